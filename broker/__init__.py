@@ -1,0 +1,1 @@
+"""A message broker on a replicated log that RocketMQ's own clients use unchanged."""

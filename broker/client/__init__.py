@@ -1,0 +1,1 @@
+"""Producer and consumers on trio, and a blocking facade; they follow the leader by themselves."""

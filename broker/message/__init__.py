@@ -1,0 +1,1 @@
+"""Messages as RocketMQ stores them: records, properties, identifiers, hashes; without I/O."""

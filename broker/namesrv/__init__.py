@@ -1,0 +1,1 @@
+"""The name server: routes as soft state, KV configuration kept consistent with PySyncObj."""

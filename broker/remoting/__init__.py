@@ -1,0 +1,1 @@
+"""RocketMQ's remoting protocol: frames, headers, codes and JSON bodies, without I/O."""

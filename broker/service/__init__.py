@@ -1,0 +1,1 @@
+"""Requests and state to decisions, without I/O."""

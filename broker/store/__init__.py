@@ -1,0 +1,1 @@
+"""Everything a broker keeps, as a fold over committed entries."""

@@ -1,0 +1,1 @@
+"""A Raft-replicated commit log."""

@@ -1,0 +1,144 @@
+"""The settings of one node of a group, frozen and checked before anything starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from dledger.errors import ConfigError
+from dledger.raft.ids import NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class RaftConfig:
+    """What the consensus core needs to know. All times in milliseconds.
+
+    Attributes:
+        node_id: this node.
+        voters: all voting members, this node included, in a fixed order.
+        heartbeat_interval_ms: pause between a leader's heartbeats.
+        lease_ms: how long a follower that answered the leader supports no other candidate.
+        election_timeout_min_ms, election_timeout_max_ms: silence after which a follower asks for
+            votes; drawn anew each time. Also how long a leader may miss its majority (check quorum).
+        entries_bytes_max: bytes of entries in one append request (one entry may exceed it).
+        entries_count_max: entries in one append request.
+        inflight_requests_max: unanswered append requests for one follower (pipelining).
+        pending_proposals_max: proposals that wait for their commit; more are refused.
+        reads_pending_max: reads that wait for a confirmation round; more are refused.
+        entry_body_bytes_max: largest body.
+        preferred_leaders: nodes that should lead when they can; the leader hands over to them.
+        transfer_timeout_ms: a hand-over that takes longer is given up.
+    """
+
+    node_id: NodeId
+    voters: tuple[NodeId, ...]
+    heartbeat_interval_ms: int = 60
+    lease_ms: int = 300
+    election_timeout_min_ms: int = 450
+    election_timeout_max_ms: int = 900
+    entries_bytes_max: int = 4 * 1024 * 1024
+    entries_count_max: int = 4096
+    inflight_requests_max: int = 8
+    pending_proposals_max: int = 4096
+    reads_pending_max: int = 10_000
+    entry_body_bytes_max: int = 64 * 1024 * 1024
+    preferred_leaders: tuple[NodeId, ...] = ()
+    transfer_timeout_ms: int = 1000
+
+    def validate(self) -> None:
+        """Refuse values that contradict each other.
+
+        Raises:
+            ConfigError: names both values.
+        """
+        if self.node_id not in self.voters:
+            raise ConfigError(
+                f"node {self.node_id} is not among the members {', '.join(self.voters)}"
+            )
+        if len(set(self.voters)) != len(self.voters):
+            raise ConfigError(f"a member is named twice in {', '.join(self.voters)}")
+        if not 0 < self.heartbeat_interval_ms * 2 <= self.lease_ms:
+            raise ConfigError(
+                f"heartbeat_interval_ms={self.heartbeat_interval_ms} must be at most half of lease_ms={self.lease_ms}"
+            )
+        if not self.lease_ms <= self.election_timeout_min_ms < self.election_timeout_max_ms:
+            raise ConfigError(
+                f"lease_ms={self.lease_ms} <= election_timeout_min_ms={self.election_timeout_min_ms} < "
+                f"election_timeout_max_ms={self.election_timeout_max_ms} does not hold"
+            )
+        for name in (
+            "entries_bytes_max",
+            "entries_count_max",
+            "inflight_requests_max",
+            "pending_proposals_max",
+        ):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}={getattr(self, name)} must be at least 1")
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A member's name and where it listens for members and log clients."""
+
+    node_id: NodeId
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.node_id}-{self.host}:{self.port}"
+
+
+def parse_peers(text: str) -> tuple[Peer, ...]:
+    """Read a DLedger peers string: `n0-127.0.0.1:20911;n1-127.0.0.1:20912`.
+
+    The id is the text before the first `-`.
+
+    Raises:
+        ConfigError: names the item that does not fit.
+    """
+    peers: list[Peer] = []
+    for item in (part.strip() for part in text.split(";")):
+        if not item:
+            continue
+        node_id, dash, address = item.partition("-")
+        host, colon, port = address.rpartition(":")
+        if not (node_id and dash and host and colon and port.isdigit() and 0 < int(port) < 65536):
+            raise ConfigError(
+                f"peers: {item!r} is not of the form id-host:port (for example n0-127.0.0.1:20911)"
+            )
+        peers.append(Peer(NodeId(node_id), host, int(port)))
+    if not peers:
+        raise ConfigError("peers: at least one member is needed, for example n0-127.0.0.1:20911")
+    if len({peer.node_id for peer in peers}) != len(peers):
+        raise ConfigError(f"peers: a member is named twice in {text!r}")
+    if len({(peer.host, peer.port) for peer in peers}) != len(peers):
+        raise ConfigError(f"peers: two members share an address in {text!r}")
+    return tuple(peers)
+
+
+@dataclass(frozen=True, slots=True)
+class LogConfig:
+    """One node of a group: its identity, its disk and its bounds.
+
+    Attributes:
+        group: name of the group; members and clients of another group are turned away.
+        peers: all members with their addresses.
+        store_path: folder of this node's log; created when missing, locked while in use.
+        secret: shared by all members and log clients of the group; None: no authentication.
+        segment_size_bytes: a segment file is closed before it would grow beyond this.
+        cache_bytes_max: recent entries kept in memory (entries not yet durable are kept in any case).
+        fsync: whether an entry is confirmed only after fsync. False risks acknowledged data on a
+            power cut (flushDiskType=ASYNC_FLUSH).
+        service_attributes: facts about this node that the other members learn (`service_address`, ...).
+        raft: the core's settings.
+    """
+
+    group: str
+    peers: tuple[Peer, ...]
+    store_path: str
+    raft: RaftConfig
+    secret: str | None = None
+    segment_size_bytes: int = 256 * 1024 * 1024
+    cache_bytes_max: int = 64 * 1024 * 1024
+    fsync: bool = True
+    service_attributes: Mapping[str, str] = field(default_factory=dict)

@@ -1,0 +1,139 @@
+"""Everything a node may want done, and the promise about its order.
+
+Effects are carried out in list order. A `Send` leaves only when every save before it (in this list
+or an earlier one) is durable; saves may be joined in one sync. `SendEntries` is the one exception:
+the leader may send entries before its own disk has them (thesis 10.2.1). `Commit`, `Resolve` and
+`RoleChanged` need not wait.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from dledger.errors import DLedgerError
+from dledger.raft.entry import Entry
+from dledger.raft.ids import EntryId, Index, NodeId, Term
+from dledger.raft.messages import Message
+
+
+class Role(Enum):
+    """What a node is at the moment."""
+
+    FOLLOWER = "follower"
+    PRE_CANDIDATE = "pre-candidate"
+    CANDIDATE = "candidate"
+    LEADER = "leader"
+    LEARNER = "learner"
+
+
+@dataclass(frozen=True, slots=True)
+class SaveHardState:
+    """Make term and vote durable."""
+
+    term: Term
+    vote: NodeId | None
+
+
+@dataclass(frozen=True, slots=True)
+class AppendEntries:
+    """Write these entries behind the log's end. They are contiguous and never empty."""
+
+    entries: tuple[Entry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TruncateLog:
+    """Remove `first` and everything behind it (never a committed entry)."""
+
+    first: Index
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send a message once everything saved before it is durable."""
+
+    to: NodeId
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class SendEntries:
+    """Send an AppendRequest with the entries first..end-1 (none: a heartbeat); need not be durable."""
+
+    to: NodeId
+    term: Term
+    prev_index: Index
+    prev_term: Term
+    first: Index
+    end: Index
+    commit_index: Index
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Everything up to and with `index` is committed and may be applied."""
+
+    index: Index
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """Outcome: the proposal's entries are committed; `last` is the last of them."""
+
+    first: EntryId
+    last: EntryId
+
+
+@dataclass(frozen=True, slots=True)
+class ReadAt:
+    """Outcome: a read is linearizable once `index` is applied here."""
+
+    index: Index
+
+
+@dataclass(frozen=True, slots=True)
+class TransferDone:
+    """Outcome: this node no longer leads; `target` was told to campaign and a new term was seen."""
+
+    target: NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Outcome: the error says whether it surely did not happen or is unknown."""
+
+    error: DLedgerError
+
+
+Outcome = Committed | ReadAt | TransferDone | Failed
+
+
+@dataclass(frozen=True, slots=True)
+class Resolve:
+    """The answer to a token; each token gets exactly one."""
+
+    token: int
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class RoleChanged:
+    """Role, term or known leader changed."""
+
+    role: Role
+    term: Term
+    leader_id: NodeId | None
+
+
+Effect = (
+    SaveHardState
+    | AppendEntries
+    | TruncateLog
+    | Send
+    | SendEntries
+    | Commit
+    | Resolve
+    | RoleChanged
+)

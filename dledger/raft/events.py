@@ -1,0 +1,82 @@
+"""Everything that may happen to a node. The time is given with each event, in milliseconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dledger.raft.ids import EntryId, NodeId
+from dledger.raft.messages import Message
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed; due at the latest at `RaftNode.next_deadline_ms()`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A message came from a member; the transport has checked who it came from."""
+
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Propose:
+    """Append these bodies, in order, one entry each. Resolved once, when the last is decided.
+
+    `token` is the caller's own; it comes back in `Resolve` exactly once.
+    """
+
+    bodies: tuple[bytes, ...]
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class Persisted:
+    """Everything that was saved up to and with this entry is durable.
+
+    The term tells it from an entry that stood there before a truncation.
+    """
+
+    last: EntryId
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRequested:
+    """Tell me an index at which a read is linearizable (thesis 6.4)."""
+
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class TransferRequested:
+    """Hand over leadership, to `target`, or to the best follower when None."""
+
+    target: NodeId | None
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class PeerUnreachable:
+    """The connection to a member broke, or what was sent to it is known to be lost."""
+
+    peer: NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class StepDown:
+    """The node must not lead any longer (its disk failed or is full, or it shuts down)."""
+
+    reason: str
+
+
+Event = (
+    Tick
+    | Received
+    | Propose
+    | Persisted
+    | ReadRequested
+    | TransferRequested
+    | PeerUnreachable
+    | StepDown
+)

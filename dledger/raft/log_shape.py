@@ -1,0 +1,160 @@
+"""The log without its bodies: which entry stands where, and in which term.
+
+Kept in memory, 8 bytes an entry and a little for every change of term. The core decides with it,
+the store finds entries with it; each has its own copy. Indexes are contiguous and positions have no
+gaps, so the end of an entry is the start of the next.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from dataclasses import dataclass
+
+from dledger.raft.ids import NO_INDEX, NO_TERM, EntryId, Index, Position, Term
+
+
+@dataclass(frozen=True, slots=True)
+class LogStart:
+    """What lies just before the first kept entry: the log is empty behind it."""
+
+    prev_index: Index = NO_INDEX
+    prev_term: Term = NO_TERM
+    position: Position = Position(0)
+
+
+class LogShape:
+    """Positions and terms of the entries first_index..last_index.
+
+    Invariants: terms never decrease; first_index == start.prev_index + 1; positions strictly increase.
+    """
+
+    __slots__ = ("_end_position", "_positions", "_run_firsts", "_run_terms", "_start")
+
+    def __init__(self, start: LogStart | None = None) -> None:
+        self._start = start or LogStart()
+        self._positions = array("q")
+        self._run_firsts: list[int] = []
+        self._run_terms: list[Term] = []
+        self._end_position = self._start.position
+
+    @property
+    def first_index(self) -> Index:
+        """Index of the first kept entry, whether or not it exists yet."""
+        return Index(self._start.prev_index + 1)
+
+    @property
+    def last_index(self) -> Index:
+        """Index of the last entry; first_index - 1 when the log is empty."""
+        return Index(self._start.prev_index + len(self._positions))
+
+    @property
+    def last_term(self) -> Term:
+        """Term of the last entry, or of what lies before an empty log."""
+        return self._run_terms[-1] if self._run_terms else self._start.prev_term
+
+    @property
+    def last_id(self) -> EntryId:
+        """Term and index of the last entry."""
+        return EntryId(self.last_term, self.last_index)
+
+    @property
+    def first_position(self) -> Position:
+        """Byte place of the first kept entry."""
+        return self._start.position
+
+    @property
+    def end_position(self) -> Position:
+        """Where the next entry's header will stand."""
+        return self._end_position
+
+    def has(self, index: Index) -> bool:
+        """Whether the entry is kept here."""
+        return self._start.prev_index < index <= self.last_index
+
+    def term_of(self, index: Index) -> Term | None:
+        """Term of an entry, or of the place just before the first; None when unknown."""
+        if index == self._start.prev_index:
+            return self._start.prev_term
+        if not self.has(index):
+            return None
+        return self._run_terms[bisect_right(self._run_firsts, index) - 1]
+
+    def position_of(self, index: Index) -> Position:
+        """Byte place of an entry's header; of last_index + 1 it is the end position."""
+        offset = index - self._start.prev_index - 1
+        if offset == len(self._positions):
+            return self._end_position
+        assert 0 <= offset < len(self._positions), f"entry {index} is not in the log"
+        return Position(self._positions[offset])
+
+    def index_at(self, position: Position) -> Index | None:
+        """The entry whose header or body covers this byte; None outside the log."""
+        if not self._start.position <= position < self._end_position:
+            return None
+        return Index(self._start.prev_index + bisect_right(self._positions, position))
+
+    def first_index_of_term_at(self, index: Index) -> Index:
+        """First kept index of the run of equal terms that contains `index`."""
+        assert self.has(index), f"entry {index} is not in the log"
+        return Index(self._run_firsts[bisect_right(self._run_firsts, index) - 1])
+
+    def last_index_of_term(self, term: Term) -> Index | None:
+        """Last kept index with this term; None when there is none."""
+        for run in range(len(self._run_terms) - 1, -1, -1):
+            if self._run_terms[run] == term:
+                following = run + 1
+                end = (
+                    self._run_firsts[following]
+                    if following < len(self._run_firsts)
+                    else self.last_index + 1
+                )
+                return Index(end - 1)
+            if self._run_terms[run] < term:
+                return None
+        return None
+
+    def append(self, term: Term, size_bytes: int) -> None:
+        """Add one entry of `size_bytes` (header included) behind the end."""
+        assert term >= self.last_term, f"term {term} after term {self.last_term}"
+        assert size_bytes > 0
+        if term != self.last_term or not self._run_terms:
+            self._run_firsts.append(self.last_index + 1)
+            self._run_terms.append(term)
+        self._positions.append(self._end_position)
+        self._end_position = Position(self._end_position + size_bytes)
+
+    def truncate_from(self, first: Index) -> None:
+        """Remove `first` and everything behind it."""
+        assert self.has(first), f"entry {first} is not in the log"
+        self._end_position = self.position_of(first)
+        del self._positions[first - self._start.prev_index - 1 :]
+        while self._run_firsts and self._run_firsts[-1] >= first:
+            self._run_firsts.pop()
+            self._run_terms.pop()
+
+    def end_within(self, first: Index, *, bytes_max: int, count_max: int) -> Index:
+        """End (exclusive) of the entries from `first` that fit both bounds; at least one if any is there."""
+        assert self.first_index <= first <= self.last_index + 1
+        end_max = min(self.last_index + 1, first + count_max)
+        limit = self.position_of(first) + bytes_max
+        end = Index(min(first + 1, end_max))
+        while end < end_max and self.position_of(Index(end + 1)) <= limit:
+            end = Index(end + 1)
+        return end
+
+    def runs(self) -> list[tuple[Index, Term]]:
+        """First index and term of every run of equal terms, in order."""
+        return [
+            (Index(first), term)
+            for first, term in zip(self._run_firsts, self._run_terms, strict=True)
+        ]
+
+    def copy(self) -> LogShape:
+        """An independent copy."""
+        twin = LogShape(self._start)
+        twin._positions = self._positions[:]
+        twin._run_firsts = self._run_firsts[:]
+        twin._run_terms = self._run_terms[:]
+        twin._end_position = self._end_position
+        return twin

@@ -1,0 +1,1 @@
+"""The shell around the core: trio tasks, sockets, clocks and the storage thread."""

@@ -1,0 +1,84 @@
+"""The narrow disk. The engine knows nothing else of the world below it.
+
+Promises: what `sync` returned for is durable; a new or renamed file is durable once its folder was
+synced too. Any method may raise OSError; after a failed `sync` the file's content is undefined and
+the node must stop (fsync is never retried, DESIGN rule 5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+
+class File(Protocol):
+    """An open file."""
+
+    @property
+    def path(self) -> str:
+        """For error messages."""
+        ...
+
+    def size(self) -> int:
+        """Bytes, preallocated ones included."""
+        ...
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        """Read up to `size` bytes; fewer only at the end of the file."""
+        ...
+
+    def write_at(self, offset: int, parts: Sequence[bytes]) -> None:
+        """Write all parts back to back from `offset`; whole or OSError."""
+        ...
+
+    def truncate(self, size: int) -> None:
+        """Cut, or extend with zeros."""
+        ...
+
+    def preallocate(self, size: int) -> None:
+        """Reserve room up to `size`, reading as zeros; OSError (ENOSPC) when there is none."""
+        ...
+
+    def sync(self) -> None:
+        """Make data and size durable."""
+        ...
+
+    def close(self) -> None:
+        """Close without syncing."""
+        ...
+
+
+class Disk(Protocol):
+    """A tree of folders, named by relative paths with `/`."""
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        """Open for reading and writing; FileNotFoundError when missing and not `create`."""
+        ...
+
+    def list(self, folder: str) -> list[str]:
+        """Sorted names in a folder; empty when the folder is missing."""
+        ...
+
+    def make_folder(self, folder: str) -> None:
+        """Create a folder with its parents, durable."""
+        ...
+
+    def exists(self, path: str) -> bool:
+        """Whether a file is there."""
+        ...
+
+    def rename(self, source: str, target: str) -> None:
+        """Replace `target` in one step."""
+        ...
+
+    def remove(self, path: str) -> None:
+        """Delete a file."""
+        ...
+
+    def sync_folder(self, folder: str) -> None:
+        """Make creations, renames and removals in a folder durable."""
+        ...
+
+    def free_bytes(self) -> int:
+        """Room left on the device."""
+        ...

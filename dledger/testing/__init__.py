@@ -1,0 +1,1 @@
+"""Public fakes: simulated disk and network, whole groups under one seed, contract checks."""
