@@ -1,0 +1,54 @@
+# The single entry. `make` lists the targets.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SEEDS ?= 1000
+
+.DEFAULT_GOAL := help
+.PHONY: help setup interop demo test check fix golden sim bench docs clean
+
+help:  ## list the targets
+	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(VENV)/.ready: pyproject.toml scripts/setup
+	@scripts/setup $(PYTHON) $(VENV)
+	@touch $@
+
+setup: $(VENV)/.ready  ## install everything into .venv
+
+interop: setup  ## fetch the real C++ and Node clients into .interop (what cannot be had is skipped)
+	@scripts/setup-interop $(BIN)/python
+
+demo: setup  ## three nodes, real clients, the leader killed again and again; nothing may be lost
+	@$(BIN)/python -m jepsen.demo $(DEMO_ARGS)
+
+check: setup  ## format, lint, types and the quick tests: about a minute
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/pytest -q -m "not slow and not integration"
+
+test: interop  ## everything: format, lint, types, all tests with real processes and real clients
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/pytest
+
+fix: setup  ## format and mend what can be mended by itself
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+golden: setup  ## rewrite the expected outputs of scripts and generated pages; read the diff
+	@REWRITE=1 $(BIN)/pytest -q tests/interaction tests/architecture
+
+sim: setup  ## simulate whole groups: SEEDS=1000, or SEED=n to replay one
+	@$(BIN)/python -m dledger.testing.sim $(if $(SEED),--seed $(SEED) --trace,--seeds $(SEEDS))
+
+bench: setup  ## sends, pulls and CPU per message, beside PySyncObj in the same run
+	@$(BIN)/python -m bench.broker $(BENCH_ARGS)
+
+docs: setup  ## rewrite the generated pages
+	@$(BIN)/python -m tests.architecture.generated_docs
+
+clean:  ## remove what the targets made
+	rm -rf $(VENV) .interop .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info

@@ -1,0 +1,126 @@
+"""Who may import whom (docs/architecture.md), read from the source, and purity, seen in a process."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("dledger", "broker", "jepsen", "bench", "tests", "pipeline")
+
+# What each of our packages may import of ours.
+ALLOWED = {
+    "dledger": {"dledger"},
+    "broker": {"broker", "dledger"},
+    "pipeline": {"pipeline", "broker", "dledger"},
+    "jepsen": {"jepsen", "broker", "dledger"},
+    "bench": {"bench", "jepsen", "broker", "dledger"},
+}
+
+# Within a package: the parts that know nothing of the world, and what they may use of ours.
+PURE = {
+    "dledger/raft": {"dledger.raft", "dledger.errors", "dledger.config"},
+    "dledger/codec": {"dledger.raft", "dledger.codec", "dledger.errors"},
+    "broker/remoting": {"broker.remoting", "broker.message"},
+    "broker/message": {"broker.message"},
+    "broker/service": {"broker.service", "broker.store", "broker.remoting", "broker.message", "dledger"},
+}
+IMPURE_MODULES = {
+    "asyncio",
+    "datetime",
+    "os",
+    "random",
+    "selectors",
+    "socket",
+    "subprocess",
+    "threading",
+    "time",
+    "trio",
+}
+
+
+def modules_under(folder: str) -> list[Path]:
+    return sorted((ROOT / folder).rglob("*.py"))
+
+
+def imported_names(path: Path) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: relative import"
+            yield node.lineno, node.module or ""
+
+
+def is_within(name: str, allowed: set[str]) -> bool:
+    return any(name == prefix or name.startswith(prefix + ".") for prefix in allowed)
+
+
+@pytest.mark.parametrize("package", [name for name in ALLOWED if (ROOT / name).is_dir()])
+def test_packages_import_only_what_lies_below_them(package: str) -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line}: {name}"
+        for path in modules_under(package)
+        for line, name in imported_names(path)
+        if name.split(".")[0] in PACKAGES and name.split(".")[0] not in ALLOWED[package]
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("folder", PURE)
+def test_pure_parts_import_nothing_of_the_world(folder: str) -> None:
+    wrong = []
+    for path in modules_under(folder):
+        for line, name in imported_names(path):
+            top = name.split(".")[0]
+            ours_but_not_allowed = top in PACKAGES and not is_within(name, PURE[folder])
+            if top in IMPURE_MODULES or ours_but_not_allowed:
+                wrong.append(f"{path.relative_to(ROOT)}:{line}: {name}")
+    assert wrong == []
+
+
+def test_storage_and_core_do_not_know_the_runtime() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line}: {name}"
+        for folder in ("dledger/raft", "dledger/codec", "dledger/storage")
+        for path in modules_under(folder)
+        for line, name in imported_names(path)
+        if is_within(name, {"dledger.runtime", "dledger.testing", "dledger.engine", "trio"})
+    ]
+    assert wrong == []
+
+
+def test_only_posix_disk_calls_fsync() -> None:
+    callers = {
+        str(path.relative_to(ROOT))
+        for path in modules_under("dledger")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and node.attr in {"fsync", "fdatasync"}
+        if isinstance(node.value, ast.Name) and node.value.id == "os"
+    }
+    assert callers == {"dledger/storage/posix.py"}
+
+
+@pytest.mark.parametrize("module", ["dledger.raft.node", "broker.message.record", "broker.remoting.header"])
+def test_pure_parts_load_without_the_world(module: str) -> None:
+    script = (
+        f"import sys, {module}\n"
+        "print(sorted({'trio', 'socket', 'asyncio', 'threading'} & set(sys.modules) - started))"
+    )
+    seen = subprocess.run(
+        [sys.executable, "-c", "import sys; started = set(sys.modules)\n" + script],
+        check=True,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=30,
+    )
+    assert "trio" not in seen.stdout, seen.stdout
+    assert "socket" not in seen.stdout, seen.stdout
+    assert "asyncio" not in seen.stdout, seen.stdout
