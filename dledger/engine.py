@@ -1,0 +1,366 @@
+"""One node without tasks, clock and chance: the core, its log and its hard state, joined.
+
+The runtime and the simulator drive the same engine: they feed events and the time, carry messages
+away, and run one persist job at a time, on whatever thread they like. Everything that decides when
+a message may leave stands here, so that it is tested under simulated disks and used as it is.
+
+The order rule (Raft paper 5.2 and figure 2, thesis 10.2.1): a `Send` leaves once every save queued
+before it is durable. Saves are numbered as they are queued; a message remembers the number of the
+last save before it, and a finished job tells up to which number everything is durable. Because jobs
+take everything that is queued, several saves share one sync, and only the last hard state of several
+is written: a later term includes every promise made for an earlier one.
+
+After a failed write or sync nothing is known about the disk (DESIGN rule 5): the engine latches. It
+steps down, drops what it held, listens to no member, and never again sends or saves anything; only
+waiting callers still get their answers.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, assert_never
+
+from dledger.config import LogConfig
+from dledger.errors import DiskFailedError, DLedgerError
+from dledger.raft.effects import (
+    AppendEntries,
+    Commit,
+    Effect,
+    Outcome,
+    Resolve,
+    RoleChanged,
+    SaveHardState,
+    Send,
+    SendEntries,
+    TruncateLog,
+)
+from dledger.raft.entry import Entry
+from dledger.raft.events import (
+    Event,
+    Persisted,
+    Propose,
+    ReadRequested,
+    StepDown,
+    TransferRequested,
+)
+from dledger.raft.hard_state import HardState
+from dledger.raft.ids import NO_INDEX, EntryId, Index, NodeId
+from dledger.raft.messages import AppendRequest, Message
+from dledger.raft.node import RaftNode
+from dledger.storage.api import Disk
+from dledger.storage.hard_state import HardStateStore
+from dledger.storage.segmented_log import SegmentedLog, WriteBatch
+
+NEVER_MS = 1 << 62
+"""A deadline that no clock reaches: a latched engine waits for nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class PersistJob:
+    """Saves that are made durable together: the hard state first, then the log's writes.
+
+    A crash between the two leaves a term without its entries, which no message has confirmed yet;
+    the other order could leave entries of a term that the node does not know it has seen.
+
+    Attributes:
+        save_count: number of the last save that the job includes.
+    """
+
+    save_count: int
+    hard_state: HardState | None
+    batch: WriteBatch | None
+    store: HardStateStore
+
+    def run(self) -> None:
+        """Write and sync. Only I/O; may run in another thread while the engine steps on.
+
+        Raises:
+            OSError, DiskFailedError: the disk's content is unknown; pass it to `fail_persist`.
+        """
+        if self.hard_state is not None:
+            self.store.save(self.hard_state)
+        if self.batch is not None:
+            self.batch.run()
+
+
+class HeldSends:
+    """Messages that wait for the saves that were queued before them.
+
+    Invariant: save numbers never decrease from front to back; durable_count <= save_count.
+    """
+
+    __slots__ = ("_waiting", "durable_count", "save_count")
+
+    def __init__(self) -> None:
+        self.save_count = 0
+        self.durable_count = 0
+        self._waiting: deque[tuple[int, NodeId, Message]] = deque()
+
+    def hold(self, to: NodeId, message: Message) -> None:
+        """Keep a message until the saves queued so far are durable."""
+        self._waiting.append((self.save_count, to, message))
+
+    def release(self, durable_count: int) -> list[tuple[NodeId, Message]]:
+        """Note what is durable, and take the messages that waited for no more than that."""
+        assert self.durable_count <= durable_count <= self.save_count
+        self.durable_count = durable_count
+        free: list[tuple[NodeId, Message]] = []
+        waiting = self._waiting
+        while waiting and waiting[0][0] <= durable_count:
+            _, to, message = waiting.popleft()
+            free.append((to, message))
+        return free
+
+    def drop(self) -> None:
+        """Forget all of them: what they would confirm may not be on disk."""
+        self._waiting.clear()
+
+
+class Engine:
+    """A node of a group over a disk. Not thread-safe; only `PersistJob.run` may run elsewhere.
+
+    Invariants: at most one persist job at a time; entries are handed out in order, each once, and
+    never beyond the commit index; once `failure` is set nothing is sent or saved any more.
+    """
+
+    node_type: ClassVar[type[RaftNode]] = RaftNode
+    store_type: ClassVar[type[HardStateStore]] = HardStateStore
+
+    def __init__(
+        self,
+        config: LogConfig,
+        disk: Disk,
+        *,
+        draw: Callable[[int, int], int],
+        now_ms: int,
+        folder: str = "",
+        applied_index: Index = NO_INDEX,
+    ) -> None:
+        """Open the store in `folder` and recover.
+
+        Args:
+            config: the node's settings.
+            disk: where the store lives.
+            draw: a random integer between two bounds, both included.
+            now_ms: the present; the node supports no candidate for a lease from here.
+            folder: of the store, on the disk.
+            applied_index: what the state machine already contains; entries are handed out behind it.
+
+        Raises:
+            CorruptionError: durable bytes are damaged; the node must not start.
+            OSError: the disk cannot be read.
+        """
+        self.log = SegmentedLog.open(
+            disk,
+            folder,
+            segment_size_bytes=config.segment_size_bytes,
+            cache_bytes_max=config.cache_bytes_max,
+        )
+        self._store = self.store_type(disk, folder)
+        hard_state = self._store.load(log_is_empty=self.log.last_id.index == NO_INDEX)
+        self.node = self.node_type(
+            config.raft, hard_state, self.log.shape.copy(), draw=draw, now_ms=now_ms
+        )
+        self.failure: DLedgerError | None = None
+        self._node_id = config.raft.node_id
+        self._held = HeldSends()
+        self._job: PersistJob | None = None
+        self._hard_state: HardState | None = None
+        self._committed_index = NO_INDEX
+        self._handed_out_index = applied_index
+        self._outbox: list[tuple[NodeId, Message]] = []
+        self._resolved: list[tuple[int, Outcome]] = []
+        self._role_changes: list[RoleChanged] = []
+
+    # What happens.
+
+    def step(self, event: Event, now_ms: int) -> None:
+        """Let the node see an event, and carry out what it wants.
+
+        A latched engine answers callers (they are refused) and ignores everything else.
+
+        Raises:
+            OSError, DLedgerError: entries could not be read back, or a peer's entries do not fit
+                this log; the engine is latched.
+        """
+        if self.failure is not None and not isinstance(
+            event, Propose | ReadRequested | TransferRequested
+        ):
+            return
+        try:
+            for effect in self.node.step(event, now_ms):
+                self._carry_out(effect)
+        except (OSError, DLedgerError) as error:
+            self._latch(error)
+            raise
+
+    def next_deadline_ms(self) -> int:
+        """When the next `Tick` is due at the latest."""
+        return NEVER_MS if self.failure is not None else self.node.next_deadline_ms()
+
+    def begin_persist(self) -> PersistJob | None:
+        """Gather everything queued since the last job; None when nothing is."""
+        assert self._job is None, "one persist job at a time"
+        held = self._held
+        if held.save_count == held.durable_count or self.failure is not None:
+            return None
+        hard_state, self._hard_state = self._hard_state, None
+        self._job = PersistJob(held.save_count, hard_state, self.log.take_writes(), self._store)
+        return self._job
+
+    def end_persist(self, job: PersistJob, now_ms: int) -> None:
+        """A job has run: release what waited for it, and tell the node what is durable.
+
+        Raises:
+            OSError, DLedgerError: as `step`.
+        """
+        assert job is self._job, "this job is not the one that runs"
+        self._job = None
+        if self.failure is not None:
+            return
+        self._outbox += self._held.release(job.save_count)
+        if job.batch is None:
+            return
+        self.log.written(job.batch)
+        durable_index = self.log.durable_index
+        term = self.log.shape.term_of(durable_index)
+        assert term is not None, f"durable entry {durable_index} is not in the log"
+        if durable_index != NO_INDEX:
+            self.step(Persisted(EntryId(term, durable_index)), now_ms)
+
+    def fail_persist(self, job: PersistJob, error: OSError | DLedgerError, now_ms: int) -> None:
+        """A job has failed: latch, and step down."""
+        assert job is self._job, "this job is not the one that runs"
+        self._job = None
+        if self.failure is not None:
+            return
+        self._latch(error)
+        for effect in self.node.step(StepDown(f"the disk failed: {error}"), now_ms):
+            self._carry_out(effect)
+
+    def close(self) -> None:
+        """Orderly end: complete the index on disk and close the files.
+
+        Raises:
+            OSError: the index could not be written; the log is whole without it.
+        """
+        assert self._job is None, "a persist job is running"
+        if self.failure is None:
+            self.log.flush_index()
+        self.log.close()
+
+    # What comes out.
+
+    def take_outbox(self) -> list[tuple[NodeId, Message]]:
+        """Messages that may leave now, in order."""
+        taken, self._outbox = self._outbox, []
+        return taken
+
+    def take_resolved(self) -> list[tuple[int, Outcome]]:
+        """Tokens and their outcomes; each token comes once."""
+        taken, self._resolved = self._resolved, []
+        return taken
+
+    def take_role_changes(self) -> list[RoleChanged]:
+        """Changes of role, term or known leader, in order."""
+        taken, self._role_changes = self._role_changes, []
+        return taken
+
+    def take_committed(self, bytes_max: int) -> list[Entry]:
+        """The next committed entries, each handed out once; at least one if there is any.
+
+        Raises:
+            OSError, CorruptionError: they could not be read back.
+        """
+        first = Index(self._handed_out_index + 1)
+        end = Index(self._committed_index + 1)
+        if first >= end:
+            return []
+        entries = self.log.entries(first, end, bytes_max=bytes_max)
+        self._handed_out_index = entries[-1].index
+        return entries
+
+    @property
+    def has_committed(self) -> bool:
+        """Whether `take_committed` has something to give."""
+        return self._handed_out_index < self._committed_index
+
+    @property
+    def is_persisting(self) -> bool:
+        """Whether a job was begun and has not ended."""
+        return self._job is not None
+
+    @property
+    def has_unsaved(self) -> bool:
+        """Whether something waits for a persist job, the running one included."""
+        return self._held.save_count != self._held.durable_count
+
+    # How it is done.
+
+    def _carry_out(self, effect: Effect) -> None:
+        """Do one effect. The frequent ones stand first: this is the hot path."""
+        match effect:
+            case SendEntries():
+                self._send_entries(effect)
+            case Send(to=to, message=message):
+                self._send(to, message)
+            case AppendEntries(entries=entries):
+                if self.failure is None:
+                    self._held.save_count += 1
+                    self.log.append(entries)
+            case Commit(index=index):
+                self._committed_index = index
+            case Resolve(token=token, outcome=outcome):
+                self._resolved.append((token, outcome))
+            case RoleChanged():
+                self._role_changes.append(effect)
+            case SaveHardState(term=term, vote=vote):
+                if self.failure is None:
+                    self._held.save_count += 1
+                    self._hard_state = HardState(term, vote)
+            case TruncateLog(first=first):
+                if self.failure is None:
+                    self._held.save_count += 1
+                    self.log.truncate_from(first)
+            case _:
+                assert_never(effect)
+
+    def _send(self, to: NodeId, message: Message) -> None:
+        """Let a message leave at once when nothing is unsaved, else hold it."""
+        if self.failure is not None:
+            return
+        held = self._held
+        if held.save_count == held.durable_count:
+            self._outbox.append((to, message))
+        else:
+            held.hold(to, message)
+
+    def _send_entries(self, effect: SendEntries) -> None:
+        """Make the append request; the leader's own disk need not have the entries (thesis 10.2.1)."""
+        if self.failure is not None:
+            return
+        entries = (
+            tuple(self.log.entries(effect.first, effect.end)) if effect.first < effect.end else ()
+        )
+        request = AppendRequest(
+            effect.term,
+            self._node_id,
+            effect.prev_index,
+            effect.prev_term,
+            entries,
+            effect.commit_index,
+            effect.round,
+        )
+        self._outbox.append((effect.to, request))
+
+    def _latch(self, error: OSError | DLedgerError) -> None:
+        """Never send or save again."""
+        self.failure = (
+            error
+            if isinstance(error, DLedgerError)
+            else DiskFailedError(f"the disk failed: {error}")
+        )
+        self._held.drop()
+        self._outbox.clear()
