@@ -1,0 +1,185 @@
+"""A pipelined load generator for remoting servers: one connection, W requests in flight.
+
+It must cost little, or it measures itself: request frames are prebuilt but for the opaque number,
+all free slots are filled with one `send`, replies are only cut into frames and their codes checked.
+It deliberately shares no code with the broker's client, which is itself a subject of measurement.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+OPAQUE_DIGITS = 9
+"""Width of the opaque number in a prebuilt frame, so that its length never changes."""
+_FIRST_OPAQUE = 10 ** (OPAQUE_DIGITS - 1)
+
+
+class FrameTemplate:
+    """A request whose header and body are fixed but for the opaque number."""
+
+    def __init__(self, code: int, ext: dict[str, str], body: bytes = b"") -> None:
+        header = json.dumps(
+            {
+                "code": code,
+                "extFields": ext,
+                "flag": 0,
+                "language": "JAVA",
+                "version": 409,
+                "opaque": _FIRST_OPAQUE,
+            }
+        ).encode()
+        before, mark, after = header.rpartition(str(_FIRST_OPAQUE).encode())
+        assert mark
+        size = 4 + len(header) + len(body)
+        self._head = struct.pack(">ii", size, len(header)) + before
+        self._tail = after + body
+
+    def frame(self, opaque: int) -> bytes:
+        """The frame with this opaque number (below 10^8; the width stays constant)."""
+        return b"%b%d%b" % (self._head, _FIRST_OPAQUE + opaque, self._tail)
+
+
+def send_template(topic: str, queue_id: int, body: bytes) -> FrameTemplate:
+    """A SEND_MESSAGE_V2 request (310) with a UNIQ_KEY and a tag."""
+    properties = "UNIQ_KEY\x01%s\x02TAGS\x01bench\x02WAIT\x01true\x02" % ("0" * 32)
+    ext = {
+        "a": "bench",
+        "b": topic,
+        "c": "TBW102",
+        "d": "4",
+        "e": str(queue_id),
+        "f": "0",
+        "g": "1700000000000",
+        "h": "0",
+        "i": properties,
+        "j": "0",
+        "k": "false",
+        "m": "false",
+    }
+    return FrameTemplate(310, ext, body)
+
+
+def batch_template(topic: str, queue_id: int, body: bytes, count: int) -> FrameTemplate:
+    """A SEND_BATCH_MESSAGE request (320) of `count` messages."""
+    properties = ("UNIQ_KEY\x01%s\x02WAIT\x01true\x02" % ("0" * 32)).encode()
+    item = struct.pack(">iiii", 22 + len(body) + len(properties), 0, 0, 0)
+    item += struct.pack(">i", len(body)) + body + struct.pack(">h", len(properties)) + properties
+    ext = {
+        "a": "bench",
+        "b": topic,
+        "c": "TBW102",
+        "d": "4",
+        "e": str(queue_id),
+        "f": "0",
+        "g": "1700000000000",
+        "h": "0",
+        "i": "WAIT\x01true\x02",
+        "j": "0",
+        "k": "false",
+        "m": "true",
+    }
+    return FrameTemplate(320, ext, item * count)
+
+
+def pull_template(topic: str, queue_id: int, queue_offset: int, count: int) -> FrameTemplate:
+    """A PULL_MESSAGE request (11) that carries its own subscription and does not wait."""
+    ext = {
+        "consumerGroup": "bench",
+        "topic": topic,
+        "queueId": str(queue_id),
+        "queueOffset": str(queue_offset),
+        "maxMsgNums": str(count),
+        "sysFlag": "4",
+        "commitOffset": "0",
+        "suspendTimeoutMillis": "0",
+        "subscription": "*",
+        "subVersion": "0",
+        "expressionType": "TAG",
+    }
+    return FrameTemplate(11, ext)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadResult:
+    """What one run saw. Latencies in microseconds, from the send of a request to its whole reply."""
+
+    requests: int
+    seconds: float
+    p50_us: float
+    p99_us: float
+    refused: int
+    reply_bytes: int
+
+    @property
+    def per_second(self) -> float:
+        """Answered requests per second."""
+        return self.requests / self.seconds
+
+
+def run_load(
+    address: tuple[str, int],
+    next_frame: Callable[[int], bytes],
+    *,
+    in_flight: int,
+    seconds: float,
+) -> LoadResult:
+    """Keep `in_flight` requests outstanding for `seconds`; then wait for the rest.
+
+    `next_frame` is given the running number of the request. Raises OSError when the server closes the
+    connection, TimeoutError when it is silent for 10 s.
+    """
+    with socket.create_connection(address, timeout=10) as sock:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sent_at: list[float] = []
+        latencies: list[float] = []
+        refused = reply_bytes = done = 0
+        buffer = bytearray()
+        started = time.perf_counter()
+        stop_at = started + seconds
+        free = in_flight
+        while True:
+            now = time.perf_counter()
+            if free and now < stop_at:
+                first = len(sent_at)
+                sock.sendall(
+                    b"".join([next_frame(number) for number in range(first, first + free)])
+                )
+                sent_at.extend([now] * free)
+                free = 0
+            if done == len(sent_at):
+                break
+            data = sock.recv(1 << 20)
+            if not data:
+                raise ConnectionError("the server closed the connection")
+            now = time.perf_counter()
+            buffer += data
+            at = 0
+            while len(buffer) - at >= 8:
+                size, header_size = struct.unpack_from(">ii", buffer, at)
+                if len(buffer) - at < size + 4:
+                    break
+                header = bytes(buffer[at + 8 : at + 8 + header_size])
+                opaque = int(header.split(b'"opaque":', 1)[1].lstrip()[:OPAQUE_DIGITS])
+                latencies.append(now - sent_at[opaque - _FIRST_OPAQUE])
+                if b'"code":0,' not in header.replace(b" ", b""):
+                    refused += 1
+                reply_bytes += size
+                done += 1
+                free += 1
+                at += size + 4
+            del buffer[:at]
+        elapsed = time.perf_counter() - started
+    latencies.sort()
+    return LoadResult(
+        requests=done,
+        seconds=elapsed,
+        p50_us=1e6 * latencies[len(latencies) // 2],
+        p99_us=1e6 * latencies[min(len(latencies) - 1, len(latencies) * 99 // 100)],
+        refused=refused,
+        reply_bytes=reply_bytes,
+    )

@@ -1,0 +1,114 @@
+"""The peer: PySyncObj 0.3.17, three processes, journal on disk, the same 1 KiB append workload.
+
+Its journal is a memory-mapped file without msync or fsync: it survives a process kill, not a power
+cut. The client runs inside the leader, which spares it the client's connection that ours pays for.
+
+Run as a process: `python -m bench.pysyncobj_peer SELF PEER PEER FOLDER` answers lines on stdin:
+`run IN_FLIGHT SECONDS` prints one JSON line with the result when this node leads.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from pysyncobj import FAIL_REASON, SyncObj, SyncObjConf, replicated
+
+BODY_BYTES = 1024
+
+
+class AppendLog(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
+    """Counts appended commands; the state is tiny, so compaction costs nothing."""
+
+    def __init__(self, node: str, others: list[str], folder: Path, *, batch: bool) -> None:
+        conf = SyncObjConf(
+            journalFile=str(folder / "journal"),
+            appendEntriesUseBatch=batch,
+            appendEntriesPeriod=0.005,
+            autoTickPeriod=0.001,
+            commandsQueueSize=200_000,
+            dynamicMembershipChange=False,
+        )
+        super().__init__(node, others, conf)
+        self.appended = 0
+
+    @replicated  # type: ignore[misc]  # pysyncobj has no types
+    def append(self, body: bytes) -> int:
+        """One replicated command."""
+        self.appended += 1
+        return self.appended
+
+
+class WindowedLoad:
+    """Keeps IN_FLIGHT commands outstanding; each completion starts the next."""
+
+    def __init__(self, log: AppendLog, in_flight: int, seconds: float) -> None:
+        self._log = log
+        self._in_flight = in_flight
+        self._stop_at = time.perf_counter() + seconds
+        self._body = b"x" * BODY_BYTES
+        self._idle = threading.Event()
+        self._outstanding = 0
+        self.failed = 0
+        self.latencies: list[float] = []
+
+    def run(self) -> None:
+        """Blocks until the last command is answered."""
+        self._outstanding = self._in_flight
+        for _ in range(self._in_flight):
+            self._start()
+        self._idle.wait(60)
+
+    def _start(self) -> None:
+        began = time.perf_counter()
+
+        def completed(_result: Any, error: int) -> None:
+            now = time.perf_counter()
+            if error == FAIL_REASON.SUCCESS:
+                self.latencies.append(now - began)
+            else:
+                self.failed += 1
+            if now < self._stop_at:
+                self._start()
+            else:
+                self._outstanding -= 1
+                if self._outstanding == 0:
+                    self._idle.set()
+
+        self._log.append(self._body, callback=completed)
+
+
+def serve(node: str, others: list[str], folder: Path, *, batch: bool) -> None:
+    """Join the group and answer commands on standard input until it ends."""
+    folder.mkdir(parents=True, exist_ok=True)
+    log = AppendLog(node, others, folder, batch=batch)
+    for line in sys.stdin:
+        command, *arguments = line.split()
+        if command == "leader":
+            leader = log._getLeader()  # noqa: SLF001  (the library has no public name for it)
+            answer: dict[str, Any] = {"ready": log.isReady(), "leads": str(leader) == node}
+        elif command == "run":
+            load = WindowedLoad(log, int(arguments[0]), float(arguments[1]))
+            began = time.perf_counter()
+            load.run()
+            latencies = sorted(load.latencies)
+            answer = {
+                "commands": len(latencies),
+                "failed": load.failed,
+                "seconds": time.perf_counter() - began,
+                "p50_us": 1e6 * latencies[len(latencies) // 2] if latencies else 0.0,
+                "p99_us": 1e6 * latencies[len(latencies) * 99 // 100] if latencies else 0.0,
+            }
+        else:
+            break
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
+    log.destroy()
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1], sys.argv[2:4], Path(sys.argv[4]), batch=sys.argv[5] == "batch")
