@@ -1,0 +1,82 @@
+"""The text format of broker.conf: java.util.Properties. Pure; knows no key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dledger.errors import ConfigError
+
+_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_BLANKS = " \t\f"
+
+
+def read_properties(text: str) -> dict[str, str]:
+    r"""Read `key=value` lines as java.util.Properties does; the last value of a key wins.
+
+    A line that starts with `#` or `!` is a comment; `=`, `:` or blanks end a key; an odd number of
+    backslashes at the end of a line joins it with the next. Unlike Java, blanks at the end of a value
+    are dropped: in a broker.conf they are never meant.
+
+    Raises:
+        ConfigError: a `\u` escape without four hexadecimal digits; names the line.
+    """
+    return dict(_split_pair(line, number) for number, line in _logical_lines(text))
+
+
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Lines with content, continuations joined, with the number of their first line."""
+    parts: list[str] = []
+    first = 0
+    for number, raw in enumerate(text.splitlines(), start=1):
+        line = raw.lstrip(_BLANKS)
+        if not parts:
+            first = number
+            if not line or line[0] in "#!":
+                continue
+        backslashes = len(line) - len(line.rstrip("\\"))
+        if backslashes % 2 == 1:
+            parts.append(line[:-1])
+            continue
+        parts.append(line)
+        yield first, "".join(parts)
+        parts = []
+    if parts:
+        yield first, "".join(parts)
+
+
+def _split_pair(line: str, number: int) -> tuple[str, str]:
+    end = 0
+    while end < len(line) and line[end] not in "=: \t\f":
+        end += 2 if line[end] == "\\" else 1
+    end = min(end, len(line))
+    rest = line[end:].lstrip(_BLANKS)
+    if rest[:1] in ("=", ":"):
+        rest = rest[1:].lstrip(_BLANKS)
+    return _unescape(line[:end], number), _unescape(rest, number).rstrip()
+
+
+def _unescape(text: str, number: int) -> str:
+    if "\\" not in text:
+        return text
+    out: list[str] = []
+    position = 0
+    while position < len(text):
+        char = text[position]
+        position += 1
+        if char != "\\" or position == len(text):
+            out.append(char)
+            continue
+        escaped = text[position]
+        position += 1
+        if escaped != "u":
+            out.append(_ESCAPES.get(escaped, escaped))
+            continue
+        digits = text[position : position + 4]
+        try:
+            out.append(chr(int(digits, 16)))
+        except ValueError:
+            raise ConfigError(
+                f"line {number}: \\u{digits} is not an escape of four hexadecimal digits"
+            ) from None
+        position += 4
+    return "".join(out)
