@@ -1,0 +1,74 @@
+"""Hashes as Java computes them, because clients and index files compare them.
+
+`String.hashCode` is h = 31 * h + c over UTF-16 code units, wrapped to 32 bits, signed. A code point
+outside the BMP counts as its two surrogates.
+"""
+
+from __future__ import annotations
+
+import zlib
+from functools import lru_cache
+from operator import mul
+from struct import unpack
+from typing import Final
+
+_MASK: Final = 0xFFFF_FFFF
+_SIGN: Final = 0x8000_0000
+
+
+def _powers(count: int) -> list[tuple[int, ...]]:
+    """For every length n the factors 31^(n-1) ... 31^0, modulo 2^32."""
+    ascending = [1]
+    for _ in range(count - 1):
+        ascending.append(ascending[-1] * 31 & _MASK)
+    return [tuple(reversed(ascending[:length])) for length in range(count + 1)]
+
+
+_POWERS: Final = _powers(128)
+"""Rows for the common lengths; built once, 8 K small numbers."""
+
+
+def java_hash(text: str) -> int:
+    """Java's `String.hashCode`, a signed 32-bit number."""
+    if text.isascii():
+        units: bytes | tuple[int, ...] = text.encode()
+    else:
+        data = text.encode("utf-16-be", "surrogatepass")
+        units = unpack(f">{len(data) // 2}H", data)
+    count = len(units)
+    value: int
+    if count < len(_POWERS):
+        value = sum(map(mul, units, _POWERS[count])) & _MASK
+    else:
+        value = 0
+        for unit in units:
+            value = (31 * value + unit) & _MASK
+    return value - 0x1_0000_0000 if value & _SIGN else value
+
+
+@lru_cache(maxsize=65_536)
+def tags_code(tags: str) -> int:
+    """The tag hash of a consume queue unit: the hash of the TAGS value, 0 for none.
+
+    Cached, because a topic has few tags and every message asks.
+    """
+    return java_hash(tags)
+
+
+@lru_cache(maxsize=65_536)
+def tags_code_of_bytes(tags: bytes) -> int:
+    """`tags_code` of a value as it stands in the properties."""
+    return java_hash(tags.decode(errors="replace"))
+
+
+def index_hash(topic: str, key: str) -> int:
+    """The key hash of an index unit: |hash(topic#key)|, and 0 where Java's abs stays negative."""
+    value = java_hash(f"{topic}#{key}")
+    if value >= 0:
+        return value
+    return 0 if value == -_SIGN else -value
+
+
+def body_crc(body: bytes | memoryview) -> int:
+    """CRC-32 (zlib polynomial) of a body with the sign bit cleared; 0 for an empty body."""
+    return zlib.crc32(body) & 0x7FFF_FFFF
