@@ -1,0 +1,254 @@
+"""Real name servers and brokers as child processes: start, kill -9, pause, resume, stop, restart.
+
+A `Group` owns its processes. Leaving it, by whatever way (an exception, SIGINT, SIGTERM, the end of the
+interpreter), kills every one of them by its process id and nothing else. Each process writes its output
+to a file of its own that survives restarts, so that a failed run can be read afterwards.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+from jepsen.ports import free_ports
+
+STOP_PATIENCE_S = 10.0  # after SIGTERM a node hands leadership over and flushes; then SIGKILL
+
+
+class ProcessDiedError(RuntimeError):
+    """A process ended that should run; the message holds the end of its log."""
+
+
+class NotReadyError(RuntimeError):
+    """The group did not become ready in time."""
+
+
+class Process:
+    """One child process that can be started again with the same command and log."""
+
+    def __init__(self, name: str, command: list[str], log: Path, port: int) -> None:
+        self.name = name
+        self.command = command
+        self.log = log
+        self.port = port
+        self._child: subprocess.Popen[bytes] | None = None
+        self.is_paused = False
+
+    @property
+    def address(self) -> str:
+        """Where clients reach it."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int | None:
+        """Its process id while it runs."""
+        return self._child.pid if self._child and self._child.poll() is None else None
+
+    def start(self) -> None:
+        """Start it; output is appended to its log."""
+        assert self.pid is None, f"{self.name} runs already"
+        self.is_paused = False
+        with self.log.open("ab") as out:
+            out.write(f"--- {' '.join(self.command)}\n".encode())
+            out.flush()
+            self._child = subprocess.Popen(
+                self.command,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C reaches us alone; we end our children ourselves
+            )
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send a signal to it, and only to it; nothing when it does not run."""
+        if self._child is not None and self._child.poll() is None:
+            self._child.send_signal(number)
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+        self.send_signal(signal.SIGKILL)
+        if self._child is not None:
+            self._child.wait()
+
+    def stop(self, patience_s: float = STOP_PATIENCE_S) -> int | None:
+        """SIGTERM, wait, and SIGKILL when the patience is over. Returns the exit status."""
+        self.resume()
+        self.send_signal(signal.SIGTERM)
+        if self._child is None:
+            return None
+        try:
+            return self._child.wait(patience_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            return self._child.returncode
+
+    def pause(self) -> None:
+        """SIGSTOP: it keeps its sockets and says nothing."""
+        self.send_signal(signal.SIGSTOP)
+        self.is_paused = True
+
+    def resume(self) -> None:
+        """SIGCONT after a pause."""
+        if self.is_paused:
+            self.send_signal(signal.SIGCONT)
+            self.is_paused = False
+
+    def is_listening(self) -> bool:
+        """Whether its port accepts a connection now."""
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=0.5):
+                return True
+        except OSError:
+            return False
+
+    def log_tail(self, lines: int = 15) -> str:
+        """Return the last lines of its log."""
+        text = self.log.read_text(errors="replace") if self.log.exists() else ""
+        return "\n".join(text.splitlines()[-lines:])
+
+
+class Group:
+    """A name server and the nodes of one broker group, on free loopback ports.
+
+    Args:
+        folder: for stores and logs; `folder/NAME.log` and `folder/NAME/`.
+        nodes: how many brokers.
+        name_servers: how many name servers.
+        broker_arguments: more command line for every broker.
+        group: name of the broker group.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        nodes: int = 3,
+        name_servers: int = 1,
+        broker_arguments: tuple[str, ...] = (),
+        group: str = "broker-a",
+    ) -> None:
+        self.folder = folder
+        self.group = group
+        folder.mkdir(parents=True, exist_ok=True)
+        ports = iter(free_ports(2 * nodes + name_servers))
+        self.name_servers = [
+            self._name_server(f"namesrv{i}", next(ports)) for i in range(name_servers)
+        ]
+        self.namesrv = ";".join(server.address for server in self.name_servers)
+        self.peers = ";".join(f"n{i}-127.0.0.1:{next(ports)}" for i in range(nodes))
+        self.nodes = [self._broker(f"n{i}", next(ports), broker_arguments) for i in range(nodes)]
+        self.by_address = {node.address: node for node in self.nodes}
+        self._previous: dict[signal.Signals, object] = {}
+
+    def _name_server(self, name: str, port: int) -> Process:
+        command = [program("dledger-namesrv"), "--listen", str(port)]
+        return Process(name, command, self.folder / f"{name}.log", port)
+
+    def _broker(self, name: str, port: int, more: tuple[str, ...]) -> Process:
+        command = [
+            program("dledger-broker"),
+            *("--group", self.group, "--id", name, "--peers", self.peers),
+            *("--listen", str(port), "--namesrv", self.namesrv),
+            *("--store", str(self.folder / name)),
+            *more,
+        ]
+        return Process(name, command, self.folder / f"{name}.log", port)
+
+    def node(self, name: str) -> Process:
+        """Return the broker called `name`."""
+        return next(node for node in self.nodes if node.name == name)
+
+    def processes(self) -> list[Process]:
+        """All of them, name servers first."""
+        return [*self.name_servers, *self.nodes]
+
+    def start(self) -> None:
+        """Start everything; see `wait_listening` for readiness."""
+        for process in self.processes():
+            process.start()
+
+    def wait_listening(self, timeout_s: float = 30.0) -> None:
+        """Wait until every process accepts connections.
+
+        Raises:
+            ProcessDiedError: one ended meanwhile.
+            NotReadyError: the time is over.
+        """
+        waiting = list(self.processes())
+
+        def all_listen() -> bool:
+            self.check_alive()
+            waiting[:] = [process for process in waiting if not process.is_listening()]
+            return not waiting
+
+        if not poll(all_listen, timeout_s):
+            names = ", ".join(process.name for process in waiting)
+            tail = waiting[0].log_tail()
+            raise NotReadyError(f"not listening after {timeout_s} s: {names}\n{tail}")
+
+    def check_alive(self) -> None:
+        """Raise ProcessDiedError when a process ended that nobody killed through us."""
+        for process in self.processes():
+            if process._child is not None and process._child.poll() not in (None, -signal.SIGKILL):  # noqa: SLF001 - same module
+                raise ProcessDiedError(
+                    f"{process.name} ended with {process._child.returncode}\n{process.log_tail()}"  # noqa: SLF001 - same module
+                )
+
+    def close(self) -> None:
+        """Kill what still runs."""
+        for process in self.processes():
+            process.kill()
+
+    def __enter__(self) -> Group:
+        atexit.register(self.close)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+        atexit.unregister(self.close)
+
+
+def program(name: str) -> str:
+    """Return the path of one of our installed commands, beside this interpreter."""
+    return str(Path(sys.executable).with_name(name))
+
+
+def exit_on_sigterm() -> None:
+    """Turn SIGTERM into an orderly exit, so that context managers end their processes."""
+
+    def leave(number: int, _frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    signal.signal(signal.SIGTERM, leave)
+
+
+def poll(condition: Callable[[], bool], timeout_s: float, interval_s: float = 0.02) -> bool:
+    """Ask again and again until `condition` holds; False when the time is over."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(interval_s)
+    return True
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process with this id exists."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
