@@ -71,12 +71,12 @@ def _unescape(text: str, number: int) -> str:
         if escaped != "u":
             out.append(_ESCAPES.get(escaped, escaped))
             continue
-        digits = text[position : position + 4]
-        try:
-            out.append(chr(int(digits, 16)))
-        except ValueError:
-            raise ConfigError(
-                f"line {number}: \\u{digits} is not an escape of four hexadecimal digits"
-            ) from None
+        out.append(_unicode_char(text[position : position + 4], number))
         position += 4
     return "".join(out)
+
+
+def _unicode_char(digits: str, number: int) -> str:
+    if len(digits) == 4 and all(char in "0123456789abcdefABCDEF" for char in digits):
+        return chr(int(digits, 16))
+    raise ConfigError(f"line {number}: \\u{digits} is not an escape of four hexadecimal digits")

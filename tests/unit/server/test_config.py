@@ -1,0 +1,139 @@
+"""broker.conf and the command line (docs/configuration.md)."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.server.config import Address, BrokerConfig, read_config
+from broker.server.properties import read_properties
+from dledger.errors import ConfigError
+
+IDENTITY = {
+    "dLegerGroup": "broker-a",
+    "dLegerSelfId": "n1",
+    "dLegerPeers": "n0-10.0.0.1:20911;n1-10.0.0.2:20911;n2-10.0.0.3:20911",
+    "storePathRootDir": "/data/n1",
+}
+
+
+def build(**changes: str) -> tuple[BrokerConfig, list[str]]:
+    return read_config({**IDENTITY, **changes}, {})
+
+
+def test_a_rocketmq_broker_conf_is_read_as_it_is() -> None:
+    text = """
+    # a usual file of a DLedger group
+    brokerClusterName = RaftCluster
+    brokerName=RaftNode00
+    listenPort=30911
+    namesrvAddr=127.0.0.1:9876;127.0.0.1:9877
+    storePathRootDir=/tmp/rmqstore/node00
+    storePathCommitLog=/tmp/rmqstore/node00/commitlog
+    enableDLegerCommitLog=true
+    dLegerGroup=RaftNode00
+    dLegerPeers=n0-127.0.0.1:40911;n1-127.0.0.1:40912;n2-127.0.0.1:40913
+    ## must be unique
+    dLegerSelfId=n0
+    sendMessageThreadPoolNums=16
+    """
+    config, warnings = read_config(read_properties(text), {})
+    assert (config.cluster, config.broker_name, config.group) == (
+        "RaftCluster",
+        "RaftNode00",
+        "RaftNode00",
+    )
+    assert config.listen == Address("127.0.0.1", 30911)
+    assert config.namesrvs == (Address("127.0.0.1", 9876), Address("127.0.0.1", 9877))
+    assert config.fsync
+    assert [line.split()[0] for line in warnings] == [
+        "storePathCommitLog",
+        "sendMessageThreadPoolNums",
+    ]
+
+
+def test_the_command_line_beats_the_file() -> None:
+    config, _ = read_config({**IDENTITY, "listenPort": "1111"}, {"listenPort": "2222"})
+    assert config.listen.port == 2222
+
+
+@pytest.mark.parametrize(
+    ("given", "listen", "advertised"),
+    [
+        ({}, "10.0.0.2", "10.0.0.2"),
+        ({"brokerIP1": "192.168.0.9"}, "192.168.0.9", "192.168.0.9"),
+        ({"bindAddress": "0.0.0.0"}, "0.0.0.0", "10.0.0.2"),
+        ({"bindAddress": "127.0.0.1"}, "127.0.0.1", "127.0.0.1"),
+        ({"bindAddress": "0.0.0.0", "brokerIP1": "192.168.0.9"}, "0.0.0.0", "192.168.0.9"),
+    ],
+)
+def test_where_to_listen_and_what_clients_are_told(
+    given: dict[str, str], listen: str, advertised: str
+) -> None:
+    config, _ = build(**given)
+    assert (config.listen.host, config.advertised_host) == (listen, advertised)
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"dLegerSelfId": "n7"}, "--id n7 is not among the members n0, n1, n2"),
+        ({"dLegerGroup": ""}, "dLegerGroup is missing: give --group or set it in broker.conf"),
+        ({"listenPort": "20911"}, "is also the port of n1-10.0.0.2:20911"),
+        ({"listenPort": "seven"}, "listenPort=seven is not a number from 0 to 65535"),
+        ({"namesrvAddr": "127.0.0.1"}, "namesrvAddr: '127.0.0.1' is not host:port"),
+        ({"flushDiskType": "SOMETIMES"}, "is not one of SYNC_FLUSH, ASYNC_FLUSH"),
+        ({"autoCreateTopicEnable": "yes"}, "autoCreateTopicEnable=yes is not one of true, false"),
+        ({"enableDLegerCommitLog": "false"}, "every node is a member of a Raft group"),
+        ({"brokerRole": "SLAVE"}, "the group elects its leader"),
+        ({"enablePropertyFilter": "true"}, "SQL92 filters are not supported"),
+        ({"preferredLeaderId": "n9"}, "preferredLeaderId=n9 is not among the members"),
+        ({"messageDelayLevel": "1s 2x"}, "'2x' is not a number with a unit"),
+        ({"vipListenEnable": "true", "listenPort": "20913"}, "needs port 20911 (listenPort - 2)"),
+    ],
+)
+def test_what_is_refused_and_why(given: dict[str, str], text: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        build(**given)
+    assert text in str(refused.value)
+
+
+def test_what_risks_something_is_said() -> None:
+    config, warnings = build(flushDiskType="ASYNC_FLUSH")
+    assert not config.fsync
+    assert "may lose acknowledged messages" in warnings[0]
+
+
+def test_delay_levels_m1() -> None:
+    config, _ = build()
+    assert (config.delay_levels_ms[0], config.delay_levels_ms[2], config.delay_levels_ms[17]) == (
+        1_000,
+        10_000,
+        7_200_000,
+    )
+    assert len(config.delay_levels_ms) == 18
+
+
+@pytest.mark.parametrize(("node", "broker_id"), [("n0", 1), ("n1", 2), ("n12", 13), ("blue", 1)])
+def test_a_followers_id_is_the_number_in_its_name_plus_one(node: str, broker_id: int) -> None:
+    config, _ = read_config(
+        {**IDENTITY, "dLegerSelfId": node, "dLegerPeers": f"{node}-127.0.0.1:1"}, {}
+    )
+    assert config.broker_id_as_follower == broker_id
+
+
+def test_properties_as_java_reads_them() -> None:
+    text = "a=1\n! no\n b : 2  \nc 3\nlong=x\\\n   y\nd=\\u0041\\t\\=\nempty\na=last\npath=C:\\\\x"
+    assert read_properties(text) == {
+        "a": "last",
+        "b": "2",
+        "c": "3",
+        "long": "xy",
+        "d": "A\t=",
+        "empty": "",
+        "path": "C:\\x",
+    }
+
+
+def test_a_broken_escape_names_its_line() -> None:
+    with pytest.raises(ConfigError, match="line 2"):
+        read_properties("a=1\nb=\\u12")
