@@ -36,7 +36,7 @@ class AppendLog(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
         super().__init__(node, others, conf)
         self.appended = 0
 
-    @replicated  # type: ignore[misc]  # pysyncobj has no types
+    @replicated  # type: ignore[untyped-decorator]  # pysyncobj has no types
     def append(self, body: bytes) -> int:
         """One replicated command."""
         self.appended += 1
