@@ -28,7 +28,13 @@ PURE = {
     "dledger/codec": {"dledger.raft", "dledger.codec", "dledger.errors"},
     "broker/remoting": {"broker.remoting", "broker.message"},
     "broker/message": {"broker.message"},
-    "broker/service": {"broker.service", "broker.store", "broker.remoting", "broker.message", "dledger"},
+    "broker/service": {
+        "broker.service",
+        "broker.store",
+        "broker.remoting",
+        "broker.message",
+        "dledger",
+    },
 }
 IMPURE_MODULES = {
     "asyncio",
@@ -107,7 +113,9 @@ def test_only_posix_disk_calls_fsync() -> None:
     assert callers == {"dledger/storage/posix.py"}
 
 
-@pytest.mark.parametrize("module", ["dledger.raft.node", "broker.message.record", "broker.remoting.header"])
+@pytest.mark.parametrize(
+    "module", ["dledger.raft.node", "broker.message.record", "broker.remoting.header"]
+)
 def test_pure_parts_load_without_the_world(module: str) -> None:
     script = (
         f"import sys, {module}\n"

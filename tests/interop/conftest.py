@@ -1,0 +1,184 @@
+"""A real group, and the foreign clients as processes. What the machine lacks is skipped, by name."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+import struct
+import subprocess
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jepsen.processes import Group, Process, poll
+
+ROOT = Path(__file__).resolve().parents[2]
+CLIENTS = Path(__file__).parent / "clients"
+CPP_PYTHON = ROOT / ".interop/cpp/bin/python"
+NODE_MODULES = ROOT / ".interop/node/node_modules"
+
+
+def request(
+    address: str, code: int, ext: dict[str, str], body: bytes = b""
+) -> tuple[dict[str, Any], bytes]:
+    """One remoting request over a connection of its own, written by hand: no code of ours."""
+    host, port = address.rsplit(":", 1)
+    header = json.dumps(
+        {"code": code, "extFields": ext, "flag": 0, "language": "JAVA", "opaque": 1, "version": 409}
+    ).encode()
+    with socket.create_connection((host, int(port)), timeout=10) as sock:
+        sock.sendall(struct.pack(">ii", 4 + len(header) + len(body), len(header)) + header + body)
+        stream = sock.makefile("rb")
+        size, header_size = struct.unpack(">ii", stream.read(8))
+        return json.loads(stream.read(header_size)), stream.read(size - 4 - header_size)
+
+
+class RunningGroup:
+    """A group that serves, with the few questions that tests ask."""
+
+    def __init__(self, processes: Group) -> None:
+        self.processes = processes
+        self.namesrv = processes.namesrv
+
+    def leader(self, topic: str = "TBW102") -> Process:
+        """The node that the route names as brokerId 0; LookupError while there is none."""
+        with contextlib.suppress(OSError, KeyError):
+            header, body = request(
+                self.namesrv, 105, {"topic": topic, "acceptStandardJsonOnly": "true"}
+            )
+            if header["code"] == 0:
+                address = json.loads(body)["brokerDatas"][0]["brokerAddrs"]["0"]
+                return self.processes.by_address[address]
+        raise LookupError(f"no leader in the route of {topic}")
+
+    def wait_leader(self, *, other_than: Process | None = None, topic: str = "TBW102") -> Process:
+        """Wait until the route names a leader, another one if asked."""
+        found: list[Process] = []
+
+        def has_leader() -> bool:
+            with contextlib.suppress(LookupError):
+                found[:] = [self.leader(topic)]
+            return bool(found) and found[0] is not other_than
+
+        assert poll(has_leader, 20), "no leader in the route after 20 s"
+        return found[0]
+
+    def create_topic(self, name: str, queues: int = 4) -> str:
+        """Create a topic and wait until the name server knows it."""
+        ext = {
+            "topic": name,
+            "defaultTopic": "TBW102",
+            "readQueueNums": str(queues),
+            "writeQueueNums": str(queues),
+            "perm": "6",
+            "topicFilterType": "SINGLE_TAG",
+            "topicSysFlag": "0",
+            "order": "false",
+        }
+        header, _ = request(self.wait_leader().address, 17, ext)
+        assert header["code"] == 0, header
+        self.wait_leader(topic=name)
+        return name
+
+
+@pytest.fixture(scope="module")
+def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGroup]:
+    with Group(tmp_path_factory.mktemp("group")) as processes:
+        processes.start()
+        processes.wait_listening()
+        running = RunningGroup(processes)
+        running.wait_leader()
+        yield running
+
+
+@pytest.fixture
+def name() -> str:
+    """A name that no other test uses, for topics and groups."""
+    return f"T{uuid.uuid4().hex[:10]}"
+
+
+class ForeignClient:
+    """Starts one of the two foreign clients; its output is JSON lines."""
+
+    def __init__(self, kind: str, namesrv: str) -> None:
+        self.kind = kind
+        self._namesrv = namesrv
+
+    def start(self, operation: str, *options: str) -> subprocess.Popen[str]:
+        """Start it in the background."""
+        environment = dict(os.environ)
+        if self.kind == "cpp":
+            command = [str(CPP_PYTHON), str(CLIENTS / "cpp_client.py")]
+        else:
+            command = ["node", str(CLIENTS / "node_client.mjs")]
+            environment["NODE_PATH"] = str(NODE_MODULES)
+        return subprocess.Popen(
+            [*command, operation, "--namesrv", self._namesrv, *options],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+
+    def finish(self, child: subprocess.Popen[str], timeout_s: float = 150) -> list[dict[str, Any]]:
+        """Wait for its end; its lines. A failure shows what it said."""
+        try:
+            out, err = child.communicate(timeout=timeout_s)
+        finally:
+            child.kill()
+        assert child.returncode == 0, (
+            f"{child.args} ended with {child.returncode}\n{out[-3000:]}\n{err[-3000:]}"
+        )
+        return [json.loads(line) for line in out.splitlines()]
+
+    def run(self, operation: str, *options: str) -> list[dict[str, Any]]:
+        """Start it and wait for its end."""
+        return self.finish(self.start(operation, *options))
+
+
+def lacking(kind: str) -> str | None:
+    """What keeps this machine from running a foreign client; None when nothing does."""
+    if kind == "cpp":
+        return None if CPP_PYTHON.exists() else "the C++ client is not installed (make interop)"
+    if shutil.which("node") is None:
+        return "no node on this machine"
+    return None if NODE_MODULES.exists() else "ali-ons is not installed (make interop)"
+
+
+def client_or_skip(kind: str, group: RunningGroup) -> ForeignClient:
+    if reason := lacking(kind):
+        pytest.skip(reason)
+    return ForeignClient(kind, group.namesrv)
+
+
+@pytest.fixture
+def cpp(group: RunningGroup) -> ForeignClient:
+    return client_or_skip("cpp", group)
+
+
+@pytest.fixture
+def node(group: RunningGroup) -> ForeignClient:
+    return client_or_skip("node", group)
+
+
+@pytest.fixture(params=["cpp", "node"])
+def client(request: pytest.FixtureRequest, group: RunningGroup) -> ForeignClient:
+    return client_or_skip(request.param, group)
+
+
+def sent(lines: list[dict[str, Any]]) -> list[str]:
+    """Digests of the bodies that a producer saw acknowledged."""
+    return [
+        line["body_sha1"] for line in lines if "body_sha1" in line and line.get("status") != "ERROR"
+    ]
+
+
+def received(lines: list[dict[str, Any]]) -> list[str]:
+    """Digests of the bodies that a consumer accepted."""
+    return [line["body_sha1"] for line in lines if line.get("action") == "ok"]

@@ -1,0 +1,202 @@
+"""Unmodified RocketMQ clients produce and consume on a real three-node group."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import pytest
+
+from jepsen.processes import poll
+from tests.interop.conftest import (
+    ForeignClient,
+    RunningGroup,
+    client_or_skip,
+    received,
+    request,
+    sent,
+)
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+WAIT = ("--timeout", "60")
+
+
+@pytest.mark.parametrize("producer_kind", ["cpp", "node"])
+@pytest.mark.parametrize("consumer_kind", ["cpp", "node"])
+def test_every_message_of_each_client_reaches_each_client(
+    group: RunningGroup,
+    name: str,
+    producer_kind: str,
+    consumer_kind: str,
+) -> None:
+    producer, consumer = client_or_skip(producer_kind, group), client_or_skip(consumer_kind, group)
+    topic = group.create_topic(name)
+    produced = producer.run(
+        "produce",
+        "--topic",
+        topic,
+        "--count",
+        "20",
+        "--tag",
+        "A",
+        "--key-prefix",
+        "k",
+        "--body-size",
+        "300",
+    )
+    consumed = consumer.run("consume", "--topic", topic, "--group", name, "--count", "20", *WAIT)
+    assert len(sent(produced)) == 20
+    assert Counter(received(consumed)) == Counter(sent(produced))
+    lines = [line for line in consumed if line.get("action") == "ok"]
+    assert {line["tags"] for line in lines} == {"A"}
+    assert {line["keys"] for line in lines} == {f"k{i}" for i in range(20)}
+
+
+def test_a_tag_expression_selects(group: RunningGroup, name: str, client: ForeignClient) -> None:
+    topic = group.create_topic(name)
+    wanted = sent(client.run("produce", "--topic", topic, "--count", "8", "--tag", "A"))
+    wanted += sent(
+        client.run("produce", "--topic", topic, "--count", "8", "--tag", "B", "--body-prefix", "b")
+    )
+    client.run("produce", "--topic", topic, "--count", "8", "--tag", "C", "--body-prefix", "c")
+    consumed = client.run(
+        "consume",
+        "--topic",
+        topic,
+        "--group",
+        name,
+        "--expression",
+        "A||B",
+        "--count",
+        "16",
+        "--linger",
+        "1",
+        *WAIT,
+    )
+    assert Counter(received(consumed)) == Counter(wanted)
+
+
+def test_a_new_topic_is_created_by_the_first_send(
+    group: RunningGroup, name: str, cpp: ForeignClient
+) -> None:
+    produced = cpp.run("produce", "--topic", name, "--count", "5")
+    group.wait_leader(topic=name)
+    consumed = cpp.run("consume", "--topic", name, "--group", name, "--count", "5", *WAIT)
+    assert Counter(received(consumed)) == Counter(sent(produced))
+
+
+@pytest.mark.parametrize("mode", [("--oneway",), ("--async",), ("--batch", "5")])
+def test_other_ways_to_send(
+    group: RunningGroup, name: str, cpp: ForeignClient, mode: tuple[str, ...]
+) -> None:
+    topic = group.create_topic(name)
+    cpp.run("produce", "--topic", topic, "--count", "20", *mode)
+    consumed = cpp.run("consume", "--topic", topic, "--group", name, "--count", "20", *WAIT)
+    assert len(set(received(consumed))) == 20
+
+
+def test_compressed_bodies_pass_through(
+    group: RunningGroup, name: str, client: ForeignClient
+) -> None:
+    topic = group.create_topic(name)
+    produced = client.run("produce", "--topic", topic, "--count", "4", "--body-size", "20000")
+    consumed = client.run("consume", "--topic", topic, "--group", name, "--count", "4", *WAIT)
+    assert Counter(received(consumed)) == Counter(sent(produced))
+
+
+def test_shards_stay_in_order_for_an_orderly_consumer(
+    group: RunningGroup, name: str, cpp: ForeignClient
+) -> None:
+    topic = group.create_topic(name)
+    cpp.run(
+        "produce",
+        "--topic",
+        topic,
+        "--count",
+        "40",
+        "--orderly",
+        "--shards",
+        "4",
+        "--key-prefix",
+        "k",
+    )
+    consumed = cpp.run(
+        "consume", "--topic", topic, "--group", name, "--orderly", "--count", "40", *WAIT
+    )
+    lines = [line for line in consumed if line.get("action") == "ok"]
+    assert len(lines) == 40
+    for shard in range(4):
+        numbers = [int(line["keys"][1:]) for line in lines if int(line["keys"][1:]) % 4 == shard]
+        assert numbers == sorted(numbers)
+
+
+def test_consumers_of_one_group_share_the_queues(
+    group: RunningGroup, name: str, cpp: ForeignClient, node: ForeignClient
+) -> None:
+    topic = group.create_topic(name, queues=8)
+    consumers = [
+        cpp.start(
+            "consume", "--topic", topic, "--group", name, "--count", "100000", "--timeout", "45"
+        ),
+        node.start(
+            "consume",
+            "--topic",
+            topic,
+            "--group",
+            name,
+            "--count",
+            "100000",
+            "--timeout",
+            "45",
+            "--fast-timers",
+        ),
+    ]
+    try:
+        wait_members(group, name, 2)
+        produced = sent(
+            node.run("produce", "--topic", topic, "--count", "200", "--concurrency", "8")
+        )
+        outputs = [child.communicate(timeout=90)[0] for child in consumers]
+    finally:
+        for child in consumers:
+            child.kill()
+    per_consumer = [
+        received([json.loads(line) for line in output.splitlines()]) for output in outputs
+    ]
+    assert set(per_consumer[0]) | set(per_consumer[1]) == set(produced)
+    assert all(per_consumer), "one of the two consumers received nothing"
+
+
+def wait_members(group: RunningGroup, consumer_group: str, count: int) -> None:
+    """Wait until the group's member list has `count` members."""
+
+    def has_members() -> bool:
+        header, body = request(group.wait_leader().address, 38, {"consumerGroup": consumer_group})
+        return header["code"] == 0 and len(json.loads(body)["consumerIdList"]) == count
+
+    assert poll(has_members, 30), f"{consumer_group} has not {count} members after 30 s"
+
+
+def test_a_refused_message_comes_back_through_the_retry_topic(
+    group: RunningGroup, name: str, client: ForeignClient
+) -> None:
+    topic = group.create_topic(name)
+    produced = sent(client.run("produce", "--topic", topic, "--count", "3"))
+    consumed = client.run(
+        "consume",
+        "--topic",
+        topic,
+        "--group",
+        name,
+        "--count",
+        "3",
+        "--reconsume-first",
+        "1",
+        "--timeout",
+        "90",
+    )
+    assert set(received(consumed)) == set(produced)
+    assert any(
+        line.get("reconsume_times", 0) > 0 for line in consumed if line.get("action") == "ok"
+    )
