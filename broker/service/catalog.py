@@ -1,0 +1,128 @@
+"""Topics and groups as the next entry will find them, and those that a request may bring into being.
+
+Requests are decided before the entry that carries them is committed, so they must see what the entries
+before it will have created: the applied tables, and over them what is staged (`Catalog.note_*`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from broker.remoting.codes import ResponseCode
+from broker.service.refusal import Refusal
+from broker.store import names
+from broker.store.groups import SubscriptionGroupConfig
+from broker.store.topics import PERM_DEFAULT, PERM_INHERIT, TopicConfig
+
+
+class Catalog:
+    """Lookup by name: applied, or staged and on its way."""
+
+    def __init__(
+        self,
+        topic: Callable[[str], TopicConfig | None],
+        group: Callable[[str], SubscriptionGroupConfig | None],
+    ) -> None:
+        self._applied_topic = topic
+        self._applied_group = group
+        self._staged_topics: dict[str, TopicConfig] = {}
+        self._staged_groups: dict[str, SubscriptionGroupConfig] = {}
+
+    def topic(self, name: str) -> TopicConfig | None:
+        """A topic, or None."""
+        return self._applied_topic(name) or self._staged_topics.get(name)
+
+    def group(self, name: str) -> SubscriptionGroupConfig | None:
+        """A group, or None."""
+        return self._applied_group(name) or self._staged_groups.get(name)
+
+    def note_topic(self, config: TopicConfig) -> None:
+        """A topic that does not exist yet was staged."""
+        self._staged_topics[config.name] = config
+
+    def note_group(self, config: SubscriptionGroupConfig) -> None:
+        """A group that does not exist yet was staged."""
+        self._staged_groups[config.name] = config
+
+    def settle(self) -> None:
+        """Nothing is staged any longer: the applied tables say it all."""
+        self._staged_topics.clear()
+        self._staged_groups.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class Creation:
+    """Topics and groups that have to be created before the request itself takes effect."""
+
+    topics: tuple[TopicConfig, ...] = ()
+    groups: tuple[SubscriptionGroupConfig, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.topics or self.groups)
+
+
+NOTHING_NEW = Creation()
+
+
+def topic_for_send(
+    catalog: Catalog, name: str, *, template: str, queue_count: int, auto_create: bool
+) -> tuple[TopicConfig, Creation] | Refusal:
+    """The topic that a send goes to, created if that is allowed (semantics B8, B9).
+
+    Args:
+        catalog: what exists.
+        name: a valid topic name.
+        template: the topic to create it after, TBW102 unless the client says otherwise.
+        queue_count: how many queues the client wants.
+        auto_create: the broker's `autoCreateTopicEnable`.
+    """
+    known = catalog.topic(name)
+    if known is not None:
+        return known, NOTHING_NEW
+    model = catalog.topic(template) if auto_create else None
+    if model is not None and model.is_inherited and not names.is_system_topic(name):
+        count = max(0, min(queue_count, model.write_queue_count))
+        fresh = TopicConfig(name, count, count, model.perm & ~PERM_INHERIT)
+        return fresh, Creation(topics=(fresh,))
+    if names.is_retry_topic(name):
+        fresh = TopicConfig(name, 1, 1, PERM_DEFAULT)
+        return fresh, Creation(topics=(fresh,))
+    return Refusal(
+        ResponseCode.TOPIC_NOT_EXIST,
+        f"topic[{name}] not exist, apply first please! "
+        + (
+            "The broker does not create topics by itself."
+            if not auto_create
+            else f"{template} is no model."
+        ),
+    )
+
+
+def group_for_use(
+    catalog: Catalog, name: str, *, auto_create: bool
+) -> tuple[SubscriptionGroupConfig, Creation] | Refusal:
+    """The consumer group of a request, created with defaults if that is allowed (semantics B10)."""
+    known = catalog.group(name)
+    if known is not None:
+        return known, NOTHING_NEW
+    problem = names.group_problem(name)
+    if problem is None and (auto_create or name.startswith(names.SYSTEM_GROUP_PREFIX)):
+        fresh = SubscriptionGroupConfig(name)
+        return fresh, Creation(groups=(fresh,))
+    return Refusal(
+        ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+        f"subscription group not exist, {name[:255]}. "
+        + (problem or "The broker does not create groups by itself."),
+    )
+
+
+def special_topic(
+    catalog: Catalog, name: str, *, queue_count: int = 1
+) -> tuple[TopicConfig, Creation]:
+    """A retry or dead-letter topic, created when missing (L2, L6)."""
+    known = catalog.topic(name)
+    if known is not None:
+        return known, NOTHING_NEW
+    fresh = TopicConfig(name, queue_count, queue_count, PERM_DEFAULT)
+    return fresh, Creation(topics=(fresh,))

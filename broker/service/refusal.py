@@ -1,0 +1,15 @@
+"""A request that is not obeyed: code and text of the answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from broker.remoting.codes import ResponseCode
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """What the client is told instead; nothing was done."""
+
+    code: ResponseCode
+    remark: str

@@ -1,0 +1,342 @@
+"""Whether a send is stored, and as what: semantics section C and L14 to L16, checks in their order.
+
+The first check that fails decides. Codes are those of release 4.9.8 (1 where 5.3.2 says 29), which is
+what our answers claim to be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from broker.message.batch import split_batch
+from broker.message.errors import BatchError
+from broker.message.properties import (
+    CLUSTER,
+    DELAY,
+    MSG_REGION,
+    POP_CK,
+    PROPERTIES_BYTES_MAX,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_DELIVER_MS,
+    TRACE_ON,
+    TRAN_MSG,
+    UNIQ_KEY,
+    encode_property,
+    find_property,
+    remove_property,
+    terminated,
+)
+from broker.message.record import TOPIC_BYTES_MAX_V1
+from broker.message.sys_flags import INNER_BATCH, MULTI_TAGS, NEED_UNWRAP, TRANSACTION_MASK
+from broker.remoting.codes import ResponseCode
+from broker.remoting.requests import SendFields
+from broker.service.catalog import (
+    NOTHING_NEW,
+    Catalog,
+    Creation,
+    group_for_use,
+    special_topic,
+    topic_for_send,
+)
+from broker.service.refusal import Refusal
+from broker.store import names
+from broker.store.topics import PERM_WRITE, TopicConfig
+
+RETRY_LIMIT_VERSION = 121
+"""Clients from this release (3.4.9) on may say how often a message is retried."""
+
+_MASKED_FLAGS = TRANSACTION_MASK | NEED_UNWRAP | INNER_BATCH
+_TIMERS = (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS)
+_REPLACED = (MSG_REGION, TRACE_ON, CLUSTER)
+
+
+@dataclass(frozen=True, slots=True)
+class SendSettings:
+    """What the configuration says about sends.
+
+    Attributes:
+        stamp: the properties that every stored message gets: MSG_REGION, TRACE_ON, CLUSTER.
+    """
+
+    message_bytes_max: int
+    auto_create_topics: bool
+    auto_create_groups: bool
+    permission: int
+    delay_level_max: int
+    stamp: bytes
+
+    @staticmethod
+    def make_stamp(*, region: str, trace_on: bool, cluster: str) -> bytes:
+        """The three properties, encoded."""
+        trace = b"true" if trace_on else b"false"
+        return (
+            encode_property(MSG_REGION, region.encode())
+            + encode_property(TRACE_ON, trace)
+            + encode_property(CLUSTER, cluster.encode())
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class MessagePlan:
+    """One message to store."""
+
+    flag: int
+    body: bytes
+    properties: bytes
+    uniq_key: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SendPlan:
+    """A send that is accepted.
+
+    Attributes:
+        topic: where it is stored; the dead-letter topic when the retries are used up.
+        delay_level: 0 for at once.
+        messages: one, or those of a batch in their order.
+        creation: what has to be created before, in the same entry.
+    """
+
+    topic: str
+    queue_id: int
+    sys_flag: int
+    reconsume_times: int
+    delay_level: int
+    messages: tuple[MessagePlan, ...]
+    creation: Creation = field(default=NOTHING_NEW)
+
+
+class SendRules:
+    """Decides on sends. `pick` gives a number below its argument, `new_key` a unique key."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        settings: SendSettings,
+        *,
+        pick: Callable[[int], int],
+        new_key: Callable[[], str],
+    ) -> None:
+        self._catalog = catalog
+        self._settings = settings
+        self._pick = pick
+        self._new_key = new_key
+
+    def decide(self, fields: SendFields, body: bytes, version: int) -> SendPlan | Refusal:
+        """Decide on one send: its header, its body (or batch body), the release of its client."""
+        settings = self._settings
+        refusal = _name_refusal(fields.topic, settings)
+        if refusal is not None:
+            return refusal
+        found = topic_for_send(
+            self._catalog,
+            fields.topic,
+            template=fields.default_topic or names.AUTO_CREATE_TOPIC,
+            queue_count=fields.default_topic_queue_nums,
+            auto_create=settings.auto_create_topics,
+        )
+        if isinstance(found, Refusal):
+            return found
+        topic, creation = found
+        refusal = _queue_refusal(fields.queue_id, topic)
+        if refusal is not None:
+            return refusal
+        sys_flag = fields.sys_flag & ~_MASKED_FLAGS
+        if topic.filter_type == "MULTI_TAG":
+            sys_flag |= MULTI_TAGS
+        try:
+            properties = (fields.properties or "").encode()
+        except UnicodeEncodeError:
+            return Refusal(ResponseCode.MESSAGE_ILLEGAL, "the properties are not text in UTF-8")
+        target = _Target(topic, self._queue_of(fields.queue_id, topic), sys_flag, creation)
+        if fields.is_batch:
+            return self._batch(target, body)
+        return self._single(target, fields, body, properties, version)
+
+    def _queue_of(self, wanted: int, topic: TopicConfig) -> int:
+        return wanted if wanted >= 0 else self._pick(max(1, topic.write_queue_count))
+
+    def _single(
+        self, target: _Target, fields: SendFields, body: bytes, properties: bytes, version: int
+    ) -> SendPlan | Refusal:
+        reconsume_times = fields.reconsume_times or 0
+        if names.is_retry_topic(target.topic.name):
+            redirected = self._retry_target(target, fields, version)
+            if isinstance(redirected, Refusal):
+                return redirected
+            if redirected.topic is not target.topic:
+                properties = remove_property(properties, DELAY)  # L15: no delay on the way out
+            target = redirected
+        delay_level = self._delay_level(properties)
+        refusal = _special_refusal(properties, reconsume_times, delay_level)
+        if refusal is None:
+            refusal = self._size_refusal(target.topic.name, len(body))
+        if refusal is not None:
+            return refusal
+        message = self._message(fields.flag, body, properties)
+        if isinstance(message, Refusal):
+            return message
+        return SendPlan(
+            target.topic.name,
+            target.queue_id,
+            target.sys_flag,
+            reconsume_times,
+            delay_level,
+            (message,),
+            target.creation,
+        )
+
+    def _batch(self, target: _Target, body: bytes) -> SendPlan | Refusal:
+        """C23: no retry topic, the whole within the size of one message, no delays."""
+        name = target.topic.name
+        if names.is_retry_topic(name):
+            return Refusal(
+                ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {name}"
+            )
+        refusal = self._size_refusal(name, len(body))
+        if refusal is not None:
+            return refusal
+        try:
+            items = split_batch(body)
+        except BatchError as error:
+            return Refusal(ResponseCode.MESSAGE_ILLEGAL, f"the batch cannot be read: {error}")
+        messages: list[MessagePlan] = []
+        for item in items:
+            message = self._message(item.flag, item.body, item.properties)
+            if isinstance(message, Refusal):
+                return message
+            messages.append(message)
+        return SendPlan(
+            name, target.queue_id, target.sys_flag, 0, 0, tuple(messages), target.creation
+        )
+
+    def _retry_target(self, target: _Target, fields: SendFields, version: int) -> _Target | Refusal:
+        """A consumer gives a message back by sending it (L13): its group decides how often (L14, L15)."""
+        group_name = target.topic.name.removeprefix(names.RETRY_PREFIX)
+        found = group_for_use(
+            self._catalog, group_name, auto_create=self._settings.auto_create_groups
+        )
+        if isinstance(found, Refusal):
+            return found
+        group, created = found
+        limit = group.retry_times_max
+        if fields.max_reconsume_times is not None and version >= RETRY_LIMIT_VERSION:
+            limit = fields.max_reconsume_times
+        groups = target.creation.groups + created.groups
+        if (fields.reconsume_times or 0) <= limit:
+            return _Target(
+                target.topic,
+                target.queue_id,
+                target.sys_flag,
+                Creation(target.creation.topics, groups),
+            )
+        dead, dead_created = special_topic(self._catalog, names.dlq_topic(group_name))
+        return _Target(dead, 0, target.sys_flag, Creation(dead_created.topics, groups))
+
+    def _delay_level(self, properties: bytes) -> int:
+        """The level asked for, clamped (M2); 0 for none or nonsense."""
+        value = find_property(properties, DELAY)
+        if value is None or not value.isdigit():
+            return 0
+        return min(int(value[:9]), self._settings.delay_level_max)
+
+    def _size_refusal(self, topic: str, body_bytes: int) -> Refusal | None:
+        """C17, C18."""
+        topic_bytes = len(topic.encode())
+        if topic_bytes > TOPIC_BYTES_MAX_V1 and not (
+            names.is_retry_topic(topic) or names.is_dlq_topic(topic)
+        ):
+            return Refusal(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"the message is illegal: topic of {topic_bytes} bytes, at most {TOPIC_BYTES_MAX_V1}",
+            )
+        if body_bytes == 0:
+            return Refusal(
+                ResponseCode.MESSAGE_ILLEGAL, "the message is illegal: its body is empty"
+            )
+        if body_bytes > self._settings.message_bytes_max:
+            return Refusal(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"the message is illegal: body of {body_bytes} bytes, "
+                f"at most {self._settings.message_bytes_max} (maxMessageSize)",
+            )
+        return None
+
+    def _message(self, flag: int, body: bytes, properties: bytes) -> MessagePlan | Refusal:
+        """C13: what the broker adds, and the size of the result (C18)."""
+        if b"POP_CK\x01" in properties:
+            properties = remove_property(properties, POP_CK)
+        if b"MSG_REGION\x01" in properties or b"CLUSTER\x01" in properties:
+            properties = remove_property(properties, *_REPLACED)
+        properties = terminated(properties)
+        uniq_key = find_property(properties, UNIQ_KEY)
+        if uniq_key is None:
+            uniq_key = self._new_key().encode()
+            properties += encode_property(UNIQ_KEY, uniq_key)
+        properties += self._settings.stamp
+        if len(properties) > PROPERTIES_BYTES_MAX:
+            return Refusal(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"the message is illegal: properties of {len(properties)} bytes, "
+                f"at most {PROPERTIES_BYTES_MAX}",
+            )
+        return MessagePlan(flag, body, properties, uniq_key)
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    topic: TopicConfig
+    queue_id: int
+    sys_flag: int
+    creation: Creation
+
+
+def _name_refusal(name: str, settings: SendSettings) -> Refusal | None:
+    """C6 to C8."""
+    if not settings.permission & PERM_WRITE:
+        return Refusal(
+            ResponseCode.NO_PERMISSION, "the broker sending message is forbidden (brokerPermission)"
+        )
+    problem = names.topic_problem(name)
+    if problem is not None:
+        return Refusal(ResponseCode.SYSTEM_ERROR, problem)
+    forbidden = names.send_problem(name)
+    if forbidden is not None:
+        return Refusal(ResponseCode.NO_PERMISSION, forbidden)
+    return None
+
+
+def _queue_refusal(queue_id: int, topic: TopicConfig) -> Refusal | None:
+    """C10 and C11; unlike RocketMQ the topic's own permission counts (docs/divergence.md)."""
+    if queue_id >= max(topic.write_queue_count, topic.read_queue_count):
+        return Refusal(
+            ResponseCode.SYSTEM_ERROR,
+            f"request queueId[{queue_id}] is illegal, topic {topic.name} has "
+            f"{topic.write_queue_count} write and {topic.read_queue_count} read queues",
+        )
+    if not topic.is_writable:
+        return Refusal(
+            ResponseCode.NO_PERMISSION, f"the topic[{topic.name}] sending message is forbidden"
+        )
+    return None
+
+
+def _special_refusal(properties: bytes, reconsume_times: int, delay_level: int) -> Refusal | None:
+    """What is not supported must not be stored as something else (C15, N1)."""
+    if b"TRAN_MSG\x01" in properties and not (reconsume_times > 0 and delay_level > 0):
+        value = find_property(properties, TRAN_MSG)
+        if value is not None and value.lower() == b"true":
+            return Refusal(
+                ResponseCode.NO_PERMISSION,
+                "the broker does not support transactional messages yet: nothing was stored",
+            )
+    if b"TIMER_D" in properties and delay_level == 0:
+        for name in _TIMERS:
+            if find_property(properties, name) is not None:
+                return Refusal(
+                    ResponseCode.MESSAGE_ILLEGAL,
+                    f"the broker does not support {name.decode()}: use a delay level (DELAY)",
+                )
+    return None
