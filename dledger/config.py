@@ -23,6 +23,7 @@ class RaftConfig:
         entries_bytes_max: bytes of entries in one append request (one entry may exceed it).
         entries_count_max: entries in one append request.
         inflight_requests_max: unanswered append requests for one follower (pipelining).
+        inflight_bytes_max: bytes of entries in them; one entry may exceed it.
         pending_proposals_max: proposals that wait for their commit; more are refused.
         reads_pending_max: reads that wait for a confirmation round; more are refused.
         entry_body_bytes_max: largest body.
@@ -39,6 +40,7 @@ class RaftConfig:
     entries_bytes_max: int = 4 * 1024 * 1024
     entries_count_max: int = 4096
     inflight_requests_max: int = 8
+    inflight_bytes_max: int = 32 * 1024 * 1024
     pending_proposals_max: int = 4096
     reads_pending_max: int = 10_000
     entry_body_bytes_max: int = 64 * 1024 * 1024
@@ -70,6 +72,7 @@ class RaftConfig:
             "entries_bytes_max",
             "entries_count_max",
             "inflight_requests_max",
+            "inflight_bytes_max",
             "pending_proposals_max",
         ):
             if getattr(self, name) < 1:

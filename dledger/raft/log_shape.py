@@ -124,6 +124,29 @@ class LogShape:
         self._positions.append(self._end_position)
         self._end_position = Position(self._end_position + size_bytes)
 
+    def extend(self, terms: array[int], positions: array[int], *, end_position: Position) -> None:
+        """Add many entries behind the end at once, as a store does that opens a large log.
+
+        Args:
+            terms: term of each entry, never decreasing.
+            positions: byte place of each; the first is this log's end position.
+            end_position: end of the last entry.
+        """
+        assert len(terms) == len(positions) > 0
+        assert positions[0] == self._end_position < end_position
+        place = 0
+        while place < len(terms):
+            term = Term(terms[place])
+            assert term >= self.last_term, f"term {term} after term {self.last_term}"
+            if term != self.last_term or not self._run_terms:
+                self._run_firsts.append(self.last_index + 1 + place)
+                self._run_terms.append(term)
+            following = bisect_right(terms, term, place)
+            assert terms[place:following].count(term) == following - place, "terms decrease"
+            place = following
+        self._positions.extend(positions)
+        self._end_position = end_position
+
     def truncate_from(self, first: Index) -> None:
         """Remove `first` and everything behind it."""
         assert self.has(first), f"entry {first} is not in the log"
@@ -136,12 +159,15 @@ class LogShape:
     def end_within(self, first: Index, *, bytes_max: int, count_max: int) -> Index:
         """End (exclusive) of the entries from `first` that fit both bounds; at least one if any is there."""
         assert self.first_index <= first <= self.last_index + 1
-        end_max = min(self.last_index + 1, first + count_max)
+        end_max = Index(min(self.last_index + 1, first + count_max))
         limit = self.position_of(first) + bytes_max
-        end = Index(min(first + 1, end_max))
-        while end < end_max and self.position_of(Index(end + 1)) <= limit:
-            end = Index(end + 1)
-        return end
+        if first == end_max or self.position_of(end_max) <= limit:
+            return end_max
+        # The entry behind `end` starts at most at the limit: found without looking at each.
+        offset = first - self._start.prev_index - 1
+        offset_max = end_max - self._start.prev_index - 1
+        end = bisect_right(self._positions, limit, offset, offset_max) + self._start.prev_index
+        return Index(max(end, first + 1))
 
     def runs(self) -> list[tuple[Index, Term]]:
         """First index and term of every run of equal terms, in order."""

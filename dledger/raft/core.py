@@ -1,0 +1,146 @@
+"""What all roles of a node share: identity, term, vote, log, and the effects of the current step.
+
+Nothing here decides by role. The role modules (follower, candidate, leader) work on this state and
+return a `Cause` when the role must change; node.py alone changes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dledger.config import RaftConfig
+from dledger.raft.effects import Commit, Effect, Role, RoleChanged, SaveHardState, Send
+from dledger.raft.hard_state import HardState
+from dledger.raft.ids import EntryId, Index, NodeId, Term
+from dledger.raft.log_shape import LogShape
+from dledger.raft.messages import Message
+
+Draw = Callable[[int, int], int]
+"""A random integer between low and high, both included."""
+
+
+class Core:
+    """The shared state of one node.
+
+    Invariants: term and commit_index never decrease; the vote changes only with the term or from
+    nobody to somebody; commit_index and durable_index <= log.last_index.
+
+    Attributes:
+        peers: the other voters, in the configured order.
+        durable_index: last index that is surely on the own disk.
+        contact_ms: last append request of a current leader; at start the start itself, since a
+            promise made before a crash may still hold.
+        election_timeout_ms: drawn when a role begins.
+        election_deadline_ms: when a node that is no leader asks for votes.
+        paused_until_ms: a node told to step down does not campaign before.
+    """
+
+    __slots__ = (
+        "_announced",
+        "_effects",
+        "_saved",
+        "commit_index",
+        "config",
+        "contact_ms",
+        "draw",
+        "durable_index",
+        "election_deadline_ms",
+        "election_timeout_ms",
+        "leader_id",
+        "log",
+        "node_id",
+        "now_ms",
+        "paused_until_ms",
+        "peers",
+        "role",
+        "term",
+        "vote",
+        "voter_count",
+    )
+
+    def __init__(
+        self, config: RaftConfig, hard_state: HardState, log: LogShape, draw: Draw, now_ms: int
+    ) -> None:
+        assert config.node_id in config.voters, f"{config.node_id} is not a voter"
+        assert log.last_term <= hard_state.term, "the log is ahead of the term"
+        self.config = config
+        self.node_id = config.node_id
+        self.peers = tuple(voter for voter in config.voters if voter != config.node_id)
+        self.voter_count = len(config.voters)
+        self.draw = draw
+        self.log = log.copy()
+        self.term = hard_state.term
+        self.vote = hard_state.vote
+        self.role = Role.FOLLOWER
+        self.leader_id: NodeId | None = None
+        # Only what is committed is ever removed from a log's front.
+        self.commit_index = Index(log.first_index - 1)
+        self.durable_index = log.last_index
+        self.now_ms = now_ms
+        self.contact_ms = now_ms
+        self.paused_until_ms = now_ms
+        self.election_timeout_ms = 0
+        self.election_deadline_ms = now_ms
+        self._effects: list[Effect] = []
+        self._saved = (self.term, self.vote)
+        self._announced: tuple[Role, Term, NodeId | None] = (self.role, self.term, None)
+
+    def emit(self, effect: Effect) -> None:
+        """Add an effect to the current step."""
+        self._effects.append(effect)
+
+    def send(self, to: NodeId, message: Message) -> None:
+        """Send a message once everything that this and earlier steps saved is durable."""
+        self._effects.append(Send(to, message))
+
+    def take_effects(self) -> list[Effect]:
+        """End the step: its effects in order.
+
+        Term and vote are saved first, once, whatever changed them: so no message of this step, nor
+        of a later one, can leave before they are durable (paper 5.2; thesis 3.8).
+        """
+        effects = self._effects
+        self._effects = []
+        if (self.term, self.vote) != self._saved:
+            self._saved = (self.term, self.vote)
+            effects.insert(0, SaveHardState(self.term, self.vote))
+        now = (self.role, self.term, self.leader_id)
+        if now != self._announced:
+            self._announced = now
+            effects.append(RoleChanged(self.role, self.term, self.leader_id))
+        return effects
+
+    def adopt_term(self, term: Term) -> None:
+        """Enter a higher term, in which this node has voted for nobody."""
+        assert term > self.term, f"term {term} after {self.term}"
+        self.term = term
+        self.vote = None
+        self.leader_id = None
+
+    def vote_for(self, candidate: NodeId) -> None:
+        """Give the one vote of this term."""
+        assert self.vote in {None, candidate}, f"voted for {self.vote} in term {self.term}"
+        self.vote = candidate
+
+    def commit(self, index: Index) -> None:
+        """Everything up to and with `index` is committed."""
+        assert self.commit_index < index <= self.log.last_index
+        self.commit_index = index
+        self.emit(Commit(index))
+
+    def persisted(self, last: EntryId) -> bool:
+        """The log is durable up to `last`; whether that is news. False if it was truncated since."""
+        if last.index <= self.durable_index or self.log.term_of(last.index) != last.term:
+            return False
+        self.durable_index = last.index
+        return True
+
+    def draw_election_timeout(self, low_ms: int, high_ms: int) -> None:
+        """Begin to wait, anew and for a random time (paper 5.2)."""
+        self.election_timeout_ms = self.draw(low_ms, high_ms)
+        self.restart_election_timer()
+
+    def restart_election_timer(self) -> None:
+        """Wait the drawn time from now on."""
+        deadline_ms = self.now_ms + self.election_timeout_ms
+        self.election_deadline_ms = max(deadline_ms, self.paused_until_ms)

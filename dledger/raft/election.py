@@ -1,0 +1,44 @@
+"""Who gets a vote: the rules of pre-vote and vote, as the voter applies them.
+
+A voter is *bound* while the promise that it gave a leader with its last answer holds (`lease_ms`): it
+then supports no other candidate, and does not even adopt a candidate's term, so a member that was
+cut off cannot disturb a working leader (thesis 4.2.3 and 9.6). An election that the leader itself
+asked for (hand-over) is exempt; the leader has given up its lease before it asks.
+"""
+
+from __future__ import annotations
+
+from dledger.raft.core import Core
+from dledger.raft.ids import Index, Term
+from dledger.raft.log_shape import LogShape
+from dledger.raft.messages import PreVoteRequest, PreVoteResponse, VoteRequest, VoteResponse
+
+
+def is_up_to_date(log: LogShape, *, last_term: Term, last_index: Index) -> bool:
+    """Whether a log that ends there is at least as up to date as `log` (paper 5.4.1)."""
+    return (last_term, last_index) >= (log.last_term, log.last_index)
+
+
+def answer_pre_vote(core: Core, request: PreVoteRequest, *, is_bound: bool) -> None:
+    """Say whether this node would vote; nothing changes here (thesis 9.6)."""
+    granted = (
+        not is_bound
+        and request.term > core.term
+        and is_up_to_date(core.log, last_term=request.last_term, last_index=request.last_index)
+    )
+    term = request.term if granted else core.term
+    core.send(request.source, PreVoteResponse(term, core.node_id, granted))
+
+
+def answer_vote(core: Core, request: VoteRequest, *, is_bound: bool) -> None:
+    """Vote, or not, in the node's own term; the caller has adopted a higher term before."""
+    granted = (
+        request.term == core.term
+        and (request.is_transfer or not is_bound)
+        and (core.vote is None or core.vote == request.source)
+        and is_up_to_date(core.log, last_term=request.last_term, last_index=request.last_index)
+    )
+    if granted:
+        core.vote_for(request.source)
+        core.restart_election_timer()
+    core.send(request.source, VoteResponse(core.term, core.node_id, granted))

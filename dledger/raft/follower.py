@@ -1,0 +1,192 @@
+"""What a follower does with the leader's entries: compare, cut, append, commit, answer.
+
+`plan_append` only looks, so a request that breaks the protocol changes nothing; `carry_out` only
+does. Source: Raft paper 5.3, figure 2 (AppendEntries).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dledger.errors import PeerProtocolError
+from dledger.raft.core import Core
+from dledger.raft.effects import AppendEntries, TruncateLog
+from dledger.raft.entry import Entry
+from dledger.raft.ids import NO_INDEX, NO_TERM, Index, Term
+from dledger.raft.log_shape import LogShape
+from dledger.raft.messages import AppendRequest, AppendResponse
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """The logs do not agree at the request's prev_index.
+
+    Attributes:
+        index: where the leader should try next.
+        term: the follower's term at prev_index; 0 when it has no entry there.
+    """
+
+    index: Index
+    term: Term
+
+
+@dataclass(frozen=True, slots=True)
+class AppendPlan:
+    """The logs agree at prev_index.
+
+    Attributes:
+        match_index: last index that is equal to the leader's log afterwards.
+        truncate_from: first own entry that contradicts the leader's; None when there is none.
+        new: the entries that are not held yet.
+    """
+
+    match_index: Index
+    truncate_from: Index | None
+    new: tuple[Entry, ...]
+
+
+def plan_append(
+    log: LogShape, commit_index: Index, request: AppendRequest
+) -> AppendPlan | Conflict:
+    """Decide what a request of the current or a later term asks for.
+
+    Entries that are held already are neither written again nor do they shorten the log: a delayed,
+    shorter request must not remove what a later one brought (figure 2, rule 3: only on conflict).
+
+    Raises:
+        PeerProtocolError: it contradicts a committed entry, or is malformed.
+    """
+    conflict = _conflict_at_prev(log, commit_index, request)
+    if conflict is not None:
+        return conflict
+    entries = request.entries
+    held = 0
+    for entry in entries:
+        if entry.index != request.prev_index + held + 1 or entry.index > log.last_index:
+            break
+        # Before the log's start everything is committed, hence equal.
+        if log.has(entry.index) and log.term_of(entry.index) != entry.term:
+            break
+        held += 1
+    new = entries[held:] if held else entries
+    _check_entries(log, request, new, first=request.prev_index + held + 1)
+    truncate_from = None
+    if new and new[0].index <= log.last_index:
+        truncate_from = new[0].index
+        if truncate_from <= commit_index:
+            raise PeerProtocolError(
+                f"leader {request.source} of term {request.term} would replace entry "
+                f"{truncate_from}, but entries up to {commit_index} are committed"
+            )
+    return AppendPlan(Index(request.prev_index + len(entries)), truncate_from, new)
+
+
+def _conflict_at_prev(
+    log: LogShape, commit_index: Index, request: AppendRequest
+) -> Conflict | None:
+    prev_index = request.prev_index
+    if prev_index < log.first_index - 1:
+        return None  # before the log's start: committed, hence equal
+    term = log.term_of(prev_index)
+    if term is None:
+        return Conflict(Index(log.last_index + 1), NO_TERM)
+    if term == request.prev_term:
+        return None
+    if prev_index <= commit_index:
+        raise PeerProtocolError(
+            f"leader {request.source} of term {request.term} has term {request.prev_term} at "
+            f"entry {prev_index}, but term {term} is committed there"
+        )
+    # What is committed surely agrees, so there is no need to look further back.
+    first = max(log.first_index_of_term_at(prev_index), commit_index + 1)
+    return Conflict(Index(first), term)
+
+
+def _check_entries(
+    log: LogShape, request: AppendRequest, new: tuple[Entry, ...], *, first: int
+) -> None:
+    """The new entries must continue the log without a gap in index, term and position."""
+    if not new:
+        return
+    index = first
+    term = request.prev_term
+    position = log.position_of(Index(first)) if first <= log.last_index + 1 else None
+    for entry in new:
+        if entry.index != index or not term <= entry.term <= request.term:
+            raise PeerProtocolError(
+                f"leader {request.source} of term {request.term} sent entry {entry.id} where "
+                f"entry {index} of term {term} or later was due"
+            )
+        if entry.position != position:
+            raise PeerProtocolError(
+                f"leader {request.source} of term {request.term} sent entry {entry.id} for "
+                f"position {entry.position}, but it stands at {position}"
+            )
+        index += 1
+        term = entry.term
+        position = entry.end_position
+
+
+def carry_out(core: Core, request: AppendRequest, plan: AppendPlan | Conflict) -> None:
+    """Do what was planned, and answer. The node follows the request's leader already."""
+    log = core.log
+    if isinstance(plan, Conflict):
+        answer = AppendResponse(
+            term=core.term,
+            source=core.node_id,
+            round=request.round,
+            success=False,
+            match_index=NO_INDEX,
+            conflict_index=plan.index,
+            conflict_term=plan.term,
+            last_index=log.last_index,
+        )
+        core.send(request.source, answer)
+        return
+    if plan.truncate_from is not None:
+        assert plan.truncate_from > core.commit_index, "a committed entry is never removed"
+        log.truncate_from(plan.truncate_from)
+        core.durable_index = min(core.durable_index, log.last_index)
+        core.emit(TruncateLog(plan.truncate_from))
+    if plan.new:
+        for entry in plan.new:
+            log.append(entry.term, entry.size_bytes)
+        core.emit(AppendEntries(plan.new))
+    core.send(
+        request.source,
+        AppendResponse(
+            term=core.term,
+            source=core.node_id,
+            round=request.round,
+            success=True,
+            match_index=plan.match_index,
+            conflict_index=NO_INDEX,
+            conflict_term=NO_TERM,
+            last_index=log.last_index,
+        ),
+    )
+    # Beyond match_index the own log may still differ from the leader's.
+    commit_index = min(request.commit_index, plan.match_index)
+    if commit_index > core.commit_index:
+        core.commit(Index(commit_index))
+
+
+def refuse_old_leader(core: Core, request: AppendRequest) -> None:
+    """Tell the leader of an earlier term that its time is over (paper 5.1).
+
+    Round 0 answers no request: should the old leader lead again in this node's term, it must not
+    take this for an answer to a round of that term.
+    """
+    core.send(
+        request.source,
+        AppendResponse(
+            term=core.term,
+            source=core.node_id,
+            round=0,
+            success=False,
+            match_index=NO_INDEX,
+            conflict_index=NO_INDEX,
+            conflict_term=NO_TERM,
+            last_index=core.log.last_index,
+        ),
+    )

@@ -1,0 +1,20 @@
+"""What a member must remember over a crash before it answers anybody (Raft paper, figure 2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dledger.raft.ids import NO_TERM, NodeId, Term
+
+
+@dataclass(frozen=True, slots=True)
+class HardState:
+    """Term and vote. A member that has never run has term 0 and no vote.
+
+    Attributes:
+        term: the highest term that the member has seen; never decreases.
+        vote: whom it voted for in that term; None: nobody yet.
+    """
+
+    term: Term = NO_TERM
+    vote: NodeId | None = None

@@ -1,0 +1,224 @@
+"""What a leader does: append proposals, count answers, commit, confirm reads, keep its majority.
+
+One object for each term led. It answers every token that it took, at the latest in `resign`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from dledger.errors import (
+    LeadershipLostError,
+    NotLeaderError,
+    RefusedError,
+    TooLargeError,
+    TooManyPendingError,
+    TransferringError,
+    UsageError,
+)
+from dledger.raft.core import Core
+from dledger.raft.effects import AppendEntries, Committed, Failed, ReadAt, Resolve
+from dledger.raft.entry import Entry, EntryKind
+from dledger.raft.events import Propose, ReadRequested
+from dledger.raft.ids import EntryId, Index, NodeId
+from dledger.raft.messages import AppendResponse
+from dledger.raft.quorum import CommitRule
+from dledger.raft.reads import WaitingReads
+from dledger.raft.replication import Replication
+from dledger.raft.roles import Cause
+from dledger.raft.transfer import Handover
+
+
+class Leader:
+    """A reign of one term.
+
+    Invariants: all entries from noop_index on are of the own term; pending proposals are in log
+    order and not committed.
+
+    Attributes:
+        noop_index: the entry that the term began with; once it is committed, so is all before it,
+            and the leader knows how far the log is committed (thesis 6.4, step 1).
+    """
+
+    __slots__ = (
+        "_commit_rule",
+        "_confirming_after",
+        "_core",
+        "_heartbeat_deadline_ms",
+        "_pending",
+        "_reads",
+        "handover",
+        "noop_index",
+        "replication",
+    )
+
+    def __init__(self, core: Core, commit_rule: CommitRule) -> None:
+        self._core = core
+        self._commit_rule = commit_rule
+        self._pending: deque[tuple[Index, Index, int]] = deque()  # last index, first index, token
+        self._reads = WaitingReads()
+        self._confirming_after = -1
+        self._heartbeat_deadline_ms = core.now_ms + core.config.heartbeat_interval_ms
+        self.replication = Replication(core)
+        self.handover = Handover(core, self.replication)
+        self.noop_index = Index(core.log.last_index + 1)
+        core.leader_id = core.node_id
+        self._append(EntryKind.NOOP, (b"",))
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the start of the term is committed."""
+        return self._core.commit_index >= self.noop_index
+
+    @property
+    def pending_count(self) -> int:
+        """Proposals that are not decided."""
+        return len(self._pending)
+
+    def next_deadline_ms(self) -> int:
+        """When to call `tick` at the latest."""
+        return self.handover.next_deadline_ms(self._heartbeat_deadline_ms)
+
+    def has_lease(self, now_ms: int) -> bool:
+        """Whether no other leader can have been elected up to now.
+
+        A majority has answered a round; each of them supports nobody else for lease_ms since then.
+        A tenth is kept back for clocks that run at different speeds (thesis 6.4.1).
+        """
+        if not self.is_ready or self.handover.has_given_up_lease:
+            return False
+        if not self.replication.peers:
+            return True
+        sent_ms = self.replication.rounds.sent_ms(self.replication.confirmed_round())
+        return sent_ms is not None and now_ms < sent_ms + self._core.config.lease_ms * 9 // 10
+
+    def is_bound(self) -> bool:
+        """Whether this leader has its majority, so that it too supports no other candidate."""
+        silent_ms = self._core.now_ms - self.replication.answered_by_majority_ms()
+        return silent_ms < self._core.config.lease_ms
+
+    def tick(self) -> Cause | None:
+        """Heartbeats, check quorum, hand-over timeouts."""
+        core = self._core
+        if core.now_ms >= self._heartbeat_deadline_ms:
+            silent_ms = core.now_ms - self.replication.answered_by_majority_ms()
+            if silent_ms >= core.config.election_timeout_max_ms:
+                return Cause.MAJORITY_LOST
+            self._heartbeat()
+        self.handover.tick()
+        return None
+
+    def propose(self, event: Propose) -> None:
+        """Append, or refuse with the reason."""
+        refusal = self._refusal(event)
+        if refusal is not None:
+            self._core.emit(Resolve(event.token, Failed(refusal)))
+            return
+        first = Index(self._core.log.last_index + 1)
+        self._append(EntryKind.NORMAL, event.bodies)
+        self._pending.append((self._core.log.last_index, first, event.token))
+
+    def persisted(self) -> None:
+        """The own disk has more; the leader counts itself only then (thesis 10.2.1)."""
+        self._advance_commit()
+
+    def answered(self, response: AppendResponse) -> None:
+        """Take a member's answer of this term."""
+        replication = self.replication
+        if replication.answered(response):
+            self._advance_commit()
+        self.handover.answered(replication.peers[response.source])
+        if self._reads:
+            self._serve_reads()
+
+    def read(self, event: ReadRequested) -> None:
+        """Answer at once with a lease, else after the next round that a majority answers."""
+        core = self._core
+        if self.has_lease(core.now_ms):
+            core.emit(Resolve(event.token, ReadAt(core.commit_index)))
+            return
+        if len(self._reads) >= core.config.reads_pending_max:
+            error = TooManyPendingError(f"{len(self._reads)} reads wait already")
+            core.emit(Resolve(event.token, Failed(error)))
+            return
+        # Nothing behind the no-op is committed before it is; so it covers what was committed before.
+        index = Index(max(core.commit_index, self.noop_index))
+        self._reads.add(event.token, index=index, after_round=self.replication.rounds.last_round)
+        self._serve_reads()
+
+    def unreachable(self, node_id: NodeId) -> None:
+        """What was sent to a member may be lost."""
+        self.replication.unreachable(node_id)
+
+    def resign(self, *, is_new_term: bool) -> None:
+        """Leave the role: answer every token that is still open."""
+        core = self._core
+        for last, _, token in self._pending:
+            error = LeadershipLostError(
+                f"term {core.term} was lost before entry {EntryId(core.term, last)} was committed"
+            )
+            core.emit(Resolve(token, Failed(error)))
+        self._pending.clear()
+        for token in self._reads.take_all():
+            core.emit(Resolve(token, Failed(NotLeaderError(None, core.term))))
+        self.handover.lost(is_new_term=is_new_term)
+
+    def _refusal(self, event: Propose) -> RefusedError | UsageError | None:
+        config = self._core.config
+        if self.handover.target is not None:
+            return TransferringError(f"leadership is being handed to {self.handover.target}")
+        if len(self._pending) >= config.pending_proposals_max:
+            return TooManyPendingError(f"{len(self._pending)} proposals wait already")
+        if not event.bodies:
+            return UsageError("a proposal needs at least one body")
+        largest = max(map(len, event.bodies))
+        if largest > config.entry_body_bytes_max:
+            return TooLargeError(
+                f"a body of {largest} bytes exceeds entry_body_bytes_max={config.entry_body_bytes_max}"
+            )
+        return None
+
+    def _append(self, kind: EntryKind, bodies: tuple[bytes, ...]) -> None:
+        core = self._core
+        log = core.log
+        entries = []
+        for body in bodies:
+            entry = Entry(Index(log.last_index + 1), core.term, log.end_position, kind, body)
+            log.append(core.term, entry.size_bytes)
+            entries.append(entry)
+        core.emit(AppendEntries(tuple(entries)))
+        self.replication.send_new()
+
+    def _heartbeat(self) -> None:
+        self._heartbeat_deadline_ms = self._core.now_ms + self._core.config.heartbeat_interval_ms
+        self.replication.heartbeat_all()
+        self.handover.heartbeat()
+
+    def _advance_commit(self) -> None:
+        core = self._core
+        index = self._commit_rule(
+            self.replication.matches(), commit_index=core.commit_index, term_start=self.noop_index
+        )
+        if index <= core.commit_index:
+            return
+        core.commit(index)
+        pending = self._pending
+        while pending and pending[0][0] <= index:
+            last, first, token = pending.popleft()
+            outcome = Committed(EntryId(core.term, first), EntryId(core.term, last))
+            core.emit(Resolve(token, outcome))
+        if self._reads:
+            self._serve_reads()
+
+    def _serve_reads(self) -> None:
+        """Answer the reads that are confirmed; begin a round for the others if none is under way."""
+        core = self._core
+        replication = self.replication
+        confirmed = replication.confirmed_round()
+        for token, index in self._reads.take_ready(
+            confirmed_round=confirmed, commit_index=core.commit_index
+        ):
+            core.emit(Resolve(token, ReadAt(index)))
+        if self._reads.needs_round_after(confirmed) and confirmed > self._confirming_after:
+            self._confirming_after = replication.rounds.last_round
+            replication.heartbeat_all()

@@ -1,0 +1,385 @@
+"""RaftNode: one member of a group, as a machine without hands.
+
+`step` takes an event and the time and returns effects. This module holds what is common to all
+roles: the rules about terms (paper 5.1), who is listened to, and the changes of role, which follow
+the table in roles.py. What a role does stands in follower.py, candidate.py and leader.py.
+
+A step that raises `PeerProtocolError` has changed nothing: messages are checked before anything is
+done with them.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from dledger.config import RaftConfig
+from dledger.errors import NotLeaderError, PeerProtocolError
+from dledger.raft import election, follower
+from dledger.raft.candidate import Campaign
+from dledger.raft.core import Core, Draw
+from dledger.raft.effects import Effect, Failed, Resolve, Role
+from dledger.raft.events import (
+    Event,
+    PeerUnreachable,
+    Persisted,
+    Propose,
+    ReadRequested,
+    Received,
+    StepDown,
+    Tick,
+    TransferRequested,
+)
+from dledger.raft.hard_state import HardState
+from dledger.raft.ids import Index, NodeId, Term
+from dledger.raft.leader import Leader
+from dledger.raft.log_shape import LogShape
+from dledger.raft.messages import (
+    AppendRequest,
+    AppendResponse,
+    Message,
+    PreVoteRequest,
+    PreVoteResponse,
+    TimeoutNow,
+    VoteRequest,
+    VoteResponse,
+)
+from dledger.raft.progress import PeerView
+from dledger.raft.quorum import CommitRule, commit_by_count
+from dledger.raft.roles import Cause, next_role
+
+LEADER_GONE_SPREAD_MS = 150
+"""Followers whose connection to the leader broke campaign within this time, not all at once."""
+
+STEP_DOWN_PAUSE_TIMEOUTS = 3
+"""A node told to step down lets this many of the longest election timeouts pass: others go first."""
+
+
+class RaftNode:
+    """One member. Deterministic: the same events, times and draws give the same effects.
+
+    Args:
+        config: validated settings; this node is one of the voters.
+        hard_state: term and vote as they were saved.
+        log: shape of the durable log; copied.
+        draw: a random integer between two bounds, both included.
+        now_ms: the time; never decreases from here on.
+        commit_rule: how matches become a commit index; tests of the simulator plant a wrong one.
+    """
+
+    def __init__(
+        self,
+        config: RaftConfig,
+        hard_state: HardState,
+        log: LogShape,
+        draw: Draw,
+        now_ms: int,
+        *,
+        commit_rule: CommitRule = commit_by_count,
+    ) -> None:
+        self._core = Core(config, hard_state, log, draw, now_ms)
+        self._commit_rule = commit_rule
+        self._campaign: Campaign | None = None
+        self._leader: Leader | None = None
+        self._wait_for_leader()
+        if not self._core.peers:
+            # A group of one has nobody to wait for.
+            self._core.election_deadline_ms = now_ms
+
+    @property
+    def role(self) -> Role:
+        """What the node is."""
+        return self._core.role
+
+    @property
+    def term(self) -> Term:
+        """The highest term that it has seen."""
+        return self._core.term
+
+    @property
+    def vote(self) -> NodeId | None:
+        """Whom it voted for in this term."""
+        return self._core.vote
+
+    @property
+    def leader_id(self) -> NodeId | None:
+        """The leader of this term, as far as it is known."""
+        return self._core.leader_id
+
+    @property
+    def commit_index(self) -> Index:
+        """How far the log is known to be committed."""
+        return self._core.commit_index
+
+    @property
+    def durable_index(self) -> Index:
+        """How far the own log is known to be durable."""
+        return self._core.durable_index
+
+    @property
+    def log(self) -> LogShape:
+        """The log's shape, to be read only."""
+        return self._core.log
+
+    @property
+    def noop_index(self) -> Index | None:
+        """The entry that the own term began with while this node leads, else None."""
+        return self._leader.noop_index if self._leader else None
+
+    @property
+    def pending_count(self) -> int:
+        """Proposals taken and not yet decided."""
+        return self._leader.pending_count if self._leader else 0
+
+    @property
+    def transfer_target(self) -> NodeId | None:
+        """Whom leadership is being handed to, None when it is not."""
+        return self._leader.handover.target if self._leader else None
+
+    def has_lease(self, now_ms: int) -> bool:
+        """Whether this node leads and no other can have been elected up to now."""
+        return self._leader is not None and self._leader.has_lease(now_ms)
+
+    def progress(self) -> dict[NodeId, PeerView]:
+        """The other members as the leader sees them; empty when this node does not lead."""
+        if self._leader is None:
+            return {}
+        return {name: peer.view() for name, peer in self._leader.replication.peers.items()}
+
+    def describe(self) -> str:
+        """One line for the node, and one for each member while it leads."""
+        core = self._core
+        own = (
+            f"{core.node_id} {core.role.value} term={core.term} vote={core.vote or '-'} "
+            f"leader={core.leader_id or '-'} commit={core.commit_index} "
+            f"durable={core.durable_index} last={core.log.last_id}"
+        )
+        peers = [
+            f"  {view.node_id} {view.state.value} match={view.match_index} next={view.next_index} "
+            f"inflight={view.inflight_count}"
+            for view in self.progress().values()
+        ]
+        return "\n".join([own, *peers])
+
+    def next_deadline_ms(self) -> int:
+        """When the next `Tick` is due at the latest."""
+        if self._leader is not None:
+            return self._leader.next_deadline_ms()
+        return self._core.election_deadline_ms
+
+    def step(self, event: Event, now_ms: int) -> list[Effect]:
+        """Take one event; return what is to be done, in order (effects.py says what order means).
+
+        Raises:
+            PeerProtocolError: the message cannot come from a correct member; nothing has changed.
+        """
+        core = self._core
+        if isinstance(event, Received):
+            plan = self._check(event.message)
+            core.now_ms = max(core.now_ms, now_ms)
+            self._receive(event.message, plan)
+            return core.take_effects()
+        core.now_ms = max(core.now_ms, now_ms)
+        match event:
+            case Persisted(last):
+                if core.persisted(last) and self._leader is not None:
+                    self._leader.persisted()
+            case Propose() | ReadRequested() | TransferRequested():
+                self._request(event)
+            case Tick():
+                self._tick()
+            case PeerUnreachable(peer):
+                self._unreachable(peer)
+            case StepDown():
+                pause_ms = STEP_DOWN_PAUSE_TIMEOUTS * core.config.election_timeout_max_ms
+                core.paused_until_ms = core.now_ms + pause_ms
+                self._become(Cause.STEP_DOWN)
+            case _:
+                assert_never(event)
+        return core.take_effects()
+
+    # --- checks: raise before anything changes ---
+
+    def _check(self, message: Message) -> follower.AppendPlan | follower.Conflict | None:
+        """Refuse what no correct member would send; plan what an append request asks for."""
+        core = self._core
+        if message.source not in core.peers:
+            raise PeerProtocolError(
+                f"{message.source} is no other member of {core.node_id}'s group"
+            )
+        if isinstance(message, AppendRequest):
+            if message.term < core.term:
+                return None
+            known = core.leader_id if message.term == core.term else None
+            if known is not None and known != message.source:
+                raise PeerProtocolError(f"{message.source} leads term {core.term}, as does {known}")
+            return follower.plan_append(core.log, core.commit_index, message)
+        if isinstance(message, AppendResponse):
+            self._check_answer(message)
+        return None
+
+    def _check_answer(self, response: AppendResponse) -> None:
+        if self._leader is None or response.term != self._core.term:
+            return
+        last_round = self._leader.replication.rounds.last_round
+        if response.round > last_round:
+            raise PeerProtocolError(
+                f"{response.source} answers round {response.round}, the last was {last_round}"
+            )
+        last_index = self._core.log.last_index
+        if response.match_index > last_index:
+            raise PeerProtocolError(
+                f"{response.source} confirms entry {response.match_index}, the last is {last_index}"
+            )
+
+    # --- events ---
+
+    def _receive(
+        self, message: Message, plan: follower.AppendPlan | follower.Conflict | None
+    ) -> None:
+        core = self._core
+        match message:
+            case AppendResponse():
+                if message.term > core.term:
+                    self._enter_term(message.term)
+                elif self._leader is not None and message.term == core.term and message.round:
+                    self._leader.answered(message)
+            case AppendRequest():
+                if plan is None:
+                    follower.refuse_old_leader(core, message)
+                else:
+                    self._follow(message.term, message.source)
+                    follower.carry_out(core, message, plan)
+            case VoteRequest():
+                self._vote_asked(message)
+            case PreVoteRequest():
+                election.answer_pre_vote(core, message, is_bound=self._is_bound())
+            case VoteResponse() | PreVoteResponse():
+                self._vote_answered(message)
+            case TimeoutNow():
+                self._told_to_campaign(message)
+            case _:
+                assert_never(message)
+
+    def _request(self, event: Propose | ReadRequested | TransferRequested) -> None:
+        leader = self._leader
+        if leader is None:
+            error = NotLeaderError(self._core.leader_id, self._core.term)
+            self._core.emit(Resolve(event.token, Failed(error)))
+            return
+        match event:
+            case Propose():
+                leader.propose(event)
+            case ReadRequested():
+                leader.read(event)
+            case TransferRequested():
+                leader.handover.request(event)
+            case _:
+                assert_never(event)
+
+    def _tick(self) -> None:
+        if self._leader is not None:
+            cause = self._leader.tick()
+            if cause is not None:
+                self._become(cause)
+        elif self._core.now_ms >= self._core.election_deadline_ms:
+            self._become(Cause.ELECTION_TIMEOUT)
+
+    def _unreachable(self, peer: NodeId) -> None:
+        core = self._core
+        if self._leader is not None:
+            if peer in self._leader.replication.peers:
+                self._leader.unreachable(peer)
+        elif peer == core.leader_id and core.role is Role.FOLLOWER:
+            free_ms = max(core.contact_ms + core.config.lease_ms, core.now_ms)
+            soon_ms = max(free_ms + core.draw(0, LEADER_GONE_SPREAD_MS), core.paused_until_ms)
+            core.election_deadline_ms = min(core.election_deadline_ms, soon_ms)
+
+    def _vote_asked(self, request: VoteRequest) -> None:
+        core = self._core
+        is_bound = self._is_bound()
+        if request.term > core.term:
+            if is_bound and not request.is_transfer:
+                return  # not even the term is adopted (thesis 4.2.3)
+            self._enter_term(request.term)
+        election.answer_vote(core, request, is_bound=is_bound)
+
+    def _vote_answered(self, response: VoteResponse | PreVoteResponse) -> None:
+        core = self._core
+        is_pre_vote = isinstance(response, PreVoteResponse)
+        # A granted pre-vote repeats the term asked about, which is nobody's term yet.
+        if response.term > core.term and not (is_pre_vote and response.granted):
+            self._enter_term(response.term)
+            return
+        if self._campaign is None or is_pre_vote != (core.role is Role.PRE_CANDIDATE):
+            return
+        if response.term != core.term + (1 if is_pre_vote and response.granted else 0):
+            return
+        self._campaign.count(response)
+        if self._campaign.is_won:
+            self._become(Cause.PRE_VOTE_WON if is_pre_vote else Cause.VOTE_WON)
+
+    def _told_to_campaign(self, message: TimeoutNow) -> None:
+        core = self._core
+        is_leader_of_now = message.term == core.term and message.source == core.leader_id
+        if is_leader_of_now and core.role is Role.FOLLOWER and core.now_ms >= core.paused_until_ms:
+            self._become(Cause.TOLD_TO_CAMPAIGN)
+
+    # --- roles ---
+
+    def _is_bound(self) -> bool:
+        """Whether a promise to a leader forbids to support another candidate."""
+        if self._leader is not None:
+            return self._leader.is_bound()
+        return self._core.now_ms - self._core.contact_ms < self._core.config.lease_ms
+
+    def _enter_term(self, term: Term) -> None:
+        """A message of a higher term: follow, whoever leads (paper 5.1)."""
+        self._become(Cause.HIGHER_TERM, term=term)
+
+    def _follow(self, term: Term, leader_id: NodeId) -> None:
+        """An append request of a current leader: follow it, and wait anew."""
+        core = self._core
+        if core.role is not Role.FOLLOWER or term > core.term:
+            self._become(Cause.LEADER_HEARD, term=term)
+        core.leader_id = leader_id
+        core.contact_ms = core.now_ms
+        core.restart_election_timer()
+
+    def _become(self, cause: Cause, *, term: Term | None = None) -> None:
+        """Change the role as the table says, entering `term` if it is higher."""
+        core = self._core
+        role = next_role(core.role, cause)
+        is_new_term = term is not None and term > core.term
+        if self._leader is not None:
+            self._leader.resign(is_new_term=is_new_term)
+            self._leader = None
+            core.leader_id = None
+        if term is not None and is_new_term:
+            core.adopt_term(term)
+        core.role = role
+        self._campaign = None
+        match role:
+            case Role.FOLLOWER:
+                self._wait_for_leader()
+            case Role.PRE_CANDIDATE | Role.CANDIDATE:
+                self._campaign_as(role, is_transfer=cause is Cause.TOLD_TO_CAMPAIGN)
+            case Role.LEADER:
+                self._leader = Leader(core, self._commit_rule)
+            case _:
+                raise AssertionError(f"no node becomes a {role.value}")
+
+    def _wait_for_leader(self) -> None:
+        config = self._core.config
+        self._core.draw_election_timeout(
+            config.election_timeout_min_ms, config.election_timeout_max_ms
+        )
+
+    def _campaign_as(self, role: Role, *, is_transfer: bool) -> None:
+        campaign = self._campaign = Campaign(self._core)
+        if role is Role.PRE_CANDIDATE:
+            campaign.ask_whether()
+        else:
+            campaign.ask(is_transfer=is_transfer)
+        if campaign.is_won:  # a group of one
+            is_pre_vote = role is Role.PRE_CANDIDATE
+            self._become(Cause.PRE_VOTE_WON if is_pre_vote else Cause.VOTE_WON)

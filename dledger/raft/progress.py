@@ -1,0 +1,127 @@
+"""One member as the leader sees it: what it surely has, what to send it next, what is under way.
+
+Three states. *Probe*: the leader does not know where the logs agree; it sends one request and waits.
+*Replicate*: they agree; requests are sent ahead without waiting (pipelining), up to a bound.
+*Snapshot*: what the member needs next is no longer in the leader's log; it gets heartbeats only, and
+the leader's view reports it, until it has found its log elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from enum import Enum
+
+from dledger.raft.ids import NO_INDEX, Index, NodeId
+
+
+class ProgressState(Enum):
+    """How the leader sends to a member."""
+
+    PROBE = "probe"
+    REPLICATE = "replicate"
+    SNAPSHOT = "snapshot"
+
+
+@dataclass(frozen=True, slots=True)
+class PeerView:
+    """What the leader knows of a member, for people and for hand-over decisions.
+
+    Attributes:
+        match_index: last index that the member surely holds durably.
+        next_index: first index of the next request.
+        inflight_count, inflight_bytes: requests with entries that are not answered.
+        answered_ms: when its last answer came (the leader's clock).
+    """
+
+    node_id: NodeId
+    state: ProgressState
+    match_index: Index
+    next_index: Index
+    inflight_count: int
+    inflight_bytes: int
+    answered_ms: int
+
+
+@dataclass(slots=True)
+class Progress:
+    """The leader's mutable record of one member, within one term.
+
+    Invariants: 0 <= match_index < next_index; match_index never decreases; requests in `inflight`
+    are in the order in which they were sent; in probe and snapshot nothing is in flight.
+
+    Attributes:
+        is_waiting: in probe: the one request is sent, only heartbeats go out until an answer comes.
+        acked_round: the latest round that was answered.
+        answered_ms: when that was; the start of the term before any answer.
+        rejects_after_round: a rejection of this round or an earlier one is old news: the leader has
+            changed `next_index` since.
+        inflight: (round, sent at ms, bytes) of each unanswered request that carries entries.
+    """
+
+    node_id: NodeId
+    next_index: Index
+    answered_ms: int
+    state: ProgressState = ProgressState.PROBE
+    match_index: Index = NO_INDEX
+    is_waiting: bool = False
+    acked_round: int = 0
+    rejects_after_round: int = 0
+    inflight_bytes: int = 0
+    inflight: deque[tuple[int, int, int]] = field(default_factory=deque)
+
+    def sent(self, round_: int, end: Index, *, size_bytes: int, now_ms: int) -> None:
+        """Entries up to `end` (exclusive) were sent."""
+        if self.state is ProgressState.REPLICATE:
+            self.inflight.append((round_, now_ms, size_bytes))
+            self.inflight_bytes += size_bytes
+            self.next_index = end
+        else:
+            self.is_waiting = True
+
+    def succeeded(self, round_: int, match_index: Index) -> bool:
+        """An answer says that the logs agree up to `match_index`; whether that is more than known.
+
+        A success is true whenever it arrives: within a term a follower never removes what once
+        agreed with its leader. It also answers all requests that were sent before it, since it
+        could not succeed without them.
+        """
+        inflight = self.inflight
+        while inflight and inflight[0][0] <= round_:
+            self.inflight_bytes -= inflight.popleft()[2]
+        is_more = match_index > self.match_index
+        if is_more:
+            self.match_index = match_index
+        if self.state is not ProgressState.REPLICATE:
+            self.state = ProgressState.REPLICATE
+            self.next_index = Index(self.match_index + 1)
+        elif self.next_index <= self.match_index:
+            self.next_index = Index(self.match_index + 1)
+        return is_more
+
+    def probe_from(self, next_index: Index, *, last_round: int, is_waiting: bool) -> None:
+        """Go back to probe; `last_round` is the latest that was sent to anybody."""
+        self.state = ProgressState.PROBE
+        self.next_index = Index(max(next_index, self.match_index + 1))
+        self.is_waiting = is_waiting
+        self.rejects_after_round = last_round
+        self.inflight.clear()
+        self.inflight_bytes = 0
+
+    def need_snapshot(self) -> None:
+        """What it needs next is no longer in the leader's log."""
+        self.state = ProgressState.SNAPSHOT
+        self.inflight.clear()
+        self.inflight_bytes = 0
+
+    def view(self) -> PeerView:
+        """A frozen copy."""
+        return PeerView(
+            node_id=self.node_id,
+            state=self.state,
+            match_index=self.match_index,
+            next_index=self.next_index,
+            inflight_count=len(self.inflight),
+            inflight_bytes=self.inflight_bytes,
+            answered_ms=self.answered_ms,
+        )

@@ -1,0 +1,65 @@
+"""Majorities: what a sorted row of numbers says about a group, and the rule of commitment.
+
+Pure functions of small sequences, one number for each voter. A majority of n voters is n // 2 + 1:
+the n-th part of them that any two elections must share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from dledger.raft.ids import Index
+
+
+def majority(voter_count: int) -> int:
+    """How many of the voters any decision needs."""
+    return voter_count // 2 + 1
+
+
+def reached_by_majority(values: Sequence[int]) -> int:
+    """The highest value that a majority has reached: one value for each voter, in any order."""
+    assert values, "a group has at least one voter"
+    return sorted(values)[(len(values) - 1) // 2]
+
+
+class CommitRule(Protocol):
+    """Decides how far the log is committed. The simulator can plant a wrong one."""
+
+    def __call__(self, matches: Sequence[int], *, commit_index: Index, term_start: Index) -> Index:
+        """The new commit index, never below `commit_index`.
+
+        Args:
+            matches: for each voter the last index durably equal to the leader's log.
+            commit_index: how far it is committed already.
+            term_start: index of the first entry of the leader's own term.
+        """
+        ...
+
+
+def commit_by_count(matches: Sequence[int], *, commit_index: Index, term_start: Index) -> Index:
+    """Commit what a majority holds, if that is an entry of the leader's own term.
+
+    Entries of earlier terms are committed with it, never by counting them: figure 8 of the paper
+    shows one on a majority that a later leader still overwrites.
+
+    Source: Raft paper 5.3 and 5.4.2.
+    """
+    held = reached_by_majority(matches)
+    if held < term_start or held <= commit_index:
+        return commit_index
+    return Index(held)
+
+
+def describe(matches: dict[str, int]) -> str:
+    """Draw who holds how much, one bar a voter, `|` at what a majority has reached."""
+    if not matches:
+        return "no voters"
+    width = max(len(name) for name in matches)
+    mark = reached_by_majority(list(matches.values()))
+    lines = []
+    for name, match in matches.items():
+        bar = "".join("|" if place == mark else "=" for place in range(1, match + 1))
+        lines.append(f"{name:<{width}} {bar}> {match}")
+    lines.append(f"{'majority':<{width}} {mark}")
+    return "\n".join(lines)

@@ -1,0 +1,56 @@
+"""Reads that wait until the leader is sure that it still leads (read index, thesis 6.4).
+
+A read may be answered at the commit index of the moment it came, once a majority has answered an
+append request that was sent after that moment. Many reads share such a round: those that come while
+one is under way wait for the next.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from dledger.raft.ids import Index
+
+
+class WaitingReads:
+    """Reads in order of arrival: (token, index, round).
+
+    Invariant: indexes and rounds never decrease from front to back, since commit index and round
+    counter never do; so only the front needs to be looked at.
+    """
+
+    __slots__ = ("_reads",)
+
+    def __init__(self) -> None:
+        self._reads: deque[tuple[int, Index, int]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._reads)
+
+    def add(self, token: int, *, index: Index, after_round: int) -> None:
+        """A read that is true at `index` once a round later than `after_round` is confirmed."""
+        self._reads.append((token, index, after_round))
+
+    def take_ready(self, *, confirmed_round: int, commit_index: Index) -> list[tuple[int, Index]]:
+        """Remove and return (token, index) of what may be answered.
+
+        Args:
+            confirmed_round: a majority has answered this round or a later one.
+            commit_index: how far the log is committed.
+        """
+        ready: list[tuple[int, Index]] = []
+        reads = self._reads
+        while reads and reads[0][2] < confirmed_round and reads[0][1] <= commit_index:
+            token, index, _ = reads.popleft()
+            ready.append((token, index))
+        return ready
+
+    def needs_round_after(self, confirmed_round: int) -> bool:
+        """Whether some read waits for a later round than the one that is confirmed."""
+        return bool(self._reads) and self._reads[-1][2] >= confirmed_round
+
+    def take_all(self) -> list[int]:
+        """Remove and return all tokens."""
+        tokens = [token for token, _, _ in self._reads]
+        self._reads.clear()
+        return tokens

@@ -1,0 +1,174 @@
+"""How a leader brings its log to the others: progress, pipelining, heartbeats, rounds.
+
+Every request is numbered and timed (rounds.py). A heartbeat is a request without entries whose
+prev_index is next_index - 1: a member that misses something rejects it, so a lost request is noticed
+one heartbeat later, and a lost answer is repaired by the heartbeat's own. Source: Raft paper 5.3,
+thesis 10.2.1.
+"""
+
+from __future__ import annotations
+
+from dledger.raft.core import Core
+from dledger.raft.effects import SendEntries
+from dledger.raft.ids import Index, NodeId
+from dledger.raft.messages import AppendResponse
+from dledger.raft.progress import Progress, ProgressState
+from dledger.raft.quorum import reached_by_majority
+from dledger.raft.rounds import RoundClock
+
+
+class Replication:
+    """The members' progress within one term, and everything that is sent to them.
+
+    Attributes:
+        peers: progress by member, in the configured order.
+        rounds: numbers and send times of the requests.
+    """
+
+    __slots__ = ("_core", "_lost_after_ms", "peers", "rounds")
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        config = core.config
+        # Heartbeats find a gap within one interval. A member that answers nothing for so long gets
+        # no more entries until it answers; a slow disk should not reach it.
+        self._lost_after_ms = 2 * config.heartbeat_interval_ms + config.lease_ms
+        next_index = Index(core.log.last_index + 1)
+        self.rounds = RoundClock(config.lease_ms)
+        self.peers: dict[NodeId, Progress] = {
+            peer: Progress(peer, next_index, answered_ms=core.now_ms) for peer in core.peers
+        }
+
+    def confirmed_round(self) -> int:
+        """The latest round such that a majority has answered it or a later one.
+
+        The leader itself confirms even the next round: a group of one need not send any.
+        """
+        own = self.rounds.last_round + 1
+        return reached_by_majority([own, *(peer.acked_round for peer in self.peers.values())])
+
+    def answered_by_majority_ms(self) -> int:
+        """Since when at the latest no majority has been silent."""
+        now_ms = self._core.now_ms
+        return reached_by_majority([now_ms, *(peer.answered_ms for peer in self.peers.values())])
+
+    def matches(self) -> list[int]:
+        """Last durable equal index of each voter, this node first."""
+        return [self._core.durable_index, *(peer.match_index for peer in self.peers.values())]
+
+    def send_new(self) -> None:
+        """Send every member what it has room for."""
+        for peer in self.peers.values():
+            self.fill(peer)
+
+    def fill(self, peer: Progress) -> None:
+        """Send a member the entries that it lacks, as far as its window allows."""
+        core = self._core
+        log = core.log
+        config = core.config
+        last_index = log.last_index
+        if peer.state is ProgressState.REPLICATE:
+            while (
+                peer.next_index <= last_index
+                and len(peer.inflight) < config.inflight_requests_max
+                and peer.inflight_bytes < config.inflight_bytes_max
+            ):
+                self._send_entries(peer)
+        elif peer.state is ProgressState.PROBE and not peer.is_waiting:
+            if log.term_of(Index(peer.next_index - 1)) is None:
+                peer.need_snapshot()
+            elif peer.next_index <= last_index:
+                self._send_entries(peer)
+            else:
+                self.heartbeat(peer)
+
+    def heartbeat_all(self) -> None:
+        """Send every member a request without entries."""
+        for peer in self.peers.values():
+            if peer.inflight and self._core.now_ms - peer.inflight[0][1] >= self._lost_after_ms:
+                self._pause(peer)
+            self.heartbeat(peer)
+
+    def heartbeat(self, peer: Progress) -> None:
+        """Send one member a request without entries."""
+        log = self._core.log
+        first = peer.next_index
+        if peer.state is ProgressState.SNAPSHOT or first < log.first_index:
+            first = log.first_index
+        self._send(peer, first, first)
+        if peer.state is ProgressState.PROBE:
+            peer.is_waiting = True
+
+    def answered(self, response: AppendResponse) -> bool:
+        """Take a member's answer of this term; whether its match index has moved."""
+        peer = self.peers[response.source]
+        peer.answered_ms = self._core.now_ms
+        peer.acked_round = max(peer.acked_round, response.round)
+        has_moved = False
+        if response.success:
+            has_moved = peer.succeeded(response.round, response.match_index)
+        elif response.round > peer.rejects_after_round:
+            next_index = self._next_after_conflict(response)
+            peer.probe_from(next_index, last_round=self.rounds.last_round, is_waiting=False)
+        self.fill(peer)
+        return has_moved
+
+    def unreachable(self, node_id: NodeId) -> None:
+        """What was sent to a member may be lost: find out by heartbeats where it stands."""
+        self._pause(self.peers[node_id])
+
+    def _pause(self, peer: Progress) -> None:
+        """Nothing but heartbeats until it answers. In probe that is so already."""
+        if peer.state is ProgressState.REPLICATE:
+            peer.probe_from(
+                Index(peer.match_index + 1), last_round=self.rounds.last_round, is_waiting=True
+            )
+
+    def _next_after_conflict(self, response: AppendResponse) -> Index:
+        """Go back by a whole term at once (paper, end of 5.3).
+
+        If the own log has entries of the follower's conflicting term, the logs can agree at the
+        last of them; if not, none of that term's entries at the follower can stay.
+        """
+        log = self._core.log
+        next_index = response.conflict_index
+        if response.conflict_term:
+            last = log.last_index_of_term(response.conflict_term)
+            if last is not None:
+                next_index = Index(last + 1)
+        return Index(max(1, min(next_index, log.last_index + 1)))
+
+    def _send_entries(self, peer: Progress) -> None:
+        log = self._core.log
+        config = self._core.config
+        first = peer.next_index
+        end = log.end_within(
+            first,
+            bytes_max=min(
+                config.entries_bytes_max, config.inflight_bytes_max - peer.inflight_bytes
+            ),
+            count_max=config.entries_count_max,
+        )
+        round_ = self._send(peer, first, end)
+        size_bytes = log.position_of(end) - log.position_of(first)
+        peer.sent(round_, end, size_bytes=size_bytes, now_ms=self._core.now_ms)
+
+    def _send(self, peer: Progress, first: Index, end: Index) -> int:
+        core = self._core
+        prev_index = Index(first - 1)
+        prev_term = core.log.term_of(prev_index)
+        assert prev_term is not None, f"entry {prev_index} is not in the log"
+        round_ = self.rounds.start(core.now_ms)
+        core.emit(
+            SendEntries(
+                peer.node_id,
+                core.term,
+                prev_index,
+                prev_term,
+                first,
+                end,
+                core.commit_index,
+                round_,
+            )
+        )
+        return round_

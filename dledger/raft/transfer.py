@@ -1,0 +1,194 @@
+"""Handing over leadership: on request, or to a preferred leader (thesis 3.10).
+
+The leader takes no proposals, waits until the target has the whole log, gives up its lease and tells
+the target to campaign at once. If no new term is seen in time it goes on leading, without a lease:
+the target may still get that word, and then the others may vote for it at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dledger.errors import (
+    AckTimeoutError,
+    LeadershipLostError,
+    TransferFailedError,
+    TransferringError,
+)
+from dledger.raft.core import Core
+from dledger.raft.effects import Failed, Outcome, Resolve, TransferDone
+from dledger.raft.events import TransferRequested
+from dledger.raft.ids import Index, NodeId
+from dledger.raft.messages import TimeoutNow
+from dledger.raft.progress import Progress, ProgressState
+from dledger.raft.replication import Replication
+
+PREFERRED_CHECK_MS = 1_000
+"""How often a leader that is not preferred looks for one that is."""
+
+PREFERRED_RETRY_MS = 30_000
+"""Pause after such a hand-over failed: each try refuses proposals for up to transfer_timeout_ms."""
+
+
+@dataclass(slots=True)
+class _Transfer:
+    """A hand-over under way. `token` is None when the leader itself began it."""
+
+    target: NodeId
+    token: int | None
+    deadline_ms: int
+    is_told: bool = False
+
+
+class Handover:
+    """Hand-overs of one term.
+
+    Attributes:
+        has_given_up_lease: a target was told to campaign in this term; from then on a majority may
+            elect it without regard to the promises that the lease rests on.
+    """
+
+    __slots__ = (
+        "_check_deadline_ms",
+        "_core",
+        "_is_seeking",
+        "_replication",
+        "_transfer",
+        "has_given_up_lease",
+    )
+
+    def __init__(self, core: Core, replication: Replication) -> None:
+        self._core = core
+        self._replication = replication
+        self._transfer: _Transfer | None = None
+        self.has_given_up_lease = False
+        preferred = core.config.preferred_leaders
+        self._is_seeking = bool(preferred) and core.node_id not in preferred
+        self._check_deadline_ms = core.now_ms + PREFERRED_CHECK_MS
+
+    @property
+    def target(self) -> NodeId | None:
+        """Whom leadership is being handed to; None when it is not."""
+        return self._transfer.target if self._transfer else None
+
+    def next_deadline_ms(self, otherwise_ms: int) -> int:
+        """When to call `tick` at the latest, or `otherwise_ms` if that is sooner."""
+        if self._transfer is not None:
+            return min(otherwise_ms, self._transfer.deadline_ms)
+        return min(otherwise_ms, self._check_deadline_ms) if self._is_seeking else otherwise_ms
+
+    def request(self, event: TransferRequested) -> None:
+        """Begin a hand-over, or refuse it at once."""
+        core = self._core
+        if self._transfer is not None:
+            error = TransferringError(f"leadership is being handed to {self._transfer.target}")
+            core.emit(Resolve(event.token, Failed(error)))
+            return
+        target = event.target if event.target is not None else self._best_target()
+        if target is None or target not in self._replication.peers:
+            names = ", ".join(core.peers) or "nobody"
+            error_text = (
+                f"leadership cannot be handed to {target or 'any member'}: "
+                f"{core.node_id} leads, the others are {names}"
+            )
+            core.emit(Resolve(event.token, Failed(TransferFailedError(error_text))))
+            return
+        self._begin(target, event.token)
+
+    def tick(self) -> None:
+        """Give up what takes too long; look for a preferred leader."""
+        core = self._core
+        transfer = self._transfer
+        if transfer is not None:
+            if core.now_ms >= transfer.deadline_ms:
+                self._give_up(transfer)
+        elif self._is_seeking and core.now_ms >= self._check_deadline_ms:
+            self._check_deadline_ms = core.now_ms + PREFERRED_CHECK_MS
+            target = self._preferred_target()
+            if target is not None:
+                self._begin(target, None)
+
+    def heartbeat(self) -> None:
+        """Tell the target once more, in case the word was lost."""
+        if self._transfer is not None and self._transfer.is_told:
+            self._tell(self._transfer)
+
+    def answered(self, peer: Progress) -> None:
+        """A member has answered; perhaps the target has the whole log now."""
+        transfer = self._transfer
+        if transfer is None or transfer.is_told or transfer.target != peer.node_id:
+            return
+        if peer.match_index == self._core.log.last_index:
+            self._tell(transfer)
+
+    def lost(self, *, is_new_term: bool) -> None:
+        """This node leads no longer."""
+        transfer = self._transfer
+        self._transfer = None
+        if transfer is None or transfer.token is None:
+            return
+        outcome: Outcome
+        if not transfer.is_told:
+            outcome = Failed(
+                TransferFailedError(f"leadership was lost before {transfer.target} was ready")
+            )
+        elif is_new_term:
+            outcome = TransferDone(transfer.target)
+        else:
+            outcome = Failed(
+                LeadershipLostError(f"{transfer.target} was told to campaign; no new term was seen")
+            )
+        self._core.emit(Resolve(transfer.token, outcome))
+
+    def _begin(self, target: NodeId, token: int | None) -> None:
+        core = self._core
+        deadline_ms = core.now_ms + core.config.transfer_timeout_ms
+        self._transfer = _Transfer(target, token, deadline_ms)
+        self.answered(self._replication.peers[target])
+
+    def _tell(self, transfer: _Transfer) -> None:
+        core = self._core
+        transfer.is_told = True
+        self.has_given_up_lease = True
+        core.send(transfer.target, TimeoutNow(core.term, core.node_id))
+
+    def _give_up(self, transfer: _Transfer) -> None:
+        core = self._core
+        self._transfer = None
+        self._check_deadline_ms = core.now_ms + PREFERRED_RETRY_MS
+        if transfer.token is None:
+            return
+        what = f"{transfer.target} did not take over within {core.config.transfer_timeout_ms} ms"
+        # Once it was told, it may still be elected: only then the outcome is open.
+        error = AckTimeoutError(what) if transfer.is_told else TransferFailedError(what)
+        core.emit(Resolve(transfer.token, Failed(error)))
+
+    def _best_target(self) -> NodeId | None:
+        """The answering member with most of the log; the first in the configured order of equals."""
+        answering = [peer for peer in self._replication.peers.values() if self._is_answering(peer)]
+        if not answering:
+            return None
+        return max(answering, key=lambda peer: peer.match_index).node_id
+
+    def _preferred_target(self) -> NodeId | None:
+        """A preferred member that answers and is at most one request behind."""
+        core = self._core
+        for node_id in core.config.preferred_leaders:
+            peer = self._replication.peers.get(node_id)
+            if (
+                peer is not None
+                and peer.state is ProgressState.REPLICATE
+                and self._is_answering(peer)
+                and self._behind_bytes(peer) <= core.config.entries_bytes_max
+            ):
+                return node_id
+        return None
+
+    def _is_answering(self, peer: Progress) -> bool:
+        # In a term's first moments nobody has answered yet; acked_round tells.
+        is_recent = self._core.now_ms - peer.answered_ms < self._core.config.election_timeout_min_ms
+        return peer.acked_round > 0 and is_recent
+
+    def _behind_bytes(self, peer: Progress) -> int:
+        log = self._core.log
+        return log.end_position - log.position_of(Index(peer.match_index + 1))
