@@ -1,0 +1,95 @@
+"""How long does a node need to serve again after kill -9, with a log of 1 GiB?
+
+    python -m bench.restart [--mib 1024] [--json]
+
+Fills a three-node group with batches of 1 KiB messages, kills all three nodes with kill -9 at once and
+starts them again: the time from the start to the first acknowledged send, and how it divides.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+from bench.broker import BATCH_COUNT, BODY_BYTES, QUEUE_COUNT, broker_group, call, find_leader
+from bench.loadgen import batch_template, run_load, send_template
+from jepsen.processes import poll
+
+
+def main() -> int:
+    """Fill, kill, start, time."""
+    parser = argparse.ArgumentParser(
+        prog="bench.restart", description="restart after kill -9 with a large log"
+    )
+    parser.add_argument(
+        "--mib", type=int, default=1024, help="size of the log in MiB (default 1024)"
+    )
+    parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
+    options = parser.parse_args()
+    console = Console(stderr=True)
+    folder = Path(tempfile.mkdtemp(prefix="dledger-restart-"))
+    try:
+        with broker_group(folder, "Restart") as (group, leader, _):
+            requests = options.mib * 1024 * 1024 // ((BODY_BYTES + 150) * BATCH_COUNT)
+            templates = [
+                batch_template("Restart", queue, b"x" * BODY_BYTES, BATCH_COUNT)
+                for queue in range(QUEUE_COUNT)
+            ]
+            console.print(f"writing {requests * BATCH_COUNT:,} messages of {BODY_BYTES} bytes ...")
+            written = 0
+            while written < requests:
+                result = run_load(
+                    ("127.0.0.1", leader.port),
+                    lambda number: templates[number % QUEUE_COUNT].frame(number),
+                    in_flight=16,
+                    seconds=2,
+                )
+                written += result.requests
+                if result.refused:
+                    raise RuntimeError(f"{result.refused} batches were refused")
+            for node in group.nodes:
+                node.kill()
+            began = time.monotonic()
+            for node in group.nodes:
+                node.start()
+            group.wait_listening(120)
+            listening_s = time.monotonic() - began
+            send = send_template("Restart", 0, b"after")
+
+            def is_served() -> bool:
+                with contextlib.suppress(LookupError, OSError):
+                    address = ("127.0.0.1", find_leader(group, "Restart").port)
+                    return call(address, send)[0]["code"] == 0
+                return False
+
+            if not poll(is_served, 300):
+                raise TimeoutError(f"not served after 300 s; logs are in {folder}")
+            served_s = time.monotonic() - began
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    log_mib = written * BATCH_COUNT * (BODY_BYTES + 150) / (1 << 20)
+    answer = {
+        "log_mib": round(log_mib),
+        "messages": written * BATCH_COUNT,
+        "listening_s": round(listening_s, 2),
+        "served_s": round(served_s, 2),
+    }
+    console.print(
+        f"log {answer['log_mib']} MiB, {answer['messages']:,} messages: all three nodes listening after "
+        f"{answer['listening_s']} s, first acknowledged send after {answer['served_s']} s"
+    )
+    if options.json:
+        sys.stdout.write(json.dumps(answer) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
