@@ -67,7 +67,7 @@ def main() -> int:
             def is_served() -> bool:
                 with contextlib.suppress(LookupError, OSError):
                     address = ("127.0.0.1", find_leader(group, "Restart").port)
-                    return call(address, send)[0]["code"] == 0
+                    return bool(call(address, send)[0]["code"] == 0)
                 return False
 
             if not poll(is_served, 300):
