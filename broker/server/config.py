@@ -10,11 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from broker.store.schedule import DELAY_LEVELS_TEXT, parse_delay_levels
 from dledger.config import Peer, parse_peers
 from dledger.errors import ConfigError
-
-MESSAGE_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
-_UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +171,7 @@ def read_config(
         auto_create_topics=values.boolean("autoCreateTopicEnable", default=True),
         auto_create_groups=values.boolean("autoCreateSubscriptionGroup", default=True),
         default_topic_queues=values.number("defaultTopicQueueNums", 8, low=1, high=1024),
-        delay_levels_ms=parse_delay_levels(values.text("messageDelayLevel", MESSAGE_DELAY_LEVELS)),
+        delay_levels_ms=_delay_levels(values.text("messageDelayLevel", DELAY_LEVELS_TEXT)),
         permission=values.number("brokerPermission", 6, high=7),
         long_polling=values.boolean("longPollingEnable", default=True),
         reject_transactions=values.boolean("rejectTransactionMessage", default=False),
@@ -275,23 +273,11 @@ def parse_addresses(key: str, text: str) -> tuple[Address, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def parse_delay_levels(text: str) -> tuple[int, ...]:
-    """Read `1s 5s 1m 2h 1d` into milliseconds (semantics M1).
-
-    Raises:
-        ConfigError: an item is not a number with a unit of s, m, h or d.
-    """
-    levels: list[int] = []
-    for item in text.split():
-        unit = _UNIT_MS.get(item[-1])
-        if unit is None or not item[:-1].isdigit():
-            raise ConfigError(
-                f"messageDelayLevel: {item!r} is not a number with a unit of s, m, h or d"
-            )
-        levels.append(int(item[:-1]) * unit)
-    if not levels:
-        raise ConfigError("messageDelayLevel: at least one level is needed")
-    return tuple(levels)
+def _delay_levels(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(parse_delay_levels(text))
+    except ValueError as error:
+        raise ConfigError(f"messageDelayLevel: {error}") from error
 
 
 class _Values:

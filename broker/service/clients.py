@@ -72,6 +72,12 @@ class _Live:
 _Key = tuple[str, str]  # group, client id
 
 
+def newest_subscription(members: Iterable[ConsumerClient], topic: str) -> Subscription | None:
+    """What a group wants of a topic: the newest that a member told (Q4, G8)."""
+    told = [item for item in (client.subscription(topic) for client in members) if item]
+    return max(told, key=lambda item: item.version, default=None)
+
+
 class LocalClients:
     """The clients that are connected to this node.
 
@@ -236,12 +242,7 @@ class ClientUnion:
 
     def subscription(self, group: str, topic: str) -> Subscription | None:
         """What the group wants of a topic: the newest that a member told (Q4, G8)."""
-        newest: Subscription | None = None
-        for client in self.members(group).values():
-            told = client.subscription(topic)
-            if told is not None and (newest is None or told.version > newest.version):
-                newest = told
-        return newest
+        return newest_subscription(self.members(group).values(), topic)
 
     def groups_of_topic(self, topic: str) -> list[str]:
         """Groups with a live member that subscribes the topic."""

@@ -1,0 +1,142 @@
+"""Whether a pull may read, with which filter, and what its result is called: semantics sections E and F.
+
+Codes are those of release 4.9.8 (1 where 5.3.2 says 29).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from broker.remoting.codes import ResponseCode
+from broker.remoting.requests import PULL_SUBSCRIPTION, PullFields
+from broker.service.catalog import NOTHING_NEW, Catalog, Creation, group_for_use
+from broker.service.clients import ConsumerClient, newest_subscription
+from broker.service.refusal import Refusal
+from broker.service.tags import TagExpressionError, tag_hashes
+from broker.store.topics import PERM_READ
+
+SQL_REFUSED = "The broker does not support consumer to filter message by SQL92"
+"""RocketMQ's text while enablePropertyFilter is false; tools look for it."""
+
+Members = Callable[[str], "dict[str, ConsumerClient]"]
+"""The live members of a consumer group, by client id."""
+
+
+@dataclass(frozen=True, slots=True)
+class PullGrant:
+    """A pull that may read.
+
+    Attributes:
+        tags: hashes of the tags that it wants; None for everything.
+        creation: a group that should be created for it.
+    """
+
+    tags: frozenset[int] | None
+    creation: Creation = field(default=NOTHING_NEW)
+
+
+class PullRules:
+    """Decides who may read what."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        *,
+        permission: int,
+        auto_create_groups: bool,
+        members: Members,
+        forbidden_bits: Callable[[str, str], int],
+    ) -> None:
+        self._catalog = catalog
+        self._permission = permission
+        self._auto_create_groups = auto_create_groups
+        self._members = members
+        self._forbidden_bits = forbidden_bits
+
+    def check(self, fields: PullFields) -> PullGrant | Refusal:
+        """Go through E1 to E7 in their order."""
+        if not self._permission & PERM_READ:
+            return Refusal(
+                ResponseCode.NO_PERMISSION,
+                "the broker pulling message is forbidden (brokerPermission)",
+            )
+        found = group_for_use(
+            self._catalog, fields.consumer_group, auto_create=self._auto_create_groups
+        )
+        if isinstance(found, Refusal):
+            return found
+        group, creation = found
+        if not group.consume_enable:
+            return Refusal(
+                ResponseCode.NO_PERMISSION,
+                f"subscription group no permission, {fields.consumer_group}",
+            )
+        refusal = self._topic_refusal(fields)
+        if refusal is not None:
+            return refusal
+        wanted = self._wanted(fields, broadcast_allowed=group.consume_broadcast_enable)
+        if isinstance(wanted, Refusal):
+            return wanted
+        expression, expression_type = wanted
+        if expression_type not in ("", "TAG"):
+            return Refusal(ResponseCode.SYSTEM_ERROR, SQL_REFUSED)
+        try:
+            return PullGrant(tag_hashes(expression), creation)
+        except TagExpressionError as error:
+            return Refusal(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error))
+
+    def _topic_refusal(self, fields: PullFields) -> Refusal | None:
+        """E3."""
+        topic = self._catalog.topic(fields.topic)
+        if topic is None:
+            return Refusal(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic[{fields.topic[:255]}] not exist, apply first please!",
+            )
+        if not topic.is_readable:
+            return Refusal(
+                ResponseCode.NO_PERMISSION,
+                f"the topic[{fields.topic}] pulling message is forbidden",
+            )
+        if not 0 <= fields.queue_id < topic.read_queue_count:
+            return Refusal(
+                ResponseCode.SYSTEM_ERROR,
+                f"queueId[{fields.queue_id}] is illegal, topic:[{fields.topic}] "
+                f"topicConfig.readQueueNums:[{topic.read_queue_count}]",
+            )
+        return None
+
+    def _wanted(self, fields: PullFields, *, broadcast_allowed: bool) -> tuple[str, str] | Refusal:
+        """Expression and its type: from the header (E5), or from what the group's heartbeats said (E6)."""
+        if fields.sys_flag & PULL_SUBSCRIPTION:
+            return fields.subscription or "*", fields.expression_type or "TAG"
+        members = self._members(fields.consumer_group)
+        if not members:
+            return Refusal(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST,
+                f"the consumer's group info not exist: no live consumer of {fields.consumer_group} is known yet",
+            )
+        is_broadcast = any(c.message_model == "BROADCASTING" for c in members.values())
+        if is_broadcast and not broadcast_allowed:
+            return Refusal(
+                ResponseCode.NO_PERMISSION,
+                f"the consumer group[{fields.consumer_group}] can not consume by broadcast way",
+            )
+        if self._forbidden_bits(fields.consumer_group, fields.topic):
+            return Refusal(
+                ResponseCode.NO_PERMISSION,
+                f"the consumer group[{fields.consumer_group}] is forbidden for topic[{fields.topic}]",
+            )
+        told = newest_subscription(members.values(), fields.topic)
+        if told is None:
+            return Refusal(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST,
+                f"the consumer's subscription not exist: {fields.consumer_group} does not subscribe {fields.topic}",
+            )
+        if told.version < fields.sub_version:
+            return Refusal(
+                ResponseCode.SUBSCRIPTION_NOT_LATEST,
+                f"the consumer's subscription not latest: {told.version} here, {fields.sub_version} asked",
+            )
+        return told.expression, told.expression_type

@@ -1,0 +1,145 @@
+"""What becomes of a message that a consumer gives back: semantics L1 to L10."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from broker.message.ids import offset_msg_id
+from broker.message.properties import (
+    DELAY,
+    ORIGIN_MESSAGE_ID,
+    PROPERTIES_BYTES_MAX,
+    RETRY_TOPIC,
+    WAIT,
+    remove_property,
+    set_property,
+)
+from broker.message.record import StoredMessage
+from broker.remoting.codes import ResponseCode
+from broker.service.catalog import Catalog, Creation, group_for_use, special_topic
+from broker.service.refusal import Refusal
+from broker.service.send import RETRY_LIMIT_VERSION
+from broker.store import names
+from broker.store.topics import PERM_WRITE
+
+FIRST_RETRY_LEVEL = 3
+"""Delay level of the first retry, 10 s by default; each further one takes the next level (L7)."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendBack:
+    """The request: its fields as the client sent them."""
+
+    physical_offset: int
+    group: str
+    delay_level: int
+    max_reconsume_times: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SendBackPlan:
+    """The copy to store; body, flags, born time and host are those of `message`.
+
+    Attributes:
+        delay_level: 0 for at once (dead letters).
+    """
+
+    message: StoredMessage
+    topic: str
+    queue_id: int
+    delay_level: int
+    reconsume_times: int
+    properties: bytes
+    creation: Creation
+
+
+class SendBackRules:
+    """Decides on messages that come back. `load` gives the message at a physical offset, or None."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        *,
+        permission: int,
+        auto_create_groups: bool,
+        delay_level_max: int,
+        load: Callable[[int], StoredMessage | None],
+        pick: Callable[[int], int],
+    ) -> None:
+        self._catalog = catalog
+        self._permission = permission
+        self._auto_create_groups = auto_create_groups
+        self._delay_level_max = delay_level_max
+        self._load = load
+        self._pick = pick
+
+    def decide(self, request: SendBack, version: int) -> SendBackPlan | Refusal | None:
+        """Decide on one request; None: nothing to do, and that is a success (L1)."""
+        found = group_for_use(self._catalog, request.group, auto_create=self._auto_create_groups)
+        if isinstance(found, Refusal):
+            return found
+        group, creation = found
+        if not self._permission & PERM_WRITE:
+            return Refusal(
+                ResponseCode.NO_PERMISSION,
+                "the broker sending message is forbidden (brokerPermission)",
+            )
+        if group.retry_queue_count <= 0:
+            return None
+        retry, retry_created = special_topic(
+            self._catalog, names.retry_topic(request.group), queue_count=group.retry_queue_count
+        )
+        if not retry.is_writable:
+            return Refusal(
+                ResponseCode.NO_PERMISSION, f"the topic[{retry.name}] sending message is forbidden"
+            )
+        message = self._load(request.physical_offset)
+        if message is None or names.is_control_topic(message.topic):
+            return Refusal(
+                ResponseCode.SYSTEM_ERROR,
+                f"look message by offset failed, {request.physical_offset}",
+            )
+        limit = group.retry_times_max
+        if request.max_reconsume_times is not None and version >= RETRY_LIMIT_VERSION:
+            limit = request.max_reconsume_times
+        groups = creation.groups
+        if message.reconsume_times >= limit or request.delay_level < 0:
+            dead, dead_created = special_topic(self._catalog, names.dlq_topic(request.group))
+            return self._plan(message, dead.name, 0, 0, Creation(dead_created.topics, groups))
+        level = request.delay_level or FIRST_RETRY_LEVEL + message.reconsume_times
+        queue_id = self._pick(max(1, retry.write_queue_count))
+        return self._plan(
+            message,
+            retry.name,
+            queue_id,
+            min(level, self._delay_level_max),
+            Creation(retry_created.topics, groups),
+        )
+
+    def _plan(
+        self, message: StoredMessage, topic: str, queue_id: int, level: int, creation: Creation
+    ) -> SendBackPlan | Refusal:
+        properties = _returned_properties(message, level)
+        if len(properties) > PROPERTIES_BYTES_MAX:
+            return Refusal(
+                ResponseCode.SYSTEM_ERROR,
+                f"the message cannot carry the properties of a retry: {len(properties)} bytes, "
+                f"at most {PROPERTIES_BYTES_MAX}",
+            )
+        return SendBackPlan(
+            message, topic, queue_id, level, message.reconsume_times + 1, properties, creation
+        )
+
+
+def _returned_properties(message: StoredMessage, level: int) -> bytes:
+    """L4 and L8: where it came from is noted once and then kept."""
+    properties = set_property(message.properties, WAIT, b"false")
+    if message.find(RETRY_TOPIC) is None:
+        properties = set_property(properties, RETRY_TOPIC, message.topic.encode())
+    if message.find(ORIGIN_MESSAGE_ID) is None:
+        origin = offset_msg_id(message.store_host, message.physical_offset)
+        properties = set_property(properties, ORIGIN_MESSAGE_ID, origin.encode())
+    if level > 0:
+        return set_property(properties, DELAY, str(level).encode())
+    return remove_property(properties, DELAY)
