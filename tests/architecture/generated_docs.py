@@ -1,0 +1,57 @@
+"""docs/errors.md, made from the two registries: `make docs` rewrites it, a test holds it current."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from broker.remoting.codes import RESPONSES
+from dledger.errors import DLedgerError, registry
+
+ROOT = Path(__file__).resolve().parents[2]
+ERRORS = ROOT / "docs/errors.md"
+
+HEAD = """# Errors, and what you may conclude
+
+Made from `dledger/errors.py` and `broker/remoting/codes.py` by `make docs`; do not edit.
+
+*Definite*: it did not happen and never will. *Retriable*: trying again, perhaps at another node, can help.
+An error that is not definite may have happened, or may yet: retrying may do it twice.
+
+## The log (`dledger`, `dledger.Client`)
+
+| code | class | definite | retriable | meaning |
+|---|---|---|---|---|
+"""
+
+BROKER_HEAD = """
+## The broker (RocketMQ response codes)
+
+| code | name | definite | retriable | meaning |
+|---|---|---|---|---|
+"""
+
+
+def yes(value: bool) -> str:
+    return "yes" if value else "no"
+
+
+def first_sentence(kind: type[DLedgerError]) -> str:
+    return (kind.__doc__ or "").strip().splitlines()[0]
+
+
+def errors_page() -> str:
+    """The whole page."""
+    log_rows = [
+        f"| `{code}` | {kind.__name__} | {yes(kind.definite)} | {yes(kind.retriable)} | {first_sentence(kind)} |"
+        for code, kind in sorted(registry().items())
+        if kind is not DLedgerError
+    ]
+    broker_rows = [
+        f"| {row.code.value} | {row.code.name} | {yes(row.definite)} | {yes(row.retriable)} | {row.prose} |"
+        for row in sorted(RESPONSES.values(), key=lambda row: row.code.value)
+    ]
+    return HEAD + "\n".join(log_rows) + "\n" + BROKER_HEAD + "\n".join(broker_rows) + "\n"
+
+
+if __name__ == "__main__":
+    ERRORS.write_text(errors_page())
