@@ -11,6 +11,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+import msgspec
+
+from broker.remoting.heartbeat import (
+    ConsumeFromWhere,
+    ConsumeType,
+    Heartbeat,
+    MessageModel,
+    Subscription,
+)
+
 CLIENT_EXPIRY_MS = 120_000
 """A client without a heartbeat for this long is gone (semantics Q2)."""
 
@@ -20,28 +30,21 @@ clients of a dead node can come back through another one before their queues are
 short enough that the queues of a client that died with its node are not idle for long."""
 
 
-@dataclass(frozen=True, slots=True)
-class Subscription:
-    """What a consumer wants of a topic; `version` is the client's own clock, greater replaces."""
+class ConsumerClient(msgspec.Struct, frozen=True):
+    """One member of a consumer group, as its last heartbeat said.
 
-    topic: str
-    expression: str
-    expression_type: str = "TAG"
-    version: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumerClient:
-    """One member of a consumer group, as its last heartbeat said."""
+    Attributes:
+        address: host:port of its connection.
+    """
 
     group: str
     client_id: str
     language: str = "JAVA"
     version: int = 0
     address: str = ""
-    consume_type: str = "CONSUME_PASSIVELY"
-    message_model: str = "CLUSTERING"
-    consume_from: str = "CONSUME_FROM_LAST_OFFSET"
+    consume_type: ConsumeType = ConsumeType.CONSUME_PASSIVELY
+    message_model: MessageModel = MessageModel.CLUSTERING
+    consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
     subscriptions: tuple[Subscription, ...] = ()
 
     def subscription(self, topic: str) -> Subscription | None:
@@ -49,8 +52,7 @@ class ConsumerClient:
         return next((item for item in self.subscriptions if item.topic == topic), None)
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerClient:
+class ProducerClient(msgspec.Struct, frozen=True):
     """One member of a producer group."""
 
     group: str
@@ -58,6 +60,36 @@ class ProducerClient:
     language: str = "JAVA"
     version: int = 0
     address: str = ""
+
+
+def consumers_of(
+    heartbeat: Heartbeat, *, language: str, version: int, address: str
+) -> list[ConsumerClient]:
+    """The consumers that a heartbeat tells of; language and version stand in its header."""
+    return [
+        ConsumerClient(
+            entry.group,
+            heartbeat.client_id,
+            language,
+            version,
+            address,
+            entry.consume_type,
+            entry.message_model,
+            entry.consume_from_where,
+            entry.subscriptions,
+        )
+        for entry in heartbeat.consumers
+    ]
+
+
+def producers_of(
+    heartbeat: Heartbeat, *, language: str, version: int, address: str
+) -> list[ProducerClient]:
+    """The producers that a heartbeat tells of."""
+    return [
+        ProducerClient(group, heartbeat.client_id, language, version, address)
+        for group in heartbeat.producer_groups
+    ]
 
 
 @dataclass(slots=True)

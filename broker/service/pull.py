@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from broker.remoting.codes import ResponseCode
+from broker.remoting.heartbeat import EXPRESSION_TAG, MessageModel
 from broker.remoting.requests import PULL_SUBSCRIPTION, PullFields
 from broker.service.catalog import NOTHING_NEW, Catalog, Creation, group_for_use
 from broker.service.clients import ConsumerClient, newest_subscription
@@ -79,7 +80,7 @@ class PullRules:
         if isinstance(wanted, Refusal):
             return wanted
         expression, expression_type = wanted
-        if expression_type not in ("", "TAG"):
+        if expression_type != EXPRESSION_TAG:
             return Refusal(ResponseCode.SYSTEM_ERROR, SQL_REFUSED)
         try:
             return PullGrant(tag_hashes(expression), creation)
@@ -110,14 +111,14 @@ class PullRules:
     def _wanted(self, fields: PullFields, *, broadcast_allowed: bool) -> tuple[str, str] | Refusal:
         """Expression and its type: from the header (E5), or from what the group's heartbeats said (E6)."""
         if fields.sys_flag & PULL_SUBSCRIPTION:
-            return fields.subscription or "*", fields.expression_type or "TAG"
+            return fields.subscription or "*", fields.expression_type or EXPRESSION_TAG
         members = self._members(fields.consumer_group)
         if not members:
             return Refusal(
                 ResponseCode.SUBSCRIPTION_NOT_EXIST,
                 f"the consumer's group info not exist: no live consumer of {fields.consumer_group} is known yet",
             )
-        is_broadcast = any(c.message_model == "BROADCASTING" for c in members.values())
+        is_broadcast = any(c.message_model is MessageModel.BROADCASTING for c in members.values())
         if is_broadcast and not broadcast_allowed:
             return Refusal(
                 ResponseCode.NO_PERMISSION,
