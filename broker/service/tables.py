@@ -1,0 +1,168 @@
+"""Bodies with which tools see the broker's tables: topics, groups, offsets (remoting.md 3.11). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from broker.remoting import topic_config as wire
+from broker.remoting.errors import BodyError
+from broker.remoting.json_body import write_json
+from broker.remoting.message_queue import MessageQueue
+from broker.store.consume_queue import ConsumeQueues
+from broker.store.groups import Groups, SubscriptionGroupConfig
+from broker.store.offsets import ConsumerOffsets
+from broker.store.topics import DataVersion, TopicConfig, Topics
+
+
+def wire_topic(config: TopicConfig, *, perm_mask: int = 15) -> wire.TopicConfig:
+    """A topic in the protocol's words; the broker's own permission masks the topic's."""
+    return wire.TopicConfig(
+        order=config.is_order,
+        perm=config.perm & perm_mask,
+        read_queue_nums=config.read_queue_count,
+        topic_filter_type=config.filter_type,
+        topic_name=config.name,
+        topic_sys_flag=config.sys_flag,
+        write_queue_nums=config.write_queue_count,
+    )
+
+
+def wire_version(version: DataVersion) -> wire.DataVersion:
+    """The version of a table in the protocol's words."""
+    return wire.DataVersion(counter=version.counter, timestamp=version.timestamp_ms)
+
+
+def all_topics(topics: Topics) -> bytes:
+    """Body of GET_ALL_TOPIC_CONFIG (21)."""
+    return write_json(
+        {
+            "dataVersion": wire_version(topics.version),
+            "topicConfigTable": {config.name: wire_topic(config) for config in topics},
+        }
+    )
+
+
+class _Group(msgspec.Struct, rename="camel"):
+    """SubscriptionGroupConfig on the wire; all members may be missing in a request."""
+
+    group_name: str
+    broker_id: int = 0
+    consume_broadcast_enable: bool = True
+    consume_enable: bool = True
+    consume_from_min_enable: bool = True
+    consume_message_orderly: bool = False
+    notify_consumer_ids_changed_enable: bool = True
+    retry_max_times: int = 16
+    retry_queue_nums: int = 1
+    which_broker_when_consume_slowly: int = 1
+
+
+def _wire_group(config: SubscriptionGroupConfig) -> _Group:
+    return _Group(
+        config.name,
+        config.broker_id,
+        config.consume_broadcast_enable,
+        config.consume_enable,
+        config.consume_from_min_enable,
+        config.consume_message_orderly,
+        config.notify_consumer_ids_changed,
+        config.retry_times_max,
+        config.retry_queue_count,
+        config.slow_broker_id,
+    )
+
+
+def read_group(body: bytes) -> SubscriptionGroupConfig:
+    """Body of UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200).
+
+    Raises:
+        BodyError: it is no group configuration.
+    """
+    try:
+        group = msgspec.json.decode(body, type=_Group, strict=False)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise BodyError(f"not a group configuration: {error}") from error
+    return SubscriptionGroupConfig(
+        name=group.group_name,
+        consume_enable=group.consume_enable,
+        consume_from_min_enable=group.consume_from_min_enable,
+        consume_broadcast_enable=group.consume_broadcast_enable,
+        consume_message_orderly=group.consume_message_orderly,
+        retry_queue_count=group.retry_queue_nums,
+        retry_times_max=group.retry_max_times,
+        broker_id=group.broker_id,
+        slow_broker_id=group.which_broker_when_consume_slowly,
+        notify_consumer_ids_changed=group.notify_consumer_ids_changed_enable,
+    )
+
+
+def all_groups(groups: Groups) -> bytes:
+    """Body of GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201)."""
+    return write_json(
+        {
+            "dataVersion": wire_version(groups.version),
+            "subscriptionGroupTable": {config.name: _wire_group(config) for config in groups},
+        }
+    )
+
+
+def all_offsets(offsets: ConsumerOffsets) -> bytes:
+    """Body of GET_ALL_CONSUMER_OFFSET (43); queue ids stand as bare numbers."""
+    table = {f"{topic}@{group}": dict(queues) for topic, group, queues in offsets.items()}
+    return write_json(
+        {"dataVersion": {"counter": offsets.change_count, "timestamp": 0}, "offsetTable": table}
+    )
+
+
+def delay_offsets(progress: Mapping[int, int]) -> bytes:
+    """Body of GET_ALL_DELAY_OFFSET (45); levels stand as bare numbers."""
+    return write_json({"offsetTable": dict(sorted(progress.items()))})
+
+
+def topic_stats(
+    topic: TopicConfig, broker_name: str, queues: ConsumeQueues, last_store_ms: Mapping[int, int]
+) -> bytes:
+    """Body of GET_TOPIC_STATS_INFO (202).
+
+    Args:
+        topic: which.
+        broker_name: named in the keys.
+        queues: the consume queues.
+        last_store_ms: store time of each queue's newest message.
+    """
+    table = {}
+    for queue_id in range(topic.write_queue_count):
+        low, high = queues.min_max(topic.name, queue_id)
+        table[MessageQueue(broker_name, queue_id, topic.name)] = {
+            "lastUpdateTimestamp": last_store_ms.get(queue_id, 0),
+            "maxOffset": high,
+            "minOffset": low,
+        }
+    return write_json({"offsetTable": table})
+
+
+def consume_stats(
+    topics: Iterable[TopicConfig],
+    group: str,
+    broker_name: str,
+    queues: ConsumeQueues,
+    offsets: ConsumerOffsets,
+) -> bytes:
+    """Body of GET_CONSUME_STATS (208): how far a group is in the topics."""
+    table = {}
+    for topic in topics:
+        for queue_id in range(topic.read_queue_count):
+            consumed = offsets.get(group, topic.name, queue_id)
+            table[MessageQueue(broker_name, queue_id, topic.name)] = {
+                "brokerOffset": queues.min_max(topic.name, queue_id)[1],
+                "consumerOffset": -1 if consumed is None else consumed,
+                "lastTimestamp": 0,
+            }
+    return write_json({"consumeTps": 0.0, "offsetTable": table})
+
+
+def group_list(groups: Iterable[str]) -> bytes:
+    """Body of QUERY_TOPIC_CONSUME_BY_WHO (300)."""
+    return write_json({"groupList": sorted(set(groups))})
