@@ -1,0 +1,1 @@
+"""Sockets that carry remoting frames: the one place between the pure codecs and the network."""
