@@ -137,6 +137,8 @@ def message_properties(message: Message, unique_key: str) -> bytes:
     Raises:
         InvalidMessageError: a reserved name, a separator inside, an empty value, or too long.
     """
+    if not (message.tags or message.keys or message.delay_level or message.properties):
+        return b"UNIQ_KEY\x01%b\x02" % unique_key.encode()  # the hot path: nothing to check
     pairs = {"UNIQ_KEY": unique_key}
     if message.tags:
         pairs["TAGS"] = message.tags

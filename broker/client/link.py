@@ -1,0 +1,194 @@
+"""Requests and answers over one connection: every request is matched with its answer by its opaque.
+
+A link is a task in the client's nursery. It connects, serves, and when the connection ends it fails
+whatever waits and is finished; whoever needs the address again makes a new one (`links.py`). Requests
+that the broker sends to us go to a handler, which must not block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import trio
+
+from broker.client.errors import ConnectionLostError, RequestTimeoutError
+from broker.client.wire import Wire, open_wire
+from broker.remoting.errors import FrameError
+from broker.remoting.frame import Frame
+from broker.remoting.header import (
+    FLAG_ONEWAY,
+    RemotingCommand,
+    decode_command,
+    encode_command,
+)
+
+CLIENT_LANGUAGE = "PYTHON"
+
+
+class Opaques:
+    """Numbers for requests, unique in one client until they wrap around after 2**31."""
+
+    def __init__(self) -> None:
+        self._last = 0
+
+    def take(self) -> int:
+        """Return the next number."""
+        self._last = (self._last + 1) & 0x7FFF_FFFF
+        return self._last
+
+
+class _Answer:
+    """A place for one answer."""
+
+    __slots__ = ("arrived", "command")
+
+    def __init__(self) -> None:
+        self.arrived = trio.Event()
+        self.command: RemotingCommand | None = None
+
+
+RequestHandler = Callable[["Link", RemotingCommand], None]
+
+
+class Link:
+    """A connection to one address. `run` is its task; `call` and `post` are for everybody."""
+
+    def __init__(self, address: str, opaques: Opaques, on_request: RequestHandler) -> None:
+        self.address = address
+        self.is_closed = False
+        self.has_heard = False  # the node has taken a heartbeat on this connection
+        self._opaques = opaques
+        self._on_request = on_request
+        self._answers: dict[int, _Answer] = {}
+        self._wire: Wire | None = None
+        self._settled = trio.Event()  # connected, or known not to be
+        self._scope = trio.CancelScope()
+        self._reason = ""
+
+    async def run(self) -> None:
+        """Connect and serve until the connection ends; never raises for what the peer does."""
+        with self._scope:
+            try:
+                async with open_wire(self.address) as wire:
+                    self._wire = wire
+                    self._settled.set()
+                    await wire.serve(self._on_frames)
+            except ConnectionLostError as error:
+                self._reason = str(error)
+            finally:
+                self._finish()
+        self._finish()
+
+    def close(self) -> None:
+        """End the connection; waiting calls fail."""
+        self._scope.cancel()
+
+    def _finish(self) -> None:
+        self.is_closed = True
+        self._settled.set()
+        answers, self._answers = self._answers, {}
+        for answer in answers.values():
+            answer.arrived.set()
+
+    async def wait_connected(self) -> None:
+        """Wait for the connection to be made.
+
+        Raises:
+            ConnectionLostError: it could not be made, or is gone again.
+        """
+        await self._settled.wait()
+        if self.is_closed:
+            raise ConnectionLostError(self._reason or f"{self.address}: closed")
+
+    async def call(
+        self,
+        code: int,
+        ext: Mapping[str, str] | None = None,
+        body: bytes = b"",
+        *,
+        timeout_s: float,
+    ) -> RemotingCommand:
+        """Send a request and return its answer, whatever its code.
+
+        Raises:
+            ConnectionLostError: the connection broke or could not be made; whether the request
+                was carried out is unknown.
+            RequestTimeoutError: no answer in time; likewise.
+        """
+        opaque = self._opaques.take()
+        answer = _Answer()
+        with trio.move_on_after(timeout_s):
+            await self.wait_connected()
+            self._answers[opaque] = answer
+            try:
+                self._transmit(code, opaque, 0, ext, body)
+                await answer.arrived.wait()
+            finally:
+                self._answers.pop(opaque, None)
+        if answer.command is not None:
+            return answer.command
+        if self.is_closed:
+            raise ConnectionLostError(self._reason or f"{self.address}: closed")
+        raise RequestTimeoutError(f"{self.address} did not answer code {code} in {timeout_s:g} s")
+
+    def post(self, code: int, ext: Mapping[str, str] | None = None, body: bytes = b"") -> None:
+        """Send a oneway request; nothing happens while there is no connection."""
+        if self._wire is not None and not self.is_closed:
+            self._transmit(code, self._opaques.take(), FLAG_ONEWAY, ext, body)
+
+    def answer(self, command: RemotingCommand) -> None:
+        """Send an answer to a request of the peer."""
+        if self._wire is not None and not self.is_closed:
+            self._wire.send_nowait(encode_command(command))
+
+    def _transmit(
+        self, code: int, opaque: int, flag: int, ext: Mapping[str, str] | None, body: bytes
+    ) -> None:
+        assert self._wire is not None, "connected"
+        command = RemotingCommand(
+            code=code,
+            opaque=opaque,
+            flag=flag,
+            language=CLIENT_LANGUAGE,
+            ext=dict(ext or {}),
+            body=body,
+        )
+        self._wire.send_nowait(encode_command(command))
+
+    def _on_frames(self, frames: list[Frame]) -> None:
+        for frame in frames:
+            try:
+                command = decode_command(frame)
+            except FrameError as error:
+                raise ConnectionLostError(f"{self.address} sent a bad header: {error}") from error
+            if not command.is_response:
+                self._on_request(self, command)
+                continue
+            answer = self._answers.pop(command.opaque, None)
+            if answer is not None:  # else its caller gave up
+                answer.command = command
+                answer.arrived.set()
+
+
+class Links:
+    """The connections of one client by address, made when they are needed."""
+
+    def __init__(self, nursery: trio.Nursery, opaques: Opaques, on_request: RequestHandler) -> None:
+        self._nursery = nursery
+        self._opaques = opaques
+        self._on_request = on_request
+        self._links: dict[str, Link] = {}
+
+    def get(self, address: str) -> Link:
+        """Return the link to an address; a new one starts to connect at once."""
+        link = self._links.get(address)
+        if link is None or link.is_closed:
+            link = Link(address, self._opaques, self._on_request)
+            self._links[address] = link
+            self._nursery.start_soon(link.run, name=f"link {address}")
+        return link
+
+    def retire(self, keep: frozenset[str]) -> None:
+        """Close the links to addresses that are in no route any more."""
+        for address in [one for one in self._links if one not in keep]:
+            self._links.pop(address).close()
