@@ -1,0 +1,100 @@
+"""What each control command does to the state. Pure dispatch; the rules stand in the components."""
+
+from __future__ import annotations
+
+from typing import Protocol, assert_never
+
+from broker.store import control
+from broker.store.consume_queue import ConsumeQueues
+from broker.store.groups import Groups
+from broker.store.locks import QueueLocks
+from broker.store.offsets import ConsumerOffsets
+from broker.store.refusals import RefusalKind
+from broker.store.schedule import Schedule
+from broker.store.topics import Topics, is_deletable
+
+
+class Tables(Protocol):
+    """The part of `BrokerState` that commands change."""
+
+    queues: ConsumeQueues
+    topics: Topics
+    groups: Groups
+    offsets: ConsumerOffsets
+    locks: QueueLocks
+    schedule: Schedule
+
+
+def obey(
+    state: Tables, command: control.Command, now_ms: int, physical_offset: int
+) -> RefusalKind | None:
+    """Carry out one command; return why not, if so, with nothing changed.
+
+    Args:
+        state: what is changed.
+        command: from the record.
+        now_ms: the record's store time.
+        physical_offset: of the record; results are kept under it.
+    """
+    match command:
+        case control.PutTopic() | control.DeleteTopic():
+            return _obey_topics(state, command, now_ms)
+        case control.PutGroup() | control.DeleteGroup() | control.ForbidTopic():
+            return _obey_groups(state, command, now_ms)
+        case control.CommitOffsets():
+            for group, topic, queue_id, offset in _fields(command):
+                state.offsets.commit(group, topic, queue_id, offset, is_forced=command.is_forced)
+        case control.RemoveOffsets():
+            state.offsets.remove(command.group, command.topic)
+        case control.LockQueues():
+            state.locks.lock(
+                command.group,
+                command.client_id,
+                command.queues,
+                now_ms=now_ms,
+                physical_offset=physical_offset,
+            )
+        case control.UnlockQueues():
+            state.locks.unlock(command.group, command.client_id, command.queues)
+        case control.SetDelayLevels():
+            state.schedule.set_delays(command.delays_ms)
+        case control.AdvanceSchedule():
+            return state.schedule.advance(command.level, command.first, command.end)
+        case _:
+            assert_never(command)
+    return None
+
+
+def _fields(command: control.CommitOffsets) -> list[tuple[str, str, int, int]]:
+    return [(c.group, c.topic, c.queue_id, c.offset) for c in command.commits]
+
+
+def _obey_topics(
+    state: Tables, command: control.PutTopic | control.DeleteTopic, now_ms: int
+) -> RefusalKind | None:
+    if isinstance(command, control.PutTopic):
+        return state.topics.put(command.config, now_ms, only_if_missing=command.only_if_missing)
+    if not is_deletable(command.name):
+        return RefusalKind.SYSTEM_NAME
+    state.topics.delete(command.name, now_ms)
+    state.queues.drop_topic(command.name)
+    state.offsets.remove_topic(command.name)
+    state.locks.remove_topic(command.name)
+    return None
+
+
+def _obey_groups(
+    state: Tables,
+    command: control.PutGroup | control.DeleteGroup | control.ForbidTopic,
+    now_ms: int,
+) -> RefusalKind | None:
+    match command:
+        case control.PutGroup():
+            return state.groups.put(command.config, now_ms, only_if_missing=command.only_if_missing)
+        case control.DeleteGroup():
+            refusal = state.groups.delete(command.name, now_ms)
+            if refusal is None and command.clean_offsets:
+                state.offsets.remove(command.name, None)
+            return refusal
+        case control.ForbidTopic():
+            return state.groups.forbid(command.group, command.topic, command.bits, now_ms)

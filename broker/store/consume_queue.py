@@ -1,0 +1,277 @@
+"""Consume queues: for every (topic, queue id) the list of its messages, 20 bytes each.
+
+A queue is append-only: unit n describes the message with queue offset n, and the fold refuses a
+record whose queue offset is not the queue's max offset, so that the list has no gaps (RocketMQ logs
+such a gap and goes on: semantics ZZ7). The newest units stay in memory, older ones go out through a
+`UnitStore`; how many stay may differ between replicas and shows in no answer and in no digest.
+
+Unit, big-endian, 20 bytes (docs/formats/control.md; RocketMQ store/ConsumeQueue.java CQ_STORE_UNIT_SIZE):
+     0  int64  physical offset of the record
+     8  int32  size of the whole record in bytes
+    12  int64  Java hash of the tag, sign-extended, 0 for none; for delayed messages the due time in ms
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple, Protocol
+
+from crc32c import crc32c
+
+UNIT: Final = struct.Struct(">qiq")
+UNIT_BYTES: Final = UNIT.size
+
+QueueKey = tuple[bytes, int]
+"""Topic as it stands in the records, and queue id."""
+
+StoreTime = Callable[[int, int], int]
+"""Reads the store time (ms) of the record at a physical offset, given its size too."""
+
+_KEY = struct.Struct(">qqI")
+
+
+class ConsumeQueueUnit(NamedTuple):
+    """One unit, taken apart. `tag_hash` is the due time (ms) in the queues of the schedule topic."""
+
+    physical_offset: int
+    size_bytes: int
+    tag_hash: int
+
+
+class UnitStore(Protocol):
+    """Where units go that no longer stay in memory. It may lose everything at a restart."""
+
+    def append(self, key: QueueKey, first: int, units: bytes) -> None:
+        """Keep whole units; `first` is the queue offset of the first, right behind the last kept one."""
+        ...
+
+    def read(self, key: QueueKey, first: int, count: int) -> bytes:
+        """Give back `count` kept units from queue offset `first`."""
+        ...
+
+    def drop(self, key: QueueKey) -> None:
+        """Forget the queue; it may begin again at offset 0."""
+        ...
+
+
+class MemoryUnitStore:
+    """A `UnitStore` for tests and for brokers that keep everything in memory."""
+
+    def __init__(self) -> None:
+        self._kept: dict[QueueKey, bytearray] = {}
+
+    def append(self, key: QueueKey, first: int, units: bytes) -> None:
+        """Keep units; see `UnitStore`."""
+        kept = self._kept.setdefault(key, bytearray())
+        assert len(kept) == first * UNIT_BYTES, f"{key}: units must be spilled in order"
+        kept += units
+
+    def read(self, key: QueueKey, first: int, count: int) -> bytes:
+        """Give back units; see `UnitStore`."""
+        return bytes(self._kept[key][first * UNIT_BYTES : (first + count) * UNIT_BYTES])
+
+    def drop(self, key: QueueKey) -> None:
+        """Forget a queue; see `UnitStore`."""
+        self._kept.pop(key, None)
+
+
+class ConsumeQueue:
+    """The units of one queue.
+
+    The fold appends by itself, without a call per message: `tail += UNIT.pack(...)` and
+    `max_offset += 1` belong together, and so does `put_bytes`.
+
+    Attributes:
+        min_offset: first queue offset whose record is still in the log.
+        max_offset: queue offset that the next message gets.
+        tail: the newest units, in memory; its first has the queue offset `tail_first`.
+        put_bytes: size of all records ever put, for statistics.
+        key_seed: CRC32C of the topic and `#`, with which hashes of message keys start.
+        special: whether the fold has more to do for this queue's records than to append a unit.
+    """
+
+    __slots__ = (
+        "_digest",
+        "_digested_bytes",
+        "_store",
+        "key",
+        "key_seed",
+        "max_offset",
+        "min_offset",
+        "put_bytes",
+        "special",
+        "tail",
+        "tail_first",
+    )
+
+    def __init__(self, key: QueueKey, store: UnitStore, *, special: bool = False) -> None:
+        self.key = key
+        self.min_offset = 0
+        self.max_offset = 0
+        self.tail = bytearray()
+        self.tail_first = 0
+        self.put_bytes = 0
+        self.key_seed: int = crc32c(key[0] + b"#")
+        self.special = special
+        self._store = store
+        self._digest = 0
+        self._digested_bytes = 0
+
+    def append(self, physical_offset: int, size_bytes: int, tag_hash: int) -> None:
+        """Add one unit; the spelled-out form of what the fold does inline."""
+        self.tail += UNIT.pack(physical_offset, size_bytes, tag_hash)
+        self.max_offset += 1
+        self.put_bytes += size_bytes
+
+    def unit(self, offset: int) -> ConsumeQueueUnit:
+        """The unit of one queue offset.
+
+        Raises:
+            IndexError: the offset is not within min_offset..max_offset.
+        """
+        if not self.min_offset <= offset < self.max_offset:
+            raise IndexError(self._out_of_range(offset))
+        place = offset - self.tail_first
+        if place >= 0:
+            return ConsumeQueueUnit(*UNIT.unpack_from(self.tail, place * UNIT_BYTES))
+        return ConsumeQueueUnit(*UNIT.unpack(self._store.read(self.key, offset, 1)))
+
+    def units(self, first: int, count: int) -> memoryview:
+        """Up to `count` units from queue offset `first`, back to back; fewer only at the queue's end.
+
+        The view is of a copy, so it stays as it is while the queue grows.
+
+        Raises:
+            IndexError: `first` is not within min_offset..max_offset (max_offset gives no units).
+        """
+        if not self.min_offset <= first <= self.max_offset:
+            raise IndexError(self._out_of_range(first))
+        end = min(first + count, self.max_offset)
+        split = min(max(first, self.tail_first), end)
+        spilled = self._store.read(self.key, first, split - first) if first < split else b""
+        base = self.tail_first
+        recent = bytes(self.tail[(split - base) * UNIT_BYTES : (end - base) * UNIT_BYTES])
+        return memoryview(spilled + recent if spilled else recent)
+
+    def offset_by_time(self, time_ms: int, store_time: StoreTime, *, is_upper: bool = False) -> int:
+        """The queue offset that belongs to a store time (semantics K1, K2; store-format 20).
+
+        Lower: the first message stored at `time_ms` or later, max_offset if there is none. Upper: the
+        last message stored at `time_ms` or earlier, min_offset if there is none. Store times never
+        decrease along a queue, since leaders stamp records in log order.
+        """
+        low, high = self.min_offset, self.max_offset
+        while low < high:
+            middle = (low + high) // 2
+            unit = self.unit(middle)
+            stored_ms = store_time(unit.physical_offset, unit.size_bytes)
+            if stored_ms < time_ms or (is_upper and stored_ms == time_ms):
+                low = middle + 1
+            else:
+                high = middle
+        return max(low - 1, self.min_offset) if is_upper else low
+
+    def trim(self, first_position: int) -> None:
+        """Move min_offset to the first message that the log still holds, from its first position on."""
+        low, high = self.min_offset, self.max_offset
+        while low < high:
+            middle = (low + high) // 2
+            if self.unit(middle).physical_offset < first_position:
+                low = middle + 1
+            else:
+                high = middle
+        self.min_offset = low
+
+    def spill(self, keep: int) -> int:
+        """Hand all but the newest `keep` units to the store; return how many went."""
+        surplus = self.max_offset - self.tail_first - keep
+        if surplus <= 0:
+            return 0
+        self.digest()  # the bytes that leave must have been counted
+        leaving = surplus * UNIT_BYTES
+        self._store.append(self.key, self.tail_first, bytes(self.tail[:leaving]))
+        del self.tail[:leaving]
+        self.tail_first += surplus
+        self._digested_bytes -= leaving
+        return surplus
+
+    def digest(self) -> int:
+        """CRC32C of all units ever appended; each unit is counted once, when asked or spilled."""
+        if self._digested_bytes < len(self.tail):
+            self._digest = crc32c(bytes(self.tail[self._digested_bytes :]), self._digest)
+            self._digested_bytes = len(self.tail)
+        return self._digest
+
+    def _out_of_range(self, offset: int) -> str:
+        return (
+            f"{self.key}: queue offset {offset} is not within {self.min_offset}..{self.max_offset}"
+        )
+
+
+class ConsumeQueues:
+    """All queues by topic and id.
+
+    Attributes:
+        by_key: for the fold and for staging, which look queues up once per message.
+    """
+
+    def __init__(self, store: UnitStore, is_special: Callable[[bytes], bool]) -> None:
+        self.by_key: dict[QueueKey, ConsumeQueue] = {}
+        self._by_topic: dict[bytes, list[ConsumeQueue]] = {}
+        self._store = store
+        self._is_special = is_special
+
+    def __iter__(self) -> Iterator[ConsumeQueue]:
+        """In the order of their first message, which is the same on every replica."""
+        return iter(self.by_key.values())
+
+    def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """The queue, or None before its first message."""
+        return self.by_key.get((topic.encode(), queue_id))
+
+    def of_topic(self, topic: str) -> list[ConsumeQueue]:
+        """The queues of a topic that have seen a message, in the order of their first one."""
+        return list(self._by_topic.get(topic.encode(), ()))
+
+    def min_max(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """Min and max offset; (0, 0) before the first message (semantics D13)."""
+        queue = self.get(topic, queue_id)
+        return (queue.min_offset, queue.max_offset) if queue else (0, 0)
+
+    def create(self, key: QueueKey) -> ConsumeQueue:
+        """Begin a queue at offset 0."""
+        assert key not in self.by_key, f"{key} exists"
+        queue = ConsumeQueue(key, self._store, special=self._is_special(key[0]))
+        self.by_key[key] = queue
+        self._by_topic.setdefault(key[0], []).append(queue)
+        return queue
+
+    def drop_topic(self, topic: str) -> None:
+        """Forget all queues of a topic (semantics B13)."""
+        for queue in self._by_topic.pop(topic.encode(), ()):
+            del self.by_key[queue.key]
+            self._store.drop(queue.key)
+
+    def spill(self, resident_max: int, keep_max: int) -> None:
+        """Bring the number of units in memory back under `resident_max`, evenly, newest units first.
+
+        A queue is left alone until it holds twice what it may keep, so that writes are not tiny.
+        """
+        keep = min(keep_max, resident_max // (2 * max(1, len(self.by_key))))
+        for queue in self.by_key.values():
+            if queue.max_offset - queue.tail_first > 2 * keep:
+                queue.spill(keep)
+
+    def trim(self, first_position: int) -> None:
+        """Move every queue's min offset behind what the log no longer holds."""
+        for queue in self.by_key.values():
+            queue.trim(first_position)
+
+    def digest(self) -> int:
+        """CRC32C over all queues, sorted by key."""
+        total: int = 0
+        for key in sorted(self.by_key):
+            queue = self.by_key[key]
+            total = crc32c(key[0] + _KEY.pack(key[1], queue.max_offset, queue.digest()), total)
+        return total

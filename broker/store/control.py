@@ -1,0 +1,202 @@
+"""Control records: the broker's own data as messages on system topics (docs/formats/control.md).
+
+The body is a msgpack map with the command's name in `op` and the version of the format in `v`. A body
+that is no command folds into a refusal; a command of a newer version stops the node, because replicas
+that know it would obey it.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+from broker.store.errors import NewerVersionError
+from broker.store.groups import SubscriptionGroupConfig
+from broker.store.topics import CONTROL_TOPICS, TopicConfig
+
+VERSION: Final = 1
+
+TOPICS, GROUPS, OFFSETS, LOCKS, SCHEDULE = CONTROL_TOPICS
+
+QueueId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Offset = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+DelayMs = Annotated[int, Meta(ge=0, le=2**40)]
+Bits = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+
+
+class MalformedControlError(ValueError):
+    """The body of a record on a control topic is not a command of that topic."""
+
+
+class _Command(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="op"):
+    pass
+
+
+class PutTopic(_Command, frozen=True, tag="put_topic"):
+    """Create or replace a topic; `only_if_missing` for automatic creation, where the first one wins."""
+
+    config: TopicConfig
+    only_if_missing: bool = False
+    v: int = VERSION
+
+
+class DeleteTopic(_Command, frozen=True, tag="delete_topic"):
+    """Remove a topic, its consume queues and the offsets committed in it."""
+
+    name: str
+    v: int = VERSION
+
+
+class PutGroup(_Command, frozen=True, tag="put_group"):
+    """Create or replace a consumer group."""
+
+    config: SubscriptionGroupConfig
+    only_if_missing: bool = False
+    v: int = VERSION
+
+
+class DeleteGroup(_Command, frozen=True, tag="delete_group"):
+    """Remove a consumer group, and its offsets where asked."""
+
+    name: str
+    clean_offsets: bool = False
+    v: int = VERSION
+
+
+class ForbidTopic(_Command, frozen=True, tag="forbid_topic"):
+    """Set what a group may not do with a topic (semantics B12)."""
+
+    group: str
+    topic: str
+    bits: Bits
+    v: int = VERSION
+
+
+class OffsetCommit(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """One consumer offset: the next queue offset that the group will consume."""
+
+    group: str
+    topic: str
+    queue_id: QueueId
+    offset: Offset
+
+
+class CommitOffsets(_Command, frozen=True, tag="commit_offsets"):
+    """Store consumer offsets, many in one record; `is_forced` for resets, which may rewind."""
+
+    commits: list[OffsetCommit]
+    is_forced: bool = False
+    v: int = VERSION
+
+
+class RemoveOffsets(_Command, frozen=True, tag="remove_offsets"):
+    """Forget a group's offsets in one topic, or in all."""
+
+    group: str
+    topic: str | None = None
+    v: int = VERSION
+
+
+class LockQueues(_Command, frozen=True, tag="lock_queues"):
+    """Ask for queues on behalf of a client (semantics P2); each is (topic, queue id)."""
+
+    group: str
+    client_id: str
+    queues: list[tuple[str, QueueId]]
+    v: int = VERSION
+
+
+class UnlockQueues(_Command, frozen=True, tag="unlock_queues"):
+    """Give queues back; only the holder can."""
+
+    group: str
+    client_id: str
+    queues: list[tuple[str, QueueId]]
+    v: int = VERSION
+
+
+class SetDelayLevels(_Command, frozen=True, tag="set_delay_levels"):
+    """Replace the delays of levels 1, 2, ...; replicas must not read them from their configuration."""
+
+    delays_ms: Annotated[list[DelayMs], Meta(min_length=1, max_length=1024)]
+    v: int = VERSION
+
+
+class AdvanceSchedule(_Command, frozen=True, tag="advance_schedule"):
+    """Delayed messages first..end of a level were delivered, by the records before it in its entry."""
+
+    level: Annotated[int, Meta(ge=1, le=1024)]
+    first: Offset
+    end: Offset
+    v: int = VERSION
+
+
+Command = (
+    PutTopic
+    | DeleteTopic
+    | PutGroup
+    | DeleteGroup
+    | ForbidTopic
+    | CommitOffsets
+    | RemoveOffsets
+    | LockQueues
+    | UnlockQueues
+    | SetDelayLevels
+    | AdvanceSchedule
+)
+
+_TOPIC_OF: Final[dict[type[Command], str]] = {
+    PutTopic: TOPICS,
+    DeleteTopic: TOPICS,
+    PutGroup: GROUPS,
+    DeleteGroup: GROUPS,
+    ForbidTopic: GROUPS,
+    CommitOffsets: OFFSETS,
+    RemoveOffsets: OFFSETS,
+    LockQueues: LOCKS,
+    UnlockQueues: LOCKS,
+    SetDelayLevels: SCHEDULE,
+    AdvanceSchedule: SCHEDULE,
+}
+
+
+class _Version(msgspec.Struct):
+    v: int
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)
+_version_decoder = msgspec.msgpack.Decoder(_Version)
+
+
+def control_topic(command: Command) -> str:
+    """The topic on which the command must stand; its queue id is 0."""
+    return _TOPIC_OF[type(command)]
+
+
+def encode_control(command: Command) -> tuple[bytes, bytes]:
+    """Topic and body of the record that carries the command. It needs no properties."""
+    return control_topic(command).encode(), _encoder.encode(command)
+
+
+def decode_control(topic: str, body: bytes) -> Command:
+    """Read the body of a record on a control topic.
+
+    Raises:
+        MalformedControlError: it is no command of this version, or it stands on another's topic.
+        NewerVersionError: it was written by a newer version.
+    """
+    try:
+        version = _version_decoder.decode(body).v
+        if version > VERSION:
+            raise NewerVersionError(
+                f"a control record on {topic} has version {version}, known is {VERSION}"
+            )
+        command = _decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise MalformedControlError(f"record on {topic}: {error}") from error
+    if control_topic(command) != topic:
+        raise MalformedControlError(f"{type(command).__name__} does not belong on {topic}")
+    return command

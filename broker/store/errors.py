@@ -1,0 +1,19 @@
+"""What stops the fold. Whatever is not here is folded, if only into a recorded refusal."""
+
+from __future__ import annotations
+
+
+class FoldError(Exception):
+    """An entry that must not be skipped and cannot be folded: the node stops (docs/formats/control.md)."""
+
+
+class OutOfOrderError(FoldError):
+    """An entry was given twice, or one was left out."""
+
+
+class MisplacedRecordError(FoldError):
+    """A record says that it stands elsewhere, so the entry's body is not what its leader wrote."""
+
+
+class NewerVersionError(FoldError):
+    """A control record was written by a newer version. Refusing it here while others obey would part the replicas."""

@@ -1,0 +1,200 @@
+"""Which messages have a key: hash of topic and key to physical offsets, newest first.
+
+Units are chained per hash slot, as in RocketMQ's index files, because that is the cheapest thing to
+do per message: no sorting, no rehashing, one read per slot and one per candidate when asked. What
+differs is the hash (CRC32C: one C call; Java's costs a microsecond per key here), times in full
+milliseconds, and that the slots fit the segment. The hash only finds candidates: whoever asks compares
+the key's text in the message itself (broker/store/reading.py), so collisions are never seen.
+
+The newest segment is in memory; full ones go to a `SegmentStore`, of which a few numbers stay in memory.
+
+Segment, big-endian (docs/formats/control.md):
+    slots  2^n * uint32  number of the newest unit of the slot, from 1; 0 for none
+    links  units * uint32  number of the next older unit of the same slot, 0 for none
+    units  units * 20    uint32 hash, int64 physical offset, int64 store time in ms
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from array import array
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Final, NamedTuple, Protocol
+
+from crc32c import crc32c
+
+SEGMENT_UNITS_DEFAULT: Final = 1 << 18
+
+KeyUnit = tuple[int, int, int]
+"""Hash, physical offset, store time in ms."""
+
+_UNIT: Final = struct.Struct(">Iqq")
+_NUMBER: Final = struct.Struct(">I")
+_UNIT_BYTES: Final = _UNIT.size
+_NUMBER_BYTES: Final = _NUMBER.size
+_FAR_FUTURE_MS: Final = 2**63 - 1
+
+
+def key_hash(topic: str, key: str) -> int:
+    """CRC32C of `topic#key`; the fold starts it with the queue's `key_seed`."""
+    hashed: int = crc32c(f"{topic}#{key}".encode())
+    return hashed
+
+
+class SegmentStore(Protocol):
+    """Where full segments go. It may lose everything at a restart."""
+
+    def write(self, number: int, segment: bytes) -> None:
+        """Keep a segment."""
+        ...
+
+    def read(self, number: int, offset: int, size: int) -> bytes:
+        """Give back a part of a kept segment."""
+        ...
+
+    def drop(self, number: int) -> None:
+        """Forget a segment."""
+        ...
+
+
+class MemorySegmentStore:
+    """A `SegmentStore` for tests and for brokers that keep everything in memory."""
+
+    def __init__(self) -> None:
+        self._segments: dict[int, bytes] = {}
+
+    def write(self, number: int, segment: bytes) -> None:
+        """Keep a segment; see `SegmentStore`."""
+        self._segments[number] = segment
+
+    def read(self, number: int, offset: int, size: int) -> bytes:
+        """Give back a part; see `SegmentStore`."""
+        return self._segments[number][offset : offset + size]
+
+    def drop(self, number: int) -> None:
+        """Forget a segment; see `SegmentStore`."""
+        del self._segments[number]
+
+
+class _Sealed(NamedTuple):
+    number: int
+    begin_ms: int
+    end_ms: int
+    last_physical_offset: int
+
+
+class KeyIndex:
+    """The index. `add` is for the fold; everybody else asks.
+
+    Attributes:
+        last_store_ms: store time of the newest unit, 0 before the first.
+        last_physical_offset: of the newest unit, 0 before the first.
+    """
+
+    def __init__(self, store: SegmentStore, segment_units: int = SEGMENT_UNITS_DEFAULT) -> None:
+        if segment_units < 1 or segment_units & (segment_units - 1):
+            raise ValueError(f"a segment of {segment_units} units: must be a power of two")
+        self.last_store_ms = 0
+        self.last_physical_offset = 0
+        self._store = store
+        self._capacity = segment_units
+        self._sealed: list[_Sealed] = []
+        self._next_number = 0
+        self._digest = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self._slots = array("I", bytes(array("I").itemsize * self._capacity))
+        self._links = array("I")
+        self._units = bytearray()
+        self._digested_bytes = 0
+        self._begin_ms, self._end_ms = _FAR_FUTURE_MS, 0
+
+    def add(self, units: Iterable[KeyUnit]) -> None:
+        """Add units in the order of the log."""
+        pack, mask, capacity = _UNIT.pack, self._capacity - 1, self._capacity
+        slots, links, packed = self._slots, self._links, self._units
+        physical_offset, store_ms = self.last_physical_offset, self.last_store_ms
+        for hashed, physical_offset, store_ms in units:
+            packed += pack(hashed, physical_offset, store_ms)
+            slot = hashed & mask
+            links.append(slots[slot])
+            slots[slot] = len(links)
+            if store_ms < self._begin_ms:
+                self._begin_ms = store_ms
+            if store_ms > self._end_ms:
+                self._end_ms = store_ms
+            if len(links) == capacity:
+                self._seal(physical_offset)
+                slots, links, packed = self._slots, self._links, self._units
+        self.last_physical_offset, self.last_store_ms = physical_offset, store_ms
+
+    def candidates(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int]:
+        """Physical offsets of messages stored in begin_ms..end_ms (both included), newest first.
+
+        A few may have another key with the same hash.
+        """
+        hashed = key_hash(topic, key)
+        if self._begin_ms <= end_ms and self._end_ms >= begin_ms:
+            yield from self._walk_active(hashed, begin_ms, end_ms)
+        for sealed in reversed(self._sealed):
+            if sealed.begin_ms <= end_ms and sealed.end_ms >= begin_ms:
+                yield from self._walk_sealed(sealed.number, hashed, begin_ms, end_ms)
+
+    def query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> list[int]:
+        """The first `max_count` candidates."""
+        return list(islice(self.candidates(topic, key, begin_ms, end_ms), max_count))
+
+    def trim(self, first_position: int) -> None:
+        """Forget the segments all of whose messages the log no longer holds."""
+        while self._sealed and self._sealed[0].last_physical_offset < first_position:
+            self._store.drop(self._sealed.pop(0).number)
+
+    def digest(self) -> int:
+        """CRC32C of all units ever added; segments of other sizes give the same."""
+        if self._digested_bytes < len(self._units):
+            self._digest = crc32c(bytes(self._units[self._digested_bytes :]), self._digest)
+            self._digested_bytes = len(self._units)
+        return self._digest
+
+    def _walk_active(self, hashed: int, begin_ms: int, end_ms: int) -> Iterator[int]:
+        number = self._slots[hashed & (self._capacity - 1)]
+        units, links = self._units, self._links
+        while number:
+            found, physical_offset, store_ms = _UNIT.unpack_from(units, (number - 1) * _UNIT_BYTES)
+            if found == hashed and begin_ms <= store_ms <= end_ms:
+                yield physical_offset
+            number = links[number - 1]
+
+    def _walk_sealed(self, segment: int, hashed: int, begin_ms: int, end_ms: int) -> Iterator[int]:
+        read = self._store.read
+        slots_bytes = links_bytes = self._capacity * _NUMBER_BYTES
+        slot = hashed & (self._capacity - 1)
+        (number,) = _NUMBER.unpack(read(segment, slot * _NUMBER_BYTES, _NUMBER_BYTES))
+        while number:
+            at = slots_bytes + links_bytes + (number - 1) * _UNIT_BYTES
+            found, physical_offset, store_ms = _UNIT.unpack(read(segment, at, _UNIT_BYTES))
+            if found == hashed and begin_ms <= store_ms <= end_ms:
+                yield physical_offset
+            at = slots_bytes + (number - 1) * _NUMBER_BYTES
+            (number,) = _NUMBER.unpack(read(segment, at, _NUMBER_BYTES))
+
+    def _seal(self, last_physical_offset: int) -> None:
+        self.digest()
+        data = b"".join((_big_endian(self._slots), _big_endian(self._links), self._units))
+        self._store.write(self._next_number, data)
+        self._sealed.append(
+            _Sealed(self._next_number, self._begin_ms, self._end_ms, last_physical_offset)
+        )
+        self._next_number += 1
+        self._begin()
+
+
+def _big_endian(numbers: array[int]) -> bytes:
+    assert numbers.itemsize == _NUMBER_BYTES, "a C unsigned int has four bytes where this runs"
+    if sys.byteorder == "little":
+        numbers = numbers[:]
+        numbers.byteswap()
+    return numbers.tobytes()

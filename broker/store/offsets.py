@@ -1,0 +1,100 @@
+"""Consumer offsets: for every topic and group, the next queue offset to consume of each queue.
+
+Commits never rewind by coming late: a consumer that lost a queue in a rebalance, or whose commit was
+held up, must not pull back the consumer that owns the queue now (RocketMQ overwrites: semantics I1,
+ZZ11; docs/divergence.md). A lower value counts only when its record is forced (a reset), or when the
+stored value lies above the queue's end, which only a topic that was deleted and created again explains.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Mapping
+
+from crc32c import crc32c
+
+_SET = struct.Struct(">iq")
+
+
+class ConsumerOffsets:
+    """The table. Changes are for the fold; everybody else reads.
+
+    Attributes:
+        change_count: of commits that changed something; a version number for tools.
+        ignored_count: of commits that would have rewound an offset.
+        digest: CRC32C chained over every change.
+    """
+
+    def __init__(self, max_offset: Callable[[str, int], int]) -> None:
+        self.change_count = 0
+        self.ignored_count = 0
+        self.digest: int = 0
+        self._max_offset = max_offset
+        self._table: dict[tuple[str, str], dict[int, int]] = {}
+        self._consumed: dict[tuple[str, str], int] = {}
+
+    def get(self, group: str, topic: str, queue_id: int) -> int | None:
+        """The committed offset of one queue, or None."""
+        queues = self._table.get((topic, group))
+        return None if queues is None else queues.get(queue_id)
+
+    def of(self, group: str, topic: str) -> Mapping[int, int]:
+        """The committed offsets of a group in a topic, by queue id."""
+        return self._table.get((topic, group), {})
+
+    def items(self) -> Iterator[tuple[str, str, Mapping[int, int]]]:
+        """Topic, group and offsets by queue id, in the order of the first commit."""
+        return ((topic, group, queues) for (topic, group), queues in self._table.items())
+
+    def topics_of(self, group: str) -> list[str]:
+        """Topics in which the group has committed an offset."""
+        return [topic for topic, owner in self._table if owner == group]
+
+    def groups_of(self, topic: str) -> list[str]:
+        """Groups that have committed an offset in the topic."""
+        return [group for place, group in self._table if place == topic]
+
+    def consumed_count(self, group: str, topic: str) -> int:
+        """How far the group's commits have moved forward, all queues together: messages consumed."""
+        return self._consumed.get((topic, group), 0)
+
+    def commit(
+        self, group: str, topic: str, queue_id: int, offset: int, *, is_forced: bool = False
+    ) -> bool:
+        """Store an offset, unless that would rewind it by accident; return whether it is stored now."""
+        queues = self._table.get((topic, group))
+        stored = None if queues is None else queues.get(queue_id)
+        if stored is not None:
+            if stored == offset:
+                return True
+            is_rewind = offset < stored and not is_forced
+            if is_rewind and stored <= self._max_offset(topic, queue_id):
+                self.ignored_count += 1
+                return False
+            if offset > stored:
+                key = (topic, group)
+                self._consumed[key] = self._consumed.get(key, 0) + offset - stored
+        if queues is None:
+            queues = self._table[topic, group] = {}
+        queues[queue_id] = offset
+        self._changed(topic, group, _SET.pack(queue_id, offset))
+        return True
+
+    def remove(self, group: str, topic: str | None) -> None:
+        """Forget a group's offsets in one topic, or in all."""
+        for key in [k for k in self._table if k[1] == group and topic in {None, k[0]}]:
+            self._forget(key)
+
+    def remove_topic(self, topic: str) -> None:
+        """Forget all groups' offsets in a topic (semantics B13)."""
+        for key in [k for k in self._table if k[0] == topic]:
+            self._forget(key)
+
+    def _forget(self, key: tuple[str, str]) -> None:
+        del self._table[key]
+        self._consumed.pop(key, None)
+        self._changed(key[0], key[1], b"-")
+
+    def _changed(self, topic: str, group: str, what: bytes) -> None:
+        self.change_count += 1
+        self.digest = crc32c(f"{topic}@{group}".encode() + what, self.digest)

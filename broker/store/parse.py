@@ -1,0 +1,150 @@
+"""What the fold needs of an entry: where its records belong, without building messages.
+
+`decode_record` (broker/message/record.py) takes a record apart completely; the fold runs once per
+message on every replica and needs eight numbers and three properties, so the common shape (V1, IPv4
+hosts) is read here with one unpack. Everything else, and everything that looks wrong, goes through
+`decode_record`, which knows every shape and names every fault. The body's own CRC-32 is not computed:
+the entry's CRC32C covered it when the log accepted the entry.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from broker.message.hashes import tags_code_of_bytes
+from broker.message.properties import KEYS, TAGS, UNIQ_KEY, find_property
+from broker.message.record import MAGIC_V1, RECORD_BYTES_MIN, StoredMessage, decode_record
+from broker.message.sys_flags import BORN_HOST_V6, STORE_HOST_V6, TRANSACTION_PREPARED
+from broker.store.consume_queue import QueueKey
+from broker.store.errors import MisplacedRecordError
+
+ParsedRecord = tuple[QueueKey, int, int, int, int, int, bool, "bytes | None", "bytes | None"]
+"""Queue key; queue offset; physical offset; size in bytes; tag hash; store time (ms); whether it is a
+prepared or rolled-back message, which no queue shows; UNIQ_KEY; KEYS as it stands there. A plain
+tuple: building a class costs more than reading the record."""
+
+# size, magic, queue id, queue offset, physical offset, system flag, store time, body length
+_HEAD: Final = struct.Struct(">ii4xi4xqqi16xq20xi")
+_HEAD_BYTES: Final = _HEAD.size
+_HOST_BITS: Final = BORN_HOST_V6 | STORE_HOST_V6
+
+_TAGS: Final = TAGS + b"\x01"
+_UNIQ_KEY: Final = UNIQ_KEY + b"\x01"
+_KEYS: Final = KEYS + b"\x01"
+_TAGS_BYTES: Final = len(_TAGS)
+_UNIQ_KEY_BYTES: Final = len(_UNIQ_KEY)
+_PAIR_END: Final = 2
+
+assert _HEAD_BYTES + 3 == RECORD_BYTES_MIN
+
+
+def parse_records(body: bytes, first_offset: int) -> list[ParsedRecord]:
+    """Read the records of an entry's body, whose first byte has the physical offset `first_offset`.
+
+    Raises:
+        RecordError: the bytes are not records from the first to the last.
+        MisplacedRecordError: a record claims another physical offset than the one it stands at.
+    """
+    records: list[ParsedRecord] = []
+    add = records.append
+    unpack = _HEAD.unpack_from
+    position, end = 0, len(body)
+    while position < end:
+        if end - position < RECORD_BYTES_MIN:
+            decode_record(body, position)  # raises: torn
+        (size, magic, queue_id, queue_offset, physical_offset, sys_flag, store_ms, body_length) = (
+            unpack(body, position)
+        )
+        stop = position + size
+        topic_at = position + _HEAD_BYTES + body_length
+        if (
+            magic != MAGIC_V1
+            or sys_flag & _HOST_BITS
+            or body_length < 0
+            or topic_at + 4 > stop
+            or stop > end
+        ):
+            record = _parse_slowly(body, position)
+            size, physical_offset = record[3], record[2]
+            stop = position + size
+        else:
+            topic_end = topic_at + 1 + body[topic_at]
+            properties = body[topic_end + 2 : stop]
+            topic = body[topic_at + 1 : topic_end]
+            if (
+                not topic
+                or (body[topic_end] << 8 | body[topic_end + 1]) != len(properties)
+                or not (topic.isascii() or is_text(topic))
+            ):
+                decode_record(body, position)  # raises: lengths disagree, or the topic is no text
+            tag_hash, uniq_key, keys = folded_properties(properties)
+            record = (
+                (topic, queue_id),
+                queue_offset,
+                physical_offset,
+                size,
+                tag_hash,
+                store_ms,
+                sys_flag & TRANSACTION_PREPARED != 0,
+                uniq_key,
+                keys,
+            )
+        if physical_offset != first_offset + position:
+            raise MisplacedRecordError(
+                f"the record at physical offset {first_offset + position} says {physical_offset}"
+            )
+        add(record)
+        position = stop
+    return records
+
+
+def folded_properties(properties: bytes) -> tuple[int, bytes | None, bytes | None]:
+    """Tag hash, UNIQ_KEY and KEYS: the properties that the fold looks at."""
+    tag_hash, uniq_key, keys = 0, None, None
+    if (found := properties.rfind(_TAGS)) >= 0:
+        start = found + _TAGS_BYTES
+        stop = properties.find(_PAIR_END, start)
+        if stop > start and (not found or properties[found - 1] == _PAIR_END):
+            tag_hash = tags_code_of_bytes(properties[start:stop])
+        elif tags := find_property(properties, TAGS):
+            tag_hash = tags_code_of_bytes(tags)
+    if (found := properties.rfind(_UNIQ_KEY)) >= 0:
+        start = found + _UNIQ_KEY_BYTES
+        stop = properties.find(_PAIR_END, start)
+        if stop > start and (not found or properties[found - 1] == _PAIR_END):
+            uniq_key = properties[start:stop]
+        else:
+            uniq_key = find_property(properties, UNIQ_KEY)
+    if properties.rfind(_KEYS) >= 0:
+        keys = find_property(properties, KEYS)
+    return tag_hash, uniq_key, keys
+
+
+def is_text(topic: bytes) -> bool:
+    """Whether a topic is UTF-8: one that is not would stop every replica, so it is never staged."""
+    try:
+        topic.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def parsed(message: StoredMessage) -> ParsedRecord:
+    """What the fold needs of a decoded record."""
+    tags = message.find(TAGS)
+    return (
+        (message.topic.encode(), message.queue_id),
+        message.queue_offset,
+        message.physical_offset,
+        message.size_bytes,
+        tags_code_of_bytes(tags) if tags else 0,
+        message.store_timestamp_ms,
+        message.sys_flag & TRANSACTION_PREPARED != 0,
+        message.find(UNIQ_KEY),
+        message.find(KEYS),
+    )
+
+
+def _parse_slowly(body: bytes, position: int) -> ParsedRecord:
+    return parsed(decode_record(body, position, check_crc=False))

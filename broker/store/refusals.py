@@ -1,0 +1,71 @@
+"""What the fold did not obey, recorded alike on every replica (docs/formats/control.md)."""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+from crc32c import crc32c
+
+KEPT_MAX: Final = 256
+_RECORD = struct.Struct(">qB")
+
+
+class RefusalKind(IntEnum):
+    """Why a record was not obeyed. Numbers enter the digest: never renumber."""
+
+    WRONG_QUEUE_OFFSET = 1
+    """The record's queue offset is not its queue's max offset: our own leader is at fault, an alarm."""
+    MALFORMED = 2
+    """The body on a control topic is no control record."""
+    INVALID_NAME = 3
+    OUT_OF_RANGE = 4
+    UNKNOWN_GROUP = 5
+    SYSTEM_NAME = 6
+    """A topic or group that every broker has was to be deleted."""
+    STALE_PROGRESS = 7
+    """A delay level was to advance from another offset than the one it has: an alarm."""
+
+
+ALARMS: Final = frozenset({RefusalKind.WRONG_QUEUE_OFFSET, RefusalKind.STALE_PROGRESS})
+"""Kinds that no request of a client can cause."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """One record that was not obeyed."""
+
+    index: int
+    physical_offset: int
+    kind: RefusalKind
+    detail: str
+
+
+class Refusals:
+    """The newest refusals, and a count and digest of all.
+
+    Attributes:
+        count: of all refusals since the log's start.
+        alarm_count: of those that only a fault of ours explains.
+        digest: CRC32C chained over place and kind; the detail is for people and does not count.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.alarm_count = 0
+        self.digest: int = 0
+        self.newest: deque[Refusal] = deque(maxlen=KEPT_MAX)
+
+    def add(self, refusal: Refusal) -> None:
+        """Record one."""
+        self.count += 1
+        self.alarm_count += refusal.kind in ALARMS
+        self.newest.append(refusal)
+        self.digest = crc32c(_RECORD.pack(refusal.physical_offset, refusal.kind), self.digest)
+
+    def at(self, physical_offset: int) -> Refusal | None:
+        """Why the record at a physical offset was not obeyed, if it is among the newest refusals."""
+        return next((r for r in self.newest if r.physical_offset == physical_offset), None)

@@ -1,0 +1,184 @@
+"""Delayed messages (semantics M1 to M13): which are due, how far each level has been delivered.
+
+A message with a delay level waits in `SCHEDULE_TOPIC_XXXX`, queue level - 1; its consume queue unit
+carries the due time instead of a tag hash. The leader's task asks `due`, builds the messages with
+`delivery`, and stages them together with one `AdvanceSchedule` record per level in the same entry, so
+that a crash between delivery and progress cannot be observed (RocketMQ repeats up to ten seconds: M10).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from broker.message.properties import REAL_QID, REAL_TOPIC, find_property, set_property
+from broker.message.properties import WAIT as WAIT_PROPERTY
+from broker.message.record import StoredMessage
+from broker.store import names
+from broker.store.consume_queue import ConsumeQueue, ConsumeQueues
+from broker.store.refusals import RefusalKind
+
+SCHEDULE_KEY: Final = names.SCHEDULE_TOPIC.encode()
+UNKNOWN_LEVEL_DELAY_MS: Final = 1000
+
+_UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_ADVANCE: Final = struct.Struct(">iq")
+
+DELAY_LEVELS_TEXT: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+"""RocketMQ's messageDelayLevel: levels 1 to 18 (M1)."""
+
+
+def parse_delay_levels(text: str) -> list[int]:
+    """Read a `messageDelayLevel` setting into milliseconds, level 1 first.
+
+    Raises:
+        ValueError: a part is not a number with one of the units s, m, h, d.
+    """
+    delays = []
+    for part in text.split():
+        number, unit = part[:-1], part[-1]
+        if unit not in _UNITS_MS or not number.isascii() or not number.isdigit():
+            raise ValueError(f"delay level {part!r} is not a number with a unit s, m, h or d")
+        delays.append(int(number) * _UNITS_MS[unit])
+    if not delays:
+        raise ValueError("there are no delay levels")
+    return delays
+
+
+class DueMessage(NamedTuple):
+    """A delayed message whose time has come."""
+
+    level: int
+    queue_offset: int
+    physical_offset: int
+    size_bytes: int
+    due_ms: int
+
+
+class Delivery(NamedTuple):
+    """The message to store in place of a delayed one; hosts, times and flags stay those of the original."""
+
+    topic: bytes
+    queue_id: int
+    properties: bytes
+
+
+def delivery(message: StoredMessage) -> Delivery | None:
+    """Where a due message goes, and with which properties (M7).
+
+    Returns:
+        None if it cannot be delivered: it names no topic or queue, or the half topic (M8).
+    """
+    topic = message.find(REAL_TOPIC)
+    queue_id = message.find(REAL_QID)
+    if topic is None or queue_id is None or topic == names.HALF_TOPIC.encode():
+        return None
+    if not queue_id.isdigit() or int(queue_id) > 2**31 - 1:
+        return None
+    return Delivery(topic, int(queue_id), set_property(message.properties, WAIT_PROPERTY, b"false"))
+
+
+def level_of(properties: bytes) -> int:
+    """The delay level that a message asks for, 0 for none."""
+    text = find_property(properties, b"DELAY")
+    if text is None or not text.isdigit() or len(text) > 9:
+        return 0
+    return int(text)
+
+
+class Schedule:
+    """Delays of the levels and the progress of each. Changes are for the fold; everybody else reads.
+
+    Attributes:
+        delays_ms: of levels 1, 2, ...; the first stands at index 0.
+        digest: CRC32C chained over every change.
+    """
+
+    def __init__(self, queues: ConsumeQueues) -> None:
+        self.delays_ms: Sequence[int] = tuple(parse_delay_levels(DELAY_LEVELS_TEXT))
+        self.digest: int = 0
+        self._queues = queues
+        self._progress: dict[int, int] = {}
+
+    def clamp(self, level: int) -> int:
+        """The level that a wanted level means: those above the last mean the last (M2)."""
+        return min(level, len(self.delays_ms))
+
+    def delay_ms(self, level: int) -> int:
+        """The delay of a level, after clamping; an unknown one means one second."""
+        level = self.clamp(level)
+        return self.delays_ms[level - 1] if level >= 1 else UNKNOWN_LEVEL_DELAY_MS
+
+    def progress(self, level: int) -> int:
+        """Queue offset of the first message of a level that has not been delivered."""
+        return self._progress.get(level, 0)
+
+    def progress_table(self) -> Mapping[int, int]:
+        """Progress by level, of levels that have delivered something."""
+        return self._progress
+
+    def due(
+        self, now_ms: int, limit: int, after: Mapping[int, int] | None = None
+    ) -> list[DueMessage]:
+        """The messages whose time has come, level by level, in queue order within a level.
+
+        Args:
+            now_ms: the leader's clock.
+            limit: how many at most.
+            after: progress that was staged but is not applied yet, by level.
+        """
+        found: list[DueMessage] = []
+        for level, queue in self._levels():
+            offset = self._start(level, queue, after)
+            while offset < queue.max_offset and len(found) < limit:
+                unit = queue.unit(offset)
+                # A due time further off than the level's delay means that the clock was set back, or
+                # that the levels were shortened: deliver now (M6).
+                is_far = unit.tag_hash > now_ms + self.delay_ms(level)
+                if unit.tag_hash > now_ms and not is_far:
+                    break
+                found.append(
+                    DueMessage(level, offset, unit.physical_offset, unit.size_bytes, unit.tag_hash)
+                )
+                offset += 1
+        return found
+
+    def next_due_ms(self, after: Mapping[int, int] | None = None) -> int | None:
+        """When the next message is due; None if none waits."""
+        times = [
+            queue.unit(offset).tag_hash
+            for level, queue in self._levels()
+            if (offset := self._start(level, queue, after)) < queue.max_offset
+        ]
+        return min(times, default=None)
+
+    def set_delays(self, delays_ms: list[int]) -> None:
+        """Replace the level table. Messages that wait keep their due times (but see M6)."""
+        self.delays_ms = tuple(delays_ms)
+        self.digest = crc32c(repr(delays_ms).encode(), self.digest)
+
+    def advance(self, level: int, first: int, end: int) -> RefusalKind | None:
+        """Note that messages first..end of a level were delivered; return why not, if so."""
+        queue = self._queues.by_key.get((SCHEDULE_KEY, level - 1))
+        if queue is None or not first <= end <= queue.max_offset:
+            return RefusalKind.OUT_OF_RANGE
+        if first < self.progress(level):  # above it: what lay between is no longer in the log
+            return RefusalKind.STALE_PROGRESS
+        self._progress[level] = end
+        self.digest = crc32c(_ADVANCE.pack(level, end), self.digest)
+        return None
+
+    def _levels(self) -> list[tuple[int, ConsumeQueue]]:
+        """Every level that has seen a message, with its queue, lowest level first."""
+        queues = self._queues.of_topic(names.SCHEDULE_TOPIC)
+        levels = ((queue.key[1] + 1, queue) for queue in queues if queue.key[1] >= 0)
+        return sorted(levels, key=lambda pair: pair[0])
+
+    def _start(self, level: int, queue: ConsumeQueue, after: Mapping[int, int] | None) -> int:
+        progress = self.progress(level)
+        if after is not None:
+            progress = max(progress, after.get(level, 0))
+        return max(progress, queue.min_offset)

@@ -1,0 +1,255 @@
+"""The broker's derived state: a fold over the committed log, the same on every replica.
+
+`apply` takes committed entries in order. A normal entry's body is records; each goes to the consume
+queue that it names and into the key index, and a record on a control topic is then obeyed. Nothing
+here reads a clock, a setting or a file; time is the store time that the leader wrote. Where units and
+segments go that leave memory is injected, and changes no answer.
+
+Bytes that are no records raise, and the node stops: they cannot come from a leader of ours. A record
+that is whole but cannot be obeyed folds into a `Refusal`, on every replica alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from crc32c import crc32c
+
+from broker.message.properties import split_keys
+from broker.message.record import StoredMessage, decode_record
+from broker.store.commands import obey
+from broker.store.consume_queue import (
+    UNIT,
+    ConsumeQueue,
+    ConsumeQueues,
+    MemoryUnitStore,
+    UnitStore,
+)
+from broker.store.control import MalformedControlError, decode_control
+from broker.store.errors import OutOfOrderError
+from broker.store.groups import Groups
+from broker.store.key_index import (
+    SEGMENT_UNITS_DEFAULT,
+    KeyIndex,
+    KeyUnit,
+    MemorySegmentStore,
+    SegmentStore,
+)
+from broker.store.locks import QueueLocks
+from broker.store.offsets import ConsumerOffsets
+from broker.store.parse import ParsedRecord, parse_records
+from broker.store.refusals import Refusal, RefusalKind, Refusals
+from broker.store.schedule import SCHEDULE_KEY, Schedule, level_of
+from broker.store.topics import CONTROL_TOPICS, Topics
+from dledger.raft.entry import ENTRY_HEADER_BYTES, Entry, EntryKind
+from dledger.raft.ids import NO_INDEX, EntryId, Index
+
+_CONTROL_KEYS: Final = frozenset(topic.encode() for topic in CONTROL_TOPICS)
+_SPECIAL_KEYS: Final = _CONTROL_KEYS | {SCHEDULE_KEY}
+
+
+@dataclass(frozen=True, slots=True)
+class StateLimits:
+    """What may stay in memory. Replicas may differ: no answer and no digest depends on it.
+
+    Attributes:
+        resident_units_max: consume queue units in memory, of all queues together; 20 bytes each.
+        keep_units_max: units of one queue that stay when others must go.
+        spill_interval: records between two looks at how much is in memory.
+        index_segment_units: keys per segment of the key index, a power of two.
+    """
+
+    resident_units_max: int = 4_000_000
+    keep_units_max: int = 65_536
+    spill_interval: int = 65_536
+    index_segment_units: int = SEGMENT_UNITS_DEFAULT
+
+
+class BrokerState:
+    """Everything that follows from the committed entries; implements `dledger.StateMachine`.
+
+    Attributes:
+        queues, key_index, topics, groups, offsets, locks, schedule, refusals: the components.
+        last_store_ms: store time of the last entry with records; leaders stamp no earlier one.
+        put_count, put_bytes: of all records folded.
+    """
+
+    def __init__(
+        self,
+        unit_store: UnitStore | None = None,
+        segment_store: SegmentStore | None = None,
+        limits: StateLimits = StateLimits(),
+    ) -> None:
+        self._applied_index = NO_INDEX
+        self._limits = limits
+        self._records_until_spill = limits.spill_interval
+        self._known: dict[EntryId, list[ParsedRecord]] = {}
+        self.queues = ConsumeQueues(unit_store or MemoryUnitStore(), _SPECIAL_KEYS.__contains__)
+        self.key_index = KeyIndex(segment_store or MemorySegmentStore(), limits.index_segment_units)
+        self.topics = Topics()
+        self.groups = Groups()
+        self.offsets = ConsumerOffsets(
+            lambda topic, queue_id: self.queues.min_max(topic, queue_id)[1]
+        )
+        self.locks = QueueLocks()
+        self.schedule = Schedule(self.queues)
+        self.refusals = Refusals()
+        self.last_store_ms = 0
+        self.put_count = 0
+        self.put_bytes = 0
+
+    @property
+    def applied_index(self) -> Index:
+        """The last entry that the state contains."""
+        return self._applied_index
+
+    def apply(self, entries: Sequence[Entry]) -> None:
+        """Fold committed entries, in order, without gaps.
+
+        Raises:
+            OutOfOrderError: an entry is not the next one. Nothing of it was folded.
+            RecordError, MisplacedRecordError: a body is not records. Nothing of it was folded.
+            NewerVersionError: a control record that only newer versions know.
+        """
+        for entry in entries:
+            if entry.index != self._applied_index + 1:
+                raise OutOfOrderError(
+                    f"entry {entry.index} was given after entry {self._applied_index} was applied"
+                )
+            if entry.kind is EntryKind.NORMAL:
+                records = self._known.pop(entry.id, None) if self._known else None
+                if records is None:
+                    records = parse_records(entry.body, entry.position + ENTRY_HEADER_BYTES)
+                self._fold(entry, records)
+            self._applied_index = entry.index
+
+    def expect(self, entry_id: EntryId, records: list[ParsedRecord]) -> None:
+        """Spare the fold the parsing of an entry that this node staged itself.
+
+        No two entries share term and index, so what was staged under an id is what is committed under
+        it, if anything is. Tests verify that it equals the parse.
+        """
+        self._known[entry_id] = records
+
+    def forget_expected(self) -> None:
+        """Forget what was staged and not applied: leadership was lost."""
+        self._known.clear()
+
+    def digests(self) -> dict[str, int]:
+        """A CRC32C per component; equal on all replicas at the same applied index."""
+        return {
+            "queues": self.queues.digest(),
+            "key_index": self.key_index.digest(),
+            "topics": self.topics.digest,
+            "groups": self.groups.digest,
+            "offsets": self.offsets.digest,
+            "locks": self.locks.digest,
+            "schedule": self.schedule.digest,
+            "refusals": self.refusals.digest,
+        }
+
+    def digest(self) -> int:
+        """One CRC32C over all components and the applied index."""
+        total: int = crc32c(repr((self._applied_index, self.digests())).encode())
+        return total
+
+    def topic_put_totals(self, topic: str) -> tuple[int, int]:
+        """Records ever put in a topic, and their size in bytes."""
+        queues = self.queues.of_topic(topic)
+        return sum(q.max_offset for q in queues), sum(q.put_bytes for q in queues)
+
+    def trim(self, first_position: int) -> None:
+        """Forget what lies before the log's first position; each replica in its own time."""
+        self.queues.trim(first_position)
+        self.key_index.trim(first_position)
+
+    def _fold(self, entry: Entry, records: list[ParsedRecord]) -> None:
+        """Fold the records of one entry. Runs per message on every replica: no calls but C ones."""
+        by_key, pack_unit = self.queues.by_key, UNIT.pack
+        keys: list[KeyUnit] = []
+        add_key = keys.append
+        store_ms = self.last_store_ms
+        for record in records:
+            (
+                key,
+                queue_offset,
+                physical_offset,
+                size,
+                tag_hash,
+                store_ms,
+                is_hidden,
+                uniq_key,
+                more,
+            ) = record
+            queue = by_key.get(key)
+            if queue is None:
+                queue = self.queues.create(key)
+            if queue_offset != queue.max_offset or queue.special or is_hidden:
+                self._fold_unusual(entry, record, queue, keys)
+                continue
+            queue.tail += pack_unit(physical_offset, size, tag_hash)
+            queue.max_offset = queue_offset + 1
+            queue.put_bytes += size
+            if uniq_key is not None:
+                add_key((crc32c(uniq_key, queue.key_seed), physical_offset, store_ms))
+            if more is not None:
+                keys.extend(_more_keys(more, queue, physical_offset, store_ms))
+        if keys:
+            self.key_index.add(keys)
+        if store_ms > self.last_store_ms:
+            self.last_store_ms = store_ms
+        self._count(records)
+
+    def _count(self, records: list[ParsedRecord]) -> None:
+        self.put_count += len(records)
+        self.put_bytes += records[-1][2] + records[-1][3] - records[0][2] if records else 0
+        self._records_until_spill -= len(records)
+        if self._records_until_spill <= 0:
+            self._records_until_spill = self._limits.spill_interval
+            self.queues.spill(self._limits.resident_units_max, self._limits.keep_units_max)
+
+    def _fold_unusual(
+        self, entry: Entry, record: ParsedRecord, queue: ConsumeQueue, keys: list[KeyUnit]
+    ) -> None:
+        """Fold a record of a special topic, one that no queue shows, or one with a wrong queue offset."""
+        key, queue_offset, physical_offset, size, tag_hash, store_ms, is_hidden, uniq_key, more = (
+            record
+        )
+        if is_hidden:  # half messages of old brokers: kept in the log only (store-format 2)
+            return
+        if queue_offset != queue.max_offset:
+            detail = f"{key}: queue offset {queue_offset}, the next is {queue.max_offset}"
+            self._refuse(entry, physical_offset, RefusalKind.WRONG_QUEUE_OFFSET, detail)
+            return
+        start = physical_offset - entry.position - ENTRY_HEADER_BYTES
+        message = decode_record(entry.body, start, check_crc=False)
+        if key[0] == SCHEDULE_KEY and (level := level_of(message.properties)):
+            tag_hash = store_ms + self.schedule.delay_ms(level)
+        queue.append(physical_offset, size, tag_hash)
+        if uniq_key is not None:
+            keys.append((crc32c(uniq_key, queue.key_seed), physical_offset, store_ms))
+        keys += _more_keys(more or b"", queue, physical_offset, store_ms)
+        if key[0] in _CONTROL_KEYS:
+            self._obey(entry, message)
+
+    def _obey(self, entry: Entry, message: StoredMessage) -> None:
+        try:
+            command = decode_control(message.topic, message.body)
+        except MalformedControlError as error:
+            self._refuse(entry, message.physical_offset, RefusalKind.MALFORMED, str(error))
+            return
+        kind = obey(self, command, message.store_timestamp_ms, message.physical_offset)
+        if kind is not None:
+            self._refuse(entry, message.physical_offset, kind, repr(command))
+
+    def _refuse(self, entry: Entry, physical_offset: int, kind: RefusalKind, detail: str) -> None:
+        self.refusals.add(Refusal(entry.index, physical_offset, kind, detail))
+
+
+def _more_keys(
+    keys: bytes, queue: ConsumeQueue, physical_offset: int, store_ms: int
+) -> list[KeyUnit]:
+    """The index units of a KEYS value."""
+    return [(crc32c(key, queue.key_seed), physical_offset, store_ms) for key in split_keys(keys)]

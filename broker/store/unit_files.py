@@ -1,0 +1,164 @@
+"""Files for what the derived state does not keep in memory: consume queue units and index segments.
+
+The only part of the store that touches files. They are written without sync and wiped at start,
+because the fold writes them again from the log (docs/adr/0021). Layout as RocketMQ's:
+
+    consumequeue/<topic>/<queue id>/<20 digits>   units, 6,000,000 bytes a file, named by its first byte
+    keyindex/<20 digits>                          segments of the key index, named by their number
+
+A topic may be any text, so what could mean something in a path is escaped, and two topics never share
+a folder. The work on files runs on the caller's thread: a spill writes a megabyte now and then.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections import OrderedDict
+from hashlib import blake2b
+from pathlib import Path
+from typing import Final
+
+from broker.store.consume_queue import UNIT_BYTES, QueueKey
+
+QUEUE_FILE_BYTES: Final = 6_000_000
+"""300,000 units, as in RocketMQ."""
+
+OPEN_FILES_MAX: Final = 128
+NAME_BYTES_MAX: Final = 255
+
+_UNSAFE = re.compile(rb"[^%|a-zA-Z0-9_-]")
+
+
+def folder_name(topic: bytes) -> str:
+    """A topic as the name of a folder: valid topics as they are, others escaped with `=`.
+
+    `=` is no character of valid topics, so no two topics have the same name; a name that would be too
+    long becomes a hash.
+    """
+    name = _UNSAFE.sub(lambda match: b"=%02X" % match[0][0], topic)
+    if not name or len(name) > NAME_BYTES_MAX:
+        name = b"=#" + blake2b(topic, digest_size=24).hexdigest().encode()
+    return name.decode()
+
+
+class _OpenFiles:
+    """The files used last, by path; the others are closed."""
+
+    def __init__(self) -> None:
+        self._open: OrderedDict[Path, int] = OrderedDict()
+
+    def get(self, path: Path, *, create: bool = False) -> int:
+        """A descriptor for reading and writing."""
+        descriptor = self._open.get(path)
+        if descriptor is None:
+            if create:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+            descriptor = self._open[path] = os.open(path, flags, 0o644)
+            if len(self._open) > OPEN_FILES_MAX:
+                os.close(self._open.popitem(last=False)[1])
+        else:
+            self._open.move_to_end(path)
+        return descriptor
+
+    def close_under(self, folder: Path) -> None:
+        """Close what lies in a folder, before it is removed."""
+        for path in [path for path in self._open if path.is_relative_to(folder)]:
+            os.close(self._open.pop(path))
+
+
+def _write_all(descriptor: int, data: bytes | memoryview, offset: int) -> None:
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(descriptor, view, offset)
+        view, offset = view[written:], offset + written
+
+
+def _read_all(descriptor: int, size: int, offset: int, path: Path) -> bytes:
+    data = os.pread(descriptor, size, offset)
+    if len(data) != size:
+        raise OSError(f"{path}: {len(data)} bytes at {offset}, {size} were written")
+    return data
+
+
+class UnitFiles:
+    """A `UnitStore` in files: `consumequeue/` under a folder, which is wiped when this is made."""
+
+    def __init__(self, folder: Path, file_bytes: int = QUEUE_FILE_BYTES) -> None:
+        assert file_bytes % UNIT_BYTES == 0, "a unit must not lie in two files"
+        self._root = folder / "consumequeue"
+        self._file_bytes = file_bytes
+        self._files = _OpenFiles()
+        shutil.rmtree(self._root, ignore_errors=True)
+        self._root.mkdir(parents=True)
+
+    def append(self, key: QueueKey, first: int, units: bytes) -> None:
+        """Keep units; see `UnitStore`."""
+        start, view = first * UNIT_BYTES, memoryview(units)
+        while view:
+            path, offset = self._place(key, start)
+            piece = view[: self._file_bytes - offset]
+            _write_all(self._files.get(path, create=True), piece, offset)
+            view, start = view[len(piece) :], start + len(piece)
+
+    def read(self, key: QueueKey, first: int, count: int) -> bytes:
+        """Give back units; see `UnitStore`."""
+        pieces = []
+        start, left = first * UNIT_BYTES, count * UNIT_BYTES
+        while left:
+            path, offset = self._place(key, start)
+            size = min(left, self._file_bytes - offset)
+            pieces.append(_read_all(self._files.get(path), size, offset, path))
+            start, left = start + size, left - size
+        return b"".join(pieces)
+
+    def drop(self, key: QueueKey) -> None:
+        """Forget a queue; see `UnitStore`."""
+        folder = self._folder(key)
+        self._files.close_under(folder)
+        shutil.rmtree(folder, ignore_errors=True)
+
+    def close(self) -> None:
+        """Close all files. They may stay on disk: the next start wipes them."""
+        self._files.close_under(self._root)
+
+    def _folder(self, key: QueueKey) -> Path:
+        return self._root / folder_name(key[0]) / str(key[1])
+
+    def _place(self, key: QueueKey, byte: int) -> tuple[Path, int]:
+        offset = byte % self._file_bytes
+        return self._folder(key) / f"{byte - offset:020}", offset
+
+
+class SegmentFiles:
+    """A `SegmentStore` in files: `keyindex/` under a folder, which is wiped when this is made."""
+
+    def __init__(self, folder: Path) -> None:
+        self._root = folder / "keyindex"
+        self._files = _OpenFiles()
+        shutil.rmtree(self._root, ignore_errors=True)
+        self._root.mkdir(parents=True)
+
+    def write(self, number: int, segment: bytes) -> None:
+        """Keep a segment; see `SegmentStore`."""
+        _write_all(self._files.get(self._path(number), create=True), segment, 0)
+
+    def read(self, number: int, offset: int, size: int) -> bytes:
+        """Give back a part; see `SegmentStore`."""
+        path = self._path(number)
+        return _read_all(self._files.get(path), size, offset, path)
+
+    def drop(self, number: int) -> None:
+        """Forget a segment; see `SegmentStore`."""
+        path = self._path(number)
+        self._files.close_under(path)
+        path.unlink()
+
+    def close(self) -> None:
+        """Close all files. They may stay on disk: the next start wipes them."""
+        self._files.close_under(self._root)
+
+    def _path(self, number: int) -> Path:
+        return self._root / f"{number:020}"
