@@ -10,20 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from broker.net.address import Address
 from broker.store.schedule import DELAY_LEVELS_TEXT, parse_delay_levels
 from dledger.config import Peer, parse_peers
 from dledger.errors import ConfigError
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Host and port to connect to."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +32,7 @@ class Limits:
 
     connections_max: int = 10_000
     staged_messages_max: int = 10_000
-    staged_bytes_max: int = 64 * 1024 * 1024
+    staged_bytes_max: int = 24 * 1024 * 1024
     held_pulls_max: int = 100_000
     output_bytes_max: int = 64 * 1024 * 1024
     frame_bytes_max: int = 16 * 1024 * 1024
@@ -194,7 +184,9 @@ def _read_limits(values: _Values) -> Limits:
         staged_messages_max=values.number(
             "sendThreadPoolQueueCapacity", usual.staged_messages_max, low=1
         ),
-        staged_bytes_max=values.number("stagedBytesMax", usual.staged_bytes_max, low=1024),
+        staged_bytes_max=values.number(
+            "stagedBytesMax", usual.staged_bytes_max, low=1024, high=48 * 1024 * 1024
+        ),
         held_pulls_max=values.number("pullThreadPoolQueueCapacity", usual.held_pulls_max, low=1),
         output_bytes_max=values.number("outputBytesMax", usual.output_bytes_max, low=64 * 1024),
     )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.server.config import Address, BrokerConfig, read_config
+from broker.net.address import Address
+from broker.server.config import BrokerConfig, read_config
 from broker.server.properties import read_properties
 from dledger.errors import ConfigError
 
