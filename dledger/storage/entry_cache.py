@@ -1,0 +1,61 @@
+"""The newest entries in memory: everything not yet durable, and as much more as the bound allows."""
+
+from __future__ import annotations
+
+from dledger.raft.entry import Entry
+
+
+class EntryCache:
+    """A gapless run of entries that ends with the log's last one, or nothing.
+
+    Entries come in at the end only; reading old entries from disk leaves the cache alone, so a slow
+    follower cannot push out what the others need.
+
+    Invariant: `_by_index` holds exactly the indexes first_index..first_index + len - 1.
+    """
+
+    __slots__ = ("_by_index", "_bytes", "_bytes_max", "_first_index")
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._by_index: dict[int, Entry] = {}
+        self._first_index = 0
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._by_index)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all entries held, headers included."""
+        return self._bytes
+
+    @property
+    def first_index(self) -> int:
+        """Oldest entry held; meaningless when empty."""
+        return self._first_index
+
+    def get(self, index: int) -> Entry | None:
+        """The entry, or None when it is not held."""
+        return self._by_index.get(index)
+
+    def add(self, entry: Entry) -> None:
+        """Take in the log's new last entry."""
+        if not self._by_index:
+            self._first_index = entry.index
+        assert entry.index == self._first_index + len(self._by_index), "a gap in the cache"
+        self._by_index[entry.index] = entry
+        self._bytes += entry.size_bytes
+
+    def truncate_from(self, first: int) -> None:
+        """Forget `first` and everything behind it."""
+        for index in range(max(first, self._first_index), self._first_index + len(self._by_index)):
+            self._bytes -= self._by_index.pop(index).size_bytes
+
+    def shrink(self, durable_index: int) -> None:
+        """Drop the oldest durable entries until the bound holds."""
+        while self._bytes > self._bytes_max and self._by_index:
+            if self._first_index > durable_index:
+                return
+            self._bytes -= self._by_index.pop(self._first_index).size_bytes
+            self._first_index += 1

@@ -1,0 +1,115 @@
+"""Term and vote on disk. Saved before any message that reflects them; a failed save stops the node.
+
+A member that forgets its vote may vote twice in one term, and then two leaders may be elected. So a
+damaged file is never replaced by a guess, and a missing one only by a fresh start of a fresh log.
+"""
+
+from __future__ import annotations
+
+import errno
+
+from dledger.codec.hard_state import HardStateFormatError, decode_hard_state, encode_hard_state
+from dledger.errors import CorruptionError, DiskFullError
+from dledger.raft.hard_state import HardState
+from dledger.raft.ids import NO_TERM, EntryId
+from dledger.storage.api import Disk
+from dledger.storage.write_batch import FailureLatch
+
+HARD_STATE_NAME = "hard_state"
+ASIDE_SUFFIX = ".aside"
+_FILE_BYTES_MAX = 4096
+
+
+class HardStateStore:
+    """Keeps one hard state. `save` does I/O only and may run in another thread, one at a time."""
+
+    def __init__(self, disk: Disk, folder: str, state: HardState) -> None:
+        """Use `HardStateStore.open`."""
+        self._disk = disk
+        self._folder = folder
+        self._path = _path(folder)
+        self._state = state
+        self._latch = FailureLatch()
+
+    @classmethod
+    def open(cls, disk: Disk, folder: str = "", *, last_id: EntryId) -> HardStateStore:
+        """Read the hard state of the log in the same folder.
+
+        Args:
+            disk: where the file is.
+            folder: the log's folder.
+            last_id: the log's last entry; term 0 and index 0 for an empty log.
+
+        Raises:
+            CorruptionError: the file is damaged, or missing beside a log with entries, or older
+                than the log: it was durable before any entry of its term.
+            OSError: the disk failed.
+        """
+        path = _path(folder)
+        if folder:
+            disk.make_folder(folder)
+        if disk.exists(path + ASIDE_SUFFIX):
+            # A crash came before the rename: nobody was told of it.
+            disk.remove(path + ASIDE_SUFFIX)
+        if not disk.exists(path):
+            if last_id.index > 0:
+                raise CorruptionError(
+                    path, 0, f"missing, but the log has entries up to {last_id}; the vote is lost"
+                )
+            return cls(disk, folder, HardState(NO_TERM, None))
+        file = disk.open(path)
+        try:
+            state = decode_hard_state(file.read_at(0, _FILE_BYTES_MAX))
+        except HardStateFormatError as error:
+            raise CorruptionError(file.path, error.byte_offset, error.problem) from error
+        finally:
+            file.close()
+        if state.term < last_id.term:
+            raise CorruptionError(
+                path, 6, f"term {state.term} is older than the log's last entry {last_id}"
+            )
+        return cls(disk, folder, state)
+
+    @property
+    def state(self) -> HardState:
+        """What was saved last."""
+        return self._state
+
+    def save(self, state: HardState) -> None:
+        """Make a hard state durable: write aside, sync, rename, sync the folder.
+
+        Raises:
+            DiskFullError: there was no room; the old state stands and nothing else has changed.
+            DiskFailedError: it failed, now or earlier; which state the disk holds is unknown, so the
+                node must stop.
+        """
+        self._latch.check()
+        aside = self._path + ASIDE_SUFFIX
+        data = encode_hard_state(state)
+        try:
+            self._write_aside(aside, data)
+            self._disk.rename(aside, self._path)
+            self._disk.sync_folder(self._folder)
+        except OSError as error:
+            raise self._latch.fail(error) from error
+        self._state = state
+
+    def _write_aside(self, aside: str, data: bytes) -> None:
+        try:
+            file = self._disk.open(aside, create=True)
+            try:
+                file.truncate(0)
+                file.write_at(0, (data,))
+                file.sync()
+            finally:
+                file.close()
+        except OSError as error:
+            if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
+                raise
+            if self._disk.exists(aside):
+                self._disk.remove(aside)
+            raise DiskFullError(f"{aside}: no room for the hard state") from error
+
+
+def _path(folder: str) -> str:
+    return f"{folder}/{HARD_STATE_NAME}" if folder else HARD_STATE_NAME

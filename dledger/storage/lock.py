@@ -1,0 +1,58 @@
+"""One process per store: a lock that the kernel drops when the process ends, however it ends."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+from types import TracebackType
+
+from dledger.errors import StoreLockedError
+
+LOCK_NAME = "lock"
+
+
+class StoreLock:
+    """Holds `<store>/lock`. The file stays after release: removing it would race with another taker."""
+
+    def __init__(self, store_path: str | Path) -> None:
+        """Take the lock at once; the store's folder is created when missing.
+
+        Raises:
+            StoreLockedError: names the file and the process that holds it.
+            OSError: the file cannot be made.
+        """
+        folder = Path(store_path).absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+        self.path = str(folder / LOCK_NAME)
+        self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(self._descriptor, 32, 0).decode("ascii", "replace").strip()
+            self._close()
+            raise StoreLockedError(
+                f"{self.path}: the store is in use by process {holder or 'unknown'}"
+            ) from None
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+
+    def release(self) -> None:
+        """Let go; harmless when already released."""
+        self._close()
+
+    def _close(self) -> None:
+        if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            os.close(descriptor)
+
+    def __enter__(self) -> StoreLock:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()

@@ -1,0 +1,282 @@
+"""Opening a log: gather facts, ask the tables of `recovery`, carry out what they say.
+
+Everything before the last segment was durable before the last segment was created; only the last
+one may end in a torn write. Finished segments are checked through their sealed index, their length
+and their first header; the last one is read whole and every checksum verified. What is found there
+is made durable again before anybody hears of it: after a failed sync the kernel may hold pages that
+look written and are not on the disk.
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+
+from crc32c import crc32c
+
+from dledger.codec.entry import EntryScan, expected_chain_crc
+from dledger.codec.index_unit import (
+    INDEX_UNIT_BYTES,
+    EntryColumns,
+    IndexFormatError,
+    decode_sealed,
+    encode_columns,
+)
+from dledger.errors import CorruptionError
+from dledger.raft.entry import ENTRY_HEADER_BYTES
+from dledger.raft.ids import Position
+from dledger.raft.log_shape import LogShape
+from dledger.storage.api import Disk, File
+from dledger.storage.recovery import (
+    EARLIER_SEGMENT,
+    LAST_SEGMENT,
+    Action,
+    Entries,
+    Length,
+    Seal,
+    Tail,
+    Units,
+    decide,
+)
+from dledger.storage.scan import ChainEnd, classify_tail, compare_index, scan_data
+from dledger.storage.segment import SEGMENT_NAME_DIGITS, Layout, Segment
+
+_REWRITE_BYTES = 1024 * 1024
+
+
+@dataclass(slots=True)
+class OpenedLog:
+    """What was found and, where needed, mended.
+
+    Attributes:
+        segments: in order; the last one is open for writing.
+        shape: the entries.
+        chain_crcs: chain CRC of each entry.
+        notes: a sentence per thing that was not as an orderly close leaves it.
+    """
+
+    segments: list[Segment] = field(default_factory=list)
+    shape: LogShape = field(default_factory=LogShape)
+    chain_crcs: array[int] = field(default_factory=lambda: array("I"))
+    notes: list[str] = field(default_factory=list)
+
+    def add(self, columns: EntryColumns) -> None:
+        """Take in the entries of one segment."""
+        if len(columns):
+            end_position = Position(columns.end_position)
+            self.shape.extend(columns.terms, columns.positions, end_position=end_position)
+            self.chain_crcs.extend(columns.chain_crcs)
+
+    def chain_end(self) -> ChainEnd:
+        """The last entry so far."""
+        last = self.chain_crcs[-1] if self.chain_crcs else 0
+        shape = self.shape
+        return ChainEnd(shape.last_index, shape.last_term, shape.end_position, last)
+
+
+def open_log(disk: Disk, layout: Layout) -> OpenedLog:
+    """Open the log in a folder; the folders are created when missing.
+
+    Raises:
+        CorruptionError: durable bytes were lost or changed; names file and byte.
+        OSError: the disk failed.
+    """
+    disk.make_folder(layout.data_folder)
+    disk.make_folder(layout.index_folder)
+    log = OpenedLog()
+    positions = _segment_positions(disk, layout.data_folder)
+    _check_row_of_names(disk, layout, positions)
+    for place, position in enumerate(positions):
+        segment = Segment(layout, position, log.shape.last_index + 1)
+        log.segments.append(segment)
+        if place + 1 < len(positions):
+            columns = _open_earlier(disk, segment, positions[place + 1], log)
+            segment.close()
+        else:
+            columns = _open_last(disk, segment, log)
+        log.add(columns)
+    return log
+
+
+def _segment_positions(disk: Disk, folder: str) -> list[int]:
+    """First positions of the segment files in a folder, ascending. Other names are not ours."""
+    return [
+        int(name)
+        for name in disk.list(folder)
+        if len(name) == SEGMENT_NAME_DIGITS and name.isascii() and name.isdigit()
+    ]
+
+
+def _check_row_of_names(disk: Disk, layout: Layout, positions: list[int]) -> None:
+    """The row starts at 0, and no index file is without its data file.
+
+    A data file is durable before its index file is created, and removed after it. So an index with
+    units and without data is a lost data file; an empty one is swept away.
+
+    Raises:
+        CorruptionError: a data file is missing.
+    """
+    if positions and positions[0] != 0:
+        raise CorruptionError(
+            layout.data_path(0), 0, f"missing; the first segment is {positions[0]}"
+        )
+    known = set(positions)
+    for position in _segment_positions(disk, layout.index_folder):
+        if position in known:
+            continue
+        path = layout.index_path(position)
+        file = disk.open(path)
+        is_used = bool(file.read_at(0, file.size()).strip(b"\0"))
+        file.close()
+        if is_used:
+            raise CorruptionError(
+                layout.data_path(position), 0, f"missing, but its index {path} has units"
+            )
+        disk.remove(path)
+        disk.sync_folder(layout.index_folder)
+
+
+def _open_earlier(disk: Disk, segment: Segment, next_position: int, log: OpenedLog) -> EntryColumns:
+    """A finished segment, whose entries must reach exactly to the next one."""
+    data, index = segment.open_data(disk), segment.open_index(disk)
+    index_bytes = index.read_at(0, index.size())
+    wanted_bytes = next_position - segment.first_position
+    length = _compare_length(data.size(), wanted_bytes)
+    after = log.chain_end()
+    scan: EntryScan | None = None
+    units, problem_at = Units.AGREE, min(data.size(), wanted_bytes)
+    columns = _sealed_columns(index_bytes, segment, next_position)
+    if columns is not None:
+        follows = _first_header_follows(data, columns, after)
+        entries = Entries.NOT_SCANNED if follows else Entries.FIRST_DIFFERS
+        problem_at = 0 if entries is Entries.FIRST_DIFFERS else problem_at
+    else:
+        scan = scan_data(data, after, min(wanted_bytes, data.size()))
+        columns = scan.columns
+        findings = compare_index(index_bytes, columns, scan.last_term)
+        units = findings.units
+        is_whole = columns.end_position == next_position
+        entries = Entries.WHOLE if is_whole else Entries.BROKEN
+        if length is not Length.SHORT:
+            problem_at = columns.end_position - segment.first_position
+        if is_whole and units is Units.FOREIGN:
+            problem_at = columns.positions[findings.problem_place] - segment.first_position
+    row = decide(EARLIER_SEGMENT, length, entries, units)
+    if row.action is Action.REFUSE:
+        detail = f"; {scan.problem}" if scan is not None and scan.problem else ""
+        raise CorruptionError(
+            data.path, problem_at, f"{row.problem}{detail} (recovery row {row.label})"
+        )
+    segment.unit_count = len(columns)
+    if row.action is Action.REBUILD_AND_SEAL:
+        log.notes.append(f"row {row.label}: {data.path}: {row.action.value}")
+        _rewrite(data, 0, wanted_bytes)
+        _write_index(segment, columns)
+        segment.seal(next_position, columns.terms[-1])
+    elif row.action is Action.TRIM:
+        log.notes.append(f"row {row.label}: {data.path}: {row.action.value}")
+        data.truncate(wanted_bytes)
+    return columns
+
+
+def _compare_length(found_bytes: int, wanted_bytes: int) -> Length:
+    if found_bytes < wanted_bytes:
+        return Length.SHORT
+    return Length.EXACT if found_bytes == wanted_bytes else Length.LONG
+
+
+def _sealed_columns(
+    index_bytes: bytes, segment: Segment, end_position: int | None
+) -> EntryColumns | None:
+    """The index's entries if it is sealed and right; None when the data has to be scanned."""
+    try:
+        columns = decode_sealed(
+            index_bytes, first_index=segment.first_index, first_position=segment.first_position
+        )
+    except IndexFormatError:
+        return None
+    if end_position is not None and columns.end_position != end_position:
+        return None
+    return columns
+
+
+def _first_header_follows(data: File, columns: EntryColumns, after: ChainEnd) -> bool:
+    """Whether the first header continues the chain, and the index knows it so."""
+    header = data.read_at(0, ENTRY_HEADER_BYTES)
+    return (
+        columns.terms[0] >= after.term
+        and len(header) == ENTRY_HEADER_BYTES
+        and expected_chain_crc(header, after.chain_crc)
+        == columns.chain_crcs[0]
+        == int.from_bytes(header[36:40], "big")
+    )
+
+
+def _open_last(disk: Disk, segment: Segment, log: OpenedLog) -> EntryColumns:
+    """The segment that is written to: read whole; a torn tail is cut."""
+    data, index = segment.open_data(disk), segment.open_index(disk)
+    index_bytes = index.read_at(0, index.size())
+    scan = scan_data(data, log.chain_end())
+    columns = scan.columns
+    findings = compare_index(index_bytes, columns, scan.last_term)
+    is_sealed = _sealed_columns(index_bytes, segment, None) is not None
+    tail = classify_tail(data, scan)
+    row = decide(
+        LAST_SEGMENT,
+        Seal.SEALED if is_sealed else Seal.OPEN,
+        tail,
+        findings.beyond,
+        findings.units,
+    )
+    end = columns.end_position - segment.first_position
+    if row.action is Action.REFUSE:
+        at = end
+        if not is_sealed and findings.units is Units.FOREIGN:
+            at = columns.positions[findings.problem_place] - segment.first_position
+        detail = f"; {scan.problem}" if scan.problem and tail is not Tail.CLEAN else ""
+        raise CorruptionError(data.path, at, f"{row.problem}{detail} (recovery row {row.label})")
+    if row.action is not Action.KEEP:
+        log.notes.append(
+            f"row {row.label}: {data.path}, byte {end} of {data.size()}: {row.action.value}"
+        )
+    if row.action in {Action.CUT, Action.CUT_AND_REBUILD}:
+        data.truncate(end)
+    _rewrite(data, _place(columns, findings.proven_count) - segment.first_position, end)
+    segment.data_reserved_bytes = data.size()
+    if row.action in {Action.REBUILD_INDEX, Action.CUT_AND_REBUILD}:
+        _write_index(segment, columns)
+    else:
+        segment.unit_count = len(columns)
+        segment.units_crc = crc32c(index_bytes[: len(columns) * INDEX_UNIT_BYTES])
+    return columns
+
+
+def _place(columns: EntryColumns, place: int) -> int:
+    return columns.positions[place] if place < len(columns) else columns.end_position
+
+
+def _rewrite(data: File, first_offset: int, end_offset: int) -> None:
+    """Make entries durable that only the page cache may have.
+
+    After a failed sync the kernel may take pages for written that never reached the disk, and a
+    second sync would do nothing for them (ATC 2020, "Can applications recover from fsync
+    failures?"). Writing the bytes again makes the pages dirty again. Entries whose index unit is
+    there are known to have been synced and need it not.
+    """
+    for offset in range(first_offset, end_offset, _REWRITE_BYTES):
+        part = data.read_at(offset, min(_REWRITE_BYTES, end_offset - offset))
+        data.write_at(offset, (part,))
+    data.sync()
+
+
+def _write_index(segment: Segment, columns: EntryColumns) -> None:
+    """Write the whole index of a segment from its entries, which are durable."""
+    index = segment.index
+    assert index is not None
+    index.truncate(0)
+    segment.index_reserved_bytes = 0
+    segment.unit_count = 0
+    segment.units_crc = 0
+    if len(columns):
+        segment.write_units(encode_columns(columns))
+    segment.index_reserved_bytes = index.size()

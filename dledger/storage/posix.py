@@ -1,0 +1,173 @@
+"""The disk of the operating system. The only module that calls fsync and fdatasync.
+
+All names are relative to one root folder and never lead out of it. An `OSError` goes up as it is:
+the store decides what it means (docs/formats/segment.md, adr/0004).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from dledger.errors import UsageError
+
+_IOV_MAX = os.sysconf("SC_IOV_MAX") if "SC_IOV_MAX" in os.sysconf_names else 1024
+"""Most parts that one pwritev takes (Linux: 1024)."""
+
+_FILE_FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+class PosixFile:
+    """One open file. Reads and writes name their place, so threads need not take turns."""
+
+    __slots__ = ("_descriptor", "_path")
+
+    def __init__(self, path: str, descriptor: int) -> None:
+        self._path = path
+        self._descriptor = descriptor
+
+    @property
+    def path(self) -> str:
+        """The full path, for error messages."""
+        return self._path
+
+    def size(self) -> int:
+        """Bytes, preallocated ones included."""
+        return os.fstat(self._descriptor).st_size
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        """Read up to `size` bytes; fewer only at the end of the file."""
+        data = os.pread(self._descriptor, size, offset)
+        if len(data) == size or not data:
+            return data
+        pieces = [data]
+        got = len(data)
+        while got < size and (data := os.pread(self._descriptor, size - got, offset + got)):
+            pieces.append(data)
+            got += len(data)
+        return b"".join(pieces)
+
+    def write_at(self, offset: int, parts: Sequence[bytes]) -> None:
+        """Write all parts back to back from `offset`; whole or OSError."""
+        for first in range(0, len(parts), _IOV_MAX):
+            group = parts[first : first + _IOV_MAX]
+            wanted = sum(map(len, group))
+            written = os.pwritev(self._descriptor, group, offset)
+            if written < wanted:
+                self._write_rest(offset + written, b"".join(group)[written:])
+            offset += wanted
+
+    def _write_rest(self, offset: int, rest: bytes) -> None:
+        """A short write is rare (a signal, a nearly full device): go on from where it stopped."""
+        view = memoryview(rest)
+        while view:
+            written = os.pwrite(self._descriptor, view, offset)
+            if written == 0:
+                raise OSError(f"{self._path}: nothing written at byte {offset}")
+            view = view[written:]
+            offset += written
+
+    def truncate(self, size: int) -> None:
+        """Cut, or extend with zeros."""
+        os.ftruncate(self._descriptor, size)
+
+    def preallocate(self, size: int) -> None:
+        """Reserve room up to `size`, reading as zeros; OSError (ENOSPC) when there is none."""
+        if size > 0:
+            os.posix_fallocate(self._descriptor, 0, size)
+
+    def sync(self) -> None:
+        """Make data and size durable.
+
+        fdatasync also writes the size when that is needed to read the data back, so it is enough
+        for a grown file too.
+        """
+        os.fdatasync(self._descriptor)
+
+    def close(self) -> None:
+        """Close without syncing."""
+        if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            os.close(descriptor)
+
+
+class PosixDisk:
+    """A tree of folders below `root`, named by relative paths with `/`."""
+
+    def __init__(self, root: str | Path) -> None:
+        """Use `root`, which is created when missing.
+
+        Raises:
+            OSError: the folder cannot be made.
+        """
+        self._root = Path(root).absolute()
+        if not self._root.is_dir():
+            self._make_durable(self._root)
+
+    @property
+    def root(self) -> Path:
+        """The folder that all names are relative to."""
+        return self._root
+
+    def _resolve(self, name: str) -> Path:
+        parts = [part for part in name.split("/") if part]
+        if name.startswith("/") or "\0" in name or any(part in {".", ".."} for part in parts):
+            raise UsageError(f"{name!r} is not a plain relative path below {self._root}")
+        return self._root.joinpath(*parts)
+
+    def open(self, path: str, *, create: bool = False) -> PosixFile:
+        """Open for reading and writing; FileNotFoundError when missing and not `create`."""
+        full = self._resolve(path)
+        flags = _FILE_FLAGS | (os.O_CREAT if create else 0)
+        return PosixFile(str(full), os.open(full, flags, 0o640))
+
+    def list(self, folder: str) -> list[str]:
+        """Sorted names in a folder; empty when the folder is missing."""
+        try:
+            return sorted(each.name for each in self._resolve(folder).iterdir())
+        except FileNotFoundError:
+            return []
+
+    def make_folder(self, folder: str) -> None:
+        """Create a folder with its parents, durable."""
+        full = self._resolve(folder)
+        if not full.is_dir():
+            self._make_durable(full)
+
+    def exists(self, path: str) -> bool:
+        """Whether a file is there."""
+        return self._resolve(path).exists()
+
+    def rename(self, source: str, target: str) -> None:
+        """Replace `target` in one step."""
+        self._resolve(source).replace(self._resolve(target))
+
+    def remove(self, path: str) -> None:
+        """Delete a file."""
+        self._resolve(path).unlink()
+
+    def sync_folder(self, folder: str) -> None:
+        """Make creations, renames and removals in a folder durable."""
+        _sync_folder(self._resolve(folder))
+
+    def free_bytes(self) -> int:
+        """Room left on the device for an ordinary user."""
+        status = os.statvfs(self._root)
+        return status.f_bavail * status.f_frsize
+
+    def _make_durable(self, folder: Path) -> None:
+        missing = [folder]
+        while not missing[-1].parent.is_dir():
+            missing.append(missing[-1].parent)
+        for each in reversed(missing):
+            each.mkdir(exist_ok=True)
+            _sync_folder(each.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,272 @@
+"""What may be found when a log is opened, and what is done about it: two tables.
+
+`LAST_SEGMENT` decides about the end of the log, `EARLIER_SEGMENT` about every finished segment. Each
+row has a letter, which stands in log lines and errors, and an argument. A test enumerates every
+combination of facts and finds exactly one row for each.
+
+The distinction that matters: a *torn tail* is what a crash leaves of a write that nobody was told
+about; it is cut. *Corruption* is the loss of bytes that once were durable and perhaps acknowledged;
+it is never cut, never skipped and never mended in silence: the store refuses to open, naming file
+and byte. Three proofs tell the one from the other:
+
+- an index unit is written only after its entry is durable, so a unit without its entry is a loss;
+- a write batch has at most 4 MiB (or one entry) and starts only when the one before is durable, so a
+  whole entry that stands further behind a broken one than a batch reaches proves that the broken one
+  was durable;
+- a segment is sealed only once its successor is durable, so a sealed last segment is a loss.
+
+A crash of the process alone keeps every unit (they are written before anybody is told), so then the
+distinction is exact. After a power cut the units of the last seconds may be missing; damage in just
+these entries is then taken for a torn tail if it lies within the last batch's reach.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Generic, TypeVar
+
+
+class Seal(Enum):
+    """Does the index end with a seal that is right in every byte?"""
+
+    OPEN = "not sealed"
+    SEALED = "sealed"
+
+
+class Tail(Enum):
+    """What stands behind the last whole entry."""
+
+    CLEAN = "nothing, or zeros to the end of the file"
+    TORN = "other bytes, and no whole entry beyond the reach of one batch"
+    WHOLE_BEHIND = "a whole entry beyond the reach of one batch"
+
+
+class Beyond(Enum):
+    """Does the index have a unit of an entry that is not there?"""
+
+    NOTHING = "no"
+    UNIT = "yes, one that fits the log's end"
+
+
+class Units(Enum):
+    """How the index units of the whole entries compare with the entries."""
+
+    AGREE = "each says what its entry says"
+    LACKING = "some are missing, the others agree"
+    DAMAGED = "some are wrong in a way in which no entry's unit could be"
+    FOREIGN = "one is the unit of another entry"
+
+
+class Length(Enum):
+    """A finished segment's data file, compared with where the next segment starts."""
+
+    SHORT = "ends before"
+    EXACT = "ends there"
+    LONG = "goes on"
+
+
+class Entries(Enum):
+    """What a scan of a finished segment finds."""
+
+    WHOLE = "whole entries up to the next segment"
+    BROKEN = "a place where the next entry is not whole"
+    NOT_SCANNED = "the index is sealed, and its first unit fits the first header and the chain"
+    FIRST_DIFFERS = "the index is sealed, but its first unit does not fit the header or the chain"
+
+
+class Action(Enum):
+    """What is done."""
+
+    KEEP = "take it as it is"
+    REBUILD_INDEX = "write the index again from the entries"
+    CUT = "remove the torn tail"
+    CUT_AND_REBUILD = "remove the torn tail, write the index again"
+    TRIM = "cut the data file to its entries"
+    REBUILD_AND_SEAL = "write the index again, seal it, cut the data file to its entries"
+    REFUSE = "raise CorruptionError"
+
+
+FactT = TypeVar("FactT")
+
+
+@dataclass(frozen=True, slots=True)
+class Row(Generic[FactT]):
+    """One row: for which facts, what, and why.
+
+    Attributes:
+        label: letter.
+        when: per fact the values that the row is for; None for any.
+        action: what is done.
+        problem: for REFUSE: what the error says.
+        why: the argument.
+    """
+
+    label: str
+    when: tuple[frozenset[FactT] | None, ...]
+    action: Action
+    why: str
+    problem: str = ""
+
+    def matches(self, facts: tuple[FactT, ...]) -> bool:
+        """Whether the row is for these facts."""
+        assert len(facts) == len(self.when)
+        return all(
+            allowed is None or fact in allowed
+            for fact, allowed in zip(facts, self.when, strict=True)
+        )
+
+
+def _only(*values: Enum) -> frozenset[Enum]:
+    return frozenset(values)
+
+
+LAST_SEGMENT: tuple[Row[Enum], ...] = (
+    Row(
+        "A",
+        (_only(Seal.OPEN), _only(Tail.CLEAN), _only(Beyond.NOTHING), _only(Units.AGREE)),
+        Action.KEEP,
+        "An orderly end, or a crash between two writes. Also an empty segment: the crash came "
+        "between its creation and the first write.",
+    ),
+    Row(
+        "B",
+        (
+            _only(Seal.OPEN),
+            _only(Tail.CLEAN),
+            _only(Beyond.NOTHING),
+            _only(Units.LACKING, Units.DAMAGED),
+        ),
+        Action.REBUILD_INDEX,
+        "Units are written after their entries and without a sync, so a crash may lose or tear "
+        "them. The entries prove themselves by two checksums; the index is derived from them.",
+    ),
+    Row(
+        "C",
+        (_only(Seal.OPEN), _only(Tail.TORN), _only(Beyond.NOTHING), _only(Units.AGREE)),
+        Action.CUT,
+        "A crash during a write. It was not synced, or the index would know or more would follow; "
+        "so nobody was told of these entries. Cut to the last whole entry, not further.",
+    ),
+    Row(
+        "D",
+        (
+            _only(Seal.OPEN),
+            _only(Tail.TORN),
+            _only(Beyond.NOTHING),
+            _only(Units.LACKING, Units.DAMAGED),
+        ),
+        Action.CUT_AND_REBUILD,
+        "As C and B.",
+    ),
+    Row(
+        "E",
+        (
+            _only(Seal.OPEN),
+            None,
+            _only(Beyond.UNIT),
+            _only(Units.AGREE, Units.LACKING, Units.DAMAGED),
+        ),
+        Action.REFUSE,
+        "The unit was written after a sync of its entry, which is now broken, cut off, or zeros. "
+        "It may have been acknowledged. An older copy of the data file looks the same.",
+        "the index remembers an entry that is no longer whole here",
+    ),
+    Row(
+        "F",
+        (
+            _only(Seal.OPEN),
+            _only(Tail.WHOLE_BEHIND),
+            _only(Beyond.NOTHING),
+            _only(Units.AGREE, Units.LACKING, Units.DAMAGED),
+        ),
+        Action.REFUSE,
+        "A later batch is there, so the batch with the broken entry was durable.",
+        "the entry here is not whole, but later ones are",
+    ),
+    Row(
+        "G",
+        (_only(Seal.OPEN), None, None, _only(Units.FOREIGN)),
+        Action.REFUSE,
+        "A whole entry stands where the index remembers another, with another term and another "
+        "history. Truncation removes units before their entries, so no crash leaves this: data and "
+        "index are of different ages.",
+        "the index remembers another entry at this place",
+    ),
+    Row(
+        "H",
+        (_only(Seal.SEALED), None, None, None),
+        Action.REFUSE,
+        "A segment is sealed only once its successor is durable, and truncation removes the seal "
+        "before the successor. So the successor was lost.",
+        "the segment that followed is missing",
+    ),
+)
+"""By (Seal, Tail, Beyond, Units)."""
+
+
+EARLIER_SEGMENT: tuple[Row[Enum], ...] = (
+    Row(
+        "P",
+        (_only(Length.EXACT), _only(Entries.NOT_SCANNED), None),
+        Action.KEEP,
+        "Finished in good order. Its bodies are verified whenever they are read.",
+    ),
+    Row(
+        "Q",
+        (_only(Length.LONG), _only(Entries.NOT_SCANNED), None),
+        Action.TRIM,
+        "The trim after sealing is not synced; a crash may lose it.",
+    ),
+    Row(
+        "R",
+        (
+            _only(Length.EXACT, Length.LONG),
+            _only(Entries.WHOLE),
+            _only(Units.AGREE, Units.LACKING, Units.DAMAGED),
+        ),
+        Action.REBUILD_AND_SEAL,
+        "A crash between the successor's creation and the seal, or between the removal of the seal "
+        "and of the successor by a truncation; or the index was lost. The entries are all there.",
+    ),
+    Row(
+        "S",
+        (_only(Length.SHORT), None, None),
+        Action.REFUSE,
+        "A successor is created only when the entries before it are durable. Either this file was "
+        "cut, or a segment between this one and the next is missing.",
+        "the file ends before the next segment starts: bytes or a whole segment are missing",
+    ),
+    Row(
+        "T",
+        (_only(Length.EXACT, Length.LONG), _only(Entries.BROKEN), None),
+        Action.REFUSE,
+        "As S: everything before the next segment was durable.",
+        "the entry here is not whole",
+    ),
+    Row(
+        "U",
+        (_only(Length.EXACT, Length.LONG), _only(Entries.WHOLE), _only(Units.FOREIGN)),
+        Action.REFUSE,
+        "As G.",
+        "the index remembers another entry at this place",
+    ),
+    Row(
+        "V",
+        (_only(Length.EXACT, Length.LONG), _only(Entries.FIRST_DIFFERS), None),
+        Action.REFUSE,
+        "The chain CRC of a first entry identifies everything before it. It does not continue the "
+        "segment before, or the index is not this file's: one of the files is an older copy, or "
+        "the first header is damaged.",
+        "the first entry does not continue the segment before",
+    ),
+)
+"""By (Length, Entries, Units); Units.AGREE where the segment was not scanned."""
+
+
+def decide(rows: Iterable[Row[Enum]], *facts: Enum) -> Row[Enum]:
+    """The one row for these facts."""
+    found = [row for row in rows if row.matches(facts)]
+    assert len(found) == 1, f"{facts} match rows {[row.label for row in found]}"
+    return found[0]

@@ -1,0 +1,242 @@
+"""One segment: a data file with whole entries, and its index file (docs/formats/segment.md).
+
+A segment is named by the position of its first entry. While it is the last one it is open for
+writing: the data file is preallocated (zeros behind the entries), the index file grows in steps.
+A finished segment is *sealed*: its index ends with a seal, its data file with its last entry.
+
+Two threads may use a segment at once: the one that runs `WriteBatch` writes, the owner of the log
+reads. Fields named under "writer" are touched by the first only.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from crc32c import crc32c
+
+from dledger.codec.index_unit import INDEX_UNIT_BYTES, encode_seal
+from dledger.errors import DiskFullError
+from dledger.storage.api import Disk, File
+
+SEGMENT_NAME_DIGITS = 20
+INDEX_STEP_BYTES = 64 * 1024
+"""Index files are preallocated in steps of 2048 units, so that a full disk shows before an entry is
+written, not after."""
+
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where a log's files are."""
+
+    folder: str
+
+    @property
+    def data_folder(self) -> str:
+        """Folder of the data files."""
+        return f"{self.folder}/data" if self.folder else "data"
+
+    @property
+    def index_folder(self) -> str:
+        """Folder of the index files."""
+        return f"{self.folder}/index" if self.folder else "index"
+
+    def data_path(self, first_position: int) -> str:
+        """Data file of the segment that starts at a position."""
+        return f"{self.data_folder}/{first_position:0{SEGMENT_NAME_DIGITS}d}"
+
+    def index_path(self, first_position: int) -> str:
+        """Index file of the segment that starts at a position."""
+        return f"{self.index_folder}/{first_position:0{SEGMENT_NAME_DIGITS}d}"
+
+
+def reserve(file: File, size: int) -> None:
+    """Preallocate `size` bytes.
+
+    Raises:
+        DiskFullError: there is no room; the file holds what it held.
+        OSError: anything else.
+    """
+    try:
+        file.preallocate(size)
+    except OSError as error:
+        if error.errno in _NO_ROOM:
+            raise DiskFullError(f"{file.path}: no room for {size} bytes") from error
+        raise
+
+
+class Segment:
+    """The files of one segment and what is known of them.
+
+    Invariants: offsets in the data file are positions minus `first_position`; unit number k of the
+    index belongs to entry `first_index + k`.
+    """
+
+    __slots__ = (
+        "data",
+        "data_reserved_bytes",
+        "first_index",
+        "first_position",
+        "index",
+        "index_reserved_bytes",
+        "layout",
+        "unit_count",
+        "units_crc",
+    )
+
+    def __init__(self, layout: Layout, first_position: int, first_index: int) -> None:
+        self.layout = layout
+        self.first_position = first_position
+        self.first_index = first_index
+        self.data: File | None = None
+        # Writer:
+        self.index: File | None = None
+        self.data_reserved_bytes = 0
+        self.index_reserved_bytes = 0
+        self.unit_count = 0
+        self.units_crc = 0
+
+    def open_data(self, disk: Disk) -> File:
+        """The data file, opened when needed."""
+        if self.data is None:
+            self.data = disk.open(self.layout.data_path(self.first_position))
+        return self.data
+
+    def close_data(self) -> None:
+        """Close the data file; it is opened again when needed."""
+        if self.data is not None:
+            self.data.close()
+            self.data = None
+
+    def close(self) -> None:
+        """Close both files without syncing."""
+        self.close_data()
+        if self.index is not None:
+            self.index.close()
+            self.index = None
+
+    def create(self, disk: Disk, data_bytes: int) -> None:
+        """Make both files, empty and durable.
+
+        The data file is durable before the index file exists: an index without data is never left
+        by a crash (recovery refuses it).
+
+        Raises:
+            DiskFullError: there is no room; both files are gone again.
+            OSError: anything else.
+        """
+        try:
+            self.data = disk.open(self.layout.data_path(self.first_position), create=True)
+            reserve(self.data, data_bytes)
+            self.data.sync()
+            disk.sync_folder(self.layout.data_folder)
+            self.open_index(disk)
+            self._reserve_index(0)
+            assert self.index is not None
+            self.index.sync()
+            disk.sync_folder(self.layout.index_folder)
+        except DiskFullError:
+            self.close()
+            self.remove(disk)
+            raise
+        self.data_reserved_bytes = data_bytes
+
+    def open_index(self, disk: Disk) -> File:
+        """The index file, created when missing."""
+        if self.index is None:
+            self.index = disk.open(self.layout.index_path(self.first_position), create=True)
+            self.index_reserved_bytes = self.index.size()
+        return self.index
+
+    def reserve(self, data_bytes: int, units: int) -> None:
+        """Make sure that the next writes find room.
+
+        Raises:
+            DiskFullError: there is none; nothing was written.
+        """
+        assert self.data is not None, "reserve on a segment that is not open"
+        if self.data_reserved_bytes < data_bytes:
+            reserve(self.data, data_bytes)
+            self.data_reserved_bytes = data_bytes
+        self._reserve_index(units)
+
+    def _reserve_index(self, units: int) -> None:
+        """Room for that many more units, and the seal."""
+        assert self.index is not None, "reserve on an index that is not open"
+        wanted = (self.unit_count + units + 1) * INDEX_UNIT_BYTES
+        if self.index_reserved_bytes < wanted:
+            size = -(-wanted // INDEX_STEP_BYTES) * INDEX_STEP_BYTES
+            reserve(self.index, size)
+            self.index_reserved_bytes = size
+
+    def write_entries(self, position: int, parts: Sequence[bytes]) -> None:
+        """Write headers and bodies back to back; not yet durable."""
+        assert self.data is not None, "write to a segment that is not open"
+        self.data.write_at(position - self.first_position, parts)
+
+    def sync_data(self) -> None:
+        """Make the written entries durable."""
+        assert self.data is not None, "sync of a segment that is not open"
+        self.data.sync()
+
+    def write_units(self, units: bytes) -> None:
+        """Write index units behind the last one. Only for entries that are durable; not synced."""
+        assert self.index is not None, "write to an index that is not open"
+        self.index.write_at(self.unit_count * INDEX_UNIT_BYTES, (units,))
+        self.units_crc = crc32c(units, self.units_crc)
+        self.unit_count += len(units) // INDEX_UNIT_BYTES
+
+    def seal(self, end_position: int, last_term: int) -> None:
+        """Finish the segment: the index gets its seal and is made durable, the data file is trimmed.
+
+        Done only once the next segment is durable, so a sealed last segment is a sign that its
+        successor was lost. The trim needs no sync: recovery does it again.
+        """
+        assert self.index is not None, "seal of a segment that is not open"
+        assert self.data is not None, "seal of a segment that is not open"
+        closing = encode_seal(
+            end_position, count=self.unit_count, last_term=last_term, units_crc=self.units_crc
+        )
+        size = (self.unit_count + 1) * INDEX_UNIT_BYTES
+        self.index.write_at(size - INDEX_UNIT_BYTES, (closing,))
+        self.index.truncate(size)
+        self.index.sync()
+        self.index.close()
+        self.index = None
+        self.data.truncate(end_position - self.first_position)
+
+    def cut_index(self, disk: Disk, keep_units: int) -> None:
+        """Remove all units but the first `keep_units`, and the seal; durable on return."""
+        index = self.open_index(disk)
+        self.unit_count = min(keep_units, self.unit_count)
+        kept_bytes = self.unit_count * INDEX_UNIT_BYTES
+        index.truncate(kept_bytes)
+        index.sync()
+        self.units_crc = crc32c(index.read_at(0, kept_bytes))
+        self.index_reserved_bytes = kept_bytes
+
+    def cut_data(self, disk: Disk, keep_bytes: int) -> None:
+        """Remove all bytes from `keep_bytes` on; durable on return.
+
+        The file is cut and later grown again with zeros, so bytes of removed entries are not only
+        unreachable but gone.
+        """
+        data = self.open_data(disk)
+        if data.size() > keep_bytes:
+            data.truncate(keep_bytes)
+        data.sync()
+        self.data_reserved_bytes = keep_bytes
+
+    def remove(self, disk: Disk) -> None:
+        """Delete both files, the index first: an index without data is never left by a crash."""
+        self.close()
+        for folder, path in (
+            (self.layout.index_folder, self.layout.index_path(self.first_position)),
+            (self.layout.data_folder, self.layout.data_path(self.first_position)),
+        ):
+            if disk.exists(path):
+                disk.remove(path)
+                disk.sync_folder(folder)

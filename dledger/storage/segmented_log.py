@@ -1,0 +1,510 @@
+"""The log on disk: a row of segments, the log's shape in memory, and writes gathered into batches.
+
+The owner (one task) calls everything but `WriteBatch.run`, which may run in another thread while
+the owner goes on appending and reading:
+
+    log.append(entries)            readable at once, not yet durable
+    batch = log.take_writes()      at most one batch is out at a time
+    batch.run()                    I/O only, anywhere
+    log.written(batch)             now durable; ask take_writes() again until it answers None
+
+An entry that is not durable stays in memory, so reads never meet a half-written place.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Sequence
+
+from dledger.codec.entry import (
+    EntryFormatError,
+    chain_crc,
+    check_entry,
+    decode_entry,
+    index_unit_of,
+    seal,
+)
+from dledger.codec.index_unit import EntryColumns, encode_columns
+from dledger.errors import (
+    CompactedError,
+    CorruptionError,
+    OutOfRangeError,
+    PeerProtocolError,
+    UsageError,
+)
+from dledger.raft.entry import Entry
+from dledger.raft.ids import EntryId, Index, Position
+from dledger.raft.log_shape import LogShape
+from dledger.storage.api import Disk, File
+from dledger.storage.entry_cache import EntryCache
+from dledger.storage.opening import OpenedLog, open_log
+from dledger.storage.segment import Layout, Segment
+from dledger.storage.write_batch import (
+    WRITE_BATCH_BYTES_MAX,
+    Cut,
+    FailureLatch,
+    Roll,
+    WriteBatch,
+)
+
+SEGMENT_SIZE_BYTES = 256 * 1024 * 1024
+CACHE_BYTES_MAX = 64 * 1024 * 1024
+READ_BYTES_MAX = 4 * 1024 * 1024
+"""Bytes read from disk at once (one entry may exceed it)."""
+
+OPEN_SEGMENTS_MAX = 64
+"""Finished segments whose data file is kept open for reading."""
+
+
+class SegmentedLog:
+    """See the module.
+
+    Invariants: `_shape`, `_chain_crcs` and the cache's end agree; entries up to `_handed_index` were
+    given to a batch, those behind wait in `_pending`; `_durable_index <= _handed_index`.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        layout: Layout,
+        opened: OpenedLog,
+        *,
+        segment_size_bytes: int,
+        cache_bytes_max: int,
+        syncs: bool,
+    ) -> None:
+        """Use `SegmentedLog.open`."""
+        self._disk = disk
+        self._layout = layout
+        self._segment_size_bytes = segment_size_bytes
+        self._syncs = syncs
+        self._segments = opened.segments
+        self._firsts = [segment.first_position for segment in opened.segments]
+        self._shape = opened.shape
+        self._chain_crcs = opened.chain_crcs
+        self._cache = EntryCache(cache_bytes_max)
+        self._latch = FailureLatch()
+        self._pending: deque[Entry] = deque()
+        self._cut_index: Index | None = None
+        self._handed_index = self._durable_index = opened.shape.last_index
+        self._unit_index = opened.shape.last_index
+        self._batch: WriteBatch | None = None
+        self._readers: deque[Segment] = deque()
+        self.recovery_notes: tuple[str, ...] = tuple(opened.notes)
+
+    @classmethod
+    def open(
+        cls,
+        disk: Disk,
+        folder: str = "",
+        *,
+        segment_size_bytes: int = SEGMENT_SIZE_BYTES,
+        cache_bytes_max: int = CACHE_BYTES_MAX,
+        syncs: bool = True,
+    ) -> SegmentedLog:
+        """Open or create the log in a folder of the disk.
+
+        Args:
+            disk: where the files are.
+            folder: the log's own folder; `data/` and `index/` are made in it.
+            segment_size_bytes: a segment is finished before it would exceed this.
+            cache_bytes_max: recent entries kept in memory, besides those not yet durable.
+            syncs: False: entries count as durable once they are written (LogConfig.fsync).
+
+        Raises:
+            CorruptionError: durable bytes were lost or changed; names file and byte.
+            OSError: the disk failed.
+        """
+        if segment_size_bytes < 1:
+            raise UsageError(f"segment_size_bytes={segment_size_bytes} must be at least 1")
+        layout = Layout(folder)
+        return cls(
+            disk,
+            layout,
+            open_log(disk, layout),
+            segment_size_bytes=segment_size_bytes,
+            cache_bytes_max=cache_bytes_max,
+            syncs=syncs,
+        )
+
+    @property
+    def shape(self) -> LogShape:
+        """The entries without their bodies. The log's own: copy it to keep it."""
+        return self._shape
+
+    @property
+    def last_id(self) -> EntryId:
+        """Term and index of the last entry, durable or not."""
+        return self._shape.last_id
+
+    @property
+    def end_position(self) -> Position:
+        """Where the next entry's header will stand."""
+        return self._shape.end_position
+
+    @property
+    def durable_index(self) -> Index:
+        """Everything up to this entry survives a crash."""
+        return self._durable_index
+
+    @property
+    def durable_id(self) -> EntryId:
+        """Term and index of the last durable entry."""
+        term = self._shape.term_of(self._durable_index)
+        assert term is not None, "the durable entry left the log"
+        return EntryId(term, self._durable_index)
+
+    @property
+    def has_writes(self) -> bool:
+        """Whether `take_writes` would give a batch once the present one is done."""
+        return bool(self._pending) or self._cut_index is not None
+
+    @property
+    def failure(self) -> str | None:
+        """Why the log takes no more writes; None while it is well."""
+        return self._latch.reason
+
+    def append(self, entries: Sequence[Entry]) -> tuple[Entry, ...]:
+        """Put entries behind the end, sealing those without a header; all or none.
+
+        Args:
+            entries: contiguous from last_index + 1 and `end_position`. A leader's new entries have
+                no header yet; entries that came from a leader have one, which is verified against
+                this log's own chain.
+
+        Returns:
+            The entries as stored.
+
+        Raises:
+            PeerProtocolError: a sealed entry does not follow this log; nothing was appended.
+            UsageError: an unsealed entry does not follow this log; nothing was appended.
+            DiskFailedError: the log takes no more writes.
+        """
+        self._latch.check()
+        chain = self._chain_before(Index(self._shape.last_index + 1))
+        index, position = self._shape.last_index + 1, self._shape.end_position
+        term = self._shape.last_term
+        sealed: list[Entry] = []
+        for entry in entries:
+            if entry.index != index or entry.position != position or entry.term < term:
+                kind = PeerProtocolError if entry.header else UsageError
+                raise kind(
+                    f"entry {entry.id} at position {entry.position} does not follow entry "
+                    f"{index - 1}@{term}, which ends at {position}"
+                )
+            stored = entry if entry.header else seal(entry, chain)
+            if entry.header:
+                _check_from_peer(entry, chain)
+            chain = chain_crc(stored)
+            sealed.append(stored)
+            index, position, term = index + 1, stored.end_position, stored.term
+        for stored in sealed:
+            self._shape.append(stored.term, stored.size_bytes)
+            self._chain_crcs.append(chain_crc(stored))
+            self._cache.add(stored)
+        self._pending.extend(sealed)
+        self._cache.shrink(self._durable_index)
+        return tuple(sealed)
+
+    def truncate_from(self, first: Index) -> None:
+        """Remove `first` and everything behind it; on disk with the next batch.
+
+        Raises:
+            OutOfRangeError: there is no such entry.
+            DiskFailedError: the log takes no more writes.
+        """
+        self._latch.check()
+        self._check_has(first)
+        while self._pending and self._pending[-1].index >= first:
+            self._pending.pop()
+        if first <= self._handed_index:
+            self._cut_index = first if self._cut_index is None else min(first, self._cut_index)
+            self._handed_index = Index(first - 1)
+        self._durable_index = min(self._durable_index, Index(first - 1))
+        self._unit_index = min(self._unit_index, Index(first - 1))
+        self._shape.truncate_from(first)
+        del self._chain_crcs[first - self._shape.first_index :]
+        self._cache.truncate_from(first)
+
+    def entries(self, first: Index, end: Index, bytes_max: int | None = None) -> list[Entry]:
+        """The entries first..end-1, from memory or, with every checksum verified, from disk.
+
+        Args:
+            first: first entry.
+            end: one behind the last entry.
+            bytes_max: fewer entries when these would have more bytes, headers included; at least one.
+
+        Raises:
+            OutOfRangeError, CompactedError: not all of them are in the log.
+            CorruptionError: the disk gave other bytes than were written.
+            OSError: the disk failed.
+        """
+        if first >= end:
+            return []
+        self._check_has(first)
+        self._check_has(Index(end - 1))
+        if bytes_max is not None:
+            end = self._shape.end_within(first, bytes_max=bytes_max, count_max=end - first)
+        found: list[Entry] = []
+        index = first
+        while index < end:
+            entry = self._cache.get(index)
+            if entry is not None:
+                found.append(entry)
+                index = Index(index + 1)
+                continue
+            stop = min(end, self._cache.first_index) if len(self._cache) else end
+            found.extend(self._read(index, Index(stop)))
+            index = Index(found[-1].index + 1)
+        return found
+
+    def entry_at(self, position: Position) -> Entry:
+        """The entry whose header or body covers a byte of the log.
+
+        Raises:
+            OutOfRangeError: the log ends before.
+            CompactedError: the log starts behind.
+            CorruptionError, OSError: as `entries`.
+        """
+        index = self._shape.index_at(position)
+        if index is None:
+            if position < self._shape.first_position:
+                raise CompactedError(self._shape.first_index - 1, self._shape.first_index)
+            raise OutOfRangeError(
+                self._shape.last_index + 1, self._shape.first_index, self._shape.last_index
+            )
+        return self.entries(index, Index(index + 1))[0]
+
+    def take_writes(self) -> WriteBatch | None:
+        """The next writes to carry out; None when there are none.
+
+        A batch stays within one segment and `WRITE_BATCH_BYTES_MAX`, so there may be more to take
+        after it. The batch before must have been reported with `written`. After DiskFullError the
+        same batch may be run again.
+
+        Raises:
+            DiskFailedError: the log takes no more writes.
+        """
+        self._latch.check()
+        assert self._batch is None, "a batch is out already"
+        if not self.has_writes:
+            return None
+        batch = WriteBatch(self._disk, self._latch, self._handed_index, syncs=self._syncs)
+        if self._cut_index is not None:
+            batch.cut = self._plan_cut(self._cut_index)
+            self._cut_index = None
+        if self._pending:
+            self._plan_entries(batch)
+        self._batch = batch
+        return batch
+
+    def written(self, batch: WriteBatch) -> EntryId:
+        """Note that a batch has run; returns the last durable entry.
+
+        Entries of the batch that were truncated meanwhile do not count.
+        """
+        assert batch is self._batch, "this batch is not out"
+        assert batch.is_done, "the batch has not run"
+        self._batch = None
+        if batch.finished is not None:
+            self._note_reader(batch.finished)
+        self._durable_index = min(batch.last_index, self._handed_index)
+        if batch.units:
+            self._unit_index = self._durable_index
+        self._cache.shrink(self._durable_index)
+        return self.durable_id
+
+    def flush_index(self) -> None:
+        """At an orderly end: make data and index durable. No batch may be out.
+
+        Raises:
+            DiskFailedError: it failed, now or earlier.
+        """
+        self._latch.check()
+        assert self._batch is None, "a batch is out"
+        if not self._segments:
+            return
+        segment = self._segments[-1]
+        try:
+            data, index = segment.open_data(self._disk), segment.open_index(self._disk)
+            data.sync()
+            units = self._units_lacking(self._durable_index)
+            if units:
+                segment.write_units(units)
+                self._unit_index = self._durable_index
+            index.sync()
+        except OSError as error:
+            raise self._latch.fail(error) from error
+
+    def close(self) -> None:
+        """Close all files. What was not written by a batch is lost, as nobody was told of it."""
+        for segment in self._segments:
+            segment.close()
+        self._readers.clear()
+
+    # --- planning of writes -------------------------------------------------------------------
+
+    def _plan_cut(self, first: Index) -> Cut:
+        """The segments behind the cut leave the row at once, their files with the batch."""
+        position = self._shape.position_of(first)
+        place = max(bisect_right(self._firsts, position) - 1, 0)
+        removed = self._segments[place + 1 :]
+        del self._segments[place + 1 :]
+        del self._firsts[place + 1 :]
+        segment = self._segments[place]
+        try:
+            # Here and not in the batch: the owner may open the same file to read meanwhile.
+            segment.open_data(self._disk)
+        except OSError as error:
+            raise self._latch.fail(error) from error
+        gone = set(map(id, (segment, *removed)))
+        self._readers = deque(each for each in self._readers if id(each) not in gone)
+        return Cut(
+            segment=segment,
+            keep_bytes=position - segment.first_position,
+            keep_units=first - segment.first_index,
+            removed=tuple(reversed(removed)),
+        )
+
+    def _plan_entries(self, batch: WriteBatch) -> None:
+        """Put into the batch what fits its bound and one segment."""
+        first = self._pending[0]
+        segment = self._segments[-1] if self._segments else None
+        if segment is None or self._needs_roll(segment, first):
+            batch.roll = self._plan_roll(segment, first)
+            batch.finished = batch.roll.finished
+            segment = batch.roll.segment
+        limit = max(segment.first_position + self._segment_size_bytes, first.end_position)
+        limit = min(limit, max(first.position + WRITE_BATCH_BYTES_MAX, first.end_position))
+        parts: list[bytes] = []
+        units: list[bytes] = []
+        last = first
+        while self._pending and self._pending[0].end_position <= limit:
+            last = self._pending.popleft()
+            parts += (last.header, last.body)
+            units.append(index_unit_of(last))
+        self._handed_index = last.index
+        batch.last_index = last.index
+        batch.entry_count = last.index - first.index + 1
+        batch.size_bytes = last.end_position - first.position
+        batch.segment = segment
+        batch.position = first.position
+        batch.parts = parts
+        batch.data_bytes = max(self._segment_size_bytes, last.end_position - segment.first_position)
+        if self._syncs:
+            batch.units = b"".join(units)
+
+    def _needs_roll(self, segment: Segment, first: Entry) -> bool:
+        if first.position == segment.first_position:
+            return False
+        return first.end_position - segment.first_position > self._segment_size_bytes
+
+    def _plan_roll(self, finished: Segment | None, first: Entry) -> Roll:
+        segment = Segment(self._layout, first.position, first.index)
+        last_term = self._shape.term_of(Index(first.index - 1))
+        assert last_term is not None
+        lacking = b"" if finished is None else self._units_lacking(Index(first.index - 1))
+        self._segments.append(segment)
+        self._firsts.append(segment.first_position)
+        if lacking:
+            self._unit_index = Index(first.index - 1)
+        return Roll(
+            segment=segment,
+            data_bytes=max(self._segment_size_bytes, first.size_bytes),
+            finished=finished,
+            finished_units=lacking,
+            end_position=first.position,
+            last_term=last_term,
+        )
+
+    def _units_lacking(self, last: Index) -> bytes:
+        """Units that were withheld because their entries were not synced; empty with syncs."""
+        if self._unit_index >= last:
+            return b""
+        return self._encode_units(Index(self._unit_index + 1), last)
+
+    def _encode_units(self, first: Index, last: Index) -> bytes:
+        """Units of the entries first..last."""
+        shape = self._shape
+        columns = EntryColumns(first, shape.position_of(first))
+        start = first - shape.first_index
+        for index in range(first, last + 1):
+            position = shape.position_of(Index(index))
+            term = shape.term_of(Index(index))
+            assert term is not None
+            columns.positions.append(position)
+            columns.sizes.append(shape.position_of(Index(index + 1)) - position)
+            columns.terms.append(term)
+        columns.chain_crcs = array("I", self._chain_crcs[start : start + len(columns)])
+        return encode_columns(columns)
+
+    # --- reading ------------------------------------------------------------------------------
+
+    def _check_has(self, index: Index) -> None:
+        shape = self._shape
+        if not shape.has(index):
+            if index < shape.first_index:
+                raise CompactedError(index, shape.first_index)
+            raise OutOfRangeError(index, shape.first_index, shape.last_index)
+
+    def _chain_before(self, index: Index) -> int:
+        """Chain CRC of the entry before; 0 before the first."""
+        place = index - self._shape.first_index
+        return self._chain_crcs[place - 1] if place else 0
+
+    def _read(self, first: Index, end: Index) -> list[Entry]:
+        """Entries from disk: as many of first..end-1 as one read of one segment gives, at least one."""
+        shape = self._shape
+        position = shape.position_of(first)
+        place = bisect_right(self._firsts, position) - 1
+        segment = self._segments[place]
+        end = shape.end_within(first, bytes_max=READ_BYTES_MAX, count_max=end - first)
+        if place + 1 < len(self._segments):
+            end = min(end, Index(self._segments[place + 1].first_index))
+        data = self._open_reader(segment)
+        base = position - segment.first_position
+        read = data.read_at(base, shape.position_of(end) - position)
+        found: list[Entry] = []
+        for index in range(first, end):
+            at = shape.position_of(Index(index)) - position
+            found.append(self._decode(read, at, Index(index), (data.path, base)))
+        return found
+
+    def _decode(self, data: bytes, at: int, index: Index, place: tuple[str, int]) -> Entry:
+        """One entry out of bytes from disk, verified against everything that is known of it."""
+        path, base = place
+        try:
+            entry = decode_entry(data, at, self._chain_before(index))
+        except EntryFormatError as error:
+            raise CorruptionError(path, base + error.byte_offset, error.problem) from error
+        shape = self._shape
+        known = (index, shape.term_of(index), shape.position_of(index))
+        if (entry.index, entry.term, entry.position) != known or chain_crc(
+            entry
+        ) != self._chain_crcs[index - shape.first_index]:
+            raise CorruptionError(
+                path, base + at, f"entry {entry.id} stands where entry {index} was written"
+            )
+        return entry
+
+    def _open_reader(self, segment: Segment) -> File:
+        if segment.data is None:
+            self._note_reader(segment)
+        return segment.open_data(self._disk)
+
+    def _note_reader(self, segment: Segment) -> None:
+        """Bound the number of finished segments whose data file is open."""
+        if len(self._readers) >= OPEN_SEGMENTS_MAX:
+            self._readers.popleft().close_data()
+        self._readers.append(segment)
+
+
+def _check_from_peer(entry: Entry, prev_chain_crc: int) -> None:
+    try:
+        check_entry(entry, prev_chain_crc)
+    except EntryFormatError as error:
+        raise PeerProtocolError(
+            f"entry {entry.id} from a peer does not fit this log: {error}"
+        ) from error

@@ -1,0 +1,180 @@
+"""Writes of one go: what a log has gathered, carried out in another thread if need be.
+
+A batch owns everything that it touches: bytes, file handles, the writer's fields of its segments.
+It shares nothing with `SegmentedLog.append` and `.entries`, which may go on meanwhile. The order of
+its steps is what recovery relies on (docs/formats/segment.md):
+
+1. cut: the index units of removed entries, then later segments from the last one, then the data.
+2. roll: the next segment is made durable, then the old one is sealed.
+3. room is reserved; only from here on is anything written that was not there before.
+4. entries are written and synced, then their index units are written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dledger.codec.index_unit import INDEX_UNIT_BYTES
+from dledger.errors import DiskFailedError
+from dledger.raft.ids import Index
+from dledger.storage.api import Disk
+from dledger.storage.segment import Segment
+
+WRITE_BATCH_BYTES_MAX = 4 * 1024 * 1024
+"""Most bytes of a batch; a larger entry is a batch of its own. Part of the format: a torn batch may
+leave whole entries behind a broken one, but never further away than this."""
+
+
+class FailureLatch:
+    """Remembers the first failed write or sync of a log: after it nothing may be written again.
+
+    A failed sync leaves pages that the kernel takes for clean; a second sync would prove nothing.
+    """
+
+    __slots__ = ("reason",)
+
+    def __init__(self) -> None:
+        self.reason: str | None = None
+
+    def check(self) -> None:
+        """Refuse to go on after a failure.
+
+        Raises:
+            DiskFailedError: an earlier write or sync failed.
+        """
+        if self.reason is not None:
+            raise DiskFailedError(self.reason)
+
+    def fail(self, error: OSError) -> DiskFailedError:
+        """Latch a failure and return the error to raise."""
+        if self.reason is None:
+            self.reason = f"the disk failed, the node must be restarted: {error}"
+        return DiskFailedError(self.reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Remove everything from a byte of a segment on.
+
+    Attributes:
+        segment: where the first removed entry stands.
+        keep_bytes: bytes of its data file that stay.
+        keep_units: units of its index that stay, at most.
+        removed: the segments behind it, from the last one.
+    """
+
+    segment: Segment
+    keep_bytes: int
+    keep_units: int
+    removed: tuple[Segment, ...]
+
+    def run(self, disk: Disk) -> None:
+        """Carry it out, durably, in an order in which every crash leaves a legal log.
+
+        The index comes first: a unit without its entry would be taken for corruption. A crash in
+        between brings the old tail back, which is a log that this member may have.
+        """
+        self.segment.cut_index(disk, self.keep_units)
+        for segment in self.removed:
+            segment.remove(disk)
+        self.segment.cut_data(disk, self.keep_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Roll:
+    """Start a new segment.
+
+    Attributes:
+        segment: the new one.
+        data_bytes: room to reserve in it.
+        finished: the one before; None for a log's first segment.
+        finished_units: units that the finished one still lacks (only without syncs).
+        end_position: where the finished one ends.
+        last_term: term of its last entry.
+    """
+
+    segment: Segment
+    data_bytes: int
+    finished: Segment | None
+    finished_units: bytes
+    end_position: int
+    last_term: int
+
+    def run(self, disk: Disk) -> None:
+        """Carry it out.
+
+        Raises:
+            DiskFullError: there is no room; nothing has changed.
+        """
+        if self.finished is not None and self.finished_units:
+            self.finished.sync_data()
+            self.finished.reserve(0, len(self.finished_units) // INDEX_UNIT_BYTES)
+        self.segment.create(disk, self.data_bytes)
+        if self.finished is not None:
+            if self.finished_units:
+                self.finished.write_units(self.finished_units)
+            self.finished.seal(self.end_position, self.last_term)
+
+
+@dataclass(slots=True)
+class WriteBatch:
+    """One go of writes.
+
+    Attributes:
+        last_index: the last entry that is durable once the batch has run.
+        entry_count, size_bytes: what it writes.
+        cut, roll: None when there is nothing to do, or it is done.
+        finished: the segment that the roll finishes.
+        segment: where the entries go; None when there are none.
+        data_bytes: size up to which the segment's data file is reserved.
+        position: of the first entry.
+        parts: headers and bodies.
+        units: their index units; empty without syncs.
+        syncs: whether the entries are synced (LogConfig.fsync).
+    """
+
+    disk: Disk
+    latch: FailureLatch
+    last_index: Index
+    entry_count: int = 0
+    size_bytes: int = 0
+    cut: Cut | None = None
+    roll: Roll | None = None
+    finished: Segment | None = None
+    segment: Segment | None = None
+    data_bytes: int = 0
+    position: int = 0
+    parts: list[bytes] | None = None
+    units: bytes = b""
+    syncs: bool = True
+    is_done: bool = False
+
+    def run(self) -> None:
+        """Do the I/O. On return the entries are durable and the removed ones gone for good.
+
+        Raises:
+            DiskFullError: there was no room; no entry was written. The batch may be run again later.
+            DiskFailedError: a write or sync failed, now or earlier; the log takes no more writes.
+        """
+        assert not self.is_done, "a batch runs once"
+        self.latch.check()
+        try:
+            self._run()
+        except OSError as error:
+            raise self.latch.fail(error) from error
+        self.is_done = True
+
+    def _run(self) -> None:
+        if self.cut is not None:
+            self.cut.run(self.disk)
+            self.cut = None
+        if self.roll is not None:
+            self.roll.run(self.disk)
+            self.roll = None
+        if self.segment is not None and self.parts:
+            self.segment.reserve(self.data_bytes, self.entry_count)
+            self.segment.write_entries(self.position, self.parts)
+            if self.syncs:
+                self.segment.sync_data()
+            if self.units:
+                self.segment.write_units(self.units)

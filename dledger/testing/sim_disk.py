@@ -1,0 +1,367 @@
+"""A disk in memory that lies the way disks lie, under a seed.
+
+It keeps two versions of everything: what a reader sees now, and what is durable. Between them stand
+the writes that were not synced. `crash` decides, 512-byte sector by sector and in any combination,
+which of those the disk had got; `fail_sync` makes a sync fail and forgets what it should have
+written, as Linux does. Folder entries (creations, renames, removals) are unsynced until
+`sync_folder`.
+
+Nothing here takes time: slow disks are the simulator's business.
+"""
+
+from __future__ import annotations
+
+import builtins
+import errno
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+SECTOR_BYTES = 512
+
+
+@dataclass(slots=True)
+class _Write:
+    """An unsynced change of a file: data at an offset, or (data None) a new size."""
+
+    offset: int
+    data: bytes | None
+
+
+@dataclass(slots=True)
+class _Inode:
+    """A file's content, now and after a power cut."""
+
+    now: bytearray = field(default_factory=bytearray)
+    durable: bytearray = field(default_factory=bytearray)
+    unsynced: list[_Write] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Change:
+    """An unsynced change of a folder: `target` now names `inode` (None: nothing); `source` is gone."""
+
+    target: str
+    inode: _Inode | None
+    source: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SimDiskStatistics:
+    """Counts since the disk was made."""
+
+    write_count: int
+    sync_count: int
+    crash_count: int
+
+
+def _apply(content: bytearray, offset: int, data: bytes) -> None:
+    if offset > len(content):
+        content.extend(bytes(offset - len(content)))
+    content[offset : offset + len(data)] = data
+
+
+def _resize(content: bytearray, size: int) -> None:
+    if size < len(content):
+        del content[size:]
+    else:
+        content.extend(bytes(size - len(content)))
+
+
+class SimFile:
+    """An open file of a `SimDisk`; dead after a crash."""
+
+    def __init__(self, disk: SimDisk, path: str, inode: _Inode) -> None:
+        self._disk = disk
+        self._path = path
+        self._inode = inode
+        self._generation = disk.generation
+        self._is_open = True
+
+    @property
+    def path(self) -> str:
+        """For error messages."""
+        return self._path
+
+    def _check(self) -> None:
+        assert self._is_open, f"{self._path} is closed"
+        if self._generation != self._disk.generation:
+            raise OSError(errno.EIO, "the machine crashed since this file was opened", self._path)
+
+    def size(self) -> int:
+        """Bytes, preallocated ones included."""
+        self._check()
+        return len(self._inode.now)
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        """Read up to `size` bytes; fewer only at the end of the file."""
+        self._check()
+        self._disk.count_read(self._path)
+        return bytes(self._inode.now[offset : offset + size])
+
+    def write_at(self, offset: int, parts: Sequence[bytes]) -> None:
+        """Write all parts back to back from `offset`; whole or OSError."""
+        self._check()
+        data = b"".join(parts)
+        self._disk.count_write(self._path, offset + len(data) - len(self._inode.now))
+        _apply(self._inode.now, offset, data)
+        self._inode.unsynced.append(_Write(offset, data))
+
+    def truncate(self, size: int) -> None:
+        """Cut, or extend with zeros."""
+        self._check()
+        self._disk.count_write(self._path, 0)
+        _resize(self._inode.now, size)
+        self._inode.unsynced.append(_Write(size, None))
+
+    def preallocate(self, size: int) -> None:
+        """Reserve room up to `size`, reading as zeros; OSError (ENOSPC) when there is none."""
+        self._check()
+        self._disk.count_write(self._path, size - len(self._inode.now))
+        if size > len(self._inode.now):
+            _resize(self._inode.now, size)
+            self._inode.unsynced.append(_Write(size, None))
+
+    def sync(self) -> None:
+        """Make data and size durable."""
+        self._check()
+        inode = self._inode
+        try:
+            self._disk.count_sync(self._path)
+        except OSError:
+            # The kernel marks the pages clean: they are seen, and will never be written.
+            inode.unsynced.clear()
+            raise
+        for write in inode.unsynced:
+            if write.data is None:
+                _resize(inode.durable, write.offset)
+            else:
+                _apply(inode.durable, write.offset, write.data)
+        inode.unsynced.clear()
+
+    def close(self) -> None:
+        """Close without syncing."""
+        self._is_open = False
+
+
+class SimDisk:
+    """See the module.
+
+    Args:
+        random: source of every decision about what a crash keeps.
+        capacity_bytes: size of the device; None: endless.
+    """
+
+    def __init__(self, random: Random, *, capacity_bytes: int | None = None) -> None:
+        self.random = random
+        self.capacity_bytes = capacity_bytes
+        self.generation = 0
+        self._now: dict[str, _Inode] = {}
+        self._durable: dict[str, _Inode] = {}
+        self._changes: list[_Change] = []
+        self._folders: set[str] = {""}
+        self._write_count = self._sync_count = 0
+        self._failing_sync = self._failing_write = self._failing_read = 0
+
+    # --- the Disk interface -------------------------------------------------------------------
+
+    def open(self, path: str, *, create: bool = False) -> SimFile:
+        """Open for reading and writing; FileNotFoundError when missing and not `create`."""
+        inode = self._now.get(path)
+        if inode is None:
+            if not create:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+            if _folder_of(path) not in self._folders:
+                raise FileNotFoundError(errno.ENOENT, "the folder is missing", path)
+            self.count_write(path, 0)
+            inode = _Inode()
+            self._change(_Change(path, inode))
+        return SimFile(self, path, inode)
+
+    def list(self, folder: str) -> builtins.list[str]:
+        """Sorted names in a folder; empty when the folder is missing."""
+        folder = folder.strip("/")
+        files = {path for path in self._now if _folder_of(path) == folder}
+        folders = {path for path in self._folders if path and _folder_of(path) == folder}
+        return sorted(path.rpartition("/")[2] for path in files | folders)
+
+    def make_folder(self, folder: str) -> None:
+        """Create a folder with its parents, durable."""
+        parts = folder.strip("/").split("/")
+        self._folders.update("/".join(parts[:count]) for count in range(1, len(parts) + 1))
+
+    def exists(self, path: str) -> bool:
+        """Whether a file is there."""
+        return path in self._now
+
+    def rename(self, source: str, target: str) -> None:
+        """Replace `target` in one step."""
+        if source not in self._now:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), source)
+        assert _folder_of(source) == _folder_of(target), "a rename between folders"
+        self.count_write(target, 0)
+        self._change(_Change(target, self._now[source], source))
+
+    def remove(self, path: str) -> None:
+        """Delete a file."""
+        if path not in self._now:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        self.count_write(path, 0)
+        self._change(_Change(path, None))
+
+    def sync_folder(self, folder: str) -> None:
+        """Make creations, renames and removals in a folder durable."""
+        folder = folder.strip("/")
+        self.count_sync(folder)
+        later: builtins.list[_Change] = []
+        for change in self._changes:
+            if _folder_of(change.target) == folder:
+                _apply_change(self._durable, change)
+            else:
+                later.append(change)
+        self._changes = later
+
+    def free_bytes(self) -> int:
+        """Room left on the device."""
+        if self.capacity_bytes is None:
+            return 1 << 62
+        return self.capacity_bytes - self._used_bytes()
+
+    # --- faults -------------------------------------------------------------------------------
+
+    def crash(self, *, keep: float | None = None) -> None:
+        """The power fails. Open files are dead; what was not synced is kept, lost or torn.
+
+        Args:
+            keep: probability for each unsynced sector and folder change to have reached the disk;
+                None: drawn (often nothing, sometimes everything, else something between).
+        """
+        if keep is None:
+            keep = self.random.choice((0.0, 0.0, 1.0, 0.5, self.random.random()))
+        for change in self._changes:
+            if self.random.random() < keep:
+                _apply_change(self._durable, change)
+        self._changes = []
+        inodes = {id(inode): inode for inode in [*self._now.values(), *self._durable.values()]}
+        for inode in inodes.values():
+            self._tear(inode, keep)
+        self._now = dict(self._durable)
+        self.restart()
+
+    def restart(self) -> None:
+        """The process ends and starts again: open files are dead, everything written is there."""
+        self.generation += 1
+        self._failing_sync = self._failing_write = self._failing_read = 0
+
+    def _tear(self, inode: _Inode, keep: float) -> None:
+        for write in inode.unsynced:
+            if write.data is None:
+                if self.random.random() < keep:
+                    _resize(inode.durable, write.offset)
+                continue
+            at, end = write.offset, write.offset + len(write.data)
+            while at < end:
+                next_at = min(end, (at // SECTOR_BYTES + 1) * SECTOR_BYTES)
+                if self.random.random() < keep:
+                    _apply(
+                        inode.durable, at, write.data[at - write.offset : next_at - write.offset]
+                    )
+                at = next_at
+        inode.unsynced.clear()
+        inode.now = bytearray(inode.durable)
+
+    def flip_bit(self, path: str, byte_offset: int, bit: int = 0) -> None:
+        """One bit of a file turns over, on the disk and for every reader."""
+        inode = self._now[path]
+        assert byte_offset < len(inode.now), f"{path} has {len(inode.now)} bytes"
+        inode.now[byte_offset] ^= 1 << bit
+        if byte_offset < len(inode.durable):
+            inode.durable[byte_offset] ^= 1 << bit
+
+    def overwrite(self, path: str, content: bytes) -> None:
+        """A file is replaced by other bytes (an older copy, a shorter file), durably."""
+        inode = self._now[path]
+        inode.now, inode.durable = bytearray(content), bytearray(content)
+        inode.unsynced.clear()
+
+    def lose(self, path: str) -> None:
+        """A file is gone, durably."""
+        self._now.pop(path)
+        self._durable.pop(path, None)
+        self._changes = [change for change in self._changes if change.target != path]
+
+    def content(self, path: str) -> bytes:
+        """What a reader would see of a file."""
+        return bytes(self._now[path].now)
+
+    def paths(self) -> builtins.list[str]:
+        """All files, sorted."""
+        return sorted(self._now)
+
+    def fail_sync(self, nth: int = 1) -> None:
+        """The n-th sync from now fails with EIO and forgets what it should have written."""
+        self._failing_sync = nth
+
+    def fail_write(self, nth: int = 1) -> None:
+        """The n-th write (or creation, rename, removal) from now fails with EIO."""
+        self._failing_write = nth
+
+    def fail_read(self, nth: int = 1) -> None:
+        """The n-th read from now fails with EIO."""
+        self._failing_read = nth
+
+    def statistics(self) -> SimDiskStatistics:
+        """Counts so far."""
+        return SimDiskStatistics(self._write_count, self._sync_count, self.generation)
+
+    # --- called by files ----------------------------------------------------------------------
+
+    def count_write(self, path: str, grown_bytes: int) -> None:
+        """Note a write that makes a file larger by so much; it may fail."""
+        self._write_count += 1
+        if self._failing_write:
+            self._failing_write -= 1
+            if not self._failing_write:
+                raise OSError(errno.EIO, "simulated write failure", path)
+        if (
+            grown_bytes > 0
+            and self.capacity_bytes is not None
+            and self._used_bytes() + grown_bytes > self.capacity_bytes
+        ):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+
+    def count_sync(self, path: str) -> None:
+        """Note a sync; it may fail."""
+        self._sync_count += 1
+        if self._failing_sync:
+            self._failing_sync -= 1
+            if not self._failing_sync:
+                raise OSError(errno.EIO, "simulated sync failure", path)
+
+    def count_read(self, path: str) -> None:
+        """Note a read; it may fail."""
+        if self._failing_read:
+            self._failing_read -= 1
+            if not self._failing_read:
+                raise OSError(errno.EIO, "simulated read failure", path)
+
+    def _used_bytes(self) -> int:
+        return sum(len(inode.now) for inode in self._now.values())
+
+    def _change(self, change: _Change) -> None:
+        _apply_change(self._now, change)
+        self._changes.append(change)
+
+
+def _folder_of(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+def _apply_change(names: dict[str, _Inode], change: _Change) -> None:
+    if change.source is not None:
+        names.pop(change.source, None)
+    if change.inode is None:
+        names.pop(change.target, None)
+    else:
+        names[change.target] = change.inode
