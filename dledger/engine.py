@@ -46,12 +46,13 @@ from dledger.raft.events import (
     TransferRequested,
 )
 from dledger.raft.hard_state import HardState
-from dledger.raft.ids import NO_INDEX, EntryId, Index, NodeId
+from dledger.raft.ids import NO_INDEX, Index, NodeId
 from dledger.raft.messages import AppendRequest, Message
 from dledger.raft.node import RaftNode
 from dledger.storage.api import Disk
 from dledger.storage.hard_state import HardStateStore
-from dledger.storage.segmented_log import SegmentedLog, WriteBatch
+from dledger.storage.segmented_log import SegmentedLog
+from dledger.storage.write_batch import WriteBatch
 
 NEVER_MS = 1 << 62
 """A deadline that no clock reaches: a latched engine waits for nothing."""
@@ -77,6 +78,7 @@ class PersistJob:
         """Write and sync. Only I/O; may run in another thread while the engine steps on.
 
         Raises:
+            DiskFullError: there was no room, and no entry was written: the job may run again.
             OSError, DiskFailedError: the disk's content is unknown; pass it to `fail_persist`.
         """
         if self.hard_state is not None:
@@ -88,15 +90,49 @@ class PersistJob:
 class HeldSends:
     """Messages that wait for the saves that were queued before them.
 
-    Invariant: save numbers never decrease from front to back; durable_count <= save_count.
+    A batch of the log may hold only a part of what is queued (it stays within one segment and a
+    number of bytes), so each save of the log also notes where the log ended with it.
+
+    Invariants: save numbers never decrease from front to back, in `_waiting` as in `_log_saves`;
+    the indexes in `_log_saves` do not either; durable_count <= save_count.
     """
 
-    __slots__ = ("_waiting", "durable_count", "save_count")
+    __slots__ = ("_log_saves", "_waiting", "durable_count", "save_count")
 
     def __init__(self) -> None:
         self.save_count = 0
         self.durable_count = 0
         self._waiting: deque[tuple[int, NodeId, Message]] = deque()
+        self._log_saves: deque[tuple[int, Index]] = deque()
+
+    def saves_hard_state(self) -> None:
+        """A hard state is queued; the next job takes it in any case."""
+        self.save_count += 1
+
+    def saves_log(self, last_index: Index) -> None:
+        """A change of the log is queued, after which it ends at `last_index`.
+
+        What was queued for entries that are removed again is as durable as their removal.
+        """
+        self.save_count += 1
+        saves = self._log_saves
+        while saves and saves[-1][1] > last_index:
+            saves.pop()
+        saves.append((self.save_count, last_index))
+
+    def taken(self, batch_last_index: Index | None) -> int:
+        """A job takes what is queued: number of the last save that it includes.
+
+        Args:
+            batch_last_index: where the log ends with the job's batch; None: it takes everything.
+        """
+        saves = self._log_saves
+        if batch_last_index is None:
+            saves.clear()
+            return self.save_count
+        while saves and saves[0][1] <= batch_last_index:
+            saves.popleft()
+        return saves[0][0] - 1 if saves else self.save_count
 
     def hold(self, to: NodeId, message: Message) -> None:
         """Keep a message until the saves queued so far are durable."""
@@ -125,8 +161,10 @@ class Engine:
     never beyond the commit index; once `failure` is set nothing is sent or saved any more.
     """
 
-    node_type: ClassVar[type[RaftNode]] = RaftNode
+    node_type: ClassVar[Callable[..., RaftNode]] = RaftNode
+    """What is built; tests of the simulator put broken ones here."""
     store_type: ClassVar[type[HardStateStore]] = HardStateStore
+    """The same for the hard state."""
 
     def __init__(
         self,
@@ -157,11 +195,11 @@ class Engine:
             folder,
             segment_size_bytes=config.segment_size_bytes,
             cache_bytes_max=config.cache_bytes_max,
+            syncs=config.fsync,
         )
-        self._store = self.store_type(disk, folder)
-        hard_state = self._store.load(log_is_empty=self.log.last_id.index == NO_INDEX)
+        self._store = self.store_type.open(disk, folder, last_id=self.log.last_id)
         self.node = self.node_type(
-            config.raft, hard_state, self.log.shape.copy(), draw=draw, now_ms=now_ms
+            config.raft, self._store.state, self.log.shape, draw=draw, now_ms=now_ms
         )
         self.failure: DLedgerError | None = None
         self._node_id = config.raft.node_id
@@ -182,15 +220,17 @@ class Engine:
         A latched engine answers callers (they are refused) and ignores everything else.
 
         Raises:
-            OSError, DLedgerError: entries could not be read back, or a peer's entries do not fit
-                this log; the engine is latched.
+            PeerProtocolError: no correct member sends this message; nothing has changed (unless
+                `failure` is set: then its entries do not fit this log).
+            OSError, DLedgerError: entries could not be read back; the engine is latched.
         """
         if self.failure is not None and not isinstance(
             event, Propose | ReadRequested | TransferRequested
         ):
             return
+        effects = self.node.step(event, now_ms)
         try:
-            for effect in self.node.step(event, now_ms):
+            for effect in effects:
                 self._carry_out(effect)
         except (OSError, DLedgerError) as error:
             self._latch(error)
@@ -207,7 +247,10 @@ class Engine:
         if held.save_count == held.durable_count or self.failure is not None:
             return None
         hard_state, self._hard_state = self._hard_state, None
-        self._job = PersistJob(held.save_count, hard_state, self.log.take_writes(), self._store)
+        batch = self.log.take_writes()
+        is_part = batch is not None and self.log.has_writes
+        save_count = held.taken(batch.last_index if batch is not None and is_part else None)
+        self._job = PersistJob(save_count, hard_state, batch, self._store)
         return self._job
 
     def end_persist(self, job: PersistJob, now_ms: int) -> None:
@@ -223,12 +266,9 @@ class Engine:
         self._outbox += self._held.release(job.save_count)
         if job.batch is None:
             return
-        self.log.written(job.batch)
-        durable_index = self.log.durable_index
-        term = self.log.shape.term_of(durable_index)
-        assert term is not None, f"durable entry {durable_index} is not in the log"
-        if durable_index != NO_INDEX:
-            self.step(Persisted(EntryId(term, durable_index)), now_ms)
+        durable_id = self.log.written(job.batch)
+        if durable_id.index != NO_INDEX:
+            self.step(Persisted(durable_id), now_ms)
 
     def fail_persist(self, job: PersistJob, error: OSError | DLedgerError, now_ms: int) -> None:
         """A job has failed: latch, and step down."""
@@ -308,8 +348,8 @@ class Engine:
                 self._send(to, message)
             case AppendEntries(entries=entries):
                 if self.failure is None:
-                    self._held.save_count += 1
                     self.log.append(entries)
+                    self._held.saves_log(entries[-1].index)
             case Commit(index=index):
                 self._committed_index = index
             case Resolve(token=token, outcome=outcome):
@@ -318,12 +358,12 @@ class Engine:
                 self._role_changes.append(effect)
             case SaveHardState(term=term, vote=vote):
                 if self.failure is None:
-                    self._held.save_count += 1
+                    self._held.saves_hard_state()
                     self._hard_state = HardState(term, vote)
             case TruncateLog(first=first):
                 if self.failure is None:
-                    self._held.save_count += 1
                     self.log.truncate_from(first)
+                    self._held.saves_log(Index(first - 1))
             case _:
                 assert_never(effect)
 

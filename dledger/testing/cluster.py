@@ -1,0 +1,399 @@
+"""A whole group in one process: engines, simulated disks and network, a virtual clock, one event heap.
+
+Nothing here decides what goes wrong: faults and clients are callers of this module (sim_faults.py,
+sim_clients.py, and tests directly). Each event is one call at one moment of virtual time; events of
+the same moment run in the order in which they were scheduled, so a run is a function of its seed.
+
+A member's disk outlives it. Its clock runs at its own rate and from its own zero, so code that
+compares the clocks of two members is found out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from random import Random
+from typing import Any
+
+from dledger.config import LogConfig, Peer, RaftConfig
+from dledger.engine import Engine, PersistJob
+from dledger.errors import DLedgerError
+from dledger.raft.effects import Outcome, Role
+from dledger.raft.events import Event, Received, Tick
+from dledger.raft.ids import NodeId
+from dledger.raft.messages import Message
+from dledger.testing.sim_disk import SimDisk
+from dledger.testing.sim_network import SimNetwork
+from dledger.testing.sim_settings import SimSettings
+from dledger.testing.sim_trace import Trace, describe_message, describe_outcome
+from dledger.testing.state_checker import StateChecker
+
+HANDED_OUT_BYTES_MAX = 4096
+"""Committed entries are taken in such portions, so that taking a part is exercised too."""
+
+SAVE_WRITES_MAX = 8
+"""A crash during a save strikes at one of its first writes; most saves have fewer."""
+
+STEPS_MAX = 200_000
+"""A run with more steps than this is caught in a loop (usual runs have about a thousand)."""
+
+
+class StuckError(Exception):
+    """The group makes no progress though nothing is wrong with its world any more."""
+
+
+@dataclass(slots=True)
+class SimNode:
+    """One member, up or down.
+
+    Attributes:
+        engine: None while it is down.
+        incarnation: counts its stops; whatever was scheduled for an earlier one is dropped.
+        timer_ms: when its next tick is scheduled, in true time; None: none is.
+        paused_until_ms: it does nothing before that.
+        clock_zero_ms, clock_drift_permille: its own clock.
+        slow_until_ms: its disk is slow until then.
+        crashes_in_save: the next persist job is cut short by a power loss.
+    """
+
+    node_id: NodeId
+    disk: SimDisk
+    draw: Callable[[int, int], int]
+    engine: Engine | None = None
+    incarnation: int = 0
+    timer_ms: int | None = None
+    paused_until_ms: int = 0
+    clock_zero_ms: int = 0
+    clock_drift_permille: int = 0
+    slow_until_ms: int = 0
+    crashes_in_save: bool = False
+
+    def local_ms(self, now_ms: int) -> int:
+        """What its clock shows at a true time."""
+        return self.clock_zero_ms + now_ms * (1000 + self.clock_drift_permille) // 1000
+
+    def true_ms(self, local_ms: int) -> int:
+        """The first true time at which its clock shows `local_ms`."""
+        rate = 1000 + self.clock_drift_permille
+        return -((self.clock_zero_ms - local_ms) * 1000 // rate)
+
+
+class SimCluster:
+    """The members, their world, and the loop that runs them.
+
+    Attributes:
+        on_resolved: told of every outcome, after the step that brought it.
+        on_stopped: told when a member has stopped; its waiting callers hear nothing more.
+        on_sent: told of every message as it leaves.
+        on_committed: told when a member has learned that more is committed.
+    """
+
+    def __init__(
+        self,
+        settings: SimSettings,
+        *,
+        engine_type: type[Engine] = Engine,
+        trace: Trace | None = None,
+    ) -> None:
+        self.settings = settings
+        self.trace = trace
+        self.now_ms = 0
+        self.step_count = 0
+        self.rng = Random(f"cluster/{settings.seed}")
+        self.network = SimNetwork(settings, Random(f"network/{settings.seed}"))
+        self.voters = tuple(NodeId(f"n{number}") for number in range(settings.node_count))
+        self.checker = StateChecker(self.voters)
+        self.nodes = {node_id: self._make_node(node_id) for node_id in self.voters}
+        self.is_calm = False
+        self.on_resolved: Callable[[SimNode, int, Outcome], None] = lambda _node, _token, _end: None
+        self.on_stopped: Callable[[SimNode], None] = lambda _node: None
+        self.on_sent: Callable[[SimNode, Message], None] = lambda _node, _message: None
+        self.on_committed: Callable[[SimNode], None] = lambda _node: None
+        self._engine_type = engine_type
+        self._heap: list[tuple[int, int, Callable[..., object], tuple[Any, ...]]] = []
+        self._scheduled_count = 0
+
+    # The loop.
+
+    def at(self, time_ms: int, action: Callable[..., object], *args: Any) -> None:
+        """Call `action` at a moment of virtual time (at once, but not nested, when it has passed)."""
+        self._scheduled_count += 1
+        heappush(self._heap, (max(time_ms, self.now_ms), self._scheduled_count, action, args))
+
+    def run_until(self, end_ms: int, is_done: Callable[[], bool] | None = None) -> bool:
+        """Run events until `is_done` or a moment.
+
+        Returns:
+            What `is_done` says at the end; False without it.
+
+        Raises:
+            StuckError: the group steps on and on without time passing.
+        """
+        heap = self._heap
+        while heap and heap[0][0] <= end_ms:
+            self.now_ms, _, action, args = heappop(heap)
+            action(*args)
+            if is_done is not None and is_done():
+                return True
+            if self.step_count > STEPS_MAX:
+                raise StuckError(f"more than {STEPS_MAX} steps by {self.now_ms} ms")
+        self.now_ms = max(self.now_ms, end_ms)
+        return is_done is not None and is_done()
+
+    # Members.
+
+    def start(self, node: SimNode) -> None:
+        """Open a member's store and let it take part; nothing when it is up."""
+        if node.engine is not None:
+            return
+        node.engine = self._engine_type(
+            self._config(node.node_id), node.disk, draw=node.draw, now_ms=node.local_ms(self.now_ms)
+        )
+        node.timer_ms = None
+        self.say(
+            node, f"starts, log ends at {node.engine.log.last_id}, vote {node.engine.node.vote}"
+        )
+        self.checker.started(node.node_id, node.engine)
+        self._drain(node, node.engine)
+
+    def stop(self, node: SimNode, *, power_loss: bool) -> None:
+        """A member dies. Without power loss everything that it wrote is still there, synced or not."""
+        if node.engine is None:
+            return
+        self.say(node, "loses power" if power_loss else "is killed")
+        node.engine = None
+        node.incarnation += 1
+        node.paused_until_ms = 0
+        node.crashes_in_save = False
+        if power_loss:
+            node.disk.crash()
+        else:
+            node.disk.restart()
+        self.on_stopped(node)
+
+    def pause(self, node: SimNode, until_ms: int) -> None:
+        """A member does nothing for a while; what comes for it waits."""
+        node.paused_until_ms = until_ms
+        self.say(node, f"pauses until {until_ms}")
+
+    def step(self, node: SimNode, event: Event) -> bool:
+        """Give a member an event; False when it is down or pauses."""
+        if node.engine is None or node.paused_until_ms > self.now_ms:
+            return False
+        self._step(node, node.engine, event)
+        return True
+
+    def leader(self) -> SimNode | None:
+        """A running member that leads, of the highest term if there are several."""
+        best: SimNode | None = None
+        for node in self.nodes.values():
+            engine = node.engine
+            if engine is None or engine.node.role is not Role.LEADER:
+                continue
+            if best is None or best.engine is None or engine.node.term > best.engine.node.term:
+                best = node
+        return best
+
+    def running(self) -> list[SimNode]:
+        """Members that are up, in order of their names."""
+        return [node for node in self.nodes.values() if node.engine is not None]
+
+    def say(self, node: SimNode | None, text: str) -> None:
+        """Add a line to the trace, if there is one."""
+        if self.trace is not None:
+            name = node.node_id if node is not None else "*"
+            self.trace.line(self.now_ms, name, node.engine if node is not None else None, text)
+
+    # How a step goes.
+
+    def _step(self, node: SimNode, engine: Engine, event: Event) -> None:
+        """One event, and everything that follows from it at once."""
+        self.step_count += 1
+        engine.step(event, node.local_ms(self.now_ms))
+        self._drain(node, engine)
+
+    def _drain(self, node: SimNode, engine: Engine) -> None:
+        """Check what a step did, and carry its outputs away."""
+        checker = self.checker
+        checker.observe(node.node_id, engine)
+        for change in engine.take_role_changes():
+            if self.trace is not None:
+                leader = change.leader_id or "nobody"
+                self.say(node, f"is {change.role.value} of term {change.term}, follows {leader}")
+        if engine.has_committed:
+            self.on_committed(node)
+        while engine.has_committed:
+            checker.handed_out(node.node_id, engine.take_committed(HANDED_OUT_BYTES_MAX))
+        for token, outcome in engine.take_resolved():
+            if self.trace is not None:
+                self.say(node, f"answers call {token}: {describe_outcome(outcome)}")
+            self.on_resolved(node, token, outcome)
+        for to, message in engine.take_outbox():
+            checker.sent(node.node_id, to, message, engine)
+            self._post(node, to, message)
+            self.on_sent(node, message)
+        if not engine.is_persisting and engine.has_unsaved:
+            self._begin_job(node, engine)
+        self._arm(node, engine)
+
+    def _post(self, node: SimNode, to: NodeId, message: Message) -> None:
+        """Let the network decide when a message arrives."""
+        arrivals = self.network.arrivals(node.node_id, to, self.now_ms)
+        if self.trace is not None:
+            when = ", ".join(str(arrival) for arrival in arrivals) or "never"
+            self.say(node, f"-> {to} {describe_message(message)} (arrives {when})")
+        for arrival in arrivals:
+            self.at(arrival, self._deliver, self.nodes[to], message)
+
+    def _deliver(self, node: SimNode, message: Message) -> None:
+        """A message arrives, unless its link was cut meanwhile or its target is away."""
+        engine = node.engine
+        if engine is None or not self.network.is_open(message.source, node.node_id):
+            return
+        if node.paused_until_ms > self.now_ms:
+            self.at(node.paused_until_ms, self._deliver, node, message)
+            return
+        if self.trace is not None:
+            self.say(node, f"<- {message.source} {describe_message(message)}")
+        self._step(node, engine, Received(message))
+
+    def _arm(self, node: SimNode, engine: Engine) -> None:
+        """Schedule the next tick, unless an earlier one is scheduled that will look again."""
+        due_ms = max(node.true_ms(engine.next_deadline_ms()), self.now_ms)
+        if node.timer_ms is None or due_ms < node.timer_ms:
+            node.timer_ms = due_ms
+            self.at(due_ms, self._tick, node, node.incarnation, due_ms)
+
+    def _tick(self, node: SimNode, incarnation: int, due_ms: int) -> None:
+        """A scheduled moment has come: tick if the member's deadline has."""
+        engine = node.engine
+        if engine is None or node.incarnation != incarnation or node.timer_ms != due_ms:
+            return
+        if node.paused_until_ms > self.now_ms:
+            node.timer_ms = node.paused_until_ms
+            self.at(node.timer_ms, self._tick, node, incarnation, node.timer_ms)
+            return
+        node.timer_ms = None
+        if engine.next_deadline_ms() > node.local_ms(self.now_ms):
+            self._arm(node, engine)
+            return
+        if self.trace is not None:
+            self.say(node, "tick")
+        self._step(node, engine, Tick())
+
+    # Saves.
+
+    def _begin_job(self, node: SimNode, engine: Engine) -> None:
+        """Start a persist job; it writes when it ends, so a crash before that loses all of it."""
+        job = engine.begin_persist()
+        if job is None:
+            return
+        self.at(self.now_ms + self._sync_ms(node), self._end_job, node, node.incarnation, job)
+
+    def _sync_ms(self, node: SimNode) -> int:
+        """How long a persist job takes."""
+        if self.is_calm:
+            return 0
+        is_slow = node.slow_until_ms > self.now_ms
+        most = self.settings.slow_sync_ms_max if is_slow else self.settings.sync_ms_max
+        return int(self.rng.random() * (most + 1))
+
+    def _end_job(self, node: SimNode, incarnation: int, job: PersistJob) -> None:
+        """A persist job writes, syncs and ends; or its disk fails; or the power does, half way."""
+        engine = node.engine
+        if engine is None or node.incarnation != incarnation:
+            return
+        if node.paused_until_ms > self.now_ms:
+            self.at(node.paused_until_ms, self._end_job, node, incarnation, job)
+            return
+        self.step_count += 1
+        now_local_ms = node.local_ms(self.now_ms)
+        if node.crashes_in_save:
+            self._crash_in_save(node, job)
+            return
+        try:
+            job.run()
+        except (OSError, DLedgerError) as error:
+            self.say(node, f"save failed: {error}")
+            engine.fail_persist(job, error, now_local_ms)
+            self._drain(node, engine)
+            self.stop(node, power_loss=False)
+            self.start_later(node)
+            return
+        engine.end_persist(job, now_local_ms)
+        if self.trace is not None:
+            self.say(node, f"saved, durable to {engine.log.durable_index}")
+        self._drain(node, engine)
+
+    def _crash_in_save(self, node: SimNode, job: PersistJob) -> None:
+        """The power fails at one of a job's writes, or when all are done and nobody knows yet."""
+        nth = self.rng.randint(1, SAVE_WRITES_MAX)
+        node.disk.fail_write(nth)
+        try:
+            job.run()
+        except (OSError, DLedgerError):
+            self.say(node, f"crashes at write {nth} of a save")
+        else:
+            self.say(node, "crashes at the end of a save")
+        self.stop(node, power_loss=True)
+        self.start_later(node)
+
+    # The world.
+
+    def start_later(self, node: SimNode) -> None:
+        """Start a stopped member after a while."""
+        pause_ms = 1 + int(self.rng.random() * self.settings.restart_ms_max)
+        self.at(self.now_ms + pause_ms, self.start, node)
+
+    def calm(self) -> None:
+        """Heal everything and start everybody; from now on nothing fails."""
+        self.is_calm = True
+        self.network.heal()
+        self.network.is_calm = True
+        for node in self.nodes.values():
+            node.disk.fail_sync(0)
+            node.crashes_in_save = False
+            node.paused_until_ms = 0
+            self.start(node)
+
+    def _make_node(self, node_id: NodeId) -> SimNode:
+        """A member with an empty disk and a clock of its own."""
+        settings = self.settings
+        drift_max = settings.drift_permille_max
+        draws = Random(f"draws/{settings.seed}/{node_id}")
+        return SimNode(
+            node_id,
+            SimDisk(Random(f"disk/{settings.seed}/{node_id}")),
+            draws.randint,
+            clock_zero_ms=self.rng.randint(0, 100_000),
+            clock_drift_permille=self.rng.randint(-drift_max, drift_max),
+        )
+
+    def _config(self, node_id: NodeId) -> LogConfig:
+        """A member's settings, small bounds everywhere."""
+        settings = self.settings
+        raft = RaftConfig(
+            node_id=node_id,
+            voters=self.voters,
+            heartbeat_interval_ms=settings.heartbeat_ms,
+            lease_ms=settings.lease_ms,
+            election_timeout_min_ms=settings.election_min_ms,
+            election_timeout_max_ms=settings.election_max_ms,
+            entries_bytes_max=settings.entries_bytes_max,
+            entries_count_max=settings.entries_count_max,
+            inflight_requests_max=settings.inflight_max,
+            transfer_timeout_ms=settings.transfer_ms,
+        )
+        raft.validate()
+        peers = tuple(
+            Peer(voter, "127.0.0.1", 1 + place) for place, voter in enumerate(self.voters)
+        )
+        return LogConfig(
+            group="sim",
+            peers=peers,
+            store_path="",
+            raft=raft,
+            segment_size_bytes=settings.segment_size_bytes,
+            cache_bytes_max=settings.cache_bytes_max,
+        )

@@ -1,0 +1,252 @@
+"""What goes wrong in a simulated run, and when: crashes, cuts, pauses and bad disks.
+
+A fault is struck at random moments, its kind by the run's weights; some are armed and strike at the
+next moment that hurts most (just after a vote left, just after an append was acknowledged, in the
+middle of a save). Every fault carries its cure: crashed members return, pauses and slow disks end,
+and cuts are healed by a fault of their own or at the end of the first phase.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from random import Random
+
+from dledger.raft.effects import Role
+from dledger.raft.events import PeerUnreachable
+from dledger.raft.ids import NodeId
+from dledger.raft.messages import AppendRequest, AppendResponse, Message, VoteResponse
+from dledger.testing.cluster import SimCluster, SimNode
+
+FLAP_COUNT = 6
+"""How often a flapping member is cut off and joined again."""
+
+ARMED_KINDS = (
+    "crash-after-vote",
+    "crash-after-ack",
+    "crash-all-after-ack",
+    "cut-new-leader",
+    "cut-committing-leader",
+)
+"""Faults that wait for the moment that hurts most; several may be armed at once."""
+
+
+class SimFaults:
+    """The faults of one run.
+
+    Invariant: nothing is struck and nothing is armed once `stop` was called.
+    """
+
+    def __init__(self, cluster: SimCluster) -> None:
+        self.struck_count = 0
+        self._cluster = cluster
+        self._rng = Random(f"faults/{cluster.settings.seed}")
+        self._is_stopped = False
+        self._armed: dict[str, None] = {}
+        self._last_leader_term = 0
+        weights = cluster.settings.fault_weights
+        self._kinds = tuple(kind for kind, weight in weights.items() if weight)
+        self._weights = tuple(weight for weight in weights.values() if weight)
+        self._strikes: dict[str, Callable[[], object]] = {
+            "crash-one": self._crash_one,
+            "crash-leader": self._crash_leader,
+            "crash-all": self._crash_all,
+            "crash-during-save": self._crash_during_save,
+            "kill-one": self._kill_one,
+            "partition-half": self._partition_half,
+            "partition-one": self._partition_one,
+            "partition-leader": self._partition_leader,
+            "partition-bridge": self._partition_bridge,
+            "partition-one-way": self._partition_one_way,
+            "flap": self._flap,
+            "heal": cluster.network.heal,
+            "pause": self._pause,
+            "slow-disk": self._slow_disk,
+            "fail-sync": self._fail_sync,
+            "unreachable": self._unreachable,
+        }
+        for kind in ARMED_KINDS:
+            self._strikes[kind] = partial(self._armed.setdefault, kind)
+        cluster.on_sent = self._sent
+        cluster.on_committed = self._committed
+
+    def start(self) -> None:
+        """Let things begin to go wrong."""
+        if self._kinds:
+            self._schedule()
+
+    def stop(self) -> None:
+        """Nothing goes wrong any more."""
+        self._is_stopped = True
+        self._armed.clear()
+
+    def _schedule(self) -> None:
+        mean_ms = self._cluster.settings.fault_interval_ms
+        pause_ms = 1 + int(self._rng.expovariate(1 / mean_ms))
+        self._cluster.at(self._cluster.now_ms + pause_ms, self._strike)
+
+    def _strike(self) -> None:
+        """Do one fault, and schedule the next."""
+        if self._is_stopped:
+            return
+        kind = self._rng.choices(self._kinds, self._weights)[0]
+        self.struck_count += 1
+        self._cluster.say(None, f"fault: {kind}")
+        self._strikes[kind]()
+        if kind.startswith(("partition", "heal")):
+            self._cluster.say(None, f"network: {self._cluster.network.describe()}")
+        self._schedule()
+
+    # Crashes.
+
+    def _any_running(self) -> SimNode | None:
+        nodes = self._cluster.running()
+        return self._rng.choice(nodes) if nodes else None
+
+    def _crash(self, node: SimNode | None, *, power_loss: bool = True) -> None:
+        """Stop a member for a while; the others may notice that its connections broke."""
+        if node is None or node.engine is None:
+            return
+        self._cluster.stop(node, power_loss=power_loss)
+        self._cluster.start_later(node)
+        if self._rng.random() < 0.5:
+            self._tell_unreachable(node.node_id)
+
+    def _tell_unreachable(self, lost: NodeId) -> None:
+        """Members see the connection to `lost` break."""
+        now_ms = self._cluster.now_ms
+        for node in self._cluster.nodes.values():
+            if node.node_id != lost:
+                due_ms = now_ms + self._rng.randint(0, 5)
+                self._cluster.at(due_ms, self._cluster.step, node, PeerUnreachable(lost))
+
+    def _crash_one(self) -> None:
+        self._crash(self._any_running())
+
+    def _crash_leader(self) -> None:
+        self._crash(self._cluster.leader())
+
+    def _crash_all(self) -> None:
+        for node in self._cluster.running():
+            self._crash(node)
+
+    def _kill_one(self) -> None:
+        self._crash(self._any_running(), power_loss=False)
+
+    def _crash_during_save(self) -> None:
+        node = self._any_running()
+        if node is not None:
+            node.crashes_in_save = True
+
+    # Armed.
+
+    def _is_due(self, kind: str) -> bool:
+        """Whether an armed fault strikes now; it strikes once."""
+        if kind not in self._armed:
+            return False
+        del self._armed[kind]
+        self._cluster.say(None, f"fault strikes: {kind}")
+        return True
+
+    def _sent(self, node: SimNode, message: Message) -> None:
+        """A message left: what is armed for it strikes its sender once this step is over."""
+        now_ms = self._cluster.now_ms
+        match message:
+            case VoteResponse(granted=True):
+                if self._is_due("crash-after-vote"):
+                    self._cluster.at(now_ms, self._crash, node)
+            case AppendResponse(success=True):
+                if self._is_due("crash-after-ack"):
+                    self._cluster.at(now_ms, self._crash, node)
+                if self._is_due("crash-all-after-ack"):
+                    self._cluster.at(now_ms, self._crash_all)
+            case AppendRequest(term=term) if term > self._last_leader_term:
+                self._last_leader_term = term
+                if self._is_due("cut-new-leader"):
+                    self._isolate(node.node_id)
+            case _:
+                pass
+
+    def _committed(self, node: SimNode) -> None:
+        """A member learned of a commit: a leader that learns it first may be cut off at once."""
+        engine = node.engine
+        if engine is None or engine.node.role is not Role.LEADER:
+            return
+        if self._is_due("cut-committing-leader"):
+            self._isolate(node.node_id)
+
+    def _isolate(self, lone: NodeId) -> None:
+        """Cut one member off, and join all others: what they lack is only with the lone one."""
+        self._cluster.network.heal()
+        self._split([lone])
+
+    # The network.
+
+    def _split(self, side: list[NodeId]) -> None:
+        others = [node_id for node_id in self._cluster.voters if node_id not in side]
+        self._cluster.network.cut_both(side, others)
+
+    def _partition_half(self) -> None:
+        voters = list(self._cluster.voters)
+        self._rng.shuffle(voters)
+        self._split(voters[: len(voters) // 2])
+
+    def _partition_one(self) -> None:
+        self._split([self._rng.choice(self._cluster.voters)])
+
+    def _partition_leader(self) -> None:
+        leader = self._cluster.leader()
+        if leader is not None:
+            self._split([leader.node_id])
+
+    def _partition_bridge(self) -> None:
+        """Two sides that do not see each other, and one member that sees both."""
+        voters = list(self._cluster.voters)
+        self._rng.shuffle(voters)
+        rest = voters[1:]
+        self._cluster.network.cut_both(rest[: len(rest) // 2], rest[len(rest) // 2 :])
+
+    def _partition_one_way(self) -> None:
+        """One member is not heard, or does not hear."""
+        lone = self._rng.choice(self._cluster.voters)
+        others = [node_id for node_id in self._cluster.voters if node_id != lone]
+        if self._rng.random() < 0.5:
+            self._cluster.network.cut([lone], others)
+        else:
+            self._cluster.network.cut(others, [lone])
+
+    def _flap(self) -> None:
+        """A member is cut off and joined again, quickly, several times."""
+        lone = self._rng.choice(self._cluster.voters)
+        pace_ms = 1 + self._rng.randint(0, self._cluster.settings.lease_ms)
+        for turn in range(FLAP_COUNT):
+            due_ms = self._cluster.now_ms + turn * pace_ms
+            self._cluster.at(due_ms, self._flap_once, lone, turn % 2 == 0)
+
+    def _flap_once(self, lone: NodeId, is_cut: bool) -> None:
+        if is_cut and not self._is_stopped:
+            self._split([lone])
+        else:
+            self._cluster.network.heal()
+
+    def _unreachable(self) -> None:
+        """Connections break though nobody died."""
+        self._tell_unreachable(self._rng.choice(self._cluster.voters))
+
+    # Slow and bad.
+
+    def _pause(self) -> None:
+        node = self._any_running()
+        if node is not None:
+            length_ms = self._rng.randint(1, 3 * self._cluster.settings.election_min_ms)
+            self._cluster.pause(node, self._cluster.now_ms + length_ms)
+
+    def _slow_disk(self) -> None:
+        node = self._rng.choice(list(self._cluster.nodes.values()))
+        length_ms = self._rng.randint(1, 4 * self._cluster.settings.election_min_ms)
+        node.slow_until_ms = self._cluster.now_ms + length_ms
+
+    def _fail_sync(self) -> None:
+        node = self._any_running()
+        if node is not None:
+            node.disk.fail_sync(self._rng.randint(1, 4))

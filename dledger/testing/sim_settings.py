@@ -1,0 +1,191 @@
+"""The knobs of one simulated run, all drawn from its seed (swarm testing).
+
+Every knob may be off: a run in which everything goes wrong at once rarely gets far enough to go
+wrong in an interesting way (TigerBeetle's VOPR draws its options in the same spirit). Rates are in
+permille, times in milliseconds of virtual time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, replace
+from random import Random
+
+FAULT_KINDS = (
+    "crash-one",
+    "crash-leader",
+    "crash-all",
+    "crash-after-vote",
+    "crash-after-ack",
+    "crash-all-after-ack",
+    "crash-during-save",
+    "kill-one",
+    "partition-half",
+    "partition-one",
+    "partition-leader",
+    "partition-bridge",
+    "partition-one-way",
+    "cut-new-leader",
+    "cut-committing-leader",
+    "flap",
+    "heal",
+    "pause",
+    "slow-disk",
+    "fail-sync",
+    "unreachable",
+)
+"""Everything that can go wrong on purpose (docs/testing.md tells what each does)."""
+
+
+@dataclass(frozen=True, slots=True)
+class SimSettings:
+    """One run.
+
+    Attributes:
+        seed: what everything below, and every later draw, comes from.
+        node_count: members of the group: 1, 3 or 5.
+        chaos_ms: length of the first phase, in which anything may fail.
+        settle_ms_max: bound of the second phase, in which nothing fails and progress is demanded.
+        heartbeat_ms, lease_ms, election_min_ms, election_max_ms, transfer_ms: the core's times.
+        inflight_max, entries_count_max, entries_bytes_max: the core's bounds, small on purpose.
+        drift_permille_max: how much faster or slower than true time a node's clock may run.
+        delay_min_ms, delay_max_ms: of a message.
+        spike_permille, spike_ms_max: messages that take much longer, and so arrive out of order.
+        loss_permille, duplicate_permille: messages lost, and delivered twice.
+        sync_ms_max: of an ordinary persist job; 0 means at once.
+        slow_sync_ms_max: of a job while the disk is slow.
+        fault_interval_ms: mean pause between faults.
+        fault_weights: how often each of `FAULT_KINDS` is chosen; 0: never in this run.
+        restart_ms_max: how long a crashed node stays away.
+        client_count, think_ms_max, client_timeout_ms: who asks, how often, how patiently.
+        read_permille, transfer_permille: of the clients' operations; the others are appends.
+        batch_max: bodies in one proposal.
+        body_bytes_max: of one body.
+        segment_size_bytes, cache_bytes_max: of the store, small so that segments roll and are read.
+        wire: whether messages pass through the bytes of the peer protocol.
+    """
+
+    seed: int
+    node_count: int = 3
+    chaos_ms: int = 3000
+    settle_ms_max: int = 20_000
+    heartbeat_ms: int = 60
+    lease_ms: int = 300
+    election_min_ms: int = 450
+    election_max_ms: int = 900
+    transfer_ms: int = 1000
+    inflight_max: int = 4
+    entries_count_max: int = 8
+    entries_bytes_max: int = 1024
+    drift_permille_max: int = 0
+    delay_min_ms: int = 1
+    delay_max_ms: int = 5
+    spike_permille: int = 0
+    spike_ms_max: int = 0
+    loss_permille: int = 0
+    duplicate_permille: int = 0
+    sync_ms_max: int = 2
+    slow_sync_ms_max: int = 200
+    fault_interval_ms: int = 300
+    fault_weights: dict[str, int] = field(default_factory=dict)
+    restart_ms_max: int = 500
+    client_count: int = 2
+    think_ms_max: int = 60
+    client_timeout_ms: int = 800
+    read_permille: int = 250
+    transfer_permille: int = 10
+    batch_max: int = 3
+    body_bytes_max: int = 100
+    segment_size_bytes: int = 2048
+    cache_bytes_max: int = 1024
+    wire: bool = False
+
+    def describe(self) -> list[tuple[str, str]]:
+        """Names and values for the printed head of a run."""
+        rows = [
+            (name, str(value)) for name, value in asdict(self).items() if name != "fault_weights"
+        ]
+        faults = " ".join(f"{kind}={weight}" for kind, weight in self.fault_weights.items())
+        return [*rows, ("faults", faults or "none")]
+
+
+SPECIAL_SHARE = 0.12
+"""How many of the runs are bent to one purpose."""
+
+LEADERS_CUT = {"cut-new-leader": 3, "cut-committing-leader": 2}
+"""Faults of a run in which leaders are cut off just as they begin or commit. Figure 8 of the Raft
+paper takes three such cuts in a row, which a mix of everything hardly ever strings together."""
+
+
+def draw_settings(seed: int, *, wire: bool = False) -> SimSettings:
+    """Draw a run's knobs from its seed."""
+    settings = _draw_mixed(seed, wire=wire)
+    rng = Random(f"special/{seed}")
+    if rng.random() >= SPECIAL_SHARE:
+        return settings
+    return replace(
+        settings,
+        node_count=3,
+        fault_weights={kind: LEADERS_CUT.get(kind, 0) for kind in FAULT_KINDS},
+        fault_interval_ms=settings.heartbeat_ms,
+        entries_count_max=1,
+        inflight_max=1,
+        loss_permille=0,
+        spike_permille=0,
+        sync_ms_max=0,
+        election_max_ms=settings.election_min_ms + settings.lease_ms,
+    )
+
+
+def _draw_mixed(seed: int, *, wire: bool) -> SimSettings:
+    """Draw every knob on its own."""
+    rng = Random(f"settings/{seed}")
+    node_count = rng.choices((1, 3, 5), weights=(1, 7, 2))[0]
+    heartbeat_ms = rng.choice((20, 40, 60))
+    lease_ms = heartbeat_ms * rng.choice((2, 3, 5))
+    election_min_ms = lease_ms + rng.choice((0, lease_ms // 2))
+    delay_max_ms = rng.choice((1, 5, 20, lease_ms // 2))
+    is_noisy = rng.random() < 0.6
+    return SimSettings(
+        seed=seed,
+        node_count=node_count,
+        chaos_ms=rng.randint(1500, 3000) if node_count < 5 else rng.randint(1000, 2000),
+        heartbeat_ms=heartbeat_ms,
+        lease_ms=lease_ms,
+        election_min_ms=election_min_ms,
+        election_max_ms=election_min_ms + rng.choice((10, lease_ms, 3 * lease_ms)),
+        transfer_ms=rng.choice((lease_ms, 1000)),
+        inflight_max=rng.choice((1, 2, 4, 8)),
+        entries_count_max=rng.choice((1, 3, 8, 64)),
+        entries_bytes_max=rng.choice((200, 1024, 65536)),
+        drift_permille_max=rng.choice((0, 0, 10, 30)),
+        delay_min_ms=min(delay_max_ms, rng.choice((0, 1, 2))),
+        delay_max_ms=delay_max_ms,
+        spike_permille=rng.choice((0, 20, 100)) if is_noisy else 0,
+        spike_ms_max=rng.choice((lease_ms, 4 * election_min_ms)),
+        loss_permille=rng.choice((0, 10, 50, 300)) if is_noisy else 0,
+        duplicate_permille=rng.choice((0, 50, 300)) if is_noisy else 0,
+        sync_ms_max=rng.choice((0, 2, 10, lease_ms)),
+        slow_sync_ms_max=rng.choice((lease_ms, 2 * election_min_ms)),
+        fault_interval_ms=rng.choice((60, 150, 300, 800)),
+        fault_weights=_draw_weights(rng),
+        restart_ms_max=rng.choice((5, 200, 1000)),
+        client_count=rng.choice((1, 2, 4)),
+        think_ms_max=rng.choice((10, 60, 150)),
+        client_timeout_ms=rng.choice((200, 800)),
+        read_permille=rng.choice((0, 200, 500)),
+        transfer_permille=rng.choice((0, 0, 20, 100)),
+        batch_max=rng.choice((1, 3, 8)),
+        body_bytes_max=rng.choice((16, 100, 600)),
+        segment_size_bytes=rng.choice((512, 2048, 65536)),
+        cache_bytes_max=rng.choice((0, 1024, 65536)),
+        wire=wire,
+    )
+
+
+def _draw_weights(rng: Random) -> dict[str, int]:
+    """Weights of the faults; about half of the kinds are switched off altogether."""
+    weights = {kind: rng.choice((0, 0, 1, 4)) for kind in FAULT_KINDS}
+    if rng.random() < 0.3:
+        favourite = rng.choice(FAULT_KINDS)
+        weights[favourite] = 10
+    return weights

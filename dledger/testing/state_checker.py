@@ -1,0 +1,321 @@
+"""What must hold in a group after every step, whatever the network and the disks did.
+
+The checker watches all members from outside and remembers what it saw, so that each step costs only
+as much as it changed. It checks, with the names of the Raft paper's figure 3 where there is one:
+
+- election safety: at most one leader in a term, and at most one vote of a member in a term;
+- log matching: one entry has one content wherever it stands; the chain checksum in its header
+  covers every entry before it, so equal headers mean equal prefixes;
+- leader completeness: a new leader has everything that was committed in earlier terms;
+- state machine safety: an index, once committed anywhere, holds the same entry everywhere for ever,
+  and no member removes what it knows to be committed;
+- durability: after a crash a member still knows every term and vote that its messages told of, and
+  has every entry that it confirmed to a leader of the present term;
+- outcomes: what was acknowledged is committed, what was refused never is, nothing is there twice.
+
+A step that breaks one raises `Violation`; the run is then wrong, not stuck and not crashed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import assert_never
+
+from dledger.engine import Engine
+from dledger.raft.effects import Committed, Role
+from dledger.raft.entry import Entry, EntryKind
+from dledger.raft.ids import Index, NodeId
+from dledger.raft.messages import (
+    AppendRequest,
+    AppendResponse,
+    Message,
+    PreVoteRequest,
+    PreVoteResponse,
+    TimeoutNow,
+    VoteRequest,
+    VoteResponse,
+)
+
+
+class Violation(Exception):  # noqa: N818 - it is the finding of a check, not an error of the code that raises it
+    """Something that must never happen has happened."""
+
+
+@dataclass(slots=True)
+class _View:
+    """One member as last seen.
+
+    Attributes:
+        terms: of its entries, the first at index 1.
+        end_position, last_term, term, role, commit_index: to see cheaply what a step changed.
+        applied_index: last entry handed to its state machine since it started.
+        starts: how often it was started.
+        promised_term: highest term that left it in a message, so it must be on disk.
+        confirmed_index: last entry that it told a leader to be durable and has not truncated since.
+    """
+
+    terms: list[int] = field(default_factory=list)
+    end_position: int = 0
+    last_term: int = 0
+    term: int = 0
+    role: Role = Role.FOLLOWER
+    commit_index: int = 0
+    applied_index: int = 0
+    starts: int = 0
+    promised_term: int = 0
+    confirmed_index: int = 0
+
+
+class StateChecker:
+    """Watches one group for a whole run.
+
+    Invariant: `_commit_terms` never decreases; it has one item for each committed index.
+    """
+
+    def __init__(self, voters: Sequence[NodeId]) -> None:
+        self._views = {node_id: _View() for node_id in voters}
+        self._is_alone = len(self._views) == 1
+        self._entries: dict[tuple[int, int], Entry] = {}
+        self._leaders: dict[int, tuple[NodeId, int]] = {}
+        self._votes: dict[tuple[NodeId, int], NodeId] = {}
+        self._committed: list[int] = []
+        self._commit_terms: list[int] = []
+        self._bodies: dict[bytes, int] = {}
+        self._refused: set[bytes] = set()
+        self.acknowledged_index = 0
+
+    @property
+    def committed_count(self) -> int:
+        """How many entries are committed."""
+        return len(self._committed)
+
+    @property
+    def leader_count(self) -> int:
+        """In how many terms somebody led."""
+        return len(self._leaders)
+
+    def is_committed(self, body: bytes) -> bool:
+        """Whether an entry with this body is committed."""
+        return body in self._bodies
+
+    # Watching members.
+
+    def started(self, node_id: NodeId, engine: Engine) -> None:
+        """A member has opened its store: it must still know what it promised before."""
+        view = self._views[node_id]
+        before = view.terms
+        view.starts += 1
+        view.terms = []
+        view.end_position = view.last_term = 0
+        view.commit_index = view.applied_index = 0
+        view.role = Role.FOLLOWER
+        if self._is_alone:
+            self._forget_behind(int(engine.log.shape.last_index))
+        self._log_changed(node_id, view, engine)
+        node = engine.node
+        if node.term < view.promised_term:
+            raise Violation(
+                f"{node_id} knew term {view.promised_term} before the crash and term {node.term} after it"
+            )
+        promised_vote = self._votes.get((node_id, node.term))
+        if promised_vote is not None and node.vote != promised_vote:
+            raise Violation(
+                f"{node_id} voted for {promised_vote} in term {node.term}; after the crash its vote is {node.vote}"
+            )
+        confirmed = view.confirmed_index
+        if view.terms[:confirmed] != before[:confirmed]:
+            raise Violation(
+                f"{node_id} had confirmed entries up to {confirmed}; after the crash its log ends at "
+                f"{len(view.terms)} or differs before"
+            )
+        view.term = node.term
+
+    def observe(self, node_id: NodeId, engine: Engine) -> None:
+        """A member has made a step."""
+        view = self._views[node_id]
+        node = engine.node
+        shape = engine.log.shape
+        if shape.end_position != view.end_position or shape.last_term != view.last_term:
+            self._log_changed(node_id, view, engine)
+            if node.log.end_position != shape.end_position:
+                raise Violation(f"{node_id}: the core's and the store's idea of the log differ")
+        if node.term != view.term or node.role is not view.role:
+            self._reign_changed(node_id, view, engine)
+        if node.commit_index != view.commit_index:
+            self._commit_moved(node_id, view, int(node.commit_index), int(node.term))
+
+    def sent(self, node_id: NodeId, to: NodeId, message: Message, engine: Engine) -> None:
+        """A message has left a member: whatever it tells of must survive a crash."""
+        view = self._views[node_id]
+        term = int(message.term)
+        match message:
+            case PreVoteRequest() | PreVoteResponse():
+                return
+            case AppendResponse():
+                is_present = message.term == engine.node.term
+                if message.success and is_present and message.match_index > view.confirmed_index:
+                    self._confirmed(node_id, view, int(message.match_index))
+            case VoteRequest():
+                self._voted(node_id, term, node_id)
+            case VoteResponse():
+                if message.granted:
+                    self._voted(node_id, term, to)
+            case AppendRequest() | TimeoutNow():
+                pass
+            case _:
+                assert_never(message)
+        if term > view.promised_term:
+            view.promised_term = term
+
+    def handed_out(self, node_id: NodeId, entries: Sequence[Entry]) -> None:
+        """A member has given committed entries to its state machine."""
+        view = self._views[node_id]
+        for entry in entries:
+            if entry.index != view.applied_index + 1:
+                raise Violation(
+                    f"{node_id} hands out entry {entry.index} after {view.applied_index}"
+                )
+            if entry.index > len(self._committed):
+                raise Violation(f"{node_id} hands out {entry.id}, which is not committed")
+            known = self._entries[entry.index, self._committed[entry.index - 1]]
+            if known.header != entry.header or known.body != entry.body:
+                raise Violation(
+                    f"{node_id} hands out {entry.id} where {known.id} was committed, or with other bytes"
+                )
+            view.applied_index = int(entry.index)
+
+    # Watching callers.
+
+    def acknowledged(self, bodies: Sequence[bytes], outcome: Committed) -> None:
+        """A proposal was answered: its entries are committed, one for each body, in order."""
+        first = int(outcome.first.index)
+        if int(outcome.last.index) != first + len(bodies) - 1:
+            raise Violation(
+                f"{len(bodies)} bodies are acknowledged as {outcome.first} to {outcome.last}"
+            )
+        for index, body in enumerate(bodies, start=first):
+            if index > len(self._committed):
+                raise Violation(f"entry {index} is acknowledged but not committed")
+            entry = self._entries[index, self._committed[index - 1]]
+            if entry.body != body or entry.kind is not EntryKind.NORMAL:
+                raise Violation(f"{entry.id} is acknowledged for a body that it does not hold")
+        self.acknowledged_index = max(self.acknowledged_index, int(outcome.last.index))
+
+    def refused(self, bodies: Sequence[bytes]) -> None:
+        """A proposal was refused for good: none of its bodies may ever be committed."""
+        for body in bodies:
+            if body in self._bodies:
+                raise Violation(
+                    f"a refused proposal is committed as entry {self._bodies[body]}: {body[:40]!r}"
+                )
+            self._refused.add(body)
+
+    def read(self, floor_index: int, index: Index) -> None:
+        """A read was answered; `floor_index` was acknowledged before it began (thesis 6.4)."""
+        if index < floor_index:
+            raise Violation(
+                f"a read is answered at entry {index}, but entry {floor_index} was acknowledged before it began"
+            )
+
+    # The rules.
+
+    def _log_changed(self, node_id: NodeId, view: _View, engine: Engine) -> None:
+        """Compare only what a step appended or removed."""
+        shape = engine.log.shape
+        terms = view.terms
+        last = int(shape.last_index)
+        same = min(len(terms), last)
+        while same and shape.term_of(Index(same)) != terms[same - 1]:
+            same -= 1
+        if same < len(terms):
+            if same < view.commit_index:
+                raise Violation(
+                    f"{node_id} removes entry {same + 1}, though it knows {view.commit_index} to be committed"
+                )
+            del terms[same:]
+            view.confirmed_index = min(view.confirmed_index, same)
+        if same < last:
+            for entry in engine.log.entries(Index(same + 1), Index(last + 1)):
+                self._match(node_id, entry)
+                terms.append(int(entry.term))
+        view.end_position = shape.end_position
+        view.last_term = shape.last_term
+
+    def _forget_behind(self, last: int) -> None:
+        """A lone member leads at once, and may lose that term and its entries, untold, in a crash."""
+        self._entries = {name: entry for name, entry in self._entries.items() if name[0] <= last}
+
+    def _match(self, node_id: NodeId, entry: Entry) -> None:
+        """Log matching: the same entry has the same content, and so the same prefix."""
+        known = self._entries.setdefault((entry.index, entry.term), entry)
+        if known is not entry and (known.header != entry.header or known.body != entry.body):
+            raise Violation(f"{node_id} holds another {entry.id} than the one seen before")
+
+    def _reign_changed(self, node_id: NodeId, view: _View, engine: Engine) -> None:
+        """Election safety and leader completeness, checked when term or role changes."""
+        node = engine.node
+        term = int(node.term)
+        if term < view.term:
+            raise Violation(f"{node_id} goes back from term {view.term} to term {term}")
+        view.term = term
+        view.role = node.role
+        if node.role is not Role.LEADER:
+            return
+        reign = (node_id, 0 if self._is_alone else view.starts)
+        if self._leaders.setdefault(term, reign) != reign:
+            raise Violation(f"term {term} has two leaders: {self._leaders[term][0]} and {node_id}")
+        known = bisect_left(self._commit_terms, term)
+        if view.terms[:known] != self._committed[:known]:
+            raise Violation(
+                f"{node_id} leads term {term} without the {known} entries committed in earlier terms"
+            )
+
+    def _commit_moved(self, node_id: NodeId, view: _View, index: int, term: int) -> None:
+        """State machine safety: an index holds one committed entry, for ever and everywhere."""
+        if index < view.commit_index:
+            raise Violation(
+                f"{node_id}: commit index goes back from {view.commit_index} to {index}"
+            )
+        if index > len(view.terms):
+            raise Violation(
+                f"{node_id} commits entry {index}, but its log ends at {len(view.terms)}"
+            )
+        known = min(index, len(self._committed))
+        first = view.commit_index
+        if view.terms[first:known] != self._committed[first:known]:
+            raise Violation(
+                f"{node_id} commits other entries up to {index} than were committed before"
+            )
+        for place in range(len(self._committed) + 1, index + 1):
+            self._commit(place, view.terms[place - 1], term)
+        view.commit_index = index
+
+    def _commit(self, index: int, entry_term: int, commit_term: int) -> None:
+        """An index is committed for the first time."""
+        self._committed.append(entry_term)
+        last = self._commit_terms[-1] if self._commit_terms else 0
+        self._commit_terms.append(max(commit_term, last))
+        entry = self._entries[index, entry_term]
+        if entry.kind is not EntryKind.NORMAL:
+            return
+        if entry.body in self._refused:
+            raise Violation(f"{entry.id} is committed though its proposal was refused")
+        if self._bodies.setdefault(entry.body, index) != index:
+            raise Violation(f"{entry.id} holds the body of entry {self._bodies[entry.body]} again")
+
+    def _confirmed(self, node_id: NodeId, view: _View, index: int) -> None:
+        """A member told its leader that it has everything up to `index`."""
+        if index > len(view.terms):
+            raise Violation(
+                f"{node_id} confirms entry {index}, but its log ends at {len(view.terms)}"
+            )
+        view.confirmed_index = index
+
+    def _voted(self, node_id: NodeId, term: int, candidate: NodeId) -> None:
+        """One vote in a term (Raft paper 5.2)."""
+        if self._votes.setdefault((node_id, term), candidate) != candidate:
+            raise Violation(
+                f"{node_id} votes in term {term} for {self._votes[node_id, term]} and for {candidate}"
+            )
