@@ -213,7 +213,7 @@ class Lane:
                 nursery.start_soon(self._watch_deadlines)
                 while True:
                     if self._waiting:
-                        await self._use_one_connection()
+                        await self._use_one_connection(nursery)
                     else:
                         await self._sleep_until_woken(math.inf)
         finally:
@@ -228,7 +228,7 @@ class Lane:
         self._wake = trio.Event()
         return not scope.cancelled_caught
 
-    async def _use_one_connection(self) -> None:
+    async def _use_one_connection(self, outer: trio.Nursery) -> None:
         """Find the leader, send there until something fails, put back what is unanswered."""
         if self.failures:
             await trio.sleep(backoff_s(self.failures))
@@ -237,8 +237,10 @@ class Lane:
         if address is None:
             self.failures += 1
             return
+        wire: Wire | None = None
         try:
-            async with open_wire(address) as wire, trio.open_nursery() as nursery:
+            wire = await open_wire(address, outer)
+            async with trio.open_nursery() as nursery:
                 nursery.start_soon(wire.serve, self._on_frames)
                 self._wire, self._heard_at = wire, trio.current_time()
                 await self._conduct(wire)
@@ -246,6 +248,8 @@ class Lane:
         except* ConnectionLostError:
             self._must_move = True
         finally:
+            if wire is not None:
+                wire.close()
             self._wire = None
             self._collect()
         if self._must_move:

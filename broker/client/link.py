@@ -53,8 +53,15 @@ RequestHandler = Callable[["Link", RemotingCommand], None]
 class Link:
     """A connection to one address. `run` is its task; `call` and `post` are for everybody."""
 
-    def __init__(self, address: str, opaques: Opaques, on_request: RequestHandler) -> None:
+    def __init__(
+        self,
+        address: str,
+        nursery: trio.Nursery,
+        opaques: Opaques,
+        on_request: RequestHandler,
+    ) -> None:
         self.address = address
+        self._nursery = nursery
         self.is_closed = False
         self.has_heard = False  # the node has taken a heartbeat on this connection
         self._opaques = opaques
@@ -69,10 +76,9 @@ class Link:
         """Connect and serve until the connection ends; never raises for what the peer does."""
         with self._scope:
             try:
-                async with open_wire(self.address) as wire:
-                    self._wire = wire
-                    self._settled.set()
-                    await wire.serve(self._on_frames)
+                self._wire = await open_wire(self.address, self._nursery)
+                self._settled.set()
+                await self._wire.serve(self._on_frames)
             except ConnectionLostError as error:
                 self._reason = str(error)
             finally:
@@ -85,6 +91,8 @@ class Link:
 
     def _finish(self) -> None:
         self.is_closed = True
+        if self._wire is not None:
+            self._wire.close()
         self._settled.set()
         answers, self._answers = self._answers, {}
         for answer in answers.values():
@@ -183,7 +191,7 @@ class Links:
         """Return the link to an address; a new one starts to connect at once."""
         link = self._links.get(address)
         if link is None or link.is_closed:
-            link = Link(address, self._opaques, self._on_request)
+            link = Link(address, self._nursery, self._opaques, self._on_request)
             self._links[address] = link
             self._nursery.start_soon(link.run, name=f"link {address}")
         return link

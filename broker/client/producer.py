@@ -29,6 +29,7 @@ from broker.client.messages import (
     message_properties,
     pack_body,
 )
+from broker.client.name_servers import parse_name_servers
 from broker.client.queues import MessageQueue, QueueSelector, RoundRobin, queue_for_key
 from broker.client.send_frames import SendTemplates
 from broker.client.session import Session
@@ -91,7 +92,7 @@ class Producer:
                 f"timeout_s {timeout_s}, pending_max {pending_max} and pending_bytes_max "
                 f"{pending_bytes_max} must be above 0"
             )
-        self.namesrv = namesrv
+        self._name_servers = parse_name_servers(namesrv)
         self.group = group
         self.timeout_s = timeout_s
         self._pending_max = pending_max
@@ -129,7 +130,7 @@ class Producer:
         failure: Exception | None = None
         async with trio.open_nursery() as nursery:
             self._session = Session(
-                self.namesrv, nursery, instance=self._instance, heartbeat=self._tell
+                self._name_servers, nursery, instance=self._instance, heartbeat=self._tell
             )
             self._session.start()
             try:
@@ -226,8 +227,7 @@ class Producer:
             InvalidMessageError, NoRouteError, NameServersUnreachableError: nothing was sent.
         """
         check_message(message)
-        self._live()
-        if queue is None:
+        if queue is None or not self._can_use(queue, message.topic):
             queue = await self._choose(message.topic, queue, key, selector)
         if self._is_full():
             await self._wait_for_room()
@@ -252,10 +252,12 @@ class Producer:
         """
         check_message(message)
         known = self._live().routes.known_publish_queues(message.topic)
-        if self._is_full() or not (known or queue):
+        if self._is_full() or not known:
             raise trio.WouldBlock
         if queue is None:
             queue = self._pick(known, key)
+        elif not self._can_use(queue, message.topic):
+            raise trio.WouldBlock
         pending = self._prepare(message, queue, timeout_s)
         self._enter(pending, at_once=False)
         return pending
@@ -342,6 +344,12 @@ class Producer:
 
     # --- inside
 
+    def _can_use(self, queue: MessageQueue, topic: str) -> bool:
+        """Whether a queue that the caller chose can be sent to without asking for its route."""
+        if queue.topic != topic:
+            raise ClientUsageError(f"{queue} is no queue of topic {topic}")
+        return self._live().routes.knows(queue.broker_name)
+
     async def _choose(
         self,
         topic: str,
@@ -349,10 +357,10 @@ class Producer:
         key: str | bytes | None,
         selector: QueueSelector | None,
     ) -> MessageQueue:
+        if queue is not None and self._can_use(queue, topic):
+            return queue
         queues = await self._live().routes.publish_queues(topic)
         if queue is not None:
-            if queue.topic != topic:
-                raise ClientUsageError(f"{queue} is no queue of topic {topic}")
             return queue
         if selector is not None:
             return selector(queues)

@@ -210,6 +210,10 @@ class Routes:
         """Return the nodes of a group, the leader first if one is known."""
         return list(self._brokers.get(broker_name, {}).values())
 
+    def knows(self, broker_name: str) -> bool:
+        """Whether an address of the group is known."""
+        return broker_name in self._brokers
+
     def leader(self, broker_name: str) -> str | None:
         """Return the address that the name servers know as the leader's."""
         return self._brokers.get(broker_name, {}).get(LEADER_ID)

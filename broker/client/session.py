@@ -23,7 +23,7 @@ from broker.client.errors import (
     RequestTimeoutError,
 )
 from broker.client.link import Link, Links, Opaques
-from broker.client.name_servers import NameServers, parse_name_servers
+from broker.client.name_servers import NameServers
 from broker.client.retry import backoff_s
 from broker.client.routes import Routes
 from broker.client.wire import split_address
@@ -45,10 +45,10 @@ RequestHandler = Callable[[Link, RemotingCommand], None]
 
 def local_ip(towards: str) -> str:
     """Return the address of ours from which `towards` (host:port) is reached; sends nothing."""
-    host, port = split_address(towards)
+    address = split_address(towards)
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((host, port))
+            probe.connect(address)
             return str(probe.getsockname()[0])
     except OSError:
         return "127.0.0.1"
@@ -58,7 +58,7 @@ class Session:
     """The shared half of one producer or consumer.
 
     Args:
-        namesrv: "host:port", several joined with ";".
+        name_servers: at least one "host:port".
         nursery: owns every task of the session.
         instance: part of the client id; two members of a group must differ in it. Default: unique.
         heartbeat: says what to tell the brokers; None means nothing yet.
@@ -66,14 +66,13 @@ class Session:
 
     def __init__(
         self,
-        namesrv: str,
+        name_servers: tuple[str, ...],
         nursery: trio.Nursery,
         *,
         instance: str | None = None,
         heartbeat: Callable[[], Heartbeat | None],
     ) -> None:
-        addresses = parse_name_servers(namesrv)
-        ip = local_ip(addresses[0])
+        ip = local_ip(name_servers[0])
         if instance is None:
             instance = f"{os.getpid()}#{next(_instances)}.{time.time_ns() // 1_000_000}"
         self.client_id = f"{ip}@{instance}"
@@ -87,7 +86,7 @@ class Session:
         self._handlers: dict[int, RequestHandler] = {}
         self._heartbeat = heartbeat
         self.links = Links(nursery, self.opaques, self._on_request)
-        self.name_servers = NameServers(addresses, self.links.get)
+        self.name_servers = NameServers(name_servers, self.links.get)
         self.routes = Routes(self.name_servers)
 
     def start(self) -> None:

@@ -1,0 +1,342 @@
+"""The producer against a group in memory that can be killed, elected and scripted."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import AsyncIterator
+
+import pytest
+import trio
+
+from broker.client.errors import (
+    ClientClosedError,
+    ClientUsageError,
+    InvalidMessageError,
+    NameServersUnreachableError,
+    NoRouteError,
+    SendOutcomeUnknownError,
+    SendRefusedError,
+)
+from broker.client.messages import Message, unpack_body
+from broker.client.producer import Producer
+from broker.client.queues import MessageQueue
+from broker.client.testing import IGNORED, LOST, FakeGroup, open_fake_group
+from broker.remoting.codes import ResponseCode
+from jepsen.ports import free_ports
+
+
+@pytest.fixture
+async def group() -> AsyncIterator[FakeGroup]:
+    async with open_fake_group() as fake:
+        yield fake
+
+
+@pytest.fixture
+async def producer(group: FakeGroup) -> AsyncIterator[Producer]:
+    async with Producer(group.namesrv, "g", timeout_s=5) as one:
+        yield one
+
+
+def queue(number: int, topic: str = "T") -> MessageQueue:
+    return MessageQueue(topic, "broker-a", number)
+
+
+def bodies(group: FakeGroup, number: int | None = None, topic: str = "T") -> list[bytes]:
+    return [message.body for message in group.messages(topic, number)]
+
+
+async def test_a_message_is_stored_and_the_result_says_where(
+    group: FakeGroup, producer: Producer
+) -> None:
+    message = Message("T", b"x", tags="A", keys=("k1", "k2"), properties={"p": "v"}, flag=7)
+    result = await producer.send(message, queue=queue(2))
+    again = await producer.send(Message("T", b"y"), queue=queue(2))
+    stored = group.messages("T", 2)[0]
+    assert (stored.body, stored.flag) == (b"x", 7)
+    assert stored.properties == (
+        b"UNIQ_KEY\x01%b\x02TAGS\x01A\x02KEYS\x01k1 k2\x02p\x01v\x02" % result.unique_key.encode()
+    )
+    assert (result.status, result.queue, result.queue_offset) == ("SEND_OK", queue(2), 0)
+    assert len(result.message_id) == len(result.unique_key) == 32
+    assert again.queue_offset == 1
+
+
+async def test_messages_without_a_queue_are_dealt_out_and_keys_stick(
+    group: FakeGroup, producer: Producer
+) -> None:
+    for number in range(8):
+        await producer.send(Message("T", b"%d" % number))
+    assert [len(group.messages("T", q)) for q in range(4)] == [2, 2, 2, 2]
+    chosen = {(await producer.send(Message("T", b"k"), key="same")).queue for _ in range(5)}
+    assert len(chosen) == 1
+    last = await producer.send(Message("T", b"s"), selector=lambda queues: queues[-1])
+    assert last.queue == queue(3)
+
+
+async def test_large_bodies_travel_compressed(group: FakeGroup, producer: Producer) -> None:
+    body = b"abc" * 3000
+    await producer.send(Message("T", body), queue=queue(0))
+    await producer.send(Message("T", b"a" * 4095), queue=queue(0))
+    packed, plain = group.messages("T", 0)
+    assert packed.sys_flag == 1
+    assert zlib.decompress(packed.body) == unpack_body(packed.body, packed.sys_flag) == body
+    assert (plain.sys_flag, len(plain.body)) == (0, 4095)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Message("T", b""),
+        Message("T", b"x" * (4 * 1024 * 1024 + 1)),
+        Message("", b"x"),
+        Message("white space", b"x"),
+        Message("a/../b", b"x"),
+        Message("T" * 128, b"x"),
+        Message("SCHEDULE_TOPIC_XXXX", b"x"),
+        Message("T", b"x", delay_level=19),
+        Message("T", b"x", flag=2**31),
+        Message("T", b"x", properties={"a\x01b": "v"}),
+        Message("T", b"x", properties={"a": ""}),
+        Message("T", b"x", properties={"UNIQ_KEY": "mine"}),
+        Message("T", b"x", properties={"p": "v" * 32767}),
+    ],
+    ids=lambda message: f"{message.topic[:9]}-{len(message.body)}",
+)
+async def test_what_no_broker_would_store_is_refused_before_it_is_sent(
+    group: FakeGroup, producer: Producer, message: Message
+) -> None:
+    group.create_topic("T")
+    with pytest.raises(InvalidMessageError):
+        await producer.send(message)
+    assert group.sends == []
+
+
+async def test_many_sends_in_flight_keep_their_order(group: FakeGroup, producer: Producer) -> None:
+    pending = [
+        await producer.submit(Message("T", b"%d" % n), queue=queue(n % 2)) for n in range(500)
+    ]
+    results = [await one.wait() for one in pending]
+    assert [r.queue_offset for r in results] == [n // 2 for n in range(500)]
+    assert bodies(group, 0) == [b"%d" % n for n in range(0, 500, 2)]
+    statistics = producer.statistics()
+    assert (statistics.pending, statistics.succeeded) == (0, 500)
+
+
+async def test_a_killed_leader_costs_no_message_and_no_order(
+    group: FakeGroup, producer: Producer
+) -> None:
+    """The leader dies with sends in flight, some of them stored: all arrive once and in order."""
+    await producer.send(Message("T", b"first"), queue=queue(0))
+    group.script.extend([LOST] * 10)  # stored, but the answers die with the leader
+    pending = [await producer.submit(Message("T", b"%d" % n), queue=queue(0)) for n in range(50)]
+    while len(group.sends) < 51:
+        await trio.lowlevel.checkpoint()
+    await group.kill(group.nodes[0])
+    group.elect(group.nodes[1])
+    results = [await one.wait() for one in pending]
+    assert bodies(group, 0) == [b"first", *(b"%d" % n for n in range(50))]
+    assert [r.queue_offset for r in results] == list(range(1, 51))
+
+
+async def test_sends_wait_out_an_election(group: FakeGroup, producer: Producer) -> None:
+    await producer.send(Message("T", b"0"), queue=queue(0))
+    await group.kill(group.nodes[0])
+    async with trio.open_nursery() as nursery:
+        for n in range(1, 4):
+            nursery.start_soon(producer.send, Message("T", b"%d" % n))
+        while len(group.sends) < 12:  # both survivors were asked in vain again and again
+            await trio.lowlevel.checkpoint()
+        group.elect(group.nodes[2])
+    assert sorted(bodies(group)) == [b"0", b"1", b"2", b"3"]
+    assert producer.statistics().failures == {"broker-a": 0}
+
+
+async def test_an_unanswered_send_is_repeated_under_its_key_and_not_stored_twice(
+    group: FakeGroup, producer: Producer
+) -> None:
+    group.script.append(LOST)
+    pending = await producer.submit(Message("T", b"x"), queue=queue(1))
+    while not group.sends:
+        await trio.lowlevel.checkpoint()
+    await group.kill(group.nodes[0])
+    group.elect(group.nodes[1])
+    await pending.wait()
+    assert [key for key, _ in group.sends] == [pending.unique_key] * len(group.sends)
+    assert len(group.sends) >= 2
+    assert bodies(group, 1) == [b"x"]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SYSTEM_BUSY, ResponseCode.SYSTEM_ERROR],
+)
+async def test_transient_answers_are_tried_again_in_order(
+    group: FakeGroup, producer: Producer, code: int
+) -> None:
+    await producer.send(Message("T", b"first"), queue=queue(0))
+    group.script.extend([code, code, 0])
+    one, two = [
+        await producer.submit(Message("T", text), queue=queue(0)) for text in (b"one", b"two")
+    ]
+    await one.wait()
+    await two.wait()
+    assert bodies(group, 0) == [b"first", b"one", b"two"]
+
+
+async def test_a_refusal_ends_the_send_at_once(group: FakeGroup, producer: Producer) -> None:
+    group.script.append(ResponseCode.NO_PERMISSION)
+    with pytest.raises(SendRefusedError, match="16") as caught:
+        await producer.send(Message("T", b"x"))
+    assert (caught.value.code, caught.value.attempts, caught.value.definite) == (16, 1, True)
+    assert len(group.sends) == 1
+
+
+async def test_no_answer_until_the_deadline_leaves_the_outcome_unknown(
+    group: FakeGroup, producer: Producer
+) -> None:
+    group.script.append(IGNORED)
+    with pytest.raises(SendOutcomeUnknownError) as caught:
+        await producer.send(Message("T", b"x"), timeout_s=0.05)
+    assert caught.value.unique_key == group.sends[0][0]
+    assert not caught.value.definite
+
+
+async def test_refused_until_the_deadline_is_surely_not_stored(
+    group: FakeGroup, producer: Producer
+) -> None:
+    await producer.send(Message("T", b"x"))
+    group.leader = None
+    with pytest.raises(SendRefusedError) as caught:
+        await producer.send(Message("T", b"y"), timeout_s=0.1)
+    assert caught.value.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert caught.value.attempts > 1
+
+
+async def test_an_unknown_try_is_not_forgotten_over_later_refusals(
+    group: FakeGroup, producer: Producer
+) -> None:
+    await producer.send(Message("T", b"x"))
+    group.script.append(ResponseCode.SYSTEM_ERROR)
+    group.script.extend([ResponseCode.SERVICE_NOT_AVAILABLE] * 100)
+    with pytest.raises(SendOutcomeUnknownError):
+        await producer.send(Message("T", b"y"), timeout_s=0.1)
+
+
+@pytest.mark.slow
+async def test_a_leader_that_hangs_is_left_for_the_new_one(
+    group: FakeGroup, producer: Producer
+) -> None:
+    """A paused leader keeps its connections open and answers nothing."""
+    await producer.send(Message("T", b"0"), queue=queue(0))
+    group.nodes[0].hears_nothing = True
+    group.elect(group.nodes[1])
+    await producer.send(Message("T", b"1"), queue=queue(0))
+    assert bodies(group, 0) == [b"0", b"1"]
+
+
+async def test_no_broker_and_no_name_server() -> None:
+    (port,) = free_ports(1)
+    async with Producer(f"127.0.0.1:{port}", "g") as producer:
+        with pytest.raises(NameServersUnreachableError):
+            await producer.send(Message("T", b"x"))
+
+
+async def test_a_second_name_server_answers_when_the_first_is_gone(group: FakeGroup) -> None:
+    (port,) = free_ports(1)
+    async with Producer(f"127.0.0.1:{port};{group.namesrv}", "g") as producer:
+        await producer.send(Message("T", b"x"))
+    assert bodies(group) == [b"x"]
+
+
+async def test_a_topic_that_may_not_be_created_has_no_route(
+    group: FakeGroup, producer: Producer
+) -> None:
+    group.has_topics_on_demand = False
+    with pytest.raises(NoRouteError):
+        await producer.send(Message("T", b"x"))
+
+
+async def test_batches_are_stored_whole(group: FakeGroup, producer: Producer) -> None:
+    result = await producer.send_batch(
+        [Message("T", b"%d" % n, tags="A") for n in range(3)], queue=queue(1)
+    )
+    assert bodies(group, 1) == [b"0", b"1", b"2"]
+    assert len(result.message_id.split(",")) == len(set(result.unique_key.split(","))) == 3
+    for wrong in (
+        [],
+        [Message("T", b"x"), Message("U", b"x")],
+        [Message("T", b"x", delay_level=1)],
+    ):
+        with pytest.raises(InvalidMessageError):
+            await producer.send_batch(wrong)
+    with pytest.raises(InvalidMessageError, match="batch has"):
+        await producer.send_batch([Message("T", b"x" * 3_000_000)] * 2)
+
+
+async def test_oneway_asks_for_no_answer(group: FakeGroup, producer: Producer) -> None:
+    await producer.send_oneway(Message("T", b"x"), queue=queue(0))
+    while not group.messages("T"):
+        await trio.lowlevel.checkpoint()
+    assert bodies(group) == [b"x"]
+
+
+async def test_send_nowait_needs_a_known_route_and_room(group: FakeGroup) -> None:
+    async with Producer(group.namesrv, "g", pending_max=2) as producer:
+        with pytest.raises(trio.WouldBlock):
+            producer.send_nowait(Message("T", b"x"))
+        await producer.queues("T")
+        first = producer.send_nowait(Message("T", b"1"))
+        producer.send_nowait(Message("T", b"2"), key="k")
+        with pytest.raises(trio.WouldBlock):
+            producer.send_nowait(Message("T", b"3"))
+        await first.wait()
+        third = await producer.submit(Message("T", b"3"))
+        await third.wait()
+    assert sorted(bodies(group)) == [b"1", b"2", b"3"]
+
+
+async def test_leaving_waits_for_what_was_submitted(group: FakeGroup) -> None:
+    async with Producer(group.namesrv, "g") as producer:
+        for n in range(100):
+            await producer.submit(Message("T", b"%d" % n))
+    assert len(bodies(group)) == 100
+
+
+async def test_an_error_of_the_caller_comes_out_as_it_is(group: FakeGroup) -> None:
+    with pytest.raises(KeyError):
+        async with Producer(group.namesrv, "g"):
+            raise KeyError("mine")
+
+
+async def test_cancelling_before_transmission_sends_nothing(
+    group: FakeGroup, producer: Producer
+) -> None:
+    await producer.queues("T")
+    group.create_topic("T")
+    with trio.move_on_after(0):
+        await producer.send(Message("T", b"x"))
+    await producer.flush()
+    assert producer.statistics().pending == 0
+    assert bodies(group) == []
+
+
+async def test_misuse_is_said(group: FakeGroup, producer: Producer) -> None:
+    with pytest.raises(ClientClosedError):
+        await Producer(group.namesrv, "g").send(Message("T", b"x"))
+    with pytest.raises(ClientUsageError):
+        Producer(group.namesrv, "no good group")
+    with pytest.raises(ClientUsageError):
+        Producer(group.namesrv, "g", pending_max=0)
+    with pytest.raises(ClientUsageError, match="no queue of topic"):
+        await producer.send(Message("T", b"x"), queue=queue(0, "U"))
+    for namesrv in ("", "nowhere", "host:0", "host:99999"):
+        with pytest.raises(ClientUsageError):
+            Producer(namesrv, "g")
+
+
+async def test_every_node_hears_of_the_producer(group: FakeGroup, producer: Producer) -> None:
+    await producer.send(Message("T", b"x"))
+    with trio.fail_after(5):
+        while not all(node.heartbeats for node in group.nodes):
+            await trio.lowlevel.checkpoint()
+    assert group.nodes[2].heartbeats[0].producer_groups == ("g",)
