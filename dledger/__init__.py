@@ -1,1 +1,109 @@
-"""A Raft-replicated commit log."""
+"""A Raft-replicated commit log: entries in, the same fold on every member, as a library.
+
+What stands in `__all__` is the public API; everything else may change. A member of a group is a
+`LogServer` with a `StateMachine`; a program that only uses a group takes `Client` (trio) or
+`SyncClient` (blocking).
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from dledger.config import LogConfig, Peer, RaftConfig, parse_peers
+from dledger.errors import (
+    AckTimeoutError,
+    CompactedError,
+    ConfigError,
+    ConnectionLostError,
+    CorruptionError,
+    DiskFailedError,
+    DiskFullError,
+    DLedgerError,
+    LeaderNotReadyError,
+    LeadershipLostError,
+    NotLeaderError,
+    OutcomeUnknownError,
+    OutOfRangeError,
+    PeerProtocolError,
+    RefusedError,
+    ShutdownError,
+    StoreLockedError,
+    TooLargeError,
+    TooManyPendingError,
+    TransferFailedError,
+    TransferringError,
+    UnsupportedError,
+    UsageError,
+)
+from dledger.raft.effects import Committed, Failed, Role
+from dledger.raft.entry import ENTRY_HEADER_BYTES, Entry, EntryKind
+from dledger.raft.ids import NO_INDEX, EntryId, Index, NodeId, Position, Term
+from dledger.state_machine import StateMachine
+
+if TYPE_CHECKING:
+    from dledger.runtime.driver import RoleView
+    from dledger.runtime.server import LogServer
+    from dledger.runtime.statistics import Statistics
+
+# Loaded when they are first asked for: the pure core must be importable without trio and sockets.
+_RUNTIME_NAMES = {
+    "LogServer": "dledger.runtime.server",
+    "RoleView": "dledger.runtime.driver",
+    "Statistics": "dledger.runtime.statistics",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Load a public name of the runtime."""
+    module = _RUNTIME_NAMES.get(name)
+    if module is None:
+        raise AttributeError(f"module 'dledger' has no attribute {name!r}")
+    return getattr(import_module(module), name)
+
+
+__all__ = [
+    "ENTRY_HEADER_BYTES",
+    "NO_INDEX",
+    "AckTimeoutError",
+    "Committed",
+    "CompactedError",
+    "ConfigError",
+    "ConnectionLostError",
+    "CorruptionError",
+    "DLedgerError",
+    "DiskFailedError",
+    "DiskFullError",
+    "Entry",
+    "EntryId",
+    "EntryKind",
+    "Failed",
+    "Index",
+    "LeaderNotReadyError",
+    "LeadershipLostError",
+    "LogConfig",
+    "LogServer",
+    "NodeId",
+    "NotLeaderError",
+    "OutOfRangeError",
+    "OutcomeUnknownError",
+    "Peer",
+    "PeerProtocolError",
+    "Position",
+    "RaftConfig",
+    "RefusedError",
+    "Role",
+    "RoleView",
+    "ShutdownError",
+    "StateMachine",
+    "Statistics",
+    "StoreLockedError",
+    "Term",
+    "TooLargeError",
+    "TooManyPendingError",
+    "TransferFailedError",
+    "TransferringError",
+    "UnsupportedError",
+    "UsageError",
+    "parse_peers",
+]

@@ -1,1 +1,1 @@
-"""The shell around the core: trio tasks, sockets, clocks and the storage thread."""
+"""The impure shell on trio: sockets, time, tasks. It decides nothing about the protocol."""

@@ -1,0 +1,189 @@
+"""What a log client asks and what it is answered (docs/formats/rpc.md, clients).
+
+Requests and answers carry a `token` that the client chose; answers may come in any order. A
+member answers every call: what it cannot decide ends with its leadership. Blobs: the body of
+`AppendCall` and the raw sealed entries of `EntriesAnswer`; nothing else has one.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from dledger.codec.wire_types import (
+    Header,
+    Number,
+    OptionalName,
+    Text,
+    decode_with,
+)
+from dledger.errors import (
+    CompactedError,
+    DLedgerError,
+    NotLeaderError,
+    OutcomeUnknownError,
+    OutOfRangeError,
+    registry,
+)
+
+
+class AppendCall(Header, frozen=True, tag="append"):
+    """Append the blob as one entry; answered when it is committed and applied at the leader."""
+
+    token: Number
+
+
+class GetCall(Header, frozen=True, tag="get"):
+    """Committed entries from `index`.
+
+    `local`: answer from what this member has; else only the leader answers, after a read point.
+    """
+
+    token: Number
+    index: Number
+    count: Number
+    bytes_max: Number
+    local: bool
+
+
+class StatusCall(Header, frozen=True, tag="status"):
+    """How this member sees itself."""
+
+    token: Number
+
+
+class TransferCall(Header, frozen=True, tag="transfer"):
+    """Hand leadership over, to `target` or to the best follower when empty."""
+
+    token: Number
+    target: OptionalName
+
+
+class AppendAnswer(Header, frozen=True, tag="appended"):
+    """The entry is committed."""
+
+    token: Number
+    term: Number
+    index: Number
+    position: Number
+
+
+class EntriesAnswer(Header, frozen=True, tag="entries"):
+    """At least one entry, in order and without gaps; fewer than asked for when they are large."""
+
+    token: Number
+    count: Number
+
+
+class StatusAnswer(Header, frozen=True, tag="status"):
+    """The member's statistics."""
+
+    token: Number
+    node_id: str
+    role: str
+    term: Number
+    leader_id: OptionalName
+    first_index: Number
+    last_index: Number
+    commit_index: Number
+    applied_index: Number
+    durable_index: Number
+    is_serving: bool
+    peers_connected: list[str]
+    match_indexes: dict[str, int]
+    sync_latency_us: Number
+    pending_count: Number
+    attributes: dict[str, str]
+
+
+class TransferAnswer(Header, frozen=True, tag="transferred"):
+    """This member no longer leads."""
+
+    token: Number
+    target: OptionalName
+
+
+class Failure(Header, frozen=True, tag="failed"):
+    """The error of a call. `code` names the class (dledger.errors.registry)."""
+
+    token: Number
+    code: str
+    reason: Text
+    leader_id: OptionalName = ""
+    leader_address: Text = ""
+    term: Number = 0
+    index: Number = 0
+    first_index: Number = 0
+    last_index: Number = 0
+
+
+Call = AppendCall | GetCall | StatusCall | TransferCall
+Answer = AppendAnswer | EntriesAnswer | StatusAnswer | TransferAnswer | Failure
+
+_CALLS = msgspec.msgpack.Decoder(AppendCall | GetCall | StatusCall | TransferCall)
+_ANSWERS = msgspec.msgpack.Decoder(
+    AppendAnswer | EntriesAnswer | StatusAnswer | TransferAnswer | Failure
+)
+
+
+def decode_call(header: bytes) -> Call:
+    """What a client may ask.
+
+    Raises:
+        PeerProtocolError: it is something else.
+    """
+    call: Call = decode_with(_CALLS, header, "call")
+    return call
+
+
+def decode_answer(header: bytes) -> Answer:
+    """What a member may answer.
+
+    Raises:
+        PeerProtocolError: it is something else.
+    """
+    answer: Answer = decode_with(_ANSWERS, header, "answer")
+    return answer
+
+
+def failure_of(token: int, error: DLedgerError, *, leader_address: str = "") -> Failure:
+    """An error as it travels. What the caller may conclude is kept by its code."""
+    match error:
+        case NotLeaderError(leader_id=leader_id, term=term):
+            return Failure(
+                token,
+                error.code,
+                str(error)[:4096],
+                leader_id=leader_id or "",
+                leader_address=leader_address,
+                term=term,
+            )
+        case CompactedError(index=index, first_index=first_index):
+            return Failure(token, error.code, str(error), index=index, first_index=first_index)
+        case OutOfRangeError(index=index, first_index=first_index, last_index=last_index):
+            return Failure(
+                token,
+                error.code,
+                str(error),
+                index=index,
+                first_index=first_index,
+                last_index=last_index,
+            )
+        case _:
+            return Failure(token, error.code, str(error)[:4096])
+
+
+_REGISTRY = registry()
+
+
+def error_of(failure: Failure) -> DLedgerError:
+    """The error that a `Failure` stands for; an unknown code is an unknown outcome."""
+    kind = _REGISTRY.get(failure.code, OutcomeUnknownError)
+    if kind is NotLeaderError:
+        return NotLeaderError(failure.leader_id or None, failure.term)
+    if kind is CompactedError:
+        return CompactedError(failure.index, failure.first_index)
+    if kind is OutOfRangeError:
+        return OutOfRangeError(failure.index, failure.first_index, failure.last_index)
+    if kind.__init__ is not DLedgerError.__init__:
+        return OutcomeUnknownError(f"{failure.code}: {failure.reason}")
+    return kind(failure.reason)

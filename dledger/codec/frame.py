@@ -1,0 +1,219 @@
+"""Frames: how a byte stream is cut into headers and blobs (docs/formats/rpc.md).
+
+Layout of a frame, big-endian:
+     0  uint32  length         bytes that follow this field
+     4  uint32  crc            CRC32C of everything behind this field
+     8  uint32  header_length  low 31 bits: bytes of the header; top bit: the blob goes on
+    12  bytes   header         one msgpack value (rpc.py)
+        bytes   blob           raw bytes, the rest of the frame
+
+A blob larger than `CHUNK_BYTES` is cut: its first frame has the header and the top bit, further
+frames have an empty header, and the last one has the top bit clear. Frames that are whole in
+themselves may stand between the chunks, so a heartbeat never waits for a large body. At most one
+blob is open on a connection, which bounds the receiver's memory.
+
+Knows neither sockets nor what a header means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from struct import Struct
+from typing import Final, NamedTuple
+
+import crc32c
+
+from dledger.errors import PeerProtocolError
+
+Buffer = bytes | memoryview
+
+CHUNK_BYTES: Final = 256 * 1024
+"""Largest piece of a blob in one frame: 2 ms at 1 Gbit/s, far below a heartbeat interval."""
+
+HEADER_BYTES_MAX: Final = 64 * 1024
+"""Largest header. The greatest real one is a status answer or a hello with its attributes."""
+
+FRAME_BYTES_MAX: Final = 8 + HEADER_BYTES_MAX + CHUNK_BYTES
+"""Largest value of the length field."""
+
+BLOB_GOES_ON: Final = 0x8000_0000
+
+_LENGTH = Struct(">I")
+_CRC_AND_HEADER_LENGTH = Struct(">II")
+_HEADER_LENGTH = Struct(">I")
+
+
+class Frame(NamedTuple):
+    """A header with its whole blob.
+
+    The blob may be a view of the bytes that were fed: read it before they are overwritten.
+    """
+
+    header: bytes
+    blob: Buffer
+
+
+def encode_frame(header: bytes, blob: Buffer = b"", *, goes_on: bool = False) -> bytes:
+    """One frame. The blob must not exceed CHUNK_BYTES (`encode_frames` cuts it).
+
+    An empty header makes it a further chunk of the open blob.
+    """
+    assert len(header) <= HEADER_BYTES_MAX, f"header of {len(header)} bytes"
+    assert len(blob) <= CHUNK_BYTES, f"blob of {len(blob)} bytes"
+    header_length = _HEADER_LENGTH.pack(len(header) | (BLOB_GOES_ON if goes_on else 0))
+    crc = crc32c.crc32c(header, crc32c.crc32c(header_length))
+    if blob:
+        crc = crc32c.crc32c(blob, crc)
+    return b"".join(
+        (_LENGTH.pack(8 + len(header) + len(blob)), _LENGTH.pack(crc), header_length, header, blob)
+    )
+
+
+def encode_frames(header: bytes, blob: Buffer = b"") -> list[bytes]:
+    """The frames of a header and a blob of any size, in order."""
+    assert header, "only a further chunk has no header"
+    if len(blob) <= CHUNK_BYTES:
+        return [encode_frame(header, blob)]
+    view = memoryview(blob)
+    firsts = range(0, len(view), CHUNK_BYTES)
+    return [
+        encode_frame(
+            header if first == 0 else b"",
+            view[first : first + CHUNK_BYTES],
+            goes_on=first != firsts[-1],
+        )
+        for first in firsts
+    ]
+
+
+class FrameDecoder:
+    """Cuts what arrives into frames.
+
+    Invariants: never holds more than one incomplete frame and one open blob; after an error it is
+    not used again.
+    """
+
+    __slots__ = (
+        "_blob_bytes",
+        "_blob_bytes_max",
+        "_chunks",
+        "_frame_bytes_max",
+        "_have",
+        "_need",
+        "_open_header",
+        "_parts",
+    )
+
+    def __init__(self, *, frame_bytes_max: int = FRAME_BYTES_MAX, blob_bytes_max: int) -> None:
+        """Bound what the other side may make us hold.
+
+        Args:
+            frame_bytes_max: largest value of a length field.
+            blob_bytes_max: largest blob, all its chunks together.
+        """
+        self._frame_bytes_max = frame_bytes_max
+        self._blob_bytes_max = blob_bytes_max
+        self._parts: list[bytes] = []
+        self._have = 0
+        self._need = 4
+        self._open_header: bytes | None = None
+        self._chunks: list[bytes] = []
+        self._blob_bytes = 0
+
+    def raise_bounds(self, *, frame_bytes_max: int, blob_bytes_max: int) -> None:
+        """Allow larger frames: the other side has shown who it is."""
+        self._frame_bytes_max = frame_bytes_max
+        self._blob_bytes_max = blob_bytes_max
+
+    @property
+    def is_between_frames(self) -> bool:
+        """Whether the stream may end here without loss."""
+        return self._have == 0 and self._open_header is None
+
+    def feed(self, data: Buffer) -> list[Frame]:
+        """Take bytes and return every frame that is now complete, in order.
+
+        Raises:
+            PeerProtocolError: a bound, a checksum or the order of chunks is violated.
+        """
+        if self._have:
+            self._parts.append(bytes(data))
+            self._have += len(data)
+            if self._have < self._need:
+                return []
+            data = b"".join(self._parts)
+            self._parts = []
+        return self._cut(memoryview(data))
+
+    def _cut(self, view: memoryview) -> list[Frame]:
+        """Take whole frames off the front and keep the rest."""
+        frames: list[Frame] = []
+        at, end = 0, len(view)
+        self._need = 4
+        while end - at >= 4:
+            (length,) = _LENGTH.unpack_from(view, at)
+            if not 8 <= length <= self._frame_bytes_max:
+                raise PeerProtocolError(
+                    f"frame of {length} bytes, allowed are 8 to {self._frame_bytes_max}"
+                )
+            if end - at < 4 + length:
+                self._need = 4 + length
+                break
+            frame = self._open(view[at + 4 : at + 4 + length])
+            if frame is not None:
+                frames.append(frame)
+            at += 4 + length
+        self._have = end - at
+        if self._have:
+            self._parts = [bytes(view[at:])]
+        return frames
+
+    def _open(self, rest: memoryview) -> Frame | None:
+        """Check one frame (without its length field); None while its blob goes on."""
+        crc, header_length = _CRC_AND_HEADER_LENGTH.unpack_from(rest)
+        found = crc32c.crc32c(rest[4:])
+        if found != crc:
+            raise PeerProtocolError(f"frame checksum {crc:#010x} does not match {found:#010x}")
+        goes_on = header_length >= BLOB_GOES_ON
+        header_length &= BLOB_GOES_ON - 1
+        if header_length > len(rest) - 8:
+            raise PeerProtocolError(
+                f"header of {header_length} bytes in a frame of {len(rest)} bytes"
+            )
+        header, blob = bytes(rest[8 : 8 + header_length]), rest[8 + header_length :]
+        if header and not goes_on:
+            self._check_blob_size(len(blob))
+            return Frame(header, blob)
+        return self._add_chunk(header, bytes(blob), goes_on=goes_on)
+
+    def _add_chunk(self, header: bytes, chunk: bytes, *, goes_on: bool) -> Frame | None:
+        """Add to the open blob, or open one."""
+        if header:
+            if self._open_header is not None:
+                raise PeerProtocolError("a second blob begins before the first has ended")
+            self._open_header = header
+            self._blob_bytes = 0
+        elif self._open_header is None:
+            raise PeerProtocolError("a chunk belongs to no blob")
+        self._blob_bytes += len(chunk)
+        self._check_blob_size(self._blob_bytes)
+        self._chunks.append(chunk)
+        if goes_on:
+            if not chunk:
+                raise PeerProtocolError("an empty chunk: the blob would never end")
+            return None
+        whole = Frame(self._open_header, b"".join(self._chunks))
+        self._open_header = None
+        self._chunks = []
+        return whole
+
+    def _check_blob_size(self, size_bytes: int) -> None:
+        if size_bytes > self._blob_bytes_max:
+            raise PeerProtocolError(
+                f"blob of {size_bytes} bytes or more, allowed are {self._blob_bytes_max}"
+            )
+
+
+def join_frames(frames: Sequence[bytes]) -> bytes:
+    """All frames of a message as one piece of bytes, for streams without anything in between."""
+    return frames[0] if len(frames) == 1 else b"".join(frames)

@@ -1,0 +1,267 @@
+"""Log clients on a member's port: one task reads a connection's calls, answers leave in batches.
+
+Appends of all connections that are read before the next pass share one proposal; their answers are
+collected during the pass and leave with one write per connection at its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Final, Protocol, assert_never
+
+from dledger.codec.client_rpc import (
+    AppendAnswer,
+    AppendCall,
+    Call,
+    EntriesAnswer,
+    GetCall,
+    StatusAnswer,
+    StatusCall,
+    TransferAnswer,
+    TransferCall,
+    decode_call,
+    failure_of,
+)
+from dledger.codec.frame import Frame, encode_frames, join_frames
+from dledger.codec.rpc import encode_entries
+from dledger.codec.wire_types import Header, encode_header
+from dledger.errors import (
+    DLedgerError,
+    NotLeaderError,
+    PeerProtocolError,
+    TooManyPendingError,
+    UnsupportedError,
+)
+from dledger.raft.effects import Committed, Failed
+from dledger.raft.entry import Entry
+from dledger.raft.ids import EntryId, Index, NodeId, Position
+from dledger.runtime.callers import Done
+from dledger.runtime.crew import Crew, open_crew
+from dledger.runtime.handshake import Remote
+from dledger.runtime.sockets import FrameStream
+from dledger.runtime.statistics import Statistics
+
+INFLIGHT_COUNT_MAX: Final = 4096
+"""Unanswered calls of one connection; more are refused."""
+
+QUEUED_BYTES_MAX: Final = 8 * 1024 * 1024
+"""Answers that one client does not take; until it does, nothing more is read from it."""
+
+GET_COUNT_MAX: Final = 4096
+GET_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Entries and bytes of one answer (one entry may exceed the bytes)."""
+
+
+class Log(Protocol):
+    """What clients get to use of a member (LogServer)."""
+
+    def append_soon(self, body: bytes, done: Done) -> None:
+        """Append with the next pass; RefusedError when it is not taken."""
+        ...
+
+    async def barrier(self, *, timeout_s: float) -> Index:
+        """A read point."""
+        ...
+
+    def get_range(self, index: Index, *, count_max: int, bytes_max: int) -> list[Entry]:
+        """Committed entries."""
+        ...
+
+    def position_of(self, index: Index) -> Position:
+        """Byte place of an entry."""
+        ...
+
+    def statistics(self) -> Statistics:
+        """The member as it sees itself."""
+        ...
+
+    def attributes(self, node_id: NodeId) -> Mapping[str, str]:
+        """What a member tells of itself."""
+        ...
+
+    async def transfer(self, target: NodeId | None, *, timeout_s: float) -> NodeId:
+        """Hand over."""
+        ...
+
+    def address_of(self, node_id: str) -> str:
+        """`host:port` of a member; empty when unknown."""
+        ...
+
+
+READ_TIMEOUT_S: Final = 5.0
+TRANSFER_TIMEOUT_S: Final = 5.0
+"""Both end earlier by themselves: a leader without its majority steps down."""
+
+
+class ClientConnection:
+    """One client. Answers may be added at any time; `flush` sends them."""
+
+    def __init__(self, stream: FrameStream) -> None:
+        self.stream = stream
+        self.inflight_count = 0
+        self.answers: list[bytes] = []
+
+    def flush(self) -> None:
+        """Send what gathered, in one write."""
+        if self.answers:
+            data = join_frames(self.answers)
+            self.answers = []
+            self.stream.send_soon(data)
+
+
+class ClientPort:
+    """All clients of one member.
+
+    Invariant: every call gets exactly one answer, unless its connection ends before.
+    """
+
+    def __init__(self, log: Log, *, accepts_appends: bool) -> None:
+        self._log = log
+        self._accepts_appends = accepts_appends
+        self._dirty: dict[ClientConnection, None] = {}
+
+    def flush(self) -> None:
+        """Send all answers that gathered."""
+        if self._dirty:
+            dirty, self._dirty = self._dirty, {}
+            for connection in dirty:
+                connection.flush()
+
+    async def serve(self, stream: FrameStream, remote: Remote) -> None:
+        """Talk to one client until it goes.
+
+        Raises:
+            PeerProtocolError: it broke the protocol.
+        """
+        assert remote.node_id is None, "members are served by the transport"
+        connection = ClientConnection(stream)
+        try:
+            async with open_crew() as crew:
+                crew.start(stream.run_writer, name="client writer")
+                crew.start(self._read_calls, connection, crew, name="client reader")
+        finally:
+            self._dirty.pop(connection, None)
+
+    async def _read_calls(self, connection: ClientConnection, crew: Crew) -> None:
+        stream = connection.stream
+        while True:
+            try:
+                frames = await stream.receive()
+            except OSError:
+                frames = []
+            if not frames:
+                crew.stop()
+                return
+            for frame in frames:
+                self._take(connection, frame, crew)
+            connection.flush()
+            if stream.queued_bytes > QUEUED_BYTES_MAX:
+                await stream.wait_drained()
+
+    def _take(self, connection: ClientConnection, frame: Frame, crew: Crew) -> None:
+        call = decode_call(frame.header)
+        if not isinstance(call, AppendCall) and len(frame.blob):
+            raise PeerProtocolError(f"{len(frame.blob)} bytes behind a call that has no blob")
+        connection.inflight_count += 1
+        if connection.inflight_count > INFLIGHT_COUNT_MAX:
+            error = TooManyPendingError(f"{INFLIGHT_COUNT_MAX} calls of this connection wait")
+            self._answer_error(connection, call.token, error)
+            return
+        match call:
+            case AppendCall():
+                self._append(connection, call, bytes(frame.blob))
+            case StatusCall():
+                self._answer(connection, self._status(call.token))
+            case GetCall():
+                self._start(connection, call, partial(self._get, connection, call), crew)
+            case TransferCall():
+                self._start(connection, call, partial(self._transfer, connection, call), crew)
+            case _:
+                assert_never(call)
+
+    def _start(
+        self,
+        connection: ClientConnection,
+        call: Call,
+        work: Callable[[], Awaitable[None]],
+        crew: Crew,
+    ) -> None:
+        """Work that waits: in a task of the connection, which ends with it."""
+
+        async def run() -> None:
+            try:
+                await work()
+            except DLedgerError as error:
+                self._answer_error(connection, call.token, error)
+            connection.flush()
+
+        crew.start(run, name=type(call).__name__)
+
+    def _append(self, connection: ClientConnection, call: AppendCall, body: bytes) -> None:
+        def done(outcome: Committed | Failed) -> None:
+            if isinstance(outcome, Failed):
+                self._answer_error(connection, call.token, outcome.error)
+            else:
+                self._answer(connection, self._appended(call.token, outcome.last))
+
+        if not self._accepts_appends:
+            error = UnsupportedError("this group takes messages from its broker only")
+            self._answer_error(connection, call.token, error)
+            return
+        try:
+            self._log.append_soon(body, done)
+        except DLedgerError as refused:
+            self._answer_error(connection, call.token, refused)
+
+    def _appended(self, token: int, entry_id: EntryId) -> AppendAnswer:
+        position = self._log.position_of(entry_id.index)
+        return AppendAnswer(token, entry_id.term, entry_id.index, position)
+
+    def _status(self, token: int) -> StatusAnswer:
+        now = self._log.statistics()
+        return StatusAnswer(
+            token,
+            now.node_id,
+            now.role.value,
+            now.term,
+            now.leader_id or "",
+            now.first_index,
+            now.last_index,
+            now.commit_index,
+            now.applied_index,
+            now.durable_index,
+            now.is_serving,
+            list(now.peers_connected),
+            {str(name): int(index) for name, index in now.match_indexes.items()},
+            now.sync_latency_us,
+            now.pending_count,
+            dict(self._log.attributes(now.node_id)),
+        )
+
+    async def _get(self, connection: ClientConnection, call: GetCall) -> None:
+        if not call.local:
+            await self._log.barrier(timeout_s=READ_TIMEOUT_S)
+        entries = self._log.get_range(
+            Index(call.index),
+            count_max=min(call.count, GET_COUNT_MAX),
+            bytes_max=min(call.bytes_max, GET_BYTES_MAX),
+        )
+        answer = EntriesAnswer(call.token, len(entries))
+        self._answer(connection, answer, encode_entries(entries))
+
+    async def _transfer(self, connection: ClientConnection, call: TransferCall) -> None:
+        target = NodeId(call.target) if call.target else None
+        reached = await self._log.transfer(target, timeout_s=TRANSFER_TIMEOUT_S)
+        self._answer(connection, TransferAnswer(call.token, reached))
+
+    def _answer_error(self, connection: ClientConnection, token: int, error: DLedgerError) -> None:
+        address = ""
+        if isinstance(error, NotLeaderError) and error.leader_id:
+            address = self._log.address_of(error.leader_id)
+        self._answer(connection, failure_of(token, error, leader_address=address))
+
+    def _answer(self, connection: ClientConnection, answer: Header, blob: bytes = b"") -> None:
+        connection.inflight_count -= 1
+        connection.answers += encode_frames(encode_header(answer), blob)
+        self._dirty[connection] = None

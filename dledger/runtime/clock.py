@@ -1,0 +1,28 @@
+"""Time and chance, for the parts that take them as arguments."""
+
+from __future__ import annotations
+
+import random
+import time
+
+_CHANCE = random.SystemRandom()
+
+
+def now_ms() -> int:
+    """Milliseconds of a clock that never goes back; only differences mean something."""
+    return time.monotonic_ns() // 1_000_000
+
+
+def now_s() -> float:
+    """The same clock in seconds, for measuring."""
+    return time.monotonic()
+
+
+def draw(low: int, high: int) -> int:
+    """A random integer, both bounds included."""
+    return _CHANCE.randint(low, high)
+
+
+def draw_incarnation() -> int:
+    """A number that no other process of the group has."""
+    return _CHANCE.getrandbits(63)

@@ -1,0 +1,66 @@
+"""Tasks that live and fail together, and whose failure comes out as it is."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import TypeVarTuple
+
+import trio
+
+Arguments = TypeVarTuple("Arguments")
+
+
+class Crew:
+    """A nursery in which the first failure stops everybody and is remembered.
+
+    A plain nursery would wrap it in an exception group, and callers of a LogServer want to catch
+    `DiskFailedError`.
+    """
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self._nursery = nursery
+        self.failure: Exception | None = None
+
+    def start(
+        self,
+        task: Callable[[*Arguments], Awaitable[None]],
+        *arguments: *Arguments,
+        name: str,
+    ) -> None:
+        """Start a task."""
+
+        async def run() -> None:
+            try:
+                await task(*arguments)
+            except Exception as error:  # noqa: BLE001  # the root of a task; `open_crew` raises it
+                self.fail(error)
+
+        self._nursery.start_soon(run, name=name)
+
+    def fail(self, error: Exception) -> None:
+        """Stop everybody; the first error counts."""
+        if self.failure is None:
+            self.failure = error
+        self._nursery.cancel_scope.cancel()
+
+    def stop(self) -> None:
+        """Cancel all tasks without a failure."""
+        self._nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def open_crew() -> AsyncIterator[Crew]:
+    """A crew for the time of the block; waits for its tasks at the end.
+
+    Raises:
+        Exception: the first failure of a task, as it is.
+    """
+    crew: Crew | None = None
+    try:
+        async with trio.open_nursery() as nursery:
+            crew = Crew(nursery)
+            yield crew
+    finally:
+        if crew is not None and crew.failure is not None:
+            raise crew.failure

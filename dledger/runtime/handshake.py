@@ -1,0 +1,247 @@
+"""Who is there? Version, group, membership and the group's secret, checked on both sides.
+
+The conversation stands in codec/hello.py. With a secret each side proves that it knows it by an
+HMAC-SHA256 over both openings (ids, roles, nonces and attributes included), with a label for the
+side, so that a proof can neither be reflected nor used elsewhere. The dialer proves first. This
+authenticates; it does not encrypt, and it does not protect the bytes that follow from somebody who
+can change packets on the way (docs/formats/rpc.md says what to do there).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal, NoReturn
+
+from dledger.codec.frame import FRAME_BYTES_MAX, FrameDecoder, encode_frame
+from dledger.codec.hello import (
+    HELLO_FRAME_BYTES_MAX,
+    PROTOCOL_VERSION,
+    Challenge,
+    Hello,
+    ProofOfSecret,
+    RefusalCode,
+    Refused,
+    Welcome,
+    decode_from_acceptor,
+    decode_from_dialer,
+)
+from dledger.codec.wire_types import encode_header
+from dledger.errors import PeerProtocolError, RefusedError
+from dledger.raft.ids import NodeId
+from dledger.runtime.sockets import FrameStream
+
+HANDSHAKE_TIMEOUT_S: Final = 3.0
+"""Longer than three round trips anywhere on earth; whoever says nothing is dropped then."""
+
+_DIALER_LABEL: Final = b"dledger dialer"
+_ACCEPTOR_LABEL: Final = b"dledger acceptor"
+
+
+class HandshakeRefusedError(RefusedError):
+    """One side turned the other away. Nothing was asked yet, so nothing happened."""
+
+    code = "handshake_refused"
+
+    def __init__(self, kind: str, reason: str) -> None:
+        self.kind = kind
+        self.reason = reason
+        super().__init__(reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What this side says of itself.
+
+    Attributes:
+        node_id: None for a client.
+        incarnation: drawn anew by every process.
+        members: ids of the whole group.
+    """
+
+    group: str
+    node_id: NodeId | None
+    incarnation: int
+    members: frozenset[NodeId]
+    secret: bytes | None
+    attributes: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """Who is on the other side; `node_id` is None for a client."""
+
+    node_id: NodeId | None
+    incarnation: int
+    attributes: Mapping[str, str]
+
+
+def opening_decoder() -> FrameDecoder:
+    """A decoder for a connection on which nobody is trusted yet."""
+    return FrameDecoder(frame_bytes_max=HELLO_FRAME_BYTES_MAX, blob_bytes_max=0)
+
+
+def _prove(secret: bytes | None, label: bytes, hello: bytes, challenge: bytes) -> bytes:
+    """HMAC over label, dialer's and acceptor's opening. Each has its length in front."""
+    if secret is None:
+        return b""
+    proof = hmac.new(secret, digestmod=hashlib.sha256)
+    for part in (label, hello, challenge):
+        proof.update(len(part).to_bytes(4, "big"))
+        proof.update(part)
+    return proof.digest()
+
+
+async def dial(stream: FrameStream, me: Identity, target: NodeId | None, blob_max: int) -> Remote:
+    """The dialer's side.
+
+    Args:
+        stream: a fresh connection with an `opening_decoder`.
+        me: this side.
+        target: the member that should be there.
+        blob_max: largest blob that is accepted once the other side is trusted.
+
+    Raises:
+        HandshakeRefusedError: one side turned the other away.
+        PeerProtocolError: the other side does not speak this protocol.
+        OSError: the connection broke.
+    """
+    role: Literal["peer", "client"] = "client" if me.node_id is None else "peer"
+    hello = encode_header(
+        Hello(
+            PROTOCOL_VERSION,
+            role,
+            me.group,
+            me.node_id or "",
+            me.incarnation,
+            target or "",
+            secrets.token_bytes(32),
+            dict(me.attributes),
+        )
+    )
+    await stream.send(encode_frame(hello))
+    opening = await stream.receive_one()
+    challenge = _not_refused(decode_from_acceptor(opening))
+    if not isinstance(challenge, Challenge):
+        raise PeerProtocolError("a welcome came where a challenge was due")
+    _check_acceptor(challenge, me, target)
+    proof = ProofOfSecret(_prove(me.secret, _DIALER_LABEL, hello, opening))
+    await stream.send(encode_frame(encode_header(proof)))
+    welcome = _not_refused(decode_from_acceptor(await stream.receive_one()))
+    if not isinstance(welcome, Welcome):
+        raise PeerProtocolError("a second challenge came where a welcome was due")
+    expected = _prove(me.secret, _ACCEPTOR_LABEL, hello, opening)
+    if not hmac.compare_digest(welcome.proof, expected):
+        raise HandshakeRefusedError("secret", f"{challenge.node_id} does not know the secret")
+    stream.decoder.raise_bounds(frame_bytes_max=FRAME_BYTES_MAX, blob_bytes_max=blob_max)
+    return Remote(NodeId(challenge.node_id), challenge.incarnation, challenge.attributes)
+
+
+def _not_refused(said: Challenge | Welcome | Refused) -> Challenge | Welcome:
+    if isinstance(said, Refused):
+        raise HandshakeRefusedError(said.code, f"refused: {said.reason}")
+    return said
+
+
+def _check_acceptor(challenge: Challenge, me: Identity, target: NodeId | None) -> None:
+    """Whether this is the member that we meant to reach."""
+    if challenge.version != PROTOCOL_VERSION:
+        raise HandshakeRefusedError(
+            "version",
+            f"{challenge.node_id} speaks protocol {challenge.version}, this side {PROTOCOL_VERSION}",
+        )
+    if target is not None and challenge.node_id != target:
+        raise HandshakeRefusedError(
+            "member", f"{challenge.node_id} answers at the address of {target}: check the peers"
+        )
+    if me.secret is None and challenge.secret_needed:
+        raise HandshakeRefusedError(
+            "secret", f"{challenge.node_id} asks for the group's secret, none is configured"
+        )
+    if me.secret is not None and not challenge.secret_needed:
+        raise HandshakeRefusedError(
+            "secret", f"{challenge.node_id} has no secret configured, this side has"
+        )
+
+
+async def accept(
+    stream: FrameStream,
+    me: Identity,
+    blob_max: int,
+    check_duplicate: Callable[[NodeId, int], str | None],
+) -> Remote:
+    """The acceptor's side.
+
+    Args:
+        stream: a fresh connection with an `opening_decoder`.
+        me: this side, a member.
+        blob_max: largest blob that is accepted once the other side is trusted.
+        check_duplicate: why a member with this id and incarnation cannot be taken now; None: it can.
+
+    Raises:
+        HandshakeRefusedError: the dialer was turned away, and told why.
+        PeerProtocolError: the dialer does not speak this protocol.
+        OSError: the connection broke.
+    """
+    opening = await stream.receive_one()
+    hello = decode_from_dialer(opening)
+    if not isinstance(hello, Hello):
+        raise PeerProtocolError("a proof came where a hello was due")
+    await _check_dialer(stream, hello, me)
+    assert me.node_id is not None, "a client accepts nobody"
+    challenge = encode_header(
+        Challenge(
+            PROTOCOL_VERSION,
+            me.node_id,
+            me.incarnation,
+            secrets.token_bytes(32),
+            me.secret is not None,
+            dict(me.attributes),
+        )
+    )
+    await stream.send(encode_frame(challenge))
+    answer = decode_from_dialer(await stream.receive_one())
+    if not isinstance(answer, ProofOfSecret):
+        raise PeerProtocolError("a second hello came where a proof was due")
+    if not hmac.compare_digest(answer.proof, _prove(me.secret, _DIALER_LABEL, opening, challenge)):
+        await _refuse(stream, "secret", f"{hello.node_id or 'the client'} does not know the secret")
+    node_id = NodeId(hello.node_id) if hello.role == "peer" else None
+    if node_id is not None and (reason := check_duplicate(node_id, hello.incarnation)):
+        await _refuse(stream, "duplicate", reason)
+    welcome = Welcome(_prove(me.secret, _ACCEPTOR_LABEL, opening, challenge))
+    stream.decoder.raise_bounds(frame_bytes_max=FRAME_BYTES_MAX, blob_bytes_max=blob_max)
+    await stream.send(encode_frame(encode_header(welcome)))
+    return Remote(node_id, hello.incarnation, hello.attributes)
+
+
+async def _refuse(stream: FrameStream, code: RefusalCode, reason: str) -> NoReturn:
+    """Tell the dialer why, and end."""
+    await stream.send(encode_frame(encode_header(Refused(code, reason))))
+    raise HandshakeRefusedError(code, reason)
+
+
+async def _check_dialer(stream: FrameStream, hello: Hello, me: Identity) -> None:
+    """Turn away whoever cannot be meant. Names in reasons are those that the dialer itself gave."""
+    if hello.version != PROTOCOL_VERSION:
+        await _refuse(
+            stream,
+            "version",
+            f"this member speaks protocol {PROTOCOL_VERSION}, not {hello.version}",
+        )
+    if hello.group != me.group:
+        await _refuse(stream, "group", f"this is not group {hello.group!r}")
+    if hello.target_id and hello.target_id != me.node_id:
+        await _refuse(stream, "member", f"this is {me.node_id}, not {hello.target_id}")
+    if hello.role == "client":
+        if hello.node_id:
+            await _refuse(stream, "member", "a client has no member's id")
+        return
+    if hello.node_id == me.node_id:
+        await _refuse(
+            stream, "duplicate", f"{hello.node_id} is the id of this very member: two run with it"
+        )
+    if hello.node_id not in me.members:
+        await _refuse(stream, "member", f"{hello.node_id!r} is no member of group {hello.group!r}")

@@ -1,0 +1,222 @@
+"""The connection on which this node speaks to one member: what is sent, in which order, what is dropped.
+
+Messages leave in order, with two exceptions. A message without entries that is not a heartbeat
+(votes and answers) may overtake entries: the core bears any order. And while entries wait, a
+heartbeat gets a twin that overtakes them: it names the log's place before the oldest append request
+that has not left, so it claims only what the follower may already have, and a large body on a slow
+line costs no leadership. The heartbeat itself keeps its place, where it uncovers gaps.
+
+The queue is bounded. What does not fit is dropped, as the network may drop it: the core sends again.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+from dataclasses import replace
+from typing import Final
+
+from dledger.codec.frame import encode_frames
+from dledger.codec.rpc import encode_entries, encode_message
+from dledger.raft.entry import Entry
+from dledger.raft.ids import EntryId
+from dledger.raft.messages import AppendRequest, Message
+
+QUEUE_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Entries that wait for one member; a single larger request is still taken when nothing waits."""
+
+SMALL_COUNT_MAX: Final = 1024
+"""Messages without entries that wait for one member."""
+
+SEND_BYTES: Final = 256 * 1024
+"""Frames are joined up to this size for one call of the kernel."""
+
+
+class BlobCache:
+    """The blob made last: the same entries go to every follower, but are joined once.
+
+    Term and index of the first and the last entry name the bytes between them (log matching).
+    """
+
+    __slots__ = ("_blob", "_first", "_last")
+
+    def __init__(self) -> None:
+        self._first: EntryId | None = None
+        self._last: EntryId | None = None
+        self._blob = b""
+
+    def encode(self, entries: tuple[Entry, ...]) -> bytes:
+        """Sealed entries back to back."""
+        if not entries:
+            return b""
+        first, last = entries[0].id, entries[-1].id
+        if first != self._first or last != self._last:
+            self._blob = encode_entries(entries)
+            self._first, self._last = first, last
+        return self._blob
+
+
+class PeerLink:
+    """What waits for one member, and the socket it goes to while there is one.
+
+    Invariants: without a socket nothing waits; a frame that was begun is finished before anything
+    else is sent; `_queued_bytes` is the size of the entries in `_ordered`.
+    """
+
+    __slots__ = (
+        "_cache",
+        "_chunks",
+        "_cut_request",
+        "_ordered",
+        "_partial",
+        "_queued_bytes",
+        "_small",
+        "_twin",
+        "dropped_count",
+        "sent_bytes",
+        "sock",
+    )
+
+    def __init__(self, cache: BlobCache) -> None:
+        self._cache = cache
+        self.sock: socket.socket | None = None
+        self.dropped_count = 0
+        self.sent_bytes = 0
+        self._reset()
+
+    def _reset(self) -> None:
+        self._partial: memoryview | None = None
+        self._small: deque[Message] = deque()
+        self._twin: AppendRequest | None = None
+        self._chunks: deque[bytes] = deque()
+        self._cut_request: AppendRequest | None = None
+        self._ordered: deque[AppendRequest] = deque()
+        self._queued_bytes = 0
+
+    def open(self, sock: socket.socket) -> None:
+        """Use a fresh connection."""
+        assert self.sock is None
+        self._reset()
+        self.sock = sock
+
+    def close(self) -> None:
+        """The connection is gone, and everything that waited for it."""
+        if self.sock is not None:
+            self.sock.close()
+        self.sock = None
+        self._reset()
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether `flush` has something to send."""
+        return bool(
+            self._partial is not None
+            or self._ordered
+            or self._small
+            or self._chunks
+            or self._twin is not None
+        )
+
+    def post(self, message: Message) -> None:
+        """Queue a message for the next `flush`; without a connection it is dropped."""
+        if self.sock is None:
+            self.dropped_count += 1
+        elif not isinstance(message, AppendRequest):
+            self._post_small(message)
+        elif message.entries:
+            self._post_entries(message)
+        else:
+            self._post_heartbeat(message)
+
+    def _post_small(self, message: Message) -> None:
+        if len(self._small) >= SMALL_COUNT_MAX:
+            self.dropped_count += 1
+            return
+        self._small.append(message)
+
+    def _post_entries(self, request: AppendRequest) -> None:
+        size_bytes = _entries_bytes(request)
+        if self._ordered and self._queued_bytes + size_bytes > QUEUE_BYTES_MAX:
+            self.dropped_count += 1
+            return
+        self._ordered.append(request)
+        self._queued_bytes += size_bytes
+
+    def _post_heartbeat(self, heartbeat: AppendRequest) -> None:
+        oldest = self._oldest_waiting()
+        if oldest is not None and oldest.term == heartbeat.term:
+            self._twin = replace(
+                heartbeat, prev_index=oldest.prev_index, prev_term=oldest.prev_term
+            )
+        if self._ordered and not self._ordered[-1].entries:
+            # Only the newest of several heartbeats in a row says anything.
+            self._ordered[-1] = heartbeat
+        else:
+            self._ordered.append(heartbeat)
+
+    def _oldest_waiting(self) -> AppendRequest | None:
+        """The oldest request with entries of which a part has not even been begun."""
+        if self._chunks:
+            return self._cut_request
+        if self._ordered and self._ordered[0].entries:
+            return self._ordered[0]
+        return None
+
+    def flush(self) -> bool:
+        """Send as much as the kernel takes; returns whether something still waits.
+
+        Raises:
+            OSError: the connection is gone; call `close`.
+        """
+        if self.sock is None:
+            return False
+        while True:
+            if self._partial is None:
+                data = self._next_bytes()
+                if not data:
+                    return False
+                self._partial = memoryview(data)
+            try:
+                sent = self.sock.send(self._partial)
+            except BlockingIOError:
+                return True
+            self.sent_bytes += sent
+            self._partial = self._partial[sent:] if sent < len(self._partial) else None
+
+    def _next_bytes(self) -> bytes:
+        """Whole frames, the overtaking ones first, up to about SEND_BYTES."""
+        frames: list[bytes] = []
+        room = SEND_BYTES
+        while room > 0:
+            frame = self._next_frame()
+            if frame is None:
+                break
+            frames.append(frame)
+            room -= len(frame)
+        return frames[0] if len(frames) == 1 else b"".join(frames)
+
+    def _next_frame(self) -> bytes | None:
+        if self._small:
+            return encode_frames(encode_message(self._small.popleft()))[0]
+        if self._twin is not None:
+            twin, self._twin = self._twin, None
+            return encode_frames(encode_message(twin))[0]
+        if self._chunks:
+            return self._chunks.popleft()
+        if not self._ordered:
+            return None
+        request = self._ordered.popleft()
+        if not request.entries:
+            return encode_frames(encode_message(request))[0]
+        self._queued_bytes -= _entries_bytes(request)
+        frames = encode_frames(encode_message(request), self._cache.encode(request.entries))
+        self._chunks.extend(frames[1:])
+        self._cut_request = request
+        return frames[0]
+
+
+def _entries_bytes(request: AppendRequest) -> int:
+    """Size of a request's entries; positions have no gaps."""
+    if not request.entries:
+        return 0
+    return request.entries[-1].end_position - request.entries[0].position

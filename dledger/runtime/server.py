@@ -1,0 +1,515 @@
+"""LogServer: one member of a group, with its state machine, on its port.
+
+Everything that a user of the log calls stands here; how it is done stands in driver.py (the engine),
+transport.py (members) and client_port.py (log clients).
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import trio
+
+from dledger.config import LogConfig
+from dledger.engine import Engine
+from dledger.errors import (
+    AckTimeoutError,
+    CompactedError,
+    ConfigError,
+    DiskFailedError,
+    DLedgerError,
+    LeaderNotReadyError,
+    NotLeaderError,
+    OutOfRangeError,
+    ShutdownError,
+    TooManyPendingError,
+    UsageError,
+)
+from dledger.raft.effects import Committed, Failed, Outcome, ReadAt, Role, TransferDone
+from dledger.raft.entry import ENTRY_HEADER_BYTES, Entry
+from dledger.raft.ids import NO_INDEX, NO_TERM, EntryId, Index, NodeId, Position, Term
+from dledger.runtime.callers import Answered, Done
+from dledger.runtime.client_port import ClientPort
+from dledger.runtime.clock import draw, draw_incarnation, now_ms
+from dledger.runtime.crew import open_crew
+from dledger.runtime.driver import Driver, RoleView
+from dledger.runtime.events_log import log_event
+from dledger.runtime.handshake import Identity
+from dledger.runtime.statistics import Statistics
+from dledger.runtime.transport import Transport
+from dledger.state_machine import StateMachine
+from dledger.storage.api import Disk
+from dledger.storage.lock import StoreLock
+from dledger.storage.posix import PosixDisk
+
+DRAIN_TIMEOUT_S: Final = 1.5
+"""A hand-over before a stop takes two round trips; whoever needs longer is not waited for."""
+
+NAME_LENGTH_MAX: Final = 64
+
+ATTRIBUTES_BYTES_MAX: Final = 16 * 1024
+"""Service attributes travel in every handshake."""
+
+
+class LogServer:
+    """A member of a group. `run` is its life; everything else is called while it runs.
+
+    All methods belong to the trio thread. Synchronous ones never wait.
+    """
+
+    def __init__(
+        self,
+        config: LogConfig,
+        machine: StateMachine,
+        *,
+        accepts_appends: bool = True,
+        disk: Disk | None = None,
+    ) -> None:
+        """Prepare; nothing is opened before `run`.
+
+        Args:
+            config: checked here.
+            machine: the fold; it is fed from its `applied_index + 1` on.
+            accepts_appends: whether log clients may append raw bodies.
+            disk: another disk than the folder `config.store_path` (tests).
+
+        Raises:
+            ConfigError: the configuration contradicts itself, or Python runs with -O.
+        """
+        _check(config)
+        self.config = config
+        self._machine = machine
+        self._disk = disk
+        self._driver: Driver | None = None
+        self._is_draining = False
+        self._has_stopped = False
+        self._role_watchers: list[Callable[[RoleView], None]] = []
+        self._applied_watchers: list[Callable[[], None]] = []
+        self._client_port = ClientPort(self, accepts_appends=accepts_appends)
+        members = frozenset(peer.node_id for peer in config.peers)
+        identity = Identity(
+            config.group,
+            config.raft.node_id,
+            draw_incarnation(),
+            members,
+            config.secret.encode() if config.secret else None,
+            dict(config.service_attributes),
+        )
+        body_bytes_max = config.raft.entry_body_bytes_max + ENTRY_HEADER_BYTES
+        self._transport = Transport(
+            identity,
+            config.peers,
+            blob_bytes_max=max(config.raft.entries_bytes_max, body_bytes_max),
+            serve_client=self._client_port.serve,
+        )
+
+    # Life.
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Open the store, take the port and be a member until cancelled or failed.
+
+        `task_status.started()` comes once the log is recovered and the port is open.
+
+        Raises:
+            StoreLockedError: another process uses the store.
+            CorruptionError: the store is damaged.
+            ConfigError: the port is taken.
+            DiskFailedError, DiskFullError: a write or sync failed; the node acknowledged nothing since.
+            Exception: what the state machine or a callback raised.
+        """
+        assert self._driver is None, "a LogServer runs once"
+        lock = None
+        if self._disk is None:
+            lock = StoreLock(self.config.store_path)
+        try:
+            await self._transport.listen()
+            disk = self._disk or PosixDisk(self.config.store_path)
+            # Recovery reads and verifies; other tasks of this process go on meanwhile.
+            engine = await trio.to_thread.run_sync(self._open_engine, disk)
+            try:
+                await self._run_with(engine, task_status)
+            finally:
+                self._stop(engine)
+        finally:
+            self._transport.close()
+            if lock is not None:
+                lock.release()
+
+    def _open_engine(self, disk: Disk) -> Engine:
+        try:
+            return Engine(
+                self.config,
+                disk,
+                draw=draw,
+                now_ms=now_ms(),
+                applied_index=self._machine.applied_index,
+            )
+        except OSError as error:
+            raise DiskFailedError(f"the store cannot be opened: {error}") from error
+
+    async def _run_with(self, engine: Engine, task_status: trio.TaskStatus[None]) -> None:
+        driver = Driver(self.config.raft, engine, self._machine, self._transport)
+        driver.role_watchers = self._role_watchers
+        driver.applied_watchers = self._applied_watchers
+        driver.pass_end_watchers.append(self._client_port.flush)
+        self._driver = driver
+        log_event(
+            logging.INFO,
+            "started",
+            node=self.node_id,
+            term=engine.node.term,
+            index=engine.node.log.last_index,
+        )
+        async with open_crew() as crew:
+            crew.start(driver.run, name="driver")
+            crew.start(self._transport.run, name="transport")
+            task_status.started()
+
+    def _stop(self, engine: Engine) -> None:
+        """Everybody gets an answer, and the store is closed."""
+        self._has_stopped = True
+        if self._driver is not None:
+            self._driver.callers.fail_all(ShutdownError("the node has stopped"))
+            self._client_port.flush()
+        try:
+            engine.close()
+        except (OSError, DLedgerError) as error:
+            # The log is whole without its index; the next start rebuilds it.
+            log_event(logging.ERROR, "close-failed", node=self.node_id, reason=error)
+        log_event(
+            logging.INFO,
+            "stopped",
+            node=self.node_id,
+            term=engine.node.term,
+            index=engine.node.log.last_index,
+        )
+
+    async def drain(self) -> None:
+        """Before a planned stop: hand leadership over if this node leads, then take nothing more."""
+        if self._driver is not None and self.is_leader and len(self.config.peers) > 1:
+            with trio.move_on_after(DRAIN_TIMEOUT_S):
+                try:
+                    await self.transfer(None, timeout_s=DRAIN_TIMEOUT_S)
+                except DLedgerError as error:
+                    log_event(logging.WARNING, "hand-over-failed", node=self.node_id, reason=error)
+        self._is_draining = True
+
+    # Who leads.
+
+    @property
+    def node_id(self) -> NodeId:
+        """This member."""
+        return self.config.raft.node_id
+
+    @property
+    def role(self) -> Role:
+        """What this node is."""
+        return self._running.engine.node.role if self._driver else Role.FOLLOWER
+
+    @property
+    def term(self) -> Term:
+        """The highest term that it has seen."""
+        return self._running.engine.node.term if self._driver else NO_TERM
+
+    @property
+    def leader_id(self) -> NodeId | None:
+        """The leader of this term, as far as it is known."""
+        return self._running.engine.node.leader_id if self._driver else None
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this node leads."""
+        return self.role is Role.LEADER
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether it leads and has applied the start of its term."""
+        return self._driver is not None and self._driver.is_serving and not self._has_stopped
+
+    def has_lease(self) -> bool:
+        """Whether it leads and no other node can have been elected up to now."""
+        return self._driver is not None and self._driver.engine.node.has_lease(now_ms())
+
+    def watch_role(self, callback: Callable[[RoleView], None]) -> None:
+        """Call back on every change of role, term, leader, and when serving begins or ends."""
+        self._role_watchers.append(callback)
+
+    async def transfer(self, target: NodeId | None, *, timeout_s: float) -> NodeId:
+        """Hand leadership over, to the best follower when `target` is None; returns who was told.
+
+        Raises:
+            RefusedError: it was not handed over, and this node goes on leading.
+            OutcomeUnknownError: it may have been.
+        """
+        driver = self._driver
+        if driver is None or not self.is_leader:
+            raise NotLeaderError(self.leader_id, self.term)
+        outcome = await _wait_outcome(
+            lambda answered: driver.request_transfer(target, answered), timeout_s
+        )
+        assert isinstance(outcome, TransferDone), f"a transfer ended as {outcome}"
+        return outcome.target
+
+    # Appending.
+
+    @property
+    def end_position(self) -> Position:
+        """Where the header of the next proposed entry will stand."""
+        return self._running.engine.node.log.end_position
+
+    @property
+    def pending_count(self) -> int:
+        """Proposals that are not decided."""
+        return self._driver.callers.pending_count if self._driver else 0
+
+    def propose(self, body: bytes, done: Done) -> EntryId:
+        """Append an entry at `end_position`. Its request may leave before this returns.
+
+        `done` is called once, from a pass, in log order: after the entry was applied here, or with
+        the failure. It must not raise.
+
+        Raises:
+            RefusedError: it was not taken and `done` is not called.
+        """
+        self._check_serving()
+        return self._running.propose(body, done)
+
+    def append_soon(self, body: bytes, done: Done) -> None:
+        """Append an entry together with all others that come before the next pass.
+
+        For callers that need not know index and position beforehand. `done` as in `propose`.
+
+        Raises:
+            RefusedError: it was not taken and `done` is not called.
+        """
+        self._check_serving()
+        self._running.append_soon(body, done)
+
+    async def append(self, body: bytes, *, timeout_s: float) -> EntryId:
+        """Append an entry and wait until it is applied here.
+
+        Raises:
+            RefusedError: it surely did not happen.
+            OutcomeUnknownError: it may have happened, or may yet. Cancelling means the same.
+        """
+
+        def ask(answered: Answered) -> None:
+            self.append_soon(body, answered)
+
+        outcome = await _wait_outcome(ask, timeout_s)
+        assert isinstance(outcome, Committed), f"an append ended as {outcome}"
+        return outcome.last
+
+    def _check_serving(self) -> None:
+        driver = self._driver
+        if driver is None or self._has_stopped:
+            raise NotLeaderError(None, 0, "the node does not run")
+        if self._is_draining:
+            raise NotLeaderError(self.leader_id, self.term, "the node is about to stop")
+        if not self.is_leader:
+            raise NotLeaderError(self.leader_id, self.term)
+        if not driver.is_serving:
+            raise LeaderNotReadyError(f"{self.node_id} has not yet applied the start of its term")
+
+    # Reading.
+
+    async def barrier(self, *, timeout_s: float) -> Index:
+        """A linearizable read point: what was committed before the call is applied here.
+
+        Raises:
+            NotLeaderError: this node does not lead, or lost its leadership meanwhile.
+            RefusedError: not confirmed in time; nothing happened.
+        """
+        self._check_serving()
+        driver = self._running
+        try:
+            with trio.fail_after(timeout_s):
+                outcome = await _wait_outcome(driver.request_read, math.inf)
+                assert isinstance(outcome, ReadAt), f"a read ended as {outcome}"
+                await driver.wait_applied(outcome.index)
+        except trio.TooSlowError:
+            raise TooManyPendingError(f"the read was not confirmed within {timeout_s} s") from None
+        if self._has_stopped:
+            raise NotLeaderError(None, 0, "the node has stopped")
+        return outcome.index
+
+    @property
+    def applied_index(self) -> Index:
+        """The last entry that the state machine contains."""
+        return self._driver.applied_index if self._driver else self._machine.applied_index
+
+    @property
+    def commit_index(self) -> Index:
+        """How far the log is known to be committed."""
+        return self._driver.engine.node.commit_index if self._driver else NO_INDEX
+
+    @property
+    def first_position(self) -> Position:
+        """Byte place of the first kept entry."""
+        return self._running.engine.log.shape.first_position
+
+    @property
+    def committed_position(self) -> Position:
+        """Where the first entry that is not known to be committed starts."""
+        return self._running.engine.log.shape.position_of(Index(self.commit_index + 1))
+
+    def watch_applied(self, callback: Callable[[], None]) -> None:
+        """Call back after entries were applied and their proposers were answered."""
+        self._applied_watchers.append(callback)
+
+    def get(self, index: Index) -> Entry:
+        """A committed entry.
+
+        Raises:
+            OutOfRangeError, CompactedError: it is not there.
+            DiskFailedError, CorruptionError: it could not be read.
+        """
+        return self.get_range(index, count_max=1, bytes_max=1)[0]
+
+    def get_range(self, index: Index, *, count_max: int, bytes_max: int) -> list[Entry]:
+        """Committed entries from `index`: at least one, at most `count_max`, at most about `bytes_max`.
+
+        Raises:
+            OutOfRangeError, CompactedError: the first is not there.
+            DiskFailedError, CorruptionError: it could not be read.
+        """
+        log = self._running.engine.log
+        first_index = log.shape.first_index
+        if index < first_index and index > 0:
+            raise CompactedError(index, first_index)
+        commit_index = self.commit_index
+        if not first_index <= index <= commit_index:
+            raise OutOfRangeError(index, first_index, commit_index)
+        end = Index(min(index + max(1, count_max), commit_index + 1))
+        try:
+            return log.entries(index, end, bytes_max=bytes_max)
+        except OSError as error:
+            raise DiskFailedError(f"entry {index} cannot be read: {error}") from error
+
+    def entry_at(self, position: Position) -> Entry:
+        """The committed entry that covers a byte of the log.
+
+        Raises:
+            OutOfRangeError, CompactedError: none does.
+            DiskFailedError, CorruptionError: it could not be read.
+        """
+        shape = self._running.engine.log.shape
+        index = shape.index_at(position)
+        if index is None:
+            # Behind the end, or before the first byte that is kept.
+            is_behind = position >= shape.end_position
+            index = Index(shape.last_index + 1 if is_behind else shape.first_index - 1)
+        return self.get(index)
+
+    def position_of(self, index: Index) -> Position:
+        """Byte place of an entry's header."""
+        return self._running.engine.log.shape.position_of(index)
+
+    # Members.
+
+    def attributes(self, node_id: NodeId) -> Mapping[str, str]:
+        """What a member told of itself; empty when it was never met."""
+        if node_id == self.node_id:
+            return self.config.service_attributes
+        return self._transport.attributes(node_id)
+
+    def address_of(self, node_id: str) -> str:
+        """`host:port` of a member; empty when there is no such member."""
+        for peer in self.config.peers:
+            if peer.node_id == node_id:
+                return f"{peer.host}:{peer.port}"
+        return ""
+
+    def peers_connected(self) -> list[NodeId]:
+        """Members that this node can send to, in the order of the configuration."""
+        return self._transport.connected()
+
+    def statistics(self) -> Statistics:
+        """This member as it sees itself."""
+        driver = self._running
+        node, log = driver.engine.node, driver.engine.log
+        return Statistics(
+            node_id=self.node_id,
+            role=node.role,
+            term=node.term,
+            leader_id=node.leader_id,
+            is_serving=self.is_serving,
+            first_index=log.shape.first_index,
+            last_index=log.shape.last_index,
+            durable_index=log.durable_index,
+            commit_index=node.commit_index,
+            applied_index=driver.applied_index,
+            match_indexes={name: view.match_index for name, view in node.progress().items()},
+            peers_connected=tuple(self.peers_connected()),
+            pending_count=self.pending_count,
+            sync_latency_us=round(driver.pace.average_ms * 1000),
+            sync_count=driver.pace.count,
+            pass_count=driver.pass_count,
+            applied_count=driver.applied_count,
+        )
+
+    @property
+    def _running(self) -> Driver:
+        if self._driver is None:
+            raise UsageError("the LogServer does not run yet")
+        return self._driver
+
+
+async def _wait_outcome(ask: Callable[[Answered], None], timeout_s: float) -> Outcome:
+    """Ask, and wait for the answer; a failure is raised.
+
+    Raises:
+        DLedgerError: what the question failed with; AckTimeoutError when no answer came in time.
+    """
+    event = trio.Event()
+    outcome: Outcome | None = None
+
+    def answered(given: Outcome) -> None:
+        nonlocal outcome
+        outcome = given
+        event.set()
+
+    ask(answered)
+    with trio.move_on_after(timeout_s):
+        await event.wait()
+    # The answer may have come in the same moment as the timeout.
+    given = outcome
+    if given is None:
+        raise AckTimeoutError(f"not decided within {timeout_s} s")
+    if isinstance(given, Failed):
+        raise given.error
+    return given
+
+
+def _check(config: LogConfig) -> None:
+    """Refuse what cannot work.
+
+    Raises:
+        ConfigError: names the values.
+    """
+    if not __debug__:
+        raise ConfigError("assertions guard the log: Python must not run with -O")
+    config.raft.validate()
+    members = tuple(peer.node_id for peer in config.peers)
+    if set(members) != set(config.raft.voters):
+        raise ConfigError(
+            f"the peers {', '.join(members)} are not the voters {', '.join(config.raft.voters)}"
+        )
+    if not 1 <= len(config.group) <= NAME_LENGTH_MAX:
+        raise ConfigError(f"group {config.group!r} must have 1 to {NAME_LENGTH_MAX} characters")
+    for name in members:
+        if len(name) > NAME_LENGTH_MAX:
+            raise ConfigError(f"member {name!r} must have at most {NAME_LENGTH_MAX} characters")
+    if config.secret == "":
+        raise ConfigError("the secret is empty; leave it out to run without one")
+    attributes_bytes = sum(
+        len(name.encode()) + len(value.encode())
+        for name, value in config.service_attributes.items()
+    )
+    if attributes_bytes > ATTRIBUTES_BYTES_MAX:
+        raise ConfigError(
+            f"service_attributes have {attributes_bytes} bytes, at most {ATTRIBUTES_BYTES_MAX} may be"
+        )

@@ -1,0 +1,224 @@
+"""Non-blocking TCP sockets, and streams of frames on them.
+
+Plain sockets with trio's readiness calls: half the CPU of a trio stream for small messages
+(measured; docs/adr), and the transport needs the bare descriptors anyway.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from typing import Final
+
+import trio
+
+from dledger.codec.frame import Frame, FrameDecoder
+from dledger.errors import ConfigError, PeerProtocolError
+
+RECEIVE_BYTES: Final = 64 * 1024
+
+NOTSENT_BYTES_MAX: Final = 512 * 1024
+"""Unsent bytes that the kernel takes from us: what is in there cannot be overtaken by a heartbeat."""
+
+DEAD_AFTER_MS: Final = 2000
+"""Sent bytes that nobody acknowledged for so long break a connection (a cut network, a dead host)."""
+
+CONNECT_TIMEOUT_S: Final = 1.0
+
+RESOURCE_ERRORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+"""accept() fails with these when the machine is short of something; the listener is still good."""
+
+
+def tune(sock: socket.socket) -> None:
+    """Options of every connection between members and of log clients."""
+    sock.setblocking(False)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 2)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DEAD_AFTER_MS)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, NOTSENT_BYTES_MAX)
+
+
+async def listen(host: str, port: int) -> socket.socket:
+    """A listening socket.
+
+    Raises:
+        ConfigError: the address is taken or not ours.
+    """
+    try:
+        found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        family, kind, protocol, _, address = found[0]
+        sock = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise ConfigError(f"cannot listen on {host}:{port}: {error}") from error
+    try:
+        sock.setblocking(False)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
+        sock.listen(256)
+    except OSError as error:
+        sock.close()
+        hint = (
+            " (does another process already run as this member?)"
+            if error.errno == errno.EADDRINUSE
+            else ""
+        )
+        raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror}{hint}") from error
+    return sock
+
+
+async def connect(host: str, port: int) -> socket.socket:
+    """A connection, within CONNECT_TIMEOUT_S.
+
+    Raises:
+        OSError: nobody answers there.
+    """
+    with trio.move_on_after(CONNECT_TIMEOUT_S):
+        found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        family, kind, protocol, _, address = found[0]
+        sock = socket.socket(family, kind, protocol)
+        try:
+            tune(sock)
+            await _wait_connected(sock, address)
+        except BaseException:
+            sock.close()
+            raise
+        return sock
+    raise OSError(errno.ETIMEDOUT, "no answer")
+
+
+async def _wait_connected(sock: socket.socket, address: object) -> None:
+    code = sock.connect_ex(address)  # type: ignore[arg-type]  # whatever getaddrinfo gave
+    if code == errno.EINPROGRESS:
+        await trio.lowlevel.wait_writable(sock)
+        code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    if code:
+        raise OSError(code, os.strerror(code))
+    if sock.getsockname() == sock.getpeername():
+        # TCP may connect a port of the dynamic range to itself.
+        raise OSError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
+
+
+class FrameStream:
+    """Frames on a socket, for one reading task and any number of writers.
+
+    Invariants: what is queued leaves in order; `queued_bytes` counts what the kernel has not taken.
+    """
+
+    def __init__(self, sock: socket.socket, decoder: FrameDecoder) -> None:
+        self.sock = sock
+        self.decoder = decoder
+        self.is_closed = False
+        self._rest: list[bytes] = []
+        self.queued_bytes = 0
+        self._wants_write = trio.Event()
+        self._is_drained = trio.Event()
+
+    async def receive(self) -> list[Frame]:
+        """All frames that are there, at least one; empty at the end of the stream.
+
+        Raises:
+            PeerProtocolError: the bytes are no frames, or the stream ended within one.
+            OSError, trio.ClosedResourceError: the connection is gone.
+        """
+        while True:
+            await trio.lowlevel.wait_readable(self.sock)
+            try:
+                data = self.sock.recv(RECEIVE_BYTES)
+            except BlockingIOError:
+                continue
+            if not data:
+                if not self.decoder.is_between_frames:
+                    raise PeerProtocolError("the connection ended within a frame")
+                return []
+            frames = self.decoder.feed(data)
+            if frames:
+                return frames
+
+    async def receive_one(self) -> bytes:
+        """Exactly one header, for conversations in turns.
+
+        Raises:
+            PeerProtocolError: more came than was asked for, or nothing.
+        """
+        frames = await self.receive()
+        if not frames:
+            raise PeerProtocolError("the other side closed the connection")
+        if len(frames) > 1 or len(frames[0].blob) or not self.decoder.is_between_frames:
+            raise PeerProtocolError("more was sent than this side has asked for")
+        return frames[0].header
+
+    def send_soon(self, data: bytes) -> None:
+        """Send what the kernel takes at once; `run_writer` sends the rest.
+
+        A broken connection is noticed by its reader.
+        """
+        if self.is_closed:
+            return
+        if not self._rest:
+            try:
+                sent = self.sock.send(data)
+            except BlockingIOError:
+                sent = 0
+            except OSError:
+                return
+            if sent == len(data):
+                return
+            data = data[sent:]
+            self._wants_write.set()
+        self._rest.append(data)
+        self.queued_bytes += len(data)
+
+    async def run_writer(self) -> None:
+        """Send what `send_soon` left over; ends when the connection does."""
+        while True:
+            await self._wants_write.wait()
+            self._wants_write = trio.Event()
+            while self._rest:
+                data = b"".join(self._rest)
+                self._rest = [data]
+                await trio.lowlevel.wait_writable(self.sock)
+                try:
+                    sent = self.sock.send(data)
+                except BlockingIOError:
+                    continue
+                except OSError:
+                    return
+                # More may have been queued while this task waited.
+                self._rest[0] = data[sent:]
+                if not self._rest[0]:
+                    del self._rest[0]
+                self.queued_bytes -= sent
+            self._is_drained.set()
+
+    async def wait_drained(self) -> None:
+        """Until nothing is queued any more (back-pressure on the reader)."""
+        while self.queued_bytes and not self.is_closed:
+            self._is_drained = trio.Event()
+            await self._is_drained.wait()
+
+    async def send(self, data: bytes) -> None:
+        """Send everything, without a writer task. Not to be mixed with `send_soon`.
+
+        Raises:
+            OSError: the connection is gone; an unknown part was sent.
+        """
+        rest = memoryview(data)
+        while True:
+            try:
+                rest = rest[self.sock.send(rest) :]
+            except BlockingIOError:
+                await trio.lowlevel.wait_writable(self.sock)
+            if not rest:
+                return
+
+    def close(self) -> None:
+        """Close; tasks that wait on the socket get `trio.ClosedResourceError`."""
+        if not self.is_closed:
+            self.is_closed = True
+            self._is_drained.set()
+            trio.lowlevel.notify_closing(self.sock)
+            self.sock.close()

@@ -1,0 +1,39 @@
+"""A member as it sees itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dledger.raft.effects import Role
+from dledger.raft.ids import Index, NodeId, Term
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """One moment of a member.
+
+    Attributes:
+        match_indexes: per other member the last index known to be equal there; only at a leader.
+        pending_count: entries that were taken from callers and are not decided.
+        sync_latency_us: moving average of write and sync.
+        sync_count, pass_count, applied_count: since the start.
+    """
+
+    node_id: NodeId
+    role: Role
+    term: Term
+    leader_id: NodeId | None
+    is_serving: bool
+    first_index: Index
+    last_index: Index
+    durable_index: Index
+    commit_index: Index
+    applied_index: Index
+    match_indexes: Mapping[NodeId, Index]
+    peers_connected: tuple[NodeId, ...]
+    pending_count: int
+    sync_latency_us: int
+    sync_count: int
+    pass_count: int
+    applied_count: int

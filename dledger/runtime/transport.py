@@ -1,0 +1,460 @@
+"""Connections between members, and the port on which all of them and log clients come in.
+
+Every node dials every other node and sends its own messages on that connection; on a connection
+that came in it only reads. All connections of members hang on one epoll descriptor, so that the
+driver reads everything that is there in one pass with one wake-up. Handshakes and log clients have
+tasks of their own.
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+
+import trio
+
+from dledger.codec.frame import FrameDecoder
+from dledger.codec.rpc import decode_message
+from dledger.config import Peer
+from dledger.errors import DLedgerError, PeerProtocolError
+from dledger.raft.ids import NodeId
+from dledger.raft.messages import Message
+from dledger.runtime.clock import draw, now_s
+from dledger.runtime.crew import Crew, open_crew
+from dledger.runtime.events_log import LimitedLog, log_event
+from dledger.runtime.handshake import (
+    HANDSHAKE_TIMEOUT_S,
+    Identity,
+    Remote,
+    accept,
+    dial,
+    opening_decoder,
+)
+from dledger.runtime.peer_link import BlobCache, PeerLink
+from dledger.runtime.sockets import RESOURCE_ERRORS, FrameStream, connect, listen, tune
+
+RECEIVE_BUFFER_BYTES: Final = 1024 * 1024
+"""One buffer for all members: large reads halve the CPU per message (measured)."""
+
+READS_PER_PASS_MAX: Final = 4
+"""Full buffers taken from one member in a pass; then the others have their turn."""
+
+UNTRUSTED_COUNT_MAX: Final = 64
+"""Connections whose handshake is not finished; more are closed at once."""
+
+CONNECTION_COUNT_MAX: Final = 1024
+"""Connections that came in, members and clients together."""
+
+REDIAL_MIN_MS: Final = 50
+REDIAL_MAX_MS: Final = 500
+"""Pause between two attempts to reach a member; it doubles."""
+
+REPEAT_LINE_S: Final = 10.0
+"""The same failure to reach a member is logged again after this."""
+
+_READ = select.EPOLLIN | select.EPOLLRDHUP
+_READ_AND_WRITE = _READ | select.EPOLLOUT
+
+ClientHandler = Callable[[FrameStream, Remote], Awaitable[None]]
+
+
+class Outgoing:
+    """The connection to a member, while there is one."""
+
+    __slots__ = ("is_broken", "link", "node_id", "wants_write")
+
+    def __init__(self, node_id: NodeId, cache: BlobCache) -> None:
+        self.node_id = node_id
+        self.link = PeerLink(cache)
+        self.wants_write = False
+        self.is_broken = trio.Event()
+
+
+class Incoming:
+    """A connection on which a member speaks to us."""
+
+    __slots__ = ("decoder", "incarnation", "node_id", "sock")
+
+    def __init__(
+        self, node_id: NodeId, incarnation: int, sock: socket.socket, decoder: FrameDecoder
+    ) -> None:
+        self.node_id = node_id
+        self.incarnation = incarnation
+        self.sock = sock
+        self.decoder = decoder
+
+
+class Transport:
+    """All connections of one node.
+
+    The driver calls the synchronous half (`receive`, `post`, `flush`, `take_lost`) in its passes;
+    `run` owns the tasks that listen and dial.
+    """
+
+    def __init__(
+        self,
+        me: Identity,
+        peers: tuple[Peer, ...],
+        *,
+        blob_bytes_max: int,
+        serve_client: ClientHandler,
+    ) -> None:
+        """Prepare; nothing is opened before `listen`.
+
+        Args:
+            me: this member.
+            peers: all members, this one included.
+            blob_bytes_max: largest blob that a member or a client may send.
+            serve_client: talks to an accepted log client until it goes.
+        """
+        self._me = me
+        self._peers = peers
+        self._blob_bytes_max = blob_bytes_max
+        self._serve_client = serve_client
+        self._epoll = select.epoll()
+        self._buffer = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
+        cache = BlobCache()
+        self._outgoing = {
+            peer.node_id: Outgoing(peer.node_id, cache)
+            for peer in peers
+            if peer.node_id != me.node_id
+        }
+        self._incoming: dict[NodeId, Incoming] = {}
+        self._by_descriptor: dict[int, Outgoing | Incoming] = {}
+        self._attributes: dict[NodeId, Mapping[str, str]] = {}
+        self._lost: list[NodeId] = []
+        self._listener: socket.socket | None = None
+        self._untrusted_count = 0
+        self._connection_count = 0
+        self._outsiders = LimitedLog()
+
+    # What the driver uses; nothing here waits.
+
+    def receive(self, deliver: Callable[[Message], None]) -> None:
+        """Read what every member has sent, and hand over each message; finish waiting sends."""
+        for descriptor, mask in self._epoll.poll(0):
+            match self._by_descriptor.get(descriptor):
+                case Incoming() as incoming:
+                    self._read(incoming, deliver)
+                case Outgoing() as outgoing:
+                    if mask & ~select.EPOLLOUT:
+                        self._notice_end(outgoing)
+                    else:
+                        self._flush_one(outgoing)
+                case None:
+                    pass
+
+    def post(self, to: NodeId, message: Message) -> None:
+        """Queue a message; `flush` sends it."""
+        self._outgoing[to].link.post(message)
+
+    def flush(self) -> None:
+        """Send what is queued, as far as the kernel takes it."""
+        for outgoing in self._outgoing.values():
+            if not outgoing.wants_write and outgoing.link.has_waiting:
+                self._flush_one(outgoing)
+
+    def take_lost(self) -> list[NodeId]:
+        """Members whose connection broke since the last call."""
+        taken, self._lost = self._lost, []
+        return taken
+
+    async def wait_ready(self) -> None:
+        """Until `receive` has something to do."""
+        await trio.lowlevel.wait_readable(self._epoll)
+
+    # What others may know.
+
+    def attributes(self, node_id: NodeId) -> Mapping[str, str]:
+        """What a member last told of itself; empty when it was never met."""
+        return self._attributes.get(node_id, {})
+
+    def connected(self) -> list[NodeId]:
+        """Members that we can send to, in the order of the configuration."""
+        return [
+            node_id
+            for node_id, outgoing in self._outgoing.items()
+            if outgoing.link.sock is not None
+        ]
+
+    # Reading and writing.
+
+    def _read(self, incoming: Incoming, deliver: Callable[[Message], None]) -> None:
+        for _ in range(READS_PER_PASS_MAX):
+            try:
+                count = incoming.sock.recv_into(self._buffer)
+            except BlockingIOError:
+                return
+            except OSError:
+                count = 0
+            if count == 0:
+                self._end_incoming(incoming)
+                return
+            try:
+                for frame in incoming.decoder.feed(self._buffer[:count]):
+                    message = decode_message(frame.header, frame.blob)
+                    _check_source(message, incoming.node_id)
+                    deliver(message)
+            except PeerProtocolError as error:
+                self._outsiders.log_event(
+                    logging.WARNING,
+                    "peer-broke-protocol",
+                    node=self._me.node_id,
+                    peer=incoming.node_id,
+                    reason=error,
+                )
+                self._end_incoming(incoming)
+                return
+            if count < len(self._buffer):
+                return
+
+    def _flush_one(self, outgoing: Outgoing) -> None:
+        sock = outgoing.link.sock
+        try:
+            waits = outgoing.link.flush()
+        except OSError as error:
+            self._end_outgoing(outgoing, str(error.strerror))
+            return
+        if sock is not None and waits != outgoing.wants_write:
+            outgoing.wants_write = waits
+            self._epoll.modify(sock, _READ_AND_WRITE if waits else _READ)
+
+    def _notice_end(self, outgoing: Outgoing) -> None:
+        """The member never speaks on this connection: readable means over, or a broken protocol."""
+        assert outgoing.link.sock is not None
+        try:
+            data = outgoing.link.sock.recv(1)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._end_outgoing(outgoing, str(error.strerror))
+            return
+        self._end_outgoing(outgoing, "unexpected bytes" if data else "closed by the peer")
+
+    def _end_outgoing(self, outgoing: Outgoing, reason: str) -> None:
+        sock = outgoing.link.sock
+        assert sock is not None
+        del self._by_descriptor[sock.fileno()]
+        outgoing.link.close()
+        outgoing.wants_write = False
+        outgoing.is_broken.set()
+        self._lost.append(outgoing.node_id)
+        log_event(
+            logging.INFO,
+            "peer-disconnected",
+            node=self._me.node_id,
+            peer=outgoing.node_id,
+            reason=reason,
+        )
+
+    def _end_incoming(self, incoming: Incoming) -> None:
+        """The member speaks no more. That it is gone is told once: by the outgoing side, if open."""
+        self._close_incoming(incoming)
+        outgoing = self._outgoing.get(incoming.node_id)
+        if outgoing is None or outgoing.link.sock is None:
+            self._lost.append(incoming.node_id)
+
+    def _close_incoming(self, incoming: Incoming) -> None:
+        del self._by_descriptor[incoming.sock.fileno()]
+        if self._incoming.get(incoming.node_id) is incoming:
+            del self._incoming[incoming.node_id]
+        incoming.sock.close()
+        self._connection_count -= 1
+
+    # Tasks.
+
+    async def listen(self) -> None:
+        """Take the port.
+
+        Raises:
+            ConfigError: it is taken.
+        """
+        own = next(peer for peer in self._peers if peer.node_id == self._me.node_id)
+        self._listener = await listen(own.host, own.port)
+
+    async def run(self) -> None:
+        """Accept and dial until cancelled."""
+        assert self._listener is not None, "listen first"
+        async with open_crew() as crew:
+            crew.start(self._accept_all, self._listener, crew, name="accept")
+            for peer in self._peers:
+                if peer.node_id != self._me.node_id:
+                    crew.start(self._keep_dialing, peer, name=f"dial {peer.node_id}")
+
+    def close(self) -> None:
+        """Close everything. The tasks must have ended."""
+        for outgoing in self._outgoing.values():
+            outgoing.link.close()
+        for incoming in list(self._incoming.values()):
+            self._close_incoming(incoming)
+        if self._listener is not None:
+            self._listener.close()
+        self._epoll.close()
+
+    async def _accept_all(self, listener: socket.socket, crew: Crew) -> None:
+        while True:
+            await trio.lowlevel.wait_readable(listener)
+            try:
+                sock, _ = listener.accept()
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                if error.errno not in RESOURCE_ERRORS:
+                    # The connection ended before it was accepted; accept(2) reports it here.
+                    continue
+                self._outsiders.log_event(
+                    logging.ERROR, "accept-failed", node=self._me.node_id, reason=error.strerror
+                )
+                await trio.sleep(0.1)
+                continue
+            if (
+                self._untrusted_count >= UNTRUSTED_COUNT_MAX
+                or self._connection_count >= CONNECTION_COUNT_MAX
+            ):
+                sock.close()
+                self._outsiders.log_event(
+                    logging.WARNING,
+                    "connection-refused",
+                    node=self._me.node_id,
+                    reason="too many connections",
+                )
+                continue
+            crew.start(self._serve, sock, name="incoming")
+
+    async def _serve(self, sock: socket.socket) -> None:
+        """One connection that came in, from its handshake on."""
+        stream = FrameStream(sock, opening_decoder())
+        self._connection_count += 1
+        is_adopted = False
+        try:
+            remote = await self._shake_hands(stream)
+            if remote is not None and remote.node_id is not None:
+                self._adopt(remote.node_id, remote, stream)
+                is_adopted = True
+            elif remote is not None:
+                await self._serve_client(stream, remote)
+        except PeerProtocolError as error:
+            self._log_outsider("client-broke-protocol", stream.sock, error)
+        finally:
+            if not is_adopted:
+                self._connection_count -= 1
+                stream.close()
+
+    async def _shake_hands(self, stream: FrameStream) -> Remote | None:
+        """None when nobody came out of it; the reason is in the log."""
+        reason: object
+        self._untrusted_count += 1
+        try:
+            tune(stream.sock)
+            with trio.fail_after(HANDSHAKE_TIMEOUT_S):
+                return await accept(stream, self._me, self._blob_bytes_max, self._why_duplicate)
+        except trio.TooSlowError:
+            reason = "handshake timeout"
+        except (DLedgerError, OSError) as error:
+            reason = error
+        finally:
+            self._untrusted_count -= 1
+        self._log_outsider("connection-refused", stream.sock, reason)
+        return None
+
+    def _log_outsider(self, event: str, sock: socket.socket, reason: object) -> None:
+        self._outsiders.log_event(
+            logging.WARNING,
+            event,
+            node=self._me.node_id,
+            address=_address_of(sock),
+            reason=reason,
+        )
+
+    def _why_duplicate(self, node_id: NodeId, incarnation: int) -> str | None:
+        """Refuse a second process with a member's id while the first is connected."""
+        present = self._incoming.get(node_id)
+        if present is None or present.incarnation == incarnation or _has_ended(present.sock):
+            return None
+        return f"another process is connected as {node_id}"
+
+    def _adopt(self, node_id: NodeId, remote: Remote, stream: FrameStream) -> None:
+        """From here on the driver reads this connection."""
+        old = self._incoming.get(node_id)
+        if old is not None:
+            self._close_incoming(old)
+        incoming = Incoming(node_id, remote.incarnation, stream.sock, stream.decoder)
+        self._incoming[node_id] = incoming
+        self._attributes[node_id] = remote.attributes
+        self._by_descriptor[stream.sock.fileno()] = incoming
+        self._epoll.register(stream.sock, _READ)
+
+    async def _keep_dialing(self, peer: Peer) -> None:
+        """Hold a connection to a member for as long as this node lives."""
+        outgoing = self._outgoing[peer.node_id]
+        pause_ms = REDIAL_MIN_MS
+        last_reason, last_line_s = "", 0.0
+        while True:
+            reason = await self._dial(peer, outgoing)
+            if reason is None:
+                pause_ms = REDIAL_MIN_MS
+                last_reason = ""
+                await outgoing.is_broken.wait()
+            elif reason != last_reason or now_s() - last_line_s > REPEAT_LINE_S:
+                last_reason, last_line_s = reason, now_s()
+                log_event(
+                    logging.WARNING,
+                    "peer-not-reached",
+                    node=self._me.node_id,
+                    peer=peer,
+                    reason=reason,
+                )
+            await trio.sleep(draw(pause_ms // 2, pause_ms) / 1000)
+            pause_ms = min(2 * pause_ms, REDIAL_MAX_MS)
+
+    async def _dial(self, peer: Peer, outgoing: Outgoing) -> str | None:
+        """One attempt; returns why it failed, None when the connection is open."""
+        try:
+            stream = FrameStream(await connect(peer.host, peer.port), opening_decoder())
+        except OSError as error:
+            return str(error.strerror or error)
+        try:
+            with trio.fail_after(HANDSHAKE_TIMEOUT_S):
+                remote = await dial(stream, self._me, peer.node_id, 0)
+        except trio.TooSlowError:
+            stream.close()
+            return "handshake timeout"
+        except (DLedgerError, OSError) as error:
+            stream.close()
+            return str(error)
+        except BaseException:
+            stream.close()
+            raise
+        self._attributes[peer.node_id] = remote.attributes
+        outgoing.link.open(stream.sock)
+        outgoing.is_broken = trio.Event()
+        self._by_descriptor[stream.sock.fileno()] = outgoing
+        self._epoll.register(stream.sock, _READ)
+        log_event(logging.INFO, "peer-connected", node=self._me.node_id, peer=peer.node_id)
+        return None
+
+
+def _check_source(message: Message, node_id: NodeId) -> None:
+    if message.source != node_id:
+        raise PeerProtocolError(f"a message of {message.source} came from {node_id}")
+
+
+def _has_ended(sock: socket.socket) -> bool:
+    """Whether the other side is known to be gone, though nobody has read that far."""
+    try:
+        return not sock.recv(1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
+def _address_of(sock: socket.socket) -> str:
+    try:
+        host, port = sock.getpeername()[:2]
+    except OSError:
+        return "?"
+    return f"{host}:{port}"
