@@ -51,6 +51,8 @@ class HardStateStore:
         if disk.exists(path + ASIDE_SUFFIX):
             # A crash came before the rename: nobody was told of it.
             disk.remove(path + ASIDE_SUFFIX)
+        # A process that was killed between rename and sync left a name that a power cut may undo.
+        disk.sync_folder(folder)
         if not disk.exists(path):
             if last_id.index > 0:
                 raise CorruptionError(

@@ -83,6 +83,9 @@ def open_log(disk: Disk, layout: Layout) -> OpenedLog:
     """
     disk.make_folder(layout.data_folder)
     disk.make_folder(layout.index_folder)
+    # What is listed may not be durable yet: a process that was killed in between does not sync.
+    disk.sync_folder(layout.data_folder)
+    disk.sync_folder(layout.index_folder)
     log = OpenedLog()
     positions = _segment_positions(disk, layout.data_folder)
     _check_row_of_names(disk, layout, positions)

@@ -85,6 +85,7 @@ class Segment:
         "layout",
         "unit_count",
         "units_crc",
+        "unsynced_bytes",
     )
 
     def __init__(self, layout: Layout, first_position: int, first_index: int) -> None:
@@ -98,6 +99,7 @@ class Segment:
         self.index_reserved_bytes = 0
         self.unit_count = 0
         self.units_crc = 0
+        self.unsynced_bytes = 0
 
     def open_data(self, disk: Disk) -> File:
         """The data file, opened when needed."""
@@ -139,8 +141,8 @@ class Segment:
             self.index.sync()
             disk.sync_folder(self.layout.index_folder)
         except DiskFullError:
-            self.close()
-            self.remove(disk)
+            self.remove_index(disk)
+            self.remove_data(disk)
             raise
         self.data_reserved_bytes = data_bytes
 
@@ -176,11 +178,13 @@ class Segment:
         """Write headers and bodies back to back; not yet durable."""
         assert self.data is not None, "write to a segment that is not open"
         self.data.write_at(position - self.first_position, parts)
+        self.unsynced_bytes += sum(map(len, parts))
 
     def sync_data(self) -> None:
         """Make the written entries durable."""
         assert self.data is not None, "sync of a segment that is not open"
         self.data.sync()
+        self.unsynced_bytes = 0
 
     def write_units(self, units: bytes) -> None:
         """Write index units behind the last one. Only for entries that are durable; not synced."""
@@ -228,15 +232,26 @@ class Segment:
         if data.size() > keep_bytes:
             data.truncate(keep_bytes)
         data.sync()
+        self.unsynced_bytes = 0
         self.data_reserved_bytes = keep_bytes
 
-    def remove(self, disk: Disk) -> None:
-        """Delete both files, the index first: an index without data is never left by a crash."""
+    def remove_index(self, disk: Disk) -> None:
+        """Delete the index file, durably; harmless when it is gone."""
+        if self.index is not None:
+            self.index.close()
+            self.index = None
+        _remove(disk, self.layout.index_folder, self.layout.index_path(self.first_position))
+
+    def remove_data(self, disk: Disk) -> None:
+        """Delete the data file, durably; harmless when it is gone.
+
+        Only after the index: an index without data is never left by a crash.
+        """
         self.close()
-        for folder, path in (
-            (self.layout.index_folder, self.layout.index_path(self.first_position)),
-            (self.layout.data_folder, self.layout.data_path(self.first_position)),
-        ):
-            if disk.exists(path):
-                disk.remove(path)
-                disk.sync_folder(folder)
+        _remove(disk, self.layout.data_folder, self.layout.data_path(self.first_position))
+
+
+def _remove(disk: Disk, folder: str, path: str) -> None:
+    if disk.exists(path):
+        disk.remove(path)
+        disk.sync_folder(folder)

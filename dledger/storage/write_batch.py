@@ -4,7 +4,7 @@ A batch owns everything that it touches: bytes, file handles, the writer's field
 It shares nothing with `SegmentedLog.append` and `.entries`, which may go on meanwhile. The order of
 its steps is what recovery relies on (docs/formats/segment.md):
 
-1. cut: the index units of removed entries, then later segments from the last one, then the data.
+1. cut: the index units of removed entries, then later data files from the last one, then the data.
 2. roll: the next segment is made durable, then the old one is sealed.
 3. room is reserved; only from here on is anything written that was not there before.
 4. entries are written and synced, then their index units are written.
@@ -71,12 +71,16 @@ class Cut:
     def run(self, disk: Disk) -> None:
         """Carry it out, durably, in an order in which every crash leaves a legal log.
 
-        The index comes first: a unit without its entry would be taken for corruption. A crash in
-        between brings the old tail back, which is a log that this member may have.
+        The indexes come first, all of them: a unit without its entry, or a seal without a
+        successor, would be taken for corruption. Then the data goes, from the end, so that the row
+        has no gap. A crash in between brings the old tail back, which is a log that this member
+        may have.
         """
         self.segment.cut_index(disk, self.keep_units)
         for segment in self.removed:
-            segment.remove(disk)
+            segment.remove_index(disk)
+        for segment in self.removed:
+            segment.remove_data(disk)
         self.segment.cut_data(disk, self.keep_bytes)
 
 
@@ -173,6 +177,9 @@ class WriteBatch:
             self.roll = None
         if self.segment is not None and self.parts:
             self.segment.reserve(self.data_bytes, self.entry_count)
+            if self.segment.unsynced_bytes + self.size_bytes > WRITE_BATCH_BYTES_MAX:
+                # Only without syncs: what a crash may tear stays within the reach of one batch.
+                self.segment.sync_data()
             self.segment.write_entries(self.position, self.parts)
             if self.syncs:
                 self.segment.sync_data()
