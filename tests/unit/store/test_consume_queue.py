@@ -1,0 +1,147 @@
+"""Consume queues: units, spilling, lookup by time."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.store.consume_queue import ConsumeQueue, ConsumeQueues, MemoryUnitStore
+
+
+def queue_of(count: int, store: MemoryUnitStore | None = None) -> ConsumeQueue:
+    queue = ConsumeQueue((b"T", 0), store or MemoryUnitStore())
+    for n in range(count):
+        queue.append(1000 + n * 100, 100, n)
+    return queue
+
+
+def test_a_unit_has_the_bytes_of_the_format() -> None:
+    queue = ConsumeQueue((b"TopicTest", 3), MemoryUnitStore())
+    queue.append(1000, 0x73, 2598919)
+    # store-format reference, section 23
+    assert bytes(queue.units(0, 1)).hex().upper() == "00000000000003E800000073000000000027A807"
+
+
+@pytest.mark.parametrize("keep", [0, 1, 4, 9, 10, 11])
+def test_units_are_the_same_wherever_they_are_kept(keep: int) -> None:
+    whole, spilled = queue_of(10), queue_of(10)
+    spilled.spill(keep)
+    for first in range(11):
+        for count in range(12):
+            assert bytes(spilled.units(first, count)) == bytes(whole.units(first, count))
+    assert [spilled.unit(n) for n in range(10)] == [whole.unit(n) for n in range(10)]
+    assert spilled.digest() == whole.digest()
+
+
+def test_a_queue_goes_on_after_a_spill() -> None:
+    queue = queue_of(5)
+    queue.spill(2)
+    queue.append(7000, 10, 5)
+    queue.spill(1)
+    assert queue.max_offset == 6
+    assert queue.unit(5).physical_offset == 7000
+    assert queue.unit(2).physical_offset == 1200
+    whole = queue_of(5)
+    whole.append(7000, 10, 5)
+    assert queue.digest() == whole.digest()
+
+
+@pytest.mark.parametrize("offset", [-1, 3, 10])
+def test_reading_outside_the_queue_is_refused(offset: int) -> None:
+    queue = queue_of(10)
+    queue.trim(1400)
+    with pytest.raises(IndexError, match=r"not within 4\.\.10"):
+        queue.unit(offset)
+    if offset != 10:
+        with pytest.raises(IndexError):
+            queue.units(offset, 1)
+
+
+def test_a_view_of_units_does_not_keep_the_queue_from_growing() -> None:
+    queue = queue_of(3)
+    view = queue.units(0, 3)
+    queue.append(9000, 1, 0)
+    assert len(view) == 60
+
+
+@pytest.mark.parametrize(
+    ("first_position", "min_offset"),
+    [(0, 0), (1000, 0), (1001, 1), (1100, 1), (1900, 9), (5000, 10)],
+)
+def test_trim_moves_min_to_the_first_message_still_in_the_log(
+    first_position: int, min_offset: int
+) -> None:
+    queue = queue_of(10)
+    queue.spill(3)
+    queue.trim(first_position)
+    assert (queue.min_offset, queue.max_offset) == (min_offset, 10)
+
+
+# Store times 10 20 20 20 30: equal ones are where the bounds differ (store-format 20).
+TIMES = {1000: 10, 1100: 20, 1200: 20, 1300: 20, 1400: 30}
+
+
+@pytest.mark.parametrize(
+    ("time_ms", "lower", "upper"),
+    [(5, 0, 0), (10, 0, 0), (11, 1, 0), (20, 1, 3), (21, 4, 3), (30, 4, 4), (31, 5, 4)],
+)
+def test_k1_k2_offset_by_time(time_ms: int, lower: int, upper: int) -> None:
+    queue = queue_of(5)
+    queue.spill(2)
+
+    def store_time(physical_offset: int, size_bytes: int) -> int:
+        assert size_bytes == 100
+        return TIMES[physical_offset]
+
+    assert queue.offset_by_time(time_ms, store_time) == lower
+    assert queue.offset_by_time(time_ms, store_time, is_upper=True) == upper
+
+
+def test_k1_result_stays_within_min_and_max() -> None:
+    queue = queue_of(5)
+    queue.trim(1200)
+    times = TIMES.__getitem__
+    assert queue.offset_by_time(5, lambda at, _: times(at)) == 2
+    assert queue.offset_by_time(5, lambda at, _: times(at), is_upper=True) == 2
+
+
+def queues_of() -> ConsumeQueues:
+    return ConsumeQueues(MemoryUnitStore(), lambda topic: topic == b"S")
+
+
+def test_queues_by_topic() -> None:
+    queues = queues_of()
+    for key in ((b"A", 1), (b"B", 0), (b"A", 0)):
+        queues.create(key).append(0, 100, 0)
+    assert [queue.key for queue in queues.of_topic("A")] == [(b"A", 1), (b"A", 0)]
+    assert queues.min_max("A", 1) == (0, 1)
+    assert queues.min_max("A", 7) == (0, 0)
+    assert queues.get("C", 0) is None
+    assert queues.create((b"S", 0)).special
+    assert len(list(queues)) == 4
+
+
+def test_a_dropped_topic_begins_again_at_zero() -> None:
+    queues = queues_of()
+    queue = queues.create((b"A", 0))
+    queue.append(0, 100, 0)
+    queue.spill(0)
+    queues.drop_topic("A")
+    queues.drop_topic("never seen")
+    assert queues.min_max("A", 0) == (0, 0)
+    again = queues.create((b"A", 0))
+    again.append(500, 100, 0)
+    again.spill(0)
+    assert again.unit(0).physical_offset == 500
+
+
+def test_spilling_bounds_what_is_in_memory() -> None:
+    queues = queues_of()
+    for n in range(10):
+        queue = queues.create((b"A", n))
+        for _ in range(100):
+            queue.append(0, 1, 0)
+    queues.spill(resident_max=100, keep_max=1000)
+    assert sum(len(queue.tail) for queue in queues) <= 100 * 20
+    before = [queue.tail_first for queue in queues]
+    queues.spill(resident_max=100, keep_max=1000)
+    assert [queue.tail_first for queue in queues] == before

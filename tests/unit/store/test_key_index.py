@@ -1,0 +1,58 @@
+"""The key index against a list twin."""
+
+from __future__ import annotations
+
+import pytest
+from crc32c import crc32c
+
+from broker.store.key_index import KeyIndex, MemorySegmentStore, key_hash
+
+
+def index_of(segment_units: int, units: list[tuple[str, int, int]]) -> KeyIndex:
+    index = KeyIndex(MemorySegmentStore(), segment_units)
+    index.add((key_hash("T", key), at, time_ms) for key, at, time_ms in units)
+    return index
+
+
+UNITS = [(f"k{n % 7}", n * 100, 1000 + n) for n in range(100)]
+
+
+@pytest.mark.parametrize("segment_units", [1, 2, 8, 64, 128])
+def test_queries_give_the_newest_first_whatever_the_segments(segment_units: int) -> None:
+    index = index_of(segment_units, UNITS)
+    for key in ("k0", "k3", "absent"):
+        for begin_ms, end_ms in ((0, 2000), (1010, 1050), (1050, 1010), (1099, 1099)):
+            expected = [at for k, at, t in reversed(UNITS) if k == key and begin_ms <= t <= end_ms]
+            assert index.query("T", key, 64, begin_ms, end_ms) == expected
+            assert index.query("T", key, 2, begin_ms, end_ms) == expected[:2]
+
+
+def test_digests_do_not_depend_on_segments() -> None:
+    digests = {index_of(size, UNITS).digest() for size in (1, 2, 16, 128)}
+    assert len(digests) == 1
+    assert index_of(16, UNITS[:-1]).digest() not in digests
+
+
+def test_the_hash_is_that_of_topic_and_key() -> None:
+    assert key_hash("T", "k") == crc32c(b"k", crc32c(b"T#"))
+    assert key_hash("T", "k") != key_hash("U", "k")
+
+
+def test_trim_forgets_segments_that_the_log_no_longer_covers() -> None:
+    index = index_of(8, UNITS)
+    index.trim(2000)
+    assert index.query("T", "k0", 64, 0, 9999)[-1] >= 1600
+    assert index.query("T", "k0", 64, 0, 9999)[0] == 9800
+    index.trim(10**9)
+    assert index.query("T", "k0", 64, 0, 9999) == [9800]
+
+
+def test_the_newest_unit_is_remembered() -> None:
+    index = index_of(8, UNITS)
+    assert (index.last_physical_offset, index.last_store_ms) == (9900, 1099)
+
+
+@pytest.mark.parametrize("size", [0, 3, 100])
+def test_segment_sizes_are_powers_of_two(size: int) -> None:
+    with pytest.raises(ValueError, match="power of two"):
+        KeyIndex(MemorySegmentStore(), size)

@@ -1,0 +1,122 @@
+"""Files of units and segments: layout, names that are never paths, wiping."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from broker.store.unit_files import OPEN_FILES_MAX, SegmentFiles, UnitFiles, folder_name
+
+
+def unit(n: int) -> bytes:
+    return n.to_bytes(20, "big")
+
+
+def test_files_are_laid_out_as_rocketmq_does(tmp_path: Path) -> None:
+    files = UnitFiles(tmp_path)
+    files.append((b"%RETRY%g", 3), 0, b"".join(map(unit, range(300_001))))
+    files.close()
+    folder = tmp_path / "consumequeue" / "%RETRY%g" / "3"
+    sizes = {path.name: path.stat().st_size for path in folder.iterdir()}
+    assert sizes == {"00000000000000000000": 6_000_000, "00000000000006000000": 20}
+
+
+def test_units_are_read_back_across_files(tmp_path: Path) -> None:
+    files = UnitFiles(tmp_path, file_bytes=60)
+    key = (b"T", 0)
+    files.append(key, 0, b"".join(map(unit, range(4))))
+    files.append(key, 4, b"".join(map(unit, range(4, 11))))
+    for first in range(11):
+        for count in range(1, 12 - first):
+            assert files.read(key, first, count) == b"".join(map(unit, range(first, first + count)))
+    files.close()
+
+
+def test_what_was_not_written_is_an_error_and_not_zeros(tmp_path: Path) -> None:
+    files = UnitFiles(tmp_path)
+    files.append((b"T", 0), 0, unit(0))
+    with pytest.raises(OSError, match="40 were written"):
+        files.read((b"T", 0), 0, 2)
+    files.close()
+
+
+def test_a_dropped_queue_begins_again(tmp_path: Path) -> None:
+    files = UnitFiles(tmp_path)
+    files.append((b"T", 0), 0, unit(1))
+    files.drop((b"T", 0))
+    files.append((b"T", 0), 0, unit(2))
+    assert files.read((b"T", 0), 0, 1) == unit(2)
+    files.close()
+
+
+def test_a_start_wipes_what_the_last_run_left(tmp_path: Path) -> None:
+    (tmp_path / "other").write_text("not ours")
+    first = UnitFiles(tmp_path)
+    first.append((b"T", 0), 0, unit(1))
+    first.close()
+    UnitFiles(tmp_path).close()
+    assert list((tmp_path / "consumequeue").iterdir()) == []
+    assert (tmp_path / "other").read_text() == "not ours"
+
+
+def test_many_queues_need_few_descriptors(tmp_path: Path) -> None:
+    files = UnitFiles(tmp_path)
+    for n in range(OPEN_FILES_MAX * 2):
+        files.append((b"T", n), 0, unit(n))
+    assert all(files.read((b"T", n), 0, 1) == unit(n) for n in range(OPEN_FILES_MAX * 2))
+    assert len(files._files._open) <= OPEN_FILES_MAX
+    files.close()
+
+
+@pytest.mark.parametrize(
+    "topic",
+    [
+        b"",
+        b".",
+        b"..",
+        b"../../etc/passwd",
+        b"/abs",
+        b"a/b",
+        b"a\0b",
+        b"=",
+        b"\xff\xfe",
+        b"x" * 300,
+        "中文".encode(),
+    ],
+)
+def test_no_topic_becomes_a_path(topic: bytes) -> None:
+    name = folder_name(topic)
+    assert name
+    assert len(name) <= 255
+    assert "/" not in name
+    assert "\0" not in name
+    assert not name.startswith(".")
+
+
+def test_no_two_topics_share_a_folder() -> None:
+    topics = [
+        b"a",
+        b"a=2E",
+        b"a.",
+        b"=",
+        b"",
+        b"A",
+        b"a=",
+        b"=#",
+        b"%RETRY%a",
+        b"x" * 256,
+        b"x" * 257,
+    ]
+    assert len({folder_name(topic) for topic in topics}) == len(topics)
+
+
+def test_segments(tmp_path: Path) -> None:
+    files = SegmentFiles(tmp_path)
+    files.write(0, b"abcdef")
+    files.write(1, b"ghi")
+    assert files.read(0, 2, 3) == b"cde"
+    files.drop(0)
+    assert [path.name for path in (tmp_path / "keyindex").iterdir()] == [f"{1:020}"]
+    assert files.read(1, 0, 3) == b"ghi"
+    files.close()
