@@ -1,0 +1,116 @@
+"""Effects and messages of the core as short lines, for scripts that people read."""
+
+from __future__ import annotations
+
+from dledger.raft.effects import (
+    AppendEntries,
+    Commit,
+    Committed,
+    Effect,
+    Failed,
+    Outcome,
+    ReadAt,
+    Resolve,
+    RoleChanged,
+    SaveHardState,
+    Send,
+    SendEntries,
+    TransferDone,
+    TruncateLog,
+)
+from dledger.raft.entry import Entry, EntryKind
+from dledger.raft.messages import (
+    AppendRequest,
+    AppendResponse,
+    Message,
+    PreVoteRequest,
+    PreVoteResponse,
+    TimeoutNow,
+    VoteRequest,
+    VoteResponse,
+)
+
+
+def entry_line(entry: Entry) -> str:
+    """An entry: `index@term body`, or the kind where it has no body."""
+    what = entry.body.decode(errors="backslashreplace")
+    if entry.kind is not EntryKind.NORMAL:
+        what = entry.kind.name.lower()
+    return f"{entry.id} {what}"
+
+
+def entries_line(entries: tuple[Entry, ...]) -> str:
+    """A row of entries in brackets."""
+    return "[" + ", ".join(entry_line(entry) for entry in entries) + "]"
+
+
+def message_line(message: Message) -> str:
+    """A message without its sender."""
+    match message:
+        case PreVoteRequest():
+            return f"pre-vote-request term={message.term} last={message.last_index}@{message.last_term}"
+        case VoteRequest():
+            transfer = " transfer" if message.is_transfer else ""
+            last = f"{message.last_index}@{message.last_term}"
+            return f"vote-request term={message.term} last={last}{transfer}"
+        case PreVoteResponse():
+            return f"pre-vote term={message.term} {'granted' if message.granted else 'refused'}"
+        case VoteResponse():
+            return f"vote term={message.term} {'granted' if message.granted else 'refused'}"
+        case AppendRequest():
+            return (
+                f"append-request term={message.term} round={message.round} "
+                f"prev={message.prev_index}@{message.prev_term} "
+                f"{entries_line(message.entries)} commit={message.commit_index}"
+            )
+        case AppendResponse(success=True):
+            return f"append term={message.term} round={message.round} match={message.match_index}"
+        case AppendResponse():
+            return (
+                f"append term={message.term} round={message.round} rejected "
+                f"conflict={message.conflict_index}@{message.conflict_term} "
+                f"last={message.last_index}"
+            )
+        case TimeoutNow():
+            return f"timeout-now term={message.term}"
+
+
+def outcome_line(outcome: Outcome) -> str:
+    """The answer to a token."""
+    match outcome:
+        case Committed():
+            return f"committed {outcome.first}..{outcome.last}"
+        case ReadAt():
+            return f"read at {outcome.index}"
+        case TransferDone():
+            return f"transferred to {outcome.target}"
+        case Failed():
+            certainty = "surely not" if outcome.error.definite else "unknown"
+            return f"{outcome.error.code} ({certainty}): {outcome.error}"
+
+
+def effect_line(effect: Effect) -> str:
+    """An effect, without the node that it belongs to."""
+    match effect:
+        case SaveHardState():
+            return f"save term={effect.term} vote={effect.vote or '-'}"
+        case AppendEntries():
+            return f"append {entries_line(effect.entries)}"
+        case TruncateLog():
+            return f"truncate from {effect.first}"
+        case Send():
+            return f"-> {effect.to} {message_line(effect.message)}"
+        case SendEntries():
+            what = "heartbeat"
+            if effect.first < effect.end:
+                what = f"entries {effect.first}..{effect.end - 1}"
+            return (
+                f"-> {effect.to} {what} term={effect.term} round={effect.round} "
+                f"prev={effect.prev_index}@{effect.prev_term} commit={effect.commit_index}"
+            )
+        case Commit():
+            return f"commit {effect.index}"
+        case Resolve():
+            return f"token {effect.token}: {outcome_line(effect.outcome)}"
+        case RoleChanged():
+            return f"{effect.role.value} term={effect.term} leader={effect.leader_id or '-'}"

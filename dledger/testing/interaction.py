@@ -1,0 +1,321 @@
+"""The language of the interaction scripts: a group of cores, moved by hand.
+
+Commands, one a line; NODE is a member's name, [x] may be left out:
+
+    group n0 n1 n2 [key=value ...]    start a group; keys are fields of RaftConfig
+        commit-rule=any-term          plant the bug of the paper's figure 8
+        n0.timeout=500                what n0 draws, where the bounds allow it; else the lower bound
+        n0.log=1,1,2  n0.term=3  n0.vote=n1   what n0's disk holds: the term of each entry, hard state
+    quiet / loud                      stop and resume printing (for the set-up)
+    disk NODE manual|auto             whether saves become durable at once (auto, the default)
+    sync NODE [COUNT]                 make the oldest saves durable
+    time MS                           let time pass; members act at their deadlines, in order
+    run MS                            the same, and stabilize after each
+    campaign NODE                     let time pass for NODE alone until it campaigns
+    elect NODE                        campaign, then stabilize
+    cut [NODE...]                     lose whatever would be delivered to or from them; none: heal
+    deliver [filters] [keep]          deliver what is under way now, not what comes of it
+    lose [filters]                    lose it instead
+    stabilize                         sync and deliver until nothing is under way
+    mail                              show what is under way, with numbers
+    propose NODE BODY... token=T      read NODE token=T      transfer NODE [to=NODE] token=T
+    unreachable NODE peer=NODE        step-down NODE
+    crash NODE                        restart NODE
+    receive NODE MESSAGE from=NODE    a message out of nothing (script_words.py)
+    status [NODE...]                  log NODE...            lease NODE
+
+Filters: from=NODE to=NODE type=WORD (first word of the message's line) number=N last.
+Every command prints the effects of the steps that it caused as `NODE: effect`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any
+
+from dledger.config import RaftConfig
+from dledger.errors import PeerProtocolError
+from dledger.raft.effects import Effect
+from dledger.raft.events import (
+    Event,
+    PeerUnreachable,
+    Propose,
+    ReadRequested,
+    Received,
+    StepDown,
+    Tick,
+    TransferRequested,
+)
+from dledger.raft.hard_state import HardState
+from dledger.raft.ids import Index, NodeId, Term
+from dledger.raft.quorum import CommitRule, commit_by_count, reached_by_majority
+from dledger.testing.core_group import CoreGroup, Draw, Mail, Member, SafetyViolationError
+from dledger.testing.core_trace import effect_line, entries_line, message_line
+from dledger.testing.datadriven import ScriptError
+from dledger.testing.script_words import Arguments, make_message, seeded_entries
+
+STABILIZE_STEPS_MAX = 10_000
+"""A group that still talks after so many deliveries will never stop."""
+
+
+def commit_any_term(matches: Any, *, commit_index: Index, term_start: Index) -> Index:
+    """The bug of figure 8, planted: entries of earlier terms are committed by counting."""
+    del term_start
+    return Index(max(reached_by_majority(matches), commit_index))
+
+
+COMMIT_RULES: dict[str, CommitRule] = {"by-count": commit_by_count, "any-term": commit_any_term}
+
+
+class Interaction:
+    """Runs the commands of one script."""
+
+    def __init__(self) -> None:
+        self._group: CoreGroup | None = None
+        self._auto: dict[NodeId, bool] = {}
+        self._cut: list[NodeId] = []
+        self._is_quiet = False
+        self._output: list[str] = []
+        self._commands: dict[str, Callable[[Arguments], None]] = {
+            "group": self._start,
+            "disk": self._disk,
+            "sync": self._sync,
+            "time": lambda given: self._time(given, is_running=False),
+            "run": lambda given: self._time(given, is_running=True),
+            "campaign": self._campaign,
+            "elect": self._elect,
+            "cut": self._cut_off,
+            "deliver": self._deliver,
+            "lose": self._lose,
+            "stabilize": self._stabilize,
+            "mail": self._mail,
+            "propose": self._propose,
+            "read": lambda given: self._local(given, ReadRequested(given.number("token"))),
+            "transfer": self._transfer,
+            "unreachable": self._unreachable,
+            "step-down": lambda given: self._local(given, StepDown("told by the script")),
+            "crash": lambda given: self._member(given).crash(),
+            "restart": lambda given: self._member(given).restart(),
+            "receive": self._receive,
+            "status": self._status,
+            "log": self._log,
+            "lease": self._lease,
+        }
+
+    @property
+    def group(self) -> CoreGroup:
+        """The group of this script."""
+        if self._group is None:
+            raise ScriptError("no group yet: begin with `group n0 n1 n2`")
+        return self._group
+
+    def run(self, line: str) -> list[str]:
+        """Carry out one command; returns what it prints.
+
+        Raises:
+            ScriptError: the command or its arguments make no sense.
+        """
+        name, _, rest = line.partition(" ")
+        self._output = []
+        if name in {"quiet", "loud"}:
+            self._is_quiet = name == "quiet"
+            return []
+        if name not in self._commands:
+            raise ScriptError(f"no such command: {name}")
+        self._commands[name](Arguments.parse(rest))
+        return [] if self._is_quiet else self._output
+
+    # --- the group ---
+
+    def _start(self, given: Arguments) -> None:
+        names = tuple(NodeId(word) for word in given.words)
+        known = {field.name for field in fields(RaftConfig)}
+        settings: dict[str, Any] = {}
+        own: dict[NodeId, dict[str, str]] = {name: {} for name in names}
+        for key, value in given.named.items():
+            node, _, what = key.partition(".")
+            if what and node in own:
+                own[NodeId(node)][what] = value
+            elif key == "preferred_leaders":
+                settings[key] = tuple(value.split(","))
+            elif key in known:
+                settings[key] = int(value)
+            elif key != "commit-rule":
+                raise ScriptError(f"{key} is no setting")
+        configs = [RaftConfig(node_id=name, voters=names, **settings) for name in names]
+        rule = COMMIT_RULES[given.named.get("commit-rule", "by-count")]
+
+        def draw(name: NodeId) -> Draw:
+            wish = int(own[name].get("timeout", 0))
+            return lambda low, high: wish if low <= wish <= high else low
+
+        self._group = CoreGroup(configs, draw, commit_rule=rule)
+        self._auto = dict.fromkeys(names, True)
+        for name in names:
+            if {"term", "vote", "log"} & own[name].keys():
+                entries = seeded_entries(own[name].get("log", ""))
+                term = Term(int(own[name].get("term", entries[-1].term if entries else 0)))
+                vote = own[name].get("vote")
+                state = HardState(term, NodeId(vote) if vote else None)
+                self.group.members[name].seed(state, entries)
+
+    def _member(self, given: Arguments) -> Member:
+        if not given.words or given.words[0] not in self.group.members:
+            raise ScriptError(f"name a member: {', '.join(self.group.members)}")
+        return self.group.members[NodeId(given.words[0])]
+
+    def _print(self, line: str) -> None:
+        self._output.append(line)
+
+    def _show(self, member: Member, effects: list[Effect]) -> None:
+        for effect in effects:
+            self._print(f"{member.name}: {effect_line(effect)}")
+
+    def _step(self, member: Member, event: Event) -> None:
+        if not member.is_up:
+            raise ScriptError(f"{member.name} is down")
+        try:
+            self._show(member, member.step(event))
+        except PeerProtocolError as error:
+            self._print(f"{member.name}: protocol error: {error}")
+        except SafetyViolationError as error:
+            self._print(f"SAFETY VIOLATION: {error}")
+        if self._auto[member.name]:
+            self._show(member, member.sync())
+
+    def _local(self, given: Arguments, event: Event) -> None:
+        self._step(self._member(given), event)
+
+    # --- network, disks and time ---
+
+    def _cut_off(self, given: Arguments) -> None:
+        self._cut = [NodeId(word) for word in given.words]
+
+    def _disk(self, given: Arguments) -> None:
+        self._auto[self._member(given).name] = given.words[1:] == ("auto",)
+
+    def _sync(self, given: Arguments) -> None:
+        member = self._member(given)
+        self._show(member, member.sync(int(given.words[1]) if given.words[1:] else None))
+
+    def _time(self, given: Arguments, *, is_running: bool) -> None:
+        group = self.group
+        end_ms = group.now_ms + int(given.words[0])
+        while True:
+            due = [
+                (member.node.next_deadline_ms(), place, member)
+                for place, member in enumerate(group.members.values())
+                if member.is_up and member.node.next_deadline_ms() <= end_ms
+            ]
+            if not due:
+                break
+            deadline_ms, _, member = min(due)
+            group.now_ms = max(group.now_ms, deadline_ms)
+            self._step(member, Tick())
+            if is_running:
+                self._stabilize(given)
+        group.now_ms = end_ms
+
+    def _campaign(self, given: Arguments) -> None:
+        member = self._member(given)
+        self.group.now_ms = max(self.group.now_ms, member.node.next_deadline_ms())
+        self._step(member, Tick())
+
+    def _elect(self, given: Arguments) -> None:
+        self._campaign(given)
+        self._stabilize(given)
+
+    # --- mail ---
+
+    def _chosen(self, given: Arguments) -> list[Mail]:
+        named = given.named
+        chosen = [
+            mail
+            for mail in self.group.mail
+            if named.get("from", mail.message.source) == mail.message.source
+            and named.get("to", mail.to) == mail.to
+            and named.get("type", self._type(mail)) == self._type(mail)
+        ]
+        if "number" in named:
+            chosen = [self.group.mail[given.number("number") - 1]]
+        return chosen[-1:] if "last" in given.words else chosen
+
+    @staticmethod
+    def _type(mail: Mail) -> str:
+        return message_line(mail.message).split()[0]
+
+    def _deliver(self, given: Arguments) -> None:
+        for mail in self._chosen(given):
+            if "keep" not in given.words:
+                self._remove(mail)
+            self._arrive(mail)
+
+    def _arrive(self, mail: Mail) -> None:
+        member = self.group.members[mail.to]
+        is_cut = mail.to in self._cut or mail.message.source in self._cut
+        if member.is_up and not is_cut:
+            self._step(member, Received(mail.message))
+
+    def _lose(self, given: Arguments) -> None:
+        for mail in self._chosen(given):
+            self._remove(mail)
+
+    def _remove(self, mail: Mail) -> None:
+        place = next(i for i, waiting in enumerate(self.group.mail) if waiting is mail)
+        del self.group.mail[place]
+
+    def _stabilize(self, given: Arguments) -> None:
+        del given
+        for _ in range(STABILIZE_STEPS_MAX):
+            for member in self.group.members.values():
+                self._show(member, member.sync())
+            if not self.group.mail:
+                return
+            self._arrive(self.group.mail.pop(0))
+        raise ScriptError("the group does not become stable")
+
+    def _mail(self, given: Arguments) -> None:
+        for number, mail in enumerate(self.group.mail, start=1):
+            if mail in self._chosen(given):
+                line = message_line(mail.message)
+                self._print(f"{number}. {mail.message.source} -> {mail.to} {line}")
+
+    # --- requests ---
+
+    def _propose(self, given: Arguments) -> None:
+        bodies = tuple(word.encode() for word in given.words[1:])
+        self._local(given, Propose(bodies, given.number("token")))
+
+    def _transfer(self, given: Arguments) -> None:
+        target = given.named.get("to")
+        event = TransferRequested(NodeId(target) if target else None, given.number("token"))
+        self._local(given, event)
+
+    def _unreachable(self, given: Arguments) -> None:
+        self._local(given, PeerUnreachable(NodeId(given.need("peer"))))
+
+    def _receive(self, given: Arguments) -> None:
+        message = make_message(given, self._member(given).entries)
+        self._local(given, Received(message))
+
+    # --- what they think ---
+
+    def _several(self, given: Arguments) -> list[Member]:
+        names = [NodeId(word) for word in given.words] or list(self.group.members)
+        return [self.group.members[name] for name in names]
+
+    def _status(self, given: Arguments) -> None:
+        for member in self._several(given):
+            text = member.node.describe() if member.is_up else f"{member.name} is down"
+            for line in text.splitlines():
+                self._print(line)
+
+    def _log(self, given: Arguments) -> None:
+        for member in self._several(given):
+            self._print(f"{member.name}: {entries_line(tuple(member.entries))}")
+
+    def _lease(self, given: Arguments) -> None:
+        member = self._member(given)
+        has_lease = member.node.has_lease(self.group.now_ms)
+        self._print(f"{member.name} {'has a' if has_lease else 'has no'} lease")
