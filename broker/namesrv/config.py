@@ -1,0 +1,163 @@
+"""The settings of a name server: command line and namesrv.conf, checked before anything starts."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from broker.namesrv.errors import ConfigError
+from broker.namesrv.replicated_kv import KvGroup
+from broker.net.address import Address, parse_address
+from broker.server.properties import read_properties
+from dledger.errors import ConfigError as PropertiesError
+
+DEFAULT_PORT: Final = 9876
+DEFAULT_HOST: Final = "127.0.0.1"
+
+_KNOWN_KEYS: Final = ("listenPort", "bindAddress", "kvConfigPath", "orderMessageEnable")
+
+
+@dataclass(frozen=True, slots=True)
+class NameServerConfig:
+    """Everything a name server is told.
+
+    Attributes:
+        listen: where clients and brokers connect; port 0 picks a free one.
+        folder: where configuration values are kept; None keeps them in memory.
+        group: the other name servers; None for one that stands alone.
+        orders_messages: whether routes carry the order configuration of a topic.
+        log_level: name of a logging level.
+        unknown_keys: keys of namesrv.conf that mean nothing here.
+    """
+
+    listen: Address = Address(DEFAULT_HOST, DEFAULT_PORT)
+    folder: Path | None = None
+    group: KvGroup | None = None
+    orders_messages: bool = False
+    log_level: str = "WARNING"
+    unknown_keys: tuple[str, ...] = ()
+
+
+def argument_parser() -> argparse.ArgumentParser:
+    """The command line of dledger-namesrv."""
+    parser = argparse.ArgumentParser(
+        prog="dledger-namesrv",
+        description="Tells RocketMQ clients and brokers where topics live.",
+    )
+    add = parser.add_argument
+    add(
+        "--listen",
+        metavar="[HOST:]PORT",
+        help=f"where to listen (default {DEFAULT_HOST}:{DEFAULT_PORT}; a bare port listens on "
+        f"{DEFAULT_HOST}, use 0.0.0.0:PORT for other machines)",
+    )
+    add("-c", "--config", metavar="FILE", help="a RocketMQ namesrv.conf; the command line beats it")
+    add("--store", metavar="DIR", help="folder for configuration values (default: memory only)")
+    add("--kv-listen", metavar="[HOST:]PORT", help="own address between name servers")
+    add("--kv-peers", metavar="ADDR,ADDR", help="addresses of the other name servers' --kv-listen")
+    add(
+        "--kv-password-file",
+        metavar="FILE",
+        help="file with the password shared between name servers",
+    )
+    add(
+        "--log-level",
+        default="WARNING",
+        type=str.upper,
+        choices=("DEBUG", "INFO", "WARNING", "ERROR"),
+        help="what is written to standard error (default WARNING)",
+    )
+    return parser
+
+
+def read_config(arguments: Sequence[str]) -> NameServerConfig:
+    """Read the command line and the file it names.
+
+    Raises:
+        ConfigError: a setting is wrong or unsafe, or a file cannot be read.
+        SystemExit: the command line itself is wrong, or help was asked for.
+    """
+    options = argument_parser().parse_args(arguments)
+    values = {} if options.config is None else _read_file(Path(options.config))
+    folder = Path(options.store) if options.store else _folder_of(values)
+    return NameServerConfig(
+        listen=_listen(options.listen, values),
+        folder=folder,
+        group=_group(options, folder),
+        orders_messages=_boolean(values, "orderMessageEnable"),
+        log_level=options.log_level,
+        unknown_keys=tuple(key for key in values if key not in _KNOWN_KEYS),
+    )
+
+
+def _read_file(path: Path) -> dict[str, str]:
+    try:
+        return read_properties(path.read_text())
+    except (OSError, UnicodeDecodeError, PropertiesError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+
+
+def _folder_of(values: Mapping[str, str]) -> Path | None:
+    """RocketMQ names the file; its folder is what counts here."""
+    path = values.get("kvConfigPath")
+    return Path(path).parent if path else None
+
+
+def _listen(option: str | None, values: Mapping[str, str]) -> Address:
+    host = values.get("bindAddress", DEFAULT_HOST)
+    if option is not None:
+        return _address("--listen", option, host)
+    return _address("listenPort", values.get("listenPort", str(DEFAULT_PORT)), host)
+
+
+def _address(setting: str, text: str, default_host: str = DEFAULT_HOST) -> Address:
+    try:
+        return parse_address(text, default_host=default_host)
+    except ValueError as error:
+        raise ConfigError(f"{setting}: {error}") from error
+
+
+def _boolean(values: Mapping[str, str], key: str) -> bool:
+    text = values.get(key, "false").lower()
+    if text not in ("true", "false"):
+        raise ConfigError(f"{key}: {text!r} is neither true nor false")
+    return text == "true"
+
+
+def _group(options: argparse.Namespace, folder: Path | None) -> KvGroup | None:
+    if options.kv_peers is None:
+        if options.kv_listen is not None or options.kv_password_file is not None:
+            raise ConfigError("--kv-listen and --kv-password-file mean nothing without --kv-peers")
+        return None
+    for name in ("kv_listen", "kv_password_file"):
+        if getattr(options, name) is None:
+            raise ConfigError(f"--kv-peers needs --{name.replace('_', '-')}")
+    if folder is None:
+        raise ConfigError("--kv-peers needs --store: the journal between name servers is on disk")
+    group = KvGroup(
+        listen=_address("--kv-listen", options.kv_listen),
+        peers=tuple(
+            _address("--kv-peers", peer) for peer in options.kv_peers.split(",") if peer.strip()
+        ),
+        password=_read_password(Path(options.kv_password_file)),
+        folder=folder,
+    )
+    group.check()
+    return group
+
+
+def _read_password(path: Path) -> str:
+    try:
+        password = path.read_text().strip()
+        is_open = path.stat().st_mode & 0o007
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--kv-password-file {path} cannot be read: {error}") from error
+    if is_open and os.name == "posix":
+        raise ConfigError(
+            f"{path} can be read or changed by everybody on this machine: chmod o-rwx it"
+        )
+    return password

@@ -1,0 +1,31 @@
+"""What a name server refuses, and what it cannot say."""
+
+from __future__ import annotations
+
+
+class NameServerError(Exception):
+    """Root of the name server's own errors."""
+
+
+class RefusedRegistrationError(NameServerError):
+    """A registration was not taken; nothing has changed."""
+
+
+class ConfigError(NameServerError):
+    """The name server refuses to start with these settings; the message names the values."""
+
+
+class KvUnavailableError(NameServerError):
+    """A configuration change was not made, or nobody can say whether it was.
+
+    Attributes:
+        is_definite: it was surely not made and never will be.
+    """
+
+    def __init__(self, reason: str, *, is_definite: bool) -> None:
+        self.is_definite = is_definite
+        super().__init__(reason)
+
+
+class KvLimitError(NameServerError):
+    """A configuration value, or their number, is over its bound; nothing was changed."""

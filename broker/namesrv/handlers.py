@@ -1,0 +1,308 @@
+"""What the name server answers: one method for each request code.
+
+Most answers are made at once. A change of configuration values waits for its commit, so it runs as a task of
+its own; answers may therefore leave in another order than their requests came, as everywhere in the
+protocol.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Hashable, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from broker.namesrv.errors import KvLimitError, KvUnavailableError, RefusedRegistrationError
+from broker.namesrv.kv import ORDER_TOPIC_NAMESPACE, KvStore
+from broker.namesrv.routes import RouteTable
+from broker.remoting import fields
+from broker.remoting.codes import RequestCode, ResponseCode, unsupported_remark
+from broker.remoting.errors import RemotingError
+from broker.remoting.header import RemotingCommand, make_response
+from broker.remoting.json_body import write_json
+from broker.remoting.registration import (
+    decode_data_version,
+    decode_registration,
+    identity_of,
+)
+from broker.remoting.route import (
+    BrokerData,
+    encode_cluster_info,
+    encode_member_group,
+    encode_route,
+    encode_topic_list,
+    wants_standard_json,
+)
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """Who asks.
+
+    Attributes:
+        connection: identity of the connection, for brokers that vanish with it.
+        peer: `host:port`, for the log.
+    """
+
+    connection: Hashable
+    peer: str
+
+
+class RequestHandlers:
+    """Answers requests from a route table and a KV store."""
+
+    def __init__(
+        self,
+        routes: RouteTable,
+        kv: KvStore,
+        now_ms: Callable[[], int],
+        *,
+        settings: Mapping[str, str] | None = None,
+        orders_messages: bool = False,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            routes: changed by registrations.
+            kv: changed by tools.
+            now_ms: a clock that does not go back.
+            settings: what GET_NAMESRV_CONFIG shows.
+            orders_messages: add the ORDER_TOPIC_CONFIG value of a topic to its route
+                (orderMessageEnable).
+        """
+        self._routes = routes
+        self._kv = kv
+        self._now_ms = now_ms
+        self._settings = dict(settings or {})
+        self._orders_messages = orders_messages
+        self._at_once: dict[int, Callable[[RemotingCommand, Asker], RemotingCommand]] = {
+            RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route,
+            RequestCode.REGISTER_BROKER: self._register,
+            RequestCode.UNREGISTER_BROKER: self._unregister,
+            RequestCode.QUERY_DATA_VERSION: self._query_data_version,
+            RequestCode.BROKER_HEARTBEAT: self._broker_heartbeat,
+            RequestCode.GET_BROKER_CLUSTER_INFO: self._cluster_info,
+            RequestCode.GET_BROKER_MEMBER_GROUP: self._member_group,
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self._all_topics,
+            RequestCode.GET_TOPICS_BY_CLUSTER: self._topics_of_cluster,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self._system_topics,
+            RequestCode.GET_UNIT_TOPIC_LIST: self._unit_topics,
+            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: self._unit_subscription_topics,
+            RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self._unit_subscription_only_topics,
+            RequestCode.DELETE_TOPIC_IN_NAMESRV: self._delete_topic,
+            RequestCode.WIPE_WRITE_PERM_OF_BROKER: self._wipe_write_perm,
+            RequestCode.ADD_WRITE_PERM_OF_BROKER: self._add_write_perm,
+            RequestCode.GET_KV_CONFIG: self._get_kv,
+            RequestCode.GET_KVLIST_BY_NAMESPACE: self._kv_list,
+            RequestCode.GET_NAMESRV_CONFIG: self._get_config,
+            RequestCode.UPDATE_NAMESRV_CONFIG: self._update_config,
+        }
+        self._later: dict[int, Callable[[RemotingCommand], Awaitable[RemotingCommand]]] = {
+            RequestCode.PUT_KV_CONFIG: self._put_kv,
+            RequestCode.DELETE_KV_CONFIG: self._delete_kv,
+        }
+
+    def is_slow(self, request: RemotingCommand) -> bool:
+        """Whether `answer_slow` has to be used."""
+        return request.code in self._later
+
+    def answer(self, request: RemotingCommand, asker: Asker) -> RemotingCommand:
+        """The answer to any request that is not slow; never raises for what a peer sent."""
+        handler = self._at_once.get(request.code)
+        if handler is None:
+            return make_response(
+                request.opaque,
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                unsupported_remark(request.code),
+            )
+        try:
+            return handler(request, asker)
+        except (RemotingError, RefusedRegistrationError) as error:
+            return _failure(request, str(error))
+        except Exception as error:  # noqa: BLE001  one request must not end the server; it is logged and answered
+            _log.exception("request %d of %s failed", request.code, asker.peer)
+            return _failure(request, f"{type(error).__name__} in the name server")
+
+    async def answer_slow(self, request: RemotingCommand) -> RemotingCommand:
+        """The answer to a request that waits for a commit; never raises for what a peer sent."""
+        try:
+            return await self._later[request.code](request)
+        except (RemotingError, KvLimitError, KvUnavailableError) as error:
+            return _failure(request, str(error))
+        except Exception as error:  # noqa: BLE001  one request must not end the server; it is logged and answered
+            _log.exception("request %d failed", request.code)
+            return _failure(request, f"{type(error).__name__} in the name server")
+
+    # Routes.
+
+    def _route(self, request: RemotingCommand, _: Asker) -> RemotingCommand:
+        topic = fields.text(request.ext, "topic")
+        route = self._routes.route(topic)
+        if route is None:
+            return make_response(
+                request.opaque,
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"No topic route info in name server for the topic: {topic}",
+            )
+        if self._orders_messages:
+            order = self._kv.get(ORDER_TOPIC_NAMESPACE, topic)
+            route = msgspec.structs.replace(route, order_topic_conf=order)
+        quote = wants_standard_json(request.version, request.ext)
+        return _success(request, body=encode_route(route, quote_numbers=quote))
+
+    def _cluster_info(self, request: RemotingCommand, _: Asker) -> RemotingCommand:
+        return _success(request, body=encode_cluster_info(self._routes.cluster_info()))
+
+    def _member_group(self, request: RemotingCommand, _: Asker) -> RemotingCommand:
+        name = fields.text(request.ext, "brokerName")
+        cluster = request.ext.get("clusterName", "")
+        group = self._routes.member_group(name) or BrokerData({}, name, cluster)
+        return _success(request, body=encode_member_group(group))
+
+    def _all_topics(self, request: RemotingCommand, _: Asker) -> RemotingCommand:
+        return _success(request, body=encode_topic_list(self._routes.topics()))
+
+    def _topics_of_cluster(self, request: RemotingCommand, _: Asker) -> RemotingCommand:
+        topics = self._routes.topics_of_cluster(fields.text(request.ext, "cluster"))
+        return _success(request, body=encode_topic_list(topics))
+
+    def _system_topics(self, request: RemotingCommand, _: Asker) -> RemotingCommand:
+        topics, broker_addr = self._routes.system_topics()
+        return _success(request, body=encode_topic_list(topics, broker_addr))
+
+    def _unit_topics(self, request: RemotingCommand, _: Asker) -> RemotingCommand:
+        topics = self._routes.unit_topics(is_unit=True, has_unit_subscription=False)
+        return _success(request, body=encode_topic_list(topics))
+
+    def _unit_subscription_topics(self, request: RemotingCommand, _: Asker) -> RemotingCommand:
+        topics = self._routes.unit_topics(is_unit=None, has_unit_subscription=True)
+        return _success(request, body=encode_topic_list(topics))
+
+    def _unit_subscription_only_topics(self, request: RemotingCommand, _: Asker) -> RemotingCommand:
+        topics = self._routes.unit_topics(is_unit=False, has_unit_subscription=True)
+        return _success(request, body=encode_topic_list(topics))
+
+    def _delete_topic(self, request: RemotingCommand, _: Asker) -> RemotingCommand:
+        self._routes.delete_topic(
+            fields.text(request.ext, "topic"), fields.optional_text(request.ext, "clusterName")
+        )
+        return _success(request)
+
+    def _wipe_write_perm(self, request: RemotingCommand, _: Asker) -> RemotingCommand:
+        count = self._routes.wipe_write_perm(fields.text(request.ext, "brokerName"))
+        return _success(request, ext={"wipeTopicCount": str(count)})
+
+    def _add_write_perm(self, request: RemotingCommand, _: Asker) -> RemotingCommand:
+        count = self._routes.add_write_perm(fields.text(request.ext, "brokerName"))
+        return _success(request, ext={"addTopicCount": str(count)})
+
+    # Brokers.
+
+    def _register(self, request: RemotingCommand, asker: Asker) -> RemotingCommand:
+        identity = identity_of(request.ext)
+        registration = decode_registration(request.body, ext=request.ext, version=request.version)
+        is_new = self._routes.known_version(identity.broker_addr) is None
+        reply = self._routes.register(
+            identity, registration, now_ms=self._now_ms(), connection=asker.connection
+        )
+        if is_new:
+            _log.info(
+                "broker %s id %d registered with %s, term %s",
+                identity.broker_name,
+                identity.broker_id,
+                identity.broker_addr,
+                identity.term,
+            )
+        order = dict(self._kv.namespace(ORDER_TOPIC_NAMESPACE) or {})
+        return _success(
+            request,
+            ext=_known({"masterAddr": reply.leader_addr, "haServerAddr": reply.ha_server_addr}),
+            body=write_json({"table": order}),
+        )
+
+    def _unregister(self, request: RemotingCommand, _: Asker) -> RemotingCommand:
+        identity = identity_of(request.ext)
+        self._routes.unregister(identity)
+        _log.info("broker %s unregistered %s", identity.broker_name, identity.broker_addr)
+        return _success(request)
+
+    def _query_data_version(self, request: RemotingCommand, _: Asker) -> RemotingCommand:
+        identity = identity_of(request.ext)
+        offered = decode_data_version(request.body)
+        known = self._routes.known_version(identity.broker_addr)
+        if known == offered:
+            self._routes.heard(identity.broker_addr, self._now_ms())
+        return _success(
+            request,
+            ext={"changed": "false" if known == offered else "true"},
+            body=b"" if known is None else msgspec.json.encode(known),
+        )
+
+    def _broker_heartbeat(self, request: RemotingCommand, _: Asker) -> RemotingCommand:
+        self._routes.heard(fields.text(request.ext, "brokerAddr"), self._now_ms())
+        return _success(request)
+
+    # Configuration values.
+
+    async def _put_kv(self, request: RemotingCommand) -> RemotingCommand:
+        await self._kv.put(
+            *(fields.text(request.ext, name) for name in ("namespace", "key", "value"))
+        )
+        return _success(request)
+
+    async def _delete_kv(self, request: RemotingCommand) -> RemotingCommand:
+        await self._kv.delete(*(fields.text(request.ext, name) for name in ("namespace", "key")))
+        return _success(request)
+
+    def _get_kv(self, request: RemotingCommand, _: Asker) -> RemotingCommand:
+        namespace, key = (fields.text(request.ext, name) for name in ("namespace", "key"))
+        value = self._kv.get(namespace, key)
+        if value is None:
+            return make_response(
+                request.opaque,
+                ResponseCode.QUERY_NOT_FOUND,
+                f"No config item, Namespace: {namespace} Key: {key}",
+            )
+        return _success(request, ext={"value": value})
+
+    def _kv_list(self, request: RemotingCommand, _: Asker) -> RemotingCommand:
+        namespace = fields.text(request.ext, "namespace")
+        table = self._kv.namespace(namespace)
+        if table is None:
+            return make_response(
+                request.opaque,
+                ResponseCode.QUERY_NOT_FOUND,
+                f"No config item, Namespace: {namespace}",
+            )
+        return _success(request, body=write_json({"table": dict(table)}))
+
+    # Own settings.
+
+    def _get_config(self, request: RemotingCommand, _: Asker) -> RemotingCommand:
+        text = "".join(f"{key}={value}\n" for key, value in self._settings.items())
+        return _success(request, body=text.encode())
+
+    def _update_config(self, request: RemotingCommand, _: Asker) -> RemotingCommand:
+        return make_response(
+            request.opaque,
+            ResponseCode.NO_PERMISSION,
+            "settings of a running name server cannot be changed; restart it with others",
+        )
+
+
+def _known(ext: Mapping[str, str]) -> dict[str, str]:
+    """The fields that have a value: a broker takes an absent one for unknown."""
+    return {name: value for name, value in ext.items() if value}
+
+
+def _success(
+    request: RemotingCommand, *, ext: Mapping[str, str] | None = None, body: bytes = b""
+) -> RemotingCommand:
+    return make_response(request.opaque, ResponseCode.SUCCESS, None, ext, body)
+
+
+def _failure(request: RemotingCommand, text: str) -> RemotingCommand:
+    return make_response(request.opaque, ResponseCode.SYSTEM_ERROR, text)

@@ -1,0 +1,164 @@
+"""The configuration values that name servers keep for tools: namespace, key, value, all texts.
+
+One name server alone keeps them in a file (here); several keep them consistent between each other
+(replicated_kv.py). Both are bounded, and both answer a change only once it is durable.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, Protocol
+
+import trio
+
+from broker.namesrv.errors import ConfigError, KvLimitError, KvUnavailableError
+
+ORDER_TOPIC_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
+
+ENTRIES_MAX: Final = 100_000
+KEY_CHARS_MAX: Final = 1024
+VALUE_CHARS_MAX: Final = 64 * 1024
+
+_FILE_NAME: Final = "kvConfig.json"
+_TABLE_MEMBER: Final = "configTable"
+
+
+class KvStore(Protocol):
+    """Reads are local and at once; changes wait until they are durable."""
+
+    def get(self, namespace: str, key: str) -> str | None:
+        """One value."""
+
+    def namespace(self, namespace: str) -> Mapping[str, str] | None:
+        """All values of a namespace; None when it has none."""
+
+    async def put(self, namespace: str, key: str, value: str) -> None:
+        """Set a value.
+
+        Raises:
+            KvLimitError: over a bound.
+            KvUnavailableError: not made, or unknown whether made.
+        """
+
+    async def delete(self, namespace: str, key: str) -> None:
+        """Delete a value; one that is not there is no error.
+
+        Raises:
+            KvUnavailableError: not made, or unknown whether made.
+        """
+
+    async def close(self) -> None:
+        """Release what it holds."""
+
+
+def check_limits(namespace: str, key: str, value: str, entry_count: int) -> None:
+    """Refuse what is over the bounds.
+
+    Raises:
+        KvLimitError: names the bound.
+    """
+    if not namespace or not key:
+        raise KvLimitError("namespace or key is empty")
+    if len(namespace) + len(key) > KEY_CHARS_MAX:
+        raise KvLimitError(f"namespace and key have more than {KEY_CHARS_MAX} characters")
+    if len(value) > VALUE_CHARS_MAX:
+        raise KvLimitError(f"the value has {len(value)} characters, at most {VALUE_CHARS_MAX}")
+    if entry_count >= ENTRIES_MAX:
+        raise KvLimitError(f"{ENTRIES_MAX} values are kept already")
+
+
+class LocalKv:
+    """The values of a name server that stands alone, in one JSON file that is replaced as a whole.
+
+    The file is RocketMQ's kvConfig.json, so an old one can be put in place. Without a folder the values
+    live in memory only.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        """Read the file, if there is one.
+
+        Raises:
+            ConfigError: it cannot be read or is damaged; nothing is thrown away in silence.
+        """
+        self._path = None if folder is None else folder / _FILE_NAME
+        self._lock = trio.Lock()
+        self._table = {} if self._path is None else _load(self._path)
+
+    def get(self, namespace: str, key: str) -> str | None:
+        """One value."""
+        return self._table.get(namespace, {}).get(key)
+
+    def namespace(self, namespace: str) -> Mapping[str, str] | None:
+        """All values of a namespace; None when it has none."""
+        return self._table.get(namespace)
+
+    async def put(self, namespace: str, key: str, value: str) -> None:
+        """Set a value; on the disk when this returns.
+
+        Raises:
+            KvLimitError: over a bound.
+            KvUnavailableError: the file could not be written.
+        """
+        async with self._lock:
+            count = sum(map(len, self._table.values())) - (self.get(namespace, key) is not None)
+            check_limits(namespace, key, value, count)
+            await self._replace(
+                {**self._table, namespace: {**self._table.get(namespace, {}), key: value}}
+            )
+
+    async def delete(self, namespace: str, key: str) -> None:
+        """Delete a value; gone from the disk when this returns.
+
+        Raises:
+            KvUnavailableError: the file could not be written.
+        """
+        async with self._lock:
+            if self.get(namespace, key) is None:
+                return
+            kept = {name: text for name, text in self._table[namespace].items() if name != key}
+            table = {**self._table, namespace: kept}
+            await self._replace({name: values for name, values in table.items() if values})
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+    async def _replace(self, table: dict[str, dict[str, str]]) -> None:
+        if self._path is not None:
+            try:
+                await trio.to_thread.run_sync(_save, self._path, table)
+            except OSError as error:
+                raise KvUnavailableError(
+                    f"{self._path} could not be written: {error}", is_definite=False
+                ) from error
+        self._table = table
+
+
+def _load(path: Path) -> dict[str, dict[str, str]]:
+    try:
+        table = json.loads(path.read_text())[_TABLE_MEMBER]
+        return {
+            str(namespace): {str(key): str(value) for key, value in values.items()}
+            for namespace, values in table.items()
+        }
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(f"{path} is not a file of configuration values: {error}") from error
+
+
+def _save(path: Path, table: Mapping[str, Mapping[str, str]]) -> None:
+    """Write aside, sync, rename, sync the folder: a crash leaves the old file or the new one."""
+    aside = path.with_suffix(".new")
+    with aside.open("w") as file:
+        json.dump({_TABLE_MEMBER: table}, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    aside.rename(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

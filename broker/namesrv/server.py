@@ -1,0 +1,152 @@
+"""The name server as a process: listener, expiry of silent brokers, configuration values."""
+
+from __future__ import annotations
+
+import logging
+import socket
+
+import trio
+
+from broker.namesrv.config import NameServerConfig
+from broker.namesrv.errors import ConfigError
+from broker.namesrv.handlers import Asker, RequestHandlers
+from broker.namesrv.kv import KvStore, LocalKv
+from broker.namesrv.replicated_kv import ReplicatedKv
+from broker.namesrv.routes import RouteTable
+from broker.net.address import Address
+from broker.net.connection import Connection
+from broker.net.listener import Listener, ListenerLimits, bind, bound_address
+from broker.remoting.codes import ResponseCode
+from broker.remoting.frame import Frame
+from broker.remoting.header import RemotingCommand, decode_command, encode_command, make_response
+
+_log = logging.getLogger(__name__)
+
+EXPIRY_INTERVAL_S = 5.0
+SLOW_REQUESTS_MAX = 1000
+"""Configuration changes that wait for their commit; more are answered as busy."""
+
+
+class NameServer:
+    """One name server. `run` does everything; it may run in a nursery next to brokers (--dev)."""
+
+    def __init__(self, config: NameServerConfig, *, limits: ListenerLimits | None = None) -> None:
+        """Prepare; nothing is opened yet."""
+        self._config = config
+        self._limits = limits
+        self.routes = RouteTable()
+
+    async def run(
+        self, *, task_status: trio.TaskStatus[Address] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Serve until cancelled; started with the address that is bound.
+
+        Raises:
+            ConfigError: the address or the store cannot be used, or the group cannot be joined.
+        """
+        kv = _open_kv(self._config)
+        try:
+            sock = _bind(self._config.listen)
+            async with trio.open_nursery() as nursery:
+                service = _Service(self._config, self.routes, kv, nursery)
+                listener = Listener(service.handle, closed=service.closed, limits=self._limits)
+                nursery.start_soon(service.expire)
+                await nursery.start(listener.run, [sock])
+                task_status.started(bound_address(sock))
+        finally:
+            with trio.CancelScope(shield=True):  # bounded: the store's own time limit
+                await kv.close()
+
+
+class _Service:
+    """Joins the listener with the handlers."""
+
+    def __init__(
+        self, config: NameServerConfig, routes: RouteTable, kv: KvStore, nursery: trio.Nursery
+    ) -> None:
+        self._routes = routes
+        self._nursery = nursery
+        self._slow_count = 0
+        self._handlers = RequestHandlers(
+            routes,
+            kv,
+            _now_ms,
+            settings={
+                "listenPort": str(config.listen.port),
+                "bindAddress": config.listen.host,
+                "orderMessageEnable": str(config.orders_messages).lower(),
+            },
+            orders_messages=config.orders_messages,
+        )
+
+    def handle(self, connection: Connection, frames: list[Frame]) -> None:
+        """Answer all requests of one read with one write."""
+        asker = Asker(connection, connection.peer)
+        answers: list[bytes] = []
+        for frame in frames:
+            request = decode_command(frame)
+            if request.is_response:
+                continue  # the name server asks nobody
+            if not self._handlers.is_slow(request):
+                answer = self._handlers.answer(request, asker)
+            elif self._slow_count >= SLOW_REQUESTS_MAX:
+                answer = make_response(
+                    request.opaque, ResponseCode.SYSTEM_BUSY, "too many changes wait"
+                )
+            else:
+                self._slow_count += 1
+                self._nursery.start_soon(self._answer_later, connection, request)
+                continue
+            if not request.is_oneway:
+                answers.append(encode_command(answer))
+        if answers:
+            connection.send_many(answers)
+
+    async def _answer_later(self, connection: Connection, request: RemotingCommand) -> None:
+        try:
+            answer = await self._handlers.answer_slow(request)
+        finally:
+            self._slow_count -= 1
+        if not request.is_oneway:
+            connection.send_nowait(encode_command(answer))
+
+    def closed(self, connection: Connection) -> None:
+        """Brokers that registered over a connection leave with it."""
+        for identity in self._routes.connection_closed(connection):
+            _log.info(
+                "broker %s at %s left: %s",
+                identity.broker_name,
+                identity.broker_addr,
+                connection.close_reason,
+            )
+
+    async def expire(self) -> None:
+        """Take silent brokers out, for ever."""
+        while True:
+            await trio.sleep(EXPIRY_INTERVAL_S)
+            for identity in self._routes.expire(_now_ms()):
+                _log.warning(
+                    "broker %s at %s is silent: taken out",
+                    identity.broker_name,
+                    identity.broker_addr,
+                )
+
+
+def _now_ms() -> int:
+    return int(trio.current_time() * 1000)
+
+
+def _bind(address: Address) -> socket.socket:
+    try:
+        return bind(address)
+    except OSError as error:
+        raise ConfigError(f"cannot listen on {address}: {error.strerror or error}") from error
+
+
+def _open_kv(config: NameServerConfig) -> KvStore:
+    if config.folder is not None:
+        try:
+            config.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"{config.folder} cannot be made: {error.strerror}") from error
+    return LocalKv(config.folder) if config.group is None else ReplicatedKv(config.group)
