@@ -15,6 +15,7 @@ from broker.service.catalog import NOTHING_NEW, Catalog, Creation, group_for_use
 from broker.service.clients import ConsumerClient, newest_subscription
 from broker.service.refusal import Refusal
 from broker.service.tags import TagExpressionError, tag_hashes
+from broker.store.reading import GetResult, GetStatus
 from broker.store.topics import PERM_READ
 
 SQL_REFUSED = "The broker does not support consumer to filter message by SQL92"
@@ -141,3 +142,37 @@ class PullRules:
                 f"the consumer's subscription not latest: {told.version} here, {fields.sub_version} asked",
             )
         return told.expression, told.expression_type
+
+
+@dataclass(frozen=True, slots=True)
+class PullOutcome:
+    """What a client is told of a read."""
+
+    code: ResponseCode
+    next_offset: int
+    max_offset: int
+
+
+_CODES = {
+    GetStatus.FOUND: ResponseCode.SUCCESS,
+    GetStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    GetStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+}
+_AHEAD = (GetStatus.OFFSET_OVERFLOW_BADLY, GetStatus.NO_MESSAGE_IN_QUEUE)
+
+
+def outcome_of(result: GetResult, offset: int, *, is_authoritative: bool) -> PullOutcome:
+    """The code of a read from `offset` (E9).
+
+    A node that does not lead may be behind its clients. What the leader would call illegal, an offset
+    above the queue's end, is only not here yet: 19 with the client's own offset, never a way back.
+    """
+    if result.status in _AHEAD and not is_authoritative:
+        return PullOutcome(ResponseCode.PULL_NOT_FOUND, offset, max(offset, result.max_offset))
+    if result.status is GetStatus.NO_MESSAGE_IN_QUEUE:
+        code = ResponseCode.PULL_OFFSET_MOVED if offset else ResponseCode.PULL_NOT_FOUND
+        return PullOutcome(code, 0, result.max_offset)
+    return PullOutcome(_CODES[result.status], result.next_offset, result.max_offset)

@@ -1,0 +1,199 @@
+"""Group commit: what was staged while the last entry was on its way becomes the next entry.
+
+Everything that changes the broker goes through here: messages and control records, in the order in
+which they were staged. One entry is proposed per flush; while two are in flight, more gathers. Who
+waits for an outcome is told once: committed (and applied here), refused (surely not done), or unknown.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+import trio
+
+from broker.server.origin import Outputs
+from broker.service.catalog import Catalog, Creation
+from broker.store.control import Command, PutGroup, PutTopic
+from broker.store.staging import StagedEntry, Staging
+from dledger.errors import DLedgerError, RefusedError
+from dledger.raft.effects import Committed, Failed
+from dledger.runtime.server import LogServer
+
+_log = logging.getLogger(__name__)
+
+INFLIGHT_MAX = 2
+"""Entries on their way: 1 costs 20 % of throughput, more than 2 gains nothing (performance.md)."""
+
+
+class Waiter(Protocol):
+    """Somebody who wants to know what became of what was staged; `place` is where it stands in the entry."""
+
+    def committed(self, staged: StagedEntry, place: int) -> None:
+        """It is committed and applied on this node."""
+        ...
+
+    def failed(self, error: DLedgerError) -> None:
+        """It was refused (RefusedError: surely not done), or nobody knows."""
+        ...
+
+
+class Commits:
+    """Stages, proposes, and tells the outcome.
+
+    Invariant: nothing is staged while this node does not serve; `lost` empties everything.
+    """
+
+    def __init__(
+        self,
+        log: LogServer,
+        staging: Staging,
+        catalog: Catalog,
+        outputs: Outputs,
+        *,
+        count_max: int,
+        bytes_max: int,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._log = log
+        self._catalog = catalog
+        self._outputs = outputs
+        self._count_max = count_max
+        self._bytes_max = bytes_max
+        self._now_ms = now_ms
+        self._waiters: list[tuple[int, Waiter]] = []
+        self._inflight_count = 0
+        self._inflight_bytes = 0
+        self._inflight_messages = 0
+        self._wanted = trio.Event()
+        self.staging = staging
+
+    @property
+    def is_full(self) -> bool:
+        """Whether more sends must be turned away for now."""
+        return (
+            self.staging.staged_count + self._inflight_messages >= self._count_max
+            or self.staging.staged_bytes + self._inflight_bytes >= self._bytes_max
+        )
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is staged or on its way."""
+        return not self.staging.staged_count and not self._inflight_count
+
+    def stage_control(self, command: Command) -> int:
+        """Stage a control record; gives its place."""
+        self._wanted.set()
+        return self.staging.stage_control(command, self._now_ms())
+
+    def create(self, creation: Creation) -> int:
+        """Stage what has to exist before; gives the place of the last record, -1 for none."""
+        place = -1
+        for group in creation.groups:
+            self._catalog.note_group(group)
+            place = self.stage_control(PutGroup(group, only_if_missing=True))
+        for topic in creation.topics:
+            self._catalog.note_topic(topic)
+            place = self.stage_control(PutTopic(topic, only_if_missing=True))
+        return place
+
+    def wait(self, place: int, waiter: Waiter) -> None:
+        """Tell `waiter` what becomes of the record at `place`."""
+        self._waiters.append((place, waiter))
+        self._wanted.set()
+
+    async def run(self) -> None:
+        """Flush whenever something is staged; runs after the connections that were ready together."""
+        while True:
+            await self._wanted.wait()
+            # One more turn of the loop: connections that became readable together are all read first.
+            await trio.lowlevel.checkpoint()
+            self._wanted = trio.Event()
+            self.flush()
+
+    def flush(self) -> None:
+        """Propose what is staged as one entry, unless enough is on its way."""
+        staging = self.staging
+        count = staging.staged_count
+        if not count or self._inflight_count >= INFLIGHT_MAX:
+            return
+        waiters, self._waiters = self._waiters, []
+        staged = staging.build_entry(position=self._log.end_position, now_ms=self._now_ms())
+        size = len(staged.body)
+
+        def done(outcome: Committed | Failed) -> None:
+            self._inflight_count -= 1
+            self._inflight_messages -= count
+            self._inflight_bytes -= size
+            self._settle(staged, waiters, outcome)
+
+        try:
+            entry_id = self._log.propose(staged.body, done)
+        except RefusedError as error:
+            staging.withdraw(staged)
+            self._tell_failure(waiters, error)
+            self._outputs.flush()
+            return
+        staging.proposed(staged, entry_id)
+        self._inflight_count += 1
+        self._inflight_messages += count
+        self._inflight_bytes += size
+
+    def lost(self, error: RefusedError) -> None:
+        """Leadership is lost: what was only staged is surely not done."""
+        waiters, self._waiters = self._waiters, []
+        self.staging.discard()
+        self._catalog.settle()
+        self._tell_failure(waiters, error)
+        self._outputs.flush()
+
+    def _settle(
+        self, staged: StagedEntry, waiters: list[tuple[int, Waiter]], outcome: Committed | Failed
+    ) -> None:
+        if isinstance(outcome, Committed):
+            for place, waiter in waiters:
+                waiter.committed(staged, place)
+        else:
+            self._tell_failure(waiters, outcome.error)
+        if self.is_idle:
+            self._catalog.settle()
+        elif self.staging.staged_count:
+            self._wanted.set()
+        self._outputs.flush()
+
+    def _tell_failure(self, waiters: list[tuple[int, Waiter]], error: DLedgerError) -> None:
+        if waiters:
+            _log.info("%d requests were not confirmed: %s", len(waiters), error)
+        for _, waiter in waiters:
+            waiter.failed(error)
+
+
+class AwaitCommit:
+    """A waiter for tasks: `wait` returns when the record is applied, or raises what failed."""
+
+    def __init__(self) -> None:
+        self._done = trio.Event()
+        self._error: DLedgerError | None = None
+        self.staged: StagedEntry | None = None
+        self.place = -1
+
+    def committed(self, staged: StagedEntry, place: int) -> None:
+        """See `Waiter`."""
+        self.staged, self.place = staged, place
+        self._done.set()
+
+    def failed(self, error: DLedgerError) -> None:
+        """See `Waiter`."""
+        self._error = error
+        self._done.set()
+
+    async def wait(self) -> None:
+        """Wait for the outcome.
+
+        Raises:
+            DLedgerError: it failed; the class says whether that is definite.
+        """
+        await self._done.wait()
+        if self._error is not None:
+            raise self._error

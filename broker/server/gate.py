@@ -1,0 +1,201 @@
+"""Brings a request to the node that leads: here, over the link, or held until there is one.
+
+Clients poll routes every 30 s, so after a failover they go on sending to the wrong node for a while; an
+election takes about a second. So a node that does not lead passes requests on, and while nobody
+serves, requests wait a little. A request that was passed on and got lost is repeated only if that is
+harmless; for the others the truth is that nobody knows (code 1).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from broker.remoting.codes import ResponseCode
+from broker.remoting.frame import Frame, encode_frame
+from broker.remoting.header import RemotingCommand
+from broker.remoting.requests import PullRequest, SendRequest
+from broker.server.link import LeaderLink
+from broker.server.origin import ForwardedOrigin, Origin, answer
+from broker.server.private_codes import NOT_CARRIED_OUT, PrivateCode
+from dledger.raft.effects import Role
+from dledger.runtime.server import LogServer
+
+HOLD_MS = 2_500
+"""How long a request waits for a leader; clients give a send 3 s."""
+
+ANSWER_MS = 10_000
+"""How long a passed-on request waits for the leader's answer; by then its client has given up."""
+
+Request = SendRequest | PullRequest | RemotingCommand
+
+
+@dataclass(slots=True)
+class Errand:
+    """A request on its way to the leader.
+
+    Attributes:
+        frame: as it came, to be passed on or decoded again.
+        deadline_ms: until when it may wait for a leader.
+        is_repeatable: whether doing it twice is the same as once.
+        give_up: answers it without a leader, instead of code 14; None for the usual text.
+        cause: why the last try was refused.
+    """
+
+    origin: Origin
+    frame: Frame
+    code: int
+    opaque: int
+    is_oneway: bool
+    deadline_ms: int
+    is_repeatable: bool
+    give_up: Callable[[], None] | None = None
+    cause: str = ""
+
+
+class Gate:
+    """Who leads, and the requests that wait for somebody to do so."""
+
+    def __init__(
+        self,
+        log: LogServer,
+        link: LeaderLink,
+        *,
+        waiting_max: int,
+        now_ms: Callable[[], int],
+        serve: Callable[[Errand], None],
+    ) -> None:
+        """Prepare. `serve` carries out a request on this node, which leads."""
+        self._log = log
+        self._link = link
+        self._waiting_max = waiting_max
+        self._now_ms = now_ms
+        self._serve = serve
+        self._waiting: deque[Errand] = deque()
+
+    @property
+    def waiting_count(self) -> int:
+        """Requests that wait for a leader."""
+        return len(self._waiting)
+
+    def bring(self, errand: Errand) -> None:
+        """Carry out a request where the leader is."""
+        if self._log.is_serving:
+            self._serve(errand)
+        elif not self._pass_on(errand):
+            self.hold(errand)
+
+    def hold(self, errand: Errand) -> None:
+        """Let a request wait until there is a leader; nothing of it was done yet."""
+        if errand.origin.is_forwarded and self._log.role is not Role.LEADER:
+            # The other node holds it and will find the new leader by itself.
+            self._pass_back(errand)
+        elif len(self._waiting) >= self._waiting_max:
+            self._answer(
+                errand,
+                ResponseCode.SYSTEM_BUSY,
+                f"[OVERLOAD]system busy: {len(self._waiting)} requests wait for a leader",
+            )
+        else:
+            self._waiting.append(errand)
+
+    def retry(self) -> None:
+        """Somebody may lead now: bring the waiting requests there."""
+        if not self._waiting or not (self._log.is_serving or self._link.is_open):
+            return
+        waiting, self._waiting = self._waiting, deque()
+        for errand in waiting:
+            self.bring(errand)
+
+    def expire(self, now_ms: int) -> None:
+        """Give up requests that waited long enough."""
+        if self._waiting and any(errand.deadline_ms <= now_ms for errand in self._waiting):
+            waiting, self._waiting = self._waiting, deque()
+            for errand in waiting:
+                if errand.deadline_ms <= now_ms:
+                    self._give_up(errand)
+                else:
+                    self._waiting.append(errand)
+
+    def without_leader(self) -> str:
+        """Why nobody leads, for people."""
+        view = f"this node, {self._log.config.raft.node_id}, is {self._log.role.value} in term {self._log.term}"
+        leader_id = self._log.leader_id
+        if leader_id is None:
+            return f"no leader is known; {view}"
+        if self._log.role is Role.LEADER:
+            return f"the new leader does not serve yet; {view}"
+        return f"the leader {leader_id} cannot be reached; {view}"
+
+    def _pass_on(self, errand: Errand) -> bool:
+        if errand.origin.is_forwarded:
+            return False
+        frame = encode_frame(errand.frame.header, errand.frame.body, errand.frame.serialize_type)
+        ext = {"address": errand.origin.address}
+        if errand.is_oneway:
+            return self._link.tell(PrivateCode.FORWARD, ext=ext, body=frame)
+        return self._link.ask(
+            PrivateCode.FORWARD, _Passed(self, errand), ext=ext, body=frame, timeout_ms=ANSWER_MS
+        )
+
+    def _give_up(self, errand: Errand) -> None:
+        if errand.give_up is not None:
+            errand.give_up()
+        elif errand.origin.is_forwarded:
+            self._pass_back(errand)
+        else:
+            cause = f" (last try: {errand.cause})" if errand.cause else ""
+            text = f"{self.without_leader()}; nothing was done{cause}"
+            self._answer(errand, ResponseCode.SERVICE_NOT_AVAILABLE, text)
+
+    def _pass_back(self, errand: Errand) -> None:
+        assert isinstance(errand.origin, ForwardedOrigin)
+        errand.origin.pass_back(NOT_CARRIED_OUT, self.without_leader())
+
+    def answered(self, errand: Errand, response: RemotingCommand) -> None:
+        """The leader's answer to a request that was passed on."""
+        if response.code == 0:
+            errand.origin.send(response.body)
+        elif response.code == NOT_CARRIED_OUT:
+            self.hold(errand)
+        else:
+            self._answer(
+                errand,
+                ResponseCode.SYSTEM_ERROR,
+                f"the leader could not take the request: {response.remark}",
+            )
+
+    def broken(self, errand: Errand, reason: str) -> None:
+        """The leader was asked, and is silent."""
+        if errand.is_repeatable:
+            self.hold(errand)
+        else:
+            self._answer(
+                errand,
+                ResponseCode.SYSTEM_ERROR,
+                f"outcome unknown: {reason} after the request was passed on; it may have been carried out",
+            )
+
+    @staticmethod
+    def _answer(errand: Errand, code: ResponseCode, remark: str) -> None:
+        if not errand.is_oneway:
+            answer(errand.origin, errand.opaque, code, remark)
+
+
+class _Passed:
+    """Waits for the leader's answer to one request."""
+
+    __slots__ = ("_errand", "_gate")
+
+    def __init__(self, gate: Gate, errand: Errand) -> None:
+        self._gate = gate
+        self._errand = errand
+
+    def answered(self, response: RemotingCommand) -> None:
+        """See `LinkWaiter`."""
+        self._gate.answered(self._errand, response)
+
+    def broken(self, reason: str) -> None:
+        """See `LinkWaiter`."""
+        self._gate.broken(self._errand, reason)

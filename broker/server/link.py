@@ -1,0 +1,250 @@
+"""The connection of a node to the leader's client port: forwarded requests and shared clients.
+
+Requests are pipelined, each with an opaque of the link. When the connection breaks, every request that
+was passed on is told: what may be repeated is, the rest is honestly of unknown outcome.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import trio
+
+from broker.net.address import Address, parse_address
+from broker.net.connection import Connection
+from broker.net.listener import connect
+from broker.remoting.errors import FrameError
+from broker.remoting.header import (
+    RemotingCommand,
+    decode_command,
+    encode_command,
+    make_request,
+)
+from broker.server.private_codes import LINK_NONCE, SERVICE_ADDRESS, PrivateCode, link_proof
+from dledger.raft.ids import NodeId
+from dledger.runtime.server import LogServer
+
+_log = logging.getLogger(__name__)
+
+_CONNECT_TIMEOUT_S = 1.0
+_HELLO_TIMEOUT_S = 2.0
+_RETRY_S = 0.1
+_LINGER_MS = 2000
+_OPAQUE_MASK = 0x7FFF_FFFF
+
+
+class LinkWaiter(Protocol):
+    """Somebody who asked the leader something."""
+
+    def answered(self, response: RemotingCommand) -> None:
+        """The leader's answer."""
+        ...
+
+    def broken(self, reason: str) -> None:
+        """The connection ended, or time is over; whether the leader did it is not known."""
+        ...
+
+
+@dataclass(slots=True)
+class _Asked:
+    waiter: LinkWaiter
+    deadline_ms: int
+
+
+class _Link:
+    """One open connection to one leader, and who waits on it."""
+
+    def __init__(self, leader_id: str, connection: Connection) -> None:
+        self.leader_id = leader_id
+        self.connection = connection
+        self.asked: dict[int, _Asked] = {}
+        self.stale_since_ms: int | None = None
+        self._opaque = 0
+
+    def request(self, code: int, ext: dict[str, str], body: bytes, *, is_oneway: bool) -> int:
+        """Send a request; gives its opaque."""
+        self._opaque = (self._opaque + 1) & _OPAQUE_MASK
+        request = make_request(code, self._opaque, ext, body, is_oneway=is_oneway)
+        self.connection.send_nowait(encode_command(request))
+        return self._opaque
+
+    def answered(self, response: RemotingCommand) -> None:
+        """Hand an answer to who waits for it."""
+        asked = self.asked.pop(response.opaque, None)
+        if asked is not None:
+            asked.waiter.answered(response)
+
+    def expire(self, now_ms: int) -> None:
+        """Tell those whose time is over."""
+        late = [opaque for opaque, asked in self.asked.items() if asked.deadline_ms <= now_ms]
+        for opaque in late:
+            asked = self.asked.pop(opaque)
+            asked.waiter.broken(f"the leader {self.leader_id} did not answer in time")
+
+    def broken(self) -> None:
+        """Tell everybody that the connection ended."""
+        asked, self.asked = self.asked, {}
+        for item in asked.values():
+            item.waiter.broken(f"the connection to the leader {self.leader_id} broke")
+
+
+class LeaderLink:
+    """Keeps a connection to whoever leads, while that is another node.
+
+    When the leader changes, the old connection stays a little for the answers that are on their way,
+    and the new one is opened at once.
+    """
+
+    def __init__(
+        self,
+        log: LogServer,
+        *,
+        secret: str | None,
+        asked_max: int,
+        now_ms: Callable[[], int],
+        connected: Callable[[], None],
+        union_changed: Callable[[], None],
+    ) -> None:
+        """Prepare; `run` does the work.
+
+        `connected` is called when requests can be passed on; `union_changed` when the leader says so.
+        """
+        self._log = log
+        self._secret = secret
+        self._asked_max = asked_max
+        self._now_ms = now_ms
+        self._connected = connected
+        self._union_changed = union_changed
+        self._links: list[_Link] = []
+        self._wake = trio.Event()
+
+    @property
+    def _current(self) -> _Link | None:
+        """The link to the node that leads now."""
+        leader_id = self._log.leader_id
+        for link in reversed(self._links):
+            if link.leader_id == leader_id:
+                return link
+        return None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a request can be passed on now."""
+        return self._current is not None
+
+    @property
+    def asked_count(self) -> int:
+        """Requests that wait for a leader's answer."""
+        return sum(len(link.asked) for link in self._links)
+
+    def ask(
+        self, code: int, waiter: LinkWaiter, *, ext: dict[str, str], body: bytes, timeout_ms: int
+    ) -> bool:
+        """Pass a request on; False when there is no connection or too many wait."""
+        link = self._current
+        if link is None or len(link.asked) >= self._asked_max:
+            return False
+        opaque = link.request(code, ext, body, is_oneway=False)
+        link.asked[opaque] = _Asked(waiter, self._now_ms() + timeout_ms)
+        return True
+
+    def tell(self, code: int, *, ext: dict[str, str], body: bytes) -> bool:
+        """Pass something on that wants no answer; False when there is no connection."""
+        link = self._current
+        if link is None:
+            return False
+        link.request(code, ext, body, is_oneway=True)
+        return True
+
+    def leader_changed(self) -> None:
+        """The known leader may be another one: connect there."""
+        self._wake.set()
+
+    def expire(self, now_ms: int) -> None:
+        """Tell those whose time is over, and close links to nodes that lead no longer."""
+        leader_id = self._log.leader_id
+        for link in tuple(self._links):
+            link.expire(now_ms)
+            if link.leader_id == leader_id:
+                link.stale_since_ms = None
+            elif link.stale_since_ms is None:
+                link.stale_since_ms = now_ms
+            elif not link.asked or now_ms - link.stale_since_ms > _LINGER_MS:
+                link.connection.close("the leader changed")
+
+    async def run(self) -> None:
+        """Connect to the leader, again and again, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                self._wake = trio.Event()
+                address = self._leader_address()
+                if address is None or self.is_open:
+                    await self._wake.wait()
+                    continue
+                leader_id = str(self._log.leader_id)
+                try:
+                    link = await self._open(leader_id, address, nursery)
+                except (OSError, FrameError) as error:
+                    _log.debug("link to leader %s at %s: %s", leader_id, address, error)
+                    with trio.move_on_after(_RETRY_S):
+                        await self._wake.wait()
+                    continue
+                self._links.append(link)
+                nursery.start_soon(self._serve, link)
+                self._connected()
+
+    def _leader_address(self) -> Address | None:
+        """Where another node that leads serves clients; None while that is not known."""
+        leader_id = self._log.leader_id
+        if leader_id is None or leader_id == self._log.config.raft.node_id:
+            return None
+        text = self._log.attributes(leader_id).get(SERVICE_ADDRESS, "")
+        return parse_address(text) if text else None
+
+    async def _open(self, leader_id: str, address: Address, nursery: trio.Nursery) -> _Link:
+        connection = await connect(address, nursery, timeout_s=_CONNECT_TIMEOUT_S)
+        try:
+            await self._say_hello(connection, leader_id)
+        except BaseException:
+            connection.close("the link was not opened")
+            raise
+        return _Link(leader_id, connection)
+
+    async def _say_hello(self, connection: Connection, leader_id: str) -> None:
+        group = self._log.config.group
+        node_id = str(self._log.config.raft.node_id)
+        nonce = self._log.attributes(NodeId(leader_id)).get(LINK_NONCE, "")
+        proof = link_proof(self._secret, group=group, node_id=node_id, nonce=nonce)
+        ext = {"group": group, "node": node_id, "proof": proof}
+        connection.send_nowait(encode_command(make_request(PrivateCode.HELLO, 0, ext)))
+        frames = []
+        with trio.move_on_after(_HELLO_TIMEOUT_S):
+            frames = await connection.receive()
+        if not frames:
+            raise ConnectionError("no answer to the link's hello")
+        response = decode_command(frames[0])
+        if response.code != 0:
+            _log.warning("%s refused the link: %s", leader_id, response.remark)
+            raise ConnectionError(f"refused: {response.remark}")
+
+    async def _serve(self, link: _Link) -> None:
+        try:
+            while frames := await link.connection.receive():
+                for frame in frames:
+                    self._take(link, decode_command(frame))
+        except FrameError as error:
+            _log.warning("the leader %s sent what cannot be read: %s", link.leader_id, error)
+        finally:
+            link.connection.close("the link ends")
+            self._links.remove(link)
+            link.broken()
+            self._wake.set()
+
+    def _take(self, link: _Link, command: RemotingCommand) -> None:
+        if command.is_response:
+            link.answered(command)
+        elif command.code == PrivateCode.UNION_CHANGED:
+            self._union_changed()

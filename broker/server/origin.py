@@ -1,0 +1,164 @@
+"""Who asked: a client's own connection, or a client behind another node. Answers go back through it."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Protocol
+
+from broker.message.errors import MessageFormatError
+from broker.message.hosts import pack_host
+from broker.net.connection import Connection
+from broker.remoting.header import encode_command, make_response
+
+_UNKNOWN_HOST = bytes(8)
+_numbers = count(1)
+
+
+class Origin(Protocol):
+    """Where a request came from."""
+
+    @property
+    def number(self) -> int:
+        """Of the connection; unique in the process."""
+        ...
+
+    @property
+    def address(self) -> str:
+        """host:port of the client."""
+        ...
+
+    @property
+    def born_host(self) -> bytes:
+        """The same as a host field of a record."""
+        ...
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nobody can take an answer any more."""
+        ...
+
+    @property
+    def is_forwarded(self) -> bool:
+        """Whether another node passed the request on."""
+        ...
+
+    def send(self, frame: bytes) -> None:
+        """Gather one whole frame for the next flush."""
+        ...
+
+
+class Outputs:
+    """The connections that have something gathered; `flush` writes it, one system call for each."""
+
+    def __init__(self) -> None:
+        self._dirty: list[ClientOrigin] = []
+
+    def mark(self, origin: ClientOrigin) -> None:
+        """Something was gathered for a connection that had nothing."""
+        self._dirty.append(origin)
+
+    def flush(self) -> None:
+        """Write everything; whoever produced answers calls this when done with a batch of them."""
+        if self._dirty:
+            dirty, self._dirty = self._dirty, []
+            for origin in dirty:
+                origin.flush()
+
+
+class ClientOrigin:
+    """A client that is connected here."""
+
+    __slots__ = ("_connection", "_gathered", "_outputs", "address", "born_host", "number")
+
+    is_forwarded = False
+
+    def __init__(self, connection: Connection, outputs: Outputs) -> None:
+        self.number = next(_numbers)
+        self.address = connection.peer
+        self.born_host = host_field(connection.peer)
+        self._connection = connection
+        self._outputs = outputs
+        self._gathered: list[bytes] = []
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the connection has ended."""
+        return self._connection.is_closed
+
+    def send(self, frame: bytes) -> None:
+        """Gather one frame."""
+        if not self._gathered:
+            self._outputs.mark(self)
+        self._gathered.append(frame)
+
+    def flush(self) -> None:
+        """Write what was gathered."""
+        if self._gathered:
+            gathered, self._gathered = self._gathered, []
+            self._connection.send_many(gathered)
+
+    def close(self, reason: str) -> None:
+        """End the connection."""
+        self._connection.close(reason)
+
+
+class ForwardedOrigin:
+    """A client of another node; its answer travels as the body of an answer to that node.
+
+    One is made for each forwarded request, so it knows the opaque of the node's own request.
+    """
+
+    __slots__ = ("_is_answered", "_link", "_opaque", "address", "born_host")
+
+    is_forwarded = True
+
+    def __init__(self, link: ClientOrigin, opaque: int, *, address: str) -> None:
+        self.address = address
+        self.born_host = host_field(address)
+        self._link = link
+        self._opaque = opaque
+        self._is_answered = False
+
+    @property
+    def number(self) -> int:
+        """The number of the link: what is registered under it goes when the other node goes."""
+        return self._link.number
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the link has ended."""
+        return self._link.is_closed
+
+    def send(self, frame: bytes) -> None:
+        """Send the client's answer to its node."""
+        self._answer(0, None, frame)
+
+    def pass_back(self, code: int, remark: str) -> None:
+        """Tell the node that nothing was done here, so it may try again elsewhere."""
+        self._answer(code, remark, b"")
+
+    def _answer(self, code: int, remark: str | None, body: bytes) -> None:
+        if not self._is_answered:
+            self._is_answered = True
+            self._link.send(encode_command(make_response(self._opaque, code, remark, body=body)))
+
+
+def answer(
+    origin: Origin,
+    opaque: int,
+    code: int,
+    remark: str | None = None,
+    ext: dict[str, str] | None = None,
+    body: bytes = b"",
+) -> None:
+    """Gather the answer to a request."""
+    origin.send(encode_command(make_response(opaque, code, remark, ext, body)))
+
+
+def host_field(address: str) -> bytes:
+    """host:port as the host field of a record; zeros when it is no IP address."""
+    host, _, port = address.rpartition(":")
+    try:
+        return pack_host(host.strip("[]"), int(port))
+    except (MessageFormatError, ValueError):
+        return _UNKNOWN_HOST

@@ -1,0 +1,203 @@
+"""Pulls and long polling on any node: read from the applied state, hold what finds nothing (11, 361)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.header import encode_command, make_request
+from broker.remoting.replies import pull_reply_head
+from broker.remoting.requests import PULL_COMMIT_OFFSET, PULL_SUSPEND, PullFields, PullRequest
+from broker.server.origin import Origin, answer
+from broker.service.catalog import Creation
+from broker.service.holds import HeldPull, HeldPulls, hold_ms
+from broker.service.pull import PullOutcome, PullRules, outcome_of
+from broker.service.refusal import Refusal
+from broker.store.reading import GetResult, get_messages
+from broker.store.state import BrokerState
+from dledger.runtime.server import LogServer
+
+_COUNT_MAX = 1024
+"""Messages in one answer, whatever the client asks for."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A pull with what is needed to answer it."""
+
+    origin: Origin
+    opaque: int
+    fields: PullFields
+    tags: frozenset[int] | None
+
+
+class Pulls:
+    """Answers pulls, at once or when a message comes.
+
+    A node that does not lead may be behind: what the leader would call illegal (an offset above the
+    queue's end) is only not here yet, so it waits like any other pull that is ahead.
+    """
+
+    def __init__(
+        self,
+        log: LogServer,
+        state: BrokerState,
+        rules: PullRules,
+        *,
+        held_max: int,
+        long_polling: bool,
+        now_ms: Callable[[], int],
+        commit_offset: Callable[[Origin, PullFields], None],
+        create: Callable[[Creation], None],
+    ) -> None:
+        """Prepare. `commit_offset` takes the offset that a pull carries; `create` a new group."""
+        self._log = log
+        self._state = state
+        self._rules = rules
+        self._held = HeldPulls(held_max)
+        self._long_polling = long_polling
+        self._now_ms = now_ms
+        self._commit_offset = commit_offset
+        self._create = create
+
+    @property
+    def held_count(self) -> int:
+        """Pulls that wait for a message."""
+        return self._held.count
+
+    def pull(self, origin: Origin, request: PullRequest) -> None:
+        """One pull."""
+        fields = request.fields
+        grant = self._rules.check(fields)
+        if isinstance(grant, Refusal):
+            answer(origin, request.opaque, grant.code, grant.remark)
+            return
+        if grant.creation:
+            self._create(grant.creation)
+        if fields.sys_flag & PULL_COMMIT_OFFSET and fields.commit_offset >= 0:
+            self._commit_offset(origin, fields)
+        asked = _Asked(origin, request.opaque, fields, grant.tags)
+        result = self._read(asked, fields.queue_offset)
+        outcome = self._outcome(result, fields.queue_offset)
+        if outcome.code == ResponseCode.PULL_NOT_FOUND and self._hold(asked):
+            return
+        _answer(asked, result, outcome)
+
+    def _hold(self, asked: _Asked) -> bool:
+        """Keep a pull that found nothing, if its client wants that (F1, F2)."""
+        fields = asked.fields
+        if not fields.sys_flag & PULL_SUSPEND:
+            return False
+        wait_ms = hold_ms(fields.suspend_timeout_millis, long_polling=self._long_polling)
+        held = HeldPull(
+            fields.topic,
+            fields.queue_id,
+            fields.queue_offset,
+            self._now_ms() + wait_ms,
+            asked.origin.number,
+            asked,
+        )
+        return wait_ms > 0 and self._held.hold(held)
+
+    def applied(self) -> None:
+        """Entries were applied: answer the held pulls that now find something."""
+        held = self._held
+        if not held.count:
+            return
+        by_key = self._state.queues.by_key
+        for topic, queue_id in held.queues():
+            queue = by_key.get((topic.encode(), queue_id))
+            if queue is None:
+                continue
+            for pull in held.waiting_on(topic, queue_id):
+                if queue.max_offset > pull.next_offset:
+                    self._look_again(pull)
+
+    def look_at_all(self) -> None:
+        """The node's role changed: what was only not here yet may be illegal now, and the other way."""
+        for topic, queue_id in self._held.queues():
+            for pull in self._held.waiting_on(topic, queue_id):
+                self._look_again(pull)
+
+    def expire(self, now_ms: int) -> None:
+        """Answer the pulls whose time is over with what is there (F8)."""
+        for pull in self._held.take_due(now_ms):
+            asked: _Asked = pull.request
+            result = self._read(asked, pull.next_offset)
+            outcome = self._outcome(result, pull.next_offset)
+            skipped = pull.next_offset > asked.fields.queue_offset
+            if skipped and outcome.code == ResponseCode.PULL_NOT_FOUND:
+                # What came meanwhile did not match: let the client go on behind it (F7).
+                outcome = PullOutcome(
+                    ResponseCode.PULL_RETRY_IMMEDIATELY, outcome.next_offset, outcome.max_offset
+                )
+            _answer(asked, result, outcome)
+
+    def connection_closed(self, number: int) -> None:
+        """Drop the pulls of a connection."""
+        self._held.connection_closed(number)
+
+    def _look_again(self, pull: HeldPull) -> None:
+        asked: _Asked = pull.request
+        if asked.origin.is_closed:
+            self._held.release(pull)
+            return
+        result = self._read(asked, pull.next_offset)
+        outcome = self._outcome(result, pull.next_offset)
+        if outcome.code == ResponseCode.PULL_NOT_FOUND:
+            return
+        if outcome.code == ResponseCode.PULL_RETRY_IMMEDIATELY:
+            # Messages came, none with a wanted tag: keep waiting behind them.
+            pull.next_offset = outcome.next_offset
+            return
+        self._held.release(pull)
+        _answer(asked, result, outcome)
+
+    def _read(self, asked: _Asked, offset: int) -> GetResult:
+        fields = asked.fields
+        return get_messages(
+            self._state,
+            self._log,
+            fields.topic,
+            fields.queue_id,
+            offset,
+            count_max=min(max(1, fields.max_msg_nums), _COUNT_MAX),
+            log_end=self._log.committed_position,
+            bytes_max=fields.max_msg_bytes or 2**31 - 1,
+            tag_hashes=asked.tags,
+        )
+
+    def _outcome(self, result: GetResult, offset: int) -> PullOutcome:
+        is_authoritative = self._log.is_serving and self._log.has_lease()
+        return outcome_of(result, offset, is_authoritative=is_authoritative)
+
+
+def _answer(asked: _Asked, result: GetResult, outcome: PullOutcome) -> None:
+    head = pull_reply_head(
+        asked.opaque,
+        outcome.code,
+        next_begin_offset=outcome.next_offset,
+        min_offset=result.min_offset,
+        max_offset=outcome.max_offset,
+        body_bytes=sum(len(record) for record in result.records),
+        remark=result.status.value.encode(),
+    )
+    asked.origin.send(b"".join((head, *result.records)))
+
+
+def offset_commit_frame(fields: PullFields, opaque: int) -> bytes:
+    """The offset that a pull carries, as a request of its own, to be passed on to the leader."""
+    return encode_command(
+        make_request(
+            RequestCode.UPDATE_CONSUMER_OFFSET,
+            opaque,
+            {
+                "consumerGroup": fields.consumer_group,
+                "topic": fields.topic,
+                "queueId": str(fields.queue_id),
+                "commitOffset": str(fields.commit_offset),
+            },
+            is_oneway=True,
+        )
+    )
