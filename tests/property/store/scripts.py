@@ -1,0 +1,84 @@
+"""Random histories of a broker, as scripts that any replica can replay."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from broker.store import control
+from broker.store.control import Command, OffsetCommit
+from broker.store.groups import SubscriptionGroupConfig
+from broker.store.topics import TopicConfig
+from dledger.raft.entry import Entry
+from tests.unit.store.lone_broker import LoneBroker
+
+TOPICS = ["A", "B", "%RETRY%g", "SCHEDULE_TOPIC_XXXX"]
+topics = st.sampled_from(TOPICS)
+groups = st.sampled_from(["g", "h"])
+queue_ids = st.integers(0, 2)
+offsets = st.integers(0, 12)
+queues = st.lists(st.tuples(topics, queue_ids), max_size=3)
+
+commands: st.SearchStrategy[Command] = st.one_of(
+    st.builds(
+        control.PutTopic,
+        st.builds(TopicConfig, topics | st.just("a/b"), queue_ids, queue_ids),
+        st.booleans(),
+    ),
+    st.builds(control.DeleteTopic, topics),
+    st.builds(control.PutGroup, st.builds(SubscriptionGroupConfig, groups), st.booleans()),
+    st.builds(control.DeleteGroup, groups, st.booleans()),
+    st.builds(control.ForbidTopic, groups, topics, st.integers(0, 2)),
+    st.builds(
+        control.CommitOffsets,
+        st.lists(st.builds(OffsetCommit, groups, topics, queue_ids, offsets), max_size=4),
+        st.booleans(),
+    ),
+    st.builds(control.RemoveOffsets, groups, st.none() | topics),
+    st.builds(control.LockQueues, groups, st.sampled_from(["c1", "c2"]), queues),
+    st.builds(control.UnlockQueues, groups, st.sampled_from(["c1", "c2"]), queues),
+    st.builds(control.SetDelayLevels, st.lists(st.integers(0, 5000), min_size=1, max_size=3)),
+    st.builds(control.AdvanceSchedule, st.integers(1, 3), offsets, offsets),
+)
+malformed = st.tuples(
+    st.sampled_from([control.TOPICS, control.OFFSETS]),
+    st.just(0),
+    st.binary(max_size=6),
+    st.just({}),
+)
+messages = st.tuples(
+    topics,
+    queue_ids,
+    st.binary(max_size=40),
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "TAGS": st.sampled_from(["TagA", "TagB"]),
+            "KEYS": st.sampled_from(["k1", "k1 k2", "k3"]),
+            "UNIQ_KEY": st.sampled_from(["u1", "u2"]),
+            "DELAY": st.sampled_from(["1", "2", "99"]),
+        },
+    ),
+)
+entries = st.tuples(st.lists(messages | commands | malformed, max_size=6), st.integers(0, 40_000))
+histories = st.lists(entries, max_size=8)
+
+History = list[tuple[list[object], int]]
+
+
+def committed(history: History, *, parses: bool = True) -> LoneBroker:
+    """Stage, commit and apply a history."""
+    broker = LoneBroker(parses=parses)
+    for steps, pause_ms in history:
+        broker.now_ms += pause_ms
+        for step in steps:
+            if isinstance(step, tuple):
+                topic, queue_id, body, named = step
+                broker.stage(topic, queue_id, body, **named)
+            else:
+                broker.staging.stage_control(step, broker.now_ms)  # type: ignore[arg-type] # a Command
+        broker.commit()
+    return broker
+
+
+def log_of(history: History) -> list[Entry]:
+    return committed(history).log.entries

@@ -1,0 +1,49 @@
+"""A consume queue against a list, and lookup by time against a linear search."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.store.consume_queue import UNIT, ConsumeQueue, MemoryUnitStore
+
+steps = st.lists(
+    st.tuples(st.just("append"), st.integers(1, 500))
+    | st.tuples(st.just("spill"), st.integers(0, 5)),
+    max_size=40,
+)
+
+
+@given(steps, st.integers(0, 40), st.integers(0, 40))
+def test_a_queue_is_a_list(steps: list[tuple[str, int]], first: int, count: int) -> None:
+    queue = ConsumeQueue((b"T", 0), MemoryUnitStore())
+    twin: list[tuple[int, int, int]] = []
+    position = 0
+    for what, number in steps:
+        if what == "append":
+            twin.append((position, number, -number))
+            queue.append(*twin[-1])
+            position += number
+        else:
+            queue.spill(number)
+            assert len(queue.tail) <= 20 * max(number, 0)
+    assert queue.max_offset == len(twin)
+    assert queue.put_bytes == position
+    assert [tuple(queue.unit(n)) for n in range(len(twin))] == twin
+    if first <= len(twin):
+        assert list(UNIT.iter_unpack(queue.units(first, count))) == twin[first : first + count]
+
+
+@given(st.lists(st.integers(0, 20), max_size=20).map(sorted), st.integers(-1, 21), st.data())
+def test_k1_k2_search_is_a_linear_search(
+    times: list[int], time_ms: int, data: st.DataObject
+) -> None:
+    queue = ConsumeQueue((b"T", 0), MemoryUnitStore())
+    for n in range(len(times)):
+        queue.append(n, 1, 0)
+    least = data.draw(st.integers(0, len(times)))
+    queue.trim(least)
+    lower = next((n for n in range(least, len(times)) if times[n] >= time_ms), len(times))
+    upper = max((n for n in range(least, len(times)) if times[n] <= time_ms), default=least)
+    assert queue.offset_by_time(time_ms, lambda at, _: times[at]) == lower
+    assert queue.offset_by_time(time_ms, lambda at, _: times[at], is_upper=True) == upper
