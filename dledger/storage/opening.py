@@ -242,10 +242,11 @@ def _open_last(disk: Disk, segment: Segment, log: OpenedLog) -> EntryColumns:
         log.notes.append(
             f"row {row.label}: {data.path}, byte {end} of {data.size()}: {row.action.value}"
         )
-    if row.action in {Action.CUT, Action.CUT_AND_REBUILD}:
-        data.truncate(end)
+    # Whatever the row: behind the end nothing stays, not even zeros that an earlier failed sync may
+    # have left in memory only. The first write reserves room again.
+    data.truncate(end)
     _rewrite(data, _place(columns, findings.proven_count) - segment.first_position, end)
-    segment.data_reserved_bytes = data.size()
+    segment.data_reserved_bytes = end
     if row.action in {Action.REBUILD_INDEX, Action.CUT_AND_REBUILD}:
         _write_index(segment, columns)
     else:

@@ -252,6 +252,10 @@ class SimDisk:
     def restart(self) -> None:
         """The process ends and starts again: open files are dead, everything written is there."""
         self.generation += 1
+        self.forget_faults()
+
+    def forget_faults(self) -> None:
+        """Forget the faults that were asked for and have not come yet."""
         self._failing_sync = self._failing_write = self._failing_read = 0
 
     def _tear(self, inode: _Inode, keep: float) -> None:
