@@ -20,8 +20,10 @@ from dledger.errors import (
     DiskFailedError,
     DiskFullError,
     DLedgerError,
+    HandshakeRefusedError,
     LeaderNotReadyError,
     LeadershipLostError,
+    ListenError,
     NotLeaderError,
     OutcomeUnknownError,
     OutOfRangeError,
@@ -33,6 +35,7 @@ from dledger.errors import (
     TooManyPendingError,
     TransferFailedError,
     TransferringError,
+    UnreachableError,
     UnsupportedError,
     UsageError,
 )
@@ -42,15 +45,21 @@ from dledger.raft.ids import NO_INDEX, EntryId, Index, NodeId, Position, Term
 from dledger.state_machine import StateMachine
 
 if TYPE_CHECKING:
+    from dledger.codec.client_rpc import StatusAnswer
+    from dledger.runtime.client import Client
     from dledger.runtime.driver import RoleView
     from dledger.runtime.server import LogServer
     from dledger.runtime.statistics import Statistics
+    from dledger.runtime.sync_client import SyncClient
 
 # Loaded when they are first asked for: the pure core must be importable without trio and sockets.
 _RUNTIME_NAMES = {
+    "Client": "dledger.runtime.client",
     "LogServer": "dledger.runtime.server",
     "RoleView": "dledger.runtime.driver",
     "Statistics": "dledger.runtime.statistics",
+    "StatusAnswer": "dledger.codec.client_rpc",
+    "SyncClient": "dledger.runtime.sync_client",
 }
 
 
@@ -67,6 +76,7 @@ __all__ = [
     "NO_INDEX",
     "AckTimeoutError",
     "Committed",
+    "Client",
     "CompactedError",
     "ConfigError",
     "ConnectionLostError",
@@ -78,9 +88,11 @@ __all__ = [
     "EntryId",
     "EntryKind",
     "Failed",
+    "HandshakeRefusedError",
     "Index",
     "LeaderNotReadyError",
     "LeadershipLostError",
+    "ListenError",
     "LogConfig",
     "LogServer",
     "NodeId",
@@ -97,12 +109,15 @@ __all__ = [
     "ShutdownError",
     "StateMachine",
     "Statistics",
+    "StatusAnswer",
     "StoreLockedError",
+    "SyncClient",
     "Term",
     "TooLargeError",
     "TooManyPendingError",
     "TransferFailedError",
     "TransferringError",
+    "UnreachableError",
     "UnsupportedError",
     "UsageError",
     "parse_peers",

@@ -106,6 +106,26 @@ class UnsupportedError(RefusedError):
     retriable = False
 
 
+class UnreachableError(RefusedError):
+    """No connection to that member; nothing was asked."""
+
+    code = "unreachable"
+
+
+class HandshakeRefusedError(RefusedError):
+    """One side turned the other away before anything was asked: group, member, secret or version.
+
+    Attributes:
+        kind: version, group, member, secret, duplicate or busy.
+    """
+
+    code = "handshake_refused"
+
+    def __init__(self, kind: str, reason: str) -> None:
+        self.kind = kind
+        super().__init__(reason)
+
+
 class CompactedError(RefusedError):
     """The entry is no longer kept; the log starts at `first_index`."""
 
@@ -190,6 +210,13 @@ class StoreLockedError(DLedgerError):
     """Another process holds this store directory."""
 
     code = "store_locked"
+    definite = True
+
+
+class ListenError(DLedgerError):
+    """The node's address cannot be listened on; it does not start."""
+
+    code = "cannot_listen"
     definite = True
 
 

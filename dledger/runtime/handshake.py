@@ -30,7 +30,7 @@ from dledger.codec.hello import (
     decode_from_dialer,
 )
 from dledger.codec.wire_types import encode_header
-from dledger.errors import PeerProtocolError, RefusedError
+from dledger.errors import HandshakeRefusedError, PeerProtocolError
 from dledger.raft.ids import NodeId
 from dledger.runtime.sockets import FrameStream
 
@@ -39,17 +39,6 @@ HANDSHAKE_TIMEOUT_S: Final = 3.0
 
 _DIALER_LABEL: Final = b"dledger dialer"
 _ACCEPTOR_LABEL: Final = b"dledger acceptor"
-
-
-class HandshakeRefusedError(RefusedError):
-    """One side turned the other away. Nothing was asked yet, so nothing happened."""
-
-    code = "handshake_refused"
-
-    def __init__(self, kind: str, reason: str) -> None:
-        self.kind = kind
-        self.reason = reason
-        super().__init__(reason)
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,7 +116,7 @@ class LogServer:
         Raises:
             StoreLockedError: another process uses the store.
             CorruptionError: the store is damaged.
-            ConfigError: the port is taken.
+            ListenError: the port is taken.
             DiskFailedError, DiskFullError: a write or sync failed; the node acknowledged nothing since.
             Exception: what the state machine or a callback raised.
         """

@@ -14,7 +14,7 @@ from typing import Final
 import trio
 
 from dledger.codec.frame import Frame, FrameDecoder
-from dledger.errors import ConfigError, PeerProtocolError
+from dledger.errors import ListenError, PeerProtocolError
 
 RECEIVE_BYTES: Final = 64 * 1024
 
@@ -46,14 +46,14 @@ async def listen(host: str, port: int) -> socket.socket:
     """A listening socket.
 
     Raises:
-        ConfigError: the address is taken or not ours.
+        ListenError: the address is taken or not ours.
     """
     try:
         found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         family, kind, protocol, _, address = found[0]
         sock = socket.socket(family, kind, protocol)
     except OSError as error:
-        raise ConfigError(f"cannot listen on {host}:{port}: {error}") from error
+        raise ListenError(f"cannot listen on {host}:{port}: {error}") from error
     try:
         sock.setblocking(False)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -66,7 +66,7 @@ async def listen(host: str, port: int) -> socket.socket:
             if error.errno == errno.EADDRINUSE
             else ""
         )
-        raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror}{hint}") from error
+        raise ListenError(f"cannot listen on {host}:{port}: {error.strerror}{hint}") from error
     return sock
 
 

@@ -270,7 +270,7 @@ class Transport:
         """Take the port.
 
         Raises:
-            ConfigError: it is taken.
+            ListenError: it is taken.
         """
         own = next(peer for peer in self._peers if peer.node_id == self._me.node_id)
         self._listener = await listen(own.host, own.port)

@@ -1,0 +1,379 @@
+"""Client: append to a group and read from it, wherever its leader is.
+
+What a caller may conclude (errors.py): a return is done; `RefusedError` surely did not happen;
+`OutcomeUnknownError` may have happened, or may yet. An append whose answer was lost is not sent
+again behind the caller's back: it could then stand in the log twice. Who can live with that, or
+recognises duplicates, asks for `retry_unknown`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Final, TypeVar
+
+import trio
+
+from dledger.codec.client_rpc import (
+    AppendAnswer,
+    AppendCall,
+    EntriesAnswer,
+    GetCall,
+    StatusAnswer,
+    StatusCall,
+    TransferAnswer,
+    TransferCall,
+)
+from dledger.codec.rpc import decode_entries
+from dledger.config import Peer, parse_peers
+from dledger.errors import (
+    DLedgerError,
+    HandshakeRefusedError,
+    NotLeaderError,
+    OutcomeUnknownError,
+    PeerProtocolError,
+    RefusedError,
+    TransferFailedError,
+    UnreachableError,
+    UsageError,
+)
+from dledger.raft.entry import Entry
+from dledger.raft.ids import EntryId, Index, NodeId, Term
+from dledger.runtime.clock import draw_incarnation, now_s
+from dledger.runtime.handshake import Identity
+from dledger.runtime.member_connection import MemberConnection, open_member_connection
+
+TIMEOUT_S: Final = 10.0
+"""Ten elections: longer than any planned restart of a leader."""
+
+ATTEMPT_TIMEOUT_S: Final = 2.0
+"""For calls that may be repeated: how long one member may be silent before another is asked."""
+
+PAUSE_MIN_S: Final = 0.02
+PAUSE_MAX_S: Final = 0.1
+"""Between two attempts while nobody leads; it doubles. An election takes about half a second."""
+
+REDIRECTS_AT_ONCE: Final = 2
+
+ANSWER_BYTES_MAX: Final = 128 * 1024 * 1024
+"""Largest answer: one entry of the largest configurable body."""
+
+GET_BYTES_MAX: Final = 4 * 1024 * 1024
+
+Answered = TypeVar("Answered")
+
+
+class Client:
+    """Use it as `async with Client(...) as client`. Calls may run at the same time.
+
+    Invariant: at most one connection to each member.
+    """
+
+    def __init__(
+        self,
+        peers: str | tuple[Peer, ...],
+        *,
+        group: str = "default",
+        secret: str | None = None,
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        """Prepare; connections are opened when they are needed.
+
+        Args:
+            peers: all members, such as `n0-127.0.0.1:20911;n1-127.0.0.1:20912`.
+            group: name of the group.
+            secret: the group's secret, if it has one.
+            timeout_s: for calls that name no other.
+
+        Raises:
+            ConfigError: the peers cannot be read.
+        """
+        self.peers = parse_peers(peers) if isinstance(peers, str) else peers
+        self.timeout_s = timeout_s
+        self._by_id = {peer.node_id: peer for peer in self.peers}
+        self._identity = Identity(
+            group,
+            None,
+            draw_incarnation(),
+            frozenset(self._by_id),
+            secret.encode() if secret else None,
+        )
+        self._connections: dict[NodeId, MemberConnection] = {}
+        self._locks = {node_id: trio.Lock() for node_id in self._by_id}
+        self._leader_id = self.peers[0].node_id
+        self._nursery: trio.Nursery | None = None
+        self._stack: AsyncExitStack | None = None
+
+    async def __aenter__(self) -> Client:
+        async with AsyncExitStack() as stack:
+            self._nursery = await stack.enter_async_context(trio.open_nursery())
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._stack is not None
+        assert self._nursery is not None
+        for connection in self._connections.values():
+            connection.close("the client was closed")
+        self._nursery.cancel_scope.cancel()
+        self._nursery = None
+        await self._stack.aclose()
+
+    # Calls.
+
+    async def append(
+        self, body: bytes, *, timeout_s: float | None = None, retry_unknown: bool = False
+    ) -> EntryId:
+        """Append one entry; returns when it is committed.
+
+        Args:
+            body: of the entry.
+            timeout_s: until when to try.
+            retry_unknown: after an unknown outcome send it again, though it may then stand twice.
+
+        Raises:
+            RefusedError: it surely did not happen.
+            OutcomeUnknownError: it may have happened, or may yet. Cancelling means the same.
+        """
+
+        async def attempt(connection: MemberConnection, remaining_s: float) -> EntryId:
+            timeout = min(remaining_s, ATTEMPT_TIMEOUT_S) if retry_unknown else remaining_s
+            answer, _ = await connection.ask(
+                AppendCall(connection.next_token()), body, timeout_s=timeout
+            )
+            if not isinstance(answer, AppendAnswer):
+                raise PeerProtocolError(f"{connection.peer} answered an append with {answer}")
+            return EntryId(Term(answer.term), Index(answer.index))
+
+        return await self._at_leader(attempt, timeout_s, may_repeat=retry_unknown)
+
+    async def get(
+        self,
+        index: int,
+        count: int = 1,
+        *,
+        timeout_s: float | None = None,
+        local: NodeId | None = None,
+    ) -> list[Entry]:
+        """Committed entries from `index`: at least one, fewer than `count` when the log ends.
+
+        Args:
+            index: of the first entry, from 1.
+            count: at most so many.
+            timeout_s: until when to try.
+            local: ask this member what it has, instead of the leader; it may not have the newest.
+
+        Raises:
+            OutOfRangeError, CompactedError: the first entry is not there.
+            RefusedError: it could not be read in time.
+        """
+        if index < 1 or count < 1:
+            raise UsageError(f"index={index} and count={count} must be at least 1")
+        entries: list[Entry] = []
+        while len(entries) < count:
+            first = Index(index + len(entries))
+            wanted = count - len(entries)
+            try:
+                entries += await self._get_some(first, wanted, timeout_s, local)
+            except RefusedError:
+                if entries:
+                    break
+                raise
+        return entries
+
+    async def _get_some(
+        self, index: Index, count: int, timeout_s: float | None, local: NodeId | None
+    ) -> list[Entry]:
+        async def attempt(connection: MemberConnection, remaining_s: float) -> list[Entry]:
+            call = GetCall(connection.next_token(), index, count, GET_BYTES_MAX, local is not None)
+            answer, blob = await connection.ask(call, timeout_s=min(remaining_s, ATTEMPT_TIMEOUT_S))
+            if not isinstance(answer, EntriesAnswer):
+                raise PeerProtocolError(f"{connection.peer} answered a get with {answer}")
+            entries = decode_entries(blob, answer.count)
+            if not entries or entries[0].index != index:
+                raise PeerProtocolError(f"{connection.peer} answered with other entries")
+            return list(entries)
+
+        if local is None:
+            return await self._at_leader(attempt, timeout_s, may_repeat=True)
+        if local not in self._by_id:
+            raise UsageError(f"{local} is none of the members {', '.join(self._by_id)}")
+        try:
+            return await attempt(await self._connect(local), timeout_s or self.timeout_s)
+        except OutcomeUnknownError as error:
+            raise RefusedError(f"nothing was read: {error}") from error
+
+    async def status(
+        self, *, timeout_s: float | None = None
+    ) -> Mapping[NodeId, StatusAnswer | DLedgerError]:
+        """How every member sees itself, or why it did not say; in the order of the peers."""
+        found: dict[NodeId, StatusAnswer | DLedgerError] = {}
+
+        async def ask(node_id: NodeId) -> None:
+            try:
+                with trio.fail_after(timeout_s or self.timeout_s):
+                    found[node_id] = await self._status_of(node_id)
+            except trio.TooSlowError:
+                found[node_id] = RefusedError("no answer in time")
+            except DLedgerError as error:
+                found[node_id] = error
+
+        async with trio.open_nursery() as nursery:
+            for node_id in self._by_id:
+                nursery.start_soon(ask, node_id)
+        return {node_id: found[node_id] for node_id in self._by_id}
+
+    async def _status_of(self, node_id: NodeId) -> StatusAnswer:
+        connection = await self._connect(node_id)
+        answer, _ = await connection.ask(
+            StatusCall(connection.next_token()), timeout_s=ATTEMPT_TIMEOUT_S
+        )
+        if not isinstance(answer, StatusAnswer):
+            raise PeerProtocolError(f"{connection.peer} answered a status call with {answer}")
+        return answer
+
+    async def transfer(
+        self, target: NodeId | None = None, *, timeout_s: float | None = None
+    ) -> NodeId:
+        """Hand leadership to `target`, or to the best follower; returns who was told to lead.
+
+        Raises:
+            RefusedError: it was not handed over.
+            OutcomeUnknownError: it may have been; `status` tells.
+        """
+        if target is not None and target not in self._by_id:
+            raise UsageError(f"{target} is none of the members {', '.join(self._by_id)}")
+
+        async def attempt(connection: MemberConnection, remaining_s: float) -> NodeId:
+            answer, _ = await connection.ask(
+                TransferCall(connection.next_token(), target or ""), timeout_s=remaining_s
+            )
+            if not isinstance(answer, TransferAnswer):
+                raise PeerProtocolError(f"{connection.peer} answered a transfer with {answer}")
+            return NodeId(answer.target)
+
+        return await self._at_leader(attempt, timeout_s, may_repeat=False)
+
+    # Finding the leader.
+
+    async def _at_leader(
+        self,
+        attempt: Callable[[MemberConnection, float], Awaitable[Answered]],
+        timeout_s: float | None,
+        *,
+        may_repeat: bool,
+    ) -> Answered:
+        """Try at the leader until it is done, surely refused for good, unknown, or too late."""
+        search = _Search(self.timeout_s if timeout_s is None else timeout_s)
+        while search.remaining_s > 0:
+            node_id = self._leader_id
+            try:
+                with trio.move_on_after(search.remaining_s) as scope:
+                    connection = await self._connect(node_id)
+                if scope.cancelled_caught:
+                    break
+                return await attempt(connection, search.remaining_s)
+            except OutcomeUnknownError as error:
+                search.unknown(error)
+                self._try_next(node_id)
+                if not may_repeat:
+                    raise
+            except NotLeaderError as error:
+                search.refused(error)
+                if self._follow(node_id, error) and search.may_follow_at_once():
+                    continue
+            except RefusedError as error:
+                search.refused(error)
+                if not error.retriable or isinstance(error, TransferFailedError):
+                    raise
+                if isinstance(error, HandshakeRefusedError):
+                    search.turned_away.add(node_id)
+                    if len(search.turned_away) == len(self._by_id):
+                        raise
+                if isinstance(error, UnreachableError | HandshakeRefusedError):
+                    self._try_next(node_id)
+            await search.pause()
+        raise search.failure()
+
+    def _follow(self, node_id: NodeId, error: NotLeaderError) -> bool:
+        """Go where a member sent us; False when it knows no other."""
+        leader_id = NodeId(error.leader_id or "")
+        if leader_id not in self._by_id or leader_id == node_id:
+            self._try_next(node_id)
+            return False
+        self._leader_id = leader_id
+        return True
+
+    def _try_next(self, node_id: NodeId) -> None:
+        """Another member, unless somebody has already gone elsewhere."""
+        if self._leader_id == node_id:
+            names = list(self._by_id)
+            self._leader_id = names[(names.index(node_id) + 1) % len(names)]
+
+    async def _connect(self, node_id: NodeId) -> MemberConnection:
+        """The connection to a member, opened when there is none.
+
+        Raises:
+            RefusedError: there is none to be had.
+        """
+        nursery = self._nursery
+        if nursery is None:
+            raise UsageError("the client is used outside `async with`")
+        async with self._locks[node_id]:
+            connection = self._connections.get(node_id)
+            if connection is None or connection.is_over:
+                connection = await open_member_connection(
+                    self._by_id[node_id], self._identity, blob_bytes_max=ANSWER_BYTES_MAX
+                )
+                self._connections[node_id] = connection
+                nursery.start_soon(connection.run, name=f"connection to {node_id}")
+            return connection
+
+
+class _Search:
+    """One call on its way to the leader: deadline, pauses, and what is known of its outcome."""
+
+    def __init__(self, limit_s: float) -> None:
+        self.turned_away: set[NodeId] = set()
+        self._limit_s = limit_s
+        self._deadline_s = now_s() + limit_s
+        self._pause_s = PAUSE_MIN_S
+        self._redirect_count = 0
+        self._is_unknown = False
+        self._last: DLedgerError | None = None
+
+    @property
+    def remaining_s(self) -> float:
+        """Time that is left."""
+        return self._deadline_s - now_s()
+
+    def unknown(self, error: OutcomeUnknownError) -> None:
+        """An attempt may have happened."""
+        self._is_unknown = True
+        self._last = error
+
+    def refused(self, error: RefusedError) -> None:
+        """An attempt has surely not happened."""
+        self._last = error
+
+    def may_follow_at_once(self) -> bool:
+        """Two redirects lead anywhere; more are an election, and that takes its time."""
+        self._redirect_count += 1
+        return self._redirect_count <= REDIRECTS_AT_ONCE
+
+    async def pause(self) -> None:
+        """Wait a little, then longer, but not beyond the deadline."""
+        await trio.sleep(min(self._pause_s, max(0.0, self.remaining_s)))
+        self._pause_s = min(2 * self._pause_s, PAUSE_MAX_S)
+
+    def failure(self) -> DLedgerError:
+        """What the caller may conclude when time is up."""
+        why = f"; the last attempt: {self._last}" if self._last else ""
+        text = f"not done within {self._limit_s:g} s{why}"
+        return OutcomeUnknownError(text) if self._is_unknown else RefusedError(text)

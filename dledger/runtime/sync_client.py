@@ -1,0 +1,101 @@
+"""SyncClient: the same calls for programs without trio; they block.
+
+The connections live in a thread of their own, so they outlast single calls. Any thread may call.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Awaitable, Callable, Mapping
+from types import TracebackType
+from typing import TypeVar
+
+import trio
+
+from dledger.codec.client_rpc import StatusAnswer
+from dledger.config import Peer
+from dledger.errors import DLedgerError, UsageError
+from dledger.raft.entry import Entry
+from dledger.raft.ids import EntryId, NodeId
+from dledger.runtime.client import TIMEOUT_S, Client
+
+Answer = TypeVar("Answer")
+
+
+class SyncClient:
+    """Use it as `with SyncClient(...) as client`. Errors are those of `Client`."""
+
+    def __init__(
+        self,
+        peers: str | tuple[Peer, ...],
+        *,
+        group: str = "default",
+        secret: str | None = None,
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        """As `Client`."""
+        self._client = Client(peers, group=group, secret=secret, timeout_s=timeout_s)
+        self._thread: threading.Thread | None = None
+        self._is_open = threading.Event()
+        self._token: trio.lowlevel.TrioToken | None = None
+        self._end: trio.Event | None = None
+
+    def __enter__(self) -> SyncClient:
+        self._thread = threading.Thread(target=trio.run, args=(self._run,), daemon=True)
+        self._thread.start()
+        self._is_open.wait()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._thread is not None
+        assert self._token is not None
+        assert self._end is not None
+        trio.from_thread.run_sync(self._end.set, trio_token=self._token)
+        self._thread.join()
+        self._token = None
+
+    async def _run(self) -> None:
+        self._token = trio.lowlevel.current_trio_token()
+        self._end = trio.Event()
+        async with self._client:
+            self._is_open.set()
+            await self._end.wait()
+
+    def _call(self, call: Callable[[], Awaitable[Answer]]) -> Answer:
+        if self._token is None:
+            raise UsageError("the client is used outside `with`")
+        return trio.from_thread.run(call, trio_token=self._token)
+
+    def append(
+        self, body: bytes, *, timeout_s: float | None = None, retry_unknown: bool = False
+    ) -> EntryId:
+        """As `Client.append`."""
+        return self._call(
+            lambda: self._client.append(body, timeout_s=timeout_s, retry_unknown=retry_unknown)
+        )
+
+    def get(
+        self,
+        index: int,
+        count: int = 1,
+        *,
+        timeout_s: float | None = None,
+        local: NodeId | None = None,
+    ) -> list[Entry]:
+        """As `Client.get`."""
+        return self._call(lambda: self._client.get(index, count, timeout_s=timeout_s, local=local))
+
+    def status(
+        self, *, timeout_s: float | None = None
+    ) -> Mapping[NodeId, StatusAnswer | DLedgerError]:
+        """As `Client.status`."""
+        return self._call(lambda: self._client.status(timeout_s=timeout_s))
+
+    def transfer(self, target: NodeId | None = None, *, timeout_s: float | None = None) -> NodeId:
+        """As `Client.transfer`."""
+        return self._call(lambda: self._client.transfer(target, timeout_s=timeout_s))
