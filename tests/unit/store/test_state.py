@@ -147,6 +147,14 @@ def test_an_empty_body_is_an_entry_without_messages() -> None:
     assert fold(b"").applied_index == 1
 
 
+def test_the_latest_store_time_never_goes_back() -> None:
+    first = record(48)
+    earlier = first[:56] + (START_MS - 1).to_bytes(8, "big") + first[64:]
+    at = 48 + len(first) + 48
+    body = earlier[:20] + (1).to_bytes(8, "big") + at.to_bytes(8, "big") + earlier[36:]
+    assert fold(first, body).last_store_ms == START_MS
+
+
 def test_what_the_leader_staged_spares_the_parse_and_changes_nothing() -> None:
     parsing, sparing = LoneBroker(), LoneBroker(parses=False)
     for broker in (parsing, sparing):
