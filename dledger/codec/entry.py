@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
@@ -254,6 +254,47 @@ def decode_entries(
         prev_chain_crc = chain_crc(entry)
         at += entry.size_bytes
     return tuple(entries)
+
+
+def decode_known(data: bytes, chain_crcs: Iterable[int], prev_chain_crc: int) -> list[Entry]:
+    """Decode entries back to back that must be exactly the ones with these chain CRCs.
+
+    A chain CRC covers every byte of a header but itself, so with it the header is known to be right,
+    and with the header's body CRC the body.
+
+    Args:
+        data: the entries.
+        chain_crcs: what is remembered of each.
+        prev_chain_crc: of the entry before the first.
+
+    Raises:
+        EntryFormatError: names the place of the first difference.
+    """
+    view = memoryview(data)
+    found: list[Entry] = []
+    at, chain = 0, prev_chain_crc
+    for own in chain_crcs:
+        body_at = at + ENTRY_HEADER_BYTES
+        header = data[at:body_at]
+        if len(header) < ENTRY_HEADER_BYTES or expected_chain_crc(header, chain) != own:
+            raise _difference(data, at, chain)
+        magic, size, index, term, position, _, stored, body_crc, _ = _HEADER.unpack(header)
+        end = at + size
+        body = bytes(view[body_at:end])
+        if stored != own or crc32c(body) != body_crc:
+            raise _difference(data, at, chain)
+        found.append(Entry(index, term, position, _KINDS[magic], body, header))
+        at, chain = end, own
+    return found
+
+
+def _difference(data: bytes, at: int, prev_chain_crc: int) -> EntryFormatError:
+    """Say what is wrong with the entry at `at`."""
+    try:
+        entry = decode_entry(data, at, prev_chain_crc)
+    except EntryFormatError as error:
+        return error
+    return EntryFormatError(at, f"entry {entry.id} is whole, but another one was written here")
 
 
 class ScanEnd(Enum):

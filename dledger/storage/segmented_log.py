@@ -14,7 +14,6 @@ An entry that is not durable stays in memory, so reads never meet a half-written
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
 
@@ -22,7 +21,7 @@ from dledger.codec.entry import (
     EntryFormatError,
     chain_crc,
     check_entry,
-    decode_entry,
+    decode_known,
     index_unit_of,
     seal,
 )
@@ -37,10 +36,11 @@ from dledger.errors import (
 from dledger.raft.entry import Entry
 from dledger.raft.ids import EntryId, Index, Position
 from dledger.raft.log_shape import LogShape
-from dledger.storage.api import Disk, File
+from dledger.storage.api import Disk
 from dledger.storage.entry_cache import EntryCache
 from dledger.storage.opening import OpenedLog, open_log
 from dledger.storage.segment import Layout, Segment
+from dledger.storage.segment_row import SegmentRow
 from dledger.storage.write_batch import (
     WRITE_BATCH_BYTES_MAX,
     Cut,
@@ -53,9 +53,6 @@ SEGMENT_SIZE_BYTES = 256 * 1024 * 1024
 CACHE_BYTES_MAX = 64 * 1024 * 1024
 READ_BYTES_MAX = 4 * 1024 * 1024
 """Bytes read from disk at once (one entry may exceed it)."""
-
-OPEN_SEGMENTS_MAX = 64
-"""Finished segments whose data file is kept open for reading."""
 
 
 class SegmentedLog:
@@ -80,8 +77,7 @@ class SegmentedLog:
         self._layout = layout
         self._segment_size_bytes = segment_size_bytes
         self._syncs = syncs
-        self._segments = opened.segments
-        self._firsts = [segment.first_position for segment in opened.segments]
+        self._row = SegmentRow(disk, opened.segments)
         self._shape = opened.shape
         self._chain_crcs = opened.chain_crcs
         self._cache = EntryCache(cache_bytes_max)
@@ -91,7 +87,6 @@ class SegmentedLog:
         self._handed_index = self._durable_index = opened.shape.last_index
         self._unit_index = opened.shape.last_index
         self._batch: WriteBatch | None = None
-        self._readers: deque[Segment] = deque()
         self.recovery_notes: tuple[str, ...] = tuple(opened.notes)
 
     @classmethod
@@ -309,7 +304,7 @@ class SegmentedLog:
         assert batch.is_done, "the batch has not run"
         self._batch = None
         if batch.finished is not None:
-            self._note_reader(batch.finished)
+            self._row.note_finished(batch.finished)
         self._durable_index = min(batch.last_index, self._handed_index)
         if batch.units:
             self._unit_index = self._durable_index
@@ -324,9 +319,9 @@ class SegmentedLog:
         """
         self._latch.check()
         assert self._batch is None, "a batch is out"
-        if not self._segments:
+        segment = self._row.last
+        if segment is None:
             return
-        segment = self._segments[-1]
         try:
             data, index = segment.open_data(self._disk), segment.open_index(self._disk)
             data.sync()
@@ -340,38 +335,30 @@ class SegmentedLog:
 
     def close(self) -> None:
         """Close all files. What was not written by a batch is lost, as nobody was told of it."""
-        for segment in self._segments:
-            segment.close()
-        self._readers.clear()
+        self._row.close()
 
     # --- planning of writes -------------------------------------------------------------------
 
     def _plan_cut(self, first: Index) -> Cut:
         """The segments behind the cut leave the row at once, their files with the batch."""
         position = self._shape.position_of(first)
-        place = max(bisect_right(self._firsts, position) - 1, 0)
-        removed = self._segments[place + 1 :]
-        del self._segments[place + 1 :]
-        del self._firsts[place + 1 :]
-        segment = self._segments[place]
+        segment, removed = self._row.cut(position)
         try:
             # Here and not in the batch: the owner may open the same file to read meanwhile.
-            segment.open_data(self._disk)
+            self._row.open_data(segment)
         except OSError as error:
             raise self._latch.fail(error) from error
-        gone = set(map(id, (segment, *removed)))
-        self._readers = deque(each for each in self._readers if id(each) not in gone)
         return Cut(
             segment=segment,
             keep_bytes=position - segment.first_position,
             keep_units=first - segment.first_index,
-            removed=tuple(reversed(removed)),
+            removed=removed,
         )
 
     def _plan_entries(self, batch: WriteBatch) -> None:
         """Put into the batch what fits its bound and one segment."""
         first = self._pending[0]
-        segment = self._segments[-1] if self._segments else None
+        segment = self._row.last
         if segment is None or self._needs_roll(segment, first):
             batch.roll = self._plan_roll(segment, first)
             batch.finished = batch.roll.finished
@@ -406,8 +393,7 @@ class SegmentedLog:
         last_term = self._shape.term_of(Index(first.index - 1))
         assert last_term is not None
         lacking = b"" if finished is None else self._units_lacking(Index(first.index - 1))
-        self._segments.append(segment)
-        self._firsts.append(segment.first_position)
+        self._row.add(segment)
         if lacking:
             self._unit_index = Index(first.index - 1)
         return Roll(
@@ -458,47 +444,19 @@ class SegmentedLog:
         """Entries from disk: as many of first..end-1 as one read of one segment gives, at least one."""
         shape = self._shape
         position = shape.position_of(first)
-        place = bisect_right(self._firsts, position) - 1
-        segment = self._segments[place]
+        segment, end_index = self._row.find(position)
         end = shape.end_within(first, bytes_max=READ_BYTES_MAX, count_max=end - first)
-        if place + 1 < len(self._segments):
-            end = min(end, Index(self._segments[place + 1].first_index))
-        data = self._open_reader(segment)
+        if end_index is not None:
+            end = min(end, Index(end_index))
+        data = self._row.open_data(segment)
         base = position - segment.first_position
         read = data.read_at(base, shape.position_of(end) - position)
-        found: list[Entry] = []
-        for index in range(first, end):
-            at = shape.position_of(Index(index)) - position
-            found.append(self._decode(read, at, Index(index), (data.path, base)))
-        return found
-
-    def _decode(self, data: bytes, at: int, index: Index, place: tuple[str, int]) -> Entry:
-        """One entry out of bytes from disk, verified against everything that is known of it."""
-        path, base = place
+        start = first - shape.first_index
+        known = self._chain_crcs[start : start + end - first]
         try:
-            entry = decode_entry(data, at, self._chain_before(index))
+            return decode_known(read, known, self._chain_before(first))
         except EntryFormatError as error:
-            raise CorruptionError(path, base + error.byte_offset, error.problem) from error
-        shape = self._shape
-        known = (index, shape.term_of(index), shape.position_of(index))
-        if (entry.index, entry.term, entry.position) != known or chain_crc(
-            entry
-        ) != self._chain_crcs[index - shape.first_index]:
-            raise CorruptionError(
-                path, base + at, f"entry {entry.id} stands where entry {index} was written"
-            )
-        return entry
-
-    def _open_reader(self, segment: Segment) -> File:
-        if segment.data is None:
-            self._note_reader(segment)
-        return segment.open_data(self._disk)
-
-    def _note_reader(self, segment: Segment) -> None:
-        """Bound the number of finished segments whose data file is open."""
-        if len(self._readers) >= OPEN_SEGMENTS_MAX:
-            self._readers.popleft().close_data()
-        self._readers.append(segment)
+            raise CorruptionError(data.path, base + error.byte_offset, error.problem) from error
 
 
 def _check_from_peer(entry: Entry, prev_chain_crc: int) -> None:

@@ -10,11 +10,160 @@ from unittest.mock import patch
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from log_model import LogModel
 
+from dledger.errors import DiskFailedError, DiskFullError
+from dledger.raft.entry import Entry, EntryKind
+from dledger.raft.ids import Index, Position, Term
 from dledger.storage import scan, segmented_log, write_batch
+from dledger.storage.segmented_log import SegmentedLog
+from dledger.storage.write_batch import WriteBatch
+from dledger.testing.sim_disk import SimDisk
 
 SMALL_BATCH_BYTES = 3000
+
+
+class LogModel:
+    """Runs a log and keeps the list.
+
+    `versions` are the logs that the disk may hold: the present one is the last; one from before a
+    truncation stays possible until a batch with that truncation has run. Whatever a crash leaves must
+    be the start of one of them, and at least as long as what was reported durable.
+    """
+
+    def __init__(self, random: Random, *, segment_size_bytes: int, syncs: bool = True) -> None:
+        self.random = random
+        self.disk = SimDisk(random)
+        self.segment_size_bytes = segment_size_bytes
+        self.syncs = syncs
+        self.versions: list[list[Entry]] = [[]]
+        self.durable_count = 0
+        self.term = 1
+        self.batch: WriteBatch | None = None
+        self.batch_version = 0
+        self.log = self.open()
+
+    def open(self) -> SegmentedLog:
+        return SegmentedLog.open(
+            self.disk,
+            "log",
+            segment_size_bytes=self.segment_size_bytes,
+            cache_bytes_max=self.random.choice((0, 500, 10_000)),
+            syncs=self.syncs,
+        )
+
+    @property
+    def entries(self) -> list[Entry]:
+        return self.versions[-1]
+
+    def append(self, sizes: list[int]) -> None:
+        if self.random.random() < 0.3:
+            self.term += 1
+        made = []
+        position = self.log.end_position
+        for number, size in enumerate(sizes, len(self.entries) + 1):
+            body = self.random.randbytes(size)
+            entry = Entry(Index(number), Term(self.term), position, EntryKind.NORMAL, body)
+            made.append(entry)
+            position = Position(entry.end_position)
+        self.entries.extend(self.log.append(made))
+
+    def truncate(self, keep: float) -> None:
+        if self.entries:
+            count = int(keep * len(self.entries))
+            self.log.truncate_from(Index(count + 1))
+            self.versions.append(self.entries[:count])
+            self.durable_count = min(self.durable_count, count)
+            self.term += 1
+
+    def take(self) -> None:
+        if self.batch is None:
+            self.batch = self.log.take_writes()
+            self.batch_version = len(self.versions) - 1
+
+    def run(self) -> None:
+        if self.batch is not None and not self.batch.is_done:
+            self.batch.run()
+
+    def finish(self) -> None:
+        self.run()
+        if self.batch is not None:
+            durable = self.log.written(self.batch)
+            self.batch = None
+            del self.versions[: self.batch_version]
+            self.durable_count = durable.index
+            assert self.log.durable_index <= len(self.entries)
+
+    def flush(self) -> None:
+        self.finish()
+        while True:
+            self.take()
+            if self.batch is None:
+                return
+            self.finish()
+
+    def flush_with_fault(self, *, on_sync: bool, nth: int) -> None:
+        """A write or sync fails on the way; the log must refuse everything after it."""
+        if on_sync:
+            self.disk.fail_sync(nth)
+        else:
+            self.disk.fail_write(nth)
+        try:
+            self.flush()
+        except DiskFailedError:
+            assert self.log.failure is not None
+            for refused in (self.log.take_writes, lambda: self.append([1])):
+                try:
+                    refused()
+                except DiskFailedError:
+                    continue
+                raise AssertionError("a failed log went on") from None
+            self.reopen()
+        except DiskFullError:
+            raise AssertionError("no room on an endless disk") from None
+        self.disk.forget_faults()
+
+    def crash(self, keep: float | None = None) -> None:
+        self.disk.crash(keep=keep)
+        if not self.syncs:
+            self.durable_count = 0
+        self._come_back()
+
+    def reopen(self) -> None:
+        """The process is killed and started again."""
+        self.disk.restart()
+        self._come_back()
+
+    def close(self) -> None:
+        self.flush()
+        self.log.flush_index()
+        self.log.close()
+        self._come_back()
+
+    def _come_back(self) -> None:
+        self.log = self.open()
+        self.batch = None
+        count = self.log.last_id.index
+        found = self.log.entries(Index(1), Index(count + 1))
+        assert count >= self.durable_count, f"durable {self.durable_count}, found {count}"
+        assert found[: self.durable_count] == self.entries[: self.durable_count]
+        assert any(found == version[:count] for version in self.versions), "an entry nobody wrote"
+        self.versions = [found]
+        self.durable_count = count
+        self.term = max(self.term, self.log.last_id.term) + 1
+
+    def check_reads(self) -> None:
+        entries = self.entries
+        assert self.log.entries(Index(1), Index(len(entries) + 1)) == entries
+        if entries:
+            first = self.random.randint(1, len(entries))
+            end = self.random.randint(first, len(entries)) + 1
+            assert self.log.entries(Index(first), Index(end)) == entries[first - 1 : end - 1]
+            some = self.log.entries(Index(first), Index(end), bytes_max=700)
+            assert some == entries[first - 1 : first - 1 + len(some)]
+            assert some
+            entry = entries[first - 1]
+            inside = self.random.randrange(entry.position, entry.end_position)
+            assert self.log.entry_at(Position(inside)) == entry
 
 
 @contextmanager

@@ -1,0 +1,81 @@
+"""The segments of a log in order, and which of their files are open."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+
+from dledger.storage.api import Disk, File
+from dledger.storage.segment import Segment
+
+OPEN_SEGMENTS_MAX = 64
+"""Finished segments whose data file is kept open for reading."""
+
+
+class SegmentRow:
+    """Used by the log's owner only; the writer gets single segments.
+
+    Invariants: first positions ascend without gaps; only the last segment is written to.
+    """
+
+    __slots__ = ("_disk", "_firsts", "_readers", "_segments")
+
+    def __init__(self, disk: Disk, segments: list[Segment]) -> None:
+        self._disk = disk
+        self._segments = segments
+        self._firsts = [segment.first_position for segment in segments]
+        self._readers: deque[Segment] = deque()
+
+    def __len__(self) -> int:
+        return len(self._segments)
+
+    @property
+    def last(self) -> Segment | None:
+        """The segment that is written to; None in a log that never had an entry."""
+        return self._segments[-1] if self._segments else None
+
+    def find(self, position: int) -> tuple[Segment, int | None]:
+        """The segment that holds a position, and where its entries end: the next one's first index."""
+        place = bisect_right(self._firsts, position) - 1
+        assert place >= 0, f"position {position} lies before the first segment"
+        following = place + 1
+        is_last = following == len(self._segments)
+        return self._segments[place], None if is_last else self._segments[following].first_index
+
+    def add(self, segment: Segment) -> None:
+        """Put a segment behind the last one."""
+        assert not self._firsts or segment.first_position > self._firsts[-1]
+        self._segments.append(segment)
+        self._firsts.append(segment.first_position)
+
+    def cut(self, position: int) -> tuple[Segment, tuple[Segment, ...]]:
+        """Take out the segments behind a position.
+
+        Returns:
+            The segment that holds the position, now the last, and those taken out, from the end.
+        """
+        place = bisect_right(self._firsts, position) - 1
+        removed = tuple(reversed(self._segments[place + 1 :]))
+        del self._segments[place + 1 :]
+        del self._firsts[place + 1 :]
+        kept = {id(segment) for segment in self._segments[:-1]}
+        self._readers = deque(each for each in self._readers if id(each) in kept)
+        return self._segments[place], removed
+
+    def open_data(self, segment: Segment) -> File:
+        """The data file of a segment, opened when needed; the one opened first is closed for it."""
+        if segment.data is None and segment is not self._segments[-1]:
+            self.note_finished(segment)
+        return segment.open_data(self._disk)
+
+    def note_finished(self, segment: Segment) -> None:
+        """The segment's data file is open and is only read from now on."""
+        if len(self._readers) >= OPEN_SEGMENTS_MAX:
+            self._readers.popleft().close_data()
+        self._readers.append(segment)
+
+    def close(self) -> None:
+        """Close all files."""
+        self._readers.clear()
+        for segment in self._segments:
+            segment.close()
