@@ -126,6 +126,11 @@ class RaftNode:
         return self._leader.noop_index if self._leader else None
 
     @property
+    def last_round(self) -> int:
+        """Number of the latest append request of this reign; 0 when this node does not lead."""
+        return self._leader.replication.rounds.last_round if self._leader else 0
+
+    @property
     def pending_count(self) -> int:
         """Proposals taken and not yet decided."""
         return self._leader.pending_count if self._leader else 0
@@ -220,10 +225,9 @@ class RaftNode:
     def _check_answer(self, response: AppendResponse) -> None:
         if self._leader is None or response.term != self._core.term:
             return
-        last_round = self._leader.replication.rounds.last_round
-        if response.round > last_round:
+        if response.round > self.last_round:
             raise PeerProtocolError(
-                f"{response.source} answers round {response.round}, the last was {last_round}"
+                f"{response.source} answers round {response.round}, the last was {self.last_round}"
             )
         last_index = self._core.log.last_index
         if response.match_index > last_index:

@@ -1,0 +1,131 @@
+"""Bring a core into a role, with messages that nobody sent: for tests of one member alone."""
+
+from __future__ import annotations
+
+from dledger.config import RaftConfig
+from dledger.raft.effects import Effect, Role, Send, SendEntries
+from dledger.raft.events import Received, Tick
+from dledger.raft.hard_state import HardState
+from dledger.raft.ids import NO_INDEX, NO_TERM, Index, NodeId, Term
+from dledger.raft.messages import (
+    AppendRequest,
+    AppendResponse,
+    Message,
+    PreVoteResponse,
+    VoteResponse,
+)
+from dledger.testing.core_group import CoreGroup, Draw, Member
+from dledger.testing.script_words import seeded_entries
+
+N0, N1, N2 = NodeId("n0"), NodeId("n1"), NodeId("n2")
+
+
+def make_group(voter_count: int = 3, *, timeout_ms: int = 500) -> CoreGroup:
+    """A group of new members; every timeout is `timeout_ms`, where the bounds allow it."""
+    names = tuple(NodeId(f"n{i}") for i in range(voter_count))
+
+    def draw(_: NodeId) -> Draw:
+        return lambda low, high: min(max(low, timeout_ms), high)
+
+    return CoreGroup([RaftConfig(name, names) for name in names], draw)
+
+
+def seed(
+    member: Member, terms: str, *, term: int | None = None, vote: NodeId | None = None
+) -> None:
+    """Give a member a history: the terms of its entries, its hard state."""
+    entries = seeded_entries(terms)
+    last_term = entries[-1].term if entries else 0
+    member.seed(HardState(Term(last_term if term is None else term), vote), entries)
+
+
+def receive(member: Member, message: Message) -> list[Effect]:
+    """Deliver a message out of nothing, and make durable what it saves."""
+    effects = member.step(Received(message))
+    member.sync()
+    return effects
+
+
+def sent(effects: list[Effect]) -> list[Message]:
+    """The messages among the effects."""
+    return [effect.message for effect in effects if isinstance(effect, Send)]
+
+
+def requests(effects: list[Effect]) -> list[SendEntries]:
+    """The append requests among the effects."""
+    return [effect for effect in effects if isinstance(effect, SendEntries)]
+
+
+def let_time_out(group: CoreGroup, member: Member) -> list[Effect]:
+    """Let time pass until the member acts."""
+    group.now_ms = max(group.now_ms, member.node.next_deadline_ms())
+    effects = member.step(Tick())
+    member.sync()
+    return effects
+
+
+def peers(group: CoreGroup, member: Member) -> list[NodeId]:
+    """The other members."""
+    return [name for name in group.members if name != member.name]
+
+
+def campaign(group: CoreGroup, member: Member) -> list[Effect]:
+    """Make a candidate; the others only say that they would vote for it."""
+    effects = let_time_out(group, member)
+    term = Term(member.node.term + 1)
+    for peer in peers(group, member):
+        if member.node.role is Role.PRE_CANDIDATE:
+            effects = receive(member, PreVoteResponse(term, peer, True))
+    assert member.node.role in {Role.CANDIDATE, Role.LEADER}
+    return effects
+
+
+def elect(group: CoreGroup, member: Member) -> list[Effect]:
+    """Make a leader; the others' votes come out of nothing."""
+    effects = campaign(group, member)
+    for peer in peers(group, member):
+        if member.node.role is Role.CANDIDATE:
+            effects = receive(member, VoteResponse(member.node.term, peer, True))
+    assert member.node.role is Role.LEADER
+    return effects
+
+
+def append_request(
+    source: NodeId, term: int, prev: str, entries: str = "", *, commit: int = 0
+) -> AppendRequest:
+    """A request for a log of equally long entries: `prev` as index@term, `entries` as terms."""
+    index, _, prev_term = prev.partition("@")
+    log = seeded_entries("1," * int(index) + entries)[int(index) :]
+    return AppendRequest(
+        Term(term), source, Index(int(index)), Term(int(prev_term)), tuple(log), Index(commit), 1
+    )
+
+
+def success(
+    member: Member, source: NodeId, match: int, *, round_: int | None = None
+) -> AppendResponse:
+    """An answer to the latest round (or to `round_`): the logs agree up to `match`."""
+    return AppendResponse(
+        member.node.term,
+        source,
+        member.node.last_round if round_ is None else round_,
+        True,
+        Index(match),
+        NO_INDEX,
+        NO_TERM,
+        Index(match),
+    )
+
+
+def make_role(role: Role) -> tuple[CoreGroup, Member]:
+    """A new group whose n0 has that role."""
+    group = make_group()
+    member = group.members[N0]
+    if role is Role.PRE_CANDIDATE:
+        let_time_out(group, member)
+    elif role is Role.CANDIDATE:
+        campaign(group, member)
+    elif role is Role.LEADER:
+        elect(group, member)
+    assert member.node.role is role
+    return group, member
