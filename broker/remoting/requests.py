@@ -199,23 +199,17 @@ def decode_request(frame: Frame) -> SendRequest | PullRequest | RemotingCommand:
         raise
 
 
-def send_request(command: RemotingCommand) -> SendRequest:
-    """A send with letters as names, from a command read the general way.
+def send_request_of(command: RemotingCommand) -> SendRequest:
+    """A send from a command read the general way, with the names that its code has.
 
     Raises:
         FieldError: a field is missing or impossible.
     """
-    return _send(command, "abcdefghijklm")
+    return _send(command, SEND_LONG_NAMES if command.code in _LONG_NAME_CODES else _LETTERS)
 
 
-def send_request_long_names(command: RemotingCommand) -> SendRequest:
-    """A send with long names, from a command read the general way.
-
-    Raises:
-        FieldError: a field is missing or impossible.
-    """
-    return _send(command, SEND_LONG_NAMES)
-
+_LETTERS: Final = "abcdefghijklm"
+_LONG_NAME_CODES: Final = (RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE)
 
 SEND_LONG_NAMES: Final = (
     "producerGroup",
@@ -297,9 +291,9 @@ _SEND_CLASSES: Final[dict[int, type[SendRequest]]] = {
 }
 
 _SLOW: Final[dict[int, Callable[[RemotingCommand], SendRequest | PullRequest]]] = {
-    RequestCode.SEND_MESSAGE: send_request_long_names,
-    RequestCode.SEND_MESSAGE_V2: send_request,
-    RequestCode.SEND_BATCH_MESSAGE: send_request,
+    RequestCode.SEND_MESSAGE: send_request_of,
+    RequestCode.SEND_MESSAGE_V2: send_request_of,
+    RequestCode.SEND_BATCH_MESSAGE: send_request_of,
     RequestCode.PULL_MESSAGE: pull_request,
     RequestCode.LITE_PULL_MESSAGE: pull_request,
 }
