@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import trio
@@ -39,6 +41,15 @@ class Waiter(Protocol):
         ...
 
 
+@dataclass(slots=True, eq=False)
+class _Flight:
+    """An entry that was proposed and is not decided yet."""
+
+    staged: StagedEntry
+    waiters: list[tuple[int, Waiter]]
+    count: int
+
+
 class Commits:
     """Stages, proposes, and tells the outcome.
 
@@ -63,9 +74,7 @@ class Commits:
         self._bytes_max = bytes_max
         self._now_ms = now_ms
         self._waiters: list[tuple[int, Waiter]] = []
-        self._inflight_count = 0
-        self._inflight_bytes = 0
-        self._inflight_messages = 0
+        self._flights: list[_Flight] = []
         self._wanted = trio.Event()
         self.staging = staging
 
@@ -73,14 +82,15 @@ class Commits:
     def is_full(self) -> bool:
         """Whether more sends must be turned away for now."""
         return (
-            self.staging.staged_count + self._inflight_messages >= self._count_max
-            or self.staging.staged_bytes + self._inflight_bytes >= self._bytes_max
+            self.staging.staged_count + sum(f.count for f in self._flights) >= self._count_max
+            or self.staging.staged_bytes + sum(len(f.staged.body) for f in self._flights)
+            >= self._bytes_max
         )
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing is staged or on its way."""
-        return not self.staging.staged_count and not self._inflight_count
+        return not self.staging.staged_count and not self._flights
 
     def stage_control(self, command: Command) -> int:
         """Stage a control record; gives its place."""
@@ -103,6 +113,13 @@ class Commits:
         self._waiters.append((place, waiter))
         self._wanted.set()
 
+    def wait_for_staged(self, waiter: Waiter) -> None:
+        """Tell `waiter` when everything that is staged now is applied; something is staged or on its way."""
+        if self.staging.staged_count:
+            self.wait(self.staging.staged_count - 1, waiter)
+        else:
+            self._flights[-1].waiters.append((-1, waiter))
+
     async def run(self) -> None:
         """Flush whenever something is staged; runs after the connections that were ready together."""
         while True:
@@ -116,29 +133,20 @@ class Commits:
         """Propose what is staged as one entry, unless enough is on its way."""
         staging = self.staging
         count = staging.staged_count
-        if not count or self._inflight_count >= INFLIGHT_MAX:
+        if not count or len(self._flights) >= INFLIGHT_MAX:
             return
         waiters, self._waiters = self._waiters, []
         staged = staging.build_entry(position=self._log.end_position, now_ms=self._now_ms())
-        size = len(staged.body)
-
-        def done(outcome: Committed | Failed) -> None:
-            self._inflight_count -= 1
-            self._inflight_messages -= count
-            self._inflight_bytes -= size
-            self._settle(staged, waiters, outcome)
-
+        flight = _Flight(staged, waiters, count)
         try:
-            entry_id = self._log.propose(staged.body, done)
+            entry_id = self._log.propose(staged.body, partial(self._decided, flight))
         except RefusedError as error:
             staging.withdraw(staged)
             self._tell_failure(waiters, error)
             self._outputs.flush()
             return
         staging.proposed(staged, entry_id)
-        self._inflight_count += 1
-        self._inflight_messages += count
-        self._inflight_bytes += size
+        self._flights.append(flight)
 
     def lost(self, error: RefusedError) -> None:
         """Leadership is lost: what was only staged is surely not done."""
@@ -148,14 +156,13 @@ class Commits:
         self._tell_failure(waiters, error)
         self._outputs.flush()
 
-    def _settle(
-        self, staged: StagedEntry, waiters: list[tuple[int, Waiter]], outcome: Committed | Failed
-    ) -> None:
+    def _decided(self, flight: _Flight, outcome: Committed | Failed) -> None:
+        self._flights.remove(flight)
         if isinstance(outcome, Committed):
-            for place, waiter in waiters:
-                waiter.committed(staged, place)
+            for place, waiter in flight.waiters:
+                waiter.committed(flight.staged, place)
         else:
-            self._tell_failure(waiters, outcome.error)
+            self._tell_failure(flight.waiters, outcome.error)
         if self.is_idle:
             self._catalog.settle()
         elif self.staging.staged_count:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -62,6 +63,9 @@ class ProducerClient(msgspec.Struct, frozen=True):
     address: str = ""
 
 
+_C = TypeVar("_C", ConsumerClient, ProducerClient)
+
+
 def consumers_of(
     heartbeat: Heartbeat, *, language: str, version: int, address: str
 ) -> list[ConsumerClient]:
@@ -92,22 +96,79 @@ def producers_of(
     ]
 
 
-@dataclass(slots=True)
-class _Live:
-    """A registration, the connection that it came on, and when it was last heard of."""
-
-    client: ConsumerClient | ProducerClient
-    connection: int
-    seen_ms: int
-
-
-_Key = tuple[str, str]  # group, client id
-
-
 def newest_subscription(members: Iterable[ConsumerClient], topic: str) -> Subscription | None:
     """What a group wants of a topic: the newest that a member told (Q4, G8)."""
     told = [item for item in (client.subscription(topic) for client in members) if item]
     return max(told, key=lambda item: item.version, default=None)
+
+
+@dataclass(slots=True)
+class _Live(Generic[_C]):
+    """A registration, the connection that it came on, and when it was last heard of."""
+
+    client: _C
+    connection: int
+    seen_ms: int
+
+
+class _Table(Generic[_C]):
+    """Registrations by group and client id."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, dict[str, _Live[_C]]] = {}
+        self._keys_of: dict[int, set[tuple[str, str]]] = {}
+
+    def put(self, client: _C, connection: int, now_ms: int) -> bool:
+        """Take in or refresh; whether anything but the time changed."""
+        members = self._groups.setdefault(client.group, {})
+        known = members.get(client.client_id)
+        if known is not None and known.connection == connection and known.client == client:
+            known.seen_ms = now_ms
+            return False
+        members[client.client_id] = _Live(client, connection, now_ms)
+        self._keys_of.setdefault(connection, set()).add((client.group, client.client_id))
+        return True
+
+    def drop(self, group: str, client_id: str) -> bool:
+        """Take one out; whether it was there."""
+        members = self._groups.get(group, {})
+        live = members.pop(client_id, None)
+        if live is None:
+            return False
+        if not members:
+            del self._groups[group]
+        self._keys_of[live.connection].discard((group, client_id))
+        return True
+
+    def drop_connection(self, connection: int) -> list[str]:
+        """Take out what came on a connection and did not move to another; gives the groups."""
+        keys = sorted(self._keys_of.get(connection, ()))
+        gone = [key[0] for key in keys if self._is_on(key, connection) and self.drop(*key)]
+        self._keys_of.pop(connection, None)
+        return gone
+
+    def _is_on(self, key: tuple[str, str], connection: int) -> bool:
+        live = self._groups.get(key[0], {}).get(key[1])
+        return live is not None and live.connection == connection
+
+    def drop_silent(self, limit_ms: int) -> list[str]:
+        """Take out what was not heard of since `limit_ms`; gives the groups."""
+        silent = [
+            (group, client_id)
+            for group, members in self._groups.items()
+            for client_id, live in members.items()
+            if live.seen_ms < limit_ms
+        ]
+        return [key[0] for key in silent if self.drop(*key)]
+
+    def clients(self, group: str | None = None) -> list[_C]:
+        """The clients of a group, or all."""
+        groups = self._groups.values() if group is None else [self._groups.get(group, {})]
+        return [live.client for members in groups for live in members.values()]
+
+    def connections(self, group: str) -> list[int]:
+        """The connections of a group."""
+        return sorted({live.connection for live in self._groups.get(group, {}).values()})
 
 
 class LocalClients:
@@ -118,9 +179,8 @@ class LocalClients:
     """
 
     def __init__(self) -> None:
-        self._consumers: dict[_Key, _Live] = {}
-        self._producers: dict[_Key, _Live] = {}
-        self._keys_of: dict[int, set[_Key]] = {}
+        self._consumers: _Table[ConsumerClient] = _Table()
+        self._producers: _Table[ProducerClient] = _Table()
         self.changes = 0
 
     def heartbeat(
@@ -135,81 +195,42 @@ class LocalClients:
         Returns:
             The consumer groups whose members or subscriptions changed.
         """
-        changed: list[str] = []
         for producer in producers:
-            self._put(self._producers, producer, connection, now_ms)
-        for consumer in consumers:
-            known = self._consumers.get((consumer.group, consumer.client_id))
-            if known is None or known.connection != connection or known.client != consumer:
-                changed.append(consumer.group)
-            self._put(self._consumers, consumer, connection, now_ms)
-        self.changes += bool(changed)
-        return changed
-
-    def _put(
-        self,
-        table: dict[_Key, _Live],
-        client: ConsumerClient | ProducerClient,
-        connection: int,
-        now_ms: int,
-    ) -> None:
-        key = (client.group, client.client_id)
-        table[key] = _Live(client, connection, now_ms)
-        self._keys_of.setdefault(connection, set()).add(key)
+            self._producers.put(producer, connection, now_ms)
+        changed = [c.group for c in consumers if self._consumers.put(c, connection, now_ms)]
+        return self._count(changed)
 
     def unregister(self, client_id: str, *, consumer_group: str, producer_group: str) -> list[str]:
         """Take a client out of its groups; an empty name means none (C++ sends one)."""
-        if producer_group:
-            self._producers.pop((producer_group, client_id), None)
-        if not consumer_group or self._consumers.pop((consumer_group, client_id), None) is None:
-            return []
-        self.changes += 1
-        return [consumer_group]
+        self._producers.drop(producer_group, client_id)
+        gone = self._consumers.drop(consumer_group, client_id)
+        return self._count([consumer_group] if gone else [])
 
     def connection_closed(self, connection: int) -> list[str]:
         """Take out everything that came on a connection; gives the consumer groups that changed."""
-        gone: list[str] = []
-        for key in sorted(self._keys_of.pop(connection, ())):
-            consumer = self._consumers.get(key)
-            if consumer is not None and consumer.connection == connection:
-                del self._consumers[key]
-                gone.append(key[0])
-            producer = self._producers.get(key)
-            if producer is not None and producer.connection == connection:
-                del self._producers[key]
-        self.changes += bool(gone)
-        return gone
+        self._producers.drop_connection(connection)
+        return self._count(self._consumers.drop_connection(connection))
 
     def expire(self, now_ms: int) -> list[str]:
         """Take out clients without a heartbeat for 120 s; gives the consumer groups that changed."""
-        limit = now_ms - CLIENT_EXPIRY_MS
-        for key in [key for key, live in self._producers.items() if live.seen_ms < limit]:
-            del self._producers[key]
-        gone = [key for key, live in self._consumers.items() if live.seen_ms < limit]
-        for key in gone:
-            del self._consumers[key]
-        self.changes += bool(gone)
-        return [group for group, _ in gone]
+        self._producers.drop_silent(now_ms - CLIENT_EXPIRY_MS)
+        return self._count(self._consumers.drop_silent(now_ms - CLIENT_EXPIRY_MS))
 
-    def consumers(self) -> list[ConsumerClient]:
-        """All live consumers, for the leader's union."""
-        return [
-            live.client
-            for live in self._consumers.values()
-            if isinstance(live.client, ConsumerClient)
-        ]
+    def consumers(self, group: str | None = None) -> list[ConsumerClient]:
+        """The live consumers, of a group or all."""
+        return self._consumers.clients(group)
 
     def producers(self, group: str) -> list[ProducerClient]:
         """The live producers of a group."""
-        return [
-            live.client
-            for live in self._producers.values()
-            if isinstance(live.client, ProducerClient) and live.client.group == group
-        ]
+        return self._producers.clients(group)
 
     def connections_of(self, group: str) -> list[int]:
         """Connections with a consumer of the group, to tell them of a change."""
-        return sorted({live.connection for key, live in self._consumers.items() if key[0] == group})
+        return self._consumers.connections(group)
+
+    def _count(self, changed: list[str]) -> list[str]:
+        self.changes += bool(changed)
+        return changed
 
 
 class ClientUnion:

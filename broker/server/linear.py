@@ -1,0 +1,52 @@
+"""Linearizable reads: an act that runs when this node is confirmed as the leader and has applied enough."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import trio
+
+from broker.server.gate import Errand, Gate
+from broker.server.origin import Outputs
+from dledger.errors import DLedgerError
+from dledger.runtime.server import LogServer
+
+_CONFIRM_S = 2.0
+
+
+class LinearReads:
+    """Runs reads at once while the lease is held, else after a round to a majority (thesis 6.4)."""
+
+    def __init__(self, log: LogServer, gate: Gate, outputs: Outputs, nursery: trio.Nursery) -> None:
+        self._log = log
+        self._gate = gate
+        self._outputs = outputs
+        self._nursery = nursery
+        self._waiting: list[tuple[Errand, Callable[[], None]]] = []
+        self._is_confirming = False
+
+    def read(self, errand: Errand, act: Callable[[], None]) -> None:
+        """Run `act`, which answers the errand; without a leader's confirmation it is held instead."""
+        if self._log.is_serving and self._log.has_lease():
+            act()
+            return
+        self._waiting.append((errand, act))
+        if not self._is_confirming:
+            self._is_confirming = True
+            self._nursery.start_soon(self._confirm)
+
+    async def _confirm(self) -> None:
+        """One round for all reads that came before it began."""
+        while self._waiting:
+            batch, self._waiting = self._waiting, []
+            try:
+                await self._log.barrier(timeout_s=_CONFIRM_S)
+            except DLedgerError as error:
+                for errand, _ in batch:
+                    errand.cause = str(error)
+                    self._gate.hold(errand)
+            else:
+                for _, act in batch:
+                    act()
+            self._outputs.flush()
+        self._is_confirming = False

@@ -1,0 +1,233 @@
+"""Consumer offsets and queue bounds: committed through the log in batches, read linearizably (14, 15, 29-32)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from broker.remoting import fields
+from broker.remoting.codes import ResponseCode
+from broker.remoting.header import RemotingCommand
+from broker.server.commits import Commits
+from broker.server.gate import Errand, Gate
+from broker.server.linear import LinearReads
+from broker.server.origin import answer
+from broker.service.offsets import NAME_LENGTH_MAX, PendingOffsets, consumer_offset
+from broker.store.control import CommitOffsets
+from broker.store.reading import MessageGoneError, earliest_store_time, offset_by_time
+from broker.store.staging import StagedEntry
+from broker.store.state import BrokerState
+from dledger.errors import DLedgerError
+from dledger.runtime.server import LogServer
+
+COMMIT_INTERVAL_MS = 100
+"""Offset commits gather this long; consumers commit every few seconds, but there are many of them."""
+
+
+class Offsets:
+    """Answers everything about offsets while this node leads, and 31 and 32 on any node."""
+
+    def __init__(
+        self,
+        log: LogServer,
+        state: BrokerState,
+        commits: Commits,
+        gate: Gate,
+        linear: LinearReads,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._log = log
+        self._state = state
+        self._commits = commits
+        self._gate = gate
+        self._linear = linear
+        self._now_ms = now_ms
+        self._pending = PendingOffsets()
+        self._waiting: list[Errand] = []
+        self._staged_ms = 0
+
+    def update(self, errand: Errand, request: RemotingCommand) -> None:
+        """UPDATE_CONSUMER_OFFSET: answered when it is committed.
+
+        Raises:
+            FieldError: a field is missing or impossible.
+        """
+        ext = request.ext
+        group, topic = fields.text(ext, "consumerGroup"), fields.text(ext, "topic")
+        offset = fields.int64(ext, "commitOffset")
+        self.note(group, topic, fields.int32(ext, "queueId"), offset)
+        if offset < 0:  # Node commits -1 for "unknown"
+            _reply(errand)
+        elif not errand.is_oneway:
+            self._waiting.append(errand)
+
+    def note(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Take an offset into the next commit."""
+        if offset >= 0 and queue_id >= 0 and max(len(group), len(topic)) <= NAME_LENGTH_MAX:
+            self._pending.add(group, topic, queue_id, offset)
+
+    def tick(self, now_ms: int) -> None:
+        """Stage what gathered, every COMMIT_INTERVAL_MS."""
+        if now_ms - self._staged_ms >= COMMIT_INTERVAL_MS:
+            self._stage()
+
+    def _stage(self) -> None:
+        if not (self._pending or self._waiting) or not self._log.is_serving:
+            return
+        self._staged_ms = self._now_ms()
+        place = -1
+        for commits in self._pending.take():
+            place = self._commits.stage_control(CommitOffsets(commits))
+        waiting, self._waiting = self._waiting, []
+        if place >= 0:
+            self._commits.wait(place, _CommitWaiter(self._gate, waiting))
+        else:
+            for errand in waiting:
+                _reply(errand)
+
+    def lost(self) -> None:
+        """Leadership is lost: who waits goes to the next leader; offsets that came with pulls are lost."""
+        self._pending = PendingOffsets()
+        waiting, self._waiting = self._waiting, []
+        for errand in waiting:
+            self._gate.hold(errand)
+
+    def query(self, errand: Errand, request: RemotingCommand) -> None:
+        """QUERY_CONSUMER_OFFSET: a commit that is on its way is waited for, so that none is overlooked.
+
+        Raises:
+            FieldError: a field is missing or impossible.
+        """
+        ext = request.ext
+        group, topic = fields.text(ext, "consumerGroup"), fields.text(ext, "topic")
+        queue_id = fields.int32(ext, "queueId")
+        zero_if_missing = fields.boolean(ext, "setZeroIfNotFound", default=True)
+        act = partial(self._answer_query, errand, group, topic, queue_id, zero_if_missing)
+        # Any error but 22 makes Node and C++ clients skip messages: without a leader, what is known here.
+        errand.give_up = act
+        if self._pending.has(group, topic, queue_id):
+            self._stage()
+            if not self._commits.is_idle:
+                self._commits.wait_for_staged(_QueryWaiter(self._gate, errand, act))
+                return
+        self._linear.read(errand, act)
+
+    def _answer_query(
+        self, errand: Errand, group: str, topic: str, queue_id: int, zero_if_missing: bool
+    ) -> None:
+        offset = consumer_offset(
+            self._state,
+            group,
+            topic,
+            queue_id,
+            zero_if_missing=zero_if_missing,
+            log_end=self._log.committed_position,
+        )
+        if offset is None:
+            answer(
+                errand.origin,
+                errand.opaque,
+                ResponseCode.QUERY_NOT_FOUND,
+                "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first",
+            )
+        else:
+            _number(errand, "offset", offset)
+
+    def max_offset(self, errand: Errand, request: RemotingCommand) -> None:
+        """GET_MAX_OFFSET; an unknown queue has 0.
+
+        Raises:
+            FieldError: a field is missing or impossible.
+        """
+        topic, queue_id = _queue(request)
+        self._linear.read(
+            errand,
+            lambda: _number(errand, "offset", self._state.queues.min_max(topic, queue_id)[1]),
+        )
+
+    def min_offset(self, errand: Errand, request: RemotingCommand) -> None:
+        """GET_MIN_OFFSET; an unknown queue has 0.
+
+        Raises:
+            FieldError: a field is missing or impossible.
+        """
+        topic, queue_id = _queue(request)
+        _number(errand, "offset", self._state.queues.min_max(topic, queue_id)[0])
+
+    def by_time(self, errand: Errand, request: RemotingCommand) -> None:
+        """SEARCH_OFFSET_BY_TIMESTAMP.
+
+        Raises:
+            FieldError: a field is missing or impossible.
+        """
+        topic, queue_id = _queue(request)
+        time_ms = fields.int64(request.ext, "timestamp")
+        is_upper = request.ext.get("boundaryType", "lower").lower() == "upper"
+
+        def act() -> None:
+            try:
+                offset = offset_by_time(
+                    self._state, self._log, topic, queue_id, time_ms, is_upper=is_upper
+                )
+            except MessageGoneError as error:
+                answer(errand.origin, errand.opaque, ResponseCode.SYSTEM_ERROR, str(error))
+            else:
+                _number(errand, "offset", offset)
+
+        self._linear.read(errand, act)
+
+    def earliest_time(self, errand: Errand, request: RemotingCommand) -> None:
+        """GET_EARLIEST_MSG_STORETIME; -1 without messages.
+
+        Raises:
+            FieldError: a field is missing or impossible.
+        """
+        topic, queue_id = _queue(request)
+        _number(errand, "timestamp", earliest_store_time(self._state, self._log, topic, queue_id))
+
+
+class _CommitWaiter:
+    """Answers the offset commits of one record."""
+
+    def __init__(self, gate: Gate, errands: list[Errand]) -> None:
+        self._gate = gate
+        self._errands = errands
+
+    def committed(self, staged: StagedEntry, place: int) -> None:
+        for errand in self._errands:
+            _reply(errand)
+
+    def failed(self, error: DLedgerError) -> None:
+        for errand in self._errands:
+            # Doing it twice changes nothing, so the next leader may be asked whatever happened.
+            errand.cause = str(error)
+            self._gate.hold(errand)
+
+
+class _QueryWaiter:
+    """Answers a query once the commits before it are applied."""
+
+    def __init__(self, gate: Gate, errand: Errand, act: Callable[[], None]) -> None:
+        self._gate = gate
+        self._errand = errand
+        self._act = act
+
+    def committed(self, staged: StagedEntry, place: int) -> None:
+        self._act()
+
+    def failed(self, error: DLedgerError) -> None:
+        self._errand.cause = str(error)
+        self._gate.hold(self._errand)
+
+
+def _queue(request: RemotingCommand) -> tuple[str, int]:
+    return fields.text(request.ext, "topic"), fields.int32(request.ext, "queueId")
+
+
+def _number(errand: Errand, name: str, value: int) -> None:
+    answer(errand.origin, errand.opaque, ResponseCode.SUCCESS, ext={name: str(value)})
+
+
+def _reply(errand: Errand) -> None:
+    if not errand.is_oneway:
+        answer(errand.origin, errand.opaque, ResponseCode.SUCCESS)

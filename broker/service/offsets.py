@@ -1,0 +1,84 @@
+"""Consumer offsets: what gathers until the next commit, and what a query is told. Pure; semantics I."""
+
+from __future__ import annotations
+
+from broker.store.control import OffsetCommit
+from broker.store.reading import GetLimits
+from broker.store.state import BrokerState
+
+NAME_LENGTH_MAX = 255
+"""Longest topic name (B2); offsets of longer names are not kept."""
+
+COMMITS_PER_RECORD_MAX = 2_048
+"""Bounds one control record to about a megabyte."""
+
+
+class PendingOffsets:
+    """Offset commits that are not staged yet; the furthest of each queue counts.
+
+    Commits below the stored offset are ignored by the fold anyhow, so nothing is lost by joining them.
+    """
+
+    def __init__(self) -> None:
+        self._offsets: dict[tuple[str, str, int], int] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._offsets)
+
+    def add(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Take one in."""
+        key = (group, topic, queue_id)
+        if offset > self._offsets.get(key, -1):
+            self._offsets[key] = offset
+
+    def has(self, group: str, topic: str, queue_id: int) -> bool:
+        """Whether one waits for this queue."""
+        return (group, topic, queue_id) in self._offsets
+
+    def take(self) -> list[list[OffsetCommit]]:
+        """Everything, in pieces that fit a record each; nothing is pending afterwards."""
+        commits = [
+            OffsetCommit(group, topic, queue_id, offset)
+            for (group, topic, queue_id), offset in self._offsets.items()
+        ]
+        self._offsets.clear()
+        return [
+            commits[start : start + COMMITS_PER_RECORD_MAX]
+            for start in range(0, len(commits), COMMITS_PER_RECORD_MAX)
+        ]
+
+
+def consumer_offset(
+    state: BrokerState,
+    group: str,
+    topic: str,
+    queue_id: int,
+    *,
+    zero_if_missing: bool,
+    log_end: int,
+) -> int | None:
+    """What a query for a group's offset is told; None for "not found" (I4).
+
+    A group without an offset starts at 0 on a queue that still has its first message, and has it in
+    memory (I5); elsewhere the client decides.
+
+    Args:
+        state: the derived state.
+        group: the consumer group.
+        topic: of the queue.
+        queue_id: of the queue.
+        zero_if_missing: the request's `setZeroIfNotFound`.
+        log_end: end of the committed log, from which "in memory" is judged (D17).
+    """
+    stored = state.offsets.get(group, topic, queue_id)
+    if stored is not None:
+        return stored
+    if not zero_if_missing:
+        return None
+    queue = state.queues.get(topic, queue_id)
+    if queue is None or queue.max_offset == 0:
+        return 0
+    if queue.min_offset > 0:
+        return None
+    in_memory = log_end - queue.unit(0).physical_offset <= GetLimits().memory_span_bytes
+    return 0 if in_memory else None
