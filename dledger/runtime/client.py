@@ -8,7 +8,7 @@ recognises duplicates, asks for `retry_unknown`.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Final, TypeVar
@@ -90,6 +90,7 @@ class Client:
             ConfigError: the peers cannot be read.
         """
         self.peers = parse_peers(peers) if isinstance(peers, str) else peers
+        self.group = group
         self.timeout_s = timeout_s
         self._by_id = {peer.node_id: peer for peer in self.peers}
         self._identity = Identity(
@@ -292,11 +293,10 @@ class Client:
                 search.refused(error)
                 if not error.retriable or isinstance(error, TransferFailedError):
                     raise
-                if isinstance(error, HandshakeRefusedError):
-                    search.turned_away.add(node_id)
-                    if len(search.turned_away) == len(self._by_id):
-                        raise
                 if isinstance(error, UnreachableError | HandshakeRefusedError):
+                    search.not_connected(node_id, error)
+                    if search.is_turned_away_by_all(self._by_id):
+                        raise search.failure() from error
                     self._try_next(node_id)
             await search.pause()
         raise search.failure()
@@ -340,7 +340,7 @@ class _Search:
     """One call on its way to the leader: deadline, pauses, and what is known of its outcome."""
 
     def __init__(self, limit_s: float) -> None:
-        self.turned_away: set[NodeId] = set()
+        self._not_connected: dict[NodeId, DLedgerError] = {}
         self._limit_s = limit_s
         self._deadline_s = now_s() + limit_s
         self._pause_s = PAUSE_MIN_S
@@ -362,6 +362,19 @@ class _Search:
         """An attempt has surely not happened."""
         self._last = error
 
+    def not_connected(self, node_id: NodeId, error: DLedgerError) -> None:
+        """A member is down, or turned us away."""
+        self._not_connected[node_id] = error
+
+    def is_turned_away_by_all(self, members: Iterable[NodeId]) -> bool:
+        """Whether waiting is in vain: no member has let us in, and some have said why."""
+        errors = [self._not_connected.get(node_id) for node_id in members]
+        refusals = [error for error in errors if isinstance(error, HandshakeRefusedError)]
+        if None in errors or not refusals:
+            return False
+        self._last = refusals[-1]
+        return True
+
     def may_follow_at_once(self) -> bool:
         """Two redirects lead anywhere; more are an election, and that takes its time."""
         self._redirect_count += 1
@@ -375,5 +388,6 @@ class _Search:
     def failure(self) -> DLedgerError:
         """What the caller may conclude when time is up."""
         why = f"; the last attempt: {self._last}" if self._last else ""
-        text = f"not done within {self._limit_s:g} s{why}"
+        when = "not done" if self.remaining_s > 0 else f"not done within {self._limit_s:g} s"
+        text = f"{when}{why}"
         return OutcomeUnknownError(text) if self._is_unknown else RefusedError(text)

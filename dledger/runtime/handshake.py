@@ -16,6 +16,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, NoReturn
 
+import trio
+
 from dledger.codec.frame import FRAME_BYTES_MAX, FrameDecoder, encode_frame
 from dledger.codec.hello import (
     HELLO_FRAME_BYTES_MAX,
@@ -30,9 +32,10 @@ from dledger.codec.hello import (
     decode_from_dialer,
 )
 from dledger.codec.wire_types import encode_header
-from dledger.errors import HandshakeRefusedError, PeerProtocolError
+from dledger.config import Peer
+from dledger.errors import HandshakeRefusedError, PeerProtocolError, UnreachableError
 from dledger.raft.ids import NodeId
-from dledger.runtime.sockets import FrameStream
+from dledger.runtime.sockets import FrameStream, connect
 
 HANDSHAKE_TIMEOUT_S: Final = 3.0
 """Longer than three round trips anywhere on earth; whoever says nothing is dropped then."""
@@ -82,6 +85,39 @@ def _prove(secret: bytes | None, label: bytes, hello: bytes, challenge: bytes) -
         proof.update(len(part).to_bytes(4, "big"))
         proof.update(part)
     return proof.digest()
+
+
+async def dial_member(
+    peer: Peer, me: Identity, *, blob_bytes_max: int
+) -> tuple[FrameStream, Remote]:
+    """Connect to a member and shake hands.
+
+    Args:
+        peer: whom to reach.
+        me: this side.
+        blob_bytes_max: largest blob that is accepted from it.
+
+    Raises:
+        UnreachableError: nobody answers there in time.
+        HandshakeRefusedError: one side turned the other away.
+        PeerProtocolError: who answers there does not speak this protocol.
+    """
+    try:
+        stream = FrameStream(await connect(peer.host, peer.port), opening_decoder())
+    except OSError as error:
+        raise UnreachableError(f"{peer}: {error.strerror or error}") from error
+    try:
+        with trio.fail_after(HANDSHAKE_TIMEOUT_S):
+            return stream, await dial(stream, me, peer.node_id, blob_bytes_max)
+    except trio.TooSlowError:
+        stream.close()
+        raise UnreachableError(f"{peer}: handshake timeout") from None
+    except OSError as error:
+        stream.close()
+        raise UnreachableError(f"{peer}: {error.strerror or error}") from error
+    except BaseException:
+        stream.close()
+        raise
 
 
 async def dial(stream: FrameStream, me: Identity, target: NodeId | None, blob_max: int) -> Remote:

@@ -24,8 +24,8 @@ from dledger.errors import (
     PeerProtocolError,
     UnreachableError,
 )
-from dledger.runtime.handshake import HANDSHAKE_TIMEOUT_S, Identity, dial, opening_decoder
-from dledger.runtime.sockets import FrameStream, connect
+from dledger.runtime.handshake import Identity, dial_member
+from dledger.runtime.sockets import FrameStream
 
 
 class _Waiter:
@@ -146,19 +146,7 @@ async def open_member_connection(
         RefusedError: the handshake was refused.
     """
     try:
-        stream = FrameStream(await connect(peer.host, peer.port), opening_decoder())
-    except OSError as error:
-        raise UnreachableError(f"{peer}: {error.strerror or error}") from error
-    try:
-        with trio.fail_after(HANDSHAKE_TIMEOUT_S):
-            await dial(stream, identity, peer.node_id, blob_bytes_max)
-    except trio.TooSlowError:
-        stream.close()
-        raise UnreachableError(f"{peer}: handshake timeout") from None
-    except (OSError, PeerProtocolError) as error:
-        stream.close()
+        stream, _ = await dial_member(peer, identity, blob_bytes_max=blob_bytes_max)
+    except PeerProtocolError as error:
         raise UnreachableError(f"{peer}: {error}") from error
-    except BaseException:
-        stream.close()
-        raise
     return MemberConnection(peer, stream)

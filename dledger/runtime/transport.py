@@ -19,7 +19,7 @@ import trio
 from dledger.codec.frame import FrameDecoder
 from dledger.codec.rpc import decode_message
 from dledger.config import Peer
-from dledger.errors import DLedgerError, PeerProtocolError
+from dledger.errors import DLedgerError, PeerProtocolError, UnreachableError
 from dledger.raft.ids import NodeId
 from dledger.raft.messages import Message
 from dledger.runtime.clock import draw, now_s
@@ -30,11 +30,11 @@ from dledger.runtime.handshake import (
     Identity,
     Remote,
     accept,
-    dial,
+    dial_member,
     opening_decoder,
 )
 from dledger.runtime.peer_link import BlobCache, PeerLink
-from dledger.runtime.sockets import RESOURCE_ERRORS, FrameStream, connect, listen, tune
+from dledger.runtime.sockets import RESOURCE_ERRORS, FrameStream, listen, tune
 
 RECEIVE_BUFFER_BYTES: Final = 1024 * 1024
 """One buffer for all members: large reads halve the CPU per message (measured)."""
@@ -393,48 +393,42 @@ class Transport:
         pause_ms = REDIAL_MIN_MS
         last_reason, last_line_s = "", 0.0
         while True:
-            reason = await self._dial(peer, outgoing)
-            if reason is None:
+            try:
+                await self._dial(peer, outgoing)
+            except DLedgerError as error:
+                reason = str(error)
+                if reason != last_reason or now_s() - last_line_s > REPEAT_LINE_S:
+                    last_reason, last_line_s = reason, now_s()
+                    # A member that is down is a matter of course, one that turns us away is not.
+                    is_down = isinstance(error, UnreachableError)
+                    log_event(
+                        logging.INFO if is_down else logging.WARNING,
+                        "peer-not-reached",
+                        node=self._me.node_id,
+                        peer=peer,
+                        reason=reason,
+                    )
+            else:
                 pause_ms = REDIAL_MIN_MS
                 last_reason = ""
                 await outgoing.is_broken.wait()
-            elif reason != last_reason or now_s() - last_line_s > REPEAT_LINE_S:
-                last_reason, last_line_s = reason, now_s()
-                log_event(
-                    logging.WARNING,
-                    "peer-not-reached",
-                    node=self._me.node_id,
-                    peer=peer,
-                    reason=reason,
-                )
             await trio.sleep(draw(pause_ms // 2, pause_ms) / 1000)
             pause_ms = min(2 * pause_ms, REDIAL_MAX_MS)
 
-    async def _dial(self, peer: Peer, outgoing: Outgoing) -> str | None:
-        """One attempt; returns why it failed, None when the connection is open."""
-        try:
-            stream = FrameStream(await connect(peer.host, peer.port), opening_decoder())
-        except OSError as error:
-            return str(error.strerror or error)
-        try:
-            with trio.fail_after(HANDSHAKE_TIMEOUT_S):
-                remote = await dial(stream, self._me, peer.node_id, 0)
-        except trio.TooSlowError:
-            stream.close()
-            return "handshake timeout"
-        except (DLedgerError, OSError) as error:
-            stream.close()
-            return str(error)
-        except BaseException:
-            stream.close()
-            raise
+    async def _dial(self, peer: Peer, outgoing: Outgoing) -> None:
+        """One attempt.
+
+        Raises:
+            UnreachableError: nobody answers there.
+            DLedgerError: who answers is not that member, or does not want us.
+        """
+        stream, remote = await dial_member(peer, self._me, blob_bytes_max=0)
         self._attributes[peer.node_id] = remote.attributes
         outgoing.link.open(stream.sock)
         outgoing.is_broken = trio.Event()
         self._by_descriptor[stream.sock.fileno()] = outgoing
         self._epoll.register(stream.sock, _READ)
         log_event(logging.INFO, "peer-connected", node=self._me.node_id, peer=peer.node_id)
-        return None
 
 
 def _check_source(message: Message, node_id: NodeId) -> None:

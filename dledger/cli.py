@@ -1,0 +1,328 @@
+"""The `dledger` command: run a member of a plain log group, append to it, read it, look at it.
+
+Exit codes: 0 done; 1 surely not done; 2 the command line or the configuration is wrong; 3 unknown:
+it may have happened, or may yet.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import trio
+
+from dledger.config import LogConfig, RaftConfig, parse_peers
+from dledger.errors import ConfigError, DLedgerError, UsageError
+from dledger.raft.ids import NodeId
+from dledger.runtime.client import TIMEOUT_S, Client
+from dledger.runtime.commands import (
+    EXIT_REFUSED,
+    EXIT_UNKNOWN,
+    EXIT_USAGE,
+    append,
+    complain,
+    exit_code_of,
+    get,
+    status,
+    transfer,
+)
+from dledger.runtime.serve_command import serve
+
+DEFAULT_PEERS = "n0-localhost:20911"
+
+BODY_BYTES_MAX = 8 * 1024 * 1024
+"""Largest entry of a plain log group. A broker chooses for itself."""
+
+DESCRIPTION = "A Raft-replicated commit log: run a member of a group, append entries, read them."
+
+EPILOG = """\
+exit codes:
+  0  done
+  1  surely not done
+  2  the command line or the configuration is wrong
+  3  unknown: it may have happened, or may yet
+
+environment:
+  DLEDGER_PEERS   the members, where --peers is not given
+  DLEDGER_SECRET  the group's secret, where --secret-file is not given
+
+a group of three on one machine:
+  export DLEDGER_PEERS="n0-127.0.0.1:20911;n1-127.0.0.1:20912;n2-127.0.0.1:20913"
+  dledger server --id n0 --store data/n0 &        (the same for n1 and n2)
+  dledger append --data hello
+  dledger status
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    if not __debug__:
+        complain("assertions guard the log: Python must not run with -O")
+        return EXIT_USAGE
+    options = _parser().parse_args(arguments)
+    try:
+        return trio.run(_run, options)
+    except BaseException as error:  # noqa: BLE001  # the root: everything becomes a line and a code
+        return _tell(_innermost(error), options)
+
+
+def _innermost(error: BaseException) -> BaseException:
+    """What a nursery has wrapped in groups."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _tell(error: BaseException, options: argparse.Namespace) -> int:
+    """One line for the user, and the exit code."""
+    match error:
+        case ConfigError() | UsageError():
+            complain(str(error))
+            return EXIT_USAGE
+        case DLedgerError():
+            complain(str(error))
+            return exit_code_of(error)
+        case KeyboardInterrupt():
+            complain("interrupted")
+            return EXIT_UNKNOWN if options.command in {"append", "transfer"} else EXIT_REFUSED
+        case BrokenPipeError():
+            # Whoever read our output has seen enough; Python must not complain about it at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return EXIT_REFUSED
+        case _:
+            logging.getLogger("dledger").debug("internal error", exc_info=error)
+            complain(f"internal error: {type(error).__name__}: {error} (-vv shows where)")
+            return EXIT_UNKNOWN
+
+
+async def _run(options: argparse.Namespace) -> int:
+    _log_to_stderr(options.verbose)
+    if options.command == "server":
+        return await serve(_log_config(options))
+    async with Client(
+        options.peers, group=options.group, secret=_secret(options), timeout_s=options.timeout
+    ) as client:
+        match options.command:
+            case "append":
+                return await append(
+                    client,
+                    _body(options),
+                    count=options.count,
+                    retry_unknown=options.retry_unknown,
+                    as_json=options.json,
+                )
+            case "get":
+                return await get(
+                    client,
+                    options.index,
+                    count=options.count,
+                    local=NodeId(options.local) if options.local else None,
+                    as_json=options.json,
+                )
+            case "status":
+                return await status(client, as_json=options.json)
+            case _:
+                target = NodeId(options.to) if options.to else None
+                return await transfer(client, target, as_json=options.json)
+
+
+def _log_to_stderr(verbosity: int) -> None:
+    level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbosity, 2)]
+    logging.basicConfig(
+        level=level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
+    )
+
+
+def _log_config(options: argparse.Namespace) -> LogConfig:
+    peers = parse_peers(options.peers)
+    raft = RaftConfig(
+        NodeId(options.id),
+        tuple(peer.node_id for peer in peers),
+        entry_body_bytes_max=BODY_BYTES_MAX,
+        preferred_leaders=tuple(
+            NodeId(each) for each in options.preferred_leader_id.split(";") if each
+        ),
+    )
+    return LogConfig(
+        group=options.group,
+        peers=peers,
+        store_path=options.store,
+        raft=raft,
+        secret=_secret(options),
+        fsync=not options.no_fsync,
+    )
+
+
+def _secret(options: argparse.Namespace) -> str | None:
+    """The secret of the file, else of the environment, else none.
+
+    Raises:
+        ConfigError: the file cannot be read or is empty.
+    """
+    if options.secret_file is None:
+        return os.environ.get("DLEDGER_SECRET") or None
+    try:
+        secret = Path(options.secret_file).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--secret-file {options.secret_file}: {error}") from error
+    if not secret:
+        raise ConfigError(f"--secret-file {options.secret_file}: the file is empty")
+    return secret
+
+
+def _body(options: argparse.Namespace) -> bytes:
+    if options.file is None:
+        return str(options.data).encode("utf-8", "surrogateescape")
+    try:
+        return sys.stdin.buffer.read() if options.file == "-" else Path(options.file).read_bytes()
+    except OSError as error:
+        raise UsageError(f"--file {options.file}: {error.strerror}") from error
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return value
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value <= 24 * 3600:
+        raise argparse.ArgumentTypeError("must be above 0 and at most a day")
+    return value
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="dledger",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    common = _common_options()
+    of_clients = [common, _client_options()]
+    _describe_server(
+        commands.add_parser(
+            "server",
+            parents=[common],
+            help="run a member",
+            description="Run a member of a log group until SIGTERM or SIGINT; a leader hands over first.",
+        )
+    )
+    _describe_append(
+        commands.add_parser(
+            "append",
+            parents=of_clients,
+            help="append an entry",
+            description="Append an entry, or the same several times; returns when it is committed.",
+        )
+    )
+    _describe_get(
+        commands.add_parser(
+            "get",
+            parents=of_clients,
+            help="print entries",
+            description="Print committed entries, as the leader has them at this moment.",
+        )
+    )
+    commands.add_parser(
+        "status",
+        parents=of_clients,
+        help="show all members: role, term, indexes, connections",
+        description="Ask every member how it sees itself. Works while some are down.",
+    )
+    handing = commands.add_parser(
+        "transfer",
+        parents=of_clients,
+        help="hand leadership over",
+        description="Hand leadership to a member, or to the one with most of the log.",
+    )
+    handing.add_argument("--to", metavar="ID", help="the new leader, for example n1")
+    return parser
+
+
+def _common_options() -> argparse.ArgumentParser:
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("-g", "--group", default="default", help="name of the group (%(default)s)")
+    common.add_argument(
+        "-p",
+        "--peers",
+        default=os.environ.get("DLEDGER_PEERS") or DEFAULT_PEERS,
+        metavar="ID-HOST:PORT;...",
+        help="all members, for example n0-127.0.0.1:20911;n1-127.0.0.1:20912 (%(default)s)",
+    )
+    common.add_argument("--secret-file", metavar="FILE", help="file with the group's secret")
+    common.add_argument(
+        "-v", "--verbose", action="count", default=0, help="log events; twice: everything"
+    )
+    return common
+
+
+def _client_options() -> argparse.ArgumentParser:
+    options = argparse.ArgumentParser(add_help=False)
+    options.add_argument(
+        "--timeout",
+        type=_seconds,
+        default=TIMEOUT_S,
+        metavar="SECONDS",
+        help="until when to try (%(default)g)",
+    )
+    options.add_argument("--json", action="store_true", help="print JSON")
+    return options
+
+
+def _describe_server(server: argparse.ArgumentParser) -> None:
+    server.add_argument("-i", "--id", default="n0", help="which of the peers this is (%(default)s)")
+    server.add_argument(
+        "-s",
+        "--store",
+        "--store-base-dir",
+        required=True,
+        metavar="FOLDER",
+        help="where this member keeps its log; made when missing",
+    )
+    server.add_argument(
+        "--preferred-leader-id",
+        default="",
+        metavar="ID;...",
+        help="members that should lead when they can",
+    )
+    server.add_argument(
+        "--no-fsync",
+        action="store_true",
+        help="confirm entries before they are on the disk: a power cut may lose confirmed ones",
+    )
+
+
+def _describe_append(appending: argparse.ArgumentParser) -> None:
+    what = appending.add_mutually_exclusive_group()
+    what.add_argument("-d", "--data", default="Hello", metavar="TEXT", help="body (%(default)s)")
+    what.add_argument(
+        "-f", "--file", metavar="FILE", help="file with the body; - for standard input"
+    )
+    appending.add_argument(
+        "-c", "--count", type=_positive, default=1, metavar="N", help="how many (%(default)s)"
+    )
+    appending.add_argument(
+        "--retry-unknown",
+        action="store_true",
+        help="send again when the outcome is unknown; the entry may then stand twice",
+    )
+
+
+def _describe_get(getting: argparse.ArgumentParser) -> None:
+    getting.add_argument(
+        "-i", "--index", type=_positive, default=1, metavar="I", help="of the first (%(default)s)"
+    )
+    getting.add_argument(
+        "-c", "--count", type=_positive, default=1, metavar="N", help="how many (%(default)s)"
+    )
+    getting.add_argument(
+        "--local", metavar="ID", help="ask this member what it has, even if it does not lead"
+    )

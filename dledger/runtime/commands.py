@@ -1,0 +1,248 @@
+"""What the `dledger` command does with a group: append, get, status, transfer.
+
+Every command returns its exit code and writes its result to standard output; errors that end it are
+raised and told by the caller.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import trio
+from rich.console import Console
+from rich.table import Table
+
+from dledger.codec.client_rpc import StatusAnswer
+from dledger.errors import DLedgerError, OutcomeUnknownError
+from dledger.raft.entry import Entry
+from dledger.raft.ids import EntryId, NodeId
+from dledger.runtime.client import Client
+
+EXIT_DONE: Final = 0
+EXIT_REFUSED: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_UNKNOWN: Final = 3
+
+APPENDS_AT_ONCE: Final = 64
+"""Appends that `--count` keeps under way."""
+
+TABLE_WIDTH: Final = 120
+
+
+def say(text: str) -> None:
+    """One line of result."""
+    sys.stdout.write(text + "\n")
+
+
+def complain(text: str) -> None:
+    """One line of error."""
+    sys.stderr.write(f"dledger: {text}\n")
+
+
+def exit_code_of(error: DLedgerError) -> int:
+    """What the shell may conclude."""
+    return EXIT_REFUSED if error.definite else EXIT_UNKNOWN
+
+
+@dataclass(slots=True)
+class _Tally:
+    """How many appends ended how."""
+
+    done: list[EntryId] = field(default_factory=list)
+    refused_count: int = 0
+    unknown_count: int = 0
+    reason: str = ""
+
+    def add_error(self, error: DLedgerError) -> None:
+        """One append was not confirmed."""
+        if error.definite:
+            self.refused_count += 1
+        else:
+            self.unknown_count += 1
+        self.reason = str(error)
+
+    def exit_code(self) -> int:
+        """Unknown outweighs refused: somebody must look."""
+        if self.unknown_count:
+            return EXIT_UNKNOWN
+        return EXIT_REFUSED if self.refused_count else EXIT_DONE
+
+
+async def append(
+    client: Client, body: bytes, *, count: int, retry_unknown: bool, as_json: bool
+) -> int:
+    """Append `count` entries with the same body."""
+    tally = _Tally()
+    left = count
+
+    async def append_some() -> None:
+        nonlocal left
+        while left > 0:
+            left -= 1
+            try:
+                tally.done.append(await client.append(body, retry_unknown=retry_unknown))
+            except DLedgerError as error:
+                tally.add_error(error)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(min(count, APPENDS_AT_ONCE)):
+            nursery.start_soon(append_some)
+    tally.done.sort(key=lambda entry_id: entry_id.index)
+    if as_json:
+        _say_append_json(tally)
+    else:
+        _say_append(tally)
+    return tally.exit_code()
+
+
+def _say_append(tally: _Tally) -> None:
+    done = tally.done
+    if len(done) == 1:
+        say(f"appended entry {done[0].index} (term {done[0].term})")
+    elif done:
+        say(f"appended {len(done)} entries, {done[0].index} to {done[-1].index}")
+    if tally.refused_count:
+        complain(f"{tally.refused_count} surely not appended: {tally.reason}")
+    if tally.unknown_count:
+        complain(
+            f"{tally.unknown_count} of unknown outcome (perhaps appended, perhaps yet to be): {tally.reason}"
+        )
+
+
+def _say_append_json(tally: _Tally) -> None:
+    say(
+        json.dumps(
+            {
+                "appended": [{"index": each.index, "term": each.term} for each in tally.done],
+                "refused": tally.refused_count,
+                "unknown": tally.unknown_count,
+                "reason": tally.reason,
+            }
+        )
+    )
+
+
+async def get(
+    client: Client, index: int, *, count: int, local: NodeId | None, as_json: bool
+) -> int:
+    """Print entries."""
+    for entry in await client.get(index, count, local=local):
+        say(json.dumps(_entry_fields(entry)) if as_json else _entry_line(entry))
+    return EXIT_DONE
+
+
+def _entry_line(entry: Entry) -> str:
+    text = entry.body.decode("utf-8", "backslashreplace")
+    shown = "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+    return (
+        f"{entry.index} term={entry.term} position={entry.position} "
+        f"{entry.kind.name.lower()} {len(entry.body)} bytes: {shown}"
+    )
+
+
+def _entry_fields(entry: Entry) -> dict[str, object]:
+    fields: dict[str, object] = {
+        "index": entry.index,
+        "term": entry.term,
+        "position": entry.position,
+        "kind": entry.kind.name.lower(),
+    }
+    try:
+        fields["body"] = entry.body.decode("utf-8")
+    except UnicodeDecodeError:
+        fields["body_base64"] = base64.b64encode(entry.body).decode("ascii")
+    return fields
+
+
+async def status(client: Client, *, as_json: bool) -> int:
+    """Print how every member sees itself; refused only when none answers."""
+    members = await client.status()
+    if as_json:
+        say(json.dumps({"members": _status_fields(client, members)}))
+    else:
+        # A pipe has no width; the table needs this much.
+        console = Console(width=None if sys.stdout.isatty() else TABLE_WIDTH)
+        console.print(_status_table(client, members))
+    answers = [each for each in members.values() if isinstance(each, StatusAnswer)]
+    return EXIT_DONE if answers else EXIT_REFUSED
+
+
+def _status_fields(
+    client: Client, members: Mapping[NodeId, StatusAnswer | DLedgerError]
+) -> list[dict[str, object]]:
+    rows: list[dict[str, object]] = []
+    for peer in client.peers:
+        seen = members[peer.node_id]
+        row: dict[str, object] = {
+            "id": peer.node_id,
+            "address": f"{peer.host}:{peer.port}",
+            "answers": isinstance(seen, StatusAnswer),
+        }
+        if isinstance(seen, StatusAnswer):
+            row |= {
+                "role": seen.role,
+                "term": seen.term,
+                "leader_id": seen.leader_id or None,
+                "is_serving": seen.is_serving,
+                "first_index": seen.first_index,
+                "last_index": seen.last_index,
+                "durable_index": seen.durable_index,
+                "commit_index": seen.commit_index,
+                "applied_index": seen.applied_index,
+                "connected": seen.peers_connected,
+                "match_indexes": seen.match_indexes,
+                "sync_latency_us": seen.sync_latency_us,
+                "pending_count": seen.pending_count,
+                "attributes": seen.attributes,
+            }
+        else:
+            row["reason"] = str(seen)
+        rows.append(row)
+    return rows
+
+
+def _status_table(client: Client, members: Mapping[NodeId, StatusAnswer | DLedgerError]) -> Table:
+    table = Table(title=f"group {client.group}", title_justify="left")
+    for name in ("member", "address", "role"):
+        table.add_column(name)
+    for name in ("term", "last", "commit", "applied", "sync"):
+        table.add_column(name, justify="right")
+    table.add_column("connected to")
+    for peer in client.peers:
+        seen = members[peer.node_id]
+        address = f"{peer.host}:{peer.port}"
+        if isinstance(seen, StatusAnswer):
+            role = seen.role + (" (serving)" if seen.is_serving else "")
+            table.add_row(
+                peer.node_id,
+                address,
+                role,
+                str(seen.term),
+                str(seen.last_index),
+                str(seen.commit_index),
+                str(seen.applied_index),
+                f"{seen.sync_latency_us / 1000:.2f} ms",
+                " ".join(seen.peers_connected) or "nobody",
+                style="bold" if seen.is_serving else None,
+            )
+        else:
+            table.add_row(
+                peer.node_id, address, "no answer", "", "", "", "", "", str(seen), style="red"
+            )
+    return table
+
+
+async def transfer(client: Client, target: NodeId | None, *, as_json: bool) -> int:
+    """Hand leadership over."""
+    try:
+        reached = await client.transfer(target)
+    except OutcomeUnknownError as error:
+        complain(f"{error}; `dledger status` tells who leads")
+        return EXIT_UNKNOWN
+    say(json.dumps({"leader_id": reached}) if as_json else f"{reached} takes over")
+    return EXIT_DONE
