@@ -19,7 +19,7 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from typing import Final, NamedTuple, Protocol
 
@@ -27,14 +27,12 @@ from crc32c import crc32c
 
 SEGMENT_UNITS_DEFAULT: Final = 1 << 18
 
-KeyUnit = tuple[int, int, int]
+KEY_UNIT: Final = struct.Struct(">Iqq")
 """Hash, physical offset, store time in ms."""
 
-_UNIT: Final = struct.Struct(">Iqq")
 _NUMBER: Final = struct.Struct(">I")
-_UNIT_BYTES: Final = _UNIT.size
+_UNIT_BYTES: Final = KEY_UNIT.size
 _NUMBER_BYTES: Final = _NUMBER.size
-_FAR_FUTURE_MS: Final = 2**63 - 1
 
 
 def key_hash(topic: str, key: str) -> int:
@@ -110,26 +108,26 @@ class KeyIndex:
         self._links = array("I")
         self._units = bytearray()
         self._digested_bytes = 0
-        self._begin_ms, self._end_ms = _FAR_FUTURE_MS, 0
 
-    def add(self, units: Iterable[KeyUnit]) -> None:
-        """Add units in the order of the log."""
-        pack, mask, capacity = _UNIT.pack, self._capacity - 1, self._capacity
-        slots, links, packed = self._slots, self._links, self._units
-        physical_offset, store_ms = self.last_physical_offset, self.last_store_ms
-        for hashed, physical_offset, store_ms in units:
-            packed += pack(hashed, physical_offset, store_ms)
+    def add(self, hashes: list[int], units: list[bytes]) -> None:
+        """Add units, packed with `KEY_UNIT`, in the order of the log; store times must not decrease."""
+        first, count = 0, len(hashes)
+        while first < count:
+            end = min(count, first + self._capacity - len(self._links))
+            self._add_to_segment(hashes[first:end], units[first:end])
+            if len(self._links) == self._capacity:
+                self._seal()
+            first = end
+        if count:
+            _, self.last_physical_offset, self.last_store_ms = KEY_UNIT.unpack(units[-1])
+
+    def _add_to_segment(self, hashes: list[int], units: list[bytes]) -> None:
+        mask, slots, link = self._capacity - 1, self._slots, self._links.append
+        for number, hashed in enumerate(hashes, len(self._links) + 1):
             slot = hashed & mask
-            links.append(slots[slot])
-            slots[slot] = len(links)
-            if store_ms < self._begin_ms:
-                self._begin_ms = store_ms
-            if store_ms > self._end_ms:
-                self._end_ms = store_ms
-            if len(links) == capacity:
-                self._seal(physical_offset)
-                slots, links, packed = self._slots, self._links, self._units
-        self.last_physical_offset, self.last_store_ms = physical_offset, store_ms
+            link(slots[slot])
+            slots[slot] = number
+        self._units += b"".join(units)
 
     def candidates(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int]:
         """Physical offsets of messages stored in begin_ms..end_ms (both included), newest first.
@@ -137,8 +135,7 @@ class KeyIndex:
         A few may have another key with the same hash.
         """
         hashed = key_hash(topic, key)
-        if self._begin_ms <= end_ms and self._end_ms >= begin_ms:
-            yield from self._walk_active(hashed, begin_ms, end_ms)
+        yield from self._walk_active(hashed, begin_ms, end_ms)
         for sealed in reversed(self._sealed):
             if sealed.begin_ms <= end_ms and sealed.end_ms >= begin_ms:
                 yield from self._walk_sealed(sealed.number, hashed, begin_ms, end_ms)
@@ -163,7 +160,9 @@ class KeyIndex:
         number = self._slots[hashed & (self._capacity - 1)]
         units, links = self._units, self._links
         while number:
-            found, physical_offset, store_ms = _UNIT.unpack_from(units, (number - 1) * _UNIT_BYTES)
+            found, physical_offset, store_ms = KEY_UNIT.unpack_from(
+                units, (number - 1) * _UNIT_BYTES
+            )
             if found == hashed and begin_ms <= store_ms <= end_ms:
                 yield physical_offset
             number = links[number - 1]
@@ -175,19 +174,21 @@ class KeyIndex:
         (number,) = _NUMBER.unpack(read(segment, slot * _NUMBER_BYTES, _NUMBER_BYTES))
         while number:
             at = slots_bytes + links_bytes + (number - 1) * _UNIT_BYTES
-            found, physical_offset, store_ms = _UNIT.unpack(read(segment, at, _UNIT_BYTES))
+            found, physical_offset, store_ms = KEY_UNIT.unpack(read(segment, at, _UNIT_BYTES))
             if found == hashed and begin_ms <= store_ms <= end_ms:
                 yield physical_offset
             at = slots_bytes + (number - 1) * _NUMBER_BYTES
             (number,) = _NUMBER.unpack(read(segment, at, _NUMBER_BYTES))
 
-    def _seal(self, last_physical_offset: int) -> None:
+    def _seal(self) -> None:
         self.digest()
         data = b"".join((_big_endian(self._slots), _big_endian(self._links), self._units))
         self._store.write(self._next_number, data)
-        self._sealed.append(
-            _Sealed(self._next_number, self._begin_ms, self._end_ms, last_physical_offset)
+        _, _, begin_ms = KEY_UNIT.unpack_from(self._units)
+        _, last_physical_offset, end_ms = KEY_UNIT.unpack_from(
+            self._units, len(self._units) - _UNIT_BYTES
         )
+        self._sealed.append(_Sealed(self._next_number, begin_ms, end_ms, last_physical_offset))
         self._next_number += 1
         self._begin()
 

@@ -49,11 +49,12 @@ RECORD_OVERHEAD_MAX: Final = 91 + 24 + 1
 _HEAD: Final = struct.Struct(">iiiiiqqiq8sq8siqi")
 _SHORT: Final = struct.Struct(">H")
 _HOST_BITS: Final = BORN_HOST_V6 | STORE_HOST_V6
+_HOST_LENGTHS: Final = (HOST_V4_BYTES, HOST_V6_BYTES)
 _INT32_MAX: Final = 2**31 - 1
 
-_Message = tuple[bytes, int, bytes, bytes, int, int, bytes, int, int, int]
-"""topic, queue id, body, properties, system flag, born time, born host, flag, reconsume times,
-prepared transaction offset."""
+_Message = tuple["_Route", bytes, bytes, int, int, bytes, int, int, int]
+"""Route, body, properties, system flag, born time, born host, flag, reconsume times, prepared
+transaction offset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,19 +83,19 @@ class StagedEntry:
 
 
 class _Route:
-    """One queue as the leader sees it ahead of the fold."""
+    """One queue as the leader sees it ahead of the fold; `topic_field` is empty for long topics."""
 
-    __slots__ = ("key", "next_offset", "size", "topic_field")
+    __slots__ = ("bytes_max", "key", "next_offset", "size", "topic_field")
 
     def __init__(self, key: QueueKey, next_offset: int) -> None:
         self.key = key
         self.next_offset = next_offset
-        self.topic_field = bytes((len(key[0]),)) + key[0] if _is_short(key[0]) else b""
+        topic = key[0]
+        self.topic_field = b""
+        if len(topic) <= TOPIC_BYTES_MAX_V1:
+            self.topic_field = bytes((len(topic),)) + topic
         self.size = _HEAD.size + len(self.topic_field) + _SHORT.size
-
-
-def _is_short(topic: bytes) -> bool:
-    return len(topic) <= TOPIC_BYTES_MAX_V1
+        self.bytes_max = RECORD_OVERHEAD_MAX + len(topic)
 
 
 class Staging:
@@ -106,7 +107,7 @@ class Staging:
     """
 
     def __init__(self, state: BrokerState, store_host: bytes) -> None:
-        assert len(store_host) in {HOST_V4_BYTES, HOST_V6_BYTES}, "see broker/message/hosts.py"
+        assert len(store_host) in _HOST_LENGTHS, "see broker/message/hosts.py"
         self.staged_bytes = 0
         self._state = state
         self._store_host = store_host
@@ -139,27 +140,25 @@ class Staging:
         Raises:
             RecordError: a field does not fit the record; nothing was staged.
         """
+        route = self._routes.get((topic, queue_id)) or self._open_route((topic, queue_id))
         if (
-            (queue_id | sys_flag | reconsume_times) >> 31
+            (sys_flag | reconsume_times) >> 31
             or (born_timestamp_ms | prepared_transaction_offset) >> 63
             or not -_INT32_MAX - 1 <= flag <= _INT32_MAX
             or len(properties) > PROPERTIES_BYTES_MAX
             or len(body) > BODY_BYTES_MAX
-            or not 0 < len(topic) <= TOPIC_BYTES_MAX
-            or not (topic.isascii() or is_text(topic))
-            or len(born_host) not in {HOST_V4_BYTES, HOST_V6_BYTES}
+            or len(born_host) not in _HOST_LENGTHS
         ):
             raise RecordError(
-                f"a message of {len(body)} bytes, properties of {len(properties)}, a topic of "
-                f"{len(topic)}, a born host of {len(born_host)}, queue {queue_id}, system flag "
-                f"{sys_flag}, flag {flag}, born {born_timestamp_ms}, reconsumed {reconsume_times} "
-                f"times, prepared at {prepared_transaction_offset}: a field is out of its range"
+                f"a message of {len(body)} bytes, properties of {len(properties)}, a born host of "
+                f"{len(born_host)}, system flag {sys_flag}, flag {flag}, born {born_timestamp_ms}, "
+                f"reconsumed {reconsume_times} times, prepared at {prepared_transaction_offset}: "
+                "a field is out of its range"
             )
         messages = self._messages
         messages.append(
             (
-                topic,
-                queue_id,
+                route,
                 body,
                 properties,
                 sys_flag,
@@ -170,7 +169,7 @@ class Staging:
                 prepared_transaction_offset,
             )
         )
-        self.staged_bytes += RECORD_OVERHEAD_MAX + len(body) + len(topic) + len(properties)
+        self.staged_bytes += route.bytes_max + len(body) + len(properties)
         return len(messages) - 1
 
     def stage_control(self, command: Command, now_ms: int) -> int:
@@ -207,7 +206,9 @@ class Staging:
     def withdraw(self, staged: StagedEntry) -> None:
         """The log did not take the entry that was built last: its offsets are free again."""
         if staged.offsets_before is not None:
-            self._routes = {key: _Route(key, n) for key, n in staged.offsets_before.items()}
+            for key, route in self._routes.items():
+                before = staged.offsets_before.get(key)
+                route.next_offset = self._max_offset(key) if before is None else before
             return
         for record in staged.records:
             if not record[6]:
@@ -221,11 +222,23 @@ class Staging:
         self.staged_bytes = 0
         self._state.forget_expected()
 
-    def _route(self, key: QueueKey) -> _Route:
-        queue = self._state.queues.by_key.get(key)
-        route = _Route(key, queue.max_offset if queue is not None else 0)
-        self._routes[key] = route
+    def _open_route(self, key: QueueKey) -> _Route:
+        """Look at a queue for the first time.
+
+        Raises:
+            RecordError: the topic or the queue id cannot stand in a record.
+        """
+        topic, queue_id = key
+        if not 0 < len(topic) <= TOPIC_BYTES_MAX or not is_text(topic):
+            raise RecordError(f"topic {topic[:300]!r} is empty, too long, or no UTF-8")
+        if not 0 <= queue_id <= _INT32_MAX:
+            raise RecordError(f"queue id {queue_id} is not in 0..{_INT32_MAX}")
+        route = self._routes[key] = _Route(key, self._max_offset(key))
         return route
+
+    def _max_offset(self, key: QueueKey) -> int:
+        queue = self._state.queues.by_key.get(key)
+        return queue.max_offset if queue is not None else 0
 
     def _build(
         self, messages: list[_Message], physical_offset: int, store_ms: int
@@ -233,22 +246,10 @@ class Staging:
         """Encode the messages. No calls but C ones, except for rare shapes."""
         pieces: list[bytes] = []
         records: list[ParsedRecord] = []
-        routes, store_host = self._routes, self._store_host
+        store_host = self._store_host
         pack, pack_short, crc32 = _HEAD.pack, _SHORT.pack, zlib.crc32
         for message in messages:
-            (
-                topic,
-                queue_id,
-                body,
-                properties,
-                sys_flag,
-                born_ms,
-                born_host,
-                flag,
-                times,
-                prepared,
-            ) = message
-            route = routes.get((topic, queue_id)) or self._route((topic, queue_id))
+            route, body, properties, sys_flag, born_ms, born_host, flag, times, prepared = message
             topic_field, queue_offset = route.topic_field, route.next_offset
             if (
                 not topic_field
@@ -267,7 +268,7 @@ class Staging:
                     size,
                     MAGIC_V1,
                     crc32(body) & 0x7FFF_FFFF,
-                    queue_id,
+                    route.key[1],
                     flag,
                     queue_offset,
                     physical_offset,
@@ -317,24 +318,20 @@ class Staging:
             records.append(record)
             physical_offset += len(piece)
             if place in deletes:
-                self._restart_topic(deletes[place].encode())
+                self._restart_topic(deletes[place])
         return pieces, records
 
     def _encode_unusual(
         self, message: _Message, physical_offset: int, store_ms: int
     ) -> tuple[bytes, ParsedRecord]:
         """Encode one message of any shape."""
-        topic, queue_id, body, properties, sys_flag, born_ms, born_host, flag, times, prepared = (
-            message
-        )
-        key = (topic, queue_id)
-        route = self._routes.get(key) or self._route(key)
+        route, body, properties, sys_flag, born_ms, born_host, flag, times, prepared = message
         is_hidden = sys_flag & TRANSACTION_PREPARED != 0
         queue_offset = 0 if is_hidden else route.next_offset
         route.next_offset += not is_hidden
         piece = encode_record(
-            topic=topic,
-            queue_id=queue_id,
+            topic=route.key[0],
+            queue_id=route.key[1],
             queue_offset=queue_offset,
             physical_offset=physical_offset,
             sys_flag=sys_flag,
@@ -350,7 +347,7 @@ class Staging:
         )
         tag_hash, uniq_key, keys = folded_properties(properties)
         return piece, (
-            key,
+            route.key,
             queue_offset,
             physical_offset,
             len(piece),
@@ -361,12 +358,13 @@ class Staging:
             keys,
         )
 
-    def _restart_topic(self, topic: bytes) -> None:
+    def _restart_topic(self, topic: str) -> None:
         """A topic is deleted by the record just built: its queues begin again at offset 0."""
-        for queue in self._state.queues.of_topic(topic.decode()):
-            self._routes[queue.key] = _Route(queue.key, 0)
-        for key in [key for key in self._routes if key[0] == topic]:
-            self._routes[key] = _Route(key, 0)
+        for queue in self._state.queues.of_topic(topic):
+            self._routes.setdefault(queue.key, _Route(queue.key, 0))
+        for key, route in self._routes.items():
+            if key[0] == topic.encode():
+                route.next_offset = 0
 
     def _offsets(self) -> dict[QueueKey, int]:
         return {key: route.next_offset for key, route in self._routes.items()}

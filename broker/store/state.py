@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
@@ -31,9 +31,9 @@ from broker.store.control import MalformedControlError, decode_control
 from broker.store.errors import OutOfOrderError
 from broker.store.groups import Groups
 from broker.store.key_index import (
+    KEY_UNIT,
     SEGMENT_UNITS_DEFAULT,
     KeyIndex,
-    KeyUnit,
     MemorySegmentStore,
     SegmentStore,
 )
@@ -67,12 +67,27 @@ class StateLimits:
     index_segment_units: int = SEGMENT_UNITS_DEFAULT
 
 
+class _Keys(NamedTuple):
+    """Units for the key index, as they gather while an entry is folded."""
+
+    hashes: list[int]
+    units: list[bytes]
+
+    def add(
+        self, texts: list[bytes], queue: ConsumeQueue, physical_offset: int, store_ms: int
+    ) -> None:
+        for text in texts:
+            hashed = crc32c(text, queue.key_seed)
+            self.hashes.append(hashed)
+            self.units.append(KEY_UNIT.pack(hashed, physical_offset, store_ms))
+
+
 class BrokerState:
     """Everything that follows from the committed entries; implements `dledger.StateMachine`.
 
     Attributes:
         queues, key_index, topics, groups, offsets, locks, schedule, refusals: the components.
-        last_store_ms: store time of the last entry with records; leaders stamp no earlier one.
+        last_store_ms: the latest store time of any record; leaders stamp no earlier one.
         put_count, put_bytes: of all records folded.
     """
 
@@ -168,9 +183,9 @@ class BrokerState:
     def _fold(self, entry: Entry, records: list[ParsedRecord]) -> None:
         """Fold the records of one entry. Runs per message on every replica: no calls but C ones."""
         by_key, pack_unit = self.queues.by_key, UNIT.pack
-        keys: list[KeyUnit] = []
-        add_key = keys.append
-        store_ms = self.last_store_ms
+        keys = _Keys([], [])
+        add_hash, add_key, pack_key = keys.hashes.append, keys.units.append, KEY_UNIT.pack
+        latest_ms = self.last_store_ms
         for record in records:
             (
                 key,
@@ -186,20 +201,23 @@ class BrokerState:
             queue = by_key.get(key)
             if queue is None:
                 queue = self.queues.create(key)
+            if store_ms > latest_ms:
+                latest_ms = store_ms
             if queue_offset != queue.max_offset or queue.special or is_hidden:
+                self.last_store_ms = latest_ms
                 self._fold_unusual(entry, record, queue, keys)
                 continue
             queue.tail += pack_unit(physical_offset, size, tag_hash)
             queue.max_offset = queue_offset + 1
             queue.put_bytes += size
             if uniq_key is not None:
-                add_key((crc32c(uniq_key, queue.key_seed), physical_offset, store_ms))
+                hashed = crc32c(uniq_key, queue.key_seed)
+                add_hash(hashed)
+                add_key(pack_key(hashed, physical_offset, latest_ms))
             if more is not None:
-                keys.extend(_more_keys(more, queue, physical_offset, store_ms))
-        if keys:
-            self.key_index.add(keys)
-        if store_ms > self.last_store_ms:
-            self.last_store_ms = store_ms
+                keys.add(split_keys(more), queue, physical_offset, latest_ms)
+        self.key_index.add(keys.hashes, keys.units)
+        self.last_store_ms = latest_ms
         self._count(records)
 
     def _count(self, records: list[ParsedRecord]) -> None:
@@ -211,7 +229,7 @@ class BrokerState:
             self.queues.spill(self._limits.resident_units_max, self._limits.keep_units_max)
 
     def _fold_unusual(
-        self, entry: Entry, record: ParsedRecord, queue: ConsumeQueue, keys: list[KeyUnit]
+        self, entry: Entry, record: ParsedRecord, queue: ConsumeQueue, keys: _Keys
     ) -> None:
         """Fold a record of a special topic, one that no queue shows, or one with a wrong queue offset."""
         key, queue_offset, physical_offset, size, tag_hash, store_ms, is_hidden, uniq_key, more = (
@@ -228,9 +246,13 @@ class BrokerState:
         if key[0] == SCHEDULE_KEY and (level := level_of(message.properties)):
             tag_hash = store_ms + self.schedule.delay_ms(level)
         queue.append(physical_offset, size, tag_hash)
-        if uniq_key is not None:
-            keys.append((crc32c(uniq_key, queue.key_seed), physical_offset, store_ms))
-        keys += _more_keys(more or b"", queue, physical_offset, store_ms)
+        texts = [uniq_key] if uniq_key is not None else []
+        keys.add(
+            texts + split_keys(more or b""),
+            queue,
+            physical_offset,
+            max(store_ms, self.last_store_ms),
+        )
         if key[0] in _CONTROL_KEYS:
             self._obey(entry, message)
 
@@ -246,10 +268,3 @@ class BrokerState:
 
     def _refuse(self, entry: Entry, physical_offset: int, kind: RefusalKind, detail: str) -> None:
         self.refusals.add(Refusal(entry.index, physical_offset, kind, detail))
-
-
-def _more_keys(
-    keys: bytes, queue: ConsumeQueue, physical_offset: int, store_ms: int
-) -> list[KeyUnit]:
-    """The index units of a KEYS value."""
-    return [(crc32c(key, queue.key_seed), physical_offset, store_ms) for key in split_keys(keys)]

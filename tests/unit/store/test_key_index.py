@@ -5,12 +5,15 @@ from __future__ import annotations
 import pytest
 from crc32c import crc32c
 
-from broker.store.key_index import KeyIndex, MemorySegmentStore, key_hash
+from broker.store.key_index import KEY_UNIT, KeyIndex, MemorySegmentStore, key_hash
 
 
 def index_of(segment_units: int, units: list[tuple[str, int, int]]) -> KeyIndex:
     index = KeyIndex(MemorySegmentStore(), segment_units)
-    index.add((key_hash("T", key), at, time_ms) for key, at, time_ms in units)
+    hashes = [key_hash("T", key) for key, _, _ in units]
+    packed = [KEY_UNIT.pack(hashed, *unit[1:]) for hashed, unit in zip(hashes, units, strict=True)]
+    for first in range(0, len(units), 23):
+        index.add(hashes[first : first + 23], packed[first : first + 23])
     return index
 
 

@@ -7,7 +7,7 @@ import pytest
 from broker.message.hashes import tags_code
 from broker.message.hosts import pack_host
 from broker.message.record import decode_record
-from broker.store.key_index import key_hash
+from broker.store.key_index import KEY_UNIT, key_hash
 from broker.store.reading import (
     GetLimits,
     GetResult,
@@ -253,7 +253,9 @@ def test_t3_at_most_64_results() -> None:
 def test_t3_changed_collisions_of_hashes_are_not_given() -> None:
     broker = LoneBroker()
     staged = broker.send("T", 0, b"not it", KEYS="other")
-    broker.state.key_index.add([(key_hash("T", "k"), staged.physical_offset(0), START_MS)])
+    hashed = key_hash("T", "k")
+    unit = KEY_UNIT.pack(hashed, staged.physical_offset(0), START_MS)
+    broker.state.key_index.add([hashed], [unit])
     assert found_bodies(broker, "k") == []
 
 
