@@ -8,6 +8,7 @@ that the broker sends to us go to a handler, which must not block.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Final
 
 import trio
 
@@ -22,7 +23,9 @@ from broker.remoting.header import (
     encode_command,
 )
 
-CLIENT_LANGUAGE = "PYTHON"
+CLIENT_LANGUAGE: Final = "PYTHON"
+PROBE_AFTER_S: Final = 2.0
+PROBE_PATIENCE_S: Final = 1.0
 
 
 class Opaques:
@@ -48,6 +51,8 @@ class _Answer:
 
 
 RequestHandler = Callable[["Link", RemotingCommand], None]
+Probe = Callable[[], tuple[int, bytes] | None]
+"""Makes a request (code, body) that every server answers at once; None: there is none."""
 
 
 class Link:
@@ -59,6 +64,7 @@ class Link:
         nursery: trio.Nursery,
         opaques: Opaques,
         on_request: RequestHandler,
+        probe: Probe,
     ) -> None:
         self.address = address
         self._nursery = nursery
@@ -67,6 +73,7 @@ class Link:
         self._opaques = opaques
         self._on_request = on_request
         self._answers: dict[int, _Answer] = {}
+        self._probe = probe
         self._wire: Wire | None = None
         self._settled = trio.Event()  # connected, or known not to be
         self._scope = trio.CancelScope()
@@ -78,12 +85,33 @@ class Link:
             try:
                 self._wire = await open_wire(self.address, self._nursery)
                 self._settled.set()
-                await self._wire.serve(self._on_frames)
-            except ConnectionLostError as error:
-                self._reason = str(error)
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._watch_silence, self._wire)
+                    await self._wire.serve(self._on_frames)
+            except* ConnectionLostError as group:
+                self._reason = str(group.exceptions[0])
             finally:
                 self._finish()
         self._finish()
+
+    async def _watch_silence(self, wire: Wire) -> None:
+        """Find out whether the other end lives, when answers are due and nothing is heard.
+
+        A held pull is silent by nature; a node that was paused, or whose machine is gone, is silent
+        too, and the kernel says nothing for minutes.
+        """
+        while True:
+            await trio.sleep(PROBE_AFTER_S / 2)
+            probe = self._probe()
+            if not self._answers or wire.silence_s < PROBE_AFTER_S or probe is None:
+                continue
+            code, body = probe
+            self._transmit(code, self._opaques.take(), 0, {}, body)
+            await trio.sleep(PROBE_PATIENCE_S)
+            if wire.silence_s >= PROBE_AFTER_S + PROBE_PATIENCE_S:
+                raise ConnectionLostError(
+                    f"{self.address} has been silent for {wire.silence_s:.1f} s"
+                )
 
     def close(self) -> None:
         """End the connection; waiting calls fail."""
@@ -181,7 +209,14 @@ class Link:
 class Links:
     """The connections of one client by address, made when they are needed."""
 
-    def __init__(self, nursery: trio.Nursery, opaques: Opaques, on_request: RequestHandler) -> None:
+    def __init__(
+        self,
+        nursery: trio.Nursery,
+        opaques: Opaques,
+        on_request: RequestHandler,
+        probe: Probe = lambda: None,
+    ) -> None:
+        self._probe = probe
         self._nursery = nursery
         self._opaques = opaques
         self._on_request = on_request
@@ -191,7 +226,7 @@ class Links:
         """Return the link to an address; a new one starts to connect at once."""
         link = self._links.get(address)
         if link is None or link.is_closed:
-            link = Link(address, self._nursery, self._opaques, self._on_request)
+            link = Link(address, self._nursery, self._opaques, self._on_request, self._probe)
             self._links[address] = link
             self._nursery.start_soon(link.run, name=f"link {address}")
         return link

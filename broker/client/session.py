@@ -85,7 +85,7 @@ class Session:
         self.nursery = nursery
         self._handlers: dict[int, RequestHandler] = {}
         self._heartbeat = heartbeat
-        self.links = Links(nursery, self.opaques, self._on_request)
+        self.links = Links(nursery, self.opaques, self._on_request, self._probe)
         self.name_servers = NameServers(name_servers, self.links.get)
         self.routes = Routes(self.name_servers)
 
@@ -111,6 +111,11 @@ class Session:
                     remark=f"request type {command.code} not supported",
                 )
             )
+
+    def _probe(self) -> tuple[int, bytes] | None:
+        """A heartbeat is answered at once, and telling it twice does no harm."""
+        heartbeat = self._heartbeat()
+        return (RequestCode.HEART_BEAT, encode_heartbeat(heartbeat)) if heartbeat else None
 
     # --- requests to the leader of a group
 

@@ -214,7 +214,7 @@ class FakeGroup:
             self._on_send(connection, request, frame.body)
         elif isinstance(request, PullRequest):
             self.requests.append(RequestCode.PULL_MESSAGE)
-            self._on_pull(connection, request)
+            self._on_pull(node, connection, request)
         elif not request.is_response:
             self.requests.append(request.code)
             answer = self._answer(node, connection, request)
@@ -306,7 +306,7 @@ class FakeGroup:
 
     # --- pulls
 
-    def _on_pull(self, connection: Connection, request: PullRequest) -> None:
+    def _on_pull(self, node: FakeNode, connection: Connection, request: PullRequest) -> None:
         fields = request.fields
         answer = self._read(request)
         if answer is not None:
@@ -314,14 +314,16 @@ class FakeGroup:
         elif self.leader is None:
             self._refuse(connection, request.opaque, ResponseCode.SERVICE_NOT_AVAILABLE)
         elif fields.sys_flag & PULL_SUSPEND:
-            self._nursery.start_soon(self._hold, connection, request)
+            self._nursery.start_soon(self._hold, node, connection, request)
         else:
             connection.send_nowait(self._nothing(request, ResponseCode.PULL_NOT_FOUND))
 
-    async def _hold(self, connection: Connection, request: PullRequest) -> None:
+    async def _hold(self, node: FakeNode, connection: Connection, request: PullRequest) -> None:
         with trio.move_on_after(request.fields.suspend_timeout_millis / 1000):
             while (answer := self._read(request)) is None and not connection.is_closed:
                 await self._grown[request.fields.topic].wait()
+            if node.hears_nothing:
+                return
             if answer is not None:
                 connection.send_nowait(answer)
                 return

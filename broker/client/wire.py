@@ -39,6 +39,11 @@ class Wire:
             raise ConnectionLostError(f"{self.address} sent no frame: {error}") from error
         raise ConnectionLostError(f"{self.address}: {self._connection.close_reason}")
 
+    @property
+    def silence_s(self) -> float:
+        """How long nothing was received."""
+        return trio.current_time() - self._connection.received_at
+
     def close(self) -> None:
         """Close it; `serve` ends."""
         self._connection.close("left by the client")

@@ -334,6 +334,7 @@ async def test_misuse_is_said(group: FakeGroup, producer: Producer) -> None:
             Producer(namesrv, "g")
 
 
+@pytest.mark.slow
 async def test_every_node_hears_of_the_producer(group: FakeGroup, producer: Producer) -> None:
     await producer.send(Message("T", b"x"))
     with trio.fail_after(5):

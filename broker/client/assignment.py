@@ -1,0 +1,217 @@
+"""Which queues a member of a group owns just now: taking them on, giving them up, committing.
+
+Runs when the broker says that the membership changed (notice 40), when a route changes, and every 20 s.
+A queue that is given up is first left alone by the handler, then committed, then forgotten, so that its
+next owner starts where we stopped.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Final, Literal
+
+import trio
+
+from broker.client.errors import ClientError, NoRouteError, RequestFailedError
+from broker.client.group_requests import GroupRequests
+from broker.client.messages import ReceivedMessage
+from broker.client.process_queue import FlowLimits, ProcessQueue
+from broker.client.queue_reader import QueueReader
+from broker.client.queues import MessageQueue
+from broker.client.rebalance import allocate_average, changes
+from broker.client.session import Session
+from broker.client.subscriptions import TopicSubscription
+from broker.remoting.codes import ResponseCode
+from broker.store.names import is_retry_topic
+
+REBALANCE_S: Final = 20.0
+REBALANCE_SOON_S: Final = 1.0  # while something could not be found out
+HANDOVER_S: Final = 5.0  # how long running handlers may hold up the release of a queue
+
+StartFrom = Literal["last", "first"] | int
+
+log = logging.getLogger(__name__)
+
+
+class Assignment:
+    """The queues of one member.
+
+    Attributes:
+        readers: one per owned queue.
+        balanced: set once every topic that has a route was shared out without an error.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        requests: GroupRequests,
+        subscriptions: Mapping[str, TopicSubscription],
+        *,
+        start_from: StartFrom,
+        limits: FlowLimits,
+        on_messages: Callable[[QueueReader, tuple[ReceivedMessage, ...]], None],
+    ) -> None:
+        self.requests = requests
+        self.readers: dict[MessageQueue, QueueReader] = {}
+        self.balanced = trio.Event()
+        self._session = session
+        self._subscriptions = subscriptions
+        self._start_from = start_from
+        self._limits = limits
+        self._on_messages = on_messages
+        self._wake = trio.Event()
+        self._committing = trio.Lock()
+        self._is_closing = False
+
+    def rebalance_soon(self) -> None:
+        """Share out anew, now."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Own queues until cancelled."""
+        self._session.routes.on_change = lambda topic: self.rebalance_soon()
+        async with trio.open_nursery() as nursery:
+            await self._load_routes()
+            await self._session.beat()
+            while not self._is_closing:
+                self._wake = trio.Event()
+                is_complete = await self._rebalance(nursery)
+                if is_complete:
+                    self.balanced.set()
+                with trio.move_on_after(REBALANCE_S if is_complete else REBALANCE_SOON_S):
+                    await self._wake.wait()
+
+    async def _load_routes(self) -> None:
+        for topic in self._subscriptions:
+            try:
+                await self._session.routes.refresh(topic)
+            except ClientError as error:
+                log.debug("no route of %s yet: %s", topic, error)
+
+    async def _rebalance(self, nursery: trio.Nursery) -> bool:
+        """Share out every topic; False when something has to be asked again soon."""
+        is_complete = True
+        for topic in self._subscriptions:
+            try:
+                queues = await self._session.routes.read_queues(topic)
+                wanted = await self._share(queues)
+            except NoRouteError:
+                # The retry topic appears with the first heartbeat, others with their first message.
+                is_complete = is_complete and is_retry_topic(topic)
+                continue
+            except ClientError as error:
+                log.info("queues of %s stay as they are: %s", topic, error)
+                is_complete = False
+                continue
+            owned = [queue for queue in self.readers if queue.topic == topic]
+            todo = changes(owned, wanted)
+            for queue in todo.released:
+                await self._release(queue)
+            for queue in todo.acquired:
+                is_complete &= await self._acquire(queue, nursery)
+        return is_complete
+
+    async def _share(self, queues: tuple[MessageQueue, ...]) -> list[MessageQueue]:
+        """Return our part of one topic's queues.
+
+        A leader that has just been elected may not have heard of us yet. What it says then is no
+        reason to give our queues up: we tell it, ask again, and else leave everything as it is.
+
+        Raises:
+            ClientError: the members could not be found out.
+        """
+        me = self._session.client_id
+        names = list(dict.fromkeys(queue.broker_name for queue in queues))
+        if not names:
+            return []
+        try:
+            members = await self._members(names)
+        except RequestFailedError:
+            members = []
+        if me not in members:
+            await self._session.beat()
+            members = await self._members(names)
+        if me not in members:
+            raise RequestFailedError(
+                ResponseCode.SYSTEM_ERROR, f"{me} is not among the {len(members)} members yet"
+            )
+        return allocate_average(queues, members, me)
+
+    async def _members(self, broker_names: list[str]) -> list[str]:
+        """Ask one broker group after the other for the members of our group."""
+        for name in broker_names[:-1]:
+            try:
+                return await self.requests.members(name)
+            except ClientError as error:
+                log.debug("%s does not tell the members: %s", name, error)
+        return await self.requests.members(broker_names[-1])
+
+    async def _acquire(self, queue: MessageQueue, nursery: trio.Nursery) -> bool:
+        try:
+            committed = await self.requests.committed(queue)
+            offset = committed if committed is not None else await self._first_offset(queue)
+        except ClientError as error:
+            log.info("the start of %s could not be found out: %s", queue, error)
+            return False
+        if self._is_closing:
+            return False
+        held = ProcessQueue(queue, offset)
+        held.committed = committed
+        reader = QueueReader(
+            self._session,
+            self.requests,
+            self._subscriptions[queue.topic],
+            held,
+            limits=self._limits,
+            on_messages=self._on_messages,
+        )
+        self.readers[queue] = reader
+        nursery.start_soon(reader.run, name=f"reader {queue}")
+        return True
+
+    async def _first_offset(self, queue: MessageQueue) -> int:
+        """Where a group without a stored offset begins (semantics.md I6)."""
+        requests = self.requests
+        if is_retry_topic(queue.topic) or self._start_from == "first":
+            return await requests.min_offset(queue)
+        if self._start_from == "last":
+            return await requests.max_offset(queue)
+        return await requests.offset_at(queue, self._start_from)
+
+    async def _release(self, queue: MessageQueue) -> None:
+        reader = self.readers[queue]
+        reader.release()
+        if not await reader.wait_handled(HANDOVER_S):
+            log.warning("%s is given up while its handler still runs", queue)
+        await self._commit(reader)
+        del self.readers[queue]
+
+    async def commit_all(self) -> None:
+        """Commit every owned queue whose offset moved; what fails is tried again next time."""
+        async with self._committing, trio.open_nursery() as nursery:
+            for reader in list(self.readers.values()):
+                nursery.start_soon(self._commit, reader)
+
+    async def _commit(self, reader: QueueReader) -> None:
+        held = reader.held
+        offset = held.committable
+        if held.committed == offset:
+            return
+        try:
+            await self.requests.commit(held.queue, offset)
+        except ClientError as error:
+            log.info("offset %d of %s is not committed yet: %s", offset, held.queue, error)
+        else:
+            held.committed = offset
+
+    async def stop(self) -> None:
+        """Take on and begin nothing more; wait a little for the handlers that run."""
+        self._is_closing = True
+        self._wake.set()
+        readers = list(self.readers.values())
+        for reader in readers:
+            reader.release()
+        async with trio.open_nursery() as nursery:
+            for reader in readers:
+                nursery.start_soon(reader.wait_handled, HANDOVER_S)

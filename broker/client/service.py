@@ -1,0 +1,34 @@
+"""A nursery for what the clean-up of a block still needs.
+
+When a block is cancelled, everything in its nurseries is cancelled with it, the connections too, and
+nothing can be committed or said any more. The tasks of a service nursery go on until the block has
+really been left, with whatever it does on its way out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import trio
+
+
+@asynccontextmanager
+async def open_service_nursery() -> AsyncIterator[trio.Nursery]:
+    """Open a nursery whose tasks are cancelled when the block has been left, and not before.
+
+    The block itself is cancelled from outside as usual. Its clean-up should be short and bounded.
+    """
+    async with trio.open_nursery() as outer:
+        service, scope = await outer.start(_serve)
+        try:
+            yield service
+        finally:
+            scope.cancel()
+
+
+async def _serve(*, task_status: trio.TaskStatus[tuple[trio.Nursery, trio.CancelScope]]) -> None:
+    with trio.CancelScope(shield=True) as scope:
+        async with trio.open_nursery() as service:
+            task_status.started((service, scope))
+            await trio.sleep_forever()
