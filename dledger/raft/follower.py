@@ -16,6 +16,9 @@ from dledger.raft.ids import NO_INDEX, NO_TERM, Index, Term
 from dledger.raft.log_shape import LogShape
 from dledger.raft.messages import AppendRequest, AppendResponse
 
+FIRST_TERM = Term(1)
+"""No leader is elected before, so no entry has an earlier term."""
+
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
@@ -109,7 +112,7 @@ def _check_entries(
     if not new:
         return
     index = first
-    term = request.prev_term
+    term = max(request.prev_term, FIRST_TERM)
     position = log.position_of(Index(first)) if first <= log.last_index + 1 else None
     for entry in new:
         if entry.index != index or not term <= entry.term <= request.term:

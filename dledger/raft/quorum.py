@@ -49,17 +49,3 @@ def commit_by_count(matches: Sequence[int], *, commit_index: Index, term_start: 
     if held < term_start or held <= commit_index:
         return commit_index
     return Index(held)
-
-
-def describe(matches: dict[str, int]) -> str:
-    """Draw who holds how much, one bar a voter, `|` at what a majority has reached."""
-    if not matches:
-        return "no voters"
-    width = max(len(name) for name in matches)
-    mark = reached_by_majority(list(matches.values()))
-    lines = []
-    for name, match in matches.items():
-        bar = "".join("|" if place == mark else "=" for place in range(1, match + 1))
-        lines.append(f"{name:<{width}} {bar}> {match}")
-    lines.append(f"{'majority':<{width}} {mark}")
-    return "\n".join(lines)

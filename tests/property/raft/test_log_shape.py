@@ -1,0 +1,116 @@
+"""LogShape against a plain list of (term, position, size)."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dledger.raft.ids import Index, Position, Term
+from dledger.raft.log_shape import LogShape, LogStart
+
+STARTS = st.sampled_from(
+    [
+        LogStart(),
+        LogStart(Index(7), Term(2), Position(1000)),
+        LogStart(Index(1), Term(1), Position(48)),
+    ]
+)
+APPEND = st.tuples(st.just("append"), st.integers(0, 2), st.integers(1, 100))
+TRUNCATE = st.tuples(st.just("truncate"), st.integers(0, 99), st.just(0))
+MOVES = st.lists(st.one_of(APPEND, APPEND, APPEND, TRUNCATE), max_size=40)
+
+
+class PlainLog:
+    """The obvious log: everything is looked up by walking."""
+
+    def __init__(self, start: LogStart) -> None:
+        self.start = start
+        self.entries: list[tuple[int, int, int]] = []  # term, position, size
+
+    @property
+    def end_position(self) -> int:
+        return self.entries[-1][1] + self.entries[-1][2] if self.entries else self.start.position
+
+    def append(self, term: int, size: int) -> None:
+        self.entries.append((term, self.end_position, size))
+
+    def truncate_from(self, index: int) -> None:
+        del self.entries[index - self.start.prev_index - 1 :]
+
+    def indexed(self) -> list[tuple[int, int, int, int]]:
+        first = self.start.prev_index + 1
+        return [(first + place, *entry) for place, entry in enumerate(self.entries)]
+
+
+def build(start: LogStart, moves: list[tuple[str, int, int]]) -> tuple[LogShape, PlainLog]:
+    shape, plain = LogShape(start), PlainLog(start)
+    for what, a, b in moves:
+        if what == "append":
+            term = Term(shape.last_term + a)
+            shape.append(term, b)
+            plain.append(term, b)
+        elif plain.entries:
+            first = Index(shape.first_index + a % len(plain.entries))
+            shape.truncate_from(first)
+            plain.truncate_from(first)
+    return shape, plain
+
+
+@given(STARTS, MOVES)
+def test_it_answers_like_a_plain_list(start: LogStart, moves: list[tuple[str, int, int]]) -> None:
+    shape, plain = build(start, moves)
+    entries = plain.indexed()
+    assert shape.last_index - shape.first_index + 1 == len(entries)
+    assert shape.end_position == plain.end_position
+    assert shape.position_of(Index(shape.last_index + 1)) == plain.end_position
+    assert shape.term_of(start.prev_index) == start.prev_term
+    assert shape.term_of(Index(shape.last_index + 1)) is None
+    for index, term, position, size in entries:
+        assert shape.term_of(Index(index)) == term
+        assert shape.position_of(Index(index)) == position
+        for byte in (position, position + size - 1):
+            assert shape.index_at(Position(byte)) == index
+        same = [i for i, other, _, _ in entries if other == term]
+        assert shape.first_index_of_term_at(Index(index)) == same[0]
+        assert shape.last_index_of_term(Term(term)) == same[-1]
+    assert shape.index_at(Position(shape.end_position)) is None
+
+
+@given(STARTS, MOVES, st.integers(0, 99), st.integers(0, 500), st.integers(1, 9))
+def test_end_within_is_the_longest_row_that_fits(
+    start: LogStart, moves: list[tuple[str, int, int]], at: int, bytes_max: int, count_max: int
+) -> None:
+    shape, plain = build(start, moves)
+    first = shape.first_index + at % (len(plain.entries) + 1)
+    end = shape.end_within(Index(first), bytes_max=bytes_max, count_max=count_max)
+    behind = [entry for entry in plain.indexed() if entry[0] >= first]
+    count = total = 0
+    for _, _, _, size in behind[:count_max]:
+        if count and total + size > bytes_max:
+            break
+        total += size
+        count += 1
+    assert end == first + count
+
+
+@given(STARTS, MOVES)
+def test_a_copy_is_equal_and_independent(
+    start: LogStart, moves: list[tuple[str, int, int]]
+) -> None:
+    shape, _ = build(start, moves)
+    twin = shape.copy()
+    before = (shape.runs(), shape.last_id, shape.end_position)
+    assert (twin.runs(), twin.last_id, twin.end_position) == before
+    twin.append(Term(twin.last_term + 1), 10)
+    assert (shape.runs(), shape.last_id, shape.end_position) == before
+
+
+@given(STARTS, MOVES)
+def test_runs_rebuild_the_terms(start: LogStart, moves: list[tuple[str, int, int]]) -> None:
+    shape, plain = build(start, moves)
+    runs = shape.runs()
+    ends = [first for first, _ in runs[1:]] + [shape.last_index + 1]
+    terms = [
+        term for (first, term), end in zip(runs, ends, strict=False) for _ in range(first, end)
+    ]
+    assert terms == [entry[0] for entry in plain.entries]

@@ -1,0 +1,317 @@
+"""RaftNode as a whole: what every step promises."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dledger.config import RaftConfig
+from dledger.errors import PeerProtocolError
+from dledger.raft.effects import AppendEntries, Resolve, Role, RoleChanged, Send, SendEntries
+from dledger.raft.entry import Entry, EntryKind
+from dledger.raft.events import PeerUnreachable, Persisted, Propose, Received, Tick
+from dledger.raft.hard_state import HardState
+from dledger.raft.ids import EntryId, Index, NodeId, Position, Term
+from dledger.raft.log_shape import LogShape, LogStart
+from dledger.raft.messages import (
+    AppendRequest,
+    AppendResponse,
+    Message,
+    PreVoteRequest,
+    TimeoutNow,
+    VoteRequest,
+)
+from dledger.raft.node import RaftNode
+from dledger.raft.progress import ProgressState
+from dledger.raft.roles import TRANSITIONS, Cause
+from dledger.testing.core_group import Member
+from dledger.testing.make_roles import (
+    N0,
+    N1,
+    N2,
+    append_request,
+    elect,
+    make_group,
+    make_role,
+    receive,
+    requests,
+    seed,
+    success,
+)
+
+NAMES = (N0, N1, N2)
+
+
+def state_of(member: Member) -> str:
+    """Everything that the node remembers, as text."""
+
+    def dump(value: object, depth: int = 0) -> object:
+        names = getattr(type(value), "__slots__", None)
+        if names is None or depth > 4:
+            return repr(value)
+        return [(name, dump(getattr(value, name), depth + 1)) for name in names]
+
+    node = member.node
+    return repr((dump(node._core), node._leader and dump(node._leader), node._campaign))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        append_request(N1, 9, "1@1", "2"),
+        append_request(N1, 9, "3@2"),
+        append_request(N1, 1, "0@0"),
+        AppendRequest(
+            Term(9),
+            N1,
+            Index(3),
+            Term(1),
+            (Entry(Index(4), Term(9), Position(5), EntryKind.NORMAL, b""),),
+            Index(0),
+            1,
+        ),
+        AppendResponse(Term(1), N1, 10_000, True, Index(1), Index(0), Term(0), Index(1)),
+        AppendResponse(Term(1), N1, 1, True, Index(10_000), Index(0), Term(0), Index(1)),
+        PreVoteRequest(Term(9), NodeId("stranger"), Index(9), Term(8)),
+        VoteRequest(Term(9), N0, Index(9), Term(8)),
+        TimeoutNow(Term(9), NodeId("")),
+    ],
+)
+def test_a_step_that_fails_changes_nothing(message: Message) -> None:
+    group, member = make_role(Role.LEADER)
+    member.step(Propose((b"a", b"b"), token=1))
+    member.sync()
+    receive(member, success(member, N1, 3))
+    group.now_ms += 10
+    before = state_of(member)
+    with pytest.raises(PeerProtocolError):
+        member.node.step(Received(message), group.now_ms + 1000)
+    assert state_of(member) == before
+
+
+def test_a_second_leader_of_a_term_is_refused_by_a_follower_too() -> None:
+    member = make_group().members[N0]
+    receive(member, append_request(N1, 1, "0@0"))
+    with pytest.raises(PeerProtocolError, match="n2 leads term 1, as does n1"):
+        receive(member, append_request(N2, 1, "0@0"))
+
+
+def test_the_log_is_copied_at_the_start() -> None:
+    shape = LogShape()
+    shape.append(Term(1), 50)
+    node = RaftNode(RaftConfig(N0, NAMES), HardState(Term(1)), shape, lambda low, _: low, 0)
+    shape.append(Term(1), 50)
+    assert node.log.last_index == 1
+
+
+def test_what_lies_before_the_logs_start_is_committed() -> None:
+    shape = LogShape(LogStart(Index(10), Term(2), Position(480)))
+    node = RaftNode(RaftConfig(N0, NAMES), HardState(Term(2)), shape, lambda low, _: low, 0)
+    assert node.commit_index == 10
+
+
+def test_a_clock_that_goes_back_is_not_followed() -> None:
+    group, member = make_role(Role.LEADER)
+    deadline_ms = member.node.next_deadline_ms()
+    assert member.node.step(Tick(), group.now_ms - 10_000) == []
+    assert member.node.next_deadline_ms() == deadline_ms
+
+
+def test_entries_get_their_positions_without_gaps() -> None:
+    _, member = make_role(Role.LEADER)
+    effects = member.step(Propose((b"", b"abc", b"x"), token=1))
+    (append,) = [effect for effect in effects if isinstance(effect, AppendEntries)]
+    assert [entry.position for entry in append.entries] == [48, 96, 147]
+    assert member.node.log.end_position == 147 + 49
+
+
+def test_role_changes_are_told_once() -> None:
+    group = make_group(1)
+    member = group.members[N0]
+    changes = [effect for effect in member.step(Tick()) if isinstance(effect, RoleChanged)]
+    assert changes == [RoleChanged(Role.LEADER, Term(1), N0)]
+    assert not any(isinstance(effect, RoleChanged) for effect in member.step(Tick()))
+
+
+def test_a_save_of_what_was_truncated_counts_for_nothing() -> None:
+    member = make_group().members[N0]
+    member.step(Received(append_request(N1, 1, "0@0", "1,1")))
+    member.step(Received(append_request(N2, 2, "1@1", "2")))
+    member.node.step(Persisted(EntryId(Term(1), Index(2))), 0)
+    assert member.node.durable_index == 0
+    member.node.step(Persisted(EntryId(Term(2), Index(2))), 0)
+    assert member.node.durable_index == 2
+
+
+def test_a_follower_behind_the_logs_start_is_reported_and_gets_heartbeats_only() -> None:
+    start = LogStart(Index(5), Term(1), Position(1000))
+    node = RaftNode(
+        RaftConfig(N0, NAMES), HardState(Term(1)), LogShape(start), lambda low, _: low, 0
+    )
+    group = make_group()
+    leader = group.members[N0]
+    leader.node = node
+    before = [
+        Entry(Index(i), Term(1), Position(i * 100), EntryKind.NORMAL, b"") for i in range(1, 6)
+    ]
+    leader.entries, leader.durable_entries = list(before), list(before)
+    elect(group, leader)
+    rejection = AppendResponse(
+        node.term, N1, node.last_round, False, Index(0), Index(1), Term(0), Index(0)
+    )
+    assert requests(receive(leader, rejection)) == []
+    assert node.progress()[N1].state is ProgressState.SNAPSHOT
+    group.now_ms += 60
+    (to_n1, _) = requests(leader.step(Tick()))
+    assert (to_n1.first, to_n1.end, to_n1.prev_index) == (6, 6, 5)
+    # It has found what lies before the log's start elsewhere.
+    answers = requests(receive(leader, success(leader, N1, 5, round_=to_n1.round)))
+    assert [(request.first, request.end) for request in answers] == [(6, 7)]
+
+
+def test_large_entries_travel_alone_and_the_window_counts_bytes() -> None:
+    group, member = make_role(Role.LEADER)
+    config = RaftConfig(N0, NAMES, entries_bytes_max=1000, inflight_bytes_max=2500)
+    member.node._core.config = config
+    receive(member, success(member, N1, 1))
+    group.mail.clear()
+    effects = member.step(Propose((b"x" * 400, b"y" * 400, b"z" * 5000, b"a" * 10, b"b" * 10), 1))
+    ranges = [(request.first, request.end) for request in requests(effects) if request.to == N1]
+    # 2 x 448 bytes fit one request; 5048 go alone and fill the window.
+    assert ranges == [(2, 4), (4, 5)]
+    effects = receive(member, success(member, N1, 4))
+    ranges = [(request.first, request.end) for request in requests(effects) if request.to == N1]
+    assert ranges == [(5, 7)]
+
+
+def test_a_lost_window_is_found_without_a_timeout() -> None:
+    group, member = make_role(Role.LEADER)
+    for peer in (N1, N2):
+        receive(member, success(member, peer, 1))
+    member.step(PeerUnreachable(N1))
+    effects = member.step(Propose((b"x",), token=1))
+    assert [request.to for request in requests(effects)] == [N2]
+    group.now_ms += 60
+    effects = member.step(Tick())
+    assert [(request.to, request.first, request.end) for request in requests(effects)] == [
+        (N1, 2, 2),
+        (N2, 3, 3),
+    ]
+
+
+def test_a_duplicated_rejection_moves_nothing_twice() -> None:
+    group = make_group()
+    leader = group.members[N0]
+    seed(leader, "1,1,1", term=1)
+    elect(group, leader)
+    rejection = AppendResponse(
+        leader.node.term, N1, 1, False, Index(0), Index(2), Term(0), Index(1)
+    )
+    assert len(requests(receive(leader, rejection))) == 1
+    assert requests(receive(leader, rejection)) == []
+    assert leader.node.progress()[N1].next_index == 2
+
+
+def test_a_rejection_that_arrives_late_does_not_undo_a_success() -> None:
+    _, leader = make_role(Role.LEADER)
+    receive(leader, success(leader, N1, 1))
+    rejection = AppendResponse(
+        leader.node.term, N1, 1, False, Index(0), Index(1), Term(0), Index(0)
+    )
+    receive(leader, rejection)
+    assert leader.node.progress()[N1].match_index == 1
+    assert leader.node.progress()[N1].next_index == 2
+
+
+def test_sends_that_answer_a_save_stand_behind_it() -> None:
+    member = make_group().members[N0]
+    effects = member.step(Received(append_request(N1, 1, "0@0", "1")))
+    kinds = [type(effect).__name__ for effect in effects]
+    assert kinds == ["SaveHardState", "AppendEntries", "Send", "RoleChanged"]
+
+
+def test_a_proposal_costs_no_work_for_the_entries_before_it() -> None:
+    """The hot path: one append, one request a follower; no more effects for a longer log."""
+    _, member = make_role(Role.LEADER)
+    for peer in (N1, N2):
+        receive(member, success(member, peer, 1))
+    for token in range(50):
+        effects = member.step(Propose((b"x",), token=token))
+        assert len(effects) <= 3
+        receive(member, success(member, N1, token + 2))
+        receive(member, success(member, N2, token + 2))
+
+
+def test_every_token_gets_one_answer_when_the_leader_resigns() -> None:
+    _, member = make_role(Role.LEADER)
+    for token in range(5):
+        member.step(Propose((b"x",), token=token))
+    effects = receive(member, append_request(N1, 5, "0@0"))
+    tokens = [effect.token for effect in effects if isinstance(effect, Resolve)]
+    assert tokens == [0, 1, 2, 3, 4]
+
+
+def test_the_description_names_what_matters() -> None:
+    _, member = make_role(Role.LEADER)
+    assert member.node.describe().splitlines() == [
+        "n0 leader term=1 vote=n0 leader=n0 commit=0 durable=1 last=1@1",
+        "  n1 probe match=0 next=1 inflight=0",
+        "  n2 probe match=0 next=1 inflight=0",
+    ]
+
+
+# --- the table of roles ---
+
+
+def test_every_role_obeys_a_higher_term_and_an_order_to_step_down() -> None:
+    for role in (Role.FOLLOWER, Role.PRE_CANDIDATE, Role.CANDIDATE, Role.LEADER):
+        for cause in (Cause.HIGHER_TERM, Cause.LEADER_HEARD, Cause.STEP_DOWN):
+            assert TRANSITIONS[role, cause] is Role.FOLLOWER
+
+
+def test_every_cause_is_used_and_only_a_won_vote_makes_a_leader() -> None:
+    assert {cause for _, cause in TRANSITIONS} == set(Cause)
+    makes_leader = [key for key, after in TRANSITIONS.items() if after is Role.LEADER]
+    assert makes_leader == [(Role.CANDIDATE, Cause.VOTE_WON)]
+
+
+# --- determinism ---
+
+SOUP = """
+import random, sys
+sys.path.insert(0, {root!r})
+from tests.property.raft.test_group import random_soup
+soup = random_soup(7, move_count=3000)
+print(*(member.node.describe() for member in soup.group.members.values()), sep="\\n")
+print(len(soup.group.mail), soup.group.now_ms)
+"""
+
+
+@pytest.mark.slow
+def test_a_run_does_not_depend_on_the_hash_seed() -> None:
+    root = str(Path(__file__).parents[3])
+    outputs = {
+        subprocess.run(
+            [sys.executable, "-c", SOUP.format(root=root)],
+            env={**os.environ, "PYTHONHASHSEED": seed_},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        ).stdout
+        for seed_ in ("0", "1", "4242")
+    }
+    assert len(outputs) == 1
+    assert "commit=" in outputs.pop()
+
+
+def test_sends_are_messages_to_others() -> None:
+    group = make_group(5)
+    member = group.members[N0]
+    effects = elect(group, member)
+    targets = [effect.to for effect in effects if isinstance(effect, Send | SendEntries)]
+    assert targets == ["n1", "n2", "n3", "n4"]

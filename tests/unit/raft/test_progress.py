@@ -1,0 +1,76 @@
+"""One member as the leader sees it."""
+
+from __future__ import annotations
+
+from dledger.raft.ids import Index, NodeId
+from dledger.raft.progress import Progress, ProgressState
+
+
+def new_progress(next_index: int = 5) -> Progress:
+    return Progress(NodeId("n1"), Index(next_index), answered_ms=0)
+
+
+def replicating(match: int, *sent: tuple[int, int]) -> Progress:
+    progress = new_progress(match + 1)
+    progress.succeeded(1, Index(match))
+    for round_, end in sent:
+        progress.sent(round_, Index(end), size_bytes=100, now_ms=round_)
+    return progress
+
+
+def test_a_probe_waits_after_one_request() -> None:
+    progress = new_progress()
+    progress.sent(1, Index(9), size_bytes=100, now_ms=0)
+    assert progress.is_waiting
+    assert (progress.next_index, len(progress.inflight)) == (5, 0)
+
+
+def test_a_success_begins_pipelining() -> None:
+    progress = new_progress()
+    assert progress.succeeded(1, Index(4))
+    assert (progress.state, progress.match_index, progress.next_index) == (
+        ProgressState.REPLICATE,
+        4,
+        5,
+    )
+
+
+def test_an_answer_frees_its_request_and_those_before_it() -> None:
+    progress = replicating(4, (2, 7), (3, 9), (4, 12))
+    assert (progress.next_index, progress.inflight_bytes) == (12, 300)
+    progress.succeeded(3, Index(8))
+    assert [request[0] for request in progress.inflight] == [4]
+    assert (progress.match_index, progress.inflight_bytes) == (8, 100)
+
+
+def test_match_never_goes_back() -> None:
+    progress = replicating(4, (2, 7), (3, 9))
+    progress.succeeded(3, Index(8))
+    assert not progress.succeeded(2, Index(6))
+    assert progress.match_index == 8
+    progress.probe_from(Index(2), last_round=9, is_waiting=False)
+    assert (progress.match_index, progress.next_index) == (8, 9)
+
+
+def test_going_back_to_probe_forgets_what_was_in_flight() -> None:
+    progress = replicating(4, (2, 7))
+    progress.probe_from(Index(6), last_round=2, is_waiting=True)
+    assert (progress.state, progress.next_index, progress.inflight_bytes) == (
+        ProgressState.PROBE,
+        6,
+        0,
+    )
+    assert not progress.inflight
+    assert progress.rejects_after_round == 2
+
+
+def test_the_view_is_a_frozen_copy() -> None:
+    progress = replicating(4, (2, 7))
+    view = progress.view()
+    progress.succeeded(2, Index(6))
+    assert (view.match_index, view.next_index, view.inflight_count, view.inflight_bytes) == (
+        4,
+        7,
+        1,
+        100,
+    )
