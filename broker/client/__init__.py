@@ -1,1 +1,50 @@
-"""Producer and consumers on trio, and a blocking facade; they follow the leader by themselves."""
+"""Clients of the broker on trio: producer, push and pull consumer. `broker.client.blocking` has them without async."""
+
+from broker.client.errors import (
+    ClientClosedError,
+    ClientError,
+    ClientUsageError,
+    ConnectionLostError,
+    InvalidMessageError,
+    NameServersUnreachableError,
+    NoRouteError,
+    RequestFailedError,
+    RequestTimeoutError,
+    SendError,
+    SendOutcomeUnknownError,
+    SendRefusedError,
+)
+from broker.client.group_requests import PullAnswer
+from broker.client.lane import PendingSend
+from broker.client.messages import Message, ReceivedMessage, SendResult
+from broker.client.process_queue import FlowLimits
+from broker.client.producer import Producer
+from broker.client.pull_consumer import PullConsumer
+from broker.client.push_consumer import ConsumeResult, PushConsumer
+from broker.client.queues import MessageQueue
+
+__all__ = [
+    "ClientClosedError",
+    "ClientError",
+    "ClientUsageError",
+    "ConnectionLostError",
+    "ConsumeResult",
+    "FlowLimits",
+    "InvalidMessageError",
+    "Message",
+    "MessageQueue",
+    "NameServersUnreachableError",
+    "NoRouteError",
+    "PendingSend",
+    "Producer",
+    "PullAnswer",
+    "PullConsumer",
+    "PushConsumer",
+    "ReceivedMessage",
+    "RequestFailedError",
+    "RequestTimeoutError",
+    "SendError",
+    "SendOutcomeUnknownError",
+    "SendRefusedError",
+    "SendResult",
+]

@@ -108,9 +108,3 @@ class SendOutcomeUnknownError(SendError):
 
     definite = False
     retriable = True
-
-
-class TooManyPendingError(ClientError):
-    """The producer's bound on unanswered sends is reached; wait for some, then go on."""
-
-    retriable = True

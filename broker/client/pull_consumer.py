@@ -1,0 +1,201 @@
+"""Reading queues at one's own pace: the caller chooses queue and offset, and keeps track.
+
+    async with PullConsumer(namesrv="127.0.0.1:9876", group="audit") as consumer:
+        for queue in await consumer.queues("Orders"):
+            offset = await consumer.committed(queue) or await consumer.min_offset(queue)
+            pulled = await consumer.pull(queue, offset)
+            ...
+            await consumer.commit(queue, pulled.next_offset)
+
+It is no member of the group: it gets no share of the queues and takes none from others. The group's name
+is only that under which offsets are stored.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from types import TracebackType
+from typing import Final
+
+import trio
+
+from broker.client.errors import (
+    ClientClosedError,
+    ClientError,
+    ClientUsageError,
+    ConnectionLostError,
+    NoRouteError,
+    RequestFailedError,
+    RequestTimeoutError,
+)
+from broker.client.group_requests import GroupRequests, PullAnswer
+from broker.client.name_servers import parse_name_servers
+from broker.client.queues import MessageQueue
+from broker.client.retry import backoff_s
+from broker.client.session import Session, is_transient
+from broker.client.subscriptions import EVERYTHING, subscribe
+from broker.store.names import group_problem
+
+PULL_TIMEOUT_S: Final = 10.0  # beyond `hold_s`; outlives a failover
+
+
+class PullConsumer:
+    """Reads queues of the caller's choice. Use as an async context manager.
+
+    Args:
+        namesrv: name servers, "host:port", several joined with ";".
+        group: under whose name offsets are stored.
+        timeout_s: how long a request is tried, over all nodes and failovers.
+        instance: part of the client id; made up when not given.
+    """
+
+    def __init__(
+        self,
+        namesrv: str,
+        group: str,
+        *,
+        timeout_s: float = PULL_TIMEOUT_S,
+        instance: str | None = None,
+    ) -> None:
+        problem = group_problem(group)
+        if problem is not None:
+            raise ClientUsageError(problem)
+        self.group = group
+        self.timeout_s = timeout_s
+        self._name_servers = parse_name_servers(namesrv)
+        self._instance = instance
+        self._session: Session | None = None
+        self._requests: GroupRequests | None = None
+        self._running: AbstractAsyncContextManager[None] | None = None
+
+    async def __aenter__(self) -> PullConsumer:
+        self._running = self._run()
+        await self._running.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None:
+        assert self._running is not None
+        return await self._running.__aexit__(kind, error, trace)
+
+    @asynccontextmanager
+    async def _run(self) -> AsyncIterator[None]:
+        failure: Exception | None = None
+        async with trio.open_nursery() as nursery:
+            self._session = Session(
+                self._name_servers, nursery, instance=self._instance, heartbeat=lambda: None
+            )
+            self._requests = GroupRequests(self._session, self.group)
+            nursery.start_soon(self._session.routes.keep_fresh, name="routes")
+            try:
+                yield
+            except Exception as error:  # noqa: BLE001 - the caller's own, raised again below without a group around it
+                failure = error
+            self._session = self._requests = None
+            nursery.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+
+    def _live(self) -> tuple[Session, GroupRequests]:
+        if self._session is None or self._requests is None:
+            raise ClientClosedError("the consumer is not open; use `async with PullConsumer(...)`")
+        return self._session, self._requests
+
+    # --- queues and offsets
+
+    async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """Return the queues of a topic that can be read.
+
+        Raises:
+            NoRouteError: nobody serves the topic.
+            NameServersUnreachableError: no name server answers.
+        """
+        return await self._live()[0].routes.read_queues(topic)
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """Return the group's stored offset, None when it has none. Raises ClientError."""
+        return await (await self._for(queue)).committed(queue)
+
+    async def commit(self, queue: MessageQueue, offset: int) -> None:
+        """Store the group's offset: everything below it is finished. Raises ClientError."""
+        await (await self._for(queue)).commit(queue, offset)
+
+    async def min_offset(self, queue: MessageQueue) -> int:
+        """Return the first offset that is kept. Raises ClientError."""
+        return await (await self._for(queue)).min_offset(queue)
+
+    async def max_offset(self, queue: MessageQueue) -> int:
+        """Return the next offset to be written. Raises ClientError."""
+        return await (await self._for(queue)).max_offset(queue)
+
+    async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """Return the first offset stored at or after a time (ms since 1970). Raises ClientError."""
+        return await (await self._for(queue)).offset_at(queue, timestamp_ms)
+
+    # --- messages
+
+    async def pull(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        *,
+        max_messages: int = 32,
+        expression: str = EVERYTHING,
+        hold_s: float = 0.0,
+    ) -> PullAnswer:
+        """Read from a queue, starting at an offset; follows the leader until `timeout_s`.
+
+        Args:
+            queue: which one.
+            offset: the first one wanted.
+            max_messages: at most so many; the broker may send fewer.
+            expression: "*", or tags joined with "||".
+            hold_s: how long the broker may wait for a message when there is none.
+
+        Raises:
+            ClientError: it did not succeed in time, or was refused.
+        """
+        subscription = subscribe(queue.topic, expression, time.time_ns() // 1_000_000)
+        requests = await self._for(queue)
+        routes = self._live()[0].routes
+        deadline = trio.current_time() + self.timeout_s + hold_s
+        tries = 0
+        while True:
+            failure: ClientError
+            address = await routes.find(queue.broker_name, ask=tries > 0)
+            if address is None:
+                failure = NoRouteError(queue.topic, f"no node of {queue.broker_name} is known")
+            else:
+                try:
+                    return await requests.pull(
+                        address,
+                        queue,
+                        offset,
+                        subscription,
+                        max_messages=max_messages,
+                        hold_s=hold_s,
+                    )
+                except (ConnectionLostError, RequestTimeoutError) as error:
+                    failure = error
+                except RequestFailedError as error:
+                    if not is_transient(error.code):
+                        raise
+                    failure = error
+                routes.report_failure(queue.broker_name, address)
+            tries += 1
+            if trio.current_time() + backoff_s(tries) >= deadline:
+                raise failure
+            await trio.sleep(backoff_s(tries))
+
+    async def _for(self, queue: MessageQueue) -> GroupRequests:
+        """Make sure that the nodes of a queue are known."""
+        session, requests = self._live()
+        if not session.routes.knows(queue.broker_name):
+            await session.routes.read_queues(queue.topic)
+        return requests

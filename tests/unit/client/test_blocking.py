@@ -1,0 +1,106 @@
+"""The facade without async, called from a thread while the group in memory runs in this one."""
+
+from __future__ import annotations
+
+import queue as queues
+from collections.abc import AsyncIterator
+
+import pytest
+import trio
+
+from broker.client import (
+    ClientClosedError,
+    ClientUsageError,
+    InvalidMessageError,
+    Message,
+    ReceivedMessage,
+    SendRefusedError,
+    SendResult,
+)
+from broker.client.blocking import Producer, PullConsumer, PushConsumer
+from broker.client.testing import FakeGroup, open_fake_group
+from broker.remoting.codes import ResponseCode
+
+
+@pytest.fixture
+async def group() -> AsyncIterator[FakeGroup]:
+    async with open_fake_group(queues=2) as fake:
+        fake.create_topic("T")
+        yield fake
+
+
+async def test_sending(group: FakeGroup) -> None:
+    def work() -> None:
+        with Producer(group.namesrv, "g") as producer:
+            one, two = producer.queues("T")
+            assert producer.send(Message("T", b"0"), queue=two).queue == two
+            results = producer.send_many([Message("T", b"%d" % n) for n in range(50)], key="k")
+            assert all(isinstance(result, SendResult) for result in results)
+            assert producer.send_batch([Message("T", b"a"), Message("T", b"b")], queue=one)
+            producer.send_oneway(Message("T", b"c"), queue=one)
+            with pytest.raises(InvalidMessageError):
+                producer.send(Message("T", b""))
+
+    await trio.to_thread.run_sync(work)
+    assert len(group.messages("T")) == 54
+
+
+async def test_one_failure_among_many(group: FakeGroup) -> None:
+    group.script.extend([0, ResponseCode.NO_PERMISSION, 0])
+
+    def work() -> None:
+        with Producer(group.namesrv, "g") as producer:
+            ended = producer.send_many([Message("T", b"%d" % n) for n in range(3)], key="k")
+        assert [type(end) for end in ended] == [SendResult, SendRefusedError, SendResult]
+
+    await trio.to_thread.run_sync(work)
+
+
+async def test_pulling(group: FakeGroup) -> None:
+    group.put("T", 0, b"x")
+
+    def work() -> None:
+        with PullConsumer(group.namesrv, "g") as consumer:
+            first = consumer.queues("T")[0]
+            assert consumer.committed(first) is None
+            pulled = consumer.pull(first, consumer.min_offset(first))
+            assert [message.body for message in pulled.messages] == [b"x"]
+            consumer.commit(first, pulled.next_offset)
+            assert consumer.committed(first) == consumer.max_offset(first) == 1
+            assert consumer.offset_at(first, 0) == 0
+
+    await trio.to_thread.run_sync(work)
+
+
+async def test_being_handed_messages(group: FakeGroup) -> None:
+    group.put("T", 0, b"x")
+    inbox: queues.Queue[ReceivedMessage] = queues.Queue()
+
+    def work() -> None:
+        with PushConsumer(
+            group.namesrv, "g", inbox.put, subscriptions={"T": "*"}, start_from="first"
+        ) as consumer:
+            assert consumer.wait_assigned()
+            assert inbox.get(timeout=5).body == b"x"
+            consumer.commit()
+            assert len(consumer.assigned) >= 2
+
+    await trio.to_thread.run_sync(work)
+    assert group.offsets["g", "T", 0] == 1
+
+
+async def test_misuse_is_said(group: FakeGroup) -> None:
+    producer = Producer(group.namesrv, "g")
+    with pytest.raises(ClientClosedError):
+        producer.send(Message("T", b"x"))
+    with pytest.raises(ClientUsageError):
+        Producer("", "g")
+
+    def work() -> None:
+        with producer:
+            pass
+        with pytest.raises(ClientClosedError):
+            producer.send(Message("T", b"x"))
+        producer.close()
+
+    await trio.to_thread.run_sync(work)

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+import trio
+
+from broker.client import (
+    ClientClosedError,
+    ClientUsageError,
+    NoRouteError,
+    PullConsumer,
+    RequestFailedError,
+)
+from broker.client.queues import MessageQueue
+from broker.client.testing import FakeGroup, open_fake_group
+
+Q = MessageQueue("T", "broker-a", 0)
+
+
+@pytest.fixture
+async def group() -> AsyncIterator[FakeGroup]:
+    async with open_fake_group(queues=2) as fake:
+        fake.create_topic("T")
+        yield fake
+
+
+@pytest.fixture
+async def consumer(group: FakeGroup) -> AsyncIterator[PullConsumer]:
+    async with PullConsumer(group.namesrv, "g", timeout_s=2) as one:
+        yield one
+
+
+async def test_reading_a_queue_to_its_end(group: FakeGroup, consumer: PullConsumer) -> None:
+    for n in range(40):
+        group.put("T", 0, b"%d" % n)
+    assert await consumer.queues("T") == (Q, MessageQueue("T", "broker-a", 1))
+    first = await consumer.pull(Q, 0)
+    rest = await consumer.pull(Q, first.next_offset)
+    end = await consumer.pull(Q, rest.next_offset)
+    assert [m.body for m in (*first.messages, *rest.messages)] == [b"%d" % n for n in range(40)]
+    assert [m.queue_offset for m in rest.messages] == list(range(32, 40))
+    assert (end.messages, end.is_empty, end.next_offset, end.max_offset) == ((), True, 40, 40)
+
+
+async def test_a_held_pull_returns_what_comes(group: FakeGroup, consumer: PullConsumer) -> None:
+    async with trio.open_nursery() as nursery:
+
+        async def pull() -> None:
+            pulled = await consumer.pull(Q, 0, hold_s=5)
+            assert [m.body for m in pulled.messages] == [b"x"]
+
+        nursery.start_soon(pull)
+        while 11 not in group.requests:
+            await trio.lowlevel.checkpoint()
+        group.put("T", 0, b"x")
+
+
+async def test_tags(group: FakeGroup, consumer: PullConsumer) -> None:
+    for tag in (b"A", b"B"):
+        group.put("T", 0, tag, b"TAGS\x01%b\x02" % tag)
+    assert [m.tags for m in (await consumer.pull(Q, 0, expression="B")).messages] == ["B"]
+    nothing = await consumer.pull(Q, 0, expression="C")
+    assert (nothing.messages, nothing.next_offset, nothing.is_empty) == ((), 2, False)
+
+
+async def test_offsets(group: FakeGroup, consumer: PullConsumer) -> None:
+    for _ in range(3):
+        group.put("T", 0, b"x")
+    group.drop_before("T", 0, 1)
+    assert await consumer.committed(Q) is None
+    await consumer.commit(Q, 2)
+    assert await consumer.committed(Q) == 2
+    assert (await consumer.min_offset(Q), await consumer.max_offset(Q)) == (1, 3)
+    assert await consumer.offset_at(Q, 0) == 1
+    wrong = await consumer.pull(Q, 0)
+    assert (wrong.is_offset_wrong, wrong.next_offset) == (True, 1)
+
+
+async def test_requests_outlive_the_leader(group: FakeGroup, consumer: PullConsumer) -> None:
+    group.put("T", 0, b"x")
+    assert (await consumer.pull(Q, 0)).messages
+    await group.kill(group.nodes[0])
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(consumer.commit, Q, 1)
+        while group.requests.count(15) < 4:
+            await trio.lowlevel.checkpoint()
+        group.elect(group.nodes[2])
+    assert (await consumer.pull(Q, 0)).messages
+    assert await consumer.committed(Q) == 1
+
+
+async def test_failures_are_said(group: FakeGroup, consumer: PullConsumer) -> None:
+    with pytest.raises(NoRouteError):
+        await consumer.queues("Unknown")
+    await consumer.queues("T")
+    with pytest.raises(RequestFailedError, match="17"):
+        await consumer.pull(MessageQueue("Unknown", "broker-a", 0), 0)
+    with pytest.raises(ClientUsageError):
+        await consumer.pull(Q, 0, expression="||")
+    with pytest.raises(ClientClosedError):
+        await PullConsumer(group.namesrv, "g").queues("T")
+    group.leader = None
+    with pytest.raises(RequestFailedError, match="14"):
+        async with PullConsumer(group.namesrv, "g", timeout_s=0.05) as hasty:
+            await hasty.pull(Q, 0)
