@@ -20,8 +20,7 @@ from broker.store.reading import MessageGoneError, RecordReader, query_by_key, s
 from broker.store.staging import StagedEntry
 from broker.store.state import BrokerState
 from broker.store.topics import QUEUE_COUNT_MAX, TopicConfig
-from dledger.errors import DLedgerError, RefusedError
-from dledger.runtime.server import LogServer
+from dledger import DLedgerError, LogServer, RefusedError
 
 _UNIQUE_COUNT_MAX = 32
 

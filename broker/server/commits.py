@@ -19,9 +19,7 @@ from broker.server.origin import Outputs
 from broker.service.catalog import Catalog, Creation
 from broker.store.control import Command, PutGroup, PutTopic
 from broker.store.staging import StagedEntry, Staging
-from dledger.errors import DLedgerError, RefusedError
-from dledger.raft.effects import Committed, Failed
-from dledger.runtime.server import LogServer
+from dledger import Committed, DLedgerError, Failed, LogServer, RefusedError
 
 _log = logging.getLogger(__name__)
 

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 
 from broker.net.address import Address
 from broker.store.schedule import DELAY_LEVELS_TEXT, parse_delay_levels
-from dledger.config import Peer, parse_peers
-from dledger.errors import ConfigError
+from dledger import ConfigError, Peer, parse_peers
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,7 @@ from broker.store.reading import MessageGoneError, read_message
 from broker.store.schedule import DueMessage, delivery
 from broker.store.staging import StagedEntry
 from broker.store.state import BrokerState
-from dledger.errors import DLedgerError
-from dledger.runtime.server import LogServer
+from dledger import DLedgerError, LogServer
 
 _log = logging.getLogger(__name__)
 

@@ -15,12 +15,11 @@ from dataclasses import dataclass
 from broker.remoting.codes import ResponseCode
 from broker.remoting.frame import Frame, encode_frame
 from broker.remoting.header import RemotingCommand
-from broker.remoting.requests import PullRequest, SendRequest
+from broker.remoting.requests import SendRequest
 from broker.server.link import LeaderLink
 from broker.server.origin import ForwardedOrigin, Origin, answer
 from broker.server.private_codes import NOT_CARRIED_OUT, PrivateCode
-from dledger.raft.effects import Role
-from dledger.runtime.server import LogServer
+from dledger import LogServer, Role
 
 HOLD_MS = 2_500
 """How long a request waits for a leader; clients give a send 3 s."""
@@ -28,7 +27,7 @@ HOLD_MS = 2_500
 ANSWER_MS = 10_000
 """How long a passed-on request waits for the leader's answer; by then its client has given up."""
 
-Request = SendRequest | PullRequest | RemotingCommand
+Request = SendRequest | RemotingCommand
 
 
 @dataclass(slots=True)
@@ -64,7 +63,7 @@ class Gate:
         *,
         waiting_max: int,
         now_ms: Callable[[], int],
-        serve: Callable[[Errand], None],
+        serve: Callable[[Errand, Request | None], None],
     ) -> None:
         """Prepare. `serve` carries out a request on this node, which leads."""
         self._log = log
@@ -79,10 +78,10 @@ class Gate:
         """Requests that wait for a leader."""
         return len(self._waiting)
 
-    def bring(self, errand: Errand) -> None:
-        """Carry out a request where the leader is."""
+    def bring(self, errand: Errand, request: Request | None = None) -> None:
+        """Carry out a request where the leader is; `request` is its decoded form, if at hand."""
         if self._log.is_serving:
-            self._serve(errand)
+            self._serve(errand, request)
         elif not self._pass_on(errand):
             self.hold(errand)
 

@@ -8,8 +8,7 @@ import trio
 
 from broker.server.gate import Errand, Gate
 from broker.server.origin import Outputs
-from dledger.errors import DLedgerError
-from dledger.runtime.server import LogServer
+from dledger import DLedgerError, LogServer
 
 _CONFIRM_S = 2.0
 

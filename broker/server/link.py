@@ -24,8 +24,7 @@ from broker.remoting.header import (
     make_request,
 )
 from broker.server.private_codes import LINK_NONCE, SERVICE_ADDRESS, PrivateCode, link_proof
-from dledger.raft.ids import NodeId
-from dledger.runtime.server import LogServer
+from dledger import LogServer, NodeId
 
 _log = logging.getLogger(__name__)
 
@@ -105,17 +104,20 @@ class LeaderLink:
         secret: str | None,
         asked_max: int,
         now_ms: Callable[[], int],
+        flush: Callable[[], None],
         connected: Callable[[], None],
         union_changed: Callable[[], None],
     ) -> None:
         """Prepare; `run` does the work.
 
-        `connected` is called when requests can be passed on; `union_changed` when the leader says so.
+        `flush` is called after answers were handed over; `connected` when requests can be passed on;
+        `union_changed` when the leader says so.
         """
         self._log = log
         self._secret = secret
         self._asked_max = asked_max
         self._now_ms = now_ms
+        self._flush = flush
         self._connected = connected
         self._union_changed = union_changed
         self._links: list[_Link] = []
@@ -235,12 +237,14 @@ class LeaderLink:
             while frames := await link.connection.receive():
                 for frame in frames:
                     self._take(link, decode_command(frame))
+                self._flush()
         except FrameError as error:
             _log.warning("the leader %s sent what cannot be read: %s", link.leader_id, error)
         finally:
             link.connection.close("the link ends")
             self._links.remove(link)
             link.broken()
+            self._flush()
             self._wake.set()
 
     def _take(self, link: _Link, command: RemotingCommand) -> None:

@@ -11,7 +11,7 @@ from broker.server.origin import answer
 from broker.store.control import LockQueues, UnlockQueues
 from broker.store.locks import QueueLocks
 from broker.store.staging import StagedEntry
-from dledger.errors import DLedgerError
+from dledger import DLedgerError
 
 _QUEUE_ID_MAX = 2**31 - 1
 

@@ -33,8 +33,7 @@ from broker.service.tags import TagExpressionError, tag_hashes
 from broker.store.groups import SubscriptionGroupConfig
 from broker.store.names import retry_topic
 from broker.store.topics import TopicConfig
-from dledger.errors import DLedgerError
-from dledger.runtime.server import LogServer
+from dledger import DLedgerError, LogServer
 
 _log = logging.getLogger(__name__)
 

@@ -17,8 +17,7 @@ from broker.store.control import CommitOffsets
 from broker.store.reading import MessageGoneError, earliest_store_time, offset_by_time
 from broker.store.staging import StagedEntry
 from broker.store.state import BrokerState
-from dledger.errors import DLedgerError
-from dledger.runtime.server import LogServer
+from dledger import DLedgerError, LogServer
 
 COMMIT_INTERVAL_MS = 100
 """Offset commits gather this long; consumers commit every few seconds, but there are many of them."""

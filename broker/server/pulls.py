@@ -16,7 +16,7 @@ from broker.service.pull import PullOutcome, PullRules, outcome_of
 from broker.service.refusal import Refusal
 from broker.store.reading import GetResult, get_messages
 from broker.store.state import BrokerState
-from dledger.runtime.server import LogServer
+from dledger import LogServer
 
 _COUNT_MAX = 1024
 """Messages in one answer, whatever the client asks for."""
@@ -186,12 +186,12 @@ def _answer(asked: _Asked, result: GetResult, outcome: PullOutcome) -> None:
     asked.origin.send(b"".join((head, *result.records)))
 
 
-def offset_commit_frame(fields: PullFields, opaque: int) -> bytes:
-    """The offset that a pull carries, as a request of its own, to be passed on to the leader."""
-    return encode_command(
+def offset_commit_forward(address: str, fields: PullFields) -> tuple[dict[str, str], bytes]:
+    """The offset that a pull carries, as a request to be passed on to the leader: ext and body."""
+    frame = encode_command(
         make_request(
             RequestCode.UPDATE_CONSUMER_OFFSET,
-            opaque,
+            0,
             {
                 "consumerGroup": fields.consumer_group,
                 "topic": fields.topic,
@@ -201,3 +201,4 @@ def offset_commit_frame(fields: PullFields, opaque: int) -> bytes:
             is_oneway=True,
         )
     )
+    return {"address": address}, frame

@@ -21,7 +21,7 @@ from broker.remoting.header import RemotingCommand, decode_command, encode_comma
 from broker.remoting.registration import BrokerIdentity, encode_registration, identity_ext
 from broker.service.tables import wire_topic, wire_version
 from broker.store.topics import Topics
-from dledger.runtime.server import LogServer
+from dledger import LogServer
 
 _log = logging.getLogger(__name__)
 

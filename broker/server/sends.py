@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 
 from broker.message.errors import RecordError
 from broker.message.ids import OffsetIdMaker
@@ -28,7 +27,7 @@ from broker.service.send import MessagePlan, SendPlan, SendRules
 from broker.service.send_back import SendBack, SendBackRules
 from broker.store.names import SCHEDULE_TOPIC
 from broker.store.staging import StagedEntry
-from dledger.errors import DLedgerError, RefusedError
+from dledger import DLedgerError, RefusedError
 
 _log = logging.getLogger(__name__)
 
@@ -47,7 +46,6 @@ class Sends:
         back_rules: SendBackRules,
         replies: SendReplies,
         ids: OffsetIdMaker,
-        now_ms: Callable[[], int],
     ) -> None:
         self._commits = commits
         self._gate = gate
@@ -55,7 +53,6 @@ class Sends:
         self._back_rules = back_rules
         self._replies = replies
         self._ids = ids
-        self._now_ms = now_ms
 
     def send(self, errand: Errand, request: SendRequest) -> None:
         """One send, single or batch; the message is the frame's body."""

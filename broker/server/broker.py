@@ -1,0 +1,431 @@
+"""The broker of one node: everything joined, and its life from start to an orderly stop."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+import time
+
+import trio
+
+from broker.message.hosts import pack_host
+from broker.message.ids import OffsetIdMaker, UniqKeyMaker
+from broker.message.record import StoredMessage
+from broker.net.address import Address
+from broker.net.connection import Connection
+from broker.net.listener import Listener, ListenerLimits, bind, bound_address
+from broker.remoting.frame import Frame
+from broker.remoting.replies import SendReplies
+from broker.remoting.requests import PullFields
+from broker.server.admin import Admin
+from broker.server.commits import Commits
+from broker.server.config import BrokerConfig
+from broker.server.delays import Delays
+from broker.server.dispatch import Dispatch
+from broker.server.gate import Gate
+from broker.server.linear import LinearReads
+from broker.server.link import LeaderLink
+from broker.server.locks import Locks
+from broker.server.members import Members
+from broker.server.offsets import Offsets
+from broker.server.origin import ClientOrigin, Origin, Outputs
+from broker.server.private_codes import LINK_NONCE, SERVICE_ADDRESS, PrivateCode
+from broker.server.pulls import Pulls, offset_commit_forward
+from broker.server.registrar import Registrar
+from broker.server.runtime_info import RuntimeInfo
+from broker.server.sends import Sends
+from broker.service.catalog import Catalog, Creation
+from broker.service.pull import PullRules
+from broker.service.send import SendRules, SendSettings
+from broker.service.send_back import SendBackRules
+from broker.store.control import PutTopic, SetDelayLevels
+from broker.store.names import AUTO_CREATE_TOPIC
+from broker.store.reading import MessageGoneError, read_message
+from broker.store.staging import Staging
+from broker.store.state import BrokerState
+from broker.store.topics import PERM_ALL, TopicConfig, configured_system_topics
+from dledger import LogConfig, LogServer, NodeId, NotLeaderError, RaftConfig, RoleView
+from dledger.runtime.clock import now_ms as monotonic_ms
+
+_log = logging.getLogger(__name__)
+
+TICK_S = 0.05
+EXPIRE_MS = 5_000
+DRAIN_S = 3.0
+"""What a stop waits for at most: hand-over, answers on their way, leaving the name servers."""
+
+_CHANCE = secrets.SystemRandom()
+
+
+def wall_ms() -> int:
+    """The wall clock, for what is written into messages."""
+    return time.time_ns() // 1_000_000
+
+
+class Broker:
+    """One node. `run` is its life.
+
+    Attributes:
+        log: the member of the Raft group.
+        state: what follows from its committed entries.
+        addresses: where clients connect, once bound.
+    """
+
+    def __init__(self, config: BrokerConfig) -> None:
+        """Take the client port, so that the other members can be told of it.
+
+        Raises:
+            OSError: the port is taken, or the host is unknown.
+            ConfigError: the configuration contradicts itself.
+        """
+        self.config = config
+        self._sockets = _bind(config)
+        self.addresses = [bound_address(sock) for sock in self._sockets]
+        self.service_address = Address(config.advertised_host, self.addresses[0].port)
+        self._link_nonce = secrets.token_hex(16)
+        self.state = BrokerState()
+        self.log = LogServer(self._log_config(), self.state, accepts_appends=False)
+        self._outputs = Outputs()
+        self._origins: dict[Connection, ClientOrigin] = {}
+        self._listener = Listener(
+            self._received,
+            closed=self._connection_closed,
+            limits=ListenerLimits(
+                connections_max=config.limits.connections_max,
+                frame_bytes_max=config.limits.frame_bytes_max,
+                unsent_bytes_max=config.limits.output_bytes_max,
+            ),
+        )
+        self._was_serving = False
+        self._stop_wanted = trio.Event()
+        self._quiet = trio.Event()
+
+    def _log_config(self) -> LogConfig:
+        config = self.config
+        return LogConfig(
+            group=config.group,
+            peers=config.peers,
+            store_path=config.store_path,
+            secret=config.secret,
+            segment_size_bytes=config.segment_size_bytes,
+            fsync=config.fsync,
+            service_attributes={
+                SERVICE_ADDRESS: str(self.service_address),
+                LINK_NONCE: self._link_nonce,
+            },
+            raft=RaftConfig(
+                node_id=NodeId(config.node_id),
+                voters=tuple(peer.node_id for peer in config.peers),
+                preferred_leaders=tuple(NodeId(node) for node in config.preferred_leaders),
+            ),
+        )
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve until `stop` was called and carried out, or until the log fails.
+
+        `task_status.started()` comes once the log is recovered and clients are accepted.
+
+        Raises:
+            DLedgerError: the log cannot be opened, or has failed.
+        """
+        try:
+            async with trio.open_nursery() as nursery:
+                self._build(nursery)
+                await nursery.start(self.log.run)
+                nursery.start_soon(self._commits.run)
+                nursery.start_soon(self._link.run)
+                nursery.start_soon(self._members.run)
+                nursery.start_soon(self._registrar.run)
+                nursery.start_soon(self._tick)
+                await nursery.start(self._listener.run, self._sockets)
+                task_status.started()
+                await self._stop_wanted.wait()
+                await self._drain()
+                nursery.cancel_scope.cancel()
+        finally:
+            for sock in self._sockets:
+                sock.close()
+
+    def stop(self) -> None:
+        """Ask for an orderly stop."""
+        self._stop_wanted.set()
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether this node leads and takes sends."""
+        return self.log.is_serving
+
+    # Joining the parts.
+
+    def _build(self, nursery: trio.Nursery) -> None:
+        config, log, state, outputs = self.config, self.log, self.state, self._outputs
+        store_host = pack_host(self.service_address.host, self.service_address.port)
+        self._catalog = Catalog(state.topics.get, state.groups.get)
+        self._commits = Commits(
+            log,
+            Staging(state, store_host),
+            self._catalog,
+            outputs,
+            count_max=config.limits.staged_messages_max,
+            bytes_max=config.limits.staged_bytes_max,
+            now_ms=wall_ms,
+        )
+        self._link = LeaderLink(
+            log,
+            secret=config.secret,
+            asked_max=config.limits.forwards_max,
+            now_ms=monotonic_ms,
+            flush=outputs.flush,
+            connected=self._link_connected,
+            union_changed=lambda: self._members.union_changed(),
+        )
+        self._gate = Gate(
+            log,
+            self._link,
+            waiting_max=config.limits.requests_max,
+            now_ms=monotonic_ms,
+            serve=lambda errand, request: self._dispatch.serve(errand, request),
+        )
+        self._members = Members(
+            log,
+            self._commits,
+            self._catalog,
+            self._link,
+            outputs,
+            nursery,
+            auto_create_groups=config.auto_create_groups,
+            tasks_max=config.limits.requests_max,
+            now_ms=monotonic_ms,
+        )
+        linear = LinearReads(log, self._gate, outputs, nursery)
+        self._offsets = Offsets(log, state, self._commits, self._gate, linear, monotonic_ms)
+        self._sends = self._make_sends(store_host)
+        self._pulls = self._make_pulls()
+        self._delays = Delays(log, state, self._commits, wall_ms)
+        self._registrar = self._make_registrar()
+        self._runtime = RuntimeInfo(config, log, state, wall_ms())
+        admin = Admin(
+            log,
+            state,
+            self._commits,
+            self._gate,
+            self._members,
+            broker_name=config.broker_name,
+            config_text=self._runtime.config_text,
+            runtime=self._runtime.table,
+        )
+        self._dispatch = Dispatch(
+            self._gate,
+            self._sends,
+            self._pulls,
+            self._offsets,
+            self._members,
+            Locks(self._commits, self._gate, state.locks),
+            admin,
+            group=config.group,
+            node_ids=frozenset(str(peer.node_id) for peer in config.peers),
+            secret=config.secret,
+            link_nonce=self._link_nonce,
+            frame_bytes_max=config.limits.frame_bytes_max,
+            now_ms=monotonic_ms,
+        )
+        log.watch_role(self._role_changed)
+        log.watch_applied(self._applied)
+
+    def _make_sends(self, store_host: bytes) -> Sends:
+        config = self.config
+        keys = UniqKeyMaker(store_host[:4], os.getpid(), _CHANCE.getrandbits(32))
+        level_max = len(config.delay_levels_ms)
+        rules = SendRules(
+            self._catalog,
+            SendSettings(
+                message_bytes_max=config.message_bytes_max,
+                auto_create_topics=config.auto_create_topics,
+                auto_create_groups=config.auto_create_groups,
+                permission=config.permission,
+                delay_level_max=level_max,
+                stamp=SendSettings.make_stamp(
+                    region=config.region, trace_on=config.trace_on, cluster=config.cluster
+                ),
+            ),
+            pick=_CHANCE.randrange,
+            new_key=lambda: keys.next_key(wall_ms()),
+        )
+        back_rules = SendBackRules(
+            self._catalog,
+            permission=config.permission,
+            auto_create_groups=config.auto_create_groups,
+            delay_level_max=level_max,
+            load=self._load,
+            pick=_CHANCE.randrange,
+        )
+        return Sends(
+            self._commits,
+            self._gate,
+            rules,
+            back_rules,
+            SendReplies(config.region, trace_on=config.trace_on),
+            OffsetIdMaker(store_host),
+        )
+
+    def _load(self, physical_offset: int) -> StoredMessage | None:
+        try:
+            return read_message(self.log, physical_offset)
+        except MessageGoneError:
+            return None
+
+    def _make_pulls(self) -> Pulls:
+        config = self.config
+        rules = PullRules(
+            self._catalog,
+            permission=config.permission,
+            auto_create_groups=config.auto_create_groups,
+            members=self._members.members,
+            forbidden_bits=self.state.groups.forbidden_bits,
+        )
+        return Pulls(
+            self.log,
+            self.state,
+            rules,
+            held_max=config.limits.held_pulls_max,
+            long_polling=config.long_polling,
+            now_ms=monotonic_ms,
+            commit_offset=self._commit_pulled_offset,
+            create=self._create_for_pull,
+        )
+
+    def _make_registrar(self) -> Registrar:
+        config = self.config
+        return Registrar(
+            self.log,
+            self.state.topics,
+            config.namesrvs,
+            cluster=config.cluster,
+            broker_name=config.broker_name,
+            broker_addr=str(self.service_address),
+            follower_id=config.broker_id_as_follower,
+            perm_mask=config.permission,
+            interval_s=config.register_interval_ms / 1000,
+        )
+
+    # What happens.
+
+    def _received(self, connection: Connection, frames: list[Frame]) -> None:
+        origin = self._origins.get(connection)
+        if origin is None:
+            origin = self._origins[connection] = ClientOrigin(connection, self._outputs)
+        handle = self._dispatch.handle
+        for frame in frames:
+            handle(origin, frame)
+        self._outputs.flush()
+
+    def _connection_closed(self, connection: Connection) -> None:
+        origin = self._origins.pop(connection, None)
+        if origin is not None:
+            self._dispatch.connection_closed(origin.number)
+            self._pulls.connection_closed(origin.number)
+            self._members.connection_closed(origin.number)
+            self._outputs.flush()
+
+    def _applied(self) -> None:
+        self._pulls.applied()
+        self._registrar.applied()
+        self._outputs.flush()
+
+    def _link_connected(self) -> None:
+        self._members.union_changed()
+        self._gate.retry()
+        self._outputs.flush()
+
+    def _role_changed(self, view: RoleView) -> None:
+        if self._was_serving and not view.is_serving:
+            self._commits.lost(NotLeaderError(view.leader_id, view.term))
+            self._offsets.lost()
+        elif view.is_serving and not self._was_serving:
+            self._commits.staging.discard()
+            self._set_up()
+        self._was_serving = view.is_serving
+        self._link.leader_changed()
+        self._members.role_changed()
+        self._gate.retry()
+        self._pulls.look_at_all()
+        self._registrar.announce()
+        self._outputs.flush()
+
+    def _set_up(self) -> None:
+        """A new leader: topics and delays that the configuration names and the log does not have yet."""
+        config, state = self.config, self.state
+        for topic in configured_system_topics(
+            config.cluster, config.broker_name, auto_create=config.auto_create_topics, trace=False
+        ):
+            wanted = topic
+            if topic.name == AUTO_CREATE_TOPIC:
+                count = config.default_topic_queues
+                wanted = TopicConfig(topic.name, count, count, PERM_ALL)
+            if topic.name not in state.topics:
+                self._commits.stage_control(PutTopic(wanted, only_if_missing=True))
+        if tuple(state.schedule.delays_ms) != config.delay_levels_ms:
+            self._commits.stage_control(SetDelayLevels(list(config.delay_levels_ms)))
+
+    def _commit_pulled_offset(self, origin: Origin, fields: PullFields) -> None:
+        """A pull carried an offset (E14): it joins the next commit, here or at the leader."""
+        if self.log.is_serving:
+            self._offsets.note(
+                fields.consumer_group, fields.topic, fields.queue_id, fields.commit_offset
+            )
+        else:
+            ext, body = offset_commit_forward(origin.address, fields)
+            self._link.tell(PrivateCode.FORWARD, ext=ext, body=body)
+
+    def _create_for_pull(self, creation: Creation) -> None:
+        if self.log.is_serving:
+            self._commits.create(creation)
+
+    async def _tick(self) -> None:
+        next_expiry_ms = 0
+        while True:
+            await trio.sleep(TICK_S)
+            now_ms = monotonic_ms()
+            self._gate.retry()
+            self._gate.expire(now_ms)
+            self._pulls.expire(now_ms)
+            self._link.expire(now_ms)
+            self._offsets.tick(now_ms)
+            self._delays.tick()
+            if now_ms >= next_expiry_ms:
+                next_expiry_ms = now_ms + EXPIRE_MS
+                self._members.expire(now_ms)
+                self._runtime.sample(now_ms)
+            self._outputs.flush()
+            if self._is_quiet():
+                self._quiet.set()
+
+    # The end.
+
+    async def _drain(self) -> None:
+        """Hand leadership over, let what is on its way be answered, leave the name servers."""
+        _log.info("stopping: handing over and answering what is on its way")
+        with trio.move_on_after(DRAIN_S):
+            await self._registrar.leave(timeout_s=1.0)
+            await self.log.drain()
+            self._quiet = trio.Event()
+            await self._quiet.wait()
+        self._outputs.flush()
+
+    def _is_quiet(self) -> bool:
+        return self._commits.is_idle and not self._gate.waiting_count and not self._link.asked_count
+
+
+def _bind(config: BrokerConfig) -> list[socket.socket]:
+    """The client port, and the one two below it where that is wanted."""
+    sockets = [bind(config.listen)]
+    if config.vip_port:
+        host, port = bound_address(sockets[0])
+        try:
+            sockets.append(bind(Address(host, port - 2)))
+        except OSError:
+            sockets[0].close()
+            raise
+    return sockets

@@ -1,0 +1,233 @@
+"""Which code means what, and on which node it is carried out."""
+
+from __future__ import annotations
+
+import hmac
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from broker.remoting import fields
+from broker.remoting.codes import RequestCode as Code
+from broker.remoting.codes import ResponseCode
+from broker.remoting.errors import BodyError, FieldError
+from broker.remoting.frame import Frame, FrameDecoder
+from broker.remoting.header import RemotingCommand
+from broker.remoting.requests import PullRequest, SendRequest, decode_request
+from broker.server.admin import Admin
+from broker.server.gate import HOLD_MS, Errand, Gate
+from broker.server.locks import Locks
+from broker.server.members import Members
+from broker.server.offsets import Offsets
+from broker.server.origin import ClientOrigin, ForwardedOrigin, Origin, answer
+from broker.server.private_codes import PrivateCode, link_proof
+from broker.server.pulls import Pulls
+from broker.server.sends import Sends
+
+_log = logging.getLogger(__name__)
+
+OnErrand = Callable[[Errand, RemotingCommand], None]
+OnOrigin = Callable[[Origin, RemotingCommand], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _ByLeader:
+    """Carried out by the leader. `is_repeatable`: twice is the same as once."""
+
+    handle: OnErrand
+    is_repeatable: bool = True
+
+
+class Dispatch:
+    """Takes every frame of every connection."""
+
+    def __init__(
+        self,
+        gate: Gate,
+        sends: Sends,
+        pulls: Pulls,
+        offsets: Offsets,
+        members: Members,
+        locks: Locks,
+        admin: Admin,
+        *,
+        group: str,
+        node_ids: frozenset[str],
+        secret: str | None,
+        link_nonce: str,
+        frame_bytes_max: int,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._gate = gate
+        self._sends = sends
+        self._pulls = pulls
+        self._members = members
+        self._group = group
+        self._node_ids = node_ids
+        self._secret = secret
+        self._link_nonce = link_nonce
+        self._frame_bytes_max = frame_bytes_max
+        self._now_ms = now_ms
+        self._trusted: set[int] = set()
+        self._by_leader: dict[int, _ByLeader] = {
+            Code.CONSUMER_SEND_MSG_BACK: _ByLeader(sends.send_back, is_repeatable=False),
+            Code.QUERY_CONSUMER_OFFSET: _ByLeader(offsets.query),
+            Code.UPDATE_CONSUMER_OFFSET: _ByLeader(offsets.update),
+            Code.SEARCH_OFFSET_BY_TIMESTAMP: _ByLeader(offsets.by_time),
+            Code.GET_MAX_OFFSET: _ByLeader(offsets.max_offset),
+            Code.GET_CONSUMER_LIST_BY_GROUP: _ByLeader(members.consumer_list),
+            Code.LOCK_BATCH_MQ: _ByLeader(locks.lock),
+            Code.UNLOCK_BATCH_MQ: _ByLeader(locks.unlock),
+            Code.UPDATE_AND_CREATE_TOPIC: _ByLeader(admin.put_topic),
+            Code.DELETE_TOPIC_IN_BROKER: _ByLeader(admin.delete_topic),
+            Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _ByLeader(admin.put_group),
+            Code.DELETE_SUBSCRIPTIONGROUP: _ByLeader(admin.delete_group),
+        }
+        self._here: dict[int, OnErrand] = {
+            Code.GET_MIN_OFFSET: offsets.min_offset,
+            Code.GET_EARLIEST_MSG_STORETIME: offsets.earliest_time,
+            Code.VIEW_MESSAGE_BY_ID: admin.view,
+            Code.QUERY_MESSAGE: admin.query,
+        }
+        self._plain: dict[int, OnOrigin] = {
+            Code.HEART_BEAT: members.heartbeat,
+            Code.UNREGISTER_CLIENT: members.unregister,
+            Code.CHECK_CLIENT_CONFIG: members.check_config,
+            Code.GET_ALL_TOPIC_CONFIG: admin.all_topics,
+            Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: admin.all_groups,
+            Code.GET_ALL_CONSUMER_OFFSET: admin.all_offsets,
+            Code.GET_ALL_DELAY_OFFSET: admin.delay_offsets,
+            Code.GET_BROKER_CONFIG: admin.config,
+            Code.GET_BROKER_RUNTIME_INFO: admin.runtime_info,
+            Code.GET_TOPIC_STATS_INFO: admin.topic_stats,
+            Code.GET_CONSUME_STATS: admin.consume_stats,
+            Code.GET_CONSUMER_CONNECTION_LIST: admin.consumer_connections,
+            Code.GET_PRODUCER_CONNECTION_LIST: admin.producer_connections,
+            Code.QUERY_TOPIC_CONSUME_BY_WHO: admin.groups_of_topic,
+        }
+
+    def handle(self, origin: Origin, frame: Frame) -> None:
+        """One frame of a client, or of a client behind another node.
+
+        Raises:
+            FrameError: the header cannot be read; the connection has to be closed.
+        """
+        try:
+            request = decode_request(frame)
+        except FieldError as error:
+            answer(origin, getattr(error, "opaque", 0), ResponseCode.SYSTEM_ERROR, str(error))
+            return
+        if isinstance(request, SendRequest):
+            self._gate.bring(self._errand(origin, frame, request, is_repeatable=False), request)
+        elif isinstance(request, PullRequest):
+            self._pulls.pull(origin, request)
+        elif not request.is_response:
+            self._command(origin, frame, request)
+
+    def serve(self, errand: Errand, request: SendRequest | RemotingCommand | None) -> None:
+        """Carry out on this node, which leads. The request is decoded again if it had to wait."""
+        decoded = request if request is not None else decode_request(errand.frame)
+        if isinstance(decoded, SendRequest):
+            self._sends.send(errand, decoded)
+        elif isinstance(decoded, RemotingCommand):
+            by_leader = self._by_leader.get(decoded.code)
+            handle = by_leader.handle if by_leader is not None else self._here[decoded.code]
+            self._guarded(errand.origin, decoded, lambda: handle(errand, decoded))
+
+    def connection_closed(self, number: int) -> None:
+        """A connection ended; its trust with it."""
+        self._trusted.discard(number)
+
+    def _command(self, origin: Origin, frame: Frame, request: RemotingCommand) -> None:
+        code = request.code
+        by_leader = self._by_leader.get(code)
+        if by_leader is not None:
+            errand = self._errand(origin, frame, request, is_repeatable=by_leader.is_repeatable)
+            self._gate.bring(errand, request)
+            return
+        here = self._here.get(code)
+        if here is not None:
+            errand = self._errand(origin, frame, request, is_repeatable=True)
+            self._guarded(origin, request, lambda: here(errand, request))
+            return
+        plain = self._plain.get(code)
+        if plain is not None:
+            self._guarded(origin, request, lambda: plain(origin, request))
+        elif isinstance(origin, ClientOrigin) and code >= PrivateCode.HELLO:
+            self._guarded(origin, request, lambda: self._private(origin, request))
+        else:
+            _unknown(origin, request)
+
+    def _private(self, origin: ClientOrigin, request: RemotingCommand) -> None:
+        """Another node of the group."""
+        if request.code == PrivateCode.HELLO:
+            self._hello(origin, request)
+        elif origin.number not in self._trusted:
+            text = "a request between nodes on a connection that did not say hello"
+            answer(origin, request.opaque, ResponseCode.NO_PERMISSION, text)
+        elif request.code == PrivateCode.FORWARD:
+            address = fields.text(request.ext, "address")
+            forwarded = ForwardedOrigin(origin, request.opaque, address=address)
+            decoder = FrameDecoder(self._frame_bytes_max)
+            decoder.feed(request.body)
+            for frame in decoder.frames():
+                self.handle(forwarded, frame)
+        elif request.code == PrivateCode.SYNC_CLIENTS:
+            self._members.sync_from(origin, request)
+        else:
+            _unknown(origin, request)
+
+    def _hello(self, origin: ClientOrigin, request: RemotingCommand) -> None:
+        group, node_id = fields.text(request.ext, "group"), fields.text(request.ext, "node")
+        expected = link_proof(
+            self._secret, group=self._group, node_id=node_id, nonce=self._link_nonce
+        )
+        proof = fields.text(request.ext, "proof").encode()
+        problem = None
+        if group != self._group:
+            problem = f"this is group {self._group}, not {group[:64]}"
+        elif node_id not in self._node_ids:
+            problem = f"{node_id[:64]} is not a member of group {self._group}"
+        elif not hmac.compare_digest(proof, expected.encode()):
+            problem = f"{node_id} does not know the group's secret"
+        if problem is None:
+            self._trusted.add(origin.number)
+            answer(origin, request.opaque, ResponseCode.SUCCESS)
+        else:
+            _log.warning("refused a node's link from %s: %s", origin.address, problem)
+            answer(origin, request.opaque, ResponseCode.NO_PERMISSION, problem)
+
+    def _errand(
+        self,
+        origin: Origin,
+        frame: Frame,
+        request: SendRequest | RemotingCommand,
+        *,
+        is_repeatable: bool,
+    ) -> Errand:
+        return Errand(
+            origin,
+            frame,
+            request.code,
+            request.opaque,
+            request.is_oneway,
+            self._now_ms() + HOLD_MS,
+            is_repeatable,
+        )
+
+    @staticmethod
+    def _guarded(origin: Origin, request: RemotingCommand, act: Callable[[], None]) -> None:
+        """Bad fields and bodies are the client's fault: code 1 with the reason, nothing was done."""
+        try:
+            act()
+        except (FieldError, BodyError) as error:
+            answer(origin, request.opaque, ResponseCode.SYSTEM_ERROR, str(error))
+
+
+def _unknown(origin: Origin, request: RemotingCommand) -> None:
+    answer(
+        origin,
+        request.opaque,
+        ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+        f" request type {request.code} not supported",
+    )
