@@ -11,6 +11,7 @@ from typing import Final
 from crc32c import crc32c
 
 KEPT_MAX: Final = 256
+DETAIL_LENGTH_MAX: Final = 500
 _RECORD = struct.Struct(">qB")
 
 
@@ -42,6 +43,9 @@ class Refusal:
     physical_offset: int
     kind: RefusalKind
     detail: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "detail", self.detail[:DETAIL_LENGTH_MAX])
 
 
 class Refusals:

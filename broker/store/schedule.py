@@ -2,14 +2,16 @@
 
 A message with a delay level waits in `SCHEDULE_TOPIC_XXXX`, queue level - 1; its consume queue unit
 carries the due time instead of a tag hash. The leader's task asks `due`, builds the messages with
-`delivery`, and stages them together with one `AdvanceSchedule` record per level in the same entry, so
-that a crash between delivery and progress cannot be observed (RocketMQ repeats up to ten seconds: M10).
+`delivery`, and stages them together with the records of `progress_of` in the same entry, so that a
+crash between delivery and progress cannot be observed (RocketMQ repeats up to ten seconds: M10).
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from heapq import merge
+from itertools import islice
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
@@ -19,6 +21,7 @@ from broker.message.properties import WAIT as WAIT_PROPERTY
 from broker.message.record import StoredMessage
 from broker.store import names
 from broker.store.consume_queue import ConsumeQueue, ConsumeQueues
+from broker.store.control import AdvanceSchedule
 from broker.store.refusals import RefusalKind
 
 SCHEDULE_KEY: Final = names.SCHEDULE_TOPIC.encode()
@@ -81,6 +84,15 @@ def delivery(message: StoredMessage) -> Delivery | None:
     return Delivery(topic, int(queue_id), set_property(message.properties, WAIT_PROPERTY, b"false"))
 
 
+def progress_of(delivered: Iterable[DueMessage]) -> list[AdvanceSchedule]:
+    """The control records to stage behind the deliveries, in the same entry: one per level."""
+    ranges: dict[int, tuple[int, int]] = {}
+    for due in delivered:
+        first, end = ranges.get(due.level, (due.queue_offset, due.queue_offset))
+        ranges[due.level] = first, max(end, due.queue_offset + 1)
+    return [AdvanceSchedule(level, first, end) for level, (first, end) in ranges.items()]
+
+
 def level_of(properties: bytes) -> int:
     """The delay level that a message asks for, 0 for none."""
     text = find_property(properties, b"DELAY")
@@ -123,28 +135,30 @@ class Schedule:
     def due(
         self, now_ms: int, limit: int, after: Mapping[int, int] | None = None
     ) -> list[DueMessage]:
-        """The messages whose time has come, level by level, in queue order within a level.
+        """The messages whose time has come, earliest due first, in queue order within a level.
 
         Args:
             now_ms: the leader's clock.
             limit: how many at most.
             after: progress that was staged but is not applied yet, by level.
         """
-        found: list[DueMessage] = []
-        for level, queue in self._levels():
-            offset = self._start(level, queue, after)
-            while offset < queue.max_offset and len(found) < limit:
-                unit = queue.unit(offset)
-                # A due time further off than the level's delay means that the clock was set back, or
-                # that the levels were shortened: deliver now (M6).
-                is_far = unit.tag_hash > now_ms + self.delay_ms(level)
-                if unit.tag_hash > now_ms and not is_far:
-                    break
-                found.append(
-                    DueMessage(level, offset, unit.physical_offset, unit.size_bytes, unit.tag_hash)
-                )
-                offset += 1
-        return found
+        levels = [
+            self._due_of(level, queue, self._start(level, queue, after), now_ms)
+            for level, queue in self._levels()
+        ]
+        return list(islice(merge(*levels, key=lambda due: min(due.due_ms, now_ms)), limit))
+
+    def _due_of(
+        self, level: int, queue: ConsumeQueue, offset: int, now_ms: int
+    ) -> Iterator[DueMessage]:
+        while offset < queue.max_offset:
+            unit = queue.unit(offset)
+            # A due time further off than the level's delay means that the clock was set back, or
+            # that the levels were shortened: deliver now (M6).
+            if now_ms < unit.tag_hash <= now_ms + self.delay_ms(level):
+                return
+            yield DueMessage(level, offset, unit.physical_offset, unit.size_bytes, unit.tag_hash)
+            offset += 1
 
     def next_due_ms(self, after: Mapping[int, int] | None = None) -> int | None:
         """When the next message is due; None if none waits."""

@@ -59,3 +59,22 @@ def test_the_newest_unit_is_remembered() -> None:
 def test_segment_sizes_are_powers_of_two(size: int) -> None:
     with pytest.raises(ValueError, match="power of two"):
         KeyIndex(MemorySegmentStore(), size)
+
+
+def test_a_segment_has_the_bytes_of_the_format() -> None:
+    store = MemorySegmentStore()
+    index = KeyIndex(store, 2)
+    units = [(0x11, 0x1000, 0x2000), (0x23, 0x1100, 0x2001)]
+    index.add([unit[0] for unit in units], [KEY_UNIT.pack(*unit) for unit in units])
+    assert store.read(0, 0, 56).hex() == (
+        "00000000"
+        "00000002"  # both hashes are odd: slot 1, whose newest unit is number 2
+        "00000000"
+        "00000001"  # unit 2 goes on to unit 1
+        "00000011"
+        "0000000000001000"
+        "0000000000002000"
+        "00000023"
+        "0000000000001100"
+        "0000000000002001"
+    )

@@ -15,6 +15,7 @@ from broker.store.schedule import (
     delivery,
     level_of,
     parse_delay_levels,
+    progress_of,
 )
 from tests.unit.store.lone_broker import START_MS, LoneBroker
 
@@ -91,7 +92,7 @@ def test_messages_without_a_level_have_a_tag_hash_there_too() -> None:
     assert queue.unit(0).tag_hash == 2598919
 
 
-def test_m6_due_messages_come_level_by_level_in_order() -> None:
+def test_m6_due_messages_come_by_due_time_and_in_order_within_a_level() -> None:
     broker = LoneBroker()
     for level in (2, 1, 1, 3):
         delay(broker, level)
@@ -103,6 +104,16 @@ def test_m6_due_messages_come_level_by_level_in_order() -> None:
     assert [(due.level, due.queue_offset) for due in found] == [(1, 0), (1, 1), (2, 0)]
     assert schedule.due(START_MS + 5000, 2) == found[:2]
     assert [due.level for due in schedule.due(START_MS + 60_000, 10)] == [1, 1, 2, 3]
+
+
+def test_a_busy_level_does_not_keep_back_the_others() -> None:
+    broker = LoneBroker()
+    delay(broker, 3)
+    broker.now_ms += 9_500
+    for _ in range(5):
+        delay(broker, 1)
+    found = broker.state.schedule.due(START_MS + 20_000, 2)
+    assert [due.level for due in found] == [3, 1]
 
 
 def test_m6_a_due_time_beyond_the_delay_means_now() -> None:
@@ -212,9 +223,16 @@ def test_delivery_and_progress_stand_in_one_entry() -> None:
         born_timestamp_ms=message.born_timestamp_ms,
         born_host=message.born_host,
     )
-    broker.staging.stage_control(AdvanceSchedule(1, 0, 1), broker.now_ms)
+    for command in progress_of([due]):
+        broker.staging.stage_control(command, broker.now_ms)
     before = broker.state.applied_index
     broker.commit()
     assert broker.state.applied_index == before + 1
     assert broker.state.queues.min_max("T", 2) == (0, 1)
     assert broker.state.schedule.due(broker.now_ms, 10) == []
+
+
+def test_progress_of_deliveries_is_one_record_per_level() -> None:
+    delivered = [DueMessage(level, offset, 0, 1, 0) for level, offset in ((1, 4), (2, 0), (1, 5))]
+    assert progress_of(delivered) == [AdvanceSchedule(1, 4, 6), AdvanceSchedule(2, 0, 1)]
+    assert progress_of([]) == []

@@ -57,6 +57,29 @@ def test_what_is_staged_is_what_a_reader_finds() -> None:
     assert [staged.physical_offset(n) for n in places] == [1048, 1048 + first.size_bytes]
 
 
+def test_a_record_has_the_bytes_of_the_format() -> None:
+    state = BrokerState()
+    queue = state.queues.create((b"TopicTest", 3))
+    for _ in range(7):
+        queue.append(0, 100, 0)
+    staging = Staging(state, HOST)
+    staging.stage(
+        b"TopicTest",
+        3,
+        b"hello",
+        b"TAGS\x01TagA\x02",
+        born_timestamp_ms=1_700_000_000_000,
+        born_host=BORN,
+    )
+    # store-format reference, section 23
+    assert staging.build_entry(952, 1_700_000_000_001).body.hex().upper() == (
+        "00000073DAA320A73610A6860000000300000000000000000000000700000000"
+        "000003E8000000000000018BCFE568007F0000010000C3500000018BCFE56801"
+        "7F00000100002A9F0000000000000000000000000000000568656C6C6F09546F"
+        "70696354657374000A54414753015461674102"
+    )
+
+
 @pytest.mark.parametrize("store_host", [HOST, V6])
 @pytest.mark.parametrize("born_host", [BORN, V6])
 @pytest.mark.parametrize("topic", [b"T", b"%RETRY%" + b"g" * 240, "中文".encode()])
