@@ -255,7 +255,10 @@ class Connection:
 
 def _peer_text(sock: socket.socket) -> str:
     try:
-        host, port, *_ = sock.getpeername()
+        name = sock.getpeername()
     except OSError:
         return "a peer that is gone"
+    if not isinstance(name, tuple):
+        return "a local peer"  # a Unix socket: its address is a path, mostly empty
+    host, port, *_ = name
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,103 @@
+"""Configuration values between name servers: consistent, durable, and refused without a majority."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from broker.namesrv import replicated_kv
+from broker.namesrv.errors import ConfigError, KvLimitError, KvUnavailableError
+from broker.namesrv.replicated_kv import KvGroup, ReplicatedKv
+from broker.net.address import Address
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.slow,
+    # The library leaves the file of its journal's state for the collector to close.
+    pytest.mark.filterwarnings(
+        "ignore:.*kv.journal.meta.*:pytest.PytestUnraisableExceptionWarning"
+    ),
+    pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning"),
+]
+TIMEOUT_S = 60.0
+PASSWORD = "correct horse battery staple"
+
+
+def free_addresses(count: int) -> list[Address]:
+    sockets = [socket.socket() for _ in range(count)]
+    for sock in sockets:
+        sock.bind(("127.0.0.1", 0))
+    addresses = [Address(*sock.getsockname()) for sock in sockets]
+    for sock in sockets:
+        sock.close()
+    return addresses
+
+
+def member(addresses: list[Address], number: int, folder: Path) -> ReplicatedKv:
+    own = addresses[number]
+    peers = tuple(address for address in addresses if address != own)
+    return ReplicatedKv(KvGroup(own, peers, PASSWORD, folder / str(number)))
+
+
+@asynccontextmanager
+async def group(folder: Path, addresses: list[Address]) -> AsyncIterator[list[ReplicatedKv]]:
+    with trio.fail_after(TIMEOUT_S):
+        members = [member(addresses, number, folder) for number in range(3)]
+        try:
+            yield members
+        finally:
+            for kv in members:
+                await kv.close()
+
+
+async def until_equal(members: list[ReplicatedKv], namespace: str) -> None:
+    while any(kv.namespace(namespace) != members[0].namespace(namespace) for kv in members):
+        await trio.lowlevel.checkpoint()
+
+
+async def test_all_name_servers_see_what_any_was_told(tmp_path: Path) -> None:
+    addresses = free_addresses(3)
+    async with group(tmp_path, addresses) as members:
+        for number, kv in enumerate(members):
+            await kv.put("n", f"k{number}", str(number))
+            assert kv.get("n", f"k{number}") == str(number), "what was answered can be read"
+        await members[1].delete("n", "k0")
+        await until_equal(members, "n")
+        assert members[2].namespace("n") == {"k1": "1", "k2": "2"}
+        assert members[2].namespace("m") is None
+        with pytest.raises(KvLimitError):
+            await members[0].put("", "k", "v")
+    async with group(tmp_path, addresses) as members:
+        await members[0].put("n", "again", "x")
+        await until_equal(members, "n")
+        assert members[0].namespace("n") == {"k1": "1", "k2": "2", "again": "x"}
+
+
+async def test_without_a_majority_a_change_is_refused_in_bounded_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    addresses = free_addresses(3)
+    async with group(tmp_path, addresses) as members:
+        await members[0].put("n", "k", "v")
+        await until_equal(members, "n")
+        await members[1].close()
+        await members[0].put("n", "k2", "v")
+        await members[2].close()
+        monkeypatch.setattr(replicated_kv, "COMMIT_TIMEOUT_S", 0.5)
+        with pytest.raises(KvUnavailableError, match="not committed within"):
+            await members[0].put("n", "k3", "v")
+        assert members[0].get("n", "k") == "v", "reads go on"
+
+
+async def test_a_taken_address_ends_the_start(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        own = Address(*taken.getsockname())
+        with pytest.raises(ConfigError, match="cannot be used"):
+            ReplicatedKv(KvGroup(own, (Address("127.0.0.1", 1),), PASSWORD, tmp_path))

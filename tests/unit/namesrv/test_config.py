@@ -1,0 +1,107 @@
+"""The settings of a name server: what is read, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from broker.namesrv.config import read_config
+from broker.namesrv.errors import ConfigError
+from broker.net.address import Address, parse_address
+
+
+def test_defaults_listen_on_loopback_and_keep_nothing() -> None:
+    config = read_config([])
+    assert config.listen == Address("127.0.0.1", 9876)
+    assert (config.folder, config.group) == (None, None)
+    assert read_config(["--listen", "1234"]).listen == Address("127.0.0.1", 1234)
+    assert read_config(["--listen", "0.0.0.0:1"]).listen == Address("0.0.0.0", 1)
+
+
+def test_a_rocketmq_namesrv_conf(tmp_path: Path) -> None:
+    file = tmp_path / "namesrv.conf"
+    file.write_text(
+        "# comment\nlistenPort = 19876\nkvConfigPath=/data/ns/kvConfig.json\n"
+        "orderMessageEnable=true\nserverWorkerThreads=8\n"
+    )
+    config = read_config(["-c", str(file)])
+    assert config.listen == Address("127.0.0.1", 19_876)
+    assert config.folder == Path("/data/ns")
+    assert config.orders_messages
+    assert config.unknown_keys == ("serverWorkerThreads",)
+    assert read_config(["-c", str(file), "--listen", "5"]).listen.port == 5
+
+
+@pytest.mark.parametrize("text", ["", "x", "host:", "host:99999", "host:-1", "1.2.3.4", "host:٣"])
+def test_what_is_no_address(text: str) -> None:
+    with pytest.raises(ValueError, match="is not"):
+        parse_address(text)
+    with pytest.raises(ConfigError):
+        read_config(["--listen", text])
+
+
+def test_addresses() -> None:
+    assert parse_address("[::1]:5") == Address("::1", 5)
+    assert str(Address("::1", 5)) == "[::1]:5"
+    assert parse_address("h:5") == Address("h", 5)
+
+
+def password_file(folder: Path, text: str = "correct horse battery", mode: int = 0o600) -> str:
+    path = folder / "password"
+    path.write_text(text)
+    path.chmod(mode)
+    return str(path)
+
+
+def group_options(folder: Path, password: str) -> list[str]:
+    return [
+        "--kv-listen",
+        "127.0.0.1:1",
+        "--kv-peers",
+        "127.0.0.1:2,127.0.0.1:3",
+        "--kv-password-file",
+        password,
+        "--store",
+        str(folder),
+    ]
+
+
+def test_a_group_of_name_servers(tmp_path: Path) -> None:
+    group = read_config(group_options(tmp_path, password_file(tmp_path))).group
+    assert group is not None
+    assert group.peers == (Address("127.0.0.1", 2), Address("127.0.0.1", 3))
+    assert group.password == "correct horse battery"
+
+
+@pytest.mark.parametrize("left_out", ["--kv-listen", "--kv-password-file", "--store", "--kv-peers"])
+def test_a_group_needs_all_of_its_options(tmp_path: Path, left_out: str) -> None:
+    """Above all: no group without a password, which is what keeps pickled strangers out."""
+    options = group_options(tmp_path, password_file(tmp_path))
+    at = options.index(left_out)
+    with pytest.raises(ConfigError):
+        read_config(options[:at] + options[at + 2 :])
+
+
+def test_unsafe_passwords_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="at least 16"):
+        read_config(group_options(tmp_path, password_file(tmp_path, "short")))
+    with pytest.raises(ConfigError, match="chmod"):
+        read_config(group_options(tmp_path, password_file(tmp_path, mode=0o644)))
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_config(group_options(tmp_path, str(tmp_path / "absent")))
+
+
+def test_a_peer_may_not_be_oneself(tmp_path: Path) -> None:
+    options = group_options(tmp_path, password_file(tmp_path))
+    options[1] = "127.0.0.1:2"
+    with pytest.raises(ConfigError, match="peer of itself"):
+        read_config(options)
+
+
+@pytest.mark.parametrize("text", ["orderMessageEnable=maybe", "listenPort=x"])
+def test_wrong_values_in_the_file_are_named(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "namesrv.conf"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=text.partition("=")[0]):
+        read_config(["-c", str(file)])

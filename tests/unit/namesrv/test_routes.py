@@ -1,0 +1,307 @@
+"""The routing table: registration, expiry, changes of leader, and what tools change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from broker.namesrv.errors import RefusedRegistrationError
+from broker.namesrv.routes import BROKER_TIMEOUT_MS, RegisterReply, RouteTable
+from broker.remoting.registration import BrokerIdentity, Registration
+from broker.remoting.topic_config import DataVersion, TopicConfig
+
+A, B, C = "10.0.0.1:10911", "10.0.0.2:10911", "10.0.0.3:10911"
+TOPICS = ("T", "U")
+
+
+@dataclass
+class Table:
+    """A route table with short words for what brokers do."""
+
+    routes: RouteTable = field(default_factory=RouteTable)
+    now_ms: int = 0
+
+    def register(
+        self,
+        addr: str,
+        broker_id: int = 0,
+        *,
+        name: str = "broker-a",
+        cluster: str = "main",
+        term: int | None = None,
+        topics: tuple[str, ...] | None = TOPICS,
+        version: int = 1,
+        perm: int = 6,
+        connection: str = "",
+        timeout_ms: int | None = None,
+    ) -> RegisterReply:
+        table = None
+        if topics is not None:
+            table = {topic: TopicConfig(topic_name=topic, perm=perm) for topic in topics}
+        return self.routes.register(
+            BrokerIdentity(cluster, name, addr, broker_id, f"ha-{addr}", term, timeout_ms),
+            Registration(DataVersion(counter=version), table),
+            now_ms=self.now_ms,
+            connection=connection or addr,
+        )
+
+    def addrs(self, name: str = "broker-a") -> dict[int, str]:
+        group = self.routes.member_group(name)
+        return {} if group is None else dict(group.broker_addrs)
+
+    def perm(self, topic: str) -> int:
+        route = self.routes.route(topic)
+        assert route is not None
+        return route.queues[0].perm
+
+
+@pytest.fixture
+def table() -> Table:
+    return Table()
+
+
+def test_a_leader_registers_and_its_topics_are_routed(table: Table) -> None:
+    assert table.routes.route("T") is None
+    assert table.register(A) == RegisterReply()
+    route = table.routes.route("T")
+    assert route is not None
+    assert [queue.broker_name for queue in route.queues] == ["broker-a"]
+    assert [dict(broker.broker_addrs) for broker in route.brokers] == [{0: A}]
+    assert table.routes.topics() == ["T", "U"]
+
+
+def test_followers_are_listed_and_told_the_leader(table: Table) -> None:
+    assert table.register(B, 1) == RegisterReply()
+    table.register(A)
+    assert table.register(B, 1) == RegisterReply(A, f"ha-{A}")
+    assert table.addrs() == {0: A, 1: B}
+
+
+def test_only_the_leaders_topics_count(table: Table) -> None:
+    table.register(A, topics=("T", "V"))
+    table.register(B, 1, topics=("X", "Y"), version=2)
+    assert table.routes.topics() == ["T", "V"]
+
+
+def test_a_new_leader_replaces_the_old_one(table: Table) -> None:
+    """The old one is not listed as 0 any more, nor anywhere until it registers as a follower."""
+    table.register(A, term=1)
+    table.register(B, 1, term=1)
+    table.register(B, 0, term=2)
+    assert table.addrs() == {0: B}
+    assert table.register(A, 2, term=2) == RegisterReply(B, f"ha-{B}")
+    assert table.addrs() == {0: B, 2: A}
+
+
+def test_a_leader_that_steps_down_first_leaves_no_leader(table: Table) -> None:
+    table.register(A, term=1)
+    table.register(A, 1, term=2)
+    assert table.addrs() == {1: A}
+    assert table.routes.route("T") is not None
+
+
+def test_a_deposed_leader_cannot_come_back_with_its_old_term(table: Table) -> None:
+    table.register(A, term=4)
+    table.register(B, term=5)
+    with pytest.raises(RefusedRegistrationError, match=r"term 4.* led in term 5"):
+        table.register(A, term=4)
+    assert table.addrs() == {0: B}
+    table.register(A, 1, term=5)
+    table.register(A, term=6)
+    assert table.addrs() == {0: A}
+
+
+def test_the_term_is_kept_while_the_leader_is_away(table: Table) -> None:
+    table.register(A, term=5)
+    table.register(B, 1, term=5)
+    table.routes.connection_closed(A)
+    with pytest.raises(RefusedRegistrationError):
+        table.register(C, term=4)
+
+
+def test_without_terms_the_last_one_wins(table: Table) -> None:
+    table.register(A)
+    table.register(B)
+    table.register(A)
+    assert table.addrs() == {0: A}
+
+
+def test_an_unchanged_version_moves_the_time_only(table: Table) -> None:
+    table.register(A)
+    table.now_ms = BROKER_TIMEOUT_MS - 1
+    table.register(A, perm=4)
+    assert table.perm("T") == 6
+    table.now_ms += BROKER_TIMEOUT_MS - 1
+    assert table.routes.expire(table.now_ms) == []
+    table.register(A, perm=4, version=2)
+    assert table.perm("T") == 4
+
+
+def test_a_follower_that_takes_over_brings_its_topics(table: Table) -> None:
+    """Even when it registered the same version as a follower before, and no leader ever did."""
+    table.register(B, 1)
+    assert table.routes.topics() == []
+    table.register(B, 0)
+    assert table.routes.topics() == ["T", "U"]
+
+
+def test_topics_that_a_registration_leaves_out_stay(table: Table) -> None:
+    table.register(A)
+    table.register(A, topics=("V",), version=2)
+    assert table.routes.topics() == ["T", "U", "V"]
+
+
+def test_an_increment_before_the_first_full_registration_is_refused(table: Table) -> None:
+    with pytest.raises(RefusedRegistrationError, match="register broker failed"):
+        table.register(A, topics=("T",))
+    assert table.routes.topics() == []
+
+
+def test_silence_ends_a_broker(table: Table) -> None:
+    table.register(A)
+    table.register(B, 1, timeout_ms=1000)
+    assert [gone.broker_addr for gone in table.routes.expire(1000)] == [B]
+    table.routes.heard(A, 50_000)
+    assert table.routes.expire(BROKER_TIMEOUT_MS) == []
+    assert [gone.broker_addr for gone in table.routes.expire(50_000 + BROKER_TIMEOUT_MS)] == [A]
+    assert table.routes.route("T") is None
+    assert table.routes.cluster_info().clusters == {}
+
+
+def test_a_closed_connection_ends_what_registered_over_it(table: Table) -> None:
+    table.register(A, connection="one")
+    table.register(B, 1, connection="two")
+    table.register(A, connection="three")
+    assert table.routes.connection_closed("one") == []
+    assert [gone.broker_addr for gone in table.routes.connection_closed("three")] == [A]
+    assert table.addrs() == {1: B}
+
+
+def test_the_end_of_a_replaced_leader_does_not_touch_the_new_one(table: Table) -> None:
+    table.register(A)
+    table.register(B)
+    table.routes.connection_closed(A)
+    assert table.addrs() == {0: B}
+    table.routes.unregister(BrokerIdentity("main", "broker-a", B, 0))
+    assert table.routes.topics() == []
+
+
+def test_unknown_brokers_may_leave(table: Table) -> None:
+    table.routes.unregister(BrokerIdentity("main", "broker-a", A, 0))
+    table.register(A)
+    table.routes.unregister(BrokerIdentity("main", "other-name", A, 0))
+    assert table.addrs() == {0: A}
+
+
+def test_an_address_moves_to_another_broker_name(table: Table) -> None:
+    table.register(A)
+    table.register(A, name="broker-b")
+    assert table.addrs() == {}
+    assert table.addrs("broker-b") == {0: A}
+
+
+def test_tables_of_clusters_and_topics(table: Table) -> None:
+    table.register(A)
+    table.register(B, name="broker-b", cluster="other", topics=("U", "V"))
+    info = table.routes.cluster_info()
+    assert info.clusters == {"main": ("broker-a",), "other": ("broker-b",)}
+    assert set(info.brokers) == {"broker-a", "broker-b"}
+    assert table.routes.topics_of_cluster("other") == ["U", "V"]
+    assert table.routes.system_topics() == (["main", "other", "broker-a", "broker-b"], A)
+    route = table.routes.route("U")
+    assert route is not None
+    assert [queue.broker_name for queue in route.queues] == ["broker-a", "broker-b"]
+    table.routes.delete_topic("U", "main")
+    assert table.routes.topics_of_cluster("main") == ["T"]
+    table.routes.delete_topic("U")
+    assert table.routes.topics() == ["T", "V"]
+
+
+def test_write_permission(table: Table) -> None:
+    table.register(A)
+    assert table.routes.wipe_write_perm("broker-a") == 2
+    assert table.perm("T") == 4
+    table.register(A)
+    assert table.perm("T") == 4, "until the next changed registration"
+    assert table.routes.add_write_perm("broker-a") == 2
+    assert table.perm("T") == 6
+    assert table.routes.wipe_write_perm("nobody") == 0
+
+
+def test_unit_topics(table: Table) -> None:
+    table.routes.register(
+        BrokerIdentity("main", "broker-a", A, 0),
+        Registration(
+            DataVersion(),
+            {
+                str(flag): TopicConfig(topic_name=str(flag), topic_sys_flag=flag)
+                for flag in range(4)
+            },
+        ),
+        now_ms=0,
+        connection=A,
+    )
+    unit = table.routes.unit_topics
+    assert unit(is_unit=True, has_unit_subscription=False) == ["1", "3"]
+    assert unit(is_unit=None, has_unit_subscription=True) == ["2", "3"]
+    assert unit(is_unit=False, has_unit_subscription=True) == ["2"]
+
+
+class RouteTableMachine(RuleBasedStateMachine):
+    """Any order of what brokers do keeps the table sound."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = Table()
+
+    @rule(
+        addr=st.sampled_from([A, B, C]),
+        broker_id=st.integers(0, 2),
+        term=st.none() | st.integers(1, 3),
+        name=st.sampled_from(["broker-a", "broker-b"]),
+        version=st.integers(1, 2),
+    )
+    def register(
+        self, addr: str, broker_id: int, term: int | None, name: str, version: int
+    ) -> None:
+        before = self.table.addrs(name)
+        try:
+            self.table.register(addr, broker_id, term=term, name=name, version=version)
+        except RefusedRegistrationError:
+            assert self.table.addrs(name) == before
+        else:
+            assert self.table.addrs(name)[broker_id] == addr
+
+    @rule(addr=st.sampled_from([A, B, C]))
+    def close(self, addr: str) -> None:
+        self.table.routes.connection_closed(addr)
+        assert self.table.routes.known_version(addr) is None
+
+    @rule(elapsed_ms=st.integers(0, BROKER_TIMEOUT_MS))
+    def wait(self, elapsed_ms: int) -> None:
+        self.table.now_ms += elapsed_ms
+        self.table.routes.expire(self.table.now_ms)
+
+    @invariant()
+    def every_listed_address_is_heard_and_listed_once(self) -> None:
+        info = self.table.routes.cluster_info()
+        listed = [addr for broker in info.brokers.values() for addr in broker.broker_addrs.values()]
+        assert len(listed) == len(set(listed))
+        assert all(self.table.routes.known_version(addr) is not None for addr in listed)
+
+    @invariant()
+    def every_queue_has_its_broker(self) -> None:
+        for topic in self.table.routes.topics():
+            route = self.table.routes.route(topic)
+            assert route is not None
+            assert [queue.broker_name for queue in route.queues] == [
+                broker.broker_name for broker in route.brokers
+            ]
+
+
+TestRouteTableMachine = RouteTableMachine.TestCase
+TestRouteTableMachine.settings = settings(max_examples=30, stateful_step_count=20)

@@ -1,0 +1,210 @@
+"""Connections and listeners over real sockets on loopback."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from broker.net.address import Address
+from broker.net.connection import Connection, ReadBuffer
+from broker.net.listener import Listener, ListenerLimits, bind, bound_address, connect
+from broker.remoting.errors import FrameError
+from broker.remoting.frame import Frame, encode_frame
+
+TIMEOUT_S = 10.0
+LOOPBACK = Address("127.0.0.1", 0)
+
+
+async def test_frames_of_one_read_come_together() -> None:
+    left, right = socket.socketpair()
+    with trio.fail_after(TIMEOUT_S), right:
+        async with trio.open_nursery() as nursery:
+            connection = Connection(left, nursery)
+            data = encode_frame(b"h", b"body")
+            right.sendall(data * 3 + data[:5])
+            assert await connection.receive() == [Frame(0, b"h", b"body")] * 3
+            assert connection.partial_since is not None
+            right.sendall(data[5:])
+            assert len(await connection.receive()) == 1
+            assert connection.partial_since is None
+            assert (connection.received_frames, connection.received_bytes) == (4, 4 * len(data))
+            right.shutdown(socket.SHUT_WR)
+            assert await connection.receive() == []
+            assert connection.close_reason == "closed by the peer"
+
+
+async def test_bad_bytes_end_a_connection() -> None:
+    left, right = socket.socketpair()
+    with trio.fail_after(TIMEOUT_S), right:
+        async with trio.open_nursery() as nursery:
+            connection = Connection(left, nursery)
+            right.sendall(b"\xff" * 8)
+            with pytest.raises(FrameError):
+                await connection.receive()
+            assert connection.is_closed
+            assert await connection.receive() == []
+            connection.send_nowait(b"dropped")
+            assert connection.sent_bytes == 0
+
+
+async def test_what_the_socket_does_not_take_is_sent_later_and_in_order() -> None:
+    left, right = socket.socketpair()
+    expected = b"".join(bytes([number % 251]) * 50_000 for number in range(100))
+    with trio.fail_after(TIMEOUT_S), right:
+        right.setblocking(False)
+        async with trio.open_nursery() as nursery:
+            connection = Connection(left, nursery, buffer=ReadBuffer(1024))
+            for number in range(100):
+                connection.send_nowait(bytes([number % 251]) * 50_000)
+            assert connection.unsent_bytes > 0
+            assert not await connection.wait_sent(0.0)
+            received = bytearray()
+            while len(received) < len(expected):
+                await trio.lowlevel.wait_readable(right)
+                received += right.recv(1 << 20)
+            assert bytes(received) == expected
+            assert await connection.wait_sent(TIMEOUT_S)
+            assert (connection.unsent_bytes, connection.sent_bytes) == (0, len(expected))
+            connection.close("done")
+
+
+async def test_a_slow_reader_is_cut_off() -> None:
+    left, right = socket.socketpair()
+    with trio.fail_after(TIMEOUT_S), right:
+        async with trio.open_nursery() as nursery:
+            connection = Connection(left, nursery, unsent_bytes_max=1 << 20)
+            for _ in range(100):
+                connection.send_nowait(bytes(100_000))
+            assert "reads too slowly" in connection.close_reason
+            assert connection.unsent_bytes == 0
+
+
+async def test_a_vanished_peer_ends_a_connection_that_sends() -> None:
+    left, right = socket.socketpair()
+    with trio.fail_after(TIMEOUT_S):
+        async with trio.open_nursery() as nursery:
+            connection = Connection(left, nursery)
+            right.close()
+            connection.send_nowait(b"x")
+            assert "write failed" in connection.close_reason
+
+
+async def test_close_wakes_the_reader() -> None:
+    left, right = socket.socketpair()
+    with trio.fail_after(TIMEOUT_S), right:
+        async with trio.open_nursery() as nursery:
+            connection = Connection(left, nursery)
+
+            async def read() -> None:
+                assert await connection.receive() == []
+
+            nursery.start_soon(read)
+            await wait_all_tasks_blocked()
+            connection.close("test")
+            assert connection.close_reason == "test"
+
+
+def echo(connection: Connection, frames: list[Frame]) -> None:
+    connection.send_many([encode_frame(frame.header, frame.body) for frame in frames])
+
+
+async def test_a_listener_serves_and_tells_who_left() -> None:
+    gone: list[str] = []
+    listener = Listener(echo, closed=lambda connection: gone.append(connection.close_reason))
+    sock = bind(LOOPBACK)
+    with trio.fail_after(TIMEOUT_S):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(listener.run, [sock])
+            client = await connect(bound_address(sock), nursery, timeout_s=TIMEOUT_S)
+            client.send_nowait(encode_frame(b"a", b"b"))
+            assert await client.receive() == [Frame(0, b"a", b"b")]
+            assert len(listener.connections) == 1
+            client.close("test")
+            while not gone:
+                await trio.lowlevel.checkpoint()
+            assert gone == ["closed by the peer"]
+            assert not listener.connections
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_listener_closes_all_when_it_stops() -> None:
+    listener = Listener(echo)
+    sock = bind(LOOPBACK)
+    with trio.fail_after(TIMEOUT_S):
+        async with trio.open_nursery() as outer:
+            async with trio.open_nursery() as nursery:
+                await nursery.start(listener.run, [sock])
+                client = await connect(bound_address(sock), outer, timeout_s=TIMEOUT_S)
+                client.send_nowait(encode_frame(b"", b""))
+                await client.receive()
+                nursery.cancel_scope.cancel()
+            assert await client.receive() == []
+        assert sock.fileno() == -1
+
+
+async def test_one_bad_client_does_not_disturb_another(caplog: pytest.LogCaptureFixture) -> None:
+    listener = Listener(echo)
+    sock = bind(LOOPBACK)
+    with trio.fail_after(TIMEOUT_S):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(listener.run, [sock])
+            good = await connect(bound_address(sock), nursery, timeout_s=TIMEOUT_S)
+            bad = await connect(bound_address(sock), nursery, timeout_s=TIMEOUT_S)
+            bad.send_nowait(b"GET / HTTP/1.1\r\n\r\n")
+            assert await bad.receive() == []
+            good.send_nowait(encode_frame(b"x", b""))
+            assert len(await good.receive()) == 1
+            good.close("test")
+            nursery.cancel_scope.cancel()
+    (line,) = [record.message for record in caplog.records]
+    assert "closed the connection of 127.0.0.1:" in line
+
+
+async def test_connections_are_bounded() -> None:
+    listener = Listener(echo, limits=ListenerLimits(connections_max=1))
+    sock = bind(LOOPBACK)
+    with trio.fail_after(TIMEOUT_S):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(listener.run, [sock])
+            first = await connect(bound_address(sock), nursery, timeout_s=TIMEOUT_S)
+            first.send_nowait(encode_frame(b"x", b""))
+            await first.receive()
+            second = await connect(bound_address(sock), nursery, timeout_s=TIMEOUT_S)
+            assert await second.receive() == []
+            assert listener.refused_count == 1
+            first.close("test")
+            nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(("data", "reason"), [(b"", "idle"), (b"\0\0", "unfinished frame")])
+async def test_silent_and_unfinished_connections_end(data: bytes, reason: str) -> None:
+    gone: list[str] = []
+    limits = ListenerLimits(
+        idle_timeout_s=0.02 if not data else 60.0, partial_timeout_s=0.02, sweep_interval_s=0.01
+    )
+    listener = Listener(
+        echo, closed=lambda connection: gone.append(connection.close_reason), limits=limits
+    )
+    sock = bind(LOOPBACK)
+    with trio.fail_after(TIMEOUT_S):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(listener.run, [sock])
+            client = await connect(bound_address(sock), nursery, timeout_s=TIMEOUT_S)
+            client.send_nowait(data)
+            assert await client.receive() == []
+            while not gone:
+                await trio.lowlevel.checkpoint()
+            assert gone == [reason]
+            nursery.cancel_scope.cancel()
+
+
+async def test_nobody_listens() -> None:
+    sock = bind(LOOPBACK)
+    address = bound_address(sock)
+    sock.close()
+    async with trio.open_nursery() as nursery:
+        with pytest.raises(OSError, match=r".+"):
+            await connect(address, nursery, timeout_s=TIMEOUT_S)
