@@ -125,7 +125,7 @@ class Leader:
     def answered(self, response: AppendResponse) -> None:
         """Take a member's answer of this term."""
         replication = self.replication
-        if replication.answered(response):
+        if replication.answered(response) and response.match_index > self._core.commit_index:
             self._advance_commit()
         self.handover.answered(replication.peers[response.source])
         if self._reads:

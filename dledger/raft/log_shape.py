@@ -27,26 +27,27 @@ class LogShape:
     """Positions and terms of the entries first_index..last_index.
 
     Invariants: terms never decrease; first_index == start.prev_index + 1; positions strictly increase.
+
+    Attributes:
+        last_index: index of the last entry; first_index - 1 when the log is empty. To be read only.
+        end_position: where the next entry's header will stand. To be read only.
     """
 
-    __slots__ = ("_end_position", "_positions", "_run_firsts", "_run_terms", "_start")
+    # The two ends are plain attributes: the leader reads them many times for every proposal.
+    __slots__ = ("_positions", "_run_firsts", "_run_terms", "_start", "end_position", "last_index")
 
     def __init__(self, start: LogStart | None = None) -> None:
         self._start = start or LogStart()
         self._positions = array("q")
         self._run_firsts: list[int] = []
         self._run_terms: list[Term] = []
-        self._end_position = self._start.position
+        self.last_index: Index = self._start.prev_index
+        self.end_position: Position = self._start.position
 
     @property
     def first_index(self) -> Index:
         """Index of the first kept entry, whether or not it exists yet."""
         return Index(self._start.prev_index + 1)
-
-    @property
-    def last_index(self) -> Index:
-        """Index of the last entry; first_index - 1 when the log is empty."""
-        return Index(self._start.prev_index + len(self._positions))
 
     @property
     def last_term(self) -> Term:
@@ -62,11 +63,6 @@ class LogShape:
     def first_position(self) -> Position:
         """Byte place of the first kept entry."""
         return self._start.position
-
-    @property
-    def end_position(self) -> Position:
-        """Where the next entry's header will stand."""
-        return self._end_position
 
     def has(self, index: Index) -> bool:
         """Whether the entry is kept here."""
@@ -84,13 +80,13 @@ class LogShape:
         """Byte place of an entry's header; of last_index + 1 it is the end position."""
         offset = index - self._start.prev_index - 1
         if offset == len(self._positions):
-            return self._end_position
+            return self.end_position
         assert 0 <= offset < len(self._positions), f"entry {index} is not in the log"
         return Position(self._positions[offset])
 
     def index_at(self, position: Position) -> Index | None:
         """The entry whose header or body covers this byte; None outside the log."""
-        if not self._start.position <= position < self._end_position:
+        if not self._start.position <= position < self.end_position:
             return None
         return Index(self._start.prev_index + bisect_right(self._positions, position))
 
@@ -121,8 +117,9 @@ class LogShape:
         if term != self.last_term or not self._run_terms:
             self._run_firsts.append(self.last_index + 1)
             self._run_terms.append(term)
-        self._positions.append(self._end_position)
-        self._end_position = Position(self._end_position + size_bytes)
+        self._positions.append(self.end_position)
+        self.last_index = Index(self.last_index + 1)
+        self.end_position = Position(self.end_position + size_bytes)
 
     def extend(self, terms: array[int], positions: array[int], *, end_position: Position) -> None:
         """Add many entries behind the end at once, as a store does that opens a large log.
@@ -133,7 +130,7 @@ class LogShape:
             end_position: end of the last entry.
         """
         assert len(terms) == len(positions) > 0
-        assert positions[0] == self._end_position < end_position
+        assert positions[0] == self.end_position < end_position
         place = 0
         while place < len(terms):
             term = Term(terms[place])
@@ -145,12 +142,14 @@ class LogShape:
             assert terms[place:following].count(term) == following - place, "terms decrease"
             place = following
         self._positions.extend(positions)
-        self._end_position = end_position
+        self.last_index = Index(self.last_index + len(positions))
+        self.end_position = end_position
 
     def truncate_from(self, first: Index) -> None:
         """Remove `first` and everything behind it."""
         assert self.has(first), f"entry {first} is not in the log"
-        self._end_position = self.position_of(first)
+        self.end_position = self.position_of(first)
+        self.last_index = Index(first - 1)
         del self._positions[first - self._start.prev_index - 1 :]
         while self._run_firsts and self._run_firsts[-1] >= first:
             self._run_firsts.pop()
@@ -182,5 +181,6 @@ class LogShape:
         twin._positions = self._positions[:]
         twin._run_firsts = self._run_firsts[:]
         twin._run_terms = self._run_terms[:]
-        twin._end_position = self._end_position
+        twin.last_index = self.last_index
+        twin.end_position = self.end_position
         return twin

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -114,3 +116,28 @@ def test_runs_rebuild_the_terms(start: LogStart, moves: list[tuple[str, int, int
         term for (first, term), end in zip(runs, ends, strict=False) for _ in range(first, end)
     ]
     assert terms == [entry[0] for entry in plain.entries]
+
+
+@given(STARTS, MOVES, st.integers(0, 99))
+def test_many_at_once_are_as_many_one_by_one(
+    start: LogStart, moves: list[tuple[str, int, int]], at: int
+) -> None:
+    shape, plain = build(start, moves)
+    split = at % (len(plain.entries) + 1)
+    twin = LogShape(start)
+    for term, _, size in plain.entries[:split]:
+        twin.append(Term(term), size)
+    behind = plain.entries[split:]
+    if behind:
+        twin.extend(
+            array("q", [term for term, _, _ in behind]),
+            array("q", [position for _, position, _ in behind]),
+            end_position=Position(plain.end_position),
+        )
+    assert (twin.runs(), twin.last_id, twin.end_position) == (
+        shape.runs(),
+        shape.last_id,
+        shape.end_position,
+    )
+    for index, term, position, _ in plain.indexed():
+        assert (twin.term_of(Index(index)), twin.position_of(Index(index))) == (term, position)
