@@ -1,0 +1,227 @@
+"""What every disk must do for the log, as callable checks (trio's `check_two_way_stream` is the model).
+
+`check_disk` tries the promises of `dledger.storage.api`; `check_log_store` runs a whole log on the
+disk: appending, reading, truncating, rolling, opening again. Both raise AssertionError with the
+promise that was broken. They make no crashes; those are the business of `SimDisk`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dledger.codec.entry import chain_crc, check_entry, seal
+from dledger.errors import (
+    CompactedError,
+    CorruptionError,
+    OutOfRangeError,
+    PeerProtocolError,
+    UsageError,
+)
+from dledger.raft.entry import Entry, EntryKind
+from dledger.raft.hard_state import HardState
+from dledger.raft.ids import NO_INDEX, NO_TERM, EntryId, Index, NodeId, Position, Term
+from dledger.storage.api import Disk
+from dledger.storage.hard_state import HARD_STATE_NAME, HardStateStore
+from dledger.storage.segmented_log import SegmentedLog
+
+MakeDisk = Callable[[], Disk]
+"""Makes an empty disk."""
+
+_SEGMENT_BYTES = 2000
+
+
+def check_disk(make_disk: MakeDisk) -> None:
+    """Try the promises of `Disk` and `File`."""
+    disk = make_disk()
+    assert disk.list("folder") == [], "a missing folder lists as empty"
+    disk.make_folder("folder/inner")
+    disk.make_folder("folder/inner")
+    assert disk.list("folder") == ["inner"]
+    _check_missing(disk)
+    file = disk.open("folder/b", create=True)
+    assert (file.size(), file.read_at(0, 10)) == (0, b"")
+    file.write_at(3, (b"one", b"", b"two"))
+    assert file.read_at(0, 100) == b"\0\0\0onetwo", "a gap reads as zeros"
+    assert file.read_at(4, 3) == b"net"
+    file.write_at(0, [bytes((number % 256,)) for number in range(3000)])
+    assert file.size() == 3000, "more parts than one system call takes"
+    assert file.read_at(2999, 2) == bytes((2999 % 256,))
+    file.truncate(4)
+    file.preallocate(100)
+    assert file.read_at(0, 200) == bytes((0, 1, 2, 3)) + bytes(96), "what was cut never comes back"
+    file.preallocate(10)
+    assert file.size() == 100, "preallocation never shrinks"
+    file.truncate(120)
+    assert file.size() == 120
+    file.sync()
+    file.close()
+    _check_names(disk)
+    assert disk.free_bytes() > 0
+
+
+def _check_missing(disk: Disk) -> None:
+    for path in ("folder/none", "nowhere/none"):
+        assert not disk.exists(path)
+        try:
+            disk.open(path)
+        except FileNotFoundError:
+            continue
+        raise AssertionError("a missing file was opened")
+
+
+def _check_names(disk: Disk) -> None:
+    other = disk.open("folder/a", create=True)
+    other.write_at(0, (b"new",))
+    other.sync()
+    assert disk.list("folder") == ["a", "b", "inner"], "names are sorted"
+    disk.rename("folder/a", "folder/b")
+    disk.sync_folder("folder")
+    assert disk.list("folder") == ["b", "inner"]
+    assert other.read_at(0, 3) == b"new", "an open file outlives its name"
+    again = disk.open("folder/b")
+    assert again.read_at(0, 10) == b"new", "a rename replaces its target"
+    again.close()
+    other.close()
+    disk.remove("folder/b")
+    disk.sync_folder("folder")
+    assert not disk.exists("folder/b")
+
+
+def check_log_store(make_disk: MakeDisk) -> None:
+    """Run a log and a hard state on the disk."""
+    disk = make_disk()
+    log = _open(disk)
+    assert log.last_id == EntryId(NO_TERM, NO_INDEX)
+    assert log.take_writes() is None, "an empty log has nothing to write"
+    _check_appending(log)
+    _check_refusals(log)
+    _check_truncating(log)
+    expected = log.entries(Index(1), Index(log.last_id.index + 1))
+    log.flush_index()
+    log.close()
+    log = _open(disk)
+    assert log.recovery_notes == (), "an orderly close leaves nothing to mend"
+    assert log.entries(Index(1), Index(len(expected) + 1)) == expected
+    assert log.durable_id == expected[-1].id
+    log.append(new_entries(log, 9, [10]))
+    log.close()
+    log = _open(disk)
+    assert log.last_id == expected[-1].id, "what no batch wrote is not there"
+    _check_followers_copy(log, make_disk())
+    log.close()
+    _check_hard_state(disk, expected[-1].id)
+
+
+def new_entries(log: SegmentedLog, term: int, sizes: list[int]) -> list[Entry]:
+    """Unsealed entries behind the end of a log, with bodies of these sizes."""
+    index, position = log.last_id.index + 1, log.end_position
+    made: list[Entry] = []
+    for size in sizes:
+        body = bytes((index + at) % 251 for at in range(size))
+        made.append(Entry(Index(index), Term(term), position, EntryKind.NORMAL, body))
+        index, position = index + 1, made[-1].end_position
+    return made
+
+
+def flush(log: SegmentedLog) -> None:
+    """Carry out all writes."""
+    while (batch := log.take_writes()) is not None:
+        batch.run()
+        log.written(batch)
+
+
+def _open(disk: Disk) -> SegmentedLog:
+    return SegmentedLog.open(disk, "log", segment_size_bytes=_SEGMENT_BYTES, cache_bytes_max=1000)
+
+
+def _check_appending(log: SegmentedLog) -> None:
+    made = new_entries(log, 1, [0, 1, 500, 3 * _SEGMENT_BYTES, 700, 700, 700])
+    sealed = log.append(made)
+    assert [each.body for each in sealed] == [each.body for each in made]
+    chain = 0
+    for each in sealed:
+        check_entry(each, chain)
+        chain = chain_crc(each)
+    assert log.durable_index == 0, "nothing is durable before it was written"
+    assert log.entries(Index(1), Index(8)) == list(sealed), "readable at once"
+    flush(log)
+    assert log.durable_id == sealed[-1].id
+    assert log.entries(Index(1), Index(8)) == list(sealed), "and from disk"
+    assert log.entries(Index(3), Index(3)) == []
+    assert [each.index for each in log.entries(Index(2), Index(8), bytes_max=1)] == [2]
+    for each in sealed:
+        for position in (each.position, each.end_position - 1):
+            assert log.entry_at(Position(position)) == each
+    assert log.end_position == sealed[-1].end_position
+
+
+def _check_refusals(log: SegmentedLog) -> None:
+    last = log.last_id
+    made = new_entries(log, 2, [5, 5])
+    stranger = _strange_entry(log)
+    for error, refused in (
+        (UsageError, [made[1]]),
+        (UsageError, [made[0], made[0]]),
+        (UsageError, new_entries(log, 0, [5])),
+        (PeerProtocolError, [stranger]),
+    ):
+        try:
+            log.append(refused)
+        except error:
+            assert log.last_id == last, "a refused append changes nothing"
+            continue
+        raise AssertionError(f"{refused} was appended")
+    for first, end in ((last.index, last.index + 2), (0, 1)):
+        try:
+            log.entries(Index(first), Index(end))
+        except (OutOfRangeError, CompactedError):
+            continue
+        raise AssertionError("an entry outside the log was read")
+
+
+def _strange_entry(log: SegmentedLog) -> Entry:
+    """A sealed entry that fits the log's end in all but its chain."""
+    (made,) = new_entries(log, 5, [7])
+    return seal(made, 12345)
+
+
+def _check_truncating(log: SegmentedLog) -> None:
+    kept = log.entries(Index(1), Index(3))
+    log.truncate_from(Index(3))
+    assert (log.last_id, log.durable_index) == (kept[-1].id, 2)
+    assert log.end_position == kept[-1].end_position
+    other = log.append(new_entries(log, 3, [20, 1500, 1500, 30]))
+    flush(log)
+    assert log.entries(Index(1), Index(7)) == [*kept, *other]
+    log.truncate_from(Index(6))
+    log.append(new_entries(log, 4, [1]))
+    log.truncate_from(Index(6))
+    flush(log)
+    assert log.durable_id == other[2].id
+
+
+def _check_followers_copy(leader: SegmentedLog, disk: Disk) -> None:
+    """A follower keeps the leader's bytes."""
+    follower = _open(disk)
+    entries = leader.entries(Index(1), Index(leader.last_id.index + 1))
+    assert follower.append(entries) == tuple(entries)
+    flush(follower)
+    assert follower.entries(Index(1), Index(len(entries) + 1)) == entries
+    follower.close()
+
+
+def _check_hard_state(disk: Disk, last_id: EntryId) -> None:
+    try:
+        HardStateStore.open(disk, "log", last_id=last_id)
+    except CorruptionError:
+        pass
+    else:
+        raise AssertionError("a lost vote beside a log with entries must be noticed")
+    store = HardStateStore.open(disk, "vote", last_id=EntryId(NO_TERM, NO_INDEX))
+    assert store.state == HardState(NO_TERM, None)
+    for state in (HardState(Term(3), NodeId("n1")), HardState(Term(12), None)):
+        store.save(state)
+        assert store.state == state
+        store = HardStateStore.open(disk, "vote", last_id=last_id)
+        assert store.state == state
+    assert disk.list("vote") == [HARD_STATE_NAME]
