@@ -82,11 +82,6 @@ def dlq_topic(group: str) -> str:
     return DLQ_PREFIX + group
 
 
-def pop_retry_topics(group: str, topic: str) -> tuple[str, str]:
-    """The two names (R5) under which pop keeps the retries of one topic for a group."""
-    return f"{RETRY_PREFIX}{group}_{topic}", f"{RETRY_PREFIX}{group}+{topic}"
-
-
 def is_system_topic(topic: str) -> bool:
     """Whether users may neither create nor delete the topic (B7)."""
     return topic in _SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)

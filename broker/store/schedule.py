@@ -2,14 +2,14 @@
 
 A message with a delay level waits in `SCHEDULE_TOPIC_XXXX`, queue level - 1; its consume queue unit
 carries the due time instead of a tag hash. The leader's task asks `due`, builds the messages with
-`delivery`, and stages them together with the records of `progress_of` in the same entry, so that a
+`delivery`, and stages them with one `AdvanceSchedule` record per level in the same entry, so that a
 crash between delivery and progress cannot be observed (RocketMQ repeats up to ten seconds: M10).
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from heapq import merge
 from itertools import islice
 from typing import Final, NamedTuple
@@ -21,7 +21,6 @@ from broker.message.properties import WAIT as WAIT_PROPERTY
 from broker.message.record import StoredMessage
 from broker.store import names
 from broker.store.consume_queue import ConsumeQueue, ConsumeQueues
-from broker.store.control import AdvanceSchedule
 from broker.store.refusals import RefusalKind
 
 SCHEDULE_KEY: Final = names.SCHEDULE_TOPIC.encode()
@@ -82,15 +81,6 @@ def delivery(message: StoredMessage) -> Delivery | None:
     if not queue_id.isdigit() or int(queue_id) > 2**31 - 1:
         return None
     return Delivery(topic, int(queue_id), set_property(message.properties, WAIT_PROPERTY, b"false"))
-
-
-def progress_of(delivered: Iterable[DueMessage]) -> list[AdvanceSchedule]:
-    """The control records to stage behind the deliveries, in the same entry: one per level."""
-    ranges: dict[int, tuple[int, int]] = {}
-    for due in delivered:
-        first, end = ranges.get(due.level, (due.queue_offset, due.queue_offset))
-        ranges[due.level] = first, max(end, due.queue_offset + 1)
-    return [AdvanceSchedule(level, first, end) for level, (first, end) in ranges.items()]
 
 
 def level_of(properties: bytes) -> int:
@@ -159,15 +149,6 @@ class Schedule:
                 return
             yield DueMessage(level, offset, unit.physical_offset, unit.size_bytes, unit.tag_hash)
             offset += 1
-
-    def next_due_ms(self, after: Mapping[int, int] | None = None) -> int | None:
-        """When the next message is due; None if none waits."""
-        times = [
-            queue.unit(offset).tag_hash
-            for level, queue in self._levels()
-            if (offset := self._start(level, queue, after)) < queue.max_offset
-        ]
-        return min(times, default=None)
 
     def set_delays(self, delays_ms: list[int]) -> None:
         """Replace the level table. Messages that wait keep their due times (but see M6)."""

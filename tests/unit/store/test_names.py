@@ -76,4 +76,3 @@ def test_b7_system_names() -> None:
 def test_derived_names() -> None:
     assert names.retry_topic("g") == "%RETRY%g"
     assert names.dlq_topic("g") == "%DLQ%g"
-    assert names.pop_retry_topics("g", "t") == ("%RETRY%g_t", "%RETRY%g+t")

@@ -15,7 +15,6 @@ from broker.store.schedule import (
     delivery,
     level_of,
     parse_delay_levels,
-    progress_of,
 )
 from tests.unit.store.lone_broker import START_MS, LoneBroker
 
@@ -99,7 +98,6 @@ def test_m6_due_messages_come_by_due_time_and_in_order_within_a_level() -> None:
         broker.now_ms += 1
     schedule = broker.state.schedule
     assert schedule.due(START_MS + 1000, 10) == []
-    assert schedule.next_due_ms() == START_MS + 1 + 1000
     found = schedule.due(START_MS + 5000, 10)
     assert [(due.level, due.queue_offset) for due in found] == [(1, 0), (1, 1), (2, 0)]
     assert schedule.due(START_MS + 5000, 2) == found[:2]
@@ -142,7 +140,6 @@ def test_m12_progress_begins_at_zero_and_is_advanced_by_a_record() -> None:
     assert dict(schedule.progress_table()) == {1: 2}
     assert [due.queue_offset for due in schedule.due(START_MS + 1000, 10)] == [2]
     assert schedule.due(START_MS + 1000, 10, after={1: 3}) == []
-    assert schedule.next_due_ms(after={1: 3}) is None
 
 
 def test_progress_never_goes_back_nor_beyond_the_queue() -> None:
@@ -223,16 +220,9 @@ def test_delivery_and_progress_stand_in_one_entry() -> None:
         born_timestamp_ms=message.born_timestamp_ms,
         born_host=message.born_host,
     )
-    for command in progress_of([due]):
-        broker.staging.stage_control(command, broker.now_ms)
+    broker.staging.stage_control(AdvanceSchedule(1, 0, 1), broker.now_ms)
     before = broker.state.applied_index
     broker.commit()
     assert broker.state.applied_index == before + 1
     assert broker.state.queues.min_max("T", 2) == (0, 1)
     assert broker.state.schedule.due(broker.now_ms, 10) == []
-
-
-def test_progress_of_deliveries_is_one_record_per_level() -> None:
-    delivered = [DueMessage(level, offset, 0, 1, 0) for level, offset in ((1, 4), (2, 0), (1, 5))]
-    assert progress_of(delivered) == [AdvanceSchedule(1, 4, 6), AdvanceSchedule(2, 0, 1)]
-    assert progress_of([]) == []
