@@ -1,0 +1,249 @@
+"""The command `dledger-broker`: one node of a broker group, or a whole group on this machine (--dev).
+
+Exit status: 0 stopped in order; 1 it could not start or has failed, with one line that says why; 2 the
+command line is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import trio
+from rich.console import Console
+from rich.markup import escape
+
+from broker.net.address import parse_address
+from broker.server.broker import Broker
+from broker.server.config import BrokerConfig, read_config
+from broker.server.dev import DevOptions, run_dev
+from broker.server.properties import read_properties
+from dledger import ConfigError, DLedgerError
+
+_PROGRAM = "dledger-broker"
+_LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+_EPILOG = """\
+try it on this machine (name server and a group of three, Ctrl-C stops everything):
+  dledger-broker --dev
+
+a node of a group of three (the same on the other two with --id n1 and n2):
+  dledger-broker --group broker-a --id n0 \\
+      --peers "n0-10.0.0.1:20911;n1-10.0.0.2:20911;n2-10.0.0.3:20911" \\
+      --listen 10911 --namesrv 10.0.0.9:9876 --store data/n0
+
+with a RocketMQ broker.conf (the command line beats the file):
+  dledger-broker -c broker.conf
+
+Every setting stands in docs/configuration.md. Ctrl-C or SIGTERM stops in order: leadership is handed
+over first, what is on its way is answered.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; gives its exit status."""
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    if not __debug__:
+        _complain(console, "assertions guard the log: Python must not run with -O")
+        return 1
+    options = _parser().parse_args(arguments)
+    logging.basicConfig(level=options.log_level.upper(), format=_LOG_FORMAT)
+    try:
+        if options.dev:
+            return trio.run(run_dev, _dev_options(options), console)
+        config, warnings = _configure(options)
+        for warning in warnings:
+            console.print(f"[yellow]{_PROGRAM}:[/yellow] {escape(warning)}")
+        trio.run(_serve, config, console)
+    except BaseException as error:  # noqa: BLE001  # the root: everything becomes a line and a status
+        return _tell(console, _innermost(error))
+    return 0
+
+
+def _tell(console: Console, error: BaseException) -> int:
+    if isinstance(error, KeyboardInterrupt):
+        return 1
+    if isinstance(error, DLedgerError | OSError):
+        _complain(console, str(error))
+        return 1
+    logging.getLogger(__name__).debug("internal error", exc_info=error)
+    _complain(
+        console,
+        f"internal error, please report it: {type(error).__name__}: {error} (--log-level debug shows where)",
+    )
+    return 1
+
+
+def _complain(console: Console, text: str) -> None:
+    console.print(f"[red]{_PROGRAM}:[/red] {escape(text)}")
+
+
+def _innermost(error: BaseException) -> BaseException:
+    """What nurseries have wrapped in groups."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=_PROGRAM,
+        description="A message broker for RocketMQ clients, replicated with Raft: one node of its group.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "-c", "--config", metavar="FILE", help="a RocketMQ broker.conf, read as it is"
+    )
+    parser.add_argument("--group", help="name of the Raft group and of the broker in routes")
+    parser.add_argument("--id", metavar="ID", help="this node, one of the ids in --peers")
+    parser.add_argument(
+        "--peers", metavar="LIST", help='all members: "n0-host:port;n1-host:port;..."'
+    )
+    parser.add_argument(
+        "--listen",
+        metavar="[HOST:]PORT",
+        help="where RocketMQ clients connect (default: port 10911 on the host of the own peer)",
+    )
+    parser.add_argument("--namesrv", metavar="LIST", help='name servers: "host:port;host:port"')
+    parser.add_argument(
+        "--store", metavar="DIR", help="this node's data (with --dev: all nodes' data)"
+    )
+    parser.add_argument("--cluster", help="cluster name in routes (default: DefaultCluster)")
+    parser.add_argument(
+        "--secret-file", metavar="FILE", help="its first line is the group's secret"
+    )
+    parser.add_argument(
+        "--log-level",
+        default="info",
+        choices=("debug", "info", "warning", "error"),
+        help="(default: info)",
+    )
+    dev = parser.add_argument_group("a whole group on this machine")
+    dev.add_argument("--dev", action="store_true", help="name server and three nodes on 127.0.0.1")
+    dev.add_argument("--port", type=int, default=10911, help="first broker port (default: 10911)")
+    dev.add_argument(
+        "--namesrv-port", type=int, default=9876, help="port of the name server (default: 9876)"
+    )
+    return parser
+
+
+def _dev_options(options: argparse.Namespace) -> DevOptions:
+    for name in ("config", "group", "id", "peers", "listen", "namesrv", "secret_file"):
+        if getattr(options, name) is not None:
+            raise ConfigError(
+                f"--dev chooses --{name.replace('_', '-')} itself: leave one of them out"
+            )
+    return DevOptions(
+        store=Path(options.store or "data/dev"),
+        first_port=options.port,
+        namesrv_port=options.namesrv_port,
+        cluster=options.cluster or "DefaultCluster",
+        log_level=options.log_level,
+    )
+
+
+def _configure(options: argparse.Namespace) -> tuple[BrokerConfig, list[str]]:
+    """File and command line, joined and checked.
+
+    Raises:
+        ConfigError: says what is wrong.
+    """
+    file_values: dict[str, str] = {}
+    if options.config:
+        try:
+            file_values = read_properties(Path(options.config).read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"-c {options.config} cannot be read: {error}") from error
+    flags = {
+        "dLegerGroup": options.group,
+        "dLegerSelfId": options.id,
+        "dLegerPeers": options.peers,
+        "namesrvAddr": options.namesrv,
+        "storePathRootDir": options.store,
+        "brokerClusterName": options.cluster,
+    }
+    if options.listen:
+        try:
+            listen = parse_address(options.listen)
+        except ValueError as error:
+            raise ConfigError(f"--listen: {error}") from error
+        flags["listenPort"] = str(listen.port)
+        flags["bindAddress"] = listen.host or None
+    if options.secret_file:
+        flags["secret"] = _read_secret(options.secret_file)
+    config, warnings = read_config(
+        file_values, {key: value for key, value in flags.items() if value is not None}
+    )
+    return dataclasses.replace(config, advertised_host=_ipv4(config.advertised_host)), warnings
+
+
+def _read_secret(path: str) -> str:
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--secret-file {path} cannot be read: {error}") from error
+    secret = lines[0].strip() if lines else ""
+    if not secret:
+        raise ConfigError(f"--secret-file {path}: its first line is empty")
+    return secret
+
+
+def _ipv4(host: str) -> str:
+    """The address that clients are told: messages carry it as four bytes."""
+    try:
+        found = socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)
+    except OSError as error:
+        raise ConfigError(
+            f"{host} is not an IPv4 address and cannot be resolved to one: {error}"
+        ) from error
+    return str(found[0][4][0])
+
+
+async def _serve(config: BrokerConfig, console: Console) -> None:
+    try:
+        broker = Broker(config)
+    except OSError as error:
+        raise ConfigError(
+            f"{config.listen} cannot be listened on: {error.strerror or error}"
+        ) from error
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_stop_on_signal, broker, nursery.cancel_scope)
+        await nursery.start(_run_until_stopped, broker, nursery.cancel_scope)
+        where = ", ".join(map(str, broker.addresses))
+        console.print(
+            f"[green]broker {escape(config.broker_name)}, node {escape(config.node_id)}, is ready[/green]: "
+            f"clients at {where}, members at {config.own_peer.host}:{config.own_peer.port}, "
+            f"name servers {escape('; '.join(map(str, config.namesrvs)) or 'none')}",
+        )
+
+
+async def _run_until_stopped(
+    broker: Broker,
+    scope: trio.CancelScope,
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    await broker.run(task_status=task_status)
+    scope.cancel()
+
+
+async def _stop_on_signal(broker: Broker, scope: trio.CancelScope) -> None:
+    """The first signal asks for an orderly stop, the second ends at once."""
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        count = 0
+        async for _ in signals:
+            count += 1
+            if count > 1:
+                scope.cancel()
+            broker.stop()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,229 @@
+"""`dledger-broker --dev`: a name server and a group of three as child processes, for trying things out."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import trio
+from rich.console import Console
+from rich.markup import escape
+
+from broker.net.address import Address
+from broker.net.listener import connect
+from broker.remoting.codes import RequestCode
+from broker.remoting.errors import RemotingError
+from broker.remoting.header import decode_command, encode_command, make_request
+from broker.remoting.route import decode_route
+from dledger import ConfigError
+
+HOST = "127.0.0.1"
+NODES = ("n0", "n1", "n2")
+GROUP = "broker-a"
+_MEMBER_PORT_DISTANCE = 10_000
+_READY_S = 30.0
+_POLL_S = 0.2
+_RESTART_S = 1.0
+_EARLY_S = 3.0
+_STOP_S = 6.0
+
+
+@dataclass(frozen=True, slots=True)
+class DevOptions:
+    """What --dev was asked for."""
+
+    store: Path
+    first_port: int
+    namesrv_port: int
+    cluster: str
+    log_level: str
+
+    @property
+    def ports(self) -> list[int]:
+        """The client ports of the three nodes."""
+        return [self.first_port + step for step in range(len(NODES))]
+
+    @property
+    def peers(self) -> str:
+        """The members string."""
+        return ";".join(
+            f"{node}-{HOST}:{port + _MEMBER_PORT_DISTANCE}"
+            for node, port in zip(NODES, self.ports, strict=True)
+        )
+
+
+async def run_dev(options: DevOptions, console: Console) -> int:
+    """Start everything, say when it is ready, keep it running until a signal; gives the exit status.
+
+    Raises:
+        ConfigError: the ports do not fit.
+    """
+    if not 1 <= options.first_port <= 65_535 - _MEMBER_PORT_DISTANCE - len(NODES):
+        raise ConfigError(
+            f"--port {options.first_port}: members listen {_MEMBER_PORT_DISTANCE} above it"
+        )
+    options.store.mkdir(parents=True, exist_ok=True)
+    namesrv = _Child("name server", _namesrv_command(options), options.store / "namesrv.log")
+    brokers = [
+        _Child(
+            f"broker {node}", _broker_command(options, node, port), options.store / f"{node}.log"
+        )
+        for node, port in zip(NODES, options.ports, strict=True)
+    ]
+    async with trio.open_nursery() as nursery:
+        run = _Run([namesrv, *brokers], console, nursery.cancel_scope)
+        nursery.start_soon(run.stop_on_signal)
+        for child in run.children:
+            nursery.start_soon(run.keep_running, child)
+        nursery.start_soon(partial(_announce, options, console))
+    await _stop(brokers, console)
+    await _stop([namesrv], console)
+    return run.status
+
+
+def _namesrv_command(options: DevOptions) -> list[str]:
+    return [
+        sys.executable,
+        "-m",
+        "broker.namesrv.cli",
+        "--listen",
+        f"{HOST}:{options.namesrv_port}",
+    ]
+
+
+def _broker_command(options: DevOptions, node: str, port: int) -> list[str]:
+    return [
+        *(sys.executable, "-m", "broker.server.cli"),
+        *("--group", GROUP, "--id", node, "--peers", options.peers),
+        *("--listen", f"{HOST}:{port}", "--namesrv", f"{HOST}:{options.namesrv_port}"),
+        *("--store", str(options.store / node), "--cluster", options.cluster),
+        *("--log-level", options.log_level),
+    ]
+
+
+class _Child:
+    """One process; what it says goes to a file."""
+
+    def __init__(self, name: str, command: list[str], log_path: Path) -> None:
+        self.name = name
+        self.command = command
+        self.log_path = log_path
+        self.process: trio.Process | None = None
+
+    async def run(self, nursery: trio.Nursery) -> int:
+        """Start it and wait for its end; gives the exit status."""
+        with self.log_path.open("ab") as log:
+            self.process = await nursery.start(
+                partial(
+                    trio.run_process,
+                    self.command,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    check=False,
+                    # A Ctrl-C at the terminal reaches this process only, which stops the children in order.
+                    start_new_session=True,
+                    deliver_cancel=_leave_alone,
+                )
+            )
+            return await self.process.wait()
+
+    def last_line(self) -> str:
+        """The last thing that it said."""
+        lines = self.log_path.read_text(errors="replace").strip().splitlines()
+        return lines[-1] if lines else "it said nothing"
+
+
+async def _leave_alone(process: trio.Process) -> None:
+    """Cancelling the keeper does not kill: `_stop` ends the children in order."""
+
+
+class _Run:
+    def __init__(self, children: list[_Child], console: Console, scope: trio.CancelScope) -> None:
+        self.children = children
+        self.status = 0
+        self._console = console
+        self._scope = scope
+
+    async def stop_on_signal(self) -> None:
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            async for _ in signals:
+                self._scope.cancel()
+
+    async def keep_running(self, child: _Child) -> None:
+        """Start a child, and again when it dies; one that cannot even start ends everything."""
+        while True:
+            started = trio.current_time()
+            async with trio.open_nursery() as nursery:
+                status = await child.run(nursery)
+            if trio.current_time() - started < _EARLY_S and status > 0:
+                self._console.print(
+                    f"[red]{child.name} did not start[/red]: {escape(child.last_line())}"
+                )
+                self.status = 1
+                self._scope.cancel()
+                return
+            self._console.print(
+                f"[yellow]{child.name} ended with status {status}; starting it again[/yellow]"
+            )
+            await trio.sleep(_RESTART_S)
+
+
+async def _announce(options: DevOptions, console: Console) -> None:
+    """Say how to use it once there is a leader with a route."""
+    namesrv = Address(HOST, options.namesrv_port)
+    with trio.move_on_after(_READY_S):
+        # Polled, because another process is asked.
+        while not await _has_leader(namesrv):  # noqa: ASYNC110
+            await trio.sleep(_POLL_S)
+        brokers = ", ".join(
+            f"{node} {HOST}:{port}" for node, port in zip(NODES, options.ports, strict=True)
+        )
+        console.print(
+            f"[green]ready[/green]: name server [bold]{namesrv}[/bold], group {GROUP}: {brokers}"
+        )
+        console.print(f"data and logs in {escape(str(options.store))}")
+        console.print(
+            "send a message:   dledger-client send hello --topic Greetings   (or any RocketMQ client)"
+        )
+        console.print("kill a node and watch it go on; Ctrl-C stops everything")
+        return
+    console.print("[yellow]no leader yet[/yellow]; the logs say why")
+
+
+async def _has_leader(namesrv: Address) -> bool:
+    request = make_request(RequestCode.GET_ROUTEINFO_BY_TOPIC, 1, {"topic": "TBW102"})
+    try:
+        async with trio.open_nursery() as nursery:
+            connection = await connect(namesrv, nursery, timeout_s=1.0)
+            connection.send_nowait(encode_command(request))
+            frames = []
+            with trio.move_on_after(1.0):
+                frames = await connection.receive()
+            connection.close("asked")
+            nursery.cancel_scope.cancel()
+        answer = decode_command(frames[0]) if frames else None
+        if answer is None or answer.code != 0:
+            return False
+        return any(0 in broker.broker_addrs for broker in decode_route(answer.body).brokers)
+    except (ExceptionGroup, OSError, RemotingError):
+        return False
+
+
+async def _stop(children: list[_Child], console: Console) -> None:
+    """End processes: a signal, a little time, and then by force."""
+    running = [
+        child.process for child in children if child.process and child.process.returncode is None
+    ]
+    for process in running:
+        process.terminate()
+    with trio.move_on_after(_STOP_S, shield=True):
+        for process in running:
+            await process.wait()
+    for child in children:
+        if child.process and child.process.returncode is None:
+            console.print(f"[yellow]{child.name} did not stop in time and was killed[/yellow]")
+            child.process.kill()
