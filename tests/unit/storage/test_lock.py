@@ -1,0 +1,60 @@
+"""One process per store."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dledger.errors import StoreLockedError
+from dledger.storage.lock import StoreLock
+
+
+def test_a_held_store_is_refused_naming_file_and_process(tmp_path: Path) -> None:
+    with StoreLock(tmp_path / "store") as held:
+        with pytest.raises(StoreLockedError) as caught:
+            StoreLock(tmp_path / "store")
+        assert held.path == str(tmp_path / "store" / "lock")
+        assert held.path in str(caught.value)
+        assert f"process {os.getpid()}" in str(caught.value)
+    with StoreLock(tmp_path / "store"):
+        pass
+
+
+def test_a_released_store_can_be_taken_again(tmp_path: Path) -> None:
+    lock = StoreLock(tmp_path)
+    lock.release()
+    lock.release()
+    StoreLock(tmp_path).release()
+
+
+def test_a_lock_of_another_store_is_no_hindrance(tmp_path: Path) -> None:
+    with StoreLock(tmp_path / "a"), StoreLock(tmp_path / "b"):
+        pass
+
+
+@pytest.mark.slow
+@pytest.mark.integration
+def test_the_kernel_drops_the_lock_of_a_process_that_dies(tmp_path: Path) -> None:
+    script = (
+        "import sys; from dledger.storage.lock import StoreLock\n"
+        "lock = StoreLock(sys.argv[1]); print('held', flush=True); sys.stdin.read()"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        with pytest.raises(StoreLockedError, match=f"process {process.pid}"):
+            StoreLock(tmp_path)
+    finally:
+        process.kill()
+        process.communicate(timeout=10)
+    StoreLock(tmp_path).release()
