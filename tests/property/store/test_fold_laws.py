@@ -21,6 +21,8 @@ from broker.store.unit_files import SegmentFiles, UnitFiles
 from dledger.raft.entry import EntryKind
 from tests.property.store.scripts import History, committed, histories, log_of
 
+pytestmark = pytest.mark.slow
+
 TIGHT = StateLimits(resident_units_max=4, keep_units_max=1, spill_interval=1, index_segment_units=2)
 
 
@@ -142,7 +144,6 @@ print(broker.state.digest())
 """
 
 
-@pytest.mark.slow
 def test_no_answer_depends_on_the_seed_of_hashes() -> None:
     digests = {
         subprocess.run(

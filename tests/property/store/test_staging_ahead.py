@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -12,6 +13,8 @@ from broker.store.state import BrokerState
 from dledger.raft.entry import ENTRY_HEADER_BYTES, Entry, EntryKind
 from dledger.raft.ids import EntryId, Index, Position, Term
 from tests.unit.store.lone_broker import BORN, HOST, START_MS
+
+pytestmark = pytest.mark.slow
 
 topics = st.sampled_from(["A", "B", "SCHEDULE_TOPIC_XXXX"])
 
