@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -126,13 +127,13 @@ def encode_record(
         RecordError: topic or properties are too long, the topic is empty, a host has a wrong length,
             or a number does not fit its field.
     """
-    topic_length, properties_length, body_length = len(topic), len(properties), len(body)
+    properties_length, body_length = len(properties), len(body)
     head = _HEADS.get((len(born_host), len(store_host)))
-    if head is None or not 0 < topic_length <= TOPIC_BYTES_MAX:
+    if head is None:
         raise RecordError(
-            f"born host {len(born_host)} bytes, store host {len(store_host)} bytes, "
-            f"topic {topic_length} bytes: hosts have 8 or 20, a topic 1 to {TOPIC_BYTES_MAX}"
+            f"born host of {len(born_host)}, store host of {len(store_host)} bytes: they have 8 or 20"
         )
+    magic, topic_piece = _topic_piece(topic)
     if properties_length > PROPERTIES_BYTES_MAX or body_length > BODY_BYTES_MAX:
         raise RecordError(
             f"properties of {properties_length} bytes and a body of {body_length} bytes: "
@@ -144,11 +145,7 @@ def encode_record(
             | (BORN_HOST_V6 if len(born_host) == HOST_V6_BYTES else 0)
             | (STORE_HOST_V6 if len(store_host) == HOST_V6_BYTES else 0)
         )
-    if topic_length <= TOPIC_BYTES_MAX_V1:
-        magic, topic_head = MAGIC_V1, topic_length.to_bytes(1, "big")
-    else:
-        magic, topic_head = MAGIC_V2, _SHORT.pack(topic_length)
-    size = head.size + body_length + len(topic_head) + topic_length + 2 + properties_length
+    size = head.size + body_length + len(topic_piece) + 2 + properties_length
     try:
         packed = head.pack(
             size,
@@ -169,7 +166,22 @@ def encode_record(
         )
     except struct.error as error:
         raise RecordError(f"a number does not fit its field: {error}") from error
-    return b"".join((packed, body, topic_head, topic, _SHORT.pack(properties_length), properties))
+    return b"".join((packed, body, topic_piece, _SHORT.pack(properties_length), properties))
+
+
+@lru_cache(maxsize=4096)
+def _topic_piece(topic: bytes) -> tuple[int, bytes]:
+    """Magic, and the topic behind its length. Cached: few topics, many messages.
+
+    Raises:
+        RecordError: the topic is empty or too long.
+    """
+    length = len(topic)
+    if not 0 < length <= TOPIC_BYTES_MAX:
+        raise RecordError(f"a topic of {length} bytes: it has 1 to {TOPIC_BYTES_MAX}")
+    if length <= TOPIC_BYTES_MAX_V1:
+        return MAGIC_V1, length.to_bytes(1, "big") + topic
+    return MAGIC_V2, _SHORT.pack(length) + topic
 
 
 def record_size(body_length: int, topic_length: int, properties_length: int) -> int:
