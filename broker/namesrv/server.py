@@ -17,6 +17,7 @@ from broker.net.address import Address
 from broker.net.connection import Connection
 from broker.net.listener import Listener, ListenerLimits, bind, bound_address
 from broker.remoting.codes import ResponseCode
+from broker.remoting.errors import FrameError
 from broker.remoting.frame import Frame
 from broker.remoting.header import RemotingCommand, decode_command, encode_command, make_response
 
@@ -83,24 +84,29 @@ class _Service:
         """Answer all requests of one read with one write."""
         asker = Asker(connection, connection.peer)
         answers: list[bytes] = []
-        for frame in frames:
-            request = decode_command(frame)
-            if request.is_response:
-                continue  # the name server asks nobody
-            if not self._handlers.is_slow(request):
-                answer = self._handlers.answer(request, asker)
-            elif self._slow_count >= SLOW_REQUESTS_MAX:
-                answer = make_response(
-                    request.opaque, ResponseCode.SYSTEM_BUSY, "too many changes wait"
-                )
-            else:
-                self._slow_count += 1
-                self._nursery.start_soon(self._answer_later, connection, request)
-                continue
-            if not request.is_oneway:
-                answers.append(encode_command(answer))
-        if answers:
-            connection.send_many(answers)
+        try:
+            for frame in frames:
+                request = decode_command(frame)
+                answer = self._answer(connection, asker, request)
+                if answer is not None and not request.is_oneway:
+                    answers.append(_encoded(answer))
+        finally:  # also when a header cannot be read: those before it were served
+            if answers:
+                connection.send_many(answers)
+
+    def _answer(
+        self, connection: Connection, asker: Asker, request: RemotingCommand
+    ) -> RemotingCommand | None:
+        """The answer, or None when it comes later or never."""
+        if request.is_response:
+            return None  # the name server asks nobody
+        if not self._handlers.is_slow(request):
+            return self._handlers.answer(request, asker)
+        if self._slow_count >= SLOW_REQUESTS_MAX:
+            return make_response(request.opaque, ResponseCode.SYSTEM_BUSY, "too many changes wait")
+        self._slow_count += 1
+        self._nursery.start_soon(self._answer_later, connection, request)
+        return None
 
     async def _answer_later(self, connection: Connection, request: RemotingCommand) -> None:
         try:
@@ -108,7 +114,7 @@ class _Service:
         finally:
             self._slow_count -= 1
         if not request.is_oneway:
-            connection.send_nowait(encode_command(answer))
+            connection.send_nowait(_encoded(answer))
 
     def closed(self, connection: Connection) -> None:
         """Brokers that registered over a connection leave with it."""
@@ -134,6 +140,15 @@ class _Service:
 
 def _now_ms() -> int:
     return int(trio.current_time() * 1000)
+
+
+def _encoded(answer: RemotingCommand) -> bytes:
+    """The frame of an answer; of a refusal when it does not fit one."""
+    try:
+        return encode_command(answer)
+    except FrameError as error:
+        refusal = make_response(answer.opaque, ResponseCode.SYSTEM_ERROR, f"the answer: {error}")
+        return encode_command(refusal)
 
 
 def _bind(address: Address) -> socket.socket:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
 import socket
+import struct
+import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -92,6 +95,33 @@ async def test_without_a_majority_a_change_is_refused_in_bounded_time(
         with pytest.raises(KvUnavailableError, match="not committed within"):
             await members[0].put("n", "k3", "v")
         assert members[0].get("n", "k") == "v", "reads go on"
+
+
+class Intruder:
+    """What a stranger would send: unpickling it makes a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Path.touch, (self.path,)
+
+
+async def test_a_stranger_is_cut_off_before_anything_is_unpickled(tmp_path: Path) -> None:
+    addresses = free_addresses(3)
+    trap = tmp_path / "trap"
+    async with group(tmp_path, addresses) as members:
+        await members[0].put("n", "k", "v")
+        message = zlib.compress(pickle.dumps(Intruder(trap)))
+        for address in addresses:
+            stream = await trio.open_tcp_stream(*address)
+            async with stream:
+                await stream.send_all(struct.pack("i", len(message)) + message)
+                assert await stream.receive_some() == b"", "the connection is closed"
+        await members[1].put("n", "k2", "v")
+    assert not trap.exists()
+    pickle.loads(pickle.dumps(Intruder(trap)))
+    assert trap.exists(), "the trap works"
 
 
 async def test_a_taken_address_ends_the_start(tmp_path: Path) -> None:

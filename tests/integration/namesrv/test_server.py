@@ -227,6 +227,15 @@ async def test_several_requests_of_one_read_and_oneways() -> None:
         assert opaques == [2, 3, 4]
 
 
+async def test_what_came_before_a_bad_header_is_answered() -> None:
+    async with server_and_clients() as (client,):
+        good = encode_command(RemotingCommand(code=206, opaque=9))
+        client.connection.send_nowait(good + b"\x00\x00\x00\x08\x00\x00\x00\x04{]{]")
+        (frame,) = await client.connection.receive()
+        assert decode_command(frame).opaque == 9
+        assert await client.connection.receive() == []
+
+
 async def test_hostile_bytes_cost_one_connection() -> None:
     async with server_and_clients(2) as (bad, good):
         bad.connection.send_nowait(b"\x00\x00\x00\x08\x00\x00\x00\x04{]{]")
