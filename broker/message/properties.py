@@ -11,7 +11,7 @@ a missing final 0x02 is tolerated, because old writers omit it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from broker.message.errors import PropertyError
@@ -152,8 +152,3 @@ def set_property(properties: bytes, name: bytes, value: bytes) -> bytes:
 def split_keys(keys: bytes) -> list[bytes]:
     """The single keys of a KEYS value: parts between spaces, empty ones dropped."""
     return [key for key in keys.split(b" ") if key]
-
-
-def join_keys(keys: Iterable[str]) -> str:
-    """The KEYS value for several keys."""
-    return " ".join(keys)

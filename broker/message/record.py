@@ -48,7 +48,6 @@ TOPIC_BYTES_MAX: Final = 32_767
 BODY_BYTES_MAX: Final = 2**31 - 1 - 2**17
 
 PHYSICAL_OFFSET_AT: Final = 28
-QUEUE_OFFSET_AT: Final = 20
 SYS_FLAG_AT: Final = 36
 
 
@@ -197,14 +196,7 @@ def decode_record(data: bytes, position: int = 0, *, check_crc: bool = True) -> 
         RecordError: torn (fewer bytes than it says), an unknown magic, lengths that disagree with the
             total size, a topic that is empty or not UTF-8, or a wrong body crc.
     """
-    left = len(data) - position
-    if left < RECORD_BYTES_MIN:
-        raise RecordError(f"{left} bytes are less than a record", position)
-    size, magic = _PREFIX.unpack_from(data, position)
-    if size > left or size < RECORD_BYTES_MIN:
-        raise RecordError(f"record size {size}, {left} bytes are left", position)
-    if magic not in (MAGIC_V1, MAGIC_V2):
-        raise RecordError(f"magic 0x{magic & 0xFFFF_FFFF:08X} is not that of a message", position)
+    size, magic = _start(data, position)
     head = _HEAD_BY_FLAG[data[position + SYS_FLAG_AT + 3] & _HOST_BITS]
     end = position + size
     body_start = position + head.size
@@ -262,6 +254,19 @@ def decode_record(data: bytes, position: int = 0, *, check_crc: bool = True) -> 
         body,
         properties,
     )
+
+
+def _start(data: bytes, position: int) -> tuple[int, int]:
+    """Size and magic of a record, checked against what is left."""
+    left = len(data) - position
+    if left < RECORD_BYTES_MIN:
+        raise RecordError(f"{left} bytes are less than a record", position)
+    size, magic = _PREFIX.unpack_from(data, position)
+    if size > left or size < RECORD_BYTES_MIN:
+        raise RecordError(f"record size {size}, {left} bytes are left", position)
+    if magic not in (MAGIC_V1, MAGIC_V2):
+        raise RecordError(f"magic 0x{magic & 0xFFFF_FFFF:08X} is not that of a message", position)
+    return size, magic
 
 
 def _topic_text(topic: bytes, position: int) -> str:

@@ -1,4 +1,4 @@
-"""The bits of a message's system flag. Pure constants and the two questions asked most.
+"""The bits of a message's system flag. Pure constants.
 
 Layout of the int32 (store-format reference, section 3; RocketMQ common/sysflag/MessageSysFlag.java):
 bit 0 compressed, bit 1 multi tags, bits 2-3 transaction state, bit 4 and 5 IPv6 hosts, bit 6 and 7 inner
@@ -30,13 +30,3 @@ COMPRESSION_ZLIB_LEGACY: Final = 0x000
 COMPRESSION_LZ4: Final = 0x100
 COMPRESSION_ZSTD: Final = 0x200
 COMPRESSION_ZLIB: Final = 0x300
-
-
-def transaction_state(sys_flag: int) -> int:
-    """One of the TRANSACTION_ values."""
-    return sys_flag & TRANSACTION_MASK
-
-
-def with_transaction_state(sys_flag: int, state: int) -> int:
-    """The flag with its transaction bits replaced by `state`."""
-    return (sys_flag & ~TRANSACTION_MASK) | state
