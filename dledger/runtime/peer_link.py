@@ -143,7 +143,8 @@ class PeerLink:
         self._queued_bytes += size_bytes
 
     def _post_heartbeat(self, heartbeat: AppendRequest) -> None:
-        oldest = self._oldest_waiting()
+        # Only what the kernel did not take makes a heartbeat wait; the rest leaves with it.
+        oldest = self._oldest_waiting() if self._partial is not None else None
         if oldest is not None and oldest.term == heartbeat.term:
             self._twin = replace(
                 heartbeat, prev_index=oldest.prev_index, prev_term=oldest.prev_term

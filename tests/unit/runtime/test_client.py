@@ -1,0 +1,321 @@
+"""The client: it follows the leader, and says what its caller may conclude."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import pytest
+import trio
+
+from dledger import (
+    AckTimeoutError,
+    Client,
+    ConnectionLostError,
+    HandshakeRefusedError,
+    LeaderNotReadyError,
+    LeadershipLostError,
+    NodeId,
+    NotLeaderError,
+    OutcomeUnknownError,
+    OutOfRangeError,
+    Peer,
+    PeerProtocolError,
+    RefusedError,
+    StatusAnswer,
+    SyncClient,
+    TransferFailedError,
+    UnsupportedError,
+    UsageError,
+)
+from dledger.codec.client_rpc import (
+    AppendAnswer,
+    AppendCall,
+    EntriesAnswer,
+    decode_call,
+    failure_of,
+)
+from dledger.codec.frame import encode_frame
+from dledger.codec.wire_types import Header, encode_header
+from dledger.errors import DLedgerError
+from dledger.runtime.handshake import Identity, accept, opening_decoder
+from dledger.runtime.sockets import FrameStream, listen
+
+OpenGroup = Callable[..., AbstractAsyncContextManager]
+S = 10.0
+MEBI = 1024 * 1024
+Script = list[Header | DLedgerError | None]
+
+
+class FakeMember:
+    """Shakes hands, counts appends, and answers each as the script says; None: it hangs up."""
+
+    def __init__(self, node_id: str, members: frozenset[NodeId], port_of: socket.socket) -> None:
+        self.identity = Identity("g", NodeId(node_id), 1, members, None)
+        self.listener = port_of
+        self.script: Script = []
+        self.append_count = 0
+
+    async def run(self) -> None:
+        async with trio.open_nursery() as nursery:
+            while True:
+                await trio.lowlevel.wait_readable(self.listener)
+                sock, _ = self.listener.accept()
+                sock.setblocking(False)
+                nursery.start_soon(self.serve, FrameStream(sock, opening_decoder()))
+
+    async def serve(self, stream: FrameStream) -> None:
+        try:
+            await accept(stream, self.identity, MEBI, lambda _, __: None)
+            while frames := await stream.receive():
+                for frame in frames:
+                    call = decode_call(frame.header)
+                    self.append_count += isinstance(call, AppendCall)
+                    said = self.script.pop(0) if len(self.script) > 1 else self.script[0]
+                    if said is None:
+                        return
+                    if isinstance(said, DLedgerError):
+                        said = failure_of(call.token, said)
+                    elif isinstance(said, AppendAnswer):
+                        said = AppendAnswer(call.token, said.term, said.index, said.position)
+                    elif isinstance(said, EntriesAnswer):
+                        said = EntriesAnswer(call.token, said.count)
+                    await stream.send(encode_frame(encode_header(said)))
+        except (OSError, PeerProtocolError, HandshakeRefusedError):
+            pass
+        finally:
+            stream.close()
+
+
+@asynccontextmanager
+async def fake_group(
+    *scripts: Script, timeout_s: float = S
+) -> AsyncIterator[tuple[Client, list[FakeMember]]]:
+    listeners = [await listen("127.0.0.1", 0) for _ in scripts]
+    ids = [NodeId(f"n{i}") for i in range(len(scripts))]
+    members = [
+        FakeMember(node_id, frozenset(ids), listener)
+        for node_id, listener in zip(ids, listeners, strict=True)
+    ]
+    peers = tuple(
+        Peer(node_id, "127.0.0.1", listener.getsockname()[1])
+        for node_id, listener in zip(ids, listeners, strict=True)
+    )
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            for member, script in zip(members, scripts, strict=True):
+                member.script = script
+                nursery.start_soon(member.run)
+            async with Client(peers, group="g", timeout_s=timeout_s) as client:
+                yield client, members
+            nursery.cancel_scope.cancel()
+    for listener in listeners:
+        listener.close()
+
+
+DONE = AppendAnswer(0, 3, 17, 1000)
+
+
+async def test_a_redirect_is_followed() -> None:
+    async with fake_group([NotLeaderError("n1", 3)], [DONE]) as (client, members):
+        assert str(await client.append(b"x")) == "17@3"
+        assert [member.append_count for member in members] == [1, 1]
+        await client.append(b"y")
+        assert [member.append_count for member in members] == [1, 2]
+
+
+async def test_members_without_a_leader_are_asked_again_until_there_is_one() -> None:
+    nobody = NotLeaderError(None, 3)
+    async with fake_group([nobody, LeaderNotReadyError("soon"), DONE], [nobody]) as (client, _):
+        assert (await client.append(b"x")).index == 17
+
+
+@pytest.mark.parametrize("lost", [None, LeadershipLostError("lost")])
+async def test_a_lost_answer_is_unknown_and_not_sent_again(lost: DLedgerError | None) -> None:
+    async with fake_group([lost], [DONE]) as (client, members):
+        with pytest.raises(OutcomeUnknownError) as unknown:
+            await client.append(b"x")
+        assert isinstance(
+            unknown.value, ConnectionLostError if lost is None else LeadershipLostError
+        )
+        assert [member.append_count for member in members] == [1, 0]
+        # The next append starts elsewhere.
+        await client.append(b"y")
+        assert [member.append_count for member in members] == [1, 1]
+
+
+async def test_who_asks_for_it_gets_an_unknown_append_sent_again() -> None:
+    async with fake_group([None], [DONE]) as (client, members):
+        assert (await client.append(b"x", retry_unknown=True)).index == 17
+        assert [member.append_count for member in members] == [1, 1]
+
+
+async def test_unknown_once_is_unknown_at_the_deadline() -> None:
+    refusing = NotLeaderError(None, 3)
+    async with fake_group([None, refusing], [refusing], timeout_s=0.15) as (client, _):
+        with pytest.raises(OutcomeUnknownError):
+            await client.append(b"x", retry_unknown=True)
+
+
+async def test_only_refusals_until_the_deadline_are_a_refusal() -> None:
+    refusing = NotLeaderError(None, 3)
+    async with fake_group([refusing], [refusing], timeout_s=0.1) as (client, members):
+        with pytest.raises(RefusedError, match="not done within"):
+            await client.append(b"x")
+        assert all(member.append_count for member in members)
+
+
+async def test_silence_until_the_deadline_is_unknown() -> None:
+    listener = await listen("127.0.0.1", 0)
+    members = frozenset({NodeId("n0")})
+    silent = FakeMember("n0", members, listener)
+    asked = trio.Event()
+
+    async def run() -> None:
+        await trio.lowlevel.wait_readable(listener)
+        sock, _ = listener.accept()
+        sock.setblocking(False)
+        stream = FrameStream(sock, opening_decoder())
+        await accept(stream, silent.identity, MEBI, lambda _, __: None)
+        await stream.receive()
+        asked.set()
+        await stream.receive()
+        stream.close()
+
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run)
+            peers = (Peer(NodeId("n0"), "127.0.0.1", listener.getsockname()[1]),)
+            async with Client(peers, group="g") as client:
+                with pytest.raises(AckTimeoutError):
+                    await client.append(b"x", timeout_s=0.1)
+            assert asked.is_set()
+    listener.close()
+
+
+async def test_what_can_never_succeed_is_told_at_once() -> None:
+    async with fake_group([UnsupportedError("no")], [DONE]) as (client, _):
+        with pytest.raises(UnsupportedError):
+            await client.append(b"x")
+    async with fake_group([TransferFailedError("no")], [DONE]) as (client, _):
+        with pytest.raises(TransferFailedError):
+            await client.transfer()
+    async with fake_group([OutOfRangeError(9, 1, 3)]) as (client, _):
+        with pytest.raises(OutOfRangeError):
+            await client.get(9)
+
+
+async def test_a_wrong_answer_is_a_broken_protocol() -> None:
+    async with fake_group([DONE]) as (client, _):
+        with pytest.raises(PeerProtocolError):
+            await client.get(1)
+    async with fake_group([EntriesAnswer(0, 0)]) as (client, _):
+        with pytest.raises(PeerProtocolError):
+            await client.get(1)
+
+
+async def test_another_group_turns_the_client_away_at_once() -> None:
+    async with fake_group([DONE], [DONE]) as (client, members):
+        async with Client(client.peers, group="other") as stranger:
+            with pytest.raises(RefusedError, match="this is not group 'other'"):
+                await stranger.append(b"x")
+        assert sum(member.append_count for member in members) == 0
+
+
+async def test_nobody_there_is_a_refusal() -> None:
+    listener = await listen("127.0.0.1", 0)
+    port = listener.getsockname()[1]
+    listener.close()
+    async with Client((Peer(NodeId("n0"), "127.0.0.1", port),), timeout_s=0.1) as client:
+        with pytest.raises(RefusedError, match="Connection refused"):
+            await client.append(b"x")
+        seen = (await client.status())[NodeId("n0")]
+        assert isinstance(seen, RefusedError)
+
+
+async def test_wrong_use_is_told() -> None:
+    client = Client("n0-127.0.0.1:1")
+    with pytest.raises(UsageError):
+        await client.append(b"x")
+    with pytest.raises(UsageError):
+        await client.get(0)
+    with pytest.raises(UsageError):
+        await client.transfer(NodeId("n9"))
+    with pytest.raises(UsageError):
+        SyncClient("n0-127.0.0.1:1").append(b"x")
+    assert HandshakeRefusedError("group", "x").definite
+
+
+@pytest.mark.slow
+async def test_many_appends_at_once_and_all_of_them_read_back(open_group: OpenGroup) -> None:
+    async with open_group() as group:
+        await group.start_all()
+        found: dict[int, int] = {}
+        async with Client(group.peers, group="g", secret="geheim") as client:
+
+            async def append(number: int) -> None:
+                found[number] = (await client.append(b"%d" % number, timeout_s=S)).index
+
+            async with trio.open_nursery() as nursery:
+                for number in range(100):
+                    nursery.start_soon(append, number)
+            entries = await client.get(1, 1000)
+            by_index = {entry.index: entry.body for entry in entries}
+            assert {by_index[index] for index in found.values()} == {b"%d" % i for i in range(100)}
+            status = await client.status()
+            assert all(isinstance(seen, StatusAnswer) for seen in status.values())
+            leader_id = await client.transfer()
+            await client.append(b"after", timeout_s=S)
+            assert leader_id in status
+            local = await client.get(1, local=leader_id)
+            assert local[0].index == 1
+
+
+@pytest.mark.slow
+async def test_a_large_body_there_and_back(open_group: OpenGroup) -> None:
+    async with open_group() as group:
+        await group.start_all()
+        body = bytes(range(256)) * (5 * MEBI // 256)
+        async with Client(group.peers, group="g", secret="geheim") as client:
+            index = (await client.append(body)).index
+            assert (await client.get(index))[0].body == body
+
+
+@pytest.mark.slow
+async def test_the_blocking_client(open_group: OpenGroup) -> None:
+    async with open_group() as group:
+        await group.start_all()
+
+        def use() -> None:
+            with SyncClient(group.peers, group="g", secret="geheim") as client:
+                index = client.append(b"blocking").index
+                assert client.get(index)[0].body == b"blocking"
+                assert len(client.status()) == 3
+                with pytest.raises(OutOfRangeError):
+                    client.get(10_000)
+
+        await trio.to_thread.run_sync(use)
+
+
+@pytest.mark.slow
+async def test_a_group_may_refuse_clients_appends(open_group: OpenGroup) -> None:
+    async with open_group(size=1) as group:
+        member = await group.start("n0")
+        member.server._client_port._accepts_appends = False
+        async with Client(group.peers, group="g", secret="geheim") as client:
+            with pytest.raises(UnsupportedError):
+                await client.append(b"x", timeout_s=S)
+
+
+@pytest.mark.slow
+async def test_a_client_that_breaks_the_protocol_is_hung_up_on(open_group: OpenGroup) -> None:
+    async with open_group(size=1, secret=None) as group:
+        await group.start_all()
+        async with Client(group.peers, group="g") as client:
+            await client.append(b"fine", timeout_s=S)
+            connection = await client._connect(NodeId("n0"))
+            connection._stream.send_soon(encode_frame(b"\xc1"))
+            with pytest.raises((ConnectionLostError, RefusedError)):
+                await connection.ask(AppendCall(connection.next_token()), b"x", timeout_s=S)
+            await client.append(b"a new connection", timeout_s=S)

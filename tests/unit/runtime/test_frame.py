@@ -1,0 +1,133 @@
+"""Frames: whole, byte by byte, with bytes behind, cut off anywhere, any bit flipped."""
+
+from __future__ import annotations
+
+import struct
+
+import crc32c
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dledger.codec.frame import (
+    BLOB_GOES_ON,
+    CHUNK_BYTES,
+    FRAME_BYTES_MAX,
+    FrameDecoder,
+    encode_frame,
+    encode_frames,
+)
+from dledger.errors import PeerProtocolError
+
+MEBI = 1024 * 1024
+
+
+def new_decoder(blob_bytes_max: int = 4 * MEBI) -> FrameDecoder:
+    return FrameDecoder(blob_bytes_max=blob_bytes_max)
+
+
+def plain(frames: list) -> list[tuple[bytes, bytes]]:
+    return [(frame.header, bytes(frame.blob)) for frame in frames]
+
+
+def raw_frame(header_length: int, rest: bytes) -> bytes:
+    covered = struct.pack(">I", header_length) + rest
+    return struct.pack(">II", 4 + len(covered), crc32c.crc32c(covered)) + covered
+
+
+@given(st.lists(st.tuples(st.binary(min_size=1, max_size=40), st.binary(max_size=80)), max_size=6))
+def test_what_is_encoded_is_decoded_in_any_cut(said: list[tuple[bytes, bytes]]) -> None:
+    stream = b"".join(encode_frame(header, blob) for header, blob in said)
+    assert plain(new_decoder().feed(stream)) == said
+    decoder = new_decoder()
+    found = [
+        frame for at in range(len(stream)) for frame in plain(decoder.feed(stream[at : at + 1]))
+    ]
+    assert found == said
+    assert decoder.is_between_frames
+
+
+def test_layout_is_as_documented() -> None:
+    frame = encode_frame(b"HD", b"blob")
+    assert struct.unpack_from(">I", frame)[0] == len(frame) - 4
+    assert struct.unpack_from(">I", frame, 4)[0] == crc32c.crc32c(frame[8:])
+    assert struct.unpack_from(">I", frame, 8)[0] == 2
+    assert frame[12:] == b"HDblob"
+
+
+def test_every_truncation_waits_and_nothing_else() -> None:
+    frame = encode_frame(b"header", b"blob")
+    for end in range(len(frame)):
+        decoder = new_decoder()
+        assert decoder.feed(frame[:end]) == []
+        assert decoder.is_between_frames == (end == 0)
+        assert plain(decoder.feed(frame[end:])) == [(b"header", b"blob")]
+
+
+def test_every_flipped_bit_is_noticed_or_waits() -> None:
+    frame = encode_frame(b"header", b"blob")
+    for bit in range(8 * len(frame)):
+        damaged = bytearray(frame)
+        damaged[bit // 8] ^= 1 << bit % 8
+        try:
+            # A longer length waits for bytes that never come; the handshake's and the peers' timeouts end that.
+            assert new_decoder().feed(bytes(damaged)) == []
+        except PeerProtocolError:
+            continue
+        assert bit // 8 < 4, f"bit {bit} went unnoticed"
+
+
+def test_large_blob_travels_in_chunks_and_small_frames_pass_between() -> None:
+    blob = bytes(range(256)) * (3 * CHUNK_BYTES // 256) + b"end"
+    chunks = encode_frames(b"large", blob)
+    assert len(chunks) == 4
+    assert max(map(len, chunks)) <= 4 + FRAME_BYTES_MAX
+    decoder = new_decoder()
+    small = encode_frame(b"small")
+    seen: list[tuple[bytes, bytes]] = []
+    for chunk in chunks:
+        seen += plain(decoder.feed(chunk + small))
+    assert seen == [(b"small", b"")] * 3 + [(b"large", blob), (b"small", b"")]
+    assert decoder.is_between_frames
+
+
+def test_blob_of_exactly_one_chunk_is_one_frame() -> None:
+    assert len(encode_frames(b"h", bytes(CHUNK_BYTES))) == 1
+    assert len(encode_frames(b"h", bytes(CHUNK_BYTES + 1))) == 2
+
+
+@pytest.mark.parametrize(
+    ("stream", "reason"),
+    [
+        (struct.pack(">I", 7) + bytes(20), "frame of 7 bytes"),
+        (b"GET / HTTP/1.1\r\n\r\n", "frame of 1195725856 bytes"),
+        (struct.pack(">I", FRAME_BYTES_MAX + 1), "allowed are 8 to"),
+        (struct.pack(">II", 8, 1) + bytes(4), "checksum"),
+        (raw_frame(9, b"short"), "header of 9 bytes"),
+        (raw_frame(0, b"chunk of nothing"), "belongs to no blob"),
+        (
+            encode_frame(b"a", b"1", goes_on=True) + encode_frame(b"b", b"2", goes_on=True),
+            "second blob",
+        ),
+        (raw_frame(BLOB_GOES_ON | 1, b"h"), "never end"),
+    ],
+)
+def test_nonsense_is_refused_with_the_reason(stream: bytes, reason: str) -> None:
+    with pytest.raises(PeerProtocolError, match=reason):
+        new_decoder().feed(stream)
+
+
+def test_blob_bound_holds_for_one_frame_and_for_chunks() -> None:
+    with pytest.raises(PeerProtocolError, match="allowed are 10"):
+        new_decoder(10).feed(encode_frame(b"h", bytes(11)))
+    decoder = new_decoder(10)
+    decoder.feed(encode_frame(b"h", bytes(6), goes_on=True))
+    with pytest.raises(PeerProtocolError, match="allowed are 10"):
+        decoder.feed(encode_frame(b"", bytes(6)))
+
+
+def test_bounds_are_raised_once_the_other_side_is_trusted() -> None:
+    decoder = FrameDecoder(frame_bytes_max=64, blob_bytes_max=0)
+    frame = encode_frame(b"h", bytes(100))
+    decoder.raise_bounds(frame_bytes_max=FRAME_BYTES_MAX, blob_bytes_max=100)
+    assert plain(decoder.feed(frame)) == [(b"h", bytes(100))]

@@ -1,0 +1,145 @@
+"""What is sent to a member, in which order, and what is dropped; over a real pair of sockets."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from dledger.codec.entry import seal
+from dledger.codec.frame import FrameDecoder
+from dledger.codec.rpc import decode_message
+from dledger.raft.entry import Entry, EntryKind
+from dledger.raft.ids import Index, NodeId, Position, Term
+from dledger.raft.messages import AppendRequest, Message, VoteRequest
+from dledger.runtime.peer_link import QUEUE_BYTES_MAX, SMALL_COUNT_MAX, BlobCache, PeerLink
+
+N0 = NodeId("n0")
+MEBI = 1024 * 1024
+VOTE = VoteRequest(Term(2), N0, Index(1), Term(1))
+
+
+def append_request(prev_index: int, body: bytes | None, *, round_: int = 1) -> AppendRequest:
+    entries: tuple[Entry, ...] = ()
+    if body is not None:
+        index = Index(prev_index + 1)
+        entries = (seal(Entry(index, Term(2), Position(0), EntryKind.NORMAL, body), 0),)
+    return AppendRequest(Term(2), N0, Index(prev_index), Term(2), entries, Index(0), round_)
+
+
+class Wire:
+    """A link, and the other end of its socket."""
+
+    def __init__(self) -> None:
+        own, self.other = socket.socketpair()
+        own.setblocking(False)
+        own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 64 * 1024)
+        self.other.setblocking(False)
+        self.link = PeerLink(BlobCache())
+        self.link.open(own)
+        self.decoder = FrameDecoder(blob_bytes_max=256 * MEBI)
+
+    def read(self) -> list[Message]:
+        """What has arrived so far."""
+        found: list[Message] = []
+        while True:
+            try:
+                data = self.other.recv(MEBI)
+            except BlockingIOError:
+                return found
+            found += [decode_message(each.header, each.blob) for each in self.decoder.feed(data)]
+
+    def read_all(self) -> list[Message]:
+        """Everything, flushing as the socket takes it."""
+        found: list[Message] = []
+        while self.link.flush():
+            found += self.read()
+        return found + self.read()
+
+
+@pytest.fixture
+def wire() -> Iterator[Wire]:
+    wire = Wire()
+    yield wire
+    wire.link.close()
+    wire.other.close()
+
+
+def test_messages_leave_in_one_write_and_in_order(wire: Wire) -> None:
+    said = [append_request(0, b"a"), append_request(1, b"b"), append_request(2, None)]
+    for message in said:
+        wire.link.post(message)
+    assert wire.link.has_waiting
+    assert not wire.link.flush()
+    assert wire.read() == said
+    assert not wire.link.has_waiting
+
+
+def test_without_a_connection_everything_is_dropped() -> None:
+    link = PeerLink(BlobCache())
+    link.post(VOTE)
+    link.post(append_request(0, b"a"))
+    assert link.dropped_count == 2
+    assert not link.has_waiting
+    assert not link.flush()
+
+
+def test_a_broken_connection_forgets_what_waited(wire: Wire) -> None:
+    wire.link.post(append_request(0, bytes(MEBI)))
+    assert wire.link.flush()
+    wire.link.close()
+    assert not wire.link.has_waiting
+
+
+def test_votes_and_heartbeats_overtake_a_large_body(wire: Wire) -> None:
+    """A member hears of its leader in the middle of a body that takes seconds to arrive."""
+    large, behind = append_request(4, bytes(8 * MEBI)), append_request(5, b"behind")
+    wire.link.post(large)
+    wire.link.post(behind)
+    assert wire.link.flush()
+    heartbeat = append_request(6, None, round_=7)
+    wire.link.post(heartbeat)
+    wire.link.post(VOTE)
+    found = wire.read_all()
+    assert found[0] == VOTE
+    twin = found[1]
+    assert isinstance(twin, AppendRequest)
+    # It claims only what the member may already have: what stands before the large entry.
+    assert (twin.prev_index, twin.entries, twin.round) == (4, (), 7)
+    assert found[2:] == [large, behind, heartbeat]
+
+
+def test_waiting_heartbeats_do_not_pile_up(wire: Wire) -> None:
+    wire.link.post(append_request(0, bytes(4 * MEBI)))
+    wire.link.post(append_request(1, b"next"))
+    assert wire.link.flush()
+    for round_ in range(2, 50):
+        wire.link.post(append_request(2, None, round_=round_))
+    found = wire.read_all()
+    rounds = [each.round for each in found if isinstance(each, AppendRequest) and not each.entries]
+    assert rounds == [49, 49]
+
+
+def test_the_queue_is_bounded_but_takes_one_large_request(wire: Wire) -> None:
+    wire.link.post(append_request(0, bytes(QUEUE_BYTES_MAX + 1)))
+    wire.link.post(append_request(1, b"no room"))
+    assert wire.link.dropped_count == 1
+    for _ in range(SMALL_COUNT_MAX + 3):
+        wire.link.post(VOTE)
+    assert wire.link.dropped_count == 4
+
+
+def test_entries_are_joined_once_for_all_members() -> None:
+    cache = BlobCache()
+    request = append_request(0, b"shared")
+    assert cache.encode(request.entries) is cache.encode(request.entries)
+    assert cache.encode(append_request(1, b"other").entries) != cache.encode(request.entries)
+    assert cache.encode(()) == b""
+
+
+def test_a_closed_socket_is_an_error_of_flush(wire: Wire) -> None:
+    wire.other.close()
+    wire.link.post(VOTE)
+    with pytest.raises(OSError, match=r"Broken pipe|Connection reset"):
+        wire.link.flush()

@@ -1,0 +1,403 @@
+"""LogServer: a group of three in one process, over loopback and real files."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import socket
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+
+import pytest
+import trio
+
+from dledger import (
+    ENTRY_HEADER_BYTES,
+    Committed,
+    ConfigError,
+    DiskFailedError,
+    DiskFullError,
+    Entry,
+    EntryKind,
+    Failed,
+    Index,
+    LeadershipLostError,
+    ListenError,
+    LogConfig,
+    LogServer,
+    NodeId,
+    NotLeaderError,
+    OutOfRangeError,
+    Position,
+    RaftConfig,
+    Role,
+    RoleView,
+    StoreLockedError,
+    TooLargeError,
+    parse_peers,
+)
+from dledger.storage.posix import PosixDisk, PosixFile
+
+pytestmark = pytest.mark.slow
+
+OpenGroup = Callable[..., AbstractAsyncContextManager]
+S = 10.0
+MEBI = 1024 * 1024
+
+
+class Nothing:
+    """A fold that keeps nothing."""
+
+    applied_index = Index(0)
+
+    def apply(self, entries: Sequence[Entry]) -> None:
+        self.applied_index = entries[-1].index
+
+
+async def test_a_group_elects_one_leader_and_replicates(open_group: OpenGroup) -> None:
+    async with open_group() as group:
+        await group.start_all()
+        leader = await group.leader()
+        ids = [await leader.server.append(b"%d" % i, timeout_s=S) for i in range(5)]
+        assert [each.index for each in ids] == list(range(ids[0].index, ids[0].index + 5))
+        await group.wait_applied(ids[-1].index)
+        for member in group.members.values():
+            assert member.machine.bodies == [b"%d" % i for i in range(5)]
+            assert member.server.leader_id == leader.server.node_id
+            assert member.server.is_leader == (member is leader)
+
+
+async def test_a_group_of_one_serves_alone(open_group: OpenGroup) -> None:
+    async with open_group(size=1, secret=None) as group:
+        await group.start_all()
+        leader = await group.leader()
+        entry_id = await leader.server.append(b"alone", timeout_s=S)
+        assert leader.server.get(entry_id.index).body == b"alone"
+        assert await leader.server.barrier(timeout_s=S) >= entry_id.index
+
+
+async def test_propose_knows_its_place_and_answers_after_apply(open_group: OpenGroup) -> None:
+    async with open_group() as group:
+        await group.start_all()
+        server = (await group.leader()).server
+        seen: list[tuple[int, Committed | Failed, Index]] = []
+        expected: list[tuple[int, Position]] = []
+        for number in range(20):
+            place = server.end_position
+
+            def done(outcome: Committed | Failed, number: int = number) -> None:
+                seen.append((number, outcome, server.applied_index))
+
+            entry_id = server.propose(b"b" * number, done)
+            assert server.end_position == place + ENTRY_HEADER_BYTES + number
+            expected.append((entry_id.index, place))
+        assert server.pending_count == 20
+        with trio.fail_after(S):
+            while len(seen) < 20:
+                await trio.lowlevel.checkpoint()
+        assert [number for number, _, _ in seen] == list(range(20))
+        for number, outcome, applied in seen:
+            assert isinstance(outcome, Committed)
+            index, place = expected[number]
+            assert outcome.last.index == index <= applied
+            assert server.entry_at(place) == server.get(Index(index))
+            assert server.entry_at(Position(place + ENTRY_HEADER_BYTES - 1)).index == index
+        assert server.pending_count == 0
+        assert server.committed_position == server.end_position
+
+
+async def test_a_follower_refuses_and_says_who_leads(open_group: OpenGroup) -> None:
+    async with open_group() as group:
+        await group.start_all()
+        leader = await group.leader()
+        await group.wait_applied(leader.server.applied_index)
+        follower = await group.follower()
+        with pytest.raises(NotLeaderError) as refused:
+            follower.server.propose(b"x", lambda _: None)
+        assert refused.value.leader_id == leader.server.node_id
+        with pytest.raises(NotLeaderError):
+            await follower.server.barrier(timeout_s=S)
+        with pytest.raises(NotLeaderError):
+            await follower.server.transfer(None, timeout_s=S)
+
+
+async def test_reads_are_bounded_by_what_is_committed(open_group: OpenGroup) -> None:
+    async with open_group() as group:
+        await group.start_all()
+        server = (await group.leader()).server
+        last = await server.append(b"x", timeout_s=S)
+        with pytest.raises(OutOfRangeError):
+            server.get(Index(last.index + 1))
+        with pytest.raises(OutOfRangeError):
+            server.get(Index(0))
+        with pytest.raises(OutOfRangeError):
+            server.entry_at(server.end_position)
+        assert [
+            each.index for each in server.get_range(Index(1), count_max=99, bytes_max=MEBI)
+        ] == [*range(1, last.index + 1)]
+        assert server.get(Index(1)).kind is EntryKind.NOOP
+        with pytest.raises(TooLargeError):
+            await server.append(bytes(64 * MEBI + 1), timeout_s=S)
+
+
+async def test_barrier_sees_what_was_confirmed_before(open_group: OpenGroup) -> None:
+    async with open_group() as group:
+        await group.start_all()
+        server = (await group.leader()).server
+        entry_id = await server.append(b"x", timeout_s=S)
+        assert server.has_lease()
+        assert await server.barrier(timeout_s=S) >= entry_id.index
+
+
+async def test_watchers_hear_of_roles_and_of_serving(open_group: OpenGroup) -> None:
+    async with open_group() as group:
+        views: dict[NodeId, list[RoleView]] = {}
+        applied: list[int] = []
+        for peer in group.peers:
+            member = await group.start(peer.node_id)
+            views[peer.node_id] = []
+            member.server.watch_role(views[peer.node_id].append)
+            member.server.watch_applied(
+                lambda server=member.server: applied.append(server.applied_index)
+            )
+        leader = await group.leader()
+        heard = views[leader.server.node_id]
+        assert heard[-1] == RoleView(
+            Role.LEADER, leader.server.term, leader.server.node_id, is_serving=True
+        )
+        assert not heard[-2].is_serving
+        await group.wait_applied(leader.server.applied_index)
+        assert applied
+
+
+async def test_members_learn_each_others_attributes(open_group: OpenGroup) -> None:
+    async with open_group() as group:
+        await group.start_all()
+        server = (await group.leader()).server
+        with trio.fail_after(S):
+            while len(server.peers_connected()) < 2:
+                await trio.lowlevel.checkpoint()
+        for peer in group.peers:
+            assert server.attributes(peer.node_id)["service_address"] == f"{peer.node_id}:1"
+        assert server.attributes(NodeId("n9")) == {}
+        assert server.statistics().peers_connected == tuple(server.peers_connected())
+
+
+async def test_leadership_is_handed_over(open_group: OpenGroup) -> None:
+    async with open_group() as group:
+        await group.start_all()
+        old = await group.leader()
+        await old.server.append(b"before", timeout_s=S)
+        target = (await group.follower()).server.node_id
+        assert await old.server.transfer(target, timeout_s=S) == target
+        with trio.fail_after(S):
+            while not group.members[target].server.is_serving:
+                await trio.lowlevel.checkpoint()
+        await group.members[target].server.append(b"after", timeout_s=S)
+
+
+async def test_drain_hands_over_and_then_refuses(open_group: OpenGroup) -> None:
+    async with open_group() as group:
+        await group.start_all()
+        old = await group.leader()
+        await old.server.drain()
+        with pytest.raises(NotLeaderError):
+            old.server.propose(b"x", lambda _: None)
+        await old.stop()
+        new = await group.leader()
+        assert new is not old
+        await new.server.append(b"after", timeout_s=S)
+
+
+async def test_pending_proposals_of_a_deposed_leader_are_of_unknown_outcome(
+    open_group: OpenGroup,
+) -> None:
+    async with open_group() as group:
+        await group.start_all()
+        leader = await group.leader()
+        for member in group.members.values():
+            if member is not leader:
+                await member.stop()
+        with pytest.raises(LeadershipLostError):
+            await leader.server.append(b"nobody hears", timeout_s=S)
+        assert not leader.server.is_leader
+
+
+async def test_the_others_elect_a_leader_when_it_dies_and_it_catches_up_later(
+    open_group: OpenGroup,
+) -> None:
+    async with open_group() as group:
+        await group.start_all()
+        old = await group.leader()
+        await old.server.append(b"one", timeout_s=S)
+        await old.stop()
+        new = await group.leader()
+        assert new is not old
+        last = await new.server.append(b"two", timeout_s=S)
+        back = await group.start(old.server.node_id)
+        await group.wait_applied(last.index)
+        assert back.machine.bodies == [b"one", b"two"]
+
+
+async def test_a_restart_replays_the_log_in_chunks(open_group: OpenGroup) -> None:
+    """A long replay must leave turns for heartbeats in between."""
+    async with open_group() as group:
+        await group.start_all()
+        leader = await group.leader()
+        for _ in range(12):
+            last = await leader.server.append(bytes(300_000), timeout_s=S)
+        await leader.stop()
+        back = await group.start(leader.server.node_id)
+        await group.wait_applied(last.index)
+        assert len(back.machine.bodies) == 12
+        assert max(back.machine.chunk_sizes) <= 4
+
+
+async def test_a_large_entry_reaches_everybody(open_group: OpenGroup) -> None:
+    async with open_group() as group:
+        await group.start_all()
+        body = os.urandom(9 * MEBI)
+        last = await (await group.leader()).server.append(body, timeout_s=S)
+        await group.wait_applied(last.index)
+        assert all(member.machine.bodies == [body] for member in group.members.values())
+
+
+class BrokenFile(PosixFile):
+    """Syncs and writes until told not to."""
+
+    error: OSError | None = None
+
+    def write_at(self, offset: int, parts: Sequence[bytes]) -> None:
+        if BrokenFile.error is not None and BrokenFile.error.errno == errno.ENOSPC:
+            raise BrokenFile.error
+        super().write_at(offset, parts)
+
+    def sync(self) -> None:
+        if BrokenFile.error is not None:
+            raise BrokenFile.error
+        super().sync()
+
+
+class BreakableDisk(PosixDisk):
+    def open(self, path: str, *, create: bool = False) -> PosixFile:
+        file = super().open(path, create=create)
+        return BrokenFile(file._path, file._descriptor) if path.startswith("data/") else file
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [(errno.EIO, DiskFailedError), (errno.ENOSPC, (DiskFailedError, DiskFullError))],
+)
+async def test_a_failed_disk_stops_the_node_and_nothing_is_acknowledged(
+    open_group: OpenGroup,
+    monkeypatch: pytest.MonkeyPatch,
+    code: int,
+    kind: type[Exception] | tuple[type[Exception], ...],
+) -> None:
+    async with open_group() as group:
+        for peer in group.peers:
+            disk = BreakableDisk(group.config(peer.node_id).store_path)
+            await group.start(peer.node_id, disk=disk)
+        leader = await group.leader()
+        await leader.server.append(b"fine", timeout_s=S)
+        outcomes: list[object] = []
+        monkeypatch.setattr(BrokenFile, "error", OSError(code, os.strerror(code)))
+        leader.server.propose(b"doomed", outcomes.append)
+        with trio.fail_after(S):
+            await leader.has_ended.wait()
+        assert isinstance(leader.failure, kind)  # type: ignore[arg-type]  # a class or several
+        assert [type(each) for each in outcomes] == [Failed]
+        assert not outcomes[0].error.definite
+        with pytest.raises(NotLeaderError):
+            leader.server.propose(b"x", lambda _: None)
+
+
+async def test_a_fold_that_fails_stops_the_node_with_its_error(open_group: OpenGroup) -> None:
+    class Failing:
+        applied_index = Index(0)
+
+        def apply(self, entries: Sequence[Entry]) -> None:
+            raise ZeroDivisionError("in the fold")
+
+    async with open_group(size=1) as group:
+        member = await group.start("n0", machine=Failing())
+        with trio.fail_after(S):
+            await member.has_ended.wait()
+        assert isinstance(member.failure, ZeroDivisionError)
+
+
+async def test_syncs_of_a_slow_disk_run_in_a_thread(open_group: OpenGroup) -> None:
+    async with open_group() as group:
+        await group.start_all()
+        leader = await group.leader()
+        driver = leader.server._running
+        for _ in range(40):
+            driver.pace.add(50.0)
+        assert driver.pace.is_slow
+        for i in range(10):
+            await leader.server.append(b"%d" % i, timeout_s=S)
+        await group.wait_applied(leader.server.applied_index)
+        assert leader.machine.bodies == [b"%d" % i for i in range(10)]
+
+
+async def test_the_store_and_the_port_belong_to_one_process(open_group: OpenGroup) -> None:
+    async with open_group(size=1) as group:
+        await group.start_all()
+        config = group.config("n0")
+        with pytest.raises(StoreLockedError):
+            await LogServer(config, group.members[NodeId("n0")].machine).run()
+        disk = PosixDisk(config.store_path + "-other")
+        with pytest.raises(ListenError, match="does another process already run"):
+            await LogServer(config, group.members[NodeId("n0")].machine, disk=disk).run()
+
+
+async def test_garbage_on_the_port_is_one_line_and_harms_nobody(
+    open_group: OpenGroup, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_group() as group:
+        await group.start_all()
+        leader = await group.leader()
+        peer = next(each for each in group.peers if each.node_id == leader.server.node_id)
+        with caplog.at_level(logging.WARNING, logger="dledger"):
+            for said in (b"GET / HTTP/1.1\r\n\r\n", bytes(40), b"\xff" * 40):
+                async with await trio.open_tcp_stream(peer.host, peer.port) as stream:
+                    await stream.send_all(said)
+                    assert await stream.receive_some() == b""
+        refusals = [line for line in caplog.messages if line.startswith("connection-refused")]
+        assert len(refusals) == 3
+        await leader.server.append(b"fine", timeout_s=S)
+
+
+async def test_who_says_nothing_is_counted_and_dropped(
+    open_group: OpenGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dledger.runtime.transport.UNTRUSTED_COUNT_MAX", 4)
+    monkeypatch.setattr("dledger.runtime.transport.HANDSHAKE_TIMEOUT_S", 0.05)
+    async with open_group(size=1) as group:
+        await group.start_all()
+        address = (group.peers[0].host, group.peers[0].port)
+        silent = [socket.create_connection(address) for _ in range(8)]
+        for sock in silent:
+            async with trio.SocketStream(trio.socket.from_stdlib_socket(sock)) as stream:
+                assert await stream.receive_some() == b""
+        leader = await group.leader()
+        await leader.server.append(b"fine", timeout_s=S)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"group": ""}, "group ''"),
+        ({"secret": ""}, "secret is empty"),
+        ({"service_attributes": {"a": "x" * 20_000}}, "service_attributes"),
+        ({"peers": parse_peers("n0-127.0.0.1:1;n1-127.0.0.1:2")}, "are not the voters"),
+    ],
+)
+def test_a_contradictory_configuration_is_refused(change: dict[str, object], reason: str) -> None:
+    config = LogConfig(
+        "g", parse_peers("n0-127.0.0.1:1"), "unused", RaftConfig(NodeId("n0"), (NodeId("n0"),))
+    )
+    with pytest.raises(ConfigError, match=reason):
+        LogServer(replace(config, **change), Nothing())
