@@ -18,7 +18,7 @@ ENVIRONMENT: Final = ROOT / ".interop" / "cpp"
 REQUIREMENT: Final = "rocketmq==0.4.4"
 INSTALL_TIMEOUT_S: Final = 120
 STOP_TIMEOUT_S: Final = 15.0
-PRODUCER: Final = "c++"
+PRODUCER: Final = "cpp"
 GROUP: Final = "demo-cpp"
 
 

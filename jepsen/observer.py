@@ -1,0 +1,84 @@
+"""Watches a group from outside: who leads which term, and whether all nodes are together again."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import trio
+
+from dledger import Client, StatusAnswer
+from jepsen.history import Recorder
+from jepsen.processes import Group
+
+INTERVAL_S: Final = 0.05
+STATUS_TIMEOUT_S: Final = 0.3
+CLOSE_ENTRIES: Final = 50  # a node this close behind the leader has caught up, under load
+
+
+class Observer:
+    """Asks every node again and again. `run` is its task.
+
+    Attributes:
+        leader: the node that serves as leader, None while there is none.
+        term: of that leader, or the last one.
+    """
+
+    def __init__(self, group: Group, history: Recorder) -> None:
+        self.leader: str | None = None
+        self.term = 0
+        self._group = group
+        self._history = history
+        self._seen: dict[str, StatusAnswer] = {}
+        self._changed = trio.Event()
+
+    async def run(self) -> None:
+        """Ask until cancelled."""
+        async with Client(
+            self._group.peers, group=self._group.group, timeout_s=STATUS_TIMEOUT_S
+        ) as client:
+            while True:
+                answers = await client.status()
+                self._seen = {
+                    str(name): answer
+                    for name, answer in answers.items()
+                    if isinstance(answer, StatusAnswer)
+                }
+                self._note_leader()
+                self._changed.set()
+                self._changed = trio.Event()
+                await trio.sleep(INTERVAL_S)
+
+    def _note_leader(self) -> None:
+        serving = [answer for answer in self._seen.values() if answer.is_serving]
+        if not serving:
+            self.leader = None
+            return
+        newest = max(serving, key=lambda answer: answer.term)
+        self.leader = newest.node_id
+        if newest.term > self.term:
+            self.term = newest.term
+            self._history.add("leader", node=newest.node_id, term=newest.term)
+
+    def is_whole(self) -> bool:
+        """Whether one node leads and all others follow closely."""
+        if self.leader is None or len(self._seen) < len(self._group.nodes):
+            return False
+        commit = max(answer.commit_index for answer in self._seen.values())
+        return all(
+            answer.leader_id == self.leader and answer.applied_index >= commit - CLOSE_ENTRIES
+            for answer in self._seen.values()
+        )
+
+    async def wait_whole(self, timeout_s: float) -> bool:
+        """Wait until `is_whole`; whether that came in time."""
+        with trio.move_on_after(timeout_s):
+            while not self.is_whole():
+                await self._changed.wait()
+        return self.is_whole()
+
+    async def wait_leader(self, timeout_s: float) -> str | None:
+        """Wait for a leader; None when there is none in time."""
+        with trio.move_on_after(timeout_s):
+            while self.leader is None:
+                await self._changed.wait()
+        return self.leader
