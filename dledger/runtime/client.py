@@ -51,7 +51,7 @@ ATTEMPT_TIMEOUT_S: Final = 2.0
 """For calls that may be repeated: how long one member may be silent before another is asked."""
 
 PAUSE_MIN_S: Final = 0.02
-PAUSE_MAX_S: Final = 0.1
+PAUSE_MAX_S: Final = 0.05
 """Between two attempts while nobody leads; it doubles. An election takes about half a second."""
 
 REDIRECTS_AT_ONCE: Final = 2

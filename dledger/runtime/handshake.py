@@ -88,7 +88,7 @@ def _prove(secret: bytes | None, label: bytes, hello: bytes, challenge: bytes) -
 
 
 async def dial_member(
-    peer: Peer, me: Identity, *, blob_bytes_max: int
+    peer: Peer, me: Identity, *, blob_bytes_max: int, timeout_s: float = HANDSHAKE_TIMEOUT_S
 ) -> tuple[FrameStream, Remote]:
     """Connect to a member and shake hands.
 
@@ -96,6 +96,7 @@ async def dial_member(
         peer: whom to reach.
         me: this side.
         blob_bytes_max: largest blob that is accepted from it.
+        timeout_s: for the handshake.
 
     Raises:
         UnreachableError: nobody answers there in time.
@@ -107,7 +108,7 @@ async def dial_member(
     except OSError as error:
         raise UnreachableError(f"{peer}: {error.strerror or error}") from error
     try:
-        with trio.fail_after(HANDSHAKE_TIMEOUT_S):
+        with trio.fail_after(timeout_s):
             return stream, await dial(stream, me, peer.node_id, blob_bytes_max)
     except trio.TooSlowError:
         stream.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import count
+from typing import Final
 
 import trio
 
@@ -26,6 +27,9 @@ from dledger.errors import (
 )
 from dledger.runtime.handshake import Identity, dial_member
 from dledger.runtime.sockets import FrameStream
+
+HANDSHAKE_TIMEOUT_S: Final = 1.0
+"""A member that hangs must not hold up a client: another may lead."""
 
 
 class _Waiter:
@@ -146,7 +150,9 @@ async def open_member_connection(
         RefusedError: the handshake was refused.
     """
     try:
-        stream, _ = await dial_member(peer, identity, blob_bytes_max=blob_bytes_max)
+        stream, _ = await dial_member(
+            peer, identity, blob_bytes_max=blob_bytes_max, timeout_s=HANDSHAKE_TIMEOUT_S
+        )
     except PeerProtocolError as error:
         raise UnreachableError(f"{peer}: {error}") from error
     return MemberConnection(peer, stream)

@@ -1,0 +1,103 @@
+"""Real processes of the `dledger` command on free loopback ports."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dledger import SyncClient
+
+PATIENCE_S = 30
+
+
+class Cluster:
+    """Three members; any of them may be killed and started again."""
+
+    def __init__(self, folder: Path) -> None:
+        sockets = [socket.socket() for _ in range(3)]
+        for sock in sockets:
+            sock.bind(("127.0.0.1", 0))
+        self.peers = ";".join(
+            f"n{i}-127.0.0.1:{sock.getsockname()[1]}" for i, sock in enumerate(sockets)
+        )
+        for sock in sockets:
+            sock.close()
+        self.folder = folder
+        self.secret_file = folder / "secret"
+        self.secret_file.write_text("geheim\n")
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def command(self, name: str, *options: str) -> list[str]:
+        return [
+            *(sys.executable, "-m", "dledger", name, "--peers", self.peers),
+            *("--secret-file", str(self.secret_file), *options),
+        ]
+
+    def run(
+        self, name: str, *options: str, stdin: bytes | None = None
+    ) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(
+            self.command(name, *options),
+            capture_output=True,
+            timeout=PATIENCE_S,
+            input=stdin,
+            check=False,
+        )
+
+    def start(self, node_id: str, *options: str) -> subprocess.Popen[bytes]:
+        command = self.command(
+            "server", "--id", node_id, "--store", str(self.folder / node_id), "-v", *options
+        )
+        with (self.folder / f"{node_id}.log").open("ab") as log:
+            process = subprocess.Popen(command, stderr=log)
+        self.processes[node_id] = process
+        return process
+
+    def start_all(self) -> None:
+        for node_id in ("n0", "n1", "n2"):
+            self.start(node_id)
+
+    def kill(self, node_id: str) -> None:
+        process = self.processes.pop(node_id)
+        process.send_signal(signal.SIGKILL)
+        process.wait(PATIENCE_S)
+
+    def log(self, node_id: str) -> str:
+        return (self.folder / f"{node_id}.log").read_text()
+
+    def client(self) -> SyncClient:
+        return SyncClient(self.peers, secret="geheim", timeout_s=PATIENCE_S)
+
+    def status(self) -> dict[str, dict[str, object]]:
+        result = self.run("status", "--json")
+        return {member["id"]: member for member in json.loads(result.stdout)["members"]}
+
+    def leader_id(self) -> str:
+        """Who serves; an append has just shown that somebody does."""
+        with self.client() as client:
+            client.append(b"is anybody there?", retry_unknown=True)
+        serving = [name for name, member in self.status().items() if member.get("is_serving")]
+        assert len(serving) == 1
+        return serving[0]
+
+    def stop_all(self) -> None:
+        for process in self.processes.values():
+            process.kill()
+        for process in self.processes.values():
+            process.wait(PATIENCE_S)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    os.environ.pop("DLEDGER_SECRET", None)
+    cluster = Cluster(tmp_path)
+    yield cluster
+    cluster.stop_all()
