@@ -158,7 +158,6 @@ class Leader:
                 f"term {core.term} was lost before entry {EntryId(core.term, last)} was committed"
             )
             core.emit(Resolve(token, Failed(error)))
-        self._pending.clear()
         for token in self._reads.take_all():
             core.emit(Resolve(token, Failed(NotLeaderError(None, core.term))))
         self.handover.lost(is_new_term=is_new_term)

@@ -117,10 +117,11 @@ def success(
     )
 
 
-def make_role(role: Role) -> tuple[CoreGroup, Member]:
-    """A new group whose n0 has that role."""
+def make_role(role: Role, terms: str = "", *, term: int = 0) -> tuple[CoreGroup, Member]:
+    """A new group whose n0 has that role, and the history of `seed` before."""
     group = make_group()
     member = group.members[N0]
+    seed(member, terms, term=term)
     if role is Role.PRE_CANDIDATE:
         let_time_out(group, member)
     elif role is Role.CANDIDATE:

@@ -97,17 +97,15 @@ def test_a_request_of_a_stale_term_is_rejected(role: Role) -> None:
 @pytest.mark.parametrize("role", ROLES)
 def test_an_answer_of_a_stale_term_changes_nothing(role: Role) -> None:
     """5.1: terms act as a logical clock; what an earlier term said is void."""
-    group, member = make_role(role)
-    seed(member, "1,1,5", term=6)
-    if role is Role.LEADER:
-        elect(group, member)
+    _, member = make_role(role, "1,1,5", term=5)
     before = member.node.describe()
-    for answer in (
-        VoteResponse(Term(5), N1, True),
-        PreVoteResponse(Term(5), N1, True),
-        AppendResponse(Term(5), N1, 1, True, Index(3), Index(0), Term(0), Index(3)),
-    ):
-        assert receive(member, answer) == []
+    for term in range(1, member.node.term):
+        for answer in (
+            VoteResponse(Term(term), N1, True),
+            PreVoteResponse(Term(term), N1, True),
+            AppendResponse(Term(term), N1, 1, True, Index(3), Index(0), Term(0), Index(3)),
+        ):
+            assert receive(member, answer) == []
     assert member.node.describe() == before
 
 
@@ -242,6 +240,30 @@ def test_a_candidate_rejects_a_leader_of_an_earlier_term_and_goes_on() -> None:
     assert isinstance(answer, AppendResponse)
     assert (answer.term, answer.success) == (1, False)
     assert member.node.role is Role.CANDIDATE
+
+
+def test_a_candidate_of_a_stale_term_gets_no_vote_even_if_nobody_has_it() -> None:
+    """5.1 and 5.2: the vote of this term is not given to somebody who asks for another one's."""
+    group = make_group()
+    member = group.members[N0]
+    receive(member, VoteResponse(Term(7), N1, False))
+    group.now_ms += 300
+    (answer,) = sent(receive(member, VoteRequest(Term(6), N2, Index(9), Term(6))))
+    assert answer == VoteResponse(Term(7), N0, False)
+    assert member.node.vote is None
+
+
+def test_giving_a_vote_begins_the_wait_anew() -> None:
+    """5.2, figure 2 (followers): "If election timeout elapses without receiving AppendEntries RPC from
+    current leader or granting vote to candidate: convert to candidate".
+    """
+    group = make_group()
+    member = group.members[N0]
+    receive(member, VoteResponse(Term(7), N1, False))
+    group.now_ms += 400
+    receive(member, VoteRequest(Term(7), N2, Index(0), Term(0)))
+    assert member.node.vote == N2
+    assert member.node.next_deadline_ms() == group.now_ms + 500
 
 
 def test_a_split_vote_ends_with_the_timeout_and_a_new_term() -> None:
@@ -425,6 +447,18 @@ def test_every_follower_of_figure_7_is_brought_into_line(name: str) -> None:
     assert rejections <= 3, "one round for each term, not for each entry"
     # "A leader never overwrites or deletes entries in its own log" (leader append-only, figure 3).
     assert leader.entries == own_log
+
+
+def test_a_leader_that_knows_the_conflicting_term_tries_its_last_entry_of_it() -> None:
+    """5.3, at its end: "the leader can decrement nextIndex to bypass all of the conflicting entries in
+    that term". If it has that term too, the logs can agree at its last entry of it.
+    """
+    _, leader = make_role(Role.LEADER, "1,1,1,3", term=3)
+    rejection = AppendResponse(
+        leader.node.term, N1, 1, False, Index(0), Index(1), Term(1), Index(9)
+    )
+    (request,) = requests(receive(leader, rejection))
+    assert (request.prev_index, request.prev_term) == (3, 1)
 
 
 def test_a_lost_request_is_repeated_for_ever() -> None:

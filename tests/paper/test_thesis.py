@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from dledger.config import RaftConfig
 from dledger.errors import LeadershipLostError, NotLeaderError, TransferringError
 from dledger.raft.effects import (
     Committed,
@@ -192,6 +191,26 @@ def test_a_restarted_member_keeps_a_promise_it_may_have_made() -> None:
     ]
 
 
+def test_a_bound_member_gives_no_vote_in_its_own_term_either() -> None:
+    """4.2.3: it has voted for nobody in this term, but it hears the term's leader."""
+    member = make_group().members[N1]
+    receive(member, append_request(N0, 1, "0@0"))
+    (answer,) = sent(receive(member, VoteRequest(Term(1), N2, Index(0), Term(0))))
+    assert answer == VoteResponse(Term(1), N1, False)
+
+
+@pytest.mark.parametrize(("asked_term", "is_granted"), [(4, False), (5, False), (6, True)])
+def test_a_pre_vote_is_for_a_later_term_only(asked_term: int, is_granted: bool) -> None:
+    """9.6: whoever is behind learns of the term instead, and asks again for the next."""
+    group = make_group()
+    member = group.members[N1]
+    seed(member, "", term=5)
+    group.now_ms += 300
+    request = PreVoteRequest(Term(asked_term), N2, Index(9), Term(4))
+    (answer,) = sent(receive(member, request))
+    assert answer == PreVoteResponse(Term(6) if is_granted else Term(5), N1, is_granted)
+
+
 def test_a_pre_vote_changes_nothing_at_the_voter() -> None:
     """9.6: a candidate "only increments its term if it first learns from a majority of the cluster that
     they would be willing to grant the candidate their votes".
@@ -306,6 +325,30 @@ def test_the_lease_counts_from_when_the_round_was_sent(elapsed_ms: int, has_leas
     assert member.node.has_lease(sent_ms + elapsed_ms) == has_lease
 
 
+def test_answers_in_any_order_do_not_shorten_the_lease() -> None:
+    """6.4.1: the latest round counts."""
+    group, member = ready_leader()
+    old_round = member.node.last_round
+    group.now_ms += 200
+    member.step(Tick())
+    receive(member, success(member, N1, 1))
+    receive(member, success(member, N1, 1, round_=old_round))
+    assert member.node.has_lease(group.now_ms + 269)
+
+
+def test_a_leader_that_has_committed_nothing_has_no_lease() -> None:
+    """6.4, step 1: a majority listens to it, but it does not know yet what is committed."""
+    group = make_group()
+    member = group.members[N0]
+    seed(member, "1,1", term=1)
+    elect(group, member)
+    receive(member, success(member, N1, 2))
+    receive(member, success(member, N2, 2))
+    assert not member.node.has_lease(group.now_ms)
+    receive(member, success(member, N2, 3))
+    assert member.node.has_lease(group.now_ms)
+
+
 # --- 10.2.1 Writing to the leader's disk in parallel ---
 
 
@@ -348,22 +391,3 @@ def test_a_node_told_to_step_down_lets_others_go_first() -> None:
     member.step(StepDown("disk full"))
     assert member.node.role is Role.FOLLOWER
     assert member.node.next_deadline_ms() >= group.now_ms + 3 * 900
-
-
-@pytest.mark.parametrize("is_preferred", [True, False])
-def test_a_leader_that_is_not_preferred_hands_over(is_preferred: bool) -> None:
-    names = (N0, N1, N2)
-    preferred = (N0, N2) if is_preferred else (N2,)
-    group = CoreGroup(
-        [RaftConfig(name, names, preferred_leaders=preferred) for name in names],
-        lambda _: lambda low, _high: low,
-    )
-    member = group.members[N0]
-    elect(group, member)
-    words = []
-    for _ in range(25):
-        group.now_ms += 50
-        words += sent(member.step(Tick()))
-        for peer in (N1, N2):
-            receive(member, success(member, peer, 1))
-    assert (TimeoutNow(Term(1), N0) in words) != is_preferred

@@ -147,6 +147,40 @@ def test_a_save_of_what_was_truncated_counts_for_nothing() -> None:
     assert member.node.durable_index == 2
 
 
+def test_what_was_durable_before_a_truncation_is_not_durable_after_it() -> None:
+    member = make_group().members[N0]
+    seed(member, "1,1,1", term=1)
+    assert member.node.durable_index == 3
+    member.step(Received(append_request(N1, 2, "1@1", "2,2,2")))
+    assert (member.node.durable_index, member.node.log.last_index) == (1, 4)
+
+
+def test_a_conflict_is_never_reported_at_what_is_committed() -> None:
+    member = make_group().members[N0]
+    seed(member, "1,1,1", term=1)
+    receive(member, append_request(N1, 1, "1@1", commit=1))
+    effects = member.step(Received(append_request(N2, 2, "2@2")))
+    (answer,) = [effect.message for effect in effects if isinstance(effect, Send)]
+    assert isinstance(answer, AppendResponse)
+    assert (answer.conflict_index, answer.conflict_term) == (2, 1)
+
+
+def test_an_answer_to_no_round_does_not_count_as_contact() -> None:
+    group, member = make_role(Role.LEADER)
+    answered_ms = member.node.progress()[N1].answered_ms
+    group.now_ms += 10
+    refusal = AppendResponse(member.node.term, N1, 0, False, Index(0), Index(0), Term(0), Index(0))
+    assert receive(member, refusal) == []
+    assert member.node.progress()[N1].answered_ms == answered_ms
+
+
+def test_a_member_that_was_never_heard_is_not_probed_from_the_logs_start() -> None:
+    """A new leader does not know what a member holds; a broken connection tells it nothing."""
+    _, member = make_role(Role.LEADER, "1,1,1,1", term=1)
+    member.step(PeerUnreachable(N1))
+    assert member.node.progress()[N1].next_index == 5
+
+
 def test_a_follower_behind_the_logs_start_is_reported_and_gets_heartbeats_only() -> None:
     start = LogStart(Index(5), Term(1), Position(1000))
     node = RaftNode(
@@ -186,6 +220,18 @@ def test_large_entries_travel_alone_and_the_window_counts_bytes() -> None:
     effects = receive(member, success(member, N1, 4))
     ranges = [(request.first, request.end) for request in requests(effects) if request.to == N1]
     assert ranges == [(5, 7)]
+
+
+def test_a_request_takes_no_more_than_the_window_has_left() -> None:
+    _, member = make_role(Role.LEADER)
+    member.node._core.config = RaftConfig(
+        N0, NAMES, entries_bytes_max=1000, inflight_bytes_max=1500
+    )
+    receive(member, success(member, N1, 1))
+    effects = member.step(Propose((b"x" * 400,) * 5, 1))
+    ranges = [(request.first, request.end) for request in requests(effects) if request.to == N1]
+    # 896 bytes, then 604 are left for one entry, then one more may exceed the window.
+    assert ranges == [(2, 4), (4, 5), (5, 6)]
 
 
 def test_a_lost_window_is_found_without_a_timeout() -> None:

@@ -74,3 +74,13 @@ def test_the_view_is_a_frozen_copy() -> None:
         1,
         100,
     )
+
+
+def test_a_success_that_comes_late_moves_the_next_index_too() -> None:
+    """Sent before a pause, answered after: what it confirms need not be sent again."""
+    progress = replicating(4, (2, 9))
+    progress.probe_from(Index(5), last_round=2, is_waiting=True)
+    progress.succeeded(3, Index(4))
+    assert progress.next_index == 5
+    progress.succeeded(2, Index(8))
+    assert (progress.match_index, progress.next_index) == (8, 9)

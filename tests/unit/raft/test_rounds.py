@@ -26,3 +26,11 @@ def test_old_times_are_forgotten_and_memory_stays_bounded() -> None:
     assert len(clock._sent_ms) <= 2 * 300 + 17
     for round_ in range(9_701, 10_001):
         assert clock.sent_ms(round_) == round_ - 1
+
+
+def test_many_rounds_of_one_moment_take_one_place() -> None:
+    clock = RoundClock(horizon_ms=300)
+    for _ in range(1000):
+        clock.start(5)
+    assert len(clock._sent_ms) == 1
+    assert (clock.sent_ms(1), clock.sent_ms(1000)) == (5, 5)
