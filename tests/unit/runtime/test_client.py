@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -39,6 +40,7 @@ from dledger.codec.client_rpc import (
 from dledger.codec.frame import encode_frame
 from dledger.codec.wire_types import Header, encode_header
 from dledger.errors import DLedgerError
+from dledger.runtime.commands import EXIT_DONE, EXIT_REFUSED, EXIT_UNKNOWN, append
 from dledger.runtime.handshake import Identity, accept, opening_decoder
 from dledger.runtime.sockets import FrameStream, listen
 
@@ -232,6 +234,28 @@ async def test_nobody_there_is_a_refusal() -> None:
             await client.append(b"x")
         seen = (await client.status())[NodeId("n0")]
         assert isinstance(seen, RefusedError)
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "text"),
+    [
+        (DONE, EXIT_DONE, "appended 3 entries, 17 to 17"),
+        (UnsupportedError("no"), EXIT_REFUSED, "3 surely not appended: no"),
+        (LeadershipLostError("gone"), EXIT_UNKNOWN, "3 of unknown outcome"),
+        (None, EXIT_UNKNOWN, "3 of unknown outcome"),
+    ],
+)
+async def test_the_command_says_what_is_known_and_exits_so(
+    capsys: pytest.CaptureFixture[str], said: Header | DLedgerError | None, code: int, text: str
+) -> None:
+    async with fake_group([said]) as (client, _):
+        options = {"count": 3, "retry_unknown": False}
+        assert await append(client, b"x", as_json=False, **options) == code
+        captured = capsys.readouterr()
+        assert text in captured.out + captured.err
+        assert await append(client, b"x", as_json=True, **options) == code
+        result = json.loads(capsys.readouterr().out)
+        assert len(result["appended"]) + result["refused"] + result["unknown"] == 3
 
 
 async def test_wrong_use_is_told() -> None:
