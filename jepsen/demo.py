@@ -31,14 +31,15 @@ from broker.client import Producer, PullConsumer
 from jepsen import cpp_client, workload
 from jepsen.checker import Verdict, check
 from jepsen.cpp_client import CppWorker
-from jepsen.history import Recorder
+from jepsen.history import Event, Recorder
 from jepsen.nemesis import LeaderKiller
 from jepsen.observer import Observer
 from jepsen.processes import Group, NotReadyError, ProcessDiedError, exit_on_sigterm
 from jepsen.progress import Progress, failover_gaps_ms, percentile
 from jepsen.report import live_line, print_report
 
-VALID, INVALID, UNKNOWN = 0, 1, 2
+VALID, INVALID, UNKNOWN, INTERRUPTED = 0, 1, 2, 130
+STARTUP_ERRORS: Final = (NotReadyError, ProcessDiedError, trio.TooSlowError)
 TOPIC: Final = "Demo"
 SECONDS_PER_KILL: Final = 4.0
 QUIET_END_S: Final = 2.0  # after the last kill, so that its gap can be measured
@@ -61,6 +62,7 @@ class Settings:
     seed: int
     keep: Path | None
     as_json: bool
+    write_pause_s: float = WRITE_PAUSE_S
 
 
 class Demo:
@@ -96,7 +98,9 @@ class Demo:
                 async with workload.recording_consumer(namesrv, TOPIC, history):
                     async with trio.open_nursery() as sending:
                         writers = [
-                            workload.Writer(producer, queue, history, pause_s=WRITE_PAUSE_S)
+                            workload.Writer(
+                                producer, queue, history, pause_s=self._settings.write_pause_s
+                            )
                             for queue in queues
                         ]
                         for writer in writers:
@@ -177,44 +181,46 @@ class Demo:
                 await trio.sleep(REFRESH_S)
 
 
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What is left of a finished run."""
+
+    folder: Path
+    events: list[Event]
+    verdict: Verdict
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the demo and return its exit status."""
     settings = read_arguments(sys.argv[1:] if arguments is None else arguments)
     exit_on_sigterm()
     console = Console(stderr=True) if settings.as_json else Console()
-    folder = settings.keep or Path(tempfile.mkdtemp(prefix="dledger-demo-"))
-    folder.mkdir(parents=True, exist_ok=True)
-    console.print(f"seed {settings.seed}, stores and logs in {folder}", highlight=False)
     cpp_python = None
     if settings.with_cpp:
         cpp_python = cpp_client.installed_python(lambda text: console.print(text, highlight=False))
     try:
-        verdict, history = execute(settings, folder, cpp_python, console)
-    except (NotReadyError, ProcessDiedError, trio.TooSlowError) as error:
+        run = execute(settings, cpp_python, console)
+    except STARTUP_ERRORS as error:
         console.print(f"[bold yellow]UNKNOWN[/bold yellow]: the group did not start: {error}")
         return UNKNOWN
     except KeyboardInterrupt:
         console.print("interrupted; every process was ended")
-        return 130
-    gaps = failover_gaps_ms(history.events, workload.PRODUCER)
-    print_report(console, history.events, verdict, gaps)
+        return INTERRUPTED
     if settings.as_json:
-        sys.stdout.write(summary(verdict, gaps) + "\n")
-    if verdict.valid and settings.keep is None:
-        shutil.rmtree(folder, ignore_errors=True)
-    else:
-        console.print(f"history and logs: {folder}", highlight=False)
-    return {True: VALID, False: INVALID, None: UNKNOWN}[verdict.valid]
+        gaps = failover_gaps_ms(run.events, workload.PRODUCER)
+        sys.stdout.write(summary(run.verdict, gaps) + "\n")
+    return conclude(settings, run, console)
 
 
-def execute(
-    settings: Settings, folder: Path, cpp_python: Path | None, console: Console
-) -> tuple[Verdict, Recorder]:
-    """Run it once, with every process ended afterwards; the verdict and the history.
+def execute(settings: Settings, cpp_python: Path | None, console: Console) -> Run:
+    """Run it once, with every process ended afterwards, and judge it.
 
     Raises:
         NotReadyError, ProcessDiedError, trio.TooSlowError: the group did not start.
     """
+    folder = settings.keep or Path(tempfile.mkdtemp(prefix="dledger-demo-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    console.print(f"seed {settings.seed}, stores and logs in {folder}", highlight=False)
     with Group(folder) as group, Recorder(folder / "history.jsonl") as history:
         demo = Demo(settings, group, history, console)
         group.start()
@@ -223,7 +229,18 @@ def execute(
             trio.run(demo.run, cpp_python)
         except BaseExceptionGroup as errors:
             raise_first(errors)
-    return check(history.events, drained=demo.drained), history
+    return Run(folder, history.events, check(history.events, drained=demo.drained))
+
+
+def conclude(settings: Settings, run: Run, console: Console) -> int:
+    """Print the report, keep or remove the folder, and return the exit status."""
+    gaps = failover_gaps_ms(run.events, workload.PRODUCER)
+    print_report(console, run.events, run.verdict, gaps)
+    if run.verdict.valid and settings.keep is None:
+        shutil.rmtree(run.folder, ignore_errors=True)
+    else:
+        console.print(f"history and logs: {run.folder}", highlight=False)
+    return {True: VALID, False: INVALID, None: UNKNOWN}[run.verdict.valid]
 
 
 def raise_first(errors: BaseExceptionGroup[BaseException]) -> None:
