@@ -25,7 +25,7 @@ from dledger.codec.entry import (
     index_unit_of,
     seal,
 )
-from dledger.codec.index_unit import EntryColumns, encode_columns
+from dledger.codec.index_unit import INDEX_UNIT_BYTES, EntryColumns, encode_columns
 from dledger.errors import (
     CompactedError,
     CorruptionError,
@@ -315,6 +315,7 @@ class SegmentedLog:
         """At an orderly end: make data and index durable. No batch may be out.
 
         Raises:
+            DiskFullError: no room for the index; it is made again from the data on opening.
             DiskFailedError: it failed, now or earlier.
         """
         self._latch.check()
@@ -327,6 +328,7 @@ class SegmentedLog:
             data.sync()
             units = self._units_lacking(self._durable_index)
             if units:
+                segment.reserve(0, len(units) // INDEX_UNIT_BYTES)
                 segment.write_units(units)
                 self._unit_index = self._durable_index
             index.sync()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from itertools import product
+from pathlib import Path
 
 from dledger.storage.recovery import (
     EARLIER_SEGMENT,
@@ -11,6 +13,7 @@ from dledger.storage.recovery import (
     Beyond,
     Entries,
     Length,
+    Row,
     Seal,
     Tail,
     Units,
@@ -52,3 +55,26 @@ def test_a_proof_of_durability_is_never_cut_away() -> None:
         row = decide(LAST_SEGMENT, *facts)
         if Beyond.UNIT in facts or Tail.WHOLE_BEHIND in facts or Seal.SEALED in facts:
             assert row.action is Action.REFUSE
+
+
+def render(rows: tuple[Row[Enum], ...], kinds: tuple[type[Enum], ...]) -> str:
+    """The table as the page shows it; a cell that does not matter is a dash."""
+    lines = [
+        "| Row | " + " | ".join(kind.__name__ for kind in kinds) + " | Done | Why |",
+        "|---" * (len(kinds) + 3) + "|",
+    ]
+    for row in rows:
+        cells = [
+            "-" if allowed is None else " or ".join(fact.value for fact in kind if fact in allowed)
+            for kind, allowed in zip(kinds, row.when, strict=True)
+        ]
+        done = row.action.value if row.action is not Action.REFUSE else f"refuse: {row.problem}"
+        lines.append("| " + " | ".join([row.label, *cells, done, row.why]) + " |")
+    return "\n".join(lines)
+
+
+def test_the_page_shows_the_tables_that_the_program_uses() -> None:
+    page = Path(__file__).parents[3] / "docs" / "formats" / "segment.md"
+    text = page.read_text()
+    assert render(LAST_SEGMENT, (Seal, Tail, Beyond, Units)) in text
+    assert render(EARLIER_SEGMENT, (Length, Entries, Units)) in text
