@@ -27,7 +27,7 @@ from dledger.testing.sim_disk import SimDisk
 from dledger.testing.sim_network import SimNetwork
 from dledger.testing.sim_settings import SimSettings
 from dledger.testing.sim_trace import Trace, describe_message, describe_outcome
-from dledger.testing.state_checker import StateChecker
+from dledger.testing.state_checker import StateChecker, Violation
 
 HANDED_OUT_BYTES_MAX = 4096
 """Committed entries are taken in such portions, so that taking a part is exercised too."""
@@ -184,15 +184,23 @@ class SimCluster:
         self._step(node, node.engine, event)
         return True
 
+    def leaders(self) -> list[SimNode]:
+        """Members that are up, do not pause and lead; those of the past may not know it yet."""
+        return [
+            node
+            for node in self.nodes.values()
+            if node.engine is not None
+            and node.engine.node.role is Role.LEADER
+            and node.paused_until_ms <= self.now_ms
+        ]
+
     def leader(self) -> SimNode | None:
-        """A running member that leads, of the highest term if there are several."""
+        """The leader of the highest term among them."""
         best: SimNode | None = None
-        for node in self.nodes.values():
-            engine = node.engine
-            if engine is None or engine.node.role is not Role.LEADER:
-                continue
-            if best is None or best.engine is None or engine.node.term > best.engine.node.term:
-                best = node
+        best_term = -1
+        for node in self.leaders():
+            if node.engine is not None and node.engine.node.term > best_term:
+                best, best_term = node, int(node.engine.node.term)
         return best
 
     def running(self) -> list[SimNode]:
@@ -222,6 +230,7 @@ class SimCluster:
                 leader = change.leader_id or "nobody"
                 self.say(node, f"is {change.role.value} of term {change.term}, follows {leader}")
         if engine.has_committed:
+            self._check_leases(engine)
             self.on_committed(node)
         while engine.has_committed:
             checker.handed_out(node.node_id, engine.take_committed(HANDED_OUT_BYTES_MAX))
@@ -236,6 +245,20 @@ class SimCluster:
         if not engine.is_persisting and engine.has_unsaved:
             self._begin_job(node, engine)
         self._arm(node, engine)
+
+    def _check_leases(self, engine: Engine) -> None:
+        """Once a leader commits, no leader of an earlier term may answer reads by its lease."""
+        if engine.node.role is not Role.LEADER:
+            return
+        for other in self.leaders():
+            past = other.engine
+            if past is None or past.node.term >= engine.node.term:
+                continue
+            if past.node.has_lease(other.local_ms(self.now_ms)):
+                raise Violation(
+                    f"{other.node_id} has a lease of term {past.node.term} though the leader of "
+                    f"term {engine.node.term} commits"
+                )
 
     def _post(self, node: SimNode, to: NodeId, message: Message) -> None:
         """Let the network decide when a message arrives."""

@@ -61,7 +61,7 @@ class SimClients:
         self._rng = Random(f"clients/{cluster.settings.seed}")
         self._calls: dict[int, _Call] = {}
         self._waits_for: list[int | None] = [None] * cluster.settings.client_count
-        self._leader: NodeId = cluster.voters[0]
+        self._leaders: list[NodeId] = [cluster.voters[0]] * cluster.settings.client_count
         self._token_count = 0
         self._probe_state: bool | None = None
         cluster.on_resolved = self._resolved
@@ -113,15 +113,20 @@ class SimClients:
         if self.is_stopped:
             return
         rng = self._rng
-        if rng.random() < 0.1:
-            self._leader = self._any()
-        node = self._cluster.nodes[self._leader]
+        settings = self._settings
+        guess = rng.random()
+        if guess < 0.1:
+            self._leaders[client] = self._any()
+        elif guess < 0.4:
+            # Somebody told it; so a new leader soon has work, whatever became of the old one.
+            leader = self._cluster.leader()
+            self._leaders[client] = leader.node_id if leader is not None else self._any()
+        node = self._cluster.nodes[self._leaders[client]]
         if node.engine is None or node.paused_until_ms > self._cluster.now_ms:
-            self._leader = self._any()
-            self._think(client, least_ms=self._settings.heartbeat_ms)
+            self._leaders[client] = self._any()
+            self._think(client, least_ms=settings.heartbeat_ms)
             return
         kind = rng.random() * 1000
-        settings = self._settings
         if kind < settings.transfer_permille:
             self._transfer(client, node)
         elif kind < settings.transfer_permille + settings.read_permille:
@@ -146,6 +151,10 @@ class SimClients:
         self._cluster.step(node, Propose(bodies, token))
 
     def _read(self, client: int, node: SimNode) -> None:
+        leaders = self._cluster.leaders()
+        if leaders and self._rng.random() < 0.5:
+            # A leader of the past that does not know it yet is the one that may answer wrongly.
+            node = leaders[int(self._rng.random() * len(leaders))]
         floor_index = self._cluster.checker.acknowledged_index
         call = _Call(client, node.node_id, node.incarnation, floor_index=floor_index)
         token = self._register(call)
@@ -200,8 +209,9 @@ class SimClients:
             case Failed(error=error):
                 self._failed(call, outcome)
                 least_ms = self._settings.heartbeat_ms
-                if isinstance(error, NotLeaderError):
-                    self._leader = NodeId(error.leader_id) if error.leader_id else self._any()
+                if isinstance(error, NotLeaderError) and call.client is not None:
+                    leader_id = NodeId(error.leader_id) if error.leader_id else self._any()
+                    self._leaders[call.client] = leader_id
         self._go_on(call.client, token, least_ms=least_ms)
 
     def _failed(self, call: _Call, outcome: Failed) -> None:

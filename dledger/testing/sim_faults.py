@@ -15,7 +15,7 @@ from random import Random
 from dledger.raft.effects import Role
 from dledger.raft.events import PeerUnreachable
 from dledger.raft.ids import NodeId
-from dledger.raft.messages import AppendRequest, AppendResponse, Message, VoteResponse
+from dledger.raft.messages import AppendRequest, AppendResponse, Message, TimeoutNow, VoteResponse
 from dledger.testing.cluster import SimCluster, SimNode
 
 FLAP_COUNT = 6
@@ -27,6 +27,7 @@ ARMED_KINDS = (
     "crash-all-after-ack",
     "cut-new-leader",
     "cut-committing-leader",
+    "deafen-transferring-leader",
 )
 """Faults that wait for the moment that hurts most; several may be armed at once."""
 
@@ -58,6 +59,7 @@ class SimFaults:
             "partition-leader": self._partition_leader,
             "partition-bridge": self._partition_bridge,
             "partition-one-way": self._partition_one_way,
+            "partition-creeping": self._partition_creeping,
             "flap": self._flap,
             "heal": cluster.network.heal,
             "pause": self._pause,
@@ -164,6 +166,9 @@ class SimFaults:
                 self._last_leader_term = term
                 if self._is_due("cut-new-leader"):
                     self._isolate(node.node_id)
+            case TimeoutNow():
+                if self._is_due("deafen-transferring-leader"):
+                    self._deafen(node.node_id)
             case _:
                 pass
 
@@ -206,14 +211,35 @@ class SimFaults:
         rest = voters[1:]
         self._cluster.network.cut_both(rest[: len(rest) // 2], rest[len(rest) // 2 :])
 
+    def _partition_creeping(self) -> None:
+        """The leader loses the others one after another, so their timeouts run out apart."""
+        leader = self._cluster.leader()
+        if leader is None:
+            return
+        others = [node_id for node_id in self._cluster.voters if node_id != leader.node_id]
+        self._rng.shuffle(others)
+        due_ms = self._cluster.now_ms
+        for other in others:
+            self._cluster.at(due_ms, self._cut_pair, leader.node_id, other)
+            due_ms += self._rng.randint(0, self._cluster.settings.lease_ms)
+
+    def _cut_pair(self, one: NodeId, other: NodeId) -> None:
+        if not self._is_stopped:
+            self._cluster.network.cut_both([one], [other])
+
     def _partition_one_way(self) -> None:
         """One member is not heard, or does not hear."""
         lone = self._rng.choice(self._cluster.voters)
-        others = [node_id for node_id in self._cluster.voters if node_id != lone]
         if self._rng.random() < 0.5:
-            self._cluster.network.cut([lone], others)
+            self._deafen(lone)
         else:
-            self._cluster.network.cut(others, [lone])
+            others = [node_id for node_id in self._cluster.voters if node_id != lone]
+            self._cluster.network.cut([lone], others)
+
+    def _deafen(self, lone: NodeId) -> None:
+        """One member is heard, but does not hear."""
+        others = [node_id for node_id in self._cluster.voters if node_id != lone]
+        self._cluster.network.cut(others, [lone])
 
     def _flap(self) -> None:
         """A member is cut off and joined again, quickly, several times."""

@@ -24,8 +24,10 @@ FAULT_KINDS = (
     "partition-leader",
     "partition-bridge",
     "partition-one-way",
+    "partition-creeping",
     "cut-new-leader",
     "cut-committing-leader",
+    "deafen-transferring-leader",
     "flap",
     "heal",
     "pause",
@@ -108,20 +110,39 @@ class SimSettings:
         return [*rows, ("faults", faults or "none")]
 
 
-SPECIAL_SHARE = 0.12
-"""How many of the runs are bent to one purpose."""
+SPECIAL_PERMILLE = 100
+"""How many of the runs are bent to each of the two purposes below."""
 
 LEADERS_CUT = {"cut-new-leader": 3, "cut-committing-leader": 2}
 """Faults of a run in which leaders are cut off just as they begin or commit. Figure 8 of the Raft
 paper takes three such cuts in a row, which a mix of everything hardly ever strings together."""
 
+LEASES_TRIED = {
+    "crash-one": 3,
+    "kill-one": 2,
+    "partition-leader": 2,
+    "partition-bridge": 2,
+    "partition-creeping": 4,
+    "deafen-transferring-leader": 4,
+    "pause": 1,
+    "heal": 3,
+}
+"""Faults of a run in which a leader is replaced behind its back while callers still read from it."""
+
 
 def draw_settings(seed: int, *, wire: bool = False) -> SimSettings:
     """Draw a run's knobs from its seed."""
     settings = _draw_mixed(seed, wire=wire)
-    rng = Random(f"special/{seed}")
-    if rng.random() >= SPECIAL_SHARE:
-        return settings
+    purpose = Random(f"purpose/{seed}").random() * 1000
+    if purpose < SPECIAL_PERMILLE:
+        return _bend_to_cuts(settings)
+    if purpose < 2 * SPECIAL_PERMILLE:
+        return _bend_to_leases(settings)
+    return settings
+
+
+def _bend_to_cuts(settings: SimSettings) -> SimSettings:
+    """Entries travel one by one, and each new leader has its turn."""
     return replace(
         settings,
         node_count=3,
@@ -133,6 +154,37 @@ def draw_settings(seed: int, *, wire: bool = False) -> SimSettings:
         spike_permille=0,
         sync_ms_max=0,
         election_max_ms=settings.election_min_ms + settings.lease_ms,
+    )
+
+
+def _bend_to_leases(settings: SimSettings) -> SimSettings:
+    """Elections follow as soon as a lease allows, and most calls are reads.
+
+    Few appends, so that a member that was cut off a little earlier can still win an election.
+    """
+    heartbeat_ms = 20
+    lease_ms = 5 * heartbeat_ms
+    return replace(
+        settings,
+        node_count=3,
+        heartbeat_ms=heartbeat_ms,
+        fault_weights={kind: LEASES_TRIED.get(kind, 0) for kind in FAULT_KINDS},
+        fault_interval_ms=2 * lease_ms,
+        lease_ms=lease_ms,
+        election_min_ms=lease_ms,
+        election_max_ms=2 * lease_ms,
+        drift_permille_max=30,
+        delay_min_ms=0,
+        delay_max_ms=2,
+        spike_permille=0,
+        loss_permille=0,
+        sync_ms_max=0,
+        restart_ms_max=5,
+        client_count=4,
+        think_ms_max=20,
+        client_timeout_ms=heartbeat_ms,
+        read_permille=960,
+        transfer_permille=20,
     )
 
 
