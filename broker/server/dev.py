@@ -114,31 +114,23 @@ class _Child:
         self.log_path = log_path
         self.process: trio.Process | None = None
 
-    async def run(self, nursery: trio.Nursery) -> int:
-        """Start it and wait for its end; gives the exit status."""
+    async def run(self) -> int:
+        """Start it and wait for its end; gives the exit status. Cancelling leaves it running."""
         with self.log_path.open("ab") as log:
-            self.process = await nursery.start(
-                partial(
-                    trio.run_process,
-                    self.command,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    check=False,
-                    # A Ctrl-C at the terminal reaches this process only, which stops the children in order.
-                    start_new_session=True,
-                    deliver_cancel=_leave_alone,
-                )
+            self.process = await trio.lowlevel.open_process(
+                self.command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                # A Ctrl-C at the terminal reaches this process only, which stops the children in order.
+                start_new_session=True,
             )
-            return await self.process.wait()
+        return await self.process.wait()
 
     def last_line(self) -> str:
         """The last thing that it said."""
         lines = self.log_path.read_text(errors="replace").strip().splitlines()
         return lines[-1] if lines else "it said nothing"
-
-
-async def _leave_alone(process: trio.Process) -> None:
-    """Cancelling the keeper does not kill: `_stop` ends the children in order."""
 
 
 class _Run:
@@ -157,8 +149,7 @@ class _Run:
         """Start a child, and again when it dies; one that cannot even start ends everything."""
         while True:
             started = trio.current_time()
-            async with trio.open_nursery() as nursery:
-                status = await child.run(nursery)
+            status = await child.run()
             if trio.current_time() - started < _EARLY_S and status > 0:
                 self._console.print(
                     f"[red]{child.name} did not start[/red]: {escape(child.last_line())}"
