@@ -16,13 +16,14 @@ from heapq import heappop, heappush
 from random import Random
 from typing import Any
 
+from dledger.codec.rpc import decode_message, encode_entries, encode_message
 from dledger.config import LogConfig, Peer, RaftConfig
 from dledger.engine import Engine, PersistJob
 from dledger.errors import DLedgerError
 from dledger.raft.effects import Outcome, Role
 from dledger.raft.events import Event, Received, Tick
 from dledger.raft.ids import NodeId
-from dledger.raft.messages import Message
+from dledger.raft.messages import AppendRequest, Message
 from dledger.testing.sim_disk import SimDisk
 from dledger.testing.sim_network import SimNetwork
 from dledger.testing.sim_settings import SimSettings
@@ -37,6 +38,12 @@ SAVE_WRITES_MAX = 8
 
 STEPS_MAX = 200_000
 """A run with more steps than this is caught in a loop (usual runs have about a thousand)."""
+
+
+def through_wire(message: Message) -> Message:
+    """A message as its receiver decodes it from the bytes of the peer protocol."""
+    entries = message.entries if isinstance(message, AppendRequest) else ()
+    return decode_message(encode_message(message), encode_entries(entries))
 
 
 class StuckError(Exception):
@@ -262,6 +269,8 @@ class SimCluster:
 
     def _post(self, node: SimNode, to: NodeId, message: Message) -> None:
         """Let the network decide when a message arrives."""
+        if self.settings.wire:
+            message = through_wire(message)
         arrivals = self.network.arrivals(node.node_id, to, self.now_ms)
         if self.trace is not None:
             when = ", ".join(str(arrival) for arrival in arrivals) or "never"

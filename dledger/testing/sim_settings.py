@@ -131,7 +131,7 @@ LEASES_TRIED = {
 
 
 def draw_settings(seed: int, *, wire: bool = False) -> SimSettings:
-    """Draw a run's knobs from its seed."""
+    """Draw a run's knobs from its seed; `wire` insists on the wire's bytes, else chance decides."""
     settings = _draw_mixed(seed, wire=wire)
     purpose = Random(f"purpose/{seed}").random() * 1000
     if purpose < SPECIAL_PERMILLE:
@@ -230,7 +230,7 @@ def _draw_mixed(seed: int, *, wire: bool) -> SimSettings:
         body_bytes_max=rng.choice((16, 100, 600)),
         segment_size_bytes=rng.choice((512, 2048, 65536)),
         cache_bytes_max=rng.choice((0, 1024, 65536)),
-        wire=wire,
+        wire=wire or rng.random() < 0.2,
     )
 
 

@@ -1,0 +1,75 @@
+"""Which message may leave: the one rule of the engine that needs a memory (see engine.py)."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from dledger.raft.ids import Index, NodeId
+from dledger.raft.messages import Message
+
+
+class HeldSends:
+    """Messages that wait for the saves that were queued before them.
+
+    A batch of the log may hold only a part of what is queued (it stays within one segment and a
+    number of bytes), so each save of the log also notes where the log ended with it.
+
+    Invariants: save numbers never decrease from front to back, in `_waiting` as in `_log_saves`;
+    the indexes in `_log_saves` do not either; durable_count <= save_count.
+    """
+
+    __slots__ = ("_log_saves", "_waiting", "durable_count", "save_count")
+
+    def __init__(self) -> None:
+        self.save_count = 0
+        self.durable_count = 0
+        self._waiting: deque[tuple[int, NodeId, Message]] = deque()
+        self._log_saves: deque[tuple[int, Index]] = deque()
+
+    def saves_hard_state(self) -> None:
+        """A hard state is queued; the next job takes it in any case."""
+        self.save_count += 1
+
+    def saves_log(self, last_index: Index) -> None:
+        """A change of the log is queued, after which it ends at `last_index`.
+
+        What was queued for entries that are removed again is as durable as their removal.
+        """
+        self.save_count += 1
+        saves = self._log_saves
+        while saves and saves[-1][1] > last_index:
+            saves.pop()
+        saves.append((self.save_count, last_index))
+
+    def taken(self, batch_last_index: Index | None) -> int:
+        """A job takes what is queued: number of the last save that it includes.
+
+        Args:
+            batch_last_index: where the log ends with the job's batch; None: it takes everything.
+        """
+        saves = self._log_saves
+        if batch_last_index is None:
+            saves.clear()
+            return self.save_count
+        while saves and saves[0][1] <= batch_last_index:
+            saves.popleft()
+        return saves[0][0] - 1 if saves else self.save_count
+
+    def hold(self, to: NodeId, message: Message) -> None:
+        """Keep a message until the saves queued so far are durable."""
+        self._waiting.append((self.save_count, to, message))
+
+    def release(self, durable_count: int) -> list[tuple[NodeId, Message]]:
+        """Note what is durable, and take the messages that waited for no more than that."""
+        assert self.durable_count <= durable_count <= self.save_count
+        self.durable_count = durable_count
+        free: list[tuple[NodeId, Message]] = []
+        waiting = self._waiting
+        while waiting and waiting[0][0] <= durable_count:
+            _, to, message = waiting.popleft()
+            free.append((to, message))
+        return free
+
+    def drop(self) -> None:
+        """Forget all of them: what they would confirm may not be on disk."""
+        self._waiting.clear()
