@@ -13,7 +13,7 @@ from typing import Final, Literal
 
 import trio
 
-from broker.client.errors import ClientError, NoRouteError, RequestFailedError
+from broker.client.errors import ClientError, RequestFailedError
 from broker.client.group_requests import GroupRequests
 from broker.client.messages import ReceivedMessage
 from broker.client.process_queue import FlowLimits, ProcessQueue
@@ -26,7 +26,7 @@ from broker.remoting.codes import ResponseCode
 from broker.store.names import is_retry_topic
 
 REBALANCE_S: Final = 20.0
-REBALANCE_SOON_S: Final = 1.0  # while something could not be found out
+REBALANCE_SOON_S: Final = 1.0  # while something could not be found out; doubles up to the other
 HANDOVER_S: Final = 5.0  # how long running handlers may hold up the release of a queue
 
 StartFrom = Literal["last", "first"] | int
@@ -74,12 +74,14 @@ class Assignment:
         async with trio.open_nursery() as nursery:
             await self._load_routes()
             await self._session.beat()
+            pause_s = REBALANCE_SOON_S
             while not self._is_closing:
                 self._wake = trio.Event()
-                is_complete = await self._rebalance(nursery)
-                if is_complete:
+                missing = await self._rebalance(nursery)
+                if all(is_retry_topic(topic) for topic in missing):
                     self.balanced.set()
-                with trio.move_on_after(REBALANCE_S if is_complete else REBALANCE_SOON_S):
+                pause_s = min(pause_s * 2, REBALANCE_S) if missing else REBALANCE_SOON_S
+                with trio.move_on_after(pause_s / 2 if missing else REBALANCE_S):
                     await self._wake.wait()
 
     async def _load_routes(self) -> None:
@@ -89,28 +91,28 @@ class Assignment:
             except ClientError as error:
                 log.debug("no route of %s yet: %s", topic, error)
 
-    async def _rebalance(self, nursery: trio.Nursery) -> bool:
-        """Share out every topic; False when something has to be asked again soon."""
-        is_complete = True
+    async def _rebalance(self, nursery: trio.Nursery) -> set[str]:
+        """Share out every topic; return those about which something has to be asked again soon.
+
+        A retry topic is created by the group's first heartbeat and has its route a moment later.
+        """
+        missing: set[str] = set()
         for topic in self._subscriptions:
             try:
                 queues = await self._session.routes.read_queues(topic)
                 wanted = await self._share(queues)
-            except NoRouteError:
-                # The retry topic appears with the first heartbeat, others with their first message.
-                is_complete = is_complete and is_retry_topic(topic)
-                continue
             except ClientError as error:
-                log.info("queues of %s stay as they are: %s", topic, error)
-                is_complete = False
+                log.debug("queues of %s stay as they are: %s", topic, error)
+                missing.add(topic)
                 continue
             owned = [queue for queue in self.readers if queue.topic == topic]
             todo = changes(owned, wanted)
             for queue in todo.released:
                 await self._release(queue)
             for queue in todo.acquired:
-                is_complete &= await self._acquire(queue, nursery)
-        return is_complete
+                if not await self._acquire(queue, nursery):
+                    missing.add(topic)
+        return missing
 
     async def _share(self, queues: tuple[MessageQueue, ...]) -> list[MessageQueue]:
         """Return our part of one topic's queues.

@@ -428,7 +428,9 @@ class Producer:
             self._refused += 1
         else:
             self._unknown += 1
-        if self._room is not None and not self._is_full():
+        # Waiting submitters go on in bursts: a wake-up per message would cost more than the message.
+        has_room = self._pending <= self._pending_max - self._pending_max // 4
+        if self._room is not None and has_room and not self._is_full():
             self._room.set()
             self._room = None
         if not self._pending and self._drained is not None:

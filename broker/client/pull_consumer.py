@@ -38,6 +38,8 @@ from broker.client.session import Session, is_transient
 from broker.client.subscriptions import EVERYTHING, subscribe
 from broker.store.names import group_problem
 
+ROUTE_RETRY_S: Final = 0.02
+ROUTE_PATIENCE_S: Final = 1.0
 PULL_TIMEOUT_S: Final = 10.0  # beyond `hold_s`; outlives a failover
 
 
@@ -112,11 +114,14 @@ class PullConsumer:
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """Return the queues of a topic that can be read.
 
+        Waits a second for a topic that is not known: brokers tell of one that was just created a
+        moment after its first message is acknowledged.
+
         Raises:
             NoRouteError: nobody serves the topic.
             NameServersUnreachableError: no name server answers.
         """
-        return await self._live()[0].routes.read_queues(topic)
+        return await self._read_queues(topic)
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """Return the group's stored offset, None when it has none. Raises ClientError."""
@@ -193,9 +198,19 @@ class PullConsumer:
                 raise failure
             await trio.sleep(backoff_s(tries))
 
+    async def _read_queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        deadline = trio.current_time() + min(self.timeout_s, ROUTE_PATIENCE_S)
+        while True:
+            try:
+                return await self._live()[0].routes.read_queues(topic)
+            except NoRouteError:
+                if trio.current_time() >= deadline:
+                    raise
+                await trio.sleep(ROUTE_RETRY_S)
+
     async def _for(self, queue: MessageQueue) -> GroupRequests:
         """Make sure that the nodes of a queue are known."""
         session, requests = self._live()
         if not session.routes.knows(queue.broker_name):
-            await session.routes.read_queues(queue.topic)
+            await self._read_queues(queue.topic)
         return requests

@@ -13,7 +13,16 @@ from broker.remoting.codes import RESPONSES, ResponseCode
 
 BACKOFF_FIRST_S: Final = 0.005  # a new leader is found within milliseconds of its election
 BACKOFF_MAX_S: Final = 0.05
-TOPIC_TRIES_MAX: Final = 4  # a topic that does not exist will not appear by asking all day
+FEW_TRIES: Final = 4  # another node may know better; asking all day does not help
+
+_FEW_TRIES_CODES: Final = frozenset(
+    {
+        ResponseCode.TOPIC_NOT_EXIST,
+        ResponseCode.NO_PERMISSION,
+        ResponseCode.NO_BUYER_ID,
+        ResponseCode.NOT_IN_CURRENT_UNIT,
+    }
+)
 
 SEND_STATUS: Final = {
     int(ResponseCode.SUCCESS): "SEND_OK",
@@ -40,7 +49,7 @@ def judge(code: int, attempts: int = 1) -> Verdict:
     row = RESPONSES.get(code)  # type: ignore[call-overload]  # an int finds its IntEnum key
     if row is None or not row.retriable:
         return Verdict.GIVE_UP
-    if code == ResponseCode.TOPIC_NOT_EXIST and attempts >= TOPIC_TRIES_MAX:
+    if code in _FEW_TRIES_CODES and attempts >= FEW_TRIES:
         return Verdict.GIVE_UP
     if row.route_stale or code == ResponseCode.SYSTEM_ERROR:
         return Verdict.AGAIN_ELSEWHERE

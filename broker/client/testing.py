@@ -76,6 +76,7 @@ class FakeGroup:
         offsets: committed offsets by (group, topic, queue id).
         sends: all sends that arrived, as (unique key, queue id), repeated ones too.
         requests: codes of all other requests to nodes.
+        topics_asked_for: topics in requests for routes.
         leader: the node that leads, None while there is no leader.
         deduplicates: whether a UNIQ_KEY that was stored is not stored again.
     """
@@ -89,6 +90,7 @@ class FakeGroup:
         self.offsets: dict[tuple[str, str, int], int] = {}
         self.sends: list[tuple[str, int]] = []
         self.requests: list[int] = []
+        self.topics_asked_for: list[str] = []
         self.deduplicates = True
         self.has_topics_on_demand = True
         self.namesrv = ""
@@ -183,6 +185,7 @@ class FakeGroup:
             request = decode_request(frame)
             assert isinstance(request, RemotingCommand)
             topic = request.ext.get("topic", "")
+            self.topics_asked_for.append(topic)
             addresses = self._registered()
             if request.code != RequestCode.GET_ROUTEINFO_BY_TOPIC:
                 answer = make_response(request.opaque, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)

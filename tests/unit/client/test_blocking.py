@@ -46,7 +46,7 @@ async def test_sending(group: FakeGroup) -> None:
 
 
 async def test_one_failure_among_many(group: FakeGroup) -> None:
-    group.script.extend([0, ResponseCode.NO_PERMISSION, 0])
+    group.script.extend([0, ResponseCode.MESSAGE_ILLEGAL, 0])
 
     def work() -> None:
         with Producer(group.namesrv, "g") as producer:

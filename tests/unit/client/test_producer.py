@@ -20,6 +20,7 @@ from broker.client.errors import (
 from broker.client.messages import Message, unpack_body
 from broker.client.producer import Producer
 from broker.client.queues import MessageQueue
+from broker.client.retry import FEW_TRIES
 from broker.client.testing import IGNORED, LOST, FakeGroup, open_fake_group
 from broker.remoting.codes import ResponseCode
 from jepsen.ports import free_ports
@@ -184,11 +185,21 @@ async def test_transient_answers_are_tried_again_in_order(
 
 
 async def test_a_refusal_ends_the_send_at_once(group: FakeGroup, producer: Producer) -> None:
-    group.script.append(ResponseCode.NO_PERMISSION)
-    with pytest.raises(SendRefusedError, match="16") as caught:
+    group.script.append(ResponseCode.MESSAGE_ILLEGAL)
+    with pytest.raises(SendRefusedError, match="13") as caught:
         await producer.send(Message("T", b"x"))
-    assert (caught.value.code, caught.value.attempts, caught.value.definite) == (16, 1, True)
+    assert (caught.value.code, caught.value.attempts, caught.value.definite) == (13, 1, True)
     assert len(group.sends) == 1
+
+
+@pytest.mark.parametrize("code", [ResponseCode.NO_PERMISSION, ResponseCode.TOPIC_NOT_EXIST])
+async def test_some_refusals_are_heard_from_a_few_nodes_before_they_are_believed(
+    group: FakeGroup, producer: Producer, code: int
+) -> None:
+    group.script.extend([code] * 10)
+    with pytest.raises(SendRefusedError) as caught:
+        await producer.send(Message("T", b"x"))
+    assert (caught.value.code, caught.value.attempts) == (code, FEW_TRIES)
 
 
 async def test_no_answer_until_the_deadline_leaves_the_outcome_unknown(

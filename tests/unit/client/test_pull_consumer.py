@@ -90,9 +90,24 @@ async def test_requests_outlive_the_leader(group: FakeGroup, consumer: PullConsu
     assert await consumer.committed(Q) == 1
 
 
+async def test_a_topic_that_is_just_being_created_is_waited_for(
+    group: FakeGroup, consumer: PullConsumer
+) -> None:
+    async with trio.open_nursery() as nursery:
+
+        async def ask() -> None:
+            assert len(await consumer.queues("New")) == 2
+
+        nursery.start_soon(ask)
+        while "New" not in group.topics_asked_for:
+            await trio.lowlevel.checkpoint()
+        group.create_topic("New")
+
+
 async def test_failures_are_said(group: FakeGroup, consumer: PullConsumer) -> None:
-    with pytest.raises(NoRouteError):
-        await consumer.queues("Unknown")
+    async with PullConsumer(group.namesrv, "g", timeout_s=0.05) as hasty:
+        with pytest.raises(NoRouteError):
+            await hasty.queues("Unknown")
     await consumer.queues("T")
     with pytest.raises(RequestFailedError, match="17"):
         await consumer.pull(MessageQueue("Unknown", "broker-a", 0), 0)

@@ -1,0 +1,59 @@
+"""The demo for real, small: one killed leader, our client alone, and nothing may be lost."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jepsen.checker import check
+from jepsen.history import read_history
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+
+def run(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", module, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+
+
+def test_a_killed_leader_loses_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    ended = run(
+        "jepsen.demo", "--no-cpp", "--kills", "1", "--seconds", "6", "--json", "--keep", str(folder)
+    )
+    assert ended.returncode == 0, ended.stderr
+    (line,) = ended.stdout.splitlines()
+    result = json.loads(line)
+    assert list(result) == [
+        *("acknowledged", "received", "lost", "duplicated", "kills", "failover_ms"),
+    ]
+    assert (result["lost"], result["kills"]) == (0, 1)
+    assert result["acknowledged"] > 100
+    assert result["failover_ms"]["max"] < 5000
+    with (folder / "history.jsonl").open() as lines:
+        events = list(read_history(lines))
+    assert check(events, drained=["demo-ours"]).valid is True
+    assert (folder / "n2.log").stat().st_size
+
+
+def test_a_history_with_one_delivery_removed_is_not_valid(tmp_path: Path) -> None:
+    """The whole path from a real run to the verdict can fail."""
+    folder = tmp_path / "run"
+    ended = run("jepsen.demo", "--no-cpp", "--kills", "0", "--seconds", "1", "--keep", str(folder))
+    assert ended.returncode == 0, ended.stdout
+    with (folder / "history.jsonl").open() as lines:
+        events = list(read_history(lines))
+    dropped = next(e for e in events if e.kind == "receive")
+    verdict = check([e for e in events if e is not dropped], drained=["demo-ours"])
+    assert [anomaly.check for anomaly in verdict.anomalies] == ["lost"]
+
+
+def test_failover_measures_a_round(tmp_path: Path) -> None:
+    ended = run("jepsen.failover", "--rounds", "1", "--json", "--keep", str(tmp_path / "run"))
+    assert ended.returncode == 0, ended.stderr
+    result = json.loads(ended.stdout)
+    assert (result["overcome"], result["lost"], result["rewinds"]) == (1, 0, 0)

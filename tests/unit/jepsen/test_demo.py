@@ -1,0 +1,89 @@
+"""The parts of the demo that need no processes: its command line, its report, its line for scripts."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+from jepsen.checker import check
+from jepsen.demo import SECONDS_PER_KILL, read_arguments, summary
+from jepsen.failover import times
+from jepsen.history import Event
+from jepsen.progress import Progress, failover_gaps_ms
+from jepsen.report import live_line, print_report
+
+Q = "broker-a/0"
+EVENTS = [
+    Event("leader", 0, node="n0", term=1),
+    Event("send", 1, Q, "ours", 0),
+    Event("ack", 2, Q, "ours", 0, 0),
+    Event("kill", 10, node="n0", term=1),
+    Event("send", 11, Q, "ours", 1),
+    Event("leader", 300, node="n1", term=2),
+    Event("ack", 400, Q, "ours", 1, 1),
+    Event("restart", 500, node="n0"),
+    Event("receive", 600, Q, "ours", 0, 0, "g"),
+    Event("note", 700, text="a remark"),
+]
+
+
+def printed(events: list[Event]) -> str:
+    verdict = check(events, drained=["g"])
+    console = Console(width=120, file=io.StringIO(), record=True)
+    print_report(console, events, verdict, failover_gaps_ms(events, "ours"))
+    return console.export_text()
+
+
+def test_the_line_for_scripts_has_exactly_the_promised_members() -> None:
+    verdict = check(EVENTS, drained=["g"])
+    assert json.loads(summary(verdict, failover_gaps_ms(EVENTS, "ours"))) == {
+        "acknowledged": 2,
+        "received": 1,
+        "lost": 1,
+        "duplicated": 0,
+        "kills": 1,
+        "failover_ms": {"p50": 390, "max": 390},
+    }
+    assert '"failover_ms":{"p50":null,"max":null}' in summary(check([], drained=[]), [])
+
+
+def test_what_failover_reports() -> None:
+    found = times(check(EVENTS, drained=["g"]), [390.0, None])
+    assert (found["rounds"], found["overcome"], found["p99_ms"], found["lost"]) == (2, 1, 390, 1)
+
+
+def test_the_report_names_kills_gaps_and_what_was_broken() -> None:
+    text = printed(EVENTS)
+    for piece in ("kill -9 n0", "390 ms", "n1 leads", "a remark", "#1", "INVALID"):
+        assert piece in text
+
+
+def test_the_report_of_a_valid_and_of_an_empty_run() -> None:
+    received = Event("receive", 700, Q, "ours", 1, 1, "g")
+    assert "VALID: nothing acknowledged was lost" in printed([*EVENTS[:9], received])
+    assert "UNKNOWN" in printed([])
+
+
+def test_the_moving_line() -> None:
+    progress = Progress(EVENTS)
+    progress.update()
+    text = str(live_line(progress, "draining", 1.5))
+    assert "n1 in term 2" in text
+    assert "acknowledged 2" in text
+
+
+def test_the_command_line() -> None:
+    settings = read_arguments(["--kills", "3", "--no-cpp", "--seed", "7", "--json"])
+    assert (settings.kills, settings.with_cpp, settings.seed, settings.as_json) == (
+        3,
+        False,
+        7,
+        True,
+    )
+    assert settings.seconds > 3 * SECONDS_PER_KILL
+    assert read_arguments([]).kills == 5
+    with pytest.raises(SystemExit):
+        read_arguments(["--kills", "-1"])
