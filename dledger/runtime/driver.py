@@ -16,7 +16,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from errno import EDQUOT, ENOSPC
 from typing import Final
 
 import trio
@@ -24,6 +23,7 @@ import trio
 from dledger.config import RaftConfig
 from dledger.engine import Engine, PersistJob
 from dledger.errors import (
+    DiskFailedError,
     DiskFullError,
     DLedgerError,
     ShutdownError,
@@ -37,6 +37,7 @@ from dledger.raft.events import (
     Propose,
     ReadRequested,
     Received,
+    StepDown,
     Tick,
     TransferRequested,
 )
@@ -52,6 +53,9 @@ from dledger.state_machine import StateMachine
 
 APPLY_BYTES_MAX: Final = 1024 * 1024
 """Entries folded in one pass: some 5 ms of 1 KiB messages, a fraction of a heartbeat interval."""
+
+DISK_FULL_RETRY_MS: Final = 1000
+"""Pause before a write is tried again for which there was no room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +99,8 @@ class Driver:
         self._crew: Crew | None = None
         self._wake = trio.Event()
         self._armed_ms = 0
+        self._blocked_job: PersistJob | None = None
+        self._retry_ms = 0
 
     # What callers ask; nothing here waits.
 
@@ -178,12 +184,16 @@ class Driver:
         self._wake.set()
 
     def _ask(self, event: Propose | ReadRequested | TransferRequested) -> None:
-        """Step; a failure that is there at once is raised."""
+        """Step; a refusal that is there at once is raised.
+
+        When the engine fails in this very step the outcome is unknown: the next pass raises the
+        failure, and the caller is answered with all others.
+        """
         try:
             self._step(event)
-        except DLedgerError as error:
+        except DLedgerError:
             self.wake()
-            raise ShutdownError(f"the node has failed: {error}") from error
+            return
         refusal: DLedgerError | None = None
         for token, outcome in self.engine.take_resolved():
             if token == event.token and isinstance(outcome, Failed):
@@ -214,7 +224,7 @@ class Driver:
     async def _run_on_wake(self) -> None:
         """Passes for proposals and deadlines."""
         while True:
-            self._armed_ms = self.engine.next_deadline_ms()
+            self._armed_ms = self._next_deadline_ms()
             with trio.move_on_after(max(0, self._armed_ms - now_ms()) / 1000):
                 await self._wake.wait()
             self._wake = trio.Event()
@@ -254,8 +264,12 @@ class Driver:
         if engine.failure is not None:
             raise engine.failure
         has_work = engine.has_committed or (engine.has_unsaved and not engine.is_persisting)
-        if has_work or engine.next_deadline_ms() < self._armed_ms:
+        if has_work or self._next_deadline_ms() < self._armed_ms:
             self.wake()
+
+    def _next_deadline_ms(self) -> int:
+        deadline_ms = self.engine.next_deadline_ms()
+        return deadline_ms if self._blocked_job is None else min(deadline_ms, self._retry_ms)
 
     def _deliver(self, message: Message) -> None:
         # The time of each message, not of the pass: a promise made to the leader counts from here.
@@ -279,12 +293,16 @@ class Driver:
     # The disk.
 
     def _persist(self) -> None:
-        if self.engine.is_persisting:
-            return
-        job = self.engine.begin_persist()
+        engine = self.engine
+        if self._blocked_job is not None:
+            if now_ms() < self._retry_ms:
+                return
+            job: PersistJob | None = self._blocked_job
+        else:
+            job = None if engine.is_persisting else engine.begin_persist()
         if job is None:
             return
-        if self.pace.is_slow:
+        if self.pace.is_slow and self._blocked_job is None:
             assert self._crew is not None, "passes run within `run`"
             self._crew.start(self._persist_in_thread, job, name="persist")
             return
@@ -314,6 +332,9 @@ class Driver:
 
     def _persisted(self, job: PersistJob, sync_ms: float) -> None:
         self.pace.add(sync_ms)
+        if self._blocked_job is not None:
+            self._blocked_job = None
+            self._log(logging.WARNING, "disk-has-room")
         try:
             self.engine.end_persist(job, now_ms())
         except OSError as error:
@@ -321,57 +342,65 @@ class Driver:
             raise self.engine.failure from error
 
     def _persist_failed(self, job: PersistJob, error: OSError | DLedgerError) -> None:
-        if isinstance(error, OSError) and error.errno in {ENOSPC, EDQUOT}:
-            error = DiskFullError(f"the store has no room: {error}")
-        log_event(
-            logging.CRITICAL,
-            "persist-failed",
-            node=self._config.node_id,
-            reason=error,
-            **self._place(),
-        )
-        self.engine.fail_persist(job, error, now_ms())
+        """A full disk has changed nothing: wait for room, without leading. All else is the end."""
+        if not isinstance(error, DiskFullError):
+            self._log(logging.CRITICAL, "persist-failed", reason=error)
+            self.engine.fail_persist(job, error, now_ms())
+            return
+        if self._blocked_job is None:
+            self._log(logging.ERROR, "disk-full", reason=error)
+        self._blocked_job = job
+        self._retry_ms = now_ms() + DISK_FULL_RETRY_MS
+        self._step(StepDown(str(error)))
+
+    def close(self) -> None:
+        """Answer everybody and close the store; passes have ended.
+
+        Raises:
+            OSError, DLedgerError: the index could not be completed; the log is whole without it.
+        """
+        if self._blocked_job is not None:
+            self.engine.fail_persist(
+                self._blocked_job, DiskFullError("the store has no room"), now_ms()
+            )
+        self.callers.fail_all(ShutdownError("the node has stopped"))
+        self.engine.close()
 
     # Outcomes and the fold.
 
     def _settle(self) -> None:
-        has_applied = self._apply()
-        self.callers.answer(self.engine.take_resolved(), self.applied_index)
-        if has_applied:
-            for applied in self.applied_watchers:
-                applied()
+        """Failures and lost roles first: what is folded next may be another leader's."""
+        engine, callers = self.engine, self.callers
+        callers.answer(engine.take_resolved(), self.applied_index)
+        self._announce()
+        if not engine.has_committed:
+            return
+        self._apply()
+        callers.answer((), self.applied_index)
+        for applied in self.applied_watchers:
+            applied()
         self._announce()
 
-    def _apply(self) -> bool:
-        """Fold one chunk; whether there was one."""
-        if not self.engine.has_committed:
-            return False
+    def _apply(self) -> None:
+        """Fold one chunk."""
         try:
             entries = self.engine.take_committed(APPLY_BYTES_MAX)
         except OSError as error:
-            raise DLedgerError(f"committed entries cannot be read back: {error}") from error
+            raise DiskFailedError(f"committed entries cannot be read back: {error}") from error
         self._machine.apply(entries)
         self.applied_index = entries[-1].index
         self.applied_count += len(entries)
         self.callers.wake_applied(self.applied_index)
-        return True
 
     def _announce(self) -> None:
         """Tell of changes of role, and of the moment in which a leader begins to serve."""
         for change in self.engine.take_role_changes():
-            log_event(
-                logging.INFO,
-                "role-changed",
-                node=self._config.node_id,
-                role=change.role.value,
-                leader=change.leader_id,
-                **self._place(),
-            )
+            self._log(logging.INFO, "role-changed", role=change.role.value, leader=change.leader_id)
         view = self._view()
         if view == self._role_view:
             return
         if view.is_serving and not self._role_view.is_serving:
-            log_event(logging.INFO, "serving", node=self._config.node_id, **self._place())
+            self._log(logging.INFO, "serving")
         self._role_view = view
         for watcher in self.role_watchers:
             watcher(view)
@@ -380,7 +409,14 @@ class Driver:
         node = self.engine.node
         return RoleView(node.role, node.term, node.leader_id, self.is_serving)
 
-    def _place(self) -> dict[str, object]:
-        """Term and index for log lines."""
+    def _log(self, level: int, event: str, **fields: object) -> None:
+        """A log line with node, term and index."""
         node = self.engine.node
-        return {"term": node.term, "index": node.log.last_index}
+        log_event(
+            level,
+            event,
+            node=self._config.node_id,
+            term=node.term,
+            index=node.log.last_index,
+            **fields,
+        )

@@ -18,7 +18,7 @@ from typing import Final, Literal, NoReturn
 
 import trio
 
-from dledger.codec.frame import FRAME_BYTES_MAX, FrameDecoder, encode_frame
+from dledger.codec.frame import FrameDecoder, encode_frame
 from dledger.codec.hello import (
     HELLO_FRAME_BYTES_MAX,
     PROTOCOL_VERSION,
@@ -88,14 +88,13 @@ def _prove(secret: bytes | None, label: bytes, hello: bytes, challenge: bytes) -
 
 
 async def dial_member(
-    peer: Peer, me: Identity, *, blob_bytes_max: int, timeout_s: float = HANDSHAKE_TIMEOUT_S
+    peer: Peer, me: Identity, *, timeout_s: float = HANDSHAKE_TIMEOUT_S
 ) -> tuple[FrameStream, Remote]:
     """Connect to a member and shake hands.
 
     Args:
         peer: whom to reach.
         me: this side.
-        blob_bytes_max: largest blob that is accepted from it.
         timeout_s: for the handshake.
 
     Raises:
@@ -109,7 +108,7 @@ async def dial_member(
         raise UnreachableError(f"{peer}: {error.strerror or error}") from error
     try:
         with trio.fail_after(timeout_s):
-            return stream, await dial(stream, me, peer.node_id, blob_bytes_max)
+            return stream, await dial(stream, me, peer.node_id)
     except trio.TooSlowError:
         stream.close()
         raise UnreachableError(f"{peer}: handshake timeout") from None
@@ -121,14 +120,13 @@ async def dial_member(
         raise
 
 
-async def dial(stream: FrameStream, me: Identity, target: NodeId | None, blob_max: int) -> Remote:
-    """The dialer's side.
+async def dial(stream: FrameStream, me: Identity, target: NodeId | None) -> Remote:
+    """The dialer's side. The decoder's bounds stay; raise them for what follows.
 
     Args:
         stream: a fresh connection with an `opening_decoder`.
         me: this side.
         target: the member that should be there.
-        blob_max: largest blob that is accepted once the other side is trusted.
 
     Raises:
         HandshakeRefusedError: one side turned the other away.
@@ -162,7 +160,6 @@ async def dial(stream: FrameStream, me: Identity, target: NodeId | None, blob_ma
     expected = _prove(me.secret, _ACCEPTOR_LABEL, hello, opening)
     if not hmac.compare_digest(welcome.proof, expected):
         raise HandshakeRefusedError("secret", f"{challenge.node_id} does not know the secret")
-    stream.decoder.raise_bounds(frame_bytes_max=FRAME_BYTES_MAX, blob_bytes_max=blob_max)
     return Remote(NodeId(challenge.node_id), challenge.incarnation, challenge.attributes)
 
 
@@ -196,15 +193,13 @@ def _check_acceptor(challenge: Challenge, me: Identity, target: NodeId | None) -
 async def accept(
     stream: FrameStream,
     me: Identity,
-    blob_max: int,
     check_duplicate: Callable[[NodeId, int], str | None],
 ) -> Remote:
-    """The acceptor's side.
+    """The acceptor's side. The decoder's bounds stay; raise them for what follows.
 
     Args:
         stream: a fresh connection with an `opening_decoder`.
         me: this side, a member.
-        blob_max: largest blob that is accepted once the other side is trusted.
         check_duplicate: why a member with this id and incarnation cannot be taken now; None: it can.
 
     Raises:
@@ -238,7 +233,6 @@ async def accept(
     if node_id is not None and (reason := check_duplicate(node_id, hello.incarnation)):
         await _refuse(stream, "duplicate", reason)
     welcome = Welcome(_prove(me.secret, _ACCEPTOR_LABEL, opening, challenge))
-    stream.decoder.raise_bounds(frame_bytes_max=FRAME_BYTES_MAX, blob_bytes_max=blob_max)
     await stream.send(encode_frame(encode_header(welcome)))
     return Remote(node_id, hello.incarnation, hello.attributes)
 

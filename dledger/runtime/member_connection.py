@@ -15,7 +15,7 @@ from dledger.codec.client_rpc import (
     decode_answer,
     error_of,
 )
-from dledger.codec.frame import Buffer, encode_frames, join_frames
+from dledger.codec.frame import FRAME_BYTES_MAX, Buffer, encode_frames, join_frames
 from dledger.codec.wire_types import encode_header
 from dledger.config import Peer
 from dledger.errors import (
@@ -150,9 +150,8 @@ async def open_member_connection(
         RefusedError: the handshake was refused.
     """
     try:
-        stream, _ = await dial_member(
-            peer, identity, blob_bytes_max=blob_bytes_max, timeout_s=HANDSHAKE_TIMEOUT_S
-        )
+        stream, _ = await dial_member(peer, identity, timeout_s=HANDSHAKE_TIMEOUT_S)
     except PeerProtocolError as error:
         raise UnreachableError(f"{peer}: {error}") from error
+    stream.decoder.raise_bounds(frame_bytes_max=FRAME_BYTES_MAX, blob_bytes_max=blob_bytes_max)
     return MemberConnection(peer, stream)

@@ -24,7 +24,6 @@ from dledger.errors import (
     LeaderNotReadyError,
     NotLeaderError,
     OutOfRangeError,
-    ShutdownError,
     TooManyPendingError,
     UsageError,
 )
@@ -103,6 +102,7 @@ class LogServer:
             identity,
             config.peers,
             blob_bytes_max=max(config.raft.entries_bytes_max, body_bytes_max),
+            client_blob_bytes_max=config.raft.entry_body_bytes_max if accepts_appends else 0,
             serve_client=self._client_port.serve,
         )
 
@@ -117,7 +117,7 @@ class LogServer:
             StoreLockedError: another process uses the store.
             CorruptionError: the store is damaged.
             ListenError: the port is taken.
-            DiskFailedError, DiskFullError: a write or sync failed; the node acknowledged nothing since.
+            DiskFailedError: a write or sync failed; the node has acknowledged nothing since.
             Exception: what the state machine or a callback raised.
         """
         assert self._driver is None, "a LogServer runs once"
@@ -171,14 +171,13 @@ class LogServer:
     def _stop(self, engine: Engine) -> None:
         """Everybody gets an answer, and the store is closed."""
         self._has_stopped = True
-        if self._driver is not None:
-            self._driver.callers.fail_all(ShutdownError("the node has stopped"))
-            self._client_port.flush()
         try:
-            engine.close()
+            if self._driver is not None:
+                self._driver.close()
         except (OSError, DLedgerError) as error:
             # The log is whole without its index; the next start rebuilds it.
             log_event(logging.ERROR, "close-failed", node=self.node_id, reason=error)
+        self._client_port.flush()
         log_event(
             logging.INFO,
             "stopped",

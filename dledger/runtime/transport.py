@@ -16,7 +16,7 @@ from typing import Final
 
 import trio
 
-from dledger.codec.frame import FrameDecoder
+from dledger.codec.frame import FRAME_BYTES_MAX, FrameDecoder
 from dledger.codec.rpc import decode_message
 from dledger.config import Peer
 from dledger.errors import DLedgerError, PeerProtocolError, UnreachableError
@@ -100,6 +100,7 @@ class Transport:
         peers: tuple[Peer, ...],
         *,
         blob_bytes_max: int,
+        client_blob_bytes_max: int,
         serve_client: ClientHandler,
     ) -> None:
         """Prepare; nothing is opened before `listen`.
@@ -107,12 +108,14 @@ class Transport:
         Args:
             me: this member.
             peers: all members, this one included.
-            blob_bytes_max: largest blob that a member or a client may send.
+            blob_bytes_max: largest blob that a member may send.
+            client_blob_bytes_max: largest blob that a client may send.
             serve_client: talks to an accepted log client until it goes.
         """
         self._me = me
         self._peers = peers
         self._blob_bytes_max = blob_bytes_max
+        self._client_blob_bytes_max = client_blob_bytes_max
         self._serve_client = serve_client
         self._epoll = select.epoll()
         self._buffer = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
@@ -332,9 +335,11 @@ class Transport:
         try:
             remote = await self._shake_hands(stream)
             if remote is not None and remote.node_id is not None:
+                _trust(stream, self._blob_bytes_max)
                 self._adopt(remote.node_id, remote, stream)
                 is_adopted = True
             elif remote is not None:
+                _trust(stream, self._client_blob_bytes_max)
                 await self._serve_client(stream, remote)
         except PeerProtocolError as error:
             self._log_outsider("client-broke-protocol", stream.sock, error)
@@ -350,7 +355,7 @@ class Transport:
         try:
             tune(stream.sock)
             with trio.fail_after(HANDSHAKE_TIMEOUT_S):
-                return await accept(stream, self._me, self._blob_bytes_max, self._why_duplicate)
+                return await accept(stream, self._me, self._why_duplicate)
         except trio.TooSlowError:
             reason = "handshake timeout"
         except (DLedgerError, OSError) as error:
@@ -422,13 +427,18 @@ class Transport:
             UnreachableError: nobody answers there.
             DLedgerError: who answers is not that member, or does not want us.
         """
-        stream, remote = await dial_member(peer, self._me, blob_bytes_max=0)
+        stream, remote = await dial_member(peer, self._me)
         self._attributes[peer.node_id] = remote.attributes
         outgoing.link.open(stream.sock)
         outgoing.is_broken = trio.Event()
         self._by_descriptor[stream.sock.fileno()] = outgoing
         self._epoll.register(stream.sock, _READ)
         log_event(logging.INFO, "peer-connected", node=self._me.node_id, peer=peer.node_id)
+
+
+def _trust(stream: FrameStream, blob_bytes_max: int) -> None:
+    """The handshake is done: larger frames are welcome."""
+    stream.decoder.raise_bounds(frame_bytes_max=FRAME_BYTES_MAX, blob_bytes_max=blob_bytes_max)
 
 
 def _check_source(message: Message, node_id: NodeId) -> None:

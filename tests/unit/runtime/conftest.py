@@ -85,7 +85,9 @@ class Group:
         self._folder = folder
         self._nursery = nursery
 
-    def config(self, node_id: str, **raft: object) -> LogConfig:
+    def config(
+        self, node_id: str, *, segment_size_bytes: int = 4 * 1024 * 1024, **raft: object
+    ) -> LogConfig:
         settings = RaftConfig(
             NodeId(node_id),
             tuple(peer.node_id for peer in self.peers),
@@ -101,6 +103,7 @@ class Group:
             store_path=str(self._folder / node_id),
             raft=replace(settings, **raft),  # type: ignore[arg-type]
             secret=self.secret,
+            segment_size_bytes=segment_size_bytes,
             service_attributes={"service_address": f"{node_id}:1"},
         )
 

@@ -37,7 +37,7 @@ from dledger.codec.client_rpc import (
     decode_call,
     failure_of,
 )
-from dledger.codec.frame import encode_frame
+from dledger.codec.frame import FRAME_BYTES_MAX, encode_frame
 from dledger.codec.wire_types import Header, encode_header
 from dledger.errors import DLedgerError
 from dledger.runtime.commands import EXIT_DONE, EXIT_REFUSED, EXIT_UNKNOWN, append
@@ -69,7 +69,8 @@ class FakeMember:
 
     async def serve(self, stream: FrameStream) -> None:
         try:
-            await accept(stream, self.identity, MEBI, lambda _, __: None)
+            await accept(stream, self.identity, lambda _, __: None)
+            stream.decoder.raise_bounds(frame_bytes_max=FRAME_BYTES_MAX, blob_bytes_max=MEBI)
             while frames := await stream.receive():
                 for frame in frames:
                     call = decode_call(frame.header)
@@ -179,7 +180,8 @@ async def test_silence_until_the_deadline_is_unknown() -> None:
         sock, _ = listener.accept()
         sock.setblocking(False)
         stream = FrameStream(sock, opening_decoder())
-        await accept(stream, silent.identity, MEBI, lambda _, __: None)
+        await accept(stream, silent.identity, lambda _, __: None)
+        stream.decoder.raise_bounds(frame_bytes_max=FRAME_BYTES_MAX, blob_bytes_max=MEBI)
         await stream.receive()
         asked.set()
         await stream.receive()

@@ -57,14 +57,14 @@ async def shake(
 
         async def run_dialer() -> None:
             try:
-                results["dialer"] = await dial(near, dialer, target, 100)
+                results["dialer"] = await dial(near, dialer, target)
             except DLedgerError as error:
                 results["dialer"] = error
                 near.sock.shutdown(socket.SHUT_WR)
 
         async def run_acceptor() -> None:
             try:
-                results["acceptor"] = await accept(far, acceptor, 100, lambda _, __: duplicate)
+                results["acceptor"] = await accept(far, acceptor, lambda _, __: duplicate)
             except DLedgerError as error:
                 results["acceptor"] = error
 
@@ -128,7 +128,7 @@ async def test_another_version_is_refused() -> None:
 
         async def expect_refusal() -> None:
             with pytest.raises(HandshakeRefusedError):
-                await accept(far, ACCEPTOR, 0, lambda _, __: None)
+                await accept(far, ACCEPTOR, lambda _, __: None)
 
         nursery.start_soon(expect_refusal)
         hello = Hello(PROTOCOL_VERSION + 1, "peer", "g", "n1", 1, "n0", bytes(32), {})
@@ -144,7 +144,7 @@ async def test_the_acceptor_shows_no_proof_to_who_has_shown_none() -> None:
 
         async def expect_refusal() -> None:
             with pytest.raises(HandshakeRefusedError):
-                await accept(far, ACCEPTOR, 0, lambda _, __: None)
+                await accept(far, ACCEPTOR, lambda _, __: None)
 
         nursery.start_soon(expect_refusal)
         hello = Hello(PROTOCOL_VERSION, "peer", "g", "n1", 1, "n0", bytes(32), {})
@@ -160,7 +160,7 @@ async def test_a_proof_cannot_be_reflected() -> None:
 
         async def expect_refusal() -> None:
             with pytest.raises(HandshakeRefusedError, match="does not know the secret"):
-                await dial(near, DIALER, N0, 0)
+                await dial(near, DIALER, N0)
 
         nursery.start_soon(expect_refusal)
         await far.receive_one()
@@ -190,14 +190,14 @@ async def test_garbage_is_a_broken_protocol(said: bytes) -> None:
     async with stream_pair() as (near, far):
         near.send_soon(said)
         with pytest.raises(PeerProtocolError):
-            await accept(far, ACCEPTOR, 0, lambda _, __: None)
+            await accept(far, ACCEPTOR, lambda _, __: None)
 
 
 async def test_an_end_within_the_handshake_is_noticed() -> None:
     async with stream_pair() as (near, far):
         near.close()
         with pytest.raises(PeerProtocolError, match="closed"):
-            await accept(far, ACCEPTOR, 0, lambda _, __: None)
+            await accept(far, ACCEPTOR, lambda _, __: None)
 
 
 def test_a_stranger_cannot_make_us_hold_much() -> None:

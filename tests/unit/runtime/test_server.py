@@ -280,6 +280,60 @@ class BrokenFile(PosixFile):
         super().sync()
 
 
+class FullFile(PosixFile):
+    """Has no room while told so."""
+
+    is_full = False
+
+    def preallocate(self, size: int) -> None:
+        if FullFile.is_full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        super().preallocate(size)
+
+
+class FillableDisk(PosixDisk):
+    def open(self, path: str, *, create: bool = False) -> PosixFile:
+        file = super().open(path, create=create)
+        return FullFile(file._path, file._descriptor)
+
+
+async def test_a_full_disk_costs_leadership_and_nothing_else(
+    open_group: OpenGroup, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """There is no room for the next segment; once there is, the node goes on where it was."""
+    async with open_group() as group:
+        settings = {"segment_size_bytes": 8192}
+        for peer in group.peers:
+            disk = PosixDisk(group.config(peer.node_id).store_path)
+            if peer.node_id == "n0":
+                disk = FillableDisk(group.config(peer.node_id).store_path)
+            await group.start(
+                peer.node_id, disk=disk, preferred_leaders=(NodeId("n0"),), **settings
+            )
+        full = group.members[NodeId("n0")]
+        with trio.fail_after(S):
+            while not full.server.is_serving:
+                await trio.lowlevel.checkpoint()
+        with caplog.at_level(logging.WARNING, logger="dledger"):
+            monkeypatch.setattr(FullFile, "is_full", True)
+            outcomes: list[Committed | Failed] = []
+            for _ in range(4):
+                full.server.propose(bytes(4000), outcomes.append)
+            with trio.fail_after(S):
+                while full.server.is_leader or len(outcomes) < 4:
+                    await trio.lowlevel.checkpoint()
+            other = await group.leader()
+            assert other is not full
+            last = await other.server.append(b"the others go on", timeout_s=S)
+            assert not full.has_ended.is_set()
+            monkeypatch.setattr(FullFile, "is_full", False)
+            await group.wait_applied(last.index)
+        assert full.machine.bodies == other.machine.bodies
+        events = [line.split()[0] for line in caplog.messages]
+        assert events.count("disk-full") == 1
+        assert "disk-has-room" in events
+
+
 class BreakableDisk(PosixDisk):
     def open(self, path: str, *, create: bool = False) -> PosixFile:
         file = super().open(path, create=create)
