@@ -1,7 +1,7 @@
 """Non-blocking TCP sockets, and streams of frames on them.
 
 Plain sockets with trio's readiness calls: half the CPU of a trio stream for small messages
-(measured; docs/adr), and the transport needs the bare descriptors anyway.
+(measured), and the transport needs the bare descriptors anyway.
 """
 
 from __future__ import annotations
