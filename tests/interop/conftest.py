@@ -34,9 +34,9 @@ def request(
     ).encode()
     with socket.create_connection((host, int(port)), timeout=10) as sock:
         sock.sendall(struct.pack(">ii", 4 + len(header) + len(body), len(header)) + header + body)
-        stream = sock.makefile("rb")
-        size, header_size = struct.unpack(">ii", stream.read(8))
-        return json.loads(stream.read(header_size)), stream.read(size - 4 - header_size)
+        with sock.makefile("rb") as stream:
+            size, header_size = struct.unpack(">ii", stream.read(8))
+            return json.loads(stream.read(header_size)), stream.read(size - 4 - header_size)
 
 
 class RunningGroup:
