@@ -113,7 +113,7 @@ class SimSettings:
 SPECIAL_PERMILLE = 100
 """How many of the runs are bent to each of the two purposes below."""
 
-LEADERS_CUT = {"cut-new-leader": 3, "cut-committing-leader": 2}
+LEADERS_CUT = {"cut-new-leader": 1, "cut-committing-leader": 1}
 """Faults of a run in which leaders are cut off just as they begin or commit. Figure 8 of the Raft
 paper takes three such cuts in a row, which a mix of everything hardly ever strings together."""
 
@@ -142,18 +142,23 @@ def draw_settings(seed: int, *, wire: bool = False) -> SimSettings:
 
 
 def _bend_to_cuts(settings: SimSettings) -> SimSettings:
-    """Entries travel one by one, and each new leader has its turn."""
+    """Entries travel one by one, elections are quick, and about every second leader is cut off."""
     return replace(
         settings,
         node_count=3,
+        heartbeat_ms=20,
+        lease_ms=40,
+        election_min_ms=50,
+        election_max_ms=100,
         fault_weights={kind: LEADERS_CUT.get(kind, 0) for kind in FAULT_KINDS},
-        fault_interval_ms=settings.heartbeat_ms,
+        fault_interval_ms=50,
         entries_count_max=1,
         inflight_max=1,
+        delay_min_ms=0,
+        delay_max_ms=2,
         loss_permille=0,
         spike_permille=0,
         sync_ms_max=0,
-        election_max_ms=settings.election_min_ms + settings.lease_ms,
     )
 
 
