@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from typing import Final
 
 import trio
@@ -121,22 +122,30 @@ class LogServer:
             Exception: what the state machine or a callback raised.
         """
         assert self._driver is None, "a LogServer runs once"
-        lock = None
-        if self._disk is None:
-            lock = StoreLock(self.config.store_path)
-        try:
+        with ExitStack() as stack:
+            disk = self._disk or self._take_store(stack)
+            # Left in reverse order: whoever gets the lock next finds the port free.
+            stack.callback(self._transport.close)
             await self._transport.listen()
-            disk = self._disk or PosixDisk(self.config.store_path)
             # Recovery reads and verifies; other tasks of this process go on meanwhile.
             engine = await trio.to_thread.run_sync(self._open_engine, disk)
-            try:
-                await self._run_with(engine, task_status)
-            finally:
-                self._stop(engine)
-        finally:
-            self._transport.close()
-            if lock is not None:
-                lock.release()
+            stack.callback(self._stop, engine)
+            await self._run_with(engine, task_status)
+
+    def _take_store(self, stack: ExitStack) -> Disk:
+        """Lock the folder for this process.
+
+        Raises:
+            StoreLockedError: another process has it.
+            ConfigError: there can be no store.
+        """
+        try:
+            stack.enter_context(StoreLock(self.config.store_path))
+            return PosixDisk(self.config.store_path)
+        except OSError as error:
+            raise ConfigError(
+                f"no store can be kept in {self.config.store_path}: {error}"
+            ) from error
 
     def _open_engine(self, disk: Disk) -> Engine:
         try:

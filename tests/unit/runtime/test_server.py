@@ -9,6 +9,7 @@ import socket
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import trio
@@ -405,6 +406,15 @@ async def test_the_store_and_the_port_belong_to_one_process(open_group: OpenGrou
         disk = PosixDisk(config.store_path + "-other")
         with pytest.raises(ListenError, match="does another process already run"):
             await LogServer(config, group.members[NodeId("n0")].machine, disk=disk).run()
+
+
+async def test_a_store_that_cannot_be_is_a_matter_of_configuration(
+    open_group: OpenGroup, tmp_path: Path
+) -> None:
+    (tmp_path / "n0").write_text("a file, no folder")
+    async with open_group(size=1) as group:
+        with pytest.raises(ConfigError, match="no store can be kept"):
+            await LogServer(group.config("n0"), Nothing()).run()
 
 
 async def test_garbage_on_the_port_is_one_line_and_harms_nobody(
