@@ -34,7 +34,7 @@ from jepsen.cpp_client import CppWorker
 from jepsen.history import Event, Recorder
 from jepsen.nemesis import LeaderKiller
 from jepsen.observer import Observer
-from jepsen.processes import Group, NotReadyError, ProcessDiedError, exit_on_sigterm
+from jepsen.processes import Group, NotReadyError, ProcessDiedError, sigterm_as_interrupt
 from jepsen.progress import Progress, failover_gaps_ms, percentile
 from jepsen.report import live_line, print_report
 
@@ -193,7 +193,7 @@ class Run:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the demo and return its exit status."""
     settings = read_arguments(sys.argv[1:] if arguments is None else arguments)
-    exit_on_sigterm()
+    sigterm_as_interrupt()
     console = Console(stderr=True) if settings.as_json else Console()
     cpp_python = None
     if settings.with_cpp:

@@ -24,8 +24,16 @@ from rich.console import Console
 
 from jepsen import workload
 from jepsen.checker import Verdict
-from jepsen.demo import QUIET_END_S, STARTUP_ERRORS, UNKNOWN, Settings, conclude, execute
-from jepsen.processes import exit_on_sigterm
+from jepsen.demo import (
+    INTERRUPTED,
+    QUIET_END_S,
+    STARTUP_ERRORS,
+    UNKNOWN,
+    Settings,
+    conclude,
+    execute,
+)
+from jepsen.processes import sigterm_as_interrupt
 from jepsen.progress import failover_gaps_ms, percentile
 
 SECONDS_PER_ROUND: Final = 3.0
@@ -68,13 +76,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         as_json=read.json,
         write_pause_s=0.0,
     )
-    exit_on_sigterm()
+    sigterm_as_interrupt()
     console = Console(stderr=True) if settings.as_json else Console()
     try:
         run = execute(settings, None, console)
     except STARTUP_ERRORS as error:
         console.print(f"[bold yellow]UNKNOWN[/bold yellow]: the group did not start: {error}")
         return UNKNOWN
+    except KeyboardInterrupt:
+        console.print("interrupted; every process was ended")
+        return INTERRUPTED
     found = times(run.verdict, failover_gaps_ms(run.events, workload.PRODUCER))
     status = conclude(settings, run, console)
     line = msgspec.json.encode(found).decode()

@@ -226,13 +226,9 @@ def program(name: str) -> str:
     return str(Path(sys.executable).with_name(name))
 
 
-def exit_on_sigterm() -> None:
-    """Turn SIGTERM into an orderly exit, so that context managers end their processes."""
-
-    def leave(number: int, _frame: object) -> None:
-        raise SystemExit(128 + number)
-
-    signal.signal(signal.SIGTERM, leave)
+def sigterm_as_interrupt() -> None:
+    """Let SIGTERM do what Ctrl-C does, so that context managers end their processes."""
+    signal.signal(signal.SIGTERM, lambda _number, _frame: signal.raise_signal(signal.SIGINT))
 
 
 def poll(condition: Callable[[], bool], timeout_s: float, interval_s: float = 0.02) -> bool:

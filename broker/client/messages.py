@@ -47,6 +47,8 @@ class Message(msgspec.Struct, frozen=True):
         properties: the application's own; names that the system uses have attributes here instead.
         flag: a number of the application's own, stored with the message.
         delay_level: 0 deliver at once, 1 to 18: after 1s 5s 10s 30s 1m ... 2h.
+        unique_key: the UNIQ_KEY of an earlier send of this very message whose outcome stayed
+            unknown: a group that has it already does not store it again. Else the producer makes one.
     """
 
     topic: str
@@ -56,6 +58,7 @@ class Message(msgspec.Struct, frozen=True):
     properties: Mapping[str, str] = {}
     flag: int = 0
     delay_level: int = 0
+    unique_key: str | None = None
 
 
 class SendResult(msgspec.Struct, frozen=True):
@@ -137,7 +140,13 @@ def message_properties(message: Message, unique_key: str) -> bytes:
     Raises:
         InvalidMessageError: a reserved name, a separator inside, an empty value, or too long.
     """
-    if not (message.tags or message.keys or message.delay_level or message.properties):
+    if not (
+        message.tags
+        or message.keys
+        or message.delay_level
+        or message.properties
+        or message.unique_key
+    ):
         return b"UNIQ_KEY\x01%b\x02" % unique_key.encode()  # the hot path: nothing to check
     pairs = {"UNIQ_KEY": unique_key}
     if message.tags:

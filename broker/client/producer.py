@@ -292,7 +292,7 @@ class Producer:
         target = await self._choose(messages[0].topic, queue, key, selector)
         await self._wait_for_room()
         now_ms = time.time_ns() // 1_000_000
-        keys = [session.unique_keys.next_key(now_ms) for _ in messages]
+        keys = [one.unique_key or session.unique_keys.next_key(now_ms) for one in messages]
         body = encode_batch(
             BatchItem(message.flag, message.body, message_properties(message, unique_key))
             for message, unique_key in zip(messages, keys, strict=True)
@@ -391,7 +391,7 @@ class Producer:
     ) -> PendingSend:
         session = self._live()
         now_ms = time.time_ns() // 1_000_000
-        unique_key = session.unique_keys.next_key(now_ms)
+        unique_key = message.unique_key or session.unique_keys.next_key(now_ms)
         body, sys_flag = pack_body(message.body)
         opaque = session.opaques.take()
         frame = self._templates.frame(

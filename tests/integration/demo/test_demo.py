@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from jepsen.checker import check
 from jepsen.history import read_history
+from jepsen.processes import is_running, poll
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -50,6 +52,34 @@ def test_a_history_with_one_delivery_removed_is_not_valid(tmp_path: Path) -> Non
     dropped = next(e for e in events if e.kind == "receive")
     verdict = check([e for e in events if e is not dropped], drained=["demo-ours"])
     assert [anomaly.check for anomaly in verdict.anomalies] == ["lost"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_demo_leaves_no_process_behind(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    folder = tmp_path / "run"
+    command = [sys.executable, "-m", "jepsen.demo", "--no-cpp", "--kills", "0", "--seconds", "60"]
+    demo = subprocess.Popen(
+        [*command, "--keep", str(folder)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    try:
+        history = folder / "history.jsonl"
+        assert poll(lambda: history.exists() and history.stat().st_size > 0, 30)
+        children = children_of(demo.pid)
+        assert len(children) == 4
+        demo.send_signal(number)
+        assert demo.wait(20) == 130
+        assert not any(is_running(child) for child in children)
+    finally:
+        demo.kill()
+        demo.communicate()
+
+
+def children_of(pid: int) -> list[int]:
+    """Process ids of the children, whichever thread started them."""
+    files = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for file in files for child in file.read_text().split()]
 
 
 def test_failover_measures_a_round(tmp_path: Path) -> None:

@@ -212,6 +212,20 @@ async def test_no_answer_until_the_deadline_leaves_the_outcome_unknown(
     assert not caught.value.definite
 
 
+async def test_a_message_can_be_sent_again_under_its_key(
+    group: FakeGroup, producer: Producer
+) -> None:
+    group.script.append(LOST)
+    with pytest.raises(SendOutcomeUnknownError) as caught:
+        await producer.send(Message("T", b"x"), queue=queue(0), timeout_s=0.05)
+    again = Message("T", b"x", unique_key=caught.value.unique_key)
+    result = await producer.send(again, queue=queue(0))
+    assert (result.unique_key, result.queue_offset) == (caught.value.unique_key, 0)
+    assert bodies(group, 0) == [b"x"]
+    with pytest.raises(InvalidMessageError):
+        await producer.send(Message("T", b"x", unique_key="a\x02b"))
+
+
 async def test_refused_until_the_deadline_is_surely_not_stored(
     group: FakeGroup, producer: Producer
 ) -> None:
