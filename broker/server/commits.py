@@ -73,6 +73,8 @@ class Commits:
         self._now_ms = now_ms
         self._waiters: list[tuple[int, Waiter]] = []
         self._flights: list[_Flight] = []
+        self._flying_count = 0
+        self._flying_bytes = 0
         self._wanted = trio.Event()
         self.staging = staging
 
@@ -80,9 +82,8 @@ class Commits:
     def is_full(self) -> bool:
         """Whether more sends must be turned away for now."""
         return (
-            self.staging.staged_count + sum(f.count for f in self._flights) >= self._count_max
-            or self.staging.staged_bytes + sum(len(f.staged.body) for f in self._flights)
-            >= self._bytes_max
+            self.staging.staged_count + self._flying_count >= self._count_max
+            or self.staging.staged_bytes + self._flying_bytes >= self._bytes_max
         )
 
     @property
@@ -145,6 +146,8 @@ class Commits:
             return
         staging.proposed(staged, entry_id)
         self._flights.append(flight)
+        self._flying_count += count
+        self._flying_bytes += len(staged.body)
 
     def lost(self, error: RefusedError) -> None:
         """Leadership is lost: what was only staged is surely not done."""
@@ -156,6 +159,8 @@ class Commits:
 
     def _decided(self, flight: _Flight, outcome: Committed | Failed) -> None:
         self._flights.remove(flight)
+        self._flying_count -= flight.count
+        self._flying_bytes -= len(flight.staged.body)
         if isinstance(outcome, Committed):
             for place, waiter in flight.waiters:
                 waiter.committed(flight.staged, place)

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from broker.remoting.codes import ResponseCode
 from broker.remoting.frame import Frame, encode_frame
@@ -30,8 +31,7 @@ ANSWER_MS = 10_000
 Request = SendRequest | RemotingCommand
 
 
-@dataclass(slots=True)
-class Errand:
+class Errand(msgspec.Struct, gc=False):
     """A request on its way to the leader.
 
     Attributes:

@@ -7,7 +7,9 @@ what our answers claim to be.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+import msgspec
 
 from broker.message.batch import split_batch
 from broker.message.errors import BatchError
@@ -28,7 +30,6 @@ from broker.message.properties import (
     remove_property,
     terminated,
 )
-from broker.message.record import TOPIC_BYTES_MAX_V1
 from broker.message.sys_flags import INNER_BATCH, MULTI_TAGS, NEED_UNWRAP, TRANSACTION_MASK
 from broker.remoting.codes import ResponseCode
 from broker.remoting.requests import SendFields
@@ -47,6 +48,7 @@ from broker.store.topics import PERM_WRITE, TopicConfig
 RETRY_LIMIT_VERSION = 121
 """Clients from this release (3.4.9) on may say how often a message is retried."""
 
+_SENDABLE_MAX = 16_384
 _MASKED_FLAGS = TRANSACTION_MASK | NEED_UNWRAP | INNER_BATCH
 _TIMERS = (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS)
 _REPLACED = (MSG_REGION, TRACE_ON, CLUSTER)
@@ -78,8 +80,7 @@ class SendSettings:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class MessagePlan:
+class MessagePlan(msgspec.Struct, frozen=True, gc=False):
     """One message to store."""
 
     flag: int
@@ -88,8 +89,7 @@ class MessagePlan:
     uniq_key: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class SendPlan:
+class SendPlan(msgspec.Struct, frozen=True, gc=False):
     """A send that is accepted.
 
     Attributes:
@@ -105,7 +105,7 @@ class SendPlan:
     reconsume_times: int
     delay_level: int
     messages: tuple[MessagePlan, ...]
-    creation: Creation = field(default=NOTHING_NEW)
+    creation: Creation = NOTHING_NEW
 
 
 class SendRules:
@@ -123,9 +123,38 @@ class SendRules:
         self._settings = settings
         self._pick = pick
         self._new_key = new_key
+        self._sendable: dict[str, TopicConfig] = {}
 
     def decide(self, fields: SendFields, body: bytes, version: int) -> SendPlan | Refusal:
         """Decide on one send: its header, its body (or batch body), the release of its client."""
+        name = fields.topic
+        topic = self._catalog.topic(name)
+        creation = NOTHING_NEW
+        if topic is None or topic is not self._sendable.get(name):
+            found = self._check_topic(fields)
+            if isinstance(found, Refusal):
+                return found
+            topic, creation = found
+        if fields.queue_id >= max(topic.write_queue_count, topic.read_queue_count):  # C10
+            return Refusal(
+                ResponseCode.SYSTEM_ERROR,
+                f"request queueId[{fields.queue_id}] is illegal, topic {topic.name} has "
+                f"{topic.write_queue_count} write and {topic.read_queue_count} read queues",
+            )
+        sys_flag = fields.sys_flag & ~_MASKED_FLAGS
+        if topic.filter_type == "MULTI_TAG":
+            sys_flag |= MULTI_TAGS
+        try:
+            properties = (fields.properties or "").encode()
+        except UnicodeEncodeError:
+            return Refusal(ResponseCode.MESSAGE_ILLEGAL, "the properties are not text in UTF-8")
+        target = _Target(topic, self._queue_of(fields.queue_id, topic), sys_flag, creation)
+        if fields.is_batch:
+            return self._batch(target, body)
+        return self._single(target, fields, body, properties, version)
+
+    def _check_topic(self, fields: SendFields) -> tuple[TopicConfig, Creation] | Refusal:
+        """C6 to C9 and C11; a topic that passed is not checked again until it changes."""
         settings = self._settings
         refusal = _name_refusal(fields.topic, settings)
         if refusal is not None:
@@ -140,20 +169,16 @@ class SendRules:
         if isinstance(found, Refusal):
             return found
         topic, creation = found
-        refusal = _queue_refusal(fields.queue_id, topic)
-        if refusal is not None:
-            return refusal
-        sys_flag = fields.sys_flag & ~_MASKED_FLAGS
-        if topic.filter_type == "MULTI_TAG":
-            sys_flag |= MULTI_TAGS
-        try:
-            properties = (fields.properties or "").encode()
-        except UnicodeEncodeError:
-            return Refusal(ResponseCode.MESSAGE_ILLEGAL, "the properties are not text in UTF-8")
-        target = _Target(topic, self._queue_of(fields.queue_id, topic), sys_flag, creation)
-        if fields.is_batch:
-            return self._batch(target, body)
-        return self._single(target, fields, body, properties, version)
+        if not topic.is_writable:  # unlike RocketMQ (docs/divergence.md)
+            return Refusal(
+                ResponseCode.NO_PERMISSION,
+                f"the topic[{topic.name}] sending message is forbidden",
+            )
+        if not creation:
+            if len(self._sendable) >= _SENDABLE_MAX:
+                self._sendable.clear()
+            self._sendable[topic.name] = topic
+        return found
 
     def _queue_of(self, wanted: int, topic: TopicConfig) -> int:
         return wanted if wanted >= 0 else self._pick(max(1, topic.write_queue_count))
@@ -172,7 +197,7 @@ class SendRules:
         delay_level = self._delay_level(properties)
         refusal = _special_refusal(properties, reconsume_times, delay_level)
         if refusal is None:
-            refusal = self._size_refusal(target.topic.name, len(body))
+            refusal = self._size_refusal(len(body))
         if refusal is not None:
             return refusal
         message = self._message(fields.flag, body, properties)
@@ -195,7 +220,7 @@ class SendRules:
             return Refusal(
                 ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {name}"
             )
-        refusal = self._size_refusal(name, len(body))
+        refusal = self._size_refusal(len(body))
         if refusal is not None:
             return refusal
         try:
@@ -237,21 +262,15 @@ class SendRules:
 
     def _delay_level(self, properties: bytes) -> int:
         """The level asked for, clamped (M2); 0 for none or nonsense."""
+        if b"DELAY\x01" not in properties:
+            return 0
         value = find_property(properties, DELAY)
         if value is None or not value.isdigit():
             return 0
         return min(int(value[:9]), self._settings.delay_level_max)
 
-    def _size_refusal(self, topic: str, body_bytes: int) -> Refusal | None:
-        """C17, C18."""
-        topic_bytes = len(topic.encode())
-        if topic_bytes > TOPIC_BYTES_MAX_V1 and not (
-            names.is_retry_topic(topic) or names.is_dlq_topic(topic)
-        ):
-            return Refusal(
-                ResponseCode.MESSAGE_ILLEGAL,
-                f"the message is illegal: topic of {topic_bytes} bytes, at most {TOPIC_BYTES_MAX_V1}",
-            )
+    def _size_refusal(self, body_bytes: int) -> Refusal | None:
+        """C17, C18; the name's length was checked with its letters (C7)."""
         if body_bytes == 0:
             return Refusal(
                 ResponseCode.MESSAGE_ILLEGAL, "the message is illegal: its body is empty"
@@ -285,8 +304,7 @@ class SendRules:
         return MessagePlan(flag, body, properties, uniq_key)
 
 
-@dataclass(frozen=True, slots=True)
-class _Target:
+class _Target(msgspec.Struct, frozen=True, gc=False):
     topic: TopicConfig
     queue_id: int
     sys_flag: int
@@ -305,21 +323,6 @@ def _name_refusal(name: str, settings: SendSettings) -> Refusal | None:
     forbidden = names.send_problem(name)
     if forbidden is not None:
         return Refusal(ResponseCode.NO_PERMISSION, forbidden)
-    return None
-
-
-def _queue_refusal(queue_id: int, topic: TopicConfig) -> Refusal | None:
-    """C10 and C11; unlike RocketMQ the topic's own permission counts (docs/divergence.md)."""
-    if queue_id >= max(topic.write_queue_count, topic.read_queue_count):
-        return Refusal(
-            ResponseCode.SYSTEM_ERROR,
-            f"request queueId[{queue_id}] is illegal, topic {topic.name} has "
-            f"{topic.write_queue_count} write and {topic.read_queue_count} read queues",
-        )
-    if not topic.is_writable:
-        return Refusal(
-            ResponseCode.NO_PERMISSION, f"the topic[{topic.name}] sending message is forbidden"
-        )
     return None
 
 

@@ -1,0 +1,74 @@
+"""Pulls that wait: semantics F."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.service.holds import HOLD_MS_MAX, SHORT_POLL_MS, HeldPull, HeldPulls, hold_ms
+
+
+def pull(topic: str = "T", queue: int = 0, deadline: int = 100, connection: int = 1) -> HeldPull:
+    return HeldPull(topic, queue, 5, deadline, connection, None)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "long", "held"),
+    [
+        (15_000, True, 15_000),
+        (60_000, True, HOLD_MS_MAX),
+        (-5, True, 0),
+        (15_000, False, SHORT_POLL_MS),
+    ],
+    ids=["F2 as asked", "before the client gives up", "nonsense", "F2 short polling"],
+)
+def test_f2_how_long(wanted: int, long: bool, held: int) -> None:
+    assert hold_ms(wanted, long_polling=long) == held
+
+
+def test_f3_by_queue() -> None:
+    holds = HeldPulls(10)
+    first, second, other = pull(), pull(), pull(queue=1)
+    for item in (first, second, other):
+        assert holds.hold(item)
+    assert holds.waiting_on("T", 0) == (first, second)
+    assert holds.queues() == [("T", 0), ("T", 1)]
+    holds.release(first)
+    holds.release(first)
+    assert holds.waiting_on("T", 0) == (second,)
+    assert holds.count == 2
+
+
+def test_f8_by_deadline() -> None:
+    holds = HeldPulls(10)
+    late, soon, gone = pull(deadline=200), pull(deadline=100), pull(deadline=50)
+    for item in (late, soon, gone):
+        holds.hold(item)
+    holds.release(gone)
+    assert holds.take_due(99) == []
+    assert holds.take_due(100) == [soon]
+    assert holds.take_due(500) == [late]
+    assert (holds.count, holds.queues()) == (0, [])
+
+
+def test_too_many_are_not_held() -> None:
+    holds = HeldPulls(1)
+    assert holds.hold(pull())
+    assert not holds.hold(pull())
+
+
+def test_a_closed_connection_drops_its_pulls() -> None:
+    holds = HeldPulls(10)
+    mine, other = pull(connection=1), pull(connection=2)
+    holds.hold(mine)
+    holds.hold(other)
+    holds.connection_closed(1)
+    assert holds.take_due(1_000) == [other]
+
+
+def test_f10_all_at_once() -> None:
+    holds = HeldPulls(10)
+    both = [pull(), pull(queue=1)]
+    for item in both:
+        holds.hold(item)
+    assert holds.take_all() == both
+    assert holds.count == 0

@@ -1,0 +1,229 @@
+"""Whether a send is stored, and as what: one row per rule of semantics section C and L14 to L16."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from broker.message.batch import BatchItem, encode_batch
+from broker.message.properties import decode_properties
+from broker.remoting.codes import ResponseCode
+from broker.remoting.requests import SendFields
+from broker.service.catalog import Catalog
+from broker.service.refusal import Refusal
+from broker.service.send import SendPlan, SendRules, SendSettings
+from broker.store.groups import SubscriptionGroupConfig
+from broker.store.topics import TopicConfig
+
+TOPICS = {
+    "TBW102": TopicConfig("TBW102", 8, 8, 7),
+    "NoModel": TopicConfig("NoModel", 8, 8, 6),
+    "T": TopicConfig("T", 4, 4),
+    "ReadOnly": TopicConfig("ReadOnly", 4, 4, 4),
+    "%RETRY%g": TopicConfig("%RETRY%g", 1, 1),
+    "%RETRY%unknown": TopicConfig("%RETRY%unknown", 1, 1),
+}
+GROUPS = {"g": SubscriptionGroupConfig("g", retry_times_max=3)}
+STAMP = SendSettings.make_stamp(region="DefaultRegion", trace_on=True, cluster="C")
+
+
+def rules(**changes: Any) -> SendRules:
+    settings: dict[str, Any] = {
+        "message_bytes_max": 100,
+        "auto_create_topics": True,
+        "auto_create_groups": True,
+        "permission": 6,
+        "delay_level_max": 18,
+        "stamp": STAMP,
+    }
+    return SendRules(
+        Catalog(TOPICS.get, GROUPS.get),
+        SendSettings(**(settings | changes)),
+        pick=lambda below: below - 1,
+        new_key=lambda: "NEWKEY",
+    )
+
+
+def header(**changes: Any) -> SendFields:
+    usual: dict[str, Any] = {
+        "producer_group": "p",
+        "topic": "T",
+        "default_topic": "TBW102",
+        "default_topic_queue_nums": 4,
+        "queue_id": 0,
+        "sys_flag": 0,
+        "born_timestamp_ms": 1,
+        "flag": 0,
+        "properties": "UNIQ_KEY\x01u\x02",
+    }
+    return SendFields(**(usual | changes))
+
+
+def accepted(
+    fields: SendFields, body: bytes = b"x", version: int = 409, **changes: Any
+) -> SendPlan:
+    plan = rules(**changes).decide(fields, body, version)
+    assert isinstance(plan, SendPlan), plan
+    return plan
+
+
+def properties_of(plan: SendPlan, place: int = 0) -> dict[str, str]:
+    return decode_properties(plan.messages[place].properties)
+
+
+R = ResponseCode
+LONG = "k\x01" + "v" * 32_760 + "\x02"
+NO_GROUPS = {"auto_create_groups": False}
+REFUSED = [
+    ("C6 broker not writable", {}, b"x", {"permission": 4}, R.NO_PERMISSION, "brokerPermission"),
+    ("C7 blank topic", {"topic": " "}, b"x", {}, R.SYSTEM_ERROR, "blank"),
+    ("C7 illegal letters", {"topic": "a/b"}, b"x", {}, R.SYSTEM_ERROR, "illegal characters"),
+    ("C7 too long", {"topic": "a" * 128}, b"x", {}, R.SYSTEM_ERROR, "longer than"),
+    ("C8 system topic", {"topic": "SCHEDULE_TOPIC_XXXX"}, b"x", {}, R.NO_PERMISSION, "forbidden"),
+    ("C8 control topic", {"topic": "rmq_sys_dledger_offsets"}, b"x", {}, R.NO_PERMISSION, "forbidden"),
+    ("C9 no auto creation", {"topic": "New"}, b"x", {"auto_create_topics": False}, R.TOPIC_NOT_EXIST, "not exist"),
+    ("C9 model not inheritable", {"topic": "New", "default_topic": "NoModel"}, b"x", {}, R.TOPIC_NOT_EXIST, "NoModel"),
+    ("C10 queue too high", {"queue_id": 4}, b"x", {}, R.SYSTEM_ERROR, "queueId[4] is illegal"),
+    ("C11 topic not writable", {"topic": "ReadOnly"}, b"x", {}, R.NO_PERMISSION, "ReadOnly"),
+    ("C15 half message", {"properties": "TRAN_MSG\x01true\x02"}, b"x", {}, R.NO_PERMISSION, "transactional"),
+    ("C17 empty body", {}, b"", {}, R.MESSAGE_ILLEGAL, "empty"),
+    ("C18 body too large", {}, b"x" * 101, {}, R.MESSAGE_ILLEGAL, "101 bytes, at most 100"),
+    ("C18 properties too large", {"properties": LONG}, b"x", {}, R.MESSAGE_ILLEGAL, "properties of"),
+    ("C23 batch too large", {"is_batch": True}, b"x" * 101, {}, R.MESSAGE_ILLEGAL, "101 bytes"),
+    ("C23 batch to a retry topic", {"is_batch": True, "topic": "%RETRY%g"}, b"x", {}, R.MESSAGE_ILLEGAL, "retry group"),
+    ("C23 no batch at all", {"is_batch": True}, b"xyz", {}, R.MESSAGE_ILLEGAL, "cannot be read"),
+    ("N1 timer message", {"properties": "TIMER_DELAY_SEC\x015\x02"}, b"x", {}, R.MESSAGE_ILLEGAL, "TIMER_DELAY_SEC"),
+    ("L14 unknown group", {"topic": "%RETRY%unknown"}, b"x", NO_GROUPS, R.SUBSCRIPTION_GROUP_NOT_EXIST, "g"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("fields", "body", "settings", "code", "text"),
+    [row[1:] for row in REFUSED],
+    ids=[r[0] for r in REFUSED],
+)
+def test_refused(
+    fields: dict[str, Any], body: bytes, settings: dict[str, Any], code: ResponseCode, text: str
+) -> None:
+    refusal = rules(**settings).decide(header(**fields), body, 409)
+    assert isinstance(refusal, Refusal)
+    assert refusal.code == code
+    assert text in refusal.remark
+
+
+@pytest.mark.parametrize(
+    ("wanted", "model", "queues"),
+    [(4, "TBW102", 4), (100, "TBW102", 8), (0, "TBW102", 0), (-3, "TBW102", 0), (4, "", 4)],
+)
+def test_b8_a_topic_is_created_after_its_model(wanted: int, model: str, queues: int) -> None:
+    plan = rules().decide(
+        header(topic="New", default_topic=model, default_topic_queue_nums=wanted, queue_id=-1),
+        b"x",
+        409,
+    )
+    assert isinstance(plan, SendPlan), plan
+    (created,) = plan.creation.topics
+    assert (created.read_queue_count, created.write_queue_count, created.perm) == (
+        queues,
+        queues,
+        6,
+    )
+
+
+def test_b9_a_retry_topic_is_created_without_a_model() -> None:
+    plan = accepted(header(topic="%RETRY%new"), auto_create_topics=False)
+    assert plan.creation.topics == (TopicConfig("%RETRY%new", 1, 1, 6),)
+    assert [group.name for group in plan.creation.groups] == ["new"]
+
+
+def test_c10_the_broker_picks_a_queue() -> None:
+    assert accepted(header(queue_id=-1)).queue_id == 3
+
+
+def test_c13_what_the_broker_adds() -> None:
+    plan = accepted(header(properties="TAGS\x01A\x02POP_CK\x01x\x02CLUSTER\x01other"))
+    assert properties_of(plan) == {
+        "TAGS": "A",
+        "UNIQ_KEY": "NEWKEY",
+        "MSG_REGION": "DefaultRegion",
+        "TRACE_ON": "true",
+        "CLUSTER": "C",
+    }
+
+
+def test_c13_a_unique_key_is_kept() -> None:
+    plan = accepted(header())
+    assert plan.messages[0].uniq_key == b"u"
+    assert properties_of(plan)["UNIQ_KEY"] == "u"
+
+
+def test_the_client_cannot_set_transaction_or_inner_batch_flags() -> None:
+    assert accepted(header(sys_flag=0xC | 0x40 | 0x80 | 0x1)).sys_flag == 0x1
+
+
+def test_c15_a_retry_of_a_half_message_is_an_ordinary_one() -> None:
+    plan = accepted(
+        header(topic="%RETRY%g", reconsume_times=1, properties="TRAN_MSG\x01true\x02DELAY\x013\x02")
+    )
+    assert plan.delay_level == 3
+
+
+def test_c23_a_batch_becomes_single_messages() -> None:
+    body = encode_batch([BatchItem(1, b"a", b"UNIQ_KEY\x01k1\x02"), BatchItem(2, b"b", b"")])
+    plan = accepted(header(is_batch=True), body)
+    assert [(m.flag, m.body, m.uniq_key) for m in plan.messages] == [
+        (1, b"a", b"k1"),
+        (2, b"b", b"NEWKEY"),
+    ]
+    assert properties_of(plan, 1)["CLUSTER"] == "C"
+
+
+@pytest.mark.parametrize(("text", "level"), [("3", 3), ("99", 18), ("0", 0), ("x", 0), ("-1", 0)])
+def test_m2_delay_levels_are_clamped(text: str, level: int) -> None:
+    assert accepted(header(properties=f"DELAY\x01{text}\x02")).delay_level == level
+
+
+@pytest.mark.parametrize(
+    ("times", "limit", "version", "target"),
+    [
+        (3, None, 409, "%RETRY%g"),
+        (4, None, 409, "%DLQ%g"),
+        (4, 16, 409, "%RETRY%g"),
+        (17, 16, 409, "%DLQ%g"),
+        (4, 16, 120, "%DLQ%g"),
+    ],
+    ids=[
+        "within the group's limit",
+        "beyond",
+        "the client's limit",
+        "beyond that",
+        "client too old",
+    ],
+)
+def test_l15_after_the_last_retry_the_dead_letter_topic(
+    times: int, limit: int | None, version: int, target: str
+) -> None:
+    fields = header(
+        topic="%RETRY%g",
+        reconsume_times=times,
+        max_reconsume_times=limit,
+        properties="DELAY\x013\x02",
+    )
+    plan = accepted(fields, version=version)
+    assert plan.topic == target
+    assert plan.delay_level == (3 if target.startswith("%RETRY") else 0)
+    assert [topic.name for topic in plan.creation.topics] == (["%DLQ%g"] if "DLQ" in target else [])
+
+
+def test_a_topic_that_changes_is_checked_again() -> None:
+    topics = dict(TOPICS)
+    decide = SendRules(
+        Catalog(topics.get, GROUPS.get),
+        SendSettings(100, True, True, 6, 18, STAMP),
+        pick=lambda _: 0,
+        new_key=lambda: "K",
+    ).decide
+    assert isinstance(decide(header(), b"x", 409), SendPlan)
+    topics["T"] = TopicConfig("T", 4, 4, 4)
+    assert isinstance(decide(header(), b"x", 409), Refusal)

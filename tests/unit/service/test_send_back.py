@@ -1,0 +1,163 @@
+"""What becomes of a message that comes back: semantics L1 to L10."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from broker.message.hosts import pack_host
+from broker.message.ids import offset_msg_id
+from broker.message.properties import decode_properties
+from broker.message.record import StoredMessage
+from broker.remoting.codes import ResponseCode
+from broker.service.catalog import Catalog
+from broker.service.refusal import Refusal
+from broker.service.send_back import SendBack, SendBackPlan, SendBackRules
+from broker.store.groups import SubscriptionGroupConfig
+from broker.store.topics import TopicConfig
+
+HOST = pack_host("127.0.0.1", 10911)
+GROUPS = {
+    "g": SubscriptionGroupConfig("g", retry_times_max=3),
+    "none": SubscriptionGroupConfig("none", retry_queue_count=0),
+}
+TOPICS = {"%RETRY%locked": TopicConfig("%RETRY%locked", 1, 1, 4)}
+
+
+def stored(**changes: Any) -> StoredMessage:
+    usual: dict[str, Any] = {
+        "topic": "T",
+        "queue_id": 1,
+        "queue_offset": 5,
+        "physical_offset": 1000,
+        "size_bytes": 100,
+        "flag": 7,
+        "sys_flag": 1,
+        "born_timestamp_ms": 11,
+        "born_host": HOST,
+        "store_timestamp_ms": 12,
+        "store_host": HOST,
+        "reconsume_times": 0,
+        "prepared_transaction_offset": 0,
+        "body_crc": 0,
+        "body": b"b",
+        "properties": b"TAGS\x01A\x02WAIT\x01true\x02",
+    }
+    return StoredMessage(**(usual | changes))
+
+
+def decide(
+    request: SendBack,
+    message: StoredMessage | None,
+    *,
+    version: int = 409,
+    auto: bool = True,
+    permission: int = 6,
+) -> SendBackPlan | Refusal | None:
+    rules = SendBackRules(
+        Catalog(TOPICS.get, GROUPS.get),
+        permission=permission,
+        auto_create_groups=auto,
+        delay_level_max=18,
+        load=lambda offset: message if offset == 1000 else None,
+        pick=lambda below: below - 1,
+    )
+    return rules.decide(request, version)
+
+
+def planned(request: SendBack, message: StoredMessage, version: int = 409) -> SendBackPlan:
+    plan = decide(request, message, version=version)
+    assert isinstance(plan, SendBackPlan), plan
+    return plan
+
+
+@pytest.mark.parametrize(
+    ("request_", "auto", "permission", "code"),
+    [
+        (SendBack(1000, "new", 0), False, 6, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST),
+        (SendBack(1000, "g", 0), True, 4, ResponseCode.NO_PERMISSION),
+        (SendBack(1000, "locked", 0), True, 6, ResponseCode.NO_PERMISSION),
+        (SendBack(999, "g", 0), True, 6, ResponseCode.SYSTEM_ERROR),
+    ],
+    ids=[
+        "L1 unknown group",
+        "L1 broker not writable",
+        "L2 retry topic not writable",
+        "L3 no such message",
+    ],
+)
+def test_refused(request_: SendBack, auto: bool, permission: int, code: ResponseCode) -> None:
+    refusal = decide(request_, stored(), auto=auto, permission=permission)
+    assert isinstance(refusal, Refusal)
+    assert refusal.code == code
+
+
+def test_l1_a_group_without_retry_queues_drops_it() -> None:
+    assert decide(SendBack(1000, "none", 0), stored()) is None
+
+
+def test_control_records_are_no_messages() -> None:
+    assert isinstance(
+        decide(SendBack(1000, "g", 0), stored(topic="rmq_sys_dledger_offsets")), Refusal
+    )
+
+
+def test_l4_l8_where_it_came_from_is_noted() -> None:
+    plan = planned(SendBack(1000, "g", 0), stored())
+    assert decode_properties(plan.properties) == {
+        "TAGS": "A",
+        "WAIT": "false",
+        "RETRY_TOPIC": "T",
+        "ORIGIN_MESSAGE_ID": offset_msg_id(HOST, 1000),
+        "DELAY": "3",
+    }
+    assert (plan.topic, plan.reconsume_times, plan.delay_level) == ("%RETRY%g", 1, 3)
+
+
+def test_l8_what_was_noted_first_stays() -> None:
+    origin = b"RETRY_TOPIC\x01First\x02ORIGIN_MESSAGE_ID\x01ID\x02DELAY\x013\x02"
+    plan = planned(SendBack(1000, "g", 0), stored(properties=origin, reconsume_times=1))
+    found = decode_properties(plan.properties)
+    assert (found["RETRY_TOPIC"], found["ORIGIN_MESSAGE_ID"], found["DELAY"]) == (
+        "First",
+        "ID",
+        "4",
+    )
+
+
+@pytest.mark.parametrize(
+    ("times", "level", "limit", "version", "topic", "delay"),
+    [
+        (0, 0, None, 409, "%RETRY%g", 3),
+        (2, 0, None, 409, "%RETRY%g", 5),
+        (0, 7, None, 409, "%RETRY%g", 7),
+        (0, 30, None, 409, "%RETRY%g", 18),
+        (3, 0, None, 409, "%DLQ%g", 0),
+        (3, 0, 16, 409, "%RETRY%g", 6),
+        (3, 0, 16, 120, "%DLQ%g", 0),
+        (0, -1, None, 409, "%DLQ%g", 0),
+    ],
+    ids=[
+        "L7 first",
+        "L7 third",
+        "L7 as given",
+        "L10 clamped",
+        "L6",
+        "L5 client's limit",
+        "L5 old client",
+        "L6 at once",
+    ],
+)
+def test_where_it_goes(
+    times: int, level: int, limit: int | None, version: int, topic: str, delay: int
+) -> None:
+    plan = planned(SendBack(1000, "g", level, limit), stored(reconsume_times=times), version)
+    assert (plan.topic, plan.delay_level, plan.reconsume_times) == (topic, delay, times + 1)
+    assert ("DELAY" in decode_properties(plan.properties)) == (delay > 0)
+
+
+def test_too_many_properties_are_refused_with_the_true_cause() -> None:
+    refusal = decide(SendBack(1000, "g", 0), stored(properties=b"k\x01" + b"v" * 32_760 + b"\x02"))
+    assert isinstance(refusal, Refusal)
+    assert "properties" in refusal.remark

@@ -1,0 +1,110 @@
+"""Bodies for tools, as fastjson would write them (remoting.md 3.11 and 7)."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from broker.remoting.errors import BodyError
+from broker.remoting.heartbeat import Subscription
+from broker.remoting.json_body import read_object
+from broker.service import tables
+from broker.service.clients import ConsumerClient, ProducerClient
+from broker.service.connections import consumer_connections, producer_connections
+from broker.store.groups import SubscriptionGroupConfig
+from broker.store.state import BrokerState
+from broker.store.topics import TopicConfig
+
+
+@pytest.fixture
+def state() -> BrokerState:
+    made = BrokerState()
+    made.topics.put(TopicConfig("T", 2, 2), 5)
+    made.groups.put(SubscriptionGroupConfig("g", retry_times_max=3), 5)
+    made.queues.create((b"T", 1)).append(0, 100, 0)
+    made.offsets.commit("g", "T", 1, 1)
+    return made
+
+
+def test_21_topics(state: BrokerState) -> None:
+    body = json.loads(tables.all_topics(state.topics))
+    assert body["dataVersion"]["counter"] == 1
+    assert body["topicConfigTable"]["T"] == {
+        "order": False,
+        "perm": 6,
+        "readQueueNums": 2,
+        "topicFilterType": "SINGLE_TAG",
+        "topicName": "T",
+        "topicSysFlag": 0,
+        "writeQueueNums": 2,
+    }
+
+
+def test_201_and_200_groups(state: BrokerState) -> None:
+    written = json.loads(tables.all_groups(state.groups))["subscriptionGroupTable"]["g"]
+    assert (written["groupName"], written["retryMaxTimes"], written["retryQueueNums"]) == (
+        "g",
+        3,
+        1,
+    )
+    assert tables.read_group(json.dumps(written).encode()) == state.groups.get("g")
+
+
+def test_200_defaults_for_what_is_not_said() -> None:
+    assert tables.read_group(b'{"groupName":"x"}') == SubscriptionGroupConfig("x")
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"groupName":5}', b"\xff"])
+def test_200_no_group(body: bytes) -> None:
+    with pytest.raises(BodyError):
+        tables.read_group(body)
+
+
+def test_43_offsets_have_bare_numbers_as_keys(state: BrokerState) -> None:
+    assert b'"offsetTable":{"T@g":{1:1}}' in tables.all_offsets(state.offsets)
+
+
+def test_45_delay_offsets() -> None:
+    assert tables.delay_offsets({7: 2, 1: 5}) == b'{"offsetTable":{1:5,7:2}}'
+
+
+def test_202_topic_stats(state: BrokerState) -> None:
+    topic = state.topics.get("T")
+    assert topic is not None
+    table = read_object(tables.topic_stats(topic, "broker-a", state.queues, {1: 9}))["offsetTable"]
+    assert isinstance(table, dict)
+    assert list(table.values()) == [
+        {"lastUpdateTimestamp": 0, "maxOffset": 0, "minOffset": 0},
+        {"lastUpdateTimestamp": 9, "maxOffset": 1, "minOffset": 0},
+    ]
+
+
+def test_208_consume_stats(state: BrokerState) -> None:
+    topic = state.topics.get("T")
+    assert topic is not None
+    body = tables.consume_stats([topic], "g", "broker-a", state.queues, state.offsets)
+    table = read_object(body)["offsetTable"]
+    assert isinstance(table, dict)
+    assert list(table.values()) == [
+        {"brokerOffset": 0, "consumerOffset": -1, "lastTimestamp": 0},
+        {"brokerOffset": 1, "consumerOffset": 1, "lastTimestamp": 0},
+    ]
+
+
+def test_300_groups_of_a_topic() -> None:
+    assert tables.group_list(["b", "a", "b"]) == b'{"groupList":["a","b"]}'
+
+
+def test_203_and_204_connections() -> None:
+    client = ConsumerClient(
+        "g", "c", "CPP", 63, "1.2.3.4:5", subscriptions=(Subscription("T", "Aa", tags=("Aa",)),)
+    )
+    body = json.loads(consumer_connections({"c": client}))
+    assert body["connectionSet"] == [
+        {"clientAddr": "1.2.3.4:5", "clientId": "c", "language": "CPP", "version": 63}
+    ]
+    assert (body["consumeType"], body["messageModel"]) == ("CONSUME_PASSIVELY", "CLUSTERING")
+    assert body["subscriptionTable"]["T"]["codeSet"] == [2112]
+    producers = json.loads(producer_connections([ProducerClient("p", "c", "GO", 317, "a:1")]))
+    assert [c["clientId"] for c in producers["connectionSet"]] == ["c"]
