@@ -16,6 +16,7 @@ from dledger.raft.effects import (
     AppendEntries,
     Commit,
     Effect,
+    ReadAt,
     Resolve,
     Role,
     RoleChanged,
@@ -25,7 +26,7 @@ from dledger.raft.effects import (
     TruncateLog,
 )
 from dledger.raft.entry import Entry
-from dledger.raft.events import Event, Persisted, Received
+from dledger.raft.events import Event, Persisted, ReadRequested, Received
 from dledger.raft.hard_state import HardState
 from dledger.raft.ids import NO_INDEX, Index, NodeId, Term
 from dledger.raft.log_shape import LogShape
@@ -60,6 +61,7 @@ class SafetyChecker:
         self._votes: dict[tuple[Term, NodeId], NodeId] = {}
         self._committed: list[Entry] = []
         self._answered: set[int] = set()
+        self._reads: dict[int, int] = {}
 
     def leads(self, member: Member) -> None:
         """Election safety and leader completeness."""
@@ -96,10 +98,16 @@ class SafetyChecker:
         self._require(token not in self._answered, f"token {token} is answered twice")
         self._answered.add(token)
 
-    @property
-    def committed_count(self) -> int:
-        """How many entries somebody knows to be committed."""
-        return len(self._committed)
+    def read_asked(self, token: int) -> None:
+        """A read must see what anybody knew to be committed when it came."""
+        self._reads[token] = len(self._committed)
+
+    def read_answered(self, token: int, index: Index) -> None:
+        """Linearizable reads (thesis 6.4)."""
+        self._require(
+            index >= self._reads[token],
+            f"read {token} is answered at {index}, but {self._reads[token]} was committed before",
+        )
 
     @staticmethod
     def _require(is_true: bool, problem: str) -> None:
@@ -154,6 +162,8 @@ class Member:
     def step(self, event: Event) -> list[Effect]:
         """Feed the core and take its effects to disk and mail."""
         term, commit_index = self.node.term, self.node.commit_index
+        if isinstance(event, ReadRequested):
+            self._group.checker.read_asked(event.token)
         effects = self.node.step(event, self._group.now_ms)
         assert self.node.term >= term, "a term decreased"
         assert self.node.commit_index >= commit_index, "a commit index decreased"
@@ -219,6 +229,8 @@ class Member:
                 checker.committed(self, effect.index)
             case Resolve():
                 checker.resolved(effect.token)
+                if isinstance(effect.outcome, ReadAt):
+                    checker.read_answered(effect.token, effect.outcome.index)
             case RoleChanged():
                 if effect.role is Role.LEADER:
                     checker.leads(self)

@@ -7,7 +7,7 @@ crashes, proposals. `CoreGroup` checks figure 3 of the Raft paper after every st
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -24,10 +24,11 @@ from dledger.raft.events import (
     TransferRequested,
 )
 from dledger.raft.ids import Index, NodeId
+from dledger.raft.leader import Leader
 from dledger.raft.quorum import CommitRule, commit_by_count
 from dledger.testing.core_group import CoreGroup, SafetyViolationError
 
-COMMON = {"deliver": 24, "sync": 10, "time": 8, "propose": 3, "restart": 2}
+COMMON = {"deliver": 24, "sync": 10, "time": 8, "propose": 3, "restart": 2, "join": 0.5}
 RARE = [
     "read",
     "lose",
@@ -38,8 +39,9 @@ RARE = [
     "step-down",
     "partial-sync",
     "pause",
+    "isolate",
 ]
-MOVES = [what for what, weight in COMMON.items() for _ in range(weight)] + RARE
+MOVES = [what for what, weight in COMMON.items() for _ in range(int(weight + 0.5))] + RARE
 
 
 class Soup:
@@ -63,17 +65,17 @@ class Soup:
         source = random.Random(seed)
         self.names = names
         self.group = CoreGroup(configs, lambda _: source.randint, commit_rule=commit_rule)
-        self.tokens: set[int] = set()
         self.next_token = 0
+        self.cut_off: NodeId | None = None
 
     def move(self, what: str, a: int, b: int) -> None:
         group = self.group
         member = group.members[self.names[a % len(self.names)]]
         moves: dict[str, Callable[[], object]] = {
-            "deliver": lambda: group.deliver(b % len(group.mail)) if group.mail else None,
-            "repeat": lambda: (
-                group.deliver(b % len(group.mail), is_kept=True) if group.mail else None
-            ),
+            "deliver": lambda: self.deliver(b, is_kept=False),
+            "repeat": lambda: self.deliver(b, is_kept=True),
+            "isolate": lambda: self.isolate(member.name),
+            "join": lambda: self.isolate(None),
             "lose": lambda: group.mail.pop(b % len(group.mail)) if group.mail else None,
             "time": lambda: self.pass_time(b % 40),
             "pause": lambda: self.pass_time(b),
@@ -84,6 +86,20 @@ class Soup:
             moves[what]()
         elif member.is_up:
             self.local(what, a, b)
+
+    def isolate(self, name: NodeId | None) -> None:
+        """Lose all mail of one member (or of none) from now on."""
+        self.cut_off = name
+
+    def deliver(self, place: int, *, is_kept: bool) -> None:
+        mail = self.group.mail
+        if not mail:
+            return
+        place %= len(mail)
+        if self.cut_off in {mail[place].to, mail[place].message.source}:
+            mail.pop(place)
+        else:
+            self.group.deliver(place, is_kept=is_kept)
 
     def local(self, what: str, a: int, b: int) -> None:
         member = self.group.members[self.names[a % len(self.names)]]
@@ -117,6 +133,7 @@ class Soup:
 
     def heal(self) -> None:
         """Everybody up, all mail delivered, all saves done, for some seconds."""
+        self.cut_off = None
         for member in self.group.members.values():
             if not member.is_up:
                 member.restart()
@@ -160,14 +177,33 @@ def test_no_order_of_events_breaks_a_promise(
         soup.move(what, a, b)
 
 
-def random_soup(seed: int, *, move_count: int, commit_rule: CommitRule = commit_by_count) -> Soup:
+LEASE_SOUP = {
+    "read": 4,
+    "unreachable": 1,
+    "isolate": 0.15,
+    "join": 0.15,
+    "time": 5,
+    "pause": 0,
+    "crash": 0,
+    "step-down": 0,
+}
+"""Leaders that are cut off while somebody reads, and others that campaign early."""
+
+
+def random_soup(
+    seed: int,
+    *,
+    move_count: int,
+    commit_rule: CommitRule = commit_by_count,
+    weights: Mapping[str, float] | None = None,
+) -> Soup:
     """A long soup from one seed: hypothesis draws short lists, elections need long ones."""
     source = random.Random(seed)
     soup = Soup(source.choice([1, 2, 3, 3, 3, 5]), seed, commit_rule=commit_rule)
     # Some faults are off altogether in some runs, so that others get the room.
-    weights = [*COMMON.values(), *(source.choice([0, 0.02, 0.1, 0.5]) for _ in RARE)]
-    whats = source.choices([*COMMON, *RARE], weights, k=move_count)
-    for what in whats:
+    drawn = {what: source.choice([0, 0.02, 0.1, 0.5]) for what in RARE}
+    chosen = {**COMMON, **drawn, **(weights or {})}
+    for what in source.choices(list(chosen), list(chosen.values()), k=move_count):
         soup.move(what, source.randrange(10), source.randrange(1000))
     return soup
 
@@ -188,6 +224,12 @@ def test_after_any_soup_a_healed_group_agrees_and_goes_on(seed: int) -> None:
     assert leader.node.commit_index > before
 
 
+def keep_the_lease_for_ever(leader: Leader, now_ms: int) -> bool:
+    """A planted bug: a leader that was cut off goes on answering reads."""
+    del now_ms
+    return leader.is_ready
+
+
 def commit_what_anybody_holds(
     matches: Sequence[int], *, commit_index: Index, term_start: Index
 ) -> Index:
@@ -197,14 +239,34 @@ def commit_what_anybody_holds(
 
 
 @pytest.mark.slow
-def test_the_checker_finds_a_planted_bug() -> None:
+def test_the_checker_finds_a_wrong_commit_rule() -> None:
     """A soup that can find nothing proves nothing. (Figure 8 is a script: no soup is that lucky.)"""
 
-    def breaks(seed: int) -> bool:
+    def is_violated(seed: int) -> bool:
         try:
             random_soup(seed, move_count=4000, commit_rule=commit_what_anybody_holds)
         except SafetyViolationError:
             return True
         return False
 
-    assert any(breaks(seed) for seed in range(30))
+    assert any(is_violated(seed) for seed in range(30))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(20))
+def test_leaders_that_are_cut_off_answer_no_stale_read(seed: int) -> None:
+    random_soup(seed, move_count=4000, weights=LEASE_SOUP)
+
+
+@pytest.mark.slow
+def test_the_checker_finds_a_wrong_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Leader, "has_lease", keep_the_lease_for_ever)
+
+    def is_violated(seed: int) -> bool:
+        try:
+            random_soup(seed, move_count=4000, weights=LEASE_SOUP)
+        except SafetyViolationError:
+            return True
+        return False
+
+    assert any(is_violated(seed) for seed in range(20))
