@@ -1,0 +1,52 @@
+"""A seed decides everything: the same run again, in other processes with other hash seeds too."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from dledger.testing.sim_trace import Trace
+from dledger.testing.simulation import run_seed
+
+SEED = 12  # five members and many kinds of faults
+PRINT_DIGEST = (
+    "from dledger.testing.sim_trace import Trace;"
+    "from dledger.testing.simulation import run_seed;"
+    f"print(run_seed({SEED}, trace=Trace()).digest)"
+)
+
+
+def digest(seed: int) -> str:
+    return run_seed(seed, trace=Trace()).digest
+
+
+@pytest.mark.slow
+def test_a_seed_gives_one_trace_under_any_hash_seed() -> None:
+    digests = set()
+    for hash_seed in ("0", "1", "4242"):
+        done = subprocess.run(
+            [sys.executable, "-c", PRINT_DIGEST],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        digests.add(done.stdout.strip())
+    assert digests == {digest(SEED)}
+
+
+def test_another_seed_gives_another_trace() -> None:
+    assert digest(2) != digest(3)
+
+
+def test_a_trace_changes_nothing() -> None:
+    with_trace, without = run_seed(4, trace=Trace()), run_seed(4)
+    assert (with_trace.step_count, with_trace.virtual_ms, with_trace.calls) == (
+        without.step_count,
+        without.virtual_ms,
+        without.calls,
+    )

@@ -1,0 +1,241 @@
+"""The simulator itself: its verdicts, its command, its settings, its network and its clocks."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+
+import pytest
+
+from dledger.engine import Engine
+from dledger.raft.events import Event, Tick
+from dledger.raft.ids import NodeId
+from dledger.testing import sim
+from dledger.testing.cluster import SimCluster, SimNode
+from dledger.testing.sim_clients import SimClients
+from dledger.testing.sim_disk import SimDisk
+from dledger.testing.sim_faults import SimFaults
+from dledger.testing.sim_network import SimNetwork
+from dledger.testing.sim_settings import FAULT_KINDS, SimSettings, draw_settings
+from dledger.testing.simulation import Simulation, Verdict, run_seed
+
+N0, N1, N2 = NodeId("n0"), NodeId("n1"), NodeId("n2")
+
+
+class Idle(Engine):
+    """Does nothing, ever."""
+
+    def step(self, event: Event, now_ms: int) -> None:
+        pass
+
+    def next_deadline_ms(self) -> int:
+        return 1 << 60
+
+
+class Raising(Engine):
+    def step(self, event: Event, now_ms: int) -> None:
+        if isinstance(event, Tick):
+            raise ZeroDivisionError("on purpose")
+        super().step(event, now_ms)
+
+
+def calm_run(engine_type: type[Engine] = Engine, **changes: int) -> Simulation:
+    return Simulation(SimSettings(seed=1, **changes), engine_type=engine_type)
+
+
+# Verdicts.
+
+
+@pytest.mark.parametrize("node_count", [1, 3, 5])
+def test_a_run_without_faults_is_fine(node_count: int) -> None:
+    result = calm_run(node_count=node_count).run()
+    assert result.verdict is Verdict.FINE
+    assert result.calls.acknowledged > 10
+    assert result.calls.unknown == 0
+    assert result.leader_count == 1 + result.calls.transfers
+
+
+def test_no_progress_is_stuck() -> None:
+    result = calm_run(Idle, client_count=0).run()
+    assert result.verdict is Verdict.STUCK
+    assert "no append was acknowledged" in result.problem
+
+
+def test_a_call_that_is_never_answered_is_stuck() -> None:
+    class Deaf(Engine):
+        def take_resolved(self) -> list[tuple[int, object]]:  # type: ignore[override] - drops
+            return [each for each in super().take_resolved() if each[0] != 1]
+
+    result = Simulation(SimSettings(seed=1, settle_ms_max=3000), engine_type=Deaf).run()
+    assert result.verdict is Verdict.STUCK
+    assert "never answered: call 1" in result.problem
+
+
+def test_an_exception_of_a_member_is_a_crash_with_its_traceback() -> None:
+    result = calm_run(Raising).run()
+    assert result.verdict is Verdict.CRASHED
+    assert "ZeroDivisionError: on purpose" in result.problem
+
+
+def test_the_exit_codes_differ() -> None:
+    assert [int(verdict) for verdict in Verdict] == [0, 1, 3, 4]
+
+
+# The command.
+
+
+def test_the_command_sums_up_and_exits_with_the_worst_verdict(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert sim.main(["--seeds", "3", "--processes", "1", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["seeds"], told["fine"], told["bad"]) == (3, 3, [])
+
+    def wrong_at_two(seed: int, *, wire: bool) -> sim.SimResult:
+        result = run_seed(1)
+        verdict = Verdict.WRONG if seed == 2 else Verdict.STUCK
+        return type(result)(**{**_fields(result), "seed": seed, "verdict": verdict, "problem": "x"})
+
+    monkeypatch.setattr(sim, "run_seed", wrong_at_two)
+    assert sim.main(["--seeds", "3", "--processes", "1"]) == int(Verdict.WRONG)
+    assert "--seed 2 --trace" in capsys.readouterr().out
+
+
+def _fields(result: sim.SimResult) -> dict[str, object]:
+    return {name: getattr(result, name) for name in result.__slots__}  # type: ignore[attr-defined] - slots
+
+
+def test_a_replay_prints_settings_trace_and_digest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert sim.main(["--seed", "2", "--trace"]) == 0
+    told = capsys.readouterr().out
+    assert "heartbeat_ms" in told
+    assert "calm: everything is healed" in told
+    assert run_digest(2)[:16] in told
+
+
+def run_digest(seed: int) -> str:
+    return run_seed(seed, trace=sim.Trace()).digest
+
+
+# Settings and faults.
+
+
+def test_every_fault_has_its_turn_and_its_absence() -> None:
+    drawn = [draw_settings(seed).fault_weights for seed in range(100)]
+    for kind in FAULT_KINDS:
+        weights = [weights[kind] for weights in drawn]
+        assert any(weights), kind
+        assert not all(weights), kind
+
+
+def test_every_fault_can_strike() -> None:
+    cluster = SimCluster(SimSettings(seed=1))
+    faults = SimFaults(cluster)
+    assert sorted(faults._strikes) == sorted(FAULT_KINDS)
+    for node in cluster.nodes.values():
+        cluster.start(node)
+    cluster.run_until(2000)
+    for kind in FAULT_KINDS:
+        faults._strikes[kind]()
+        cluster.run_until(cluster.now_ms + 200)
+
+
+def test_stopped_faults_strike_no_more() -> None:
+    cluster = SimCluster(SimSettings(seed=1, fault_weights={"crash-all": 1}, fault_interval_ms=5))
+    faults = SimFaults(cluster)
+    faults.start()
+    cluster.run_until(100)
+    struck = faults.struck_count
+    assert struck > 0
+    faults.stop()
+    cluster.run_until(200)
+    assert faults.struck_count == struck
+
+
+# The network.
+
+
+def network(**settings: int) -> SimNetwork:
+    return SimNetwork(SimSettings(seed=1, **settings), Random(1))
+
+
+def test_a_cut_is_directed_and_heals() -> None:
+    net = network()
+    net.cut([N0], [N1, N2])
+    assert net.arrivals(N0, N1, 5) == ()
+    assert not net.is_open(N0, N2)
+    assert net.arrivals(N1, N0, 5) != ()
+    net.cut_both([N1], [N2])
+    assert not net.is_open(N2, N1)
+    assert net.describe() == "n0-x->n1 n0-x->n2 n1-x->n2 n2-x->n1"
+    net.heal()
+    assert net.is_open(N0, N1)
+    assert net.describe() == "whole"
+
+
+def test_losses_duplicates_and_delays_come_as_often_as_the_settings_say() -> None:
+    net = network(loss_permille=300, duplicate_permille=500, delay_min_ms=2, delay_max_ms=4)
+    counts = [0, 0, 0]
+    for _ in range(2000):
+        arrivals = net.arrivals(N0, N1, 100)
+        counts[len(arrivals)] += 1
+        assert all(102 <= arrival <= 108 for arrival in arrivals)
+    assert 500 < counts[0] < 700
+    assert 600 < counts[2] < 800
+    net.is_calm = True
+    assert net.arrivals(N0, N1, 100) == (101,)
+
+
+def test_spikes_reorder_messages() -> None:
+    net = network(spike_permille=100, spike_ms_max=500)
+    arrivals = [net.arrivals(N0, N1, sent_ms)[0] for sent_ms in range(300)]
+    assert arrivals != sorted(arrivals)
+
+
+# Clocks and the loop.
+
+
+@pytest.mark.parametrize("drift", [-30, -1, 0, 1, 30])
+def test_a_deadline_is_reached_exactly_when_the_local_clock_shows_it(drift: int) -> None:
+    node = SimNode(
+        N0, SimDisk(Random(1)), Random(1).randint, clock_zero_ms=12_345, clock_drift_permille=drift
+    )
+    for local_ms in range(12_345, 14_345):
+        true_ms = node.true_ms(local_ms)
+        assert node.local_ms(true_ms) >= local_ms
+        assert true_ms == 0 or node.local_ms(true_ms - 1) < local_ms
+
+
+def test_events_run_in_order_of_time_and_then_of_scheduling() -> None:
+    cluster = SimCluster(SimSettings(seed=1))
+    seen: list[str] = []
+    cluster.at(20, seen.append, "late")
+    cluster.at(10, seen.append, "first")
+    cluster.at(10, seen.append, "second")
+    cluster.run_until(15)
+    assert seen == ["first", "second"]
+    assert cluster.now_ms == 15
+    assert cluster.run_until(100, lambda: "late" in seen)
+    assert cluster.now_ms == 20
+
+
+def test_a_paused_member_does_nothing_and_catches_up() -> None:
+    cluster = SimCluster(SimSettings(seed=1))
+    clients = SimClients(cluster)
+    clients.start()
+    for node in cluster.nodes.values():
+        cluster.start(node)
+    cluster.run_until(2000)
+    leader = cluster.leader()
+    assert leader is not None
+    cluster.pause(leader, 4000)
+    assert not cluster.step(leader, Tick())
+    assert cluster.leader() is None
+    cluster.run_until(3990)
+    new_leader = cluster.leader()
+    assert new_leader is not None
+    assert new_leader is not leader
+    clients.is_stopped = True
+    cluster.run_until(6000)
+    ends = {str(node.engine.log.last_id) for node in cluster.nodes.values() if node.engine}
+    assert len(ends) == 1
