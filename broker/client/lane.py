@@ -42,7 +42,7 @@ from broker.remoting.header import FLAG_RESPONSE
 IN_FLIGHT_MAX: Final = 4096  # messages; more would only wait in the broker's queue instead of ours
 IN_FLIGHT_BYTES_MAX: Final = 16 * 1024 * 1024
 SETTLE_S: Final = 0.5  # how long the other answers are waited for before sends are repeated
-QUIET_S: Final = 1.0  # no answer for so long: ask who leads
+QUIET_S: Final = 0.25  # no answer for so long: ask who leads, again and again
 STUCK_S: Final = 3.0  # no answer for so long: try another node
 IDLE_CLOSE_S: Final = 100.0  # brokers close connections that are silent for 120 s
 

@@ -43,7 +43,7 @@ class Message(msgspec.Struct, frozen=True):
         topic: where to.
         body: 1 byte to 4 MiB. From 4096 bytes on it travels zlib-compressed.
         tags: one tag, for filters of consumers.
-        keys: index keys under which the message can be looked up.
+        keys: index keys under which the message can be looked up: one, or several.
         properties: the application's own; names that the system uses have attributes here instead.
         flag: a number of the application's own, stored with the message.
         delay_level: 0 deliver at once, 1 to 18: after 1s 5s 10s 30s 1m ... 2h.
@@ -54,7 +54,7 @@ class Message(msgspec.Struct, frozen=True):
     topic: str
     body: bytes
     tags: str | None = None
-    keys: Sequence[str] = ()
+    keys: str | Sequence[str] = ()
     properties: Mapping[str, str] = {}
     flag: int = 0
     delay_level: int = 0
@@ -80,6 +80,11 @@ class SendResult(msgspec.Struct, frozen=True):
     queue: MessageQueue
     queue_offset: int
     transaction_id: str | None = None
+
+    @property
+    def queue_id(self) -> int:
+        """The number of the queue."""
+        return self.queue.queue_id
 
 
 class ReceivedMessage(msgspec.Struct, frozen=True):
@@ -152,7 +157,7 @@ def message_properties(message: Message, unique_key: str) -> bytes:
     if message.tags:
         pairs["TAGS"] = message.tags
     if message.keys:
-        pairs["KEYS"] = " ".join(message.keys)
+        pairs["KEYS"] = message.keys if isinstance(message.keys, str) else " ".join(message.keys)
     if message.delay_level:
         pairs["DELAY"] = str(message.delay_level)
     if message.properties:

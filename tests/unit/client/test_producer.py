@@ -59,7 +59,15 @@ async def test_a_message_is_stored_and_the_result_says_where(
     )
     assert (result.status, result.queue, result.queue_offset) == ("SEND_OK", queue(2), 0)
     assert len(result.message_id) == len(result.unique_key) == 32
-    assert again.queue_offset == 1
+    assert (again.queue_id, again.queue_offset) == (2, 1)
+
+
+@pytest.mark.parametrize("keys", ["k1 k2", ["k1", "k2"], ("k1", "k2")])
+async def test_keys_are_one_text_or_several(
+    group: FakeGroup, producer: Producer, keys: str | list[str]
+) -> None:
+    await producer.send(Message("T", b"x", keys=keys))
+    assert group.messages("T")[0].find(b"KEYS") == b"k1 k2"
 
 
 async def test_messages_without_a_queue_are_dealt_out_and_keys_stick(
