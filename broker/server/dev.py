@@ -178,7 +178,7 @@ async def _announce(options: DevOptions, console: Console) -> None:
         )
         console.print(f"data and logs in {escape(str(options.store))}")
         console.print(
-            "send a message:   dledger-client send hello --topic Greetings   (or any RocketMQ client)"
+            "point any RocketMQ client at the name server; docs/client.md shows ours"
         )
         console.print("kill a node and watch it go on; Ctrl-C stops everything")
         return
