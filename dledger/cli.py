@@ -85,7 +85,7 @@ def _tell(error: BaseException, options: argparse.Namespace) -> int:
             return EXIT_USAGE
         case DLedgerError():
             complain(str(error))
-            return exit_code_of(error)
+            return EXIT_REFUSED if options.command == "server" else exit_code_of(error)
         case KeyboardInterrupt():
             complain("interrupted")
             return EXIT_UNKNOWN if options.command in {"append", "transfer"} else EXIT_REFUSED
@@ -96,7 +96,7 @@ def _tell(error: BaseException, options: argparse.Namespace) -> int:
         case _:
             logging.getLogger("dledger").debug("internal error", exc_info=error)
             complain(f"internal error: {type(error).__name__}: {error} (-vv shows where)")
-            return EXIT_UNKNOWN
+            return EXIT_REFUSED if options.command == "server" else EXIT_UNKNOWN
 
 
 async def _run(options: argparse.Namespace) -> int:

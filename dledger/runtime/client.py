@@ -201,13 +201,14 @@ class Client:
                 raise PeerProtocolError(f"{connection.peer} answered with other entries")
             return list(entries)
 
-        if local is None:
-            return await self._at_leader(attempt, timeout_s, may_repeat=True)
-        if local not in self._by_id:
+        if local is not None and local not in self._by_id:
             raise UsageError(f"{local} is none of the members {', '.join(self._by_id)}")
         try:
+            if local is None:
+                return await self._at_leader(attempt, timeout_s, may_repeat=True)
             return await attempt(await self._connect(local), timeout_s or self.timeout_s)
         except OutcomeUnknownError as error:
+            # A read changes nothing, so its outcome is never in doubt.
             raise RefusedError(f"nothing was read: {error}") from error
 
     async def status(

@@ -210,6 +210,14 @@ async def test_what_can_never_succeed_is_told_at_once() -> None:
             await client.get(9)
 
 
+async def test_a_read_without_an_answer_is_a_refusal() -> None:
+    async with fake_group([None], [None], timeout_s=0.2) as (client, _):
+        with pytest.raises(RefusedError, match="nothing was read"):
+            await client.get(1)
+        with pytest.raises(RefusedError, match="nothing was read"):
+            await client.get(1, local=NodeId("n1"))
+
+
 async def test_a_wrong_answer_is_a_broken_protocol() -> None:
     async with fake_group([DONE]) as (client, _):
         with pytest.raises(PeerProtocolError):
