@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from jepsen.checker import check
+from jepsen.cpp_client import ENVIRONMENT
 from jepsen.history import read_history
 from jepsen.processes import is_running, poll
 
@@ -52,6 +53,21 @@ def test_a_history_with_one_delivery_removed_is_not_valid(tmp_path: Path) -> Non
     dropped = next(e for e in events if e.kind == "receive")
     verdict = check([e for e in events if e is not dropped], drained=["demo-ours"])
     assert [anomaly.check for anomaly in verdict.anomalies] == ["lost"]
+
+
+@pytest.mark.skipif(
+    not (ENVIRONMENT / ".ready").exists(), reason="the C++ client is not installed (make interop)"
+)
+def test_the_cpp_client_takes_part(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    ended = run("jepsen.demo", "--kills", "0", "--seconds", "4", "--json", "--keep", str(folder))
+    assert ended.returncode == 0, ended.stderr
+    with (folder / "history.jsonl").open() as lines:
+        events = list(read_history(lines))
+    verdict = check(events, drained=["demo-ours", "demo-cpp"])
+    assert verdict.valid is True
+    assert verdict.tallies["cpp"].acknowledged > 20
+    assert {e.consumer for e in events if e.kind == "receive"} == {"demo-ours", "demo-cpp"}
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -1,0 +1,136 @@
+"""Routes and the choice of the node to try next, with a name server that is a script and a clock in hand."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from broker.client.errors import NoRouteError, RequestFailedError
+from broker.client.queues import MessageQueue
+from broker.client.routes import FAILED_FOR_S, Routes, publish_queues, read_queues
+from broker.remoting.codes import ResponseCode
+from broker.remoting.header import RemotingCommand, make_response
+from broker.remoting.route import BrokerData, QueueData, TopicRoute, encode_route
+
+A, B, C = "10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1"
+
+
+def route(*leader_first: str, perm: int = 6, leader: bool = True) -> TopicRoute:
+    addresses = dict(enumerate(leader_first, start=0 if leader else 1))
+    return TopicRoute(
+        (QueueData("b", perm, 2, 0, 3),), (BrokerData(addresses, "b", "DefaultCluster"),)
+    )
+
+
+class World:
+    """What the name server says, and the time."""
+
+    def __init__(self) -> None:
+        self.routes: dict[str, TopicRoute] = {}
+        self.code = ResponseCode.SUCCESS
+        self.asked: list[str] = []
+        self.now = 100.0
+        self.client = Routes(self, clock=lambda: self.now)
+
+    async def call(self, code: int, ext: dict[str, str]) -> RemotingCommand:
+        self.asked.append(ext["topic"])
+        await trio.lowlevel.checkpoint()
+        if self.code != ResponseCode.SUCCESS:
+            return make_response(0, self.code, "scripted")
+        found = self.routes.get(ext["topic"])
+        if found is None:
+            return make_response(0, ResponseCode.TOPIC_NOT_EXIST, "none")
+        return make_response(0, ResponseCode.SUCCESS, body=encode_route(found, quote_numbers=True))
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_queues_need_the_permission_and_a_broker() -> None:
+    assert publish_queues("T", route(A)) == tuple(MessageQueue("T", "b", n) for n in range(3))
+    assert read_queues("T", route(A)) == tuple(MessageQueue("T", "b", n) for n in range(2))
+    assert publish_queues("T", route(A, perm=4)) == ()
+    assert read_queues("T", route(A, perm=2)) == ()
+    assert publish_queues("T", TopicRoute(route(A).queues, ())) == ()
+
+
+async def test_the_leader_is_tried_first_and_after_a_failure_last(world: World) -> None:
+    world.routes["T"] = route(A, B, C)
+    await world.client.refresh("T")
+    find = world.client.find
+    assert await find("b", ask=False) == A
+    world.client.report_failure("b", A)
+    world.now += 0.1
+    assert await find("b", ask=False) == B
+    world.client.report_failure("b", B)
+    world.now += 0.1
+    assert await find("b", ask=False) == C
+    world.client.report_failure("b", C)
+    assert await find("b", ask=False) == A  # all failed: the one whose failure is oldest
+    world.now += FAILED_FOR_S + 1
+    assert await find("b", ask=False) == A
+
+
+async def test_a_new_leader_is_believed_although_it_failed_as_a_follower(world: World) -> None:
+    world.routes["T"] = route(A, B, C)
+    await world.client.refresh("T")
+    world.client.report_failure("b", A)
+    world.client.report_failure("b", B)
+    world.routes["T"] = route(B, C)
+    world.now += 0.1
+    assert await world.client.find("b", ask=True) == B
+
+
+async def test_without_a_leader_the_others_are_known(world: World) -> None:
+    world.routes["T"] = route(B, C, leader=False)
+    assert await world.client.publish_queues("T")
+    assert world.client.leader("b") is None
+    assert world.client.addresses("b") == [B, C]
+    assert await world.client.find("unknown group", ask=True) is None
+
+
+async def test_a_route_that_vanishes_is_kept(world: World) -> None:
+    world.routes["T"] = route(A)
+    queues = await world.client.publish_queues("T")
+    del world.routes["T"]
+    world.now += 1
+    assert await world.client.find("b", ask=True) == A
+    assert await world.client.publish_queues("T") == queues
+
+
+async def test_a_topic_to_be_created_borrows_queues_until_it_exists(world: World) -> None:
+    world.routes["TBW102"] = TopicRoute(
+        (QueueData("b", 7, 8, 0, 8),), (BrokerData({0: A}, "b", "c"),)
+    )
+    assert len(await world.client.publish_queues("T")) == 4
+    world.routes["T"] = route(A)
+    assert len(await world.client.publish_queues("T")) == 4  # asked a moment ago
+    world.now += 2
+    assert len(await world.client.publish_queues("T")) == 3
+
+
+async def test_tasks_that_ask_together_share_one_answer(world: World) -> None:
+    world.routes["T"] = route(A)
+    async with trio.open_nursery() as nursery:
+        for _ in range(5):
+            nursery.start_soon(world.client.refresh, "T")
+    assert world.asked == ["T"]
+
+
+async def test_what_the_name_server_cannot_tell_is_an_error(world: World) -> None:
+    with pytest.raises(NoRouteError):
+        await world.client.read_queues("T")
+    world.code = ResponseCode.SYSTEM_ERROR
+    with pytest.raises(RequestFailedError, match="scripted"):
+        await world.client.refresh("T")
+
+
+async def test_a_change_is_told_once(world: World) -> None:
+    told: list[str] = []
+    world.client.on_change = told.append
+    for addresses in ((A, B), (A, B), (B, A)):
+        world.routes["T"] = route(*addresses)
+        await world.client.refresh("T")
+    assert told == ["T", "T"]
