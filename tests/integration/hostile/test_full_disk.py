@@ -1,0 +1,155 @@
+"""A disk that is really full: small tmpfs mounts as stores (faults.md rows 37 and 38). Needs root."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jepsen.processes import Group, Process, poll
+from tests.interop.conftest import RunningGroup, request
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+DISK_MIB = 24
+SEGMENT_BYTES = 2 << 20
+
+
+def mount_tmpfs(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "tmpfs", str(folder)],
+        check=True,
+        capture_output=True,
+    )
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[RunningGroup]:
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small disk needs root")
+    folders = [tmp_path / "group" / f"n{i}" for i in range(3)]
+    mounted: list[Path] = []
+    try:
+        for folder in folders:
+            try:
+                mount_tmpfs(folder)
+            except subprocess.CalledProcessError as error:
+                pytest.skip(f"this machine mounts no tmpfs: {error.stderr.decode().strip()}")
+            mounted.append(folder)
+        conf = tmp_path / "broker.conf"
+        conf.write_text(f"mappedFileSizeCommitLog={SEGMENT_BYTES}\n")
+        with Group(tmp_path / "group", broker_arguments=("-c", str(conf))) as processes:
+            processes.start()
+            processes.wait_listening()
+            running = RunningGroup(processes)
+            running.wait_leader()
+            yield running
+    finally:
+        for folder in mounted:
+            subprocess.run(["umount", "-l", str(folder)], check=False, capture_output=True)
+
+
+def fill(folder: Path) -> Path:
+    """Leave less room than the next segment needs."""
+    ballast = folder / "ballast"
+    free = shutil.disk_usage(folder).free
+    with ballast.open("wb") as file:
+        file.write(b"\0" * max(0, free - 64 * 1024))
+    return ballast
+
+
+def send(address: str, number: int, body: bytes) -> dict[str, Any]:
+    properties = f"UNIQ_KEY\x01{number:032X}\x02WAIT\x01true\x02"
+    ext = {
+        "a": "full", "b": "Full", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0",
+        "i": properties, "j": "0", "k": "false", "m": "false",
+    }  # fmt: skip
+    header, _ = request(address, 310, ext, body)
+    return header
+
+
+def send_until(
+    group: RunningGroup, node: Process, code: int, *, timeout_s: float
+) -> dict[str, Any]:
+    """Send 64 KiB messages to a node until one is answered with `code`."""
+    deadline = time.monotonic() + timeout_s
+    answer: dict[str, Any] = {}
+    number = time.monotonic_ns()
+    while time.monotonic() < deadline:
+        number += 1
+        with contextlib.suppress(OSError):
+            answer = send(node.address, number, b"x" * 65536)
+            if answer["code"] == code:
+                return answer
+    raise AssertionError(f"no answer with code {code} in {timeout_s} s, last: {answer}")
+
+
+def max_offset(node: Process) -> int:
+    header, _ = request(node.address, 30, {"topic": "Full", "queueId": "0"})
+    return int(header["extFields"]["offset"])
+
+
+def test_a_leader_with_a_full_disk_gives_way(group: RunningGroup) -> None:
+    leader = group.wait_leader()
+    other = next(node for node in group.processes.nodes if node is not leader)
+    send_until(group, leader, 0, timeout_s=20)
+    ballast = fill(group.processes.folder / leader.name)
+    # More than a segment: somebody else must have taken over for these to be stored.
+    stored = [send_until(group, other, 0, timeout_s=20) for _ in range(2 * SEGMENT_BYTES // 65536)]
+    assert group.wait_leader(other_than=leader) is not leader
+    assert max_offset(other) >= len(stored)
+    assert "Traceback" not in leader.log_tail(200)
+    ballast.unlink()
+    assert poll(lambda: applied(group, leader) == applied(group, other), 30), leader.log_tail()
+
+
+def applied(group: RunningGroup, node: Process) -> int:
+    """The node's applied index; a process that ended is started again, as its operator would."""
+    if node.pid is None:
+        node.start()
+    listing = subprocess.run(
+        [str(Path(node.command[0]).with_name("dledger")), "status", "--json",
+         "-g", group.processes.group, "-p", group.processes.peers],
+        capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+    try:
+        members = json.loads(listing.stdout)["members"]
+    except (ValueError, KeyError):
+        return -1
+    return next(
+        (
+            int(m["applied_index"])
+            for m in members
+            if m.get("node_id") == node.name and "applied_index" in m
+        ),
+        -2,
+    )
+
+
+def test_when_all_disks_are_full_sends_are_refused_with_the_cause(group: RunningGroup) -> None:
+    leader = group.wait_leader()
+    stored = 1
+    send_until(group, leader, 0, timeout_s=20)
+    ballast = [fill(group.processes.folder / node.name) for node in group.processes.nodes]
+    answer = send_until(group, leader, 14, timeout_s=60)
+    assert answer["remark"], answer
+    assert (
+        "disk" in answer["remark"] or "room" in answer["remark"] or "leader" in answer["remark"]
+    ), answer
+    for file in ballast:
+        file.unlink()
+    for node in group.processes.nodes:
+        if node.pid is None:
+            node.start()
+    send_until(group, leader, 0, timeout_s=40)
+    assert max_offset(group.wait_leader()) > stored
+    assert all("Traceback" not in node.log_tail(300) for node in group.processes.nodes)
