@@ -177,9 +177,7 @@ async def _announce(options: DevOptions, console: Console) -> None:
             f"[green]ready[/green]: name server [bold]{namesrv}[/bold], group {GROUP}: {brokers}"
         )
         console.print(f"data and logs in {escape(str(options.store))}")
-        console.print(
-            "point any RocketMQ client at the name server; docs/client.md shows ours"
-        )
+        console.print("point any RocketMQ client at the name server; docs/client.md shows ours")
         console.print("kill a node and watch it go on; Ctrl-C stops everything")
         return
     console.print("[yellow]no leader yet[/yellow]; the logs say why")
