@@ -37,10 +37,11 @@ from broker.server.registrar import Registrar
 from broker.server.runtime_info import RuntimeInfo
 from broker.server.sends import Sends
 from broker.service.catalog import Catalog, Creation
+from broker.service.clients import ConsumerClient
 from broker.service.pull import PullRules
 from broker.service.send import SendRules, SendSettings
 from broker.service.send_back import SendBackRules
-from broker.store.control import PutTopic, SetDelayLevels
+from broker.store.control import SetDelayLevels
 from broker.store.names import AUTO_CREATE_TOPIC
 from broker.store.reading import MessageGoneError, read_message
 from broker.store.staging import Staging
@@ -156,6 +157,10 @@ class Broker:
     def is_serving(self) -> bool:
         """Whether this node leads and takes sends."""
         return self.log.is_serving
+
+    def members(self, group: str) -> dict[str, ConsumerClient]:
+        """The live members of a consumer group on all nodes, as far as this node knows."""
+        return self._members.members(group)
 
     # Joining the parts.
 
@@ -357,15 +362,21 @@ class Broker:
     def _set_up(self) -> None:
         """A new leader: topics and delays that the configuration names and the log does not have yet."""
         config, state = self.config, self.state
-        for topic in configured_system_topics(
-            config.cluster, config.broker_name, auto_create=config.auto_create_topics, trace=False
-        ):
-            wanted = topic
-            if topic.name == AUTO_CREATE_TOPIC:
-                count = config.default_topic_queues
-                wanted = TopicConfig(topic.name, count, count, PERM_ALL)
-            if topic.name not in state.topics:
-                self._commits.stage_control(PutTopic(wanted, only_if_missing=True))
+        topics = [
+            TopicConfig(
+                topic.name, config.default_topic_queues, config.default_topic_queues, PERM_ALL
+            )
+            if topic.name == AUTO_CREATE_TOPIC
+            else topic
+            for topic in configured_system_topics(
+                config.cluster,
+                config.broker_name,
+                auto_create=config.auto_create_topics,
+                trace=False,
+            )
+            if topic.name not in state.topics
+        ]
+        self._commits.create(Creation(topics=tuple(topics)))
         if tuple(state.schedule.delays_ms) != config.delay_levels_ms:
             self._commits.stage_control(SetDelayLevels(list(config.delay_levels_ms)))
 

@@ -26,16 +26,23 @@ from broker.server.sends import Sends
 
 _log = logging.getLogger(__name__)
 
+_PRIVATE = frozenset(PrivateCode)
 OnErrand = Callable[[Errand, RemotingCommand], None]
 OnOrigin = Callable[[Origin, RemotingCommand], None]
 
 
 @dataclass(frozen=True, slots=True)
 class _ByLeader:
-    """Carried out by the leader. `is_repeatable`: twice is the same as once."""
+    """Carried out by the leader.
+
+    Attributes:
+        is_repeatable: twice is the same as once.
+        without_leader: answers with what this node knows, when nobody leads for too long.
+    """
 
     handle: OnErrand
     is_repeatable: bool = True
+    without_leader: OnErrand | None = None
 
 
 class Dispatch:
@@ -71,11 +78,13 @@ class Dispatch:
         self._trusted: set[int] = set()
         self._by_leader: dict[int, _ByLeader] = {
             Code.CONSUMER_SEND_MSG_BACK: _ByLeader(sends.send_back, is_repeatable=False),
-            Code.QUERY_CONSUMER_OFFSET: _ByLeader(offsets.query),
+            Code.QUERY_CONSUMER_OFFSET: _ByLeader(offsets.query, without_leader=offsets.query_here),
             Code.UPDATE_CONSUMER_OFFSET: _ByLeader(offsets.update),
             Code.SEARCH_OFFSET_BY_TIMESTAMP: _ByLeader(offsets.by_time),
             Code.GET_MAX_OFFSET: _ByLeader(offsets.max_offset),
-            Code.GET_CONSUMER_LIST_BY_GROUP: _ByLeader(members.consumer_list),
+            Code.GET_CONSUMER_LIST_BY_GROUP: _ByLeader(
+                members.consumer_list, without_leader=members.consumer_list
+            ),
             Code.LOCK_BATCH_MQ: _ByLeader(locks.lock),
             Code.UNLOCK_BATCH_MQ: _ByLeader(locks.unlock),
             Code.UPDATE_AND_CREATE_TOPIC: _ByLeader(admin.put_topic),
@@ -143,6 +152,11 @@ class Dispatch:
         by_leader = self._by_leader.get(code)
         if by_leader is not None:
             errand = self._errand(origin, frame, request, is_repeatable=by_leader.is_repeatable)
+            fallback = by_leader.without_leader
+            if fallback is not None:
+                errand.give_up = lambda: self._guarded(
+                    origin, request, lambda: fallback(errand, request)
+                )
             self._gate.bring(errand, request)
             return
         here = self._here.get(code)
@@ -153,7 +167,7 @@ class Dispatch:
         plain = self._plain.get(code)
         if plain is not None:
             self._guarded(origin, request, lambda: plain(origin, request))
-        elif isinstance(origin, ClientOrigin) and code >= PrivateCode.HELLO:
+        elif isinstance(origin, ClientOrigin) and code in _PRIVATE:
             self._guarded(origin, request, lambda: self._private(origin, request))
         else:
             _unknown(origin, request)

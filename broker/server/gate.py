@@ -91,7 +91,7 @@ class Gate:
             # The other node holds it and will find the new leader by itself.
             self._pass_back(errand)
         elif len(self._waiting) >= self._waiting_max:
-            self._answer(
+            self._fail(
                 errand,
                 ResponseCode.SYSTEM_BUSY,
                 f"[OVERLOAD]system busy: {len(self._waiting)} requests wait for a leader",
@@ -139,14 +139,12 @@ class Gate:
         )
 
     def _give_up(self, errand: Errand) -> None:
-        if errand.give_up is not None:
-            errand.give_up()
-        elif errand.origin.is_forwarded:
+        if errand.origin.is_forwarded:
             self._pass_back(errand)
         else:
             cause = f" (last try: {errand.cause})" if errand.cause else ""
             text = f"{self.without_leader()}; nothing was done{cause}"
-            self._answer(errand, ResponseCode.SERVICE_NOT_AVAILABLE, text)
+            self._fail(errand, ResponseCode.SERVICE_NOT_AVAILABLE, text)
 
     def _pass_back(self, errand: Errand) -> None:
         assert isinstance(errand.origin, ForwardedOrigin)
@@ -159,7 +157,7 @@ class Gate:
         elif response.code == NOT_CARRIED_OUT:
             self.hold(errand)
         else:
-            self._answer(
+            self._fail(
                 errand,
                 ResponseCode.SYSTEM_ERROR,
                 f"the leader could not take the request: {response.remark}",
@@ -170,15 +168,17 @@ class Gate:
         if errand.is_repeatable:
             self.hold(errand)
         else:
-            self._answer(
+            self._fail(
                 errand,
                 ResponseCode.SYSTEM_ERROR,
                 f"outcome unknown: {reason} after the request was passed on; it may have been carried out",
             )
 
     @staticmethod
-    def _answer(errand: Errand, code: ResponseCode, remark: str) -> None:
-        if not errand.is_oneway:
+    def _fail(errand: Errand, code: ResponseCode, remark: str) -> None:
+        if errand.give_up is not None and not errand.origin.is_forwarded:
+            errand.give_up()
+        elif not errand.is_oneway:
             answer(errand.origin, errand.opaque, code, remark)
 
 

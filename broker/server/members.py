@@ -204,16 +204,12 @@ class Members:
         answer(origin, request.opaque, ResponseCode.SUCCESS)
 
     def consumer_list(self, errand: Errand, request: RemotingCommand) -> None:
-        """GET_CONSUMER_LIST_BY_GROUP.
+        """GET_CONSUMER_LIST_BY_GROUP; without a leader, as far as this node knows.
 
         Raises:
             FieldError: the group is missing.
         """
         group = fields.text(request.ext, "consumerGroup")
-        errand.give_up = lambda: self._answer_list(errand, group)
-        self._answer_list(errand, group)
-
-    def _answer_list(self, errand: Errand, group: str) -> None:
         ids = list(self.members(group))
         if ids:
             body = encode_consumer_list(ids)

@@ -97,19 +97,32 @@ class Offsets:
         Raises:
             FieldError: a field is missing or impossible.
         """
-        ext = request.ext
-        group, topic = fields.text(ext, "consumerGroup"), fields.text(ext, "topic")
-        queue_id = fields.int32(ext, "queueId")
-        zero_if_missing = fields.boolean(ext, "setZeroIfNotFound", default=True)
-        act = partial(self._answer_query, errand, group, topic, queue_id, zero_if_missing)
-        # Any error but 22 makes Node and C++ clients skip messages: without a leader, what is known here.
-        errand.give_up = act
-        if self._pending.has(group, topic, queue_id):
+        key, act = self._query(errand, request)
+        if self._pending.has(*key):
             self._stage()
             if not self._commits.is_idle:
                 self._commits.wait_for_staged(_QueryWaiter(self._gate, errand, act))
                 return
         self._linear.read(errand, act)
+
+    def query_here(self, errand: Errand, request: RemotingCommand) -> None:
+        """Without a leader: what is known here. Any error but 22 makes Node and C++ clients skip messages.
+
+        Raises:
+            FieldError: a field is missing or impossible.
+        """
+        self._query(errand, request)[1]()
+
+    def _query(
+        self, errand: Errand, request: RemotingCommand
+    ) -> tuple[tuple[str, str, int], Callable[[], None]]:
+        """The queue asked for, and how to answer."""
+        ext = request.ext
+        group, topic = fields.text(ext, "consumerGroup"), fields.text(ext, "topic")
+        queue_id = fields.int32(ext, "queueId")
+        zero_if_missing = fields.boolean(ext, "setZeroIfNotFound", default=True)
+        act = partial(self._answer_query, errand, group, topic, queue_id, zero_if_missing)
+        return (group, topic, queue_id), act
 
     def _answer_query(
         self, errand: Errand, group: str, topic: str, queue_id: int, zero_if_missing: bool

@@ -1,0 +1,267 @@
+"""A group of three in one process: whatever node a client is connected to, it is served."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import trio
+
+from broker.message.record import decode_records
+from broker.remoting.group_bodies import decode_consumer_list, decode_lock_reply
+from tests.integration.broker.conftest import Cluster, ClusterMaker, Wire, send_ext
+
+
+def heartbeat(client_id: str, group: str = "G") -> bytes:
+    subscription = {"topic": "T", "subString": "*", "subVersion": 1}
+    consumer = {
+        "groupName": group,
+        "consumeType": "CONSUME_PASSIVELY",
+        "messageModel": "CLUSTERING",
+        "subscriptionDataSet": [subscription],
+    }
+    return json.dumps({"clientID": client_id, "consumerDataSet": [consumer]}).encode()
+
+
+async def consumers(wire: Wire, group: str = "G") -> list[str]:
+    answer = await wire.ask(38, {"consumerGroup": group})
+    return sorted(decode_consumer_list(answer.body)) if answer.code == 0 else []
+
+
+def same_everywhere(cluster: Cluster) -> bool:
+    applied = {broker.log.applied_index for broker in cluster.brokers.values()}
+    digests = {str(broker.state.digests()) for broker in cluster.brokers.values()}
+    return len(applied) == len(digests) == 1
+
+
+@pytest.mark.slow
+async def test_sends_to_any_node_reach_the_leader(make_cluster: ClusterMaker) -> None:
+    cluster = await make_cluster(3)
+    for broker in await cluster.followers():
+        async with cluster.wire(broker) as wire:
+            answer = await wire.send("T", b"forwarded", 1)
+            assert answer.code == 0, answer.remark
+            assert set(answer.ext) >= {"msgId", "queueId", "queueOffset"}
+    async with cluster.wire(await cluster.leader()) as wire:
+        stored = await wire.messages("T", 1)
+        assert [record.body for record in stored] == [b"forwarded"] * 2
+        assert all(record.born_host[:4] == bytes((127, 0, 0, 1)) for record in stored)
+    await cluster.wait(lambda: same_everywhere(cluster))
+
+
+@pytest.mark.slow
+async def test_a_pull_at_a_follower_waits_for_what_comes(make_cluster: ClusterMaker) -> None:
+    cluster = await make_cluster(3)
+    follower, _ = await cluster.followers()
+    async with cluster.wire(await cluster.leader()) as leading, cluster.wire(follower) as following:
+        await leading.send("T", b"0")
+        await cluster.wait(lambda: "T" in follower.state.topics)
+        held = following.say_pull("T", 0, 1, suspend_ms=10_000)
+        ahead = following.say_pull("T", 0, 2, suspend_ms=10_000)
+        await leading.send("T", b"1")
+        answer = await following.answer(held)
+        assert [record.body for record in decode_records(answer.body)] == [b"1"]
+        assert answer.ext["suggestWhichBrokerId"] == "0"
+        assert not following.has_answer(ahead), (
+            "it is ahead of this node, not beyond the queue's end"
+        )
+        await leading.send("T", b"2")
+        assert (await following.answer(ahead)).code == 0
+
+
+@pytest.mark.slow
+async def test_requests_that_only_the_leader_can_answer(make_cluster: ClusterMaker) -> None:
+    cluster = await make_cluster(3)
+    follower, _ = await cluster.followers()
+    async with cluster.wire(follower) as wire:
+        await wire.send("T")
+        queue = {"topic": "T", "queueId": "0"}
+        offset = {"consumerGroup": "G", **queue}
+        assert (await wire.ask(30, queue)).ext == {"offset": "1"}
+        assert (await wire.ask(15, offset | {"commitOffset": "1"})).code == 0
+        assert (await wire.ask(14, offset)).ext == {"offset": "1"}
+        lock = {
+            "clientId": "c",
+            "consumerGroup": "G",
+            "mqSet": [{"brokerName": "broker-a", "queueId": 0, "topic": "T"}],
+        }
+        assert len(decode_lock_reply((await wire.ask(41, {}, json.dumps(lock).encode())).body)) == 1
+        topic = {"topic": "Made", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}
+        assert (await wire.ask(17, topic)).code == 0
+        key = {
+            "topic": "T",
+            "key": "none",
+            "maxNum": "1",
+            "beginTimestamp": "0",
+            "endTimestamp": "9",
+        }
+        assert (await wire.ask(12, key)).code == 22
+
+
+@pytest.mark.slow
+async def test_every_node_gives_the_same_member_list(make_cluster: ClusterMaker) -> None:
+    cluster = await make_cluster(3)
+    leader = await cluster.leader()
+    one, two = await cluster.followers()
+    async with (
+        cluster.wire(leader) as at_leader,
+        cluster.wire(one) as at_one,
+        cluster.wire(two) as at_two,
+    ):
+        for wire, name in ((at_leader, "c0"), (at_one, "c1"), (at_two, "c2")):
+            assert (await wire.ask(34, {}, heartbeat(name))).code == 0
+            assert name in await consumers(wire), (
+                "the list has the caller right after its heartbeat"
+            )
+        for wire in (at_leader, at_one, at_two):
+            assert await consumers(wire) == ["c0", "c1", "c2"]
+        for wire in (at_leader, at_one):
+            assert (await wire.push(40)).ext == {"consumerGroup": "G"}
+        at_one.pushed.clear()
+        assert (await at_two.ask(35, {"clientID": "c2", "consumerGroup": "G"})).code == 0
+        assert (await at_one.push(40)).ext == {"consumerGroup": "G"}
+        assert await consumers(at_one) == ["c0", "c1"]
+    assert "%RETRY%G" in leader.state.topics
+
+
+@pytest.mark.slow
+async def test_a_pull_at_a_follower_uses_the_subscription_of_the_group(
+    make_cluster: ClusterMaker,
+) -> None:
+    cluster = await make_cluster(3)
+    follower, _ = await cluster.followers()
+    async with cluster.wire(follower) as wire:
+        await wire.send("T", b"x")
+        await wire.ask(34, {}, heartbeat("c1"))
+        await cluster.wait(lambda: "T" in follower.state.topics)
+        ext = {
+            "consumerGroup": "G",
+            "topic": "T",
+            "queueId": "0",
+            "queueOffset": "0",
+            "maxMsgNums": "32",
+            "sysFlag": "3",
+            "commitOffset": "0",
+            "suspendTimeoutMillis": "5000",
+            "subVersion": "1",
+        }
+        answer = await wire.ask(11, ext)
+        assert (answer.code, len(decode_records(answer.body))) == (0, 1)
+
+
+@pytest.mark.slow
+async def test_a_transfer_fails_no_send(make_cluster: ClusterMaker) -> None:
+    cluster = await make_cluster(3)
+    leader = await cluster.leader()
+    acknowledged: list[bytes] = []
+
+    async def produce(wire: Wire, done: trio.Event) -> None:
+        for number in range(200):
+            body = b"%d" % number
+            answer = await wire.send("T", body)
+            assert answer.code == 0, answer.remark
+            acknowledged.append(body)
+        done.set()
+
+    async with cluster.wire(leader) as wire, trio.open_nursery() as nursery:
+        done = trio.Event()
+        nursery.start_soon(produce, wire, done)
+        await cluster.wait(lambda: len(acknowledged) > 20)
+        await leader.log.transfer(None, timeout_s=5)
+        await done.wait()
+    new = await cluster.leader()
+    assert new is not leader
+    async with cluster.wire(new) as wire:
+        stored: list[bytes] = []
+        while len(stored) < 200:
+            stored += [record.body for record in await wire.messages("T", 0, len(stored))]
+    assert stored == acknowledged
+
+
+@pytest.mark.slow
+async def test_an_orderly_stop_of_the_leader_fails_no_send(make_cluster: ClusterMaker) -> None:
+    cluster = await make_cluster(3)
+    leader = await cluster.leader()
+    name = str(leader.log.node_id)
+    async with cluster.wire(leader) as wire:
+        await wire.send("T")
+        opaques = [wire.say(310, send_ext("T"), b"%d" % number) for number in range(100)]
+        await wire.answer(opaques[0])
+        leader.stop()
+        for opaque in opaques[1:]:
+            answer = await wire.answer(opaque)
+            assert answer.code == 0, answer.remark
+        await cluster.stop(name)
+    assert (await cluster.leader()) is not leader
+
+
+@pytest.mark.slow
+async def test_without_a_majority_the_reason_is_told(make_cluster: ClusterMaker) -> None:
+    cluster = await make_cluster(3)
+    leader = await cluster.leader()
+    for broker in await cluster.followers():
+        await cluster.kill(str(broker.log.node_id))
+    await cluster.wait(lambda: not leader.is_serving)
+    async with cluster.wire(leader) as wire:
+        sent = wire.say(310, send_ext("T"), b"x")
+        queried = wire.say(14, {"consumerGroup": "G", "topic": "T", "queueId": "0"})
+        answer = await wire.answer(sent)
+        assert answer.code == 14
+        assert "no leader is known" in (answer.remark or "")
+        assert f"in term {leader.log.term}" in (answer.remark or "")
+        assert (await wire.answer(queried)).code in (0, 22)
+
+
+@pytest.mark.slow
+async def test_clients_of_a_killed_leader_stay_listed_until_they_come_back(
+    make_cluster: ClusterMaker,
+) -> None:
+    cluster = await make_cluster(3)
+    leader = await cluster.leader()
+    one, two = await cluster.followers()
+    async with cluster.wire(one) as at_one, cluster.wire(two) as at_two:
+        async with cluster.wire(leader) as at_leader:
+            await at_leader.ask(34, {}, heartbeat("c0"))
+            await at_one.ask(34, {}, heartbeat("c1"))
+            await at_two.ask(34, {}, heartbeat("c2"))
+            assert await consumers(at_one) == ["c0", "c1", "c2"]
+            await cluster.wait(lambda: all(len(b.members("G")) == 3 for b in (one, two)))
+            await cluster.kill(str(leader.log.node_id))
+        await cluster.leader()
+        assert await consumers(at_one) == ["c0", "c1", "c2"]
+        assert await consumers(at_two) == ["c0", "c1", "c2"]
+
+
+@pytest.mark.slow
+async def test_delayed_messages_survive_a_failover_and_come_once(
+    make_cluster: ClusterMaker,
+) -> None:
+    cluster = await make_cluster(3, delay_levels_ms=(1_500,))
+    leader = await cluster.leader()
+    async with cluster.wire(leader) as wire:
+        for number in range(5):
+            assert (await wire.send("T", b"%d" % number, 0, "DELAY\x011\x02")).code == 0
+    await cluster.kill(str(leader.log.node_id))
+    new = await cluster.leader()
+    async with cluster.wire(new) as wire:
+        got: list[bytes] = []
+        while len(got) < 5:
+            pulled = await wire.pull("T", 0, len(got), suspend_ms=5_000)
+            got += [record.body for record in decode_records(pulled.body)]
+        assert got == [b"%d" % number for number in range(5)]
+        assert (await wire.pull("T", 0, 5)).code == 19
+    assert new.state.refusals.alarm_count == 0
+
+
+@pytest.mark.slow
+async def test_members_with_another_secret_cannot_pass_requests_on(
+    make_cluster: ClusterMaker,
+) -> None:
+    cluster = await make_cluster(3, secret="open sesame")
+    follower, _ = await cluster.followers()
+    async with cluster.wire(follower) as wire:
+        assert (await wire.send("T")).code == 0
+    async with cluster.wire(await cluster.leader()) as wire:
+        ext = {"group": "broker-a", "node": str(follower.log.node_id), "proof": "0" * 64}
+        assert (await wire.ask(50_100, ext)).code == 16
+        assert (await wire.ask(50_101, {"address": "1.2.3.4:5"}, b"")).code == 16
