@@ -11,11 +11,12 @@ from dledger.engine import Engine
 from dledger.raft.events import Event, Tick
 from dledger.raft.ids import NodeId
 from dledger.testing import sim
-from dledger.testing.cluster import SimCluster, SimNode
+from dledger.testing.cluster import SimCluster
 from dledger.testing.sim_clients import SimClients
 from dledger.testing.sim_disk import SimDisk
 from dledger.testing.sim_faults import SimFaults
 from dledger.testing.sim_network import SimNetwork
+from dledger.testing.sim_node import SimNode
 from dledger.testing.sim_settings import FAULT_KINDS, SimSettings, draw_settings
 from dledger.testing.simulation import Simulation, Verdict, run_seed
 
