@@ -10,8 +10,8 @@ compares the clocks of two members is found out.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from heapq import heappop, heappush
 from random import Random
 from typing import Any
@@ -19,13 +19,14 @@ from typing import Any
 from dledger.codec.rpc import decode_message, encode_entries, encode_message
 from dledger.config import LogConfig, Peer, RaftConfig
 from dledger.engine import Engine, PersistJob
-from dledger.errors import DLedgerError
+from dledger.errors import DiskFailedError, DiskFullError, DLedgerError
 from dledger.raft.effects import Outcome, Role
-from dledger.raft.events import Event, Received, Tick
+from dledger.raft.events import Event, Received, StepDown, Tick
 from dledger.raft.ids import NodeId
 from dledger.raft.messages import AppendRequest, Message
 from dledger.testing.sim_disk import SimDisk
 from dledger.testing.sim_network import SimNetwork
+from dledger.testing.sim_node import SimNode
 from dledger.testing.sim_settings import SimSettings
 from dledger.testing.sim_trace import Trace, describe_message, describe_outcome
 from dledger.testing.state_checker import StateChecker, Violation
@@ -35,6 +36,9 @@ HANDED_OUT_BYTES_MAX = 4096
 
 SAVE_WRITES_MAX = 8
 """A crash during a save strikes at one of its first writes; most saves have fewer."""
+
+FULL_RETRY_MS = 50
+"""A member whose disk is full leads no longer, and tries its save again so often."""
 
 STEPS_MAX = 200_000
 """A run with more steps than this is caught in a loop (usual runs have about a thousand)."""
@@ -48,42 +52,6 @@ def through_wire(message: Message) -> Message:
 
 class StuckError(Exception):
     """The group makes no progress though nothing is wrong with its world any more."""
-
-
-@dataclass(slots=True)
-class SimNode:
-    """One member, up or down.
-
-    Attributes:
-        engine: None while it is down.
-        incarnation: counts its stops; whatever was scheduled for an earlier one is dropped.
-        timer_ms: when its next tick is scheduled, in true time; None: none is.
-        paused_until_ms: it does nothing before that.
-        clock_zero_ms, clock_drift_permille: its own clock.
-        slow_until_ms: its disk is slow until then.
-        crashes_in_save: the next persist job is cut short by a power loss.
-    """
-
-    node_id: NodeId
-    disk: SimDisk
-    draw: Callable[[int, int], int]
-    engine: Engine | None = None
-    incarnation: int = 0
-    timer_ms: int | None = None
-    paused_until_ms: int = 0
-    clock_zero_ms: int = 0
-    clock_drift_permille: int = 0
-    slow_until_ms: int = 0
-    crashes_in_save: bool = False
-
-    def local_ms(self, now_ms: int) -> int:
-        """What its clock shows at a true time."""
-        return self.clock_zero_ms + now_ms * (1000 + self.clock_drift_permille) // 1000
-
-    def true_ms(self, local_ms: int) -> int:
-        """The first true time at which its clock shows `local_ms`."""
-        rate = 1000 + self.clock_drift_permille
-        return -((self.clock_zero_ms - local_ms) * 1000 // rate)
 
 
 class SimCluster:
@@ -154,15 +122,22 @@ class SimCluster:
         """Open a member's store and let it take part; nothing when it is up."""
         if node.engine is not None:
             return
-        node.engine = self._engine_type(
-            self._config(node.node_id), node.disk, draw=node.draw, now_ms=node.local_ms(self.now_ms)
-        )
+        config, local_ms = self._config(node.node_id), node.local_ms(self.now_ms)
+        try:
+            node.engine = self._engine_type(config, node.disk, draw=node.draw, now_ms=local_ms)
+        except OSError as error:
+            self.say(node, f"does not start: {error}")
+            if self.is_calm:
+                raise
+            self.start_later(node)
+            return
         node.timer_ms = None
         self.say(
             node, f"starts, log ends at {node.engine.log.last_id}, vote {node.engine.node.vote}"
         )
-        self.checker.started(node.node_id, node.engine)
-        self._drain(node, node.engine)
+        with self._disk_of(node):
+            self.checker.started(node.node_id, node.engine)
+            self._drain(node, node.engine)
 
     def stop(self, node: SimNode, *, power_loss: bool) -> None:
         """A member dies. Without power loss everything that it wrote is still there, synced or not."""
@@ -225,8 +200,19 @@ class SimCluster:
     def _step(self, node: SimNode, engine: Engine, event: Event) -> None:
         """One event, and everything that follows from it at once."""
         self.step_count += 1
-        engine.step(event, node.local_ms(self.now_ms))
-        self._drain(node, engine)
+        with self._disk_of(node):
+            engine.step(event, node.local_ms(self.now_ms))
+            self._drain(node, engine)
+
+    @contextmanager
+    def _disk_of(self, node: SimNode) -> Iterator[None]:
+        """A member whose disk fails stops, and starts again later."""
+        try:
+            yield
+        except (OSError, DiskFailedError) as error:
+            self.say(node, f"disk failed: {error}")
+            self.stop(node, power_loss=False)
+            self.start_later(node)
 
     def _drain(self, node: SimNode, engine: Engine) -> None:
         """Check what a step did, and carry its outputs away."""
@@ -346,6 +332,11 @@ class SimCluster:
             return
         try:
             job.run()
+        except DiskFullError as error:
+            self.say(node, f"no room: {error}")
+            self.at(self.now_ms + FULL_RETRY_MS, self._end_job, node, incarnation, job)
+            self._step(node, engine, StepDown("the disk is full"))
+            return
         except (OSError, DLedgerError) as error:
             self.say(node, f"save failed: {error}")
             engine.fail_persist(job, error, now_local_ms)
@@ -353,10 +344,11 @@ class SimCluster:
             self.stop(node, power_loss=False)
             self.start_later(node)
             return
-        engine.end_persist(job, now_local_ms)
-        if self.trace is not None:
-            self.say(node, f"saved, durable to {engine.log.durable_index}")
-        self._drain(node, engine)
+        with self._disk_of(node):
+            engine.end_persist(job, now_local_ms)
+            if self.trace is not None:
+                self.say(node, f"saved, durable to {engine.log.durable_index}")
+            self._drain(node, engine)
 
     def _crash_in_save(self, node: SimNode, job: PersistJob) -> None:
         """The power fails at one of a job's writes, or when all are done and nobody knows yet."""
@@ -384,7 +376,8 @@ class SimCluster:
         self.network.heal()
         self.network.is_calm = True
         for node in self.nodes.values():
-            node.disk.fail_sync(0)
+            node.disk.forget_faults()
+            node.disk.capacity_bytes = None
             node.crashes_in_save = False
             node.paused_until_ms = 0
             self.start(node)

@@ -14,7 +14,8 @@ from dledger.errors import NotLeaderError
 from dledger.raft.effects import Committed, Failed, Outcome, ReadAt, TransferDone
 from dledger.raft.events import Propose, ReadRequested, TransferRequested
 from dledger.raft.ids import NodeId
-from dledger.testing.cluster import SimCluster, SimNode
+from dledger.testing.cluster import SimCluster
+from dledger.testing.sim_node import SimNode
 from dledger.testing.state_checker import Violation
 
 

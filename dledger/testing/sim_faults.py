@@ -16,7 +16,8 @@ from dledger.raft.effects import Role
 from dledger.raft.events import PeerUnreachable
 from dledger.raft.ids import NodeId
 from dledger.raft.messages import AppendRequest, AppendResponse, Message, TimeoutNow, VoteResponse
-from dledger.testing.cluster import SimCluster, SimNode
+from dledger.testing.cluster import SimCluster
+from dledger.testing.sim_node import SimNode
 
 FLAP_COUNT = 6
 """How often a flapping member is cut off and joined again."""
@@ -65,6 +66,8 @@ class SimFaults:
             "pause": self._pause,
             "slow-disk": self._slow_disk,
             "fail-sync": self._fail_sync,
+            "fail-read": self._fail_read,
+            "full-disk": self._full_disk,
             "unreachable": self._unreachable,
         }
         for kind in ARMED_KINDS:
@@ -276,3 +279,18 @@ class SimFaults:
         node = self._any_running()
         if node is not None:
             node.disk.fail_sync(self._rng.randint(1, 4))
+
+    def _fail_read(self) -> None:
+        node = self._any_running()
+        if node is not None:
+            node.disk.fail_read(self._rng.randint(1, 4))
+
+    def _full_disk(self) -> None:
+        """No file can grow for a while."""
+        node = self._rng.choice(list(self._cluster.nodes.values()))
+        node.disk.capacity_bytes = 0
+        length_ms = self._rng.randint(1, 2 * self._cluster.settings.election_min_ms)
+        self._cluster.at(self._cluster.now_ms + length_ms, self._make_room, node)
+
+    def _make_room(self, node: SimNode) -> None:
+        node.disk.capacity_bytes = None

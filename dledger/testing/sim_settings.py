@@ -33,6 +33,8 @@ FAULT_KINDS = (
     "pause",
     "slow-disk",
     "fail-sync",
+    "fail-read",
+    "full-disk",
     "unreachable",
 )
 """Everything that can go wrong on purpose (docs/testing.md tells what each does)."""

@@ -1,0 +1,46 @@
+"""One member of a simulated group: its disk, its clock, and its engine while it is up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dledger.engine import Engine
+from dledger.raft.ids import NodeId
+from dledger.testing.sim_disk import SimDisk
+
+
+@dataclass(slots=True)
+class SimNode:
+    """One member, up or down.
+
+    Attributes:
+        engine: None while it is down.
+        incarnation: counts its stops; whatever was scheduled for an earlier one is dropped.
+        timer_ms: when its next tick is scheduled, in true time; None: none is.
+        paused_until_ms: it does nothing before that.
+        clock_zero_ms, clock_drift_permille: its own clock.
+        slow_until_ms: its disk is slow until then.
+        crashes_in_save: the next persist job is cut short by a power loss.
+    """
+
+    node_id: NodeId
+    disk: SimDisk
+    draw: Callable[[int, int], int]
+    engine: Engine | None = None
+    incarnation: int = 0
+    timer_ms: int | None = None
+    paused_until_ms: int = 0
+    clock_zero_ms: int = 0
+    clock_drift_permille: int = 0
+    slow_until_ms: int = 0
+    crashes_in_save: bool = False
+
+    def local_ms(self, now_ms: int) -> int:
+        """What its clock shows at a true time."""
+        return self.clock_zero_ms + now_ms * (1000 + self.clock_drift_permille) // 1000
+
+    def true_ms(self, local_ms: int) -> int:
+        """The first true time at which its clock shows `local_ms`."""
+        rate = 1000 + self.clock_drift_permille
+        return -((self.clock_zero_ms - local_ms) * 1000 // rate)
