@@ -18,7 +18,7 @@ from broker.remoting.frame import Frame, encode_frame
 from broker.remoting.header import RemotingCommand
 from broker.remoting.requests import SendRequest
 from broker.server.link import LeaderLink
-from broker.server.origin import ForwardedOrigin, Origin, answer
+from broker.server.origin import Origin, answer
 from broker.server.private_codes import NOT_CARRIED_OUT, PrivateCode
 from dledger import LogServer, Role
 
@@ -147,7 +147,6 @@ class Gate:
             self._fail(errand, ResponseCode.SERVICE_NOT_AVAILABLE, text)
 
     def _pass_back(self, errand: Errand) -> None:
-        assert isinstance(errand.origin, ForwardedOrigin)
         errand.origin.pass_back(NOT_CARRIED_OUT, self.without_leader())
 
     def answered(self, errand: Errand, response: RemotingCommand) -> None:

@@ -46,6 +46,10 @@ class Origin(Protocol):
         """Gather one whole frame for the next flush."""
         ...
 
+    def pass_back(self, code: int, remark: str) -> None:
+        """Of a forwarded request: tell the node that nothing was done here, so it may try elsewhere."""
+        ...
+
 
 class Outputs:
     """The connections that have something gathered; `flush` writes it, one system call for each."""
@@ -97,9 +101,9 @@ class ClientOrigin:
             gathered, self._gathered = self._gathered, []
             self._connection.send_many(gathered)
 
-    def close(self, reason: str) -> None:
-        """End the connection."""
-        self._connection.close(reason)
+    def pass_back(self, code: int, remark: str) -> None:
+        """Never: it was not forwarded."""
+        raise AssertionError(f"a client's own request was to be passed back: {code} {remark}")
 
 
 class ForwardedOrigin:
@@ -134,7 +138,7 @@ class ForwardedOrigin:
         self._answer(0, None, frame)
 
     def pass_back(self, code: int, remark: str) -> None:
-        """Tell the node that nothing was done here, so it may try again elsewhere."""
+        """See `Origin`."""
         self._answer(code, remark, b"")
 
     def _answer(self, code: int, remark: str | None, body: bytes) -> None:

@@ -1,0 +1,186 @@
+"""Group commit against a log that does what the test says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from broker.message.hosts import pack_host
+from broker.server.commits import INFLIGHT_MAX, Commits
+from broker.server.origin import Outputs
+from broker.service.catalog import Catalog, Creation
+from broker.store.control import DeleteTopic
+from broker.store.staging import StagedEntry, Staging
+from broker.store.state import BrokerState
+from broker.store.topics import TopicConfig
+from dledger import (
+    Committed,
+    DLedgerError,
+    EntryId,
+    Failed,
+    Index,
+    LeadershipLostError,
+    NotLeaderError,
+    Position,
+    RefusedError,
+    Term,
+    TooManyPendingError,
+)
+
+HOST = pack_host("127.0.0.1", 1)
+
+
+class FakeLog:
+    """Takes proposals until told otherwise; the test decides them."""
+
+    def __init__(self) -> None:
+        self.end_position = Position(0)
+        self.proposed: list[tuple[bytes, Callable[[Any], None]]] = []
+        self.refusal: RefusedError | None = None
+
+    def propose(self, body: bytes, done: Callable[[Any], None]) -> EntryId:
+        if self.refusal is not None:
+            raise self.refusal
+        self.proposed.append((body, done))
+        self.end_position = Position(self.end_position + 48 + len(body))
+        return EntryId(Term(1), Index(len(self.proposed)))
+
+    def decide(self, number: int, error: DLedgerError | None = None) -> None:
+        entry = EntryId(Term(1), Index(number + 1))
+        self.proposed[number][1](Failed(error) if error else Committed(entry, entry))
+
+
+class Told:
+    """A waiter that remembers."""
+
+    def __init__(self) -> None:
+        self.places: list[tuple[int, int]] = []
+        self.errors: list[DLedgerError] = []
+
+    def committed(self, staged: StagedEntry, place: int) -> None:
+        self.places.append((place, staged.queue_offset(place) if place >= 0 else -1))
+
+    def failed(self, error: DLedgerError) -> None:
+        self.errors.append(error)
+
+
+class Bench:
+    def __init__(self, count_max: int = 100) -> None:
+        self.log = FakeLog()
+        self.state = BrokerState()
+        self.catalog = Catalog(self.state.topics.get, self.state.groups.get)
+        self.commits = Commits(
+            self.log,  # type: ignore[arg-type]  # the part of a LogServer that is used here
+            Staging(self.state, HOST),
+            self.catalog,
+            Outputs(),
+            count_max=count_max,
+            bytes_max=10_000,
+            now_ms=lambda: 1,
+        )
+
+    def stage(self, waiter: Told, body: bytes = b"x") -> None:
+        place = self.commits.staging.stage(b"T", 0, body, b"", born_timestamp_ms=1, born_host=HOST)
+        self.commits.wait(place, waiter)
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def test_all_that_is_staged_becomes_one_entry(bench: Bench) -> None:
+    waiters = [Told() for _ in range(3)]
+    for waiter in waiters:
+        bench.stage(waiter)
+    bench.commits.flush()
+    assert len(bench.log.proposed) == 1
+    assert waiters[0].places == []
+    bench.log.decide(0)
+    assert [waiter.places for waiter in waiters] == [[(0, 0)], [(1, 1)], [(2, 2)]]
+    assert bench.commits.is_idle
+
+
+def test_while_enough_is_on_its_way_more_gathers(bench: Bench) -> None:
+    told = Told()
+    for _ in range(INFLIGHT_MAX + 2):
+        bench.stage(told)
+        bench.commits.flush()
+    assert len(bench.log.proposed) == INFLIGHT_MAX
+    bench.log.decide(0)
+    bench.commits.flush()
+    assert len(bench.log.proposed) == INFLIGHT_MAX + 1
+    bench.log.decide(1)
+    bench.log.decide(2)
+    assert [offset for _, offset in told.places] == [0, 1, 2, 3]
+
+
+def test_a_refused_proposal_frees_its_offsets(bench: Bench) -> None:
+    first, second = Told(), Told()
+    bench.log.refusal = TooManyPendingError("full")
+    bench.stage(first)
+    bench.commits.flush()
+    assert [type(error) for error in first.errors] == [TooManyPendingError]
+    bench.log.refusal = None
+    bench.stage(second)
+    bench.commits.flush()
+    bench.log.decide(0)
+    assert second.places == [(0, 0)]
+
+
+def test_an_unknown_outcome_is_told_as_such(bench: Bench) -> None:
+    told = Told()
+    bench.stage(told)
+    bench.commits.flush()
+    bench.log.decide(0, LeadershipLostError("gone"))
+    assert [error.definite for error in told.errors] == [False]
+
+
+def test_lost_leadership_refuses_what_was_only_staged(bench: Bench) -> None:
+    flying, staged = Told(), Told()
+    bench.stage(flying)
+    bench.commits.flush()
+    bench.stage(staged)
+    bench.commits.lost(NotLeaderError("n1", 2))
+    assert [error.definite for error in staged.errors] == [True]
+    assert flying.errors == []
+    bench.log.decide(0, LeadershipLostError("gone"))
+    assert len(flying.errors) == 1
+    assert bench.commits.is_idle
+
+
+def test_what_a_request_creates_is_seen_by_the_next(bench: Bench) -> None:
+    told = Told()
+    place = bench.commits.create(Creation(topics=(TopicConfig("New", 1, 1),)))
+    bench.commits.wait(place, told)
+    assert bench.catalog.topic("New") is not None
+    bench.commits.flush()
+    bench.log.decide(0)
+    assert bench.catalog.topic("New") is None, (
+        "the fold of this test never ran: only staged ones were seen"
+    )
+
+
+def test_waiting_for_everything_staged(bench: Bench) -> None:
+    told = Told()
+    bench.commits.stage_control(DeleteTopic("T"))
+    bench.commits.wait_for_staged(told)
+    bench.commits.flush()
+    bench.commits.wait_for_staged(told)
+    assert told.places == []
+    bench.log.decide(0)
+    assert len(told.places) == 2
+
+
+def test_the_bound_counts_what_is_on_its_way() -> None:
+    bench = Bench(count_max=2)
+    bench.stage(Told())
+    assert not bench.commits.is_full
+    bench.stage(Told())
+    assert bench.commits.is_full
+    bench.commits.flush()
+    assert bench.commits.is_full
+    bench.log.decide(0)
+    assert not bench.commits.is_full

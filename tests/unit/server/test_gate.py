@@ -1,0 +1,226 @@
+"""Where a request goes when this node leads, another does, or nobody."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from broker.remoting.frame import Frame, FrameDecoder
+from broker.remoting.header import RemotingCommand, decode_command, make_response
+from broker.server.gate import HOLD_MS, Errand, Gate
+from broker.server.private_codes import NOT_CARRIED_OUT, PrivateCode
+from dledger import Role
+
+
+class FakeLog:
+    class config:  # noqa: N801  looks like the attribute of a LogServer
+        class raft:  # noqa: N801
+            node_id = "n0"
+
+    def __init__(self) -> None:
+        self.is_serving = False
+        self.role = Role.FOLLOWER
+        self.term = 3
+        self.leader_id: str | None = None
+
+
+class FakeLink:
+    def __init__(self) -> None:
+        self.is_open = False
+        self.asked: list[tuple[int, Any, dict[str, str], bytes]] = []
+        self.told: list[tuple[int, bytes]] = []
+
+    def ask(
+        self, code: int, waiter: Any, *, ext: dict[str, str], body: bytes, timeout_ms: int
+    ) -> bool:
+        assert timeout_ms > 0
+        if self.is_open:
+            self.asked.append((code, waiter, ext, body))
+        return self.is_open
+
+    def tell(self, code: int, *, ext: dict[str, str], body: bytes) -> bool:
+        assert ext
+        if self.is_open:
+            self.told.append((code, body))
+        return self.is_open
+
+
+class FakeOrigin:
+    number = 1
+    address = "1.2.3.4:5"
+    born_host = bytes(8)
+    is_closed = False
+
+    def __init__(self, *, is_forwarded: bool = False) -> None:
+        self.is_forwarded = is_forwarded
+        self.sent: list[bytes] = []
+        self.passed_back: list[int] = []
+
+    def send(self, frame: bytes) -> None:
+        self.sent.append(frame)
+
+    def pass_back(self, code: int, remark: str) -> None:
+        assert remark
+        self.passed_back.append(code)
+
+    def answers(self) -> list[RemotingCommand]:
+        decoder = FrameDecoder()
+        decoder.feed(b"".join(self.sent))
+        return [decode_command(frame) for frame in decoder.frames()]
+
+
+class Bench:
+    def __init__(self, waiting_max: int = 10) -> None:
+        self.now_ms = 0
+        self.log, self.link = FakeLog(), FakeLink()
+        self.served: list[Errand] = []
+        self.gate = Gate(
+            self.log,  # type: ignore[arg-type]  # the part of a LogServer that is used here
+            self.link,  # type: ignore[arg-type]  # the part of a link that is used here
+            waiting_max=waiting_max,
+            now_ms=lambda: self.now_ms,
+            serve=lambda errand, _: self.served.append(errand),
+        )
+
+    def errand(self, **changes: Any) -> Errand:
+        usual: dict[str, Any] = {
+            "origin": FakeOrigin(),
+            "frame": Frame(0, b"{}", b"body"),
+            "code": 310,
+            "opaque": 9,
+            "is_oneway": False,
+            "deadline_ms": self.now_ms + HOLD_MS,
+            "is_repeatable": False,
+        }
+        return Errand(**(usual | changes))
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def answer_of(errand: Errand) -> RemotingCommand:
+    assert isinstance(errand.origin, FakeOrigin)
+    (answer,) = errand.origin.answers()
+    return answer
+
+
+def test_the_leader_serves(bench: Bench) -> None:
+    bench.log.is_serving = True
+    errand = bench.errand()
+    bench.gate.bring(errand)
+    assert bench.served == [errand]
+
+
+def test_others_pass_on_the_whole_frame(bench: Bench) -> None:
+    bench.link.is_open = True
+    errand = bench.errand()
+    bench.gate.bring(errand)
+    ((code, waiter, ext, body),) = bench.link.asked
+    assert (code, ext) == (PrivateCode.FORWARD, {"address": "1.2.3.4:5"})
+    decoder = FrameDecoder()
+    decoder.feed(body)
+    assert decoder.next_frame() == errand.frame
+    waiter.answered(make_response(1, 0, body=b"the answer"))
+    assert isinstance(errand.origin, FakeOrigin)
+    assert errand.origin.sent == [b"the answer"]
+
+
+def test_oneway_requests_are_only_told(bench: Bench) -> None:
+    bench.link.is_open = True
+    bench.gate.bring(bench.errand(is_oneway=True))
+    assert (len(bench.link.told), len(bench.link.asked)) == (1, 0)
+
+
+def test_without_a_leader_a_request_waits_for_one(bench: Bench) -> None:
+    errand = bench.errand()
+    bench.gate.bring(errand)
+    bench.gate.retry()
+    assert bench.gate.waiting_count == 1
+    bench.log.is_serving = True
+    bench.gate.retry()
+    assert (bench.served, bench.gate.waiting_count) == ([errand], 0)
+
+
+def test_not_for_ever_and_the_reason_is_told(bench: Bench) -> None:
+    errand = bench.errand()
+    errand.cause = "the disk is full"
+    bench.gate.bring(errand)
+    bench.gate.expire(HOLD_MS - 1)
+    assert bench.gate.waiting_count == 1
+    bench.gate.expire(HOLD_MS)
+    answer = answer_of(errand)
+    assert answer.code == 14
+    assert answer.remark == (
+        "no leader is known; this node, n0, is follower in term 3; nothing was done "
+        "(last try: the disk is full)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("role", "leader", "text"),
+    [
+        (Role.FOLLOWER, "n1", "the leader n1 cannot be reached"),
+        (Role.LEADER, "n0", "the new leader does not serve yet"),
+        (Role.CANDIDATE, None, "no leader is known"),
+    ],
+)
+def test_why_nobody_leads(bench: Bench, role: Role, leader: str | None, text: str) -> None:
+    bench.log.role, bench.log.leader_id = role, leader
+    assert text in bench.gate.without_leader()
+
+
+def test_a_node_that_does_not_lead_either_is_no_answer(bench: Bench) -> None:
+    bench.link.is_open = True
+    errand = bench.errand()
+    bench.gate.bring(errand)
+    bench.link.asked[0][1].answered(make_response(1, NOT_CARRIED_OUT, "not me"))
+    assert bench.gate.waiting_count == 1
+
+
+@pytest.mark.parametrize("repeatable", [True, False])
+def test_a_broken_link_repeats_only_what_is_harmless(bench: Bench, repeatable: bool) -> None:
+    bench.link.is_open = True
+    errand = bench.errand(is_repeatable=repeatable)
+    bench.gate.bring(errand)
+    bench.link.asked[0][1].broken("it broke")
+    assert bench.gate.waiting_count == int(repeatable)
+    if not repeatable:
+        answer = answer_of(errand)
+        assert answer.code == 1
+        assert "outcome unknown: it broke" in (answer.remark or "")
+
+
+def test_a_passed_on_request_is_not_passed_on_again(bench: Bench) -> None:
+    bench.link.is_open = True
+    origin = FakeOrigin(is_forwarded=True)
+    bench.gate.bring(bench.errand(origin=origin))
+    assert bench.link.asked == []
+    assert origin.passed_back == [NOT_CARRIED_OUT]
+
+
+def test_a_leader_that_does_not_serve_yet_keeps_what_was_passed_on(bench: Bench) -> None:
+    bench.log.role = Role.LEADER
+    origin = FakeOrigin(is_forwarded=True)
+    bench.gate.bring(bench.errand(origin=origin))
+    assert bench.gate.waiting_count == 1
+    bench.gate.expire(HOLD_MS)
+    assert origin.passed_back == [NOT_CARRIED_OUT]
+
+
+def test_too_many_are_told_so() -> None:
+    bench = Bench(waiting_max=1)
+    bench.gate.bring(bench.errand())
+    late = bench.errand()
+    bench.gate.bring(late)
+    assert answer_of(late).code == 2
+    assert (answer_of(late).remark or "").startswith("[OVERLOAD]system busy")
+
+
+def test_some_answers_need_no_leader(bench: Bench) -> None:
+    done: list[bool] = []
+    bench.gate.bring(bench.errand(give_up=lambda: done.append(True)))
+    bench.gate.expire(HOLD_MS)
+    assert done == [True]
