@@ -143,6 +143,7 @@ class SimCluster:
         """A member dies. Without power loss everything that it wrote is still there, synced or not."""
         if node.engine is None:
             return
+        power_loss = power_loss and self.settings.fsync
         self.say(node, "loses power" if power_loss else "is killed")
         node.engine = None
         node.incarnation += 1
@@ -409,6 +410,9 @@ class SimCluster:
             entries_count_max=settings.entries_count_max,
             inflight_requests_max=settings.inflight_max,
             transfer_timeout_ms=settings.transfer_ms,
+            pending_proposals_max=settings.pending_max,
+            reads_pending_max=settings.reads_max,
+            preferred_leaders=self.voters[:1] if settings.prefers_first else (),
         )
         raft.validate()
         peers = tuple(
@@ -421,4 +425,5 @@ class SimCluster:
             raft=raft,
             segment_size_bytes=settings.segment_size_bytes,
             cache_bytes_max=settings.cache_bytes_max,
+            fsync=settings.fsync,
         )
