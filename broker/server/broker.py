@@ -7,6 +7,7 @@ import os
 import secrets
 import socket
 import time
+from pathlib import Path
 
 import trio
 
@@ -47,8 +48,9 @@ from broker.store.reading import MessageGoneError, read_message
 from broker.store.staging import Staging
 from broker.store.state import BrokerState
 from broker.store.topics import PERM_ALL, TopicConfig, configured_system_topics
+from broker.store.unit_files import SegmentFiles, UnitFiles
 from dledger import LogConfig, LogServer, NodeId, NotLeaderError, RaftConfig, RoleView
-from dledger.runtime.clock import now_ms as monotonic_ms
+from dledger.storage.lock import StoreLock
 
 _log = logging.getLogger(__name__)
 
@@ -65,6 +67,11 @@ def wall_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def monotonic_ms() -> int:
+    """A clock that never goes back, for everything that waits."""
+    return time.monotonic_ns() // 1_000_000
+
+
 class Broker:
     """One node. `run` is its life.
 
@@ -75,18 +82,27 @@ class Broker:
     """
 
     def __init__(self, config: BrokerConfig) -> None:
-        """Take the client port, so that the other members can be told of it.
+        """Take the store and the client port; the other members are told of the port.
 
         Raises:
+            StoreLockedError: another process uses the store.
             OSError: the port is taken, or the host is unknown.
             ConfigError: the configuration contradicts itself.
         """
         self.config = config
-        self._sockets = _bind(config)
+        derived = Path(config.store_path) / "derived"
+        # What is derived is written anew at each start, so it must be ours before the log is opened.
+        self._lock = StoreLock(derived)
+        try:
+            self._sockets = _bind(config)
+        except OSError:
+            self._lock.release()
+            raise
         self.addresses = [bound_address(sock) for sock in self._sockets]
         self.service_address = Address(config.advertised_host, self.addresses[0].port)
         self._link_nonce = secrets.token_hex(16)
-        self.state = BrokerState()
+        self._units, self._segments = UnitFiles(derived), SegmentFiles(derived)
+        self.state = BrokerState(self._units, self._segments)
         self.log = LogServer(self._log_config(), self.state, accepts_appends=False)
         self._outputs = Outputs()
         self._origins: dict[Connection, ClientOrigin] = {}
@@ -148,6 +164,9 @@ class Broker:
         finally:
             for sock in self._sockets:
                 sock.close()
+            self._units.close()
+            self._segments.close()
+            self._lock.release()
 
     def stop(self) -> None:
         """Ask for an orderly stop."""
