@@ -219,6 +219,8 @@ class SimCluster:
         """Check what a step did, and carry its outputs away."""
         checker = self.checker
         checker.observe(node.node_id, engine)
+        if self.trace is not None:
+            self._trace_log(node, engine)
         for change in engine.take_role_changes():
             if self.trace is not None:
                 leader = change.leader_id or "nobody"
@@ -239,6 +241,13 @@ class SimCluster:
         if not engine.is_persisting and engine.has_unsaved:
             self._begin_job(node, engine)
         self._arm(node, engine)
+
+    def _trace_log(self, node: SimNode, engine: Engine) -> None:
+        """Trace where the log ends and how far it is committed, when a step has moved either."""
+        log_state = f"log ends at {engine.log.last_id}, committed to {engine.node.commit_index}"
+        if log_state != node.traced_log:
+            node.traced_log = log_state
+            self.say(node, log_state)
 
     def _check_leases(self, engine: Engine) -> None:
         """Once a leader commits, no leader of an earlier term may answer reads by its lease."""

@@ -1,4 +1,8 @@
-"""The simulator's command: `python -m dledger.testing.sim --seeds 1000`, `--seed 7 --trace`.
+"""The simulator's command: many seeds, or one seed with its trace, or one made smaller.
+
+    python -m dledger.testing.sim --seeds 1000
+    python -m dledger.testing.sim --seed 7 --trace --set client_count=1
+    python -m dledger.testing.sim --seed 7 --shrink
 
 Exit codes: 0 all runs fine; 1 a run was wrong (a promise was broken), 3 stuck (no progress without
 faults), 4 crashed (a member raised); with several findings the smallest code.
@@ -20,9 +24,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from dledger.testing.sim_settings import draw_settings
+from dledger.testing.sim_settings import SimSettings, draw_settings
+from dledger.testing.sim_shrink import assignments, override, shrink
 from dledger.testing.sim_trace import Trace
-from dledger.testing.simulation import SimResult, Verdict, run_seed
+from dledger.testing.simulation import SimResult, Verdict, run_seed, run_settings
 
 CHUNK_SEEDS = 4
 """Seeds that a worker process takes at a time."""
@@ -33,9 +38,11 @@ PROBLEMS_SHOWN_MAX = 10
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     options = _parser().parse_args(arguments)
-    if options.seed is not None:
-        return _replay(options)
-    return _sweep(options)
+    if options.seed is None:
+        return _sweep(options)
+    drawn = draw_settings(options.seed, wire=options.wire)
+    settings = override(drawn, options.set)
+    return _shrink(drawn, settings) if options.shrink else _replay(settings, options)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -47,6 +54,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--first", type=int, default=1, help="the first of them")
     parser.add_argument("--seed", type=int, help="replay this seed alone")
     parser.add_argument("--trace", action="store_true", help="with --seed: print every event")
+    parser.add_argument("--shrink", action="store_true", help="with --seed: look for a smaller run")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KNOB=VALUE",
+        help="with --seed: change a knob",
+    )
     parser.add_argument("--processes", type=int, default=2, help="worker processes")
     parser.add_argument(
         "--wire", action="store_true", help="pass messages through the wire's bytes"
@@ -62,15 +77,15 @@ def replay_command(seed: int, *, wire: bool) -> str:
     return f"python -m dledger.testing.sim --seed {seed} --trace{' --wire' if wire else ''}"
 
 
-def _replay(options: argparse.Namespace) -> int:
+def _replay(settings: SimSettings, options: argparse.Namespace) -> int:
     """Run one seed, with its settings and, if asked, its trace."""
     out = sys.stdout
     if not options.json:
-        for name, value in draw_settings(options.seed, wire=options.wire).describe():
+        for name, value in settings.describe():
             out.write(f"{name:<22} {value}\n")
         out.write("\n")
-    trace = Trace(_print_row if options.trace else None)
-    result = run_seed(options.seed, wire=options.wire, trace=trace)
+    trace = Trace(_print_row if options.trace and not options.json else None)
+    result = run_settings(settings, trace=trace)
     if options.json:
         out.write(json.dumps(_as_json(result)) + "\n")
     else:
@@ -79,6 +94,23 @@ def _replay(options: argparse.Namespace) -> int:
             f"{result.step_count} steps, {result.virtual_ms} ms, digest {result.digest[:16]}\n"
         )
     return int(result.verdict)
+
+
+def _shrink(drawn: SimSettings, settings: SimSettings) -> int:
+    """Look for a smaller run with the same verdict, and print the command that shows it."""
+    before = run_settings(settings)
+    if before.verdict is Verdict.FINE:
+        sys.stdout.write(f"seed {settings.seed} is fine: there is nothing to shrink\n")
+        return int(before.verdict)
+    smaller = shrink(settings, run_settings)
+    after = run_settings(smaller)
+    changes = "".join(f" --set {change}" for change in assignments(drawn, smaller))
+    sys.stdout.write(
+        f"{before.step_count} steps became {after.step_count}: {after.verdict.name.lower()} "
+        f"{after.problem.strip().splitlines()[-1]}\n"
+        f"  {replay_command(settings.seed, wire=False)}{changes}\n"
+    )
+    return int(after.verdict)
 
 
 def _print_row(row: str) -> None:

@@ -22,6 +22,7 @@ class SimNode:
         clock_zero_ms, clock_drift_permille: its own clock.
         slow_until_ms: its disk is slow until then.
         crashes_in_save: the next persist job is cut short by a power loss.
+        traced_log: what the trace last said about its log.
     """
 
     node_id: NodeId
@@ -35,6 +36,7 @@ class SimNode:
     clock_drift_permille: int = 0
     slow_until_ms: int = 0
     crashes_in_save: bool = False
+    traced_log: str = ""
 
     def local_ms(self, now_ms: int) -> int:
         """What its clock shows at a true time."""

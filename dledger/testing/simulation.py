@@ -152,5 +152,11 @@ def run_seed(
     trace: Trace | None = None,
 ) -> SimResult:
     """Run one seed, with a trace if one is given."""
-    settings = draw_settings(seed, wire=wire)
+    return run_settings(draw_settings(seed, wire=wire), engine_type=engine_type, trace=trace)
+
+
+def run_settings(
+    settings: SimSettings, *, engine_type: type[Engine] = Engine, trace: Trace | None = None
+) -> SimResult:
+    """Run settings, drawn or made by hand."""
     return Simulation(settings, engine_type=engine_type, trace=trace).run()
