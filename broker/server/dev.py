@@ -24,6 +24,7 @@ from dledger import ConfigError
 HOST = "127.0.0.1"
 NODES = ("n0", "n1", "n2")
 GROUP = "broker-a"
+PORT_STEP = 10
 _MEMBER_PORT_DISTANCE = 10_000
 _READY_S = 30.0
 _POLL_S = 0.2
@@ -45,7 +46,7 @@ class DevOptions:
     @property
     def ports(self) -> list[int]:
         """The client ports of the three nodes."""
-        return [self.first_port + step for step in range(len(NODES))]
+        return [self.first_port + PORT_STEP * number for number in range(len(NODES))]
 
     @property
     def peers(self) -> str:
@@ -62,7 +63,7 @@ async def run_dev(options: DevOptions, console: Console) -> int:
     Raises:
         ConfigError: the ports do not fit.
     """
-    if not 1 <= options.first_port <= 65_535 - _MEMBER_PORT_DISTANCE - len(NODES):
+    if not 1 <= options.first_port <= 65_535 - _MEMBER_PORT_DISTANCE - PORT_STEP * len(NODES):
         raise ConfigError(
             f"--port {options.first_port}: members listen {_MEMBER_PORT_DISTANCE} above it"
         )
