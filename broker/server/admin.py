@@ -235,7 +235,9 @@ class Admin:
             FieldError: the topic is missing.
         """
         topic = fields.text(request.ext, "topic")
-        groups = self._members.union.groups_of_topic(topic) + self._state.offsets.groups_of(topic)
+        groups = self._members.exchange.union.groups_of_topic(
+            topic
+        ) + self._state.offsets.groups_of(topic)
         _body(origin, request, tables.group_list(groups))
 
     def view(self, errand: Errand, request: RemotingCommand) -> None:

@@ -153,7 +153,7 @@ class Broker:
                 await nursery.start(self.log.run)
                 nursery.start_soon(self._commits.run)
                 nursery.start_soon(self._link.run)
-                nursery.start_soon(self._members.run)
+                nursery.start_soon(self._members.exchange.run)
                 nursery.start_soon(self._registrar.run)
                 nursery.start_soon(self._tick)
                 await nursery.start(self._listener.run, self._sockets)
@@ -184,55 +184,65 @@ class Broker:
     # Joining the parts.
 
     def _build(self, nursery: trio.Nursery) -> None:
-        config, log, state, outputs = self.config, self.log, self.state, self._outputs
+        config, log, state = self.config, self.log, self.state
         store_host = pack_host(self.service_address.host, self.service_address.port)
         self._catalog = Catalog(state.topics.get, state.groups.get)
         self._commits = Commits(
             log,
             Staging(state, store_host),
             self._catalog,
-            outputs,
+            self._outputs,
             count_max=config.limits.staged_messages_max,
             bytes_max=config.limits.staged_bytes_max,
             now_ms=wall_ms,
         )
-        self._link = LeaderLink(
-            log,
-            secret=config.secret,
-            asked_max=config.limits.forwards_max,
-            now_ms=monotonic_ms,
-            flush=outputs.flush,
-            connected=self._link_connected,
-            union_changed=lambda: self._members.union_changed(),
-        )
-        self._gate = Gate(
-            log,
-            self._link,
-            waiting_max=config.limits.requests_max,
-            now_ms=monotonic_ms,
-            serve=lambda errand, request: self._dispatch.serve(errand, request),
-        )
+        self._make_ways()
         self._members = Members(
             log,
             self._commits,
             self._catalog,
             self._link,
-            outputs,
+            self._outputs,
             nursery,
             auto_create_groups=config.auto_create_groups,
             tasks_max=config.limits.requests_max,
             now_ms=monotonic_ms,
         )
-        linear = LinearReads(log, self._gate, outputs, nursery)
+        linear = LinearReads(log, self._gate, self._outputs, nursery)
         self._offsets = Offsets(log, state, self._commits, self._gate, linear, monotonic_ms)
-        self._sends = self._make_sends(store_host)
         self._pulls = self._make_pulls()
         self._delays = Delays(log, state, self._commits, wall_ms)
         self._registrar = self._make_registrar()
         self._runtime = RuntimeInfo(config, log, state, wall_ms())
+        self._dispatch = self._make_dispatch(self._make_sends(store_host))
+        log.watch_role(self._role_changed)
+        log.watch_applied(self._applied)
+
+    def _make_ways(self) -> None:
+        """The link to the leader, and the gate before it."""
+        limits = self.config.limits
+        self._link = LeaderLink(
+            self.log,
+            secret=self.config.secret,
+            asked_max=limits.forwards_max,
+            now_ms=monotonic_ms,
+            flush=self._outputs.flush,
+            connected=self._link_connected,
+            union_changed=lambda: self._members.exchange.ask_again(),
+        )
+        self._gate = Gate(
+            self.log,
+            self._link,
+            waiting_max=limits.requests_max,
+            now_ms=monotonic_ms,
+            serve=lambda errand, request: self._dispatch.serve(errand, request),
+        )
+
+    def _make_dispatch(self, sends: Sends) -> Dispatch:
+        config = self.config
         admin = Admin(
-            log,
-            state,
+            self.log,
+            self.state,
             self._commits,
             self._gate,
             self._members,
@@ -240,13 +250,13 @@ class Broker:
             config_text=self._runtime.config_text,
             runtime=self._runtime.table,
         )
-        self._dispatch = Dispatch(
+        return Dispatch(
             self._gate,
-            self._sends,
+            sends,
             self._pulls,
             self._offsets,
             self._members,
-            Locks(self._commits, self._gate, state.locks),
+            Locks(self._commits, self._gate, self.state.locks),
             admin,
             group=config.group,
             node_ids=frozenset(str(peer.node_id) for peer in config.peers),
@@ -255,8 +265,6 @@ class Broker:
             frame_bytes_max=config.limits.frame_bytes_max,
             now_ms=monotonic_ms,
         )
-        log.watch_role(self._role_changed)
-        log.watch_applied(self._applied)
 
     def _make_sends(self, store_host: bytes) -> Sends:
         config = self.config
@@ -359,7 +367,7 @@ class Broker:
         self._outputs.flush()
 
     def _link_connected(self) -> None:
-        self._members.union_changed()
+        self._members.exchange.ask_again()
         self._gate.retry()
         self._outputs.flush()
 
@@ -372,7 +380,7 @@ class Broker:
             self._set_up()
         self._was_serving = view.is_serving
         self._link.leader_changed()
-        self._members.role_changed()
+        self._members.exchange.role_changed()
         self._gate.retry()
         self._pulls.look_at_all()
         self._registrar.announce()

@@ -17,7 +17,7 @@ import trio
 
 from broker.server.origin import Outputs
 from broker.service.catalog import Catalog, Creation
-from broker.store.control import Command, PutGroup, PutTopic
+from broker.store.control import Command, DeleteTopic, PutGroup, PutTopic
 from broker.store.staging import StagedEntry, Staging
 from dledger import Committed, DLedgerError, Failed, LogServer, RefusedError
 
@@ -94,6 +94,8 @@ class Commits:
     def stage_control(self, command: Command) -> int:
         """Stage a control record; gives its place."""
         self._wanted.set()
+        if isinstance(command, DeleteTopic):
+            self._catalog.forget_topic(command.name)
         return self.staging.stage_control(command, self._now_ms())
 
     def create(self, creation: Creation) -> int:

@@ -19,7 +19,7 @@ from broker.server.gate import HOLD_MS, Errand, Gate
 from broker.server.locks import Locks
 from broker.server.members import Members
 from broker.server.offsets import Offsets
-from broker.server.origin import ClientOrigin, ForwardedOrigin, Origin, answer
+from broker.server.origin import ClientOrigin, ForwardedOrigin, Origin, SilentOrigin, answer
 from broker.server.private_codes import PrivateCode, link_proof
 from broker.server.pulls import Pulls
 from broker.server.sends import Sends
@@ -99,7 +99,6 @@ class Dispatch:
             Code.QUERY_MESSAGE: admin.query,
         }
         self._plain: dict[int, OnOrigin] = {
-            Code.HEART_BEAT: members.heartbeat,
             Code.UNREGISTER_CLIENT: members.unregister,
             Code.CHECK_CLIENT_CONFIG: members.check_config,
             Code.GET_ALL_TOPIC_CONFIG: admin.all_topics,
@@ -147,8 +146,9 @@ class Dispatch:
         """A connection ended; its trust with it."""
         self._trusted.discard(number)
 
-    def _command(self, origin: Origin, frame: Frame, request: RemotingCommand) -> None:
+    def _command(self, client: Origin, frame: Frame, request: RemotingCommand) -> None:
         code = request.code
+        origin = SilentOrigin(client) if request.is_oneway else client
         by_leader = self._by_leader.get(code)
         if by_leader is not None:
             errand = self._errand(origin, frame, request, is_repeatable=by_leader.is_repeatable)
@@ -164,11 +164,14 @@ class Dispatch:
             errand = self._errand(origin, frame, request, is_repeatable=True)
             self._guarded(origin, request, lambda: here(errand, request))
             return
+        if code == Code.HEART_BEAT and isinstance(client, ClientOrigin):
+            self._guarded(origin, request, lambda: self._members.heartbeat(client, origin, request))
+            return
         plain = self._plain.get(code)
         if plain is not None:
             self._guarded(origin, request, lambda: plain(origin, request))
-        elif isinstance(origin, ClientOrigin) and code in _PRIVATE:
-            self._guarded(origin, request, lambda: self._private(origin, request))
+        elif isinstance(client, ClientOrigin) and code in _PRIVATE:
+            self._guarded(client, request, lambda: self._private(client, request))
         else:
             _unknown(origin, request)
 
@@ -187,7 +190,7 @@ class Dispatch:
             for frame in decoder.frames():
                 self.handle(forwarded, frame)
         elif request.code == PrivateCode.SYNC_CLIENTS:
-            self._members.sync_from(origin, request)
+            self._members.exchange.sync_from(origin, request)
         else:
             _unknown(origin, request)
 

@@ -1,27 +1,24 @@
-"""Live clients: heartbeats, member lists, and the exchange that gives all nodes the same list (34, 35, 38, 40, 46)."""
+"""Live clients: heartbeats, member lists, and what clients are told of each other (34, 35, 38, 40, 46)."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
 
-import msgspec
 import trio
 
 from broker.remoting import fields
 from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.errors import BodyError
 from broker.remoting.group_bodies import encode_consumer_list
 from broker.remoting.header import RemotingCommand, encode_command, make_request
 from broker.remoting.heartbeat import EXPRESSION_TAG, decode_client_config, decode_heartbeat
+from broker.server.client_exchange import CREATE_TIMEOUT_S, ClientExchange
 from broker.server.commits import AwaitCommit, Commits
 from broker.server.gate import Errand
 from broker.server.link import LeaderLink
 from broker.server.origin import ClientOrigin, Origin, Outputs, answer
-from broker.server.private_codes import NOT_CARRIED_OUT, PrivateCode
 from broker.service.catalog import Catalog, Creation, group_for_use, special_topic
 from broker.service.clients import (
-    ClientUnion,
     ConsumerClient,
     LocalClients,
     consumers_of,
@@ -36,46 +33,6 @@ from broker.store.topics import TopicConfig
 from dledger import DLedgerError, LogServer
 
 _log = logging.getLogger(__name__)
-
-SYNC_INTERVAL_S = 1.0
-SYNC_TIMEOUT_MS = 2_000
-CREATE_TIMEOUT_S = 2.0
-"""A heartbeat waits this long for its group and retry topic; clients give it 3 to 5 s."""
-
-
-class SyncRequest(msgspec.Struct, frozen=True):
-    """Body of SYNC_CLIENTS.
-
-    Attributes:
-        node: who tells.
-        changes: number of the state of its clients; comparable within one connection.
-        clients: its consumers; None: as `changes` was told before.
-        union: the version of the union that the node has.
-    """
-
-    node: str
-    changes: int
-    clients: list[ConsumerClient] | None
-    union: tuple[str, int]
-
-
-class SyncReply(msgspec.Struct, frozen=True):
-    """Answer to SYNC_CLIENTS.
-
-    Attributes:
-        is_known: the leader has the clients of `changes`; else they are to be told.
-        union: version of the leader's union.
-        by_node: the union, if the node has another version.
-    """
-
-    is_known: bool
-    union: tuple[str, int]
-    by_node: dict[str, list[ConsumerClient]] | None
-
-
-_encode = msgspec.msgpack.Encoder().encode
-_decode_request = msgspec.msgpack.Decoder(SyncRequest).decode
-_decode_reply = msgspec.msgpack.Decoder(SyncReply).decode
 
 
 class Members:
@@ -97,45 +54,48 @@ class Members:
         self._log = log
         self._commits = commits
         self._catalog = catalog
-        self._link = link
         self._outputs = outputs
         self._nursery = nursery
         self._auto_create_groups = auto_create_groups
         self._tasks_max = tasks_max
         self._tasks = 0
         self._now_ms = now_ms
-        self._node = str(log.config.raft.node_id)
         self._origins: dict[int, ClientOrigin] = {}
-        self._links: dict[str, ClientOrigin] = {}
-        self._told: dict[str, tuple[int, int]] = {}
-        self._union_id = ("", 0)
-        self._synced_changes = -1
-        self._synced = trio.Event()
-        self._sync_wanted = trio.Event()
         self.local = LocalClients()
-        self.union = ClientUnion()
+        self.exchange = ClientExchange(
+            log,
+            link,
+            self.local,
+            outputs,
+            nursery,
+            push=self._push,
+            creation_for=self.creation_for,
+            create=self.create,
+            now_ms=now_ms,
+        )
 
-    # What clients ask.
-
-    def heartbeat(self, origin: Origin, request: RemotingCommand) -> None:
+    def heartbeat(self, client: ClientOrigin, origin: Origin, request: RemotingCommand) -> None:
         """HEART_BEAT: answered when the group and its retry topic exist and the leader knows the client.
+
+        Args:
+            client: the connection, to tell it of changes later.
+            origin: where the answer goes.
+            request: with the heartbeat as its body.
 
         Raises:
             BodyError: the body is no heartbeat.
         """
         beat = decode_heartbeat(request.body)
         who = {"language": request.language, "version": request.version, "address": origin.address}
-        assert isinstance(origin, ClientOrigin), "a heartbeat belongs to the node it was sent to"
         consumers = [
             client
             for client in consumers_of(beat, **who)  # type: ignore[arg-type]  # who mixes str and int
             if not isinstance(self._group(client.group), Refusal)
         ]
         producers = producers_of(beat, **who)  # type: ignore[arg-type]  # who mixes str and int
-        self._origins[origin.number] = origin
+        self._origins[client.number] = client
         changed = self.local.heartbeat(origin.number, consumers, producers, self._now_ms())
-        if self._log.is_serving:
-            self._notify(self.union.put(self._node, self.local.consumers(), self._now_ms()))
+        self.exchange.local_changed(changed)
         creation = self.creation_for(consumers)
         if (changed or creation) and self._tasks < self._tasks_max:
             self._tasks += 1
@@ -149,7 +109,7 @@ class Members:
                 if self._log.is_serving:
                     await self.create(creation)
                 else:
-                    await self._wait_synced()
+                    await self.exchange.wait_synced()
         except DLedgerError as error:
             # The next heartbeat tries again; the client is registered in any case.
             _log.info("the groups of a client at %s are not created yet: %s", origin.address, error)
@@ -200,7 +160,7 @@ class Members:
             consumer_group=request.ext.get("consumerGroup", ""),
             producer_group=request.ext.get("producerGroup", ""),
         )
-        self._changed_here(gone)
+        self.exchange.local_changed(gone)
         answer(origin, request.opaque, ResponseCode.SUCCESS)
 
     def consumer_list(self, errand: Errand, request: RemotingCommand) -> None:
@@ -238,7 +198,7 @@ class Members:
 
     def members(self, group: str) -> dict[str, ConsumerClient]:
         """The live members of a group on all nodes, as far as this node knows."""
-        known = dict(self.union.members(group))
+        known = dict(self.exchange.union.members(group))
         if not self._log.is_serving:
             known.update({client.client_id: client for client in self.local.consumers(group)})
         return known
@@ -246,143 +206,12 @@ class Members:
     def connection_closed(self, number: int) -> None:
         """A client's connection ended."""
         self._origins.pop(number, None)
-        self._changed_here(self.local.connection_closed(number))
+        self.exchange.local_changed(self.local.connection_closed(number))
 
     def expire(self, now_ms: int) -> None:
         """Forget clients and nodes that are silent."""
-        self._changed_here(self.local.expire(now_ms))
-        if self._log.is_serving:
-            self.union.touch(self._node, now_ms)
-            self._notify(self.union.expire(now_ms))
-
-    # The exchange between nodes.
-
-    def role_changed(self) -> None:
-        """Somebody else leads, or this node does."""
-        if self._log.is_serving:
-            self._told.clear()
-            self.union.start_reign(self._now_ms())
-            self._notify(self.union.put(self._node, self.local.consumers(), self._now_ms()))
-        self._synced_changes = -1
-        self._sync_wanted.set()
-
-    def union_changed(self) -> None:
-        """The leader says that its union changed."""
-        self._sync_wanted.set()
-
-    def sync_from(self, link: ClientOrigin, request: RemotingCommand) -> None:
-        """SYNC_CLIENTS at the leader: another node tells of its clients.
-
-        Raises:
-            BodyError: the body is no sync request.
-        """
-        if not self._log.is_serving:
-            answer(link, request.opaque, NOT_CARRIED_OUT, "this node does not lead")
-            return
-        try:
-            told = _decode_request(request.body)
-        except (msgspec.MsgspecError, ValueError) as error:
-            raise BodyError(f"not a list of clients: {error}") from error
-        self._links[told.node] = link
-        if told.clients is None:
-            if self._told.get(told.node) != (link.number, told.changes):
-                self._answer_sync(link, request.opaque, told, is_known=False)
-                return
-            self.union.touch(told.node, self._now_ms())
-        else:
-            self._told[told.node] = (link.number, told.changes)
-            self._notify(self.union.put(told.node, told.clients, self._now_ms()), but=link)
-            creation = self.creation_for(told.clients)
-            if creation:
-                self._nursery.start_soon(self._finish_sync, link, request.opaque, told, creation)
-                return
-        self._answer_sync(link, request.opaque, told, is_known=True)
-
-    async def _finish_sync(
-        self, link: ClientOrigin, opaque: int, told: SyncRequest, creation: Creation
-    ) -> None:
-        try:
-            with trio.move_on_after(CREATE_TIMEOUT_S):
-                await self.create(creation)
-        except DLedgerError as error:
-            _log.info("the groups of clients at %s are not created yet: %s", told.node, error)
-            self._told.pop(told.node, None)
-        self._answer_sync(link, opaque, told, is_known=True)
-        self._outputs.flush()
-
-    def _answer_sync(
-        self, link: ClientOrigin, opaque: int, told: SyncRequest, *, is_known: bool
-    ) -> None:
-        version = (f"{self._node}@{self._log.term}", self.union.version)
-        by_node = None
-        if told.union != version:
-            by_node = {node: list(clients) for node, clients in self.union.by_node().items()}
-        answer(link, opaque, 0, body=_encode(SyncReply(is_known, version, by_node)))
-
-    async def run(self) -> None:
-        """Tell the leader of this node's clients: at each change, and every second that they live."""
-        full = True
-        while True:
-            with trio.move_on_after(SYNC_INTERVAL_S):
-                await self._sync_wanted.wait()
-            self._sync_wanted = trio.Event()
-            if self._log.is_serving or not self._link.is_open:
-                full = True
-                continue
-            changes = self.local.changes
-            full = full or changes != self._synced_changes
-            reply = await self._ask_leader(changes, full=full)
-            full = reply is None or not reply.is_known
-            if reply is None:
-                continue
-            if full:
-                self._sync_wanted.set()
-                continue
-            if reply.by_node is not None:
-                self._union_id = reply.union
-                self._push(self.union.replace(reply.by_node, self._now_ms()))
-            self._synced_changes = changes
-            synced, self._synced = self._synced, trio.Event()
-            synced.set()
-
-    async def _ask_leader(self, changes: int, *, full: bool) -> SyncReply | None:
-        clients = self.local.consumers() if full else None
-        body = _encode(SyncRequest(self._node, changes, clients, self._union_id))
-        waiter = _SyncWaiter()
-        asked = self._link.ask(
-            PrivateCode.SYNC_CLIENTS, waiter, ext={}, body=body, timeout_ms=SYNC_TIMEOUT_MS
-        )
-        if not asked:
-            return None
-        await waiter.done.wait()
-        return waiter.reply
-
-    async def _wait_synced(self) -> None:
-        """Until the leader has told that it knows the clients of now."""
-        wanted = self.local.changes
-        self._sync_wanted.set()
-        while self._synced_changes < wanted and not self._log.is_serving:
-            await self._synced.wait()
-
-    def _changed_here(self, groups: list[str]) -> None:
-        if not groups:
-            return
-        if self._log.is_serving:
-            self._notify(self.union.put(self._node, self.local.consumers(), self._now_ms()))
-        else:
-            self._sync_wanted.set()
-
-    def _notify(self, groups: list[str], but: ClientOrigin | None = None) -> None:
-        """At the leader: tell the clients here and the other nodes that groups changed."""
-        if not groups:
-            return
-        self._push(groups)
-        frame = encode_command(make_request(PrivateCode.UNION_CHANGED, 0, is_oneway=True))
-        for node, link in tuple(self._links.items()):
-            if link.is_closed:
-                del self._links[node]
-            elif link is not but:
-                link.send(frame)
+        self.exchange.local_changed(self.local.expire(now_ms))
+        self.exchange.expire(now_ms)
 
     def _push(self, groups: list[str]) -> None:
         """Tell the clients here (40): they rebalance at once instead of within 20 s."""
@@ -401,22 +230,3 @@ class Members:
                     )
                     origin.send(encode_command(request))
         self._outputs.flush()
-
-
-class _SyncWaiter:
-    """Waits for the leader's answer to SYNC_CLIENTS."""
-
-    def __init__(self) -> None:
-        self.done = trio.Event()
-        self.reply: SyncReply | None = None
-
-    def answered(self, response: RemotingCommand) -> None:
-        if response.code == 0:
-            try:
-                self.reply = _decode_reply(response.body)
-            except (msgspec.MsgspecError, ValueError) as error:
-                _log.warning("the leader's list of clients cannot be read: %s", error)
-        self.done.set()
-
-    def broken(self, reason: str) -> None:
-        self.done.set()

@@ -147,6 +147,46 @@ class ForwardedOrigin:
             self._link.send(encode_command(make_response(self._opaque, code, remark, body=body)))
 
 
+class SilentOrigin:
+    """A client that wants no answer: it asked oneway."""
+
+    __slots__ = ("_origin",)
+
+    def __init__(self, origin: Origin) -> None:
+        self._origin = origin
+
+    @property
+    def number(self) -> int:
+        """See `Origin`."""
+        return self._origin.number
+
+    @property
+    def address(self) -> str:
+        """See `Origin`."""
+        return self._origin.address
+
+    @property
+    def born_host(self) -> bytes:
+        """See `Origin`."""
+        return self._origin.born_host
+
+    @property
+    def is_closed(self) -> bool:
+        """See `Origin`."""
+        return self._origin.is_closed
+
+    @property
+    def is_forwarded(self) -> bool:
+        """See `Origin`."""
+        return self._origin.is_forwarded
+
+    def send(self, frame: bytes) -> None:
+        """Drop the answer."""
+
+    def pass_back(self, code: int, remark: str) -> None:
+        """Nobody waits on the other node either."""
+
+
 def answer(
     origin: Origin,
     opaque: int,

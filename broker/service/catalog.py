@@ -45,6 +45,10 @@ class Catalog:
         """A group that does not exist yet was staged."""
         self._staged_groups[config.name] = config
 
+    def forget_topic(self, name: str) -> None:
+        """The topic's deletion was staged: it must not outlive that here."""
+        self._staged_topics.pop(name, None)
+
     def settle(self) -> None:
         """Nothing is staged any longer: the applied tables say it all."""
         self._staged_topics.clear()

@@ -1,0 +1,260 @@
+"""The exchange that gives all nodes of a group the same list of live clients (docs/formats/broker_link.md).
+
+Each node tells the leader of its own clients; the leader joins them and gives the union back.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+
+import msgspec
+import trio
+
+from broker.remoting.errors import BodyError
+from broker.remoting.header import RemotingCommand, encode_command, make_request
+from broker.server.link import LeaderLink
+from broker.server.origin import ClientOrigin, Outputs, answer
+from broker.server.private_codes import NOT_CARRIED_OUT, PrivateCode
+from broker.service.catalog import Creation
+from broker.service.clients import ClientUnion, ConsumerClient, LocalClients
+from dledger import DLedgerError, LogServer
+
+_log = logging.getLogger(__name__)
+
+SYNC_INTERVAL_S = 1.0
+SYNC_TIMEOUT_MS = 2_000
+CREATE_TIMEOUT_S = 2.0
+"""A heartbeat waits this long for its group and retry topic; clients give it 3 to 5 s."""
+
+
+class SyncRequest(msgspec.Struct, frozen=True):
+    """Body of SYNC_CLIENTS.
+
+    Attributes:
+        node: who tells.
+        changes: number of the state of its clients; comparable within one connection.
+        clients: its consumers; None: as `changes` was told before.
+        union: the version of the union that the node has.
+    """
+
+    node: str
+    changes: int
+    clients: list[ConsumerClient] | None
+    union: tuple[str, int]
+
+
+class SyncReply(msgspec.Struct, frozen=True):
+    """Answer to SYNC_CLIENTS.
+
+    Attributes:
+        is_known: the leader has the clients of `changes`; else they are to be told.
+        union: version of the leader's union.
+        by_node: the union, if the node has another version.
+    """
+
+    is_known: bool
+    union: tuple[str, int]
+    by_node: dict[str, list[ConsumerClient]] | None
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_request = msgspec.msgpack.Decoder(SyncRequest).decode
+_decode_reply = msgspec.msgpack.Decoder(SyncReply).decode
+
+
+class ClientExchange:
+    """Keeps the union of all nodes' consumers, at the leader and at the others.
+
+    Attributes:
+        union: the consumers of all nodes, as far as this node knows.
+    """
+
+    def __init__(
+        self,
+        log: LogServer,
+        link: LeaderLink,
+        local: LocalClients,
+        outputs: Outputs,
+        nursery: trio.Nursery,
+        *,
+        push: Callable[[list[str]], None],
+        creation_for: Callable[[Iterable[ConsumerClient]], Creation],
+        create: Callable[[Creation], Awaitable[None]],
+        now_ms: Callable[[], int],
+    ) -> None:
+        """Prepare; `run` does the work.
+
+        `push` tells the clients here that groups changed; `creation_for` names the topics and groups
+        that consumers lack, and `create` creates them at the leader.
+        """
+        self._log = log
+        self._link = link
+        self._local = local
+        self._outputs = outputs
+        self._nursery = nursery
+        self._push = push
+        self._creation_for = creation_for
+        self._create = create
+        self._now_ms = now_ms
+        self._node = str(log.node_id)
+        self._links: dict[str, ClientOrigin] = {}
+        self._told: dict[str, tuple[int, int]] = {}
+        self._union_id = ("", 0)
+        self._synced_changes = -1
+        self._synced = trio.Event()
+        self._wanted = trio.Event()
+        self.union = ClientUnion()
+
+    def local_changed(self, groups: list[str]) -> None:
+        """Consumers of this node came, went or changed."""
+        if not groups:
+            return
+        if self._log.is_serving:
+            self._notify(self.union.put(self._node, self._local.consumers(), self._now_ms()))
+        else:
+            self._wanted.set()
+
+    def expire(self, now_ms: int) -> None:
+        """At the leader: forget nodes that are silent."""
+        if self._log.is_serving:
+            self.union.touch(self._node, now_ms)
+            self._notify(self.union.expire(now_ms))
+
+    def ask_again(self) -> None:
+        """There is a link, or the leader says that its union changed."""
+        self._wanted.set()
+
+    def role_changed(self) -> None:
+        """Somebody else leads, or this node does."""
+        if self._log.is_serving:
+            self._told.clear()
+            self.union.start_reign(self._now_ms())
+            self._notify(self.union.put(self._node, self._local.consumers(), self._now_ms()))
+        self._synced_changes = -1
+        self._wanted.set()
+
+    async def wait_synced(self) -> None:
+        """Until the leader has told that it knows the clients of now."""
+        changes = self._local.changes
+        self._wanted.set()
+        while self._synced_changes < changes and not self._log.is_serving:
+            await self._synced.wait()
+
+    def sync_from(self, link: ClientOrigin, request: RemotingCommand) -> None:
+        """SYNC_CLIENTS at the leader: another node tells of its clients.
+
+        Raises:
+            BodyError: the body is no sync request.
+        """
+        if not self._log.is_serving:
+            answer(link, request.opaque, NOT_CARRIED_OUT, "this node does not lead")
+            return
+        try:
+            told = _decode_request(request.body)
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise BodyError(f"not a list of clients: {error}") from error
+        self._links[told.node] = link
+        if told.clients is None:
+            if self._told.get(told.node) != (link.number, told.changes):
+                self._answer_sync(link, request.opaque, told, is_known=False)
+                return
+            self.union.touch(told.node, self._now_ms())
+        else:
+            self._told[told.node] = (link.number, told.changes)
+            self._notify(self.union.put(told.node, told.clients, self._now_ms()), but=link)
+            creation = self._creation_for(told.clients)
+            if creation:
+                self._nursery.start_soon(self._finish_sync, link, request.opaque, told, creation)
+                return
+        self._answer_sync(link, request.opaque, told, is_known=True)
+
+    async def _finish_sync(
+        self, link: ClientOrigin, opaque: int, told: SyncRequest, creation: Creation
+    ) -> None:
+        try:
+            with trio.move_on_after(CREATE_TIMEOUT_S):
+                await self._create(creation)
+        except DLedgerError as error:
+            _log.info("the groups of clients at %s are not created yet: %s", told.node, error)
+            self._told.pop(told.node, None)
+        self._answer_sync(link, opaque, told, is_known=True)
+        self._outputs.flush()
+
+    def _answer_sync(
+        self, link: ClientOrigin, opaque: int, told: SyncRequest, *, is_known: bool
+    ) -> None:
+        version = (f"{self._node}@{self._log.term}", self.union.version)
+        by_node = None
+        if told.union != version:
+            by_node = {node: list(clients) for node, clients in self.union.by_node().items()}
+        answer(link, opaque, 0, body=_encode(SyncReply(is_known, version, by_node)))
+
+    async def run(self) -> None:
+        """Tell the leader of this node's clients: at each change, and every second that they live."""
+        full = True
+        while True:
+            with trio.move_on_after(SYNC_INTERVAL_S):
+                await self._wanted.wait()
+            self._wanted = trio.Event()
+            if self._log.is_serving or not self._link.is_open:
+                full = True
+                continue
+            changes = self._local.changes
+            full = full or changes != self._synced_changes
+            reply = await self._ask_leader(changes, full=full)
+            full = reply is None or not reply.is_known
+            if reply is None:
+                continue
+            if full:
+                self._wanted.set()
+                continue
+            if reply.by_node is not None:
+                self._union_id = reply.union
+                self._push(self.union.replace(reply.by_node, self._now_ms()))
+            self._synced_changes = changes
+            synced, self._synced = self._synced, trio.Event()
+            synced.set()
+
+    async def _ask_leader(self, changes: int, *, full: bool) -> SyncReply | None:
+        clients = self._local.consumers() if full else None
+        body = _encode(SyncRequest(self._node, changes, clients, self._union_id))
+        waiter = _SyncWaiter()
+        asked = self._link.ask(
+            PrivateCode.SYNC_CLIENTS, waiter, ext={}, body=body, timeout_ms=SYNC_TIMEOUT_MS
+        )
+        if not asked:
+            return None
+        await waiter.done.wait()
+        return waiter.reply
+
+    def _notify(self, groups: list[str], but: ClientOrigin | None = None) -> None:
+        """At the leader: tell the clients here and the other nodes that groups changed."""
+        if not groups:
+            return
+        self._push(groups)
+        frame = encode_command(make_request(PrivateCode.UNION_CHANGED, 0, is_oneway=True))
+        for node, link in tuple(self._links.items()):
+            if link.is_closed:
+                del self._links[node]
+            elif link is not but:
+                link.send(frame)
+
+
+class _SyncWaiter:
+    """Waits for the leader's answer to SYNC_CLIENTS."""
+
+    def __init__(self) -> None:
+        self.done = trio.Event()
+        self.reply: SyncReply | None = None
+
+    def answered(self, response: RemotingCommand) -> None:
+        if response.code == 0:
+            try:
+                self.reply = _decode_reply(response.body)
+            except (msgspec.MsgspecError, ValueError) as error:
+                _log.warning("the leader's list of clients cannot be read: %s", error)
+        self.done.set()
+
+    def broken(self, reason: str) -> None:
+        self.done.set()
