@@ -28,6 +28,7 @@ _log = logging.getLogger(__name__)
 _CONNECT_TIMEOUT_S = 2.0
 _ANSWER_TIMEOUT_S = 3.0
 _RETRY_S = 1.0
+_RECONNECT_S = 0.2
 DEBOUNCE_S = 0.05
 """Topic changes that come together are told together."""
 
@@ -136,6 +137,9 @@ class _NameServer:
     async def _register(self, nursery: trio.Nursery) -> bool:
         try:
             if self._connection is None or self._connection.is_closed:
+                if self._connection is not None:
+                    # Whoever answers and hangs up again and again must not keep us busy.
+                    await trio.sleep(_RECONNECT_S)
                 self._connection = await connect(
                     self._address, nursery, timeout_s=_CONNECT_TIMEOUT_S
                 )

@@ -1,0 +1,143 @@
+"""What a broker tells name servers, and when; and the second port for old clients."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from broker.net.address import Address
+from broker.net.connection import Connection
+from broker.net.listener import Listener, bind, bound_address, connect
+from broker.remoting.codes import RequestCode
+from broker.remoting.frame import Frame
+from broker.remoting.header import decode_command, encode_command, make_response
+from broker.remoting.registration import (
+    BrokerIdentity,
+    Registration,
+    decode_registration,
+    identity_of,
+)
+from jepsen.ports import free_ports
+from tests.integration.broker.conftest import ClusterMaker, Wire
+
+
+class NameServer:
+    """Remembers what it is told."""
+
+    def __init__(self) -> None:
+        self.registered: list[tuple[BrokerIdentity, Registration]] = []
+        self.left: list[BrokerIdentity] = []
+        self.told = trio.Event()
+
+    def handle(self, connection: Connection, frames: list[Frame]) -> None:
+        for frame in frames:
+            command = decode_command(frame)
+            identity = identity_of(command.ext)
+            if command.code == RequestCode.REGISTER_BROKER:
+                content = decode_registration(
+                    command.body, ext=command.ext, version=command.version
+                )
+                self.registered.append((identity, content))
+            else:
+                self.left.append(identity)
+            connection.send_nowait(encode_command(make_response(command.opaque, 0)))
+        told, self.told = self.told, trio.Event()
+        told.set()
+
+    def latest(self, address: str) -> tuple[BrokerIdentity, Registration] | None:
+        return next(
+            (item for item in reversed(self.registered) if item[0].broker_addr == address), None
+        )
+
+    async def until_leader(self, address: str) -> tuple[BrokerIdentity, Registration]:
+        with trio.fail_after(10):
+            while (found := self.latest(address)) is None or found[0].broker_id != 0:
+                await self.told.wait()
+        return found
+
+
+@asynccontextmanager
+async def listening(server: NameServer, sock: socket.socket) -> AsyncIterator[None]:
+    async with trio.open_nursery() as nursery:
+        await nursery.start(Listener(server.handle).run, [sock])
+        yield
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_leader_registers_with_every_name_server(make_cluster: ClusterMaker) -> None:
+    servers = [NameServer(), NameServer()]
+    sockets = [bind(Address("127.0.0.1", 0)) for _ in servers]
+    addresses = tuple(bound_address(sock) for sock in sockets)
+    async with listening(servers[0], sockets[0]), listening(servers[1], sockets[1]):
+        cluster = await make_cluster(1, namesrvs=addresses)
+        broker = await cluster.leader()
+        for server in servers:
+            identity, _ = await server.until_leader(str(broker.service_address))
+            assert (identity.broker_name, identity.cluster_name) == ("broker-a", "DefaultCluster")
+            assert identity.term == broker.log.term
+        async with cluster.wire(broker) as wire:
+            await wire.send("Fresh")
+        server = servers[0]
+        with trio.fail_after(5):
+            while "Fresh" not in (server.registered[-1][1].topics or {}):
+                await server.told.wait()
+        topic = (server.registered[-1][1].topics or {})["Fresh"]
+        assert (topic.read_queue_nums, topic.write_queue_nums, topic.perm) == (4, 4, 6)
+        await cluster.stop("n0")
+        assert [identity.broker_addr for identity in server.left] == [str(broker.service_address)]
+
+
+@pytest.mark.slow
+async def test_followers_register_under_their_own_numbers(make_cluster: ClusterMaker) -> None:
+    server = NameServer()
+    sock = bind(Address("127.0.0.1", 0))
+    async with listening(server, sock):
+        cluster = await make_cluster(3, namesrvs=(bound_address(sock),))
+        leader = await cluster.leader()
+        followers = await cluster.followers()
+        await server.until_leader(str(leader.service_address))
+        for broker in followers:
+            address = str(broker.service_address)
+            await cluster.wait(lambda address=address: server.latest(address) is not None)  # type: ignore[misc]
+            found = server.latest(address)
+            assert found is not None
+            assert found[0].broker_id == int(str(broker.log.node_id)[1:]) + 1
+        await leader.log.transfer(None, timeout_s=5)
+        new = await cluster.leader()
+        await server.until_leader(str(new.service_address))
+        old = str(leader.service_address)
+        await cluster.wait(lambda: (server.latest(old) or server.registered[0])[0].broker_id != 0)
+
+
+async def test_a_name_server_that_is_down_is_tried_again(
+    make_cluster: ClusterMaker, caplog: pytest.LogCaptureFixture
+) -> None:
+    (port,) = free_ports(1)
+    address = Address("127.0.0.1", port)
+    cluster = await make_cluster(1, namesrvs=(address,))
+    broker = await cluster.leader()
+    async with cluster.wire(broker) as wire:
+        assert (await wire.send("T")).code == 0
+    server = NameServer()
+    async with listening(server, bind(address)):
+        await server.until_leader(str(broker.service_address))
+    lines = [r.getMessage() for r in caplog.records if "cannot be reached" in r.getMessage()]
+    assert len(lines) == 1
+
+
+async def test_old_clients_find_the_port_two_below(make_cluster: ClusterMaker) -> None:
+    (port,) = free_ports(1)
+    cluster = await make_cluster(1, vip_port=True, listen=Address("127.0.0.1", port))
+    broker = await cluster.leader()
+    assert [address.port for address in broker.addresses] == [port, port - 2]
+    async with trio.open_nursery() as nursery:
+        connection = await connect(broker.addresses[1], nursery, timeout_s=5)
+        wire = Wire(connection)
+        nursery.start_soon(wire.run)
+        assert (await wire.send("T")).code == 0
+        connection.close("the test is over")
+        nursery.cancel_scope.cancel()
