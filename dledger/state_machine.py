@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Iterator, Sequence
+from typing import Protocol, runtime_checkable
 
 from dledger.raft.entry import Entry
 from dledger.raft.ids import Index
+
+
+class SnapshotOvertakenError(Exception):
+    """What a snapshot still had to read is gone (a topic was deleted meanwhile); take another one."""
+
+
+class SnapshotRefusedError(ValueError):
+    """The bytes are no state that this machine can take in; it is empty now."""
 
 
 class StateMachine(Protocol):
@@ -22,5 +30,34 @@ class StateMachine(Protocol):
 
         Entries of every kind are given, no-ops too. An exception stops the node: an entry is never
         skipped.
+        """
+        ...
+
+
+@runtime_checkable
+class SnapshotMachine(StateMachine, Protocol):
+    """A machine whose state can be written down, so that a restart reads only the rest of the log."""
+
+    def digest(self) -> int:
+        """32 bits over the whole state; equal on all members at the same applied index."""
+        ...
+
+    def snapshot(self) -> Iterator[bytes]:
+        """The state as it is at this call, in chunks of at most some 256 KiB.
+
+        The call and each step are short, and entries may be applied between the steps: what they
+        change does not show.
+
+        Raises:
+            SnapshotOvertakenError: from a step; the state at the call cannot be had any more.
+        """
+        ...
+
+    def restore(self, chunks: Iterator[bytes]) -> None:
+        """Replace the state by that of a snapshot, with its applied index.
+
+        Raises:
+            SnapshotRefusedError: the bytes are no such state. The machine is empty, as when it was
+                made. An exception of `chunks` leaves it empty too and goes up.
         """
         ...

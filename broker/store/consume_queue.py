@@ -14,10 +14,13 @@ Unit, big-endian, 20 bytes (docs/formats/control.md; RocketMQ store/ConsumeQueue
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple, Protocol
 
 from crc32c import crc32c
+
+from broker.store.saved import CHUNK_BYTES, QueueRow
+from dledger.state_machine import SnapshotOvertakenError, SnapshotRefusedError
 
 UNIT: Final = struct.Struct(">qiq")
 UNIT_BYTES: Final = UNIT.size
@@ -203,6 +206,34 @@ class ConsumeQueue:
             self._digested_bytes = len(self.tail)
         return self._digest
 
+    def row(self) -> QueueRow:
+        """The queue without its units, as a snapshot keeps it."""
+        topic, queue_id = self.key
+        digest = self.digest()
+        return QueueRow(topic, queue_id, self.min_offset, self.max_offset, self.put_bytes, digest)
+
+    def load(self, row: QueueRow, units: Iterable[bytes], keep: int) -> None:
+        """Take in a queue from a snapshot; it is empty now. All but `keep` units may leave memory.
+
+        Raises:
+            SnapshotRefusedError: the units are not those that the row's digest counts.
+        """
+        assert not self.max_offset, f"{self.key} has units"
+        self.min_offset = self.max_offset = self.tail_first = row.min_offset
+        self.put_bytes = row.put_bytes
+        for part in units:
+            self.tail += part
+            if len(self.tail) > 2 * keep * UNIT_BYTES:
+                self.max_offset = self.tail_first + len(self.tail) // UNIT_BYTES
+                self.spill(keep)
+        self.max_offset = row.max_offset
+        if not row.min_offset and self.digest() != row.digest:
+            raise SnapshotRefusedError(
+                f"{self.key}: digest {self.digest():#010x}, the snapshot says {row.digest:#010x}"
+            )
+        # Units before the min offset are gone, and counted all the same.
+        self._digest, self._digested_bytes = row.digest, len(self.tail)
+
     def _out_of_range(self, offset: int) -> str:
         return (
             f"{self.key}: queue offset {offset} is not within {self.min_offset}..{self.max_offset}"
@@ -246,6 +277,30 @@ class ConsumeQueues:
         self.by_key[key] = queue
         self._by_topic.setdefault(key[0], []).append(queue)
         return queue
+
+    def clear(self) -> None:
+        """Forget all queues."""
+        for queue in self.by_key.values():
+            self._store.drop(queue.key)
+        self.by_key.clear()
+        self._by_topic.clear()
+
+    def saved_units(self, rows: Iterable[QueueRow]) -> Iterator[bytes]:
+        """The units that the rows of a snapshot speak of, in bounded parts, while the fold goes on.
+
+        Raises:
+            SnapshotOvertakenError: a queue was dropped or trimmed since.
+        """
+        queues = [self.by_key[row.topic, row.queue_id] for row in rows]
+        return self._read_units(list(zip(queues, rows, strict=True)))
+
+    def _read_units(self, parts: list[tuple[ConsumeQueue, QueueRow]]) -> Iterator[bytes]:
+        step = CHUNK_BYTES // UNIT_BYTES
+        for queue, row in parts:
+            for first in range(row.min_offset, row.max_offset, step):
+                if self.by_key.get(queue.key) is not queue or queue.min_offset > first:
+                    raise SnapshotOvertakenError(f"{queue.key} lost units from {first} on")
+                yield bytes(queue.units(first, min(step, row.max_offset - first)))
 
     def drop_topic(self, topic: str) -> None:
         """Forget all queues of a topic (semantics B13)."""

@@ -107,6 +107,25 @@ class Groups:
         self._changed(msgspec.msgpack.encode((group, topic, bits)), now_ms)
         return None
 
+    def dump(self) -> bytes:
+        """The table as a snapshot keeps it."""
+        saved = (list(self._table.values()), list(self.forbidden()), self.version, self.digest)
+        return msgspec.msgpack.encode(saved)
+
+    def load(self, data: bytes) -> None:
+        """Replace the table by a dumped one.
+
+        Raises:
+            msgspec.DecodeError: it is none; nothing has changed.
+        """
+        configs, forbidden, version, digest = msgspec.msgpack.decode(
+            data,
+            type=tuple[list[SubscriptionGroupConfig], list[tuple[str, str, int]], DataVersion, int],
+        )
+        self._table = {config.name: config for config in configs}
+        self._forbidden = {(group, topic): bits for group, topic, bits in forbidden}
+        self.version, self.digest = version, digest
+
     def _changed(self, what: bytes, now_ms: int) -> None:
         self.version = self.version.next(now_ms)
         self.digest = crc32c(what, crc32c(str(now_ms).encode(), self.digest))

@@ -25,6 +25,9 @@ from typing import Final, NamedTuple, Protocol
 
 from crc32c import crc32c
 
+from broker.store.saved import CHUNK_BYTES, ByteSource, KeyIndexRow, SegmentRow
+from dledger.state_machine import SnapshotOvertakenError
+
 SEGMENT_UNITS_DEFAULT: Final = 1 << 18
 
 KEY_UNIT: Final = struct.Struct(">Iqq")
@@ -33,6 +36,7 @@ KEY_UNIT: Final = struct.Struct(">Iqq")
 _NUMBER: Final = struct.Struct(">I")
 _UNIT_BYTES: Final = KEY_UNIT.size
 _NUMBER_BYTES: Final = _NUMBER.size
+_CAPACITY_BYTES: Final = 2 * _NUMBER_BYTES + _UNIT_BYTES
 
 
 def key_hash(topic: str, key: str) -> int:
@@ -81,6 +85,7 @@ class _Sealed(NamedTuple):
     begin_ms: int
     end_ms: int
     last_physical_offset: int
+    capacity: int
 
 
 class KeyIndex:
@@ -138,7 +143,7 @@ class KeyIndex:
         yield from self._walk_active(hashed, begin_ms, end_ms)
         for sealed in reversed(self._sealed):
             if sealed.begin_ms <= end_ms and sealed.end_ms >= begin_ms:
-                yield from self._walk_sealed(sealed.number, hashed, begin_ms, end_ms)
+                yield from self._walk_sealed(sealed, hashed, begin_ms, end_ms)
 
     def query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> list[int]:
         """The first `max_count` candidates."""
@@ -156,6 +161,76 @@ class KeyIndex:
             self._digested_bytes = len(self._units)
         return self._digest
 
+    def row(self) -> KeyIndexRow:
+        """The index without its units, as a snapshot keeps it."""
+        return KeyIndexRow(
+            [
+                SegmentRow(s.capacity, s.begin_ms, s.end_ms, s.last_physical_offset)
+                for s in self._sealed
+            ],
+            len(self._links),
+            self.digest(),
+            self.last_store_ms,
+            self.last_physical_offset,
+        )
+
+    def saved_units(self) -> Iterator[bytes]:
+        """What belongs to `row`, taken at the same moment: segments, then the units of the newest.
+
+        Raises:
+            SnapshotOvertakenError: a segment was trimmed since.
+        """
+        return self._read_units(self._sealed[:], self._units, len(self._units))
+
+    def _read_units(self, sealed: list[_Sealed], units: bytearray, size: int) -> Iterator[bytes]:
+        for each in sealed:
+            segment_bytes = each.capacity * _CAPACITY_BYTES
+            for start in range(0, segment_bytes, CHUNK_BYTES):
+                if not self._sealed or self._sealed[0].number > each.number:
+                    raise SnapshotOvertakenError(f"segment {each.number} of the key index is gone")
+                yield self._store.read(each.number, start, min(CHUNK_BYTES, segment_bytes - start))
+        for start in range(0, size, CHUNK_BYTES):
+            yield bytes(units[start : min(start + CHUNK_BYTES, size)])
+
+    def clear(self) -> None:
+        """Forget everything."""
+        while self._sealed:
+            self._store.drop(self._sealed.pop().number)
+        self.last_store_ms = self.last_physical_offset = self._digest = 0
+        self._begin()
+
+    def load(self, row: KeyIndexRow, source: ByteSource) -> None:
+        """Take in an index from a snapshot; this one is empty.
+
+        Segments stay as large as they were made; only new ones have this index's own size.
+        """
+        assert not self._sealed, "the index has segments"
+        for segment in row.segments:
+            self._store.write(self._next_number, source.read(segment.capacity * _CAPACITY_BYTES))
+            self._sealed.append(
+                _Sealed(
+                    self._next_number,
+                    segment.begin_ms,
+                    segment.end_ms,
+                    segment.last_physical_offset,
+                    segment.capacity,
+                )
+            )
+            self._next_number += 1
+        self._digest = row.digest
+        left = row.active_count
+        while left:
+            count = min(left, self._capacity - len(self._links))
+            data = source.read(count * _UNIT_BYTES)
+            hashes = [unit[0] for unit in KEY_UNIT.iter_unpack(data)]
+            self._add_to_segment(hashes, [data])
+            self._digested_bytes = len(self._units)
+            if len(self._links) == self._capacity:
+                self._seal()
+            left -= count
+        self.last_store_ms = row.last_store_ms
+        self.last_physical_offset = row.last_physical_offset
+
     def _walk_active(self, hashed: int, begin_ms: int, end_ms: int) -> Iterator[int]:
         number = self._slots[hashed & (self._capacity - 1)]
         units, links = self._units, self._links
@@ -167,10 +242,12 @@ class KeyIndex:
                 yield physical_offset
             number = links[number - 1]
 
-    def _walk_sealed(self, segment: int, hashed: int, begin_ms: int, end_ms: int) -> Iterator[int]:
-        read = self._store.read
-        slots_bytes = links_bytes = self._capacity * _NUMBER_BYTES
-        slot = hashed & (self._capacity - 1)
+    def _walk_sealed(
+        self, sealed: _Sealed, hashed: int, begin_ms: int, end_ms: int
+    ) -> Iterator[int]:
+        read, segment = self._store.read, sealed.number
+        slots_bytes = links_bytes = sealed.capacity * _NUMBER_BYTES
+        slot = hashed & (sealed.capacity - 1)
         (number,) = _NUMBER.unpack(read(segment, slot * _NUMBER_BYTES, _NUMBER_BYTES))
         while number:
             at = slots_bytes + links_bytes + (number - 1) * _UNIT_BYTES
@@ -188,7 +265,9 @@ class KeyIndex:
         _, last_physical_offset, end_ms = KEY_UNIT.unpack_from(
             self._units, len(self._units) - _UNIT_BYTES
         )
-        self._sealed.append(_Sealed(self._next_number, begin_ms, end_ms, last_physical_offset))
+        self._sealed.append(
+            _Sealed(self._next_number, begin_ms, end_ms, last_physical_offset, self._capacity)
+        )
         self._next_number += 1
         self._begin()
 

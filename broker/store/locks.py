@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple
 
+import msgspec
 from crc32c import crc32c
 
 LOCK_LIVE_MS: Final = 60_000
@@ -99,6 +100,37 @@ class QueueLocks:
         for key in [key for key in self._table if key[1] == topic]:
             del self._table[key]
             self._changed(key, "", -1)
+
+    def dump(self) -> bytes:
+        """The table as a snapshot keeps it."""
+        saved = (
+            [(*key, *lock) for key, lock in self._table.items()],
+            list(self._granted_at.items()),
+            self._commands_since_prune,
+            self.digest,
+        )
+        return msgspec.msgpack.encode(saved)
+
+    def load(self, data: bytes) -> None:
+        """Replace the table by a dumped one.
+
+        Raises:
+            msgspec.DecodeError: it is none; nothing has changed.
+        """
+        locks, granted, self._commands_since_prune, self.digest = msgspec.msgpack.decode(
+            data,
+            type=tuple[
+                list[tuple[str, str, int, str, int]],
+                list[tuple[int, tuple[tuple[str, int], ...]]],
+                int,
+                int,
+            ],
+        )
+        self._table = {
+            (group, topic, queue_id): Lock(client_id, renewed_ms)
+            for group, topic, queue_id, client_id, renewed_ms in locks
+        }
+        self._granted_at = dict(granted)
 
     def _prune(self, now_ms: int) -> None:
         """Forget what expired, now and then: clients that died never unlock."""

@@ -11,9 +11,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator, Mapping
 
+import msgspec
 from crc32c import crc32c
 
 _SET = struct.Struct(">iq")
+
+_SavedRow = tuple[str, str, list[tuple[int, int]], int | None]
+"""Topic, group, offsets by queue id, how far they moved forward."""
 
 
 class ConsumerOffsets:
@@ -89,6 +93,28 @@ class ConsumerOffsets:
         """Forget all groups' offsets in a topic (semantics B13)."""
         for key in [k for k in self._table if k[0] == topic]:
             self._forget(key)
+
+    def dump(self) -> bytes:
+        """The table as a snapshot keeps it."""
+        rows = [
+            (topic, group, list(queues.items()), self._consumed.get((topic, group)))
+            for (topic, group), queues in self._table.items()
+        ]
+        return msgspec.msgpack.encode((rows, self.change_count, self.ignored_count, self.digest))
+
+    def load(self, data: bytes) -> None:
+        """Replace the table by a dumped one.
+
+        Raises:
+            msgspec.DecodeError: it is none; nothing has changed.
+        """
+        rows, self.change_count, self.ignored_count, self.digest = msgspec.msgpack.decode(
+            data, type=tuple[list[_SavedRow], int, int, int]
+        )
+        self._table = {(topic, group): dict(queues) for topic, group, queues, _ in rows}
+        self._consumed = {
+            (topic, group): count for topic, group, _, count in rows if count is not None
+        }
 
     def _forget(self, key: tuple[str, str]) -> None:
         del self._table[key]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
+import msgspec
 from crc32c import crc32c
 
 KEPT_MAX: Final = 256
@@ -69,6 +70,22 @@ class Refusals:
         self.alarm_count += refusal.kind in ALARMS
         self.newest.append(refusal)
         self.digest = crc32c(_RECORD.pack(refusal.physical_offset, refusal.kind), self.digest)
+
+    def dump(self) -> bytes:
+        """The table as a snapshot keeps it."""
+        newest = [(r.index, r.physical_offset, int(r.kind), r.detail) for r in self.newest]
+        return msgspec.msgpack.encode((newest, self.count, self.alarm_count, self.digest))
+
+    def load(self, data: bytes) -> None:
+        """Replace the table by a dumped one.
+
+        Raises:
+            msgspec.DecodeError: it is none; nothing has changed.
+        """
+        newest, self.count, self.alarm_count, self.digest = msgspec.msgpack.decode(
+            data, type=tuple[list[tuple[int, int, RefusalKind, str]], int, int, int]
+        )
+        self.newest = deque((Refusal(*row) for row in newest), maxlen=KEPT_MAX)
 
     def at(self, physical_offset: int) -> Refusal | None:
         """Why the record at a physical offset was not obeyed, if it is among the newest refusals."""

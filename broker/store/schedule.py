@@ -14,6 +14,7 @@ from heapq import merge
 from itertools import islice
 from typing import Final, NamedTuple
 
+import msgspec
 from crc32c import crc32c
 
 from broker.message.properties import REAL_QID, REAL_TOPIC, find_property, set_property
@@ -165,6 +166,23 @@ class Schedule:
         self._progress[level] = end
         self.digest = crc32c(_ADVANCE.pack(level, end), self.digest)
         return None
+
+    def dump(self) -> bytes:
+        """The table as a snapshot keeps it."""
+        saved = (list(self.delays_ms), list(self._progress.items()), self.digest)
+        return msgspec.msgpack.encode(saved)
+
+    def load(self, data: bytes) -> None:
+        """Replace the table by a dumped one.
+
+        Raises:
+            msgspec.DecodeError: it is none; nothing has changed.
+        """
+        delays_ms, progress, self.digest = msgspec.msgpack.decode(
+            data, type=tuple[list[int], list[tuple[int, int]], int]
+        )
+        self.delays_ms = tuple(delays_ms)
+        self._progress = dict(progress)
 
     def _levels(self) -> list[tuple[int, ConsumeQueue]]:
         """Every level that has seen a message, with its queue, lowest level first."""

@@ -164,6 +164,23 @@ class Topics:
         if self._table.pop(name, None) is not None:
             self._changed(b"-" + name.encode(), now_ms)
 
+    def dump(self) -> bytes:
+        """The table as a snapshot keeps it."""
+        saved = (list(self._table.values()), self.version, self.digest)
+        return msgspec.msgpack.encode(saved)
+
+    def load(self, data: bytes) -> None:
+        """Replace the table by a dumped one.
+
+        Raises:
+            msgspec.DecodeError: it is none; nothing has changed.
+        """
+        configs, version, digest = msgspec.msgpack.decode(
+            data, type=tuple[list[TopicConfig], DataVersion, int]
+        )
+        self._table = {config.name: config for config in configs}
+        self.version, self.digest = version, digest
+
     def _changed(self, what: bytes, now_ms: int) -> None:
         self.version = self.version.next(now_ms)
         self.digest = crc32c(what, crc32c(str(now_ms).encode(), self.digest))

@@ -1,0 +1,167 @@
+"""The state's bytes in a snapshot (docs/formats/snapshot.md): a head with every table, then units.
+
+    uint32   bytes of the head
+    head     msgpack, `StateHead`: version, counters, the small tables, one row per queue and segment
+    units    of each queue in the head's order, from its min offset to its max offset, 20 bytes each
+    segments of the key index in the head's order, as they stand in their files
+    units    of the key index's newest segment, 20 bytes each
+
+The head is taken at one moment. Units are only ever added behind it, and full segments never change,
+so they can be read later, while the fold goes on; only a deleted topic or a trimmed log takes them
+away, and then the snapshot is given up.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+from dledger.state_machine import SnapshotRefusedError
+
+VERSION: Final = 1
+CHUNK_BYTES: Final = 256 * 1024
+HEAD_BYTES_MAX: Final = 1 << 30
+
+LENGTH: Final = struct.Struct(">I")
+
+Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Crc = Annotated[int, Meta(ge=0, le=2**32 - 1)]
+
+
+class QueueRow(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """One consume queue."""
+
+    topic: bytes
+    queue_id: int
+    min_offset: Count
+    max_offset: Count
+    put_bytes: Count
+    digest: Crc
+
+
+class SegmentRow(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """One full segment of the key index; `capacity` units."""
+
+    capacity: Annotated[int, Meta(ge=1, le=1 << 24)]
+    begin_ms: int
+    end_ms: int
+    last_physical_offset: Count
+
+
+class KeyIndexRow(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The key index without its units."""
+
+    segments: list[SegmentRow]
+    active_count: Count
+    digest: Crc
+    last_store_ms: int
+    last_physical_offset: Count
+
+
+class StateHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Everything but the units. `tables`: what each small component wrote of itself, by its name."""
+
+    v: int
+    applied_index: Count
+    last_store_ms: int
+    put_count: Count
+    put_bytes: Count
+    queues: list[QueueRow]
+    key_index: KeyIndexRow
+    tables: dict[str, msgspec.Raw]
+
+
+class _Version(msgspec.Struct):
+    v: int
+
+
+_encoder: Final = msgspec.msgpack.Encoder()
+_decoder: Final = msgspec.msgpack.Decoder(StateHead)
+_version_decoder: Final = msgspec.msgpack.Decoder(_Version)
+
+
+def encode_head(head: StateHead) -> bytes:
+    """Length and head."""
+    data = _encoder.encode(head)
+    return LENGTH.pack(len(data)) + data
+
+
+def decode_head(data: bytes) -> StateHead:
+    """Read the head.
+
+    Raises:
+        SnapshotRefusedError: it is none, or of another version.
+    """
+    try:
+        version = _version_decoder.decode(data).v
+        if version != VERSION:
+            raise SnapshotRefusedError(f"the state has version {version}, known is {VERSION}")
+        return _decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise SnapshotRefusedError(f"the state's head: {error}") from error
+
+
+def in_chunks(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """The same bytes in chunks of about `CHUNK_BYTES`; parts are not larger themselves."""
+    waiting: list[bytes] = []
+    size = 0
+    for part in parts:
+        waiting.append(part)
+        size += len(part)
+        if size >= CHUNK_BYTES:
+            yield b"".join(waiting)
+            waiting, size = [], 0
+    if size:
+        yield b"".join(waiting)
+
+
+def pieces(data: bytes) -> Iterator[bytes]:
+    """Bytes in parts of at most `CHUNK_BYTES`."""
+    for start in range(0, len(data), CHUNK_BYTES):
+        yield data[start : start + CHUNK_BYTES]
+
+
+class ByteSource:
+    """Reads a known number of bytes from chunks of any size."""
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks = chunks
+        self._chunk = b""
+        self._place = 0
+
+    def read(self, size: int) -> bytes:
+        """Exactly `size` bytes.
+
+        Raises:
+            SnapshotRefusedError: there are fewer.
+        """
+        return b"".join(self.stream(size))
+
+    def stream(self, size: int) -> Iterator[bytes]:
+        """Exactly `size` bytes in several parts.
+
+        Raises:
+            SnapshotRefusedError: there are fewer.
+        """
+        while size:
+            if self._place == len(self._chunk):
+                self._chunk, self._place = next(self._chunks, b""), 0
+                if not self._chunk:
+                    raise SnapshotRefusedError(f"the state ends {size} bytes too early")
+            part = self._chunk[self._place : self._place + size]
+            self._place += len(part)
+            size -= len(part)
+            yield part
+
+    def check_end(self) -> None:
+        """Refuse bytes behind the end.
+
+        Raises:
+            SnapshotRefusedError: there are some.
+        """
+        if self._place < len(self._chunk) or next(self._chunks, b""):
+            raise SnapshotRefusedError("there are bytes behind the state")

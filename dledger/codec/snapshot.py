@@ -1,0 +1,162 @@
+"""A snapshot of derived state as bytes: a head, frames of the state's own bytes, an end (docs/formats/snapshot.md).
+
+Big-endian. Each checksum goes on from the one before, so frames cannot be lost, exchanged or taken
+from another snapshot without being noticed; the end tells a whole file from one that was cut.
+
+    head, 48 bytes
+         0  4 bytes  magic    `DLSS`
+         4  uint16   version  1
+         6  uint16   0
+         8  int64    index     last entry that the state contains
+        16  int64    term      of that entry
+        24  int64    position  end of that entry, where the next one starts
+        32  uint32   chain crc of that entry: it identifies the log up to it
+        36  uint32   digest    of the state, as the state machine computes it
+        40  uint32   0
+        44  uint32   crc32c    of the 44 bytes before
+    frame: uint32 length from 1, uint32 crc32c of the data started with the crc before, data
+    end:   uint32 0, uint32 crc32c of the frame count (uint64) started with the crc before
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from crc32c import crc32c
+
+from dledger.raft.ids import Index, Position, Term
+
+MAGIC = b"DLSS"
+VERSION = 1
+FRAME_BYTES_MAX = 1024 * 1024
+"""Most bytes of one frame: what a reader holds at once."""
+
+_HEAD = struct.Struct(">4sHHqqqIII")
+_CRC = struct.Struct(">I")
+_FRAME = struct.Struct(">II")
+_COUNT = struct.Struct(">Q")
+HEAD_BYTES = _HEAD.size + _CRC.size
+FRAME_HEAD_BYTES = _FRAME.size
+
+
+class SnapshotFormatError(ValueError):
+    """Bytes that are no snapshot.
+
+    Attributes:
+        byte_offset: where, counted from the start of the file.
+        problem: what is wrong there.
+    """
+
+    def __init__(self, byte_offset: int, problem: str) -> None:
+        self.byte_offset = byte_offset
+        self.problem = problem
+        super().__init__(f"byte {byte_offset}: {problem}")
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotMeta:
+    """Which state it is.
+
+    Attributes:
+        index, term: last entry that the state contains.
+        position: end of that entry.
+        chain_crc: of that entry.
+        digest: the state machine's own.
+    """
+
+    index: Index
+    term: Term
+    position: Position
+    chain_crc: int
+    digest: int
+
+
+def encode_head(meta: SnapshotMeta) -> bytes:
+    """The first bytes of a snapshot."""
+    head = _HEAD.pack(
+        MAGIC,
+        VERSION,
+        0,
+        meta.index,
+        meta.term,
+        meta.position,
+        meta.chain_crc,
+        meta.digest,
+        0,
+    )
+    return head + _CRC.pack(crc32c(head))
+
+
+def decode_head(data: bytes) -> SnapshotMeta:
+    """Read the head.
+
+    Raises:
+        SnapshotFormatError: names the place.
+    """
+    if len(data) < HEAD_BYTES:
+        raise SnapshotFormatError(
+            len(data), f"a head has {HEAD_BYTES} bytes, {len(data)} are there"
+        )
+    magic, version, _, index, term, position, chain_crc, digest, _ = _HEAD.unpack_from(data)
+    if magic != MAGIC:
+        raise SnapshotFormatError(0, f"magic {magic!r} is not {MAGIC!r}")
+    (found,) = _CRC.unpack_from(data, _HEAD.size)
+    own = crc32c(data[: _HEAD.size])
+    if own != found:
+        raise SnapshotFormatError(_HEAD.size, f"crc {own:#010x}, the file says {found:#010x}")
+    if version != VERSION:
+        raise SnapshotFormatError(4, f"version {version} is unknown; this program knows {VERSION}")
+    if index < 1 or term < 1 or position < 1:
+        raise SnapshotFormatError(8, f"entry {index}@{term} that ends at {position} cannot be")
+    return SnapshotMeta(Index(index), Term(term), Position(position), chain_crc, digest)
+
+
+class FrameChain:
+    """Writes or verifies frames one after the other; holds only a checksum and a count."""
+
+    __slots__ = ("_count", "_crc")
+
+    def __init__(self, head: bytes) -> None:
+        self._crc: int = crc32c(head[:HEAD_BYTES])
+        self._count = 0
+
+    def encode(self, data: bytes) -> bytes:
+        """The head of the frame that carries `data`."""
+        assert 0 < len(data) <= FRAME_BYTES_MAX, f"a frame of {len(data)} bytes"
+        self._crc = crc32c(data, self._crc)
+        self._count += 1
+        return _FRAME.pack(len(data), self._crc)
+
+    def end(self) -> bytes:
+        """What stands behind the last frame."""
+        return _FRAME.pack(0, crc32c(_COUNT.pack(self._count), self._crc))
+
+    def length(self, head: bytes, byte_offset: int) -> int:
+        """How many bytes of data follow the head of a frame; 0: it is the end.
+
+        Raises:
+            SnapshotFormatError: the file is cut, or the length is absurd.
+        """
+        if len(head) < FRAME_HEAD_BYTES:
+            raise SnapshotFormatError(byte_offset, "the snapshot ends without its end mark")
+        length: int = _FRAME.unpack_from(head)[0]
+        if length > FRAME_BYTES_MAX:
+            raise SnapshotFormatError(byte_offset, f"a frame of {length} bytes")
+        return length
+
+    def check(self, head: bytes, data: bytes, byte_offset: int) -> None:
+        """Verify a frame, or with empty `data` the end.
+
+        Raises:
+            SnapshotFormatError: it is not what was written there.
+        """
+        length, found = _FRAME.unpack_from(head)
+        if len(data) < length:
+            raise SnapshotFormatError(byte_offset, f"{len(data)} of {length} bytes are there")
+        if length:
+            self._crc = crc32c(data, self._crc)
+            self._count += 1
+        own = self._crc if length else crc32c(_COUNT.pack(self._count), self._crc)
+        if own != found:
+            raise SnapshotFormatError(byte_offset, f"crc {own:#010x}, the file says {found:#010x}")

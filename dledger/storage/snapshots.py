@@ -1,0 +1,219 @@
+"""Snapshots of derived state on disk: `snapshots/<20 digits of the index>`, the newest two are kept.
+
+A snapshot is written aside, synced, renamed, and the folder synced; so a name stands for a whole
+file, and what a crash leaves aside is removed at the next start. It is an aid and no truth: a damaged
+one is refused by name and place, and the older one or the whole log is used. Hence a failure to write
+one costs nothing but the snapshot: the half file is given up, never synced again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from dledger.codec.snapshot import (
+    FRAME_BYTES_MAX,
+    FRAME_HEAD_BYTES,
+    HEAD_BYTES,
+    FrameChain,
+    SnapshotFormatError,
+    SnapshotMeta,
+    decode_head,
+    encode_head,
+)
+from dledger.errors import CorruptionError
+from dledger.storage.api import Disk, File
+from dledger.storage.segment import SEGMENT_NAME_DIGITS
+
+KEPT_COUNT = 2
+ASIDE_SUFFIX = ".aside"
+SYNC_BYTES = 16 * 1024 * 1024
+"""A growing snapshot is synced so often: one large sync would hold up the log's small ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotFile:
+    """A snapshot on disk whose head is good.
+
+    Attributes:
+        path: on the disk.
+        size_bytes: of the file.
+    """
+
+    path: str
+    meta: SnapshotMeta
+    size_bytes: int
+
+
+class SnapshotWriter:
+    """A snapshot that is being written. I/O only; may run in another thread, one call at a time."""
+
+    def __init__(self, store: SnapshotStore, disk: Disk, path: str, meta: SnapshotMeta) -> None:
+        self.meta = meta
+        self.size_bytes = 0
+        self._store = store
+        self._disk = disk
+        self._path = path
+        self._unsynced_bytes = 0
+        head = encode_head(meta)
+        self._chain = FrameChain(head)
+        self._file: File | None = disk.open(path + ASIDE_SUFFIX, create=True)
+        self._file.truncate(0)
+        self._write([head])
+
+    def add(self, chunks: list[bytes]) -> None:
+        """Write chunks of the state's bytes.
+
+        Raises:
+            OSError: it failed; call `abandon`.
+        """
+        parts: list[bytes] = []
+        for chunk in chunks:
+            for start in range(0, len(chunk), FRAME_BYTES_MAX):
+                data = chunk[start : start + FRAME_BYTES_MAX]
+                parts += (self._chain.encode(data), data)
+        self._write(parts)
+
+    def finish(self) -> SnapshotFile:
+        """Make the snapshot durable under its name, and remove all but the newest ones.
+
+        Raises:
+            OSError: it failed; call `abandon`.
+        """
+        self._write([self._chain.end()])
+        assert self._file is not None, "the snapshot was given up"
+        self._file.sync()
+        self._file.close()
+        self._file = None
+        self._disk.rename(self._path + ASIDE_SUFFIX, self._path)
+        self._store.sync_and_prune()
+        return SnapshotFile(self._path, self.meta, self.size_bytes)
+
+    def abandon(self) -> None:
+        """Give it up; what stands aside is removed now if that works, else at the next start."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        aside = self._path + ASIDE_SUFFIX
+        if self._disk.exists(aside):
+            self._disk.remove(aside)
+
+    def _write(self, parts: list[bytes]) -> None:
+        assert self._file is not None, "the snapshot was given up"
+        size = sum(map(len, parts))
+        self._file.write_at(self.size_bytes, parts)
+        self.size_bytes += size
+        self._unsynced_bytes += size
+        if self._unsynced_bytes >= SYNC_BYTES:
+            self._file.sync()
+            self._unsynced_bytes = 0
+
+
+class SnapshotStore:
+    """The snapshots in a store's folder."""
+
+    def __init__(self, disk: Disk, folder: str = "") -> None:
+        """Open, and sweep away what a crash left half written.
+
+        Raises:
+            OSError: the disk failed.
+        """
+        self._disk = disk
+        self._folder = f"{folder}/snapshots" if folder else "snapshots"
+        disk.make_folder(self._folder)
+        for name in disk.list(self._folder):
+            if name.endswith(ASIDE_SUFFIX):
+                disk.remove(f"{self._folder}/{name}")
+        disk.sync_folder(self._folder)
+
+    def newest_first(self) -> tuple[list[SnapshotFile], list[CorruptionError]]:
+        """The snapshots whose heads are good, and what is wrong with the others.
+
+        Raises:
+            OSError: the disk failed.
+        """
+        good: list[SnapshotFile] = []
+        bad: list[CorruptionError] = []
+        for name in reversed(self._names()):
+            path = f"{self._folder}/{name}"
+            file = self._disk.open(path)
+            try:
+                meta = decode_head(file.read_at(0, HEAD_BYTES))
+                if meta.index != int(name):
+                    raise SnapshotFormatError(8, f"index {meta.index} in a file named {name}")
+                good.append(SnapshotFile(path, meta, file.size()))
+            except SnapshotFormatError as error:
+                bad.append(CorruptionError(file.path, error.byte_offset, error.problem))
+            finally:
+                file.close()
+        return good, bad
+
+    def chunks(self, snapshot: SnapshotFile) -> Iterator[bytes]:
+        """The state's bytes, each frame verified before it is given out.
+
+        Raises:
+            CorruptionError: names file and byte.
+            OSError: the disk failed.
+        """
+        file = self._disk.open(snapshot.path)
+        try:
+            head = file.read_at(0, HEAD_BYTES)
+            if decode_head(head) != snapshot.meta:
+                raise SnapshotFormatError(0, "the head has changed")
+            yield from _frames(file, FrameChain(head))
+        except SnapshotFormatError as error:
+            raise CorruptionError(file.path, error.byte_offset, error.problem) from error
+        finally:
+            file.close()
+
+    def verify(self, snapshot: SnapshotFile) -> None:
+        """Read a snapshot whole.
+
+        Raises:
+            CorruptionError: names file and byte.
+            OSError: the disk failed.
+        """
+        for _ in self.chunks(snapshot):
+            pass
+
+    def begin(self, meta: SnapshotMeta) -> SnapshotWriter:
+        """Start to write a snapshot.
+
+        Raises:
+            OSError: the disk failed.
+        """
+        path = f"{self._folder}/{meta.index:0{SEGMENT_NAME_DIGITS}d}"
+        return SnapshotWriter(self, self._disk, path, meta)
+
+    def sync_and_prune(self) -> None:
+        """Make the newest name durable, then remove what is older than the newest two.
+
+        Raises:
+            OSError: the disk failed.
+        """
+        self._disk.sync_folder(self._folder)
+        for name in self._names()[:-KEPT_COUNT]:
+            self._disk.remove(f"{self._folder}/{name}")
+        self._disk.sync_folder(self._folder)
+
+    def _names(self) -> list[str]:
+        return [
+            name
+            for name in self._disk.list(self._folder)
+            if len(name) == SEGMENT_NAME_DIGITS and name.isascii() and name.isdigit()
+        ]
+
+
+def _frames(file: File, chain: FrameChain) -> Iterator[bytes]:
+    offset = HEAD_BYTES
+    while True:
+        head = file.read_at(offset, FRAME_HEAD_BYTES)
+        length = chain.length(head, offset)
+        data = file.read_at(offset + FRAME_HEAD_BYTES, length) if length else b""
+        chain.check(head, data, offset)
+        offset += FRAME_HEAD_BYTES + length
+        if not length:
+            if file.size() != offset:
+                raise SnapshotFormatError(offset, "there are bytes behind the end")
+            return
+        yield data
