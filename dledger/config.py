@@ -132,6 +132,9 @@ class LogConfig:
         cache_bytes_max: recent entries kept in memory (entries not yet durable are kept in any case).
         fsync: whether an entry is confirmed only after fsync. False risks acknowledged data on a
             power cut (flushDiskType=ASYNC_FLUSH).
+        snapshot_log_bytes: a snapshot of the state is taken when the log has grown so much since the
+            last one (and by twice that one's size); 0: never.
+        snapshot_interval_s: after this time a sixteenth of that growth is enough.
         service_attributes: facts about this node that the other members learn (`service_address`, ...).
         raft: the core's settings.
     """
@@ -144,4 +147,6 @@ class LogConfig:
     segment_size_bytes: int = 256 * 1024 * 1024
     cache_bytes_max: int = 64 * 1024 * 1024
     fsync: bool = True
+    snapshot_log_bytes: int = 256 * 1024 * 1024
+    snapshot_interval_s: float = 600.0
     service_attributes: Mapping[str, str] = field(default_factory=dict)

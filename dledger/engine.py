@@ -145,6 +145,11 @@ class Engine:
         self._resolved: list[tuple[int, Outcome]] = []
         self._role_changes: list[RoleChanged] = []
 
+    def start_behind(self, applied_index: Index) -> None:
+        """The state machine contains this entry: hand out what follows. Before the first step only."""
+        assert self._committed_index == NO_INDEX, "entries may have been handed out"
+        self._handed_out_index = applied_index
+
     # What happens.
 
     def step(self, event: Event, now_ms: int) -> None:

@@ -24,6 +24,7 @@ from broker.server.admin import Admin
 from broker.server.commits import Commits
 from broker.server.config import BrokerConfig
 from broker.server.delays import Delays
+from broker.server.digest_watch import DigestWatch
 from broker.server.dispatch import Dispatch
 from broker.server.gate import Gate
 from broker.server.linear import LinearReads
@@ -212,6 +213,7 @@ class Broker:
         self._offsets = Offsets(log, state, self._commits, self._gate, linear, monotonic_ms)
         self._pulls = self._make_pulls()
         self._delays = Delays(log, state, self._commits, wall_ms)
+        self._digests = DigestWatch(log, state, self._commits)
         self._registrar = self._make_registrar()
         self._runtime = RuntimeInfo(config, log, state, wall_ms())
         self._dispatch = self._make_dispatch(self._make_sends(store_host))
@@ -432,6 +434,7 @@ class Broker:
             self._link.expire(now_ms)
             self._offsets.tick(now_ms)
             self._delays.tick()
+            self._digests.tick(now_ms)
             if now_ms >= next_expiry_ms:
                 next_expiry_ms = now_ms + EXPIRE_MS
                 self._members.expire(now_ms)

@@ -56,6 +56,7 @@ class RuntimeInfo:
     def table(self) -> dict[str, str]:
         """Names that `mqadmin clusterList` and dashboards read, and what the group knows of itself."""
         state, statistics = self._state, self._log.statistics()
+        snapshotter = self._log.snapshotter
         zeros = "0.00 0.00 0.00"
         average = state.put_bytes / state.put_count if state.put_count else 0.0
         return {
@@ -98,4 +99,9 @@ class RuntimeInfo:
             "raftCommitIndex": str(statistics.commit_index),
             "raftAppliedIndex": str(statistics.applied_index),
             "stateDigest": f"{state.digest():08x}",
+            "snapshotIndex": str(snapshotter.index if snapshotter is not None else 0),
+            "digestsComparedIndex": str(state.marks.compared_index),
+            "digestAlarms": ", ".join(
+                f"{each.component}@{each.index}" for each in state.marks.divergences
+            ),
         }

@@ -6,6 +6,7 @@ from typing import Protocol, assert_never
 
 from broker.store import control
 from broker.store.consume_queue import ConsumeQueues
+from broker.store.digest_marks import DigestMarks
 from broker.store.groups import Groups
 from broker.store.locks import QueueLocks
 from broker.store.offsets import ConsumerOffsets
@@ -23,6 +24,7 @@ class Tables(Protocol):
     offsets: ConsumerOffsets
     locks: QueueLocks
     schedule: Schedule
+    marks: DigestMarks
 
 
 def obey(
@@ -60,6 +62,8 @@ def obey(
             state.schedule.set_delays(command.delays_ms)
         case control.AdvanceSchedule():
             return state.schedule.advance(command.level, command.first, command.end)
+        case control.MarkDigests():
+            state.marks.compare(command.marked_index, command.digests)
         case _:
             assert_never(command)
     return None

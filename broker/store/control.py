@@ -18,7 +18,7 @@ from broker.store.topics import CONTROL_TOPICS, TopicConfig
 
 VERSION: Final = 1
 
-TOPICS, GROUPS, OFFSETS, LOCKS, SCHEDULE = CONTROL_TOPICS
+TOPICS, GROUPS, OFFSETS, LOCKS, SCHEDULE, DIGESTS = CONTROL_TOPICS
 
 QueueId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Offset = Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -133,6 +133,14 @@ class AdvanceSchedule(_Command, frozen=True, tag="advance_schedule"):
     v: int = VERSION
 
 
+class MarkDigests(_Command, frozen=True, tag="mark_digests"):
+    """Every replica notes its digests behind this entry; the leader's at an earlier mark come along."""
+
+    marked_index: Offset = 0
+    digests: dict[str, Annotated[int, Meta(ge=0, le=2**32 - 1)]] = {}
+    v: int = VERSION
+
+
 Command = (
     PutTopic
     | DeleteTopic
@@ -145,6 +153,7 @@ Command = (
     | UnlockQueues
     | SetDelayLevels
     | AdvanceSchedule
+    | MarkDigests
 )
 
 _TOPIC_OF: Final[dict[type[Command], str]] = {
@@ -159,6 +168,7 @@ _TOPIC_OF: Final[dict[type[Command], str]] = {
     UnlockQueues: LOCKS,
     SetDelayLevels: SCHEDULE,
     AdvanceSchedule: SCHEDULE,
+    MarkDigests: DIGESTS,
 }
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
-from typing import Annotated, Final
+from typing import Annotated, Final, Protocol
 
 import msgspec
 from msgspec import Meta
@@ -30,6 +30,18 @@ LENGTH: Final = struct.Struct(">I")
 
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Crc = Annotated[int, Meta(ge=0, le=2**32 - 1)]
+
+
+class SavedTable(Protocol):
+    """A component small enough to be written whole, at one moment."""
+
+    def dump(self) -> bytes:
+        """Msgpack of everything that counts."""
+        ...
+
+    def load(self, data: bytes) -> None:
+        """Replace the content by a dumped one; msgspec.DecodeError when it is none."""
+        ...
 
 
 class QueueRow(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

@@ -11,23 +11,28 @@ that is whole but cannot be obeyed folds into a `Refusal`, on every replica alik
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final, NamedTuple
 
+import msgspec
 from crc32c import crc32c
 
 from broker.message.properties import split_keys
 from broker.message.record import StoredMessage, decode_record
+from broker.store import saved
 from broker.store.commands import obey
 from broker.store.consume_queue import (
     UNIT,
+    UNIT_BYTES,
     ConsumeQueue,
     ConsumeQueues,
     MemoryUnitStore,
     UnitStore,
 )
-from broker.store.control import MalformedControlError, decode_control
+from broker.store.control import MalformedControlError, MarkDigests, decode_control
+from broker.store.digest_marks import DigestMarks
 from broker.store.errors import OutOfOrderError
 from broker.store.groups import Groups
 from broker.store.key_index import (
@@ -41,10 +46,12 @@ from broker.store.locks import QueueLocks
 from broker.store.offsets import ConsumerOffsets
 from broker.store.parse import ParsedRecord, parse_records
 from broker.store.refusals import Refusal, RefusalKind, Refusals
+from broker.store.saved import ByteSource, SavedTable, StateHead
 from broker.store.schedule import SCHEDULE_KEY, Schedule, level_of
 from broker.store.topics import CONTROL_TOPICS, Topics
 from dledger.raft.entry import ENTRY_HEADER_BYTES, Entry, EntryKind
 from dledger.raft.ids import NO_INDEX, EntryId, Index
+from dledger.state_machine import SnapshotOvertakenError, SnapshotRefusedError
 
 _CONTROL_KEYS: Final = frozenset(topic.encode() for topic in CONTROL_TOPICS)
 _SPECIAL_KEYS: Final = _CONTROL_KEYS | {SCHEDULE_KEY}
@@ -111,6 +118,8 @@ class BrokerState:
         self.locks = QueueLocks()
         self.schedule = Schedule(self.queues)
         self.refusals = Refusals()
+        self.marks = DigestMarks()
+        self._is_marked = False
         self.last_store_ms = 0
         self.put_count = 0
         self.put_bytes = 0
@@ -139,6 +148,9 @@ class BrokerState:
                     records = parse_records(entry.body, entry.position + ENTRY_HEADER_BYTES)
                 self._fold(entry, records)
             self._applied_index = entry.index
+            if self._is_marked:
+                self._is_marked = False
+                self.marks.mark(entry.index, self.digests())
 
     def expect(self, entry_id: EntryId, records: list[ParsedRecord]) -> None:
         """Spare the fold the parsing of an entry that this node staged itself.
@@ -169,6 +181,98 @@ class BrokerState:
         """One CRC32C over all components and the applied index."""
         total: int = crc32c(repr((self._applied_index, self.digests())).encode())
         return total
+
+    def snapshot(self) -> Iterator[bytes]:
+        """The state as it is now, in bounded chunks; see `dledger.SnapshotMachine`.
+
+        A replica whose digests differ from the leader's writes no snapshot, so that its next start
+        folds the log anew.
+
+        Raises:
+            SnapshotOvertakenError: this replica's state is not to be trusted.
+        """
+        if self.marks.divergences:
+            raise SnapshotOvertakenError(f"the digests differ: {self.marks.divergences[0]}")
+        head = StateHead(
+            saved.VERSION,
+            self._applied_index,
+            self.last_store_ms,
+            self.put_count,
+            self.put_bytes,
+            [queue.row() for queue in self.queues],
+            self.key_index.row(),
+            {name: msgspec.Raw(table.dump()) for name, table in self._tables().items()},
+        )
+        return saved.in_chunks(
+            chain(
+                saved.pieces(saved.encode_head(head)),
+                self.queues.saved_units(head.queues),
+                self.key_index.saved_units(),
+            )
+        )
+
+    def restore(self, chunks: Iterator[bytes]) -> None:
+        """Replace the state by that of a snapshot; see `dledger.SnapshotMachine`.
+
+        Raises:
+            SnapshotRefusedError: the bytes are no state of this version; this one is empty now.
+            Exception: what `chunks` raised; this state is empty now.
+        """
+        empty = BrokerState()
+        self._clear(empty)
+        is_whole = False
+        try:
+            self._load(ByteSource(chunks))
+            is_whole = True
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise SnapshotRefusedError(f"a table of the state: {error}") from error
+        finally:
+            if not is_whole:
+                self._clear(empty)
+
+    def _clear(self, empty: BrokerState) -> None:
+        self.queues.clear()
+        self.key_index.clear()
+        self._known.clear()
+        self._applied_index = NO_INDEX
+        self.last_store_ms = self.put_count = self.put_bytes = 0
+        for name, table in self._tables().items():
+            table.load(empty._tables()[name].dump())
+
+    def _load(self, source: ByteSource) -> None:
+        (head_bytes,) = saved.LENGTH.unpack(source.read(saved.LENGTH.size))
+        if head_bytes > saved.HEAD_BYTES_MAX:
+            raise SnapshotRefusedError(f"the state's head has {head_bytes} bytes")
+        head = saved.decode_head(source.read(head_bytes))
+        tables = self._tables()
+        if tables.keys() != head.tables.keys():
+            raise SnapshotRefusedError(f"the state has the tables {', '.join(sorted(head.tables))}")
+        for name, table in tables.items():
+            table.load(bytes(head.tables[name]))
+        for row in head.queues:
+            if (row.topic, row.queue_id) in self.queues.by_key or row.min_offset > row.max_offset:
+                raise SnapshotRefusedError(f"queue {row.topic!r}, {row.queue_id} cannot be")
+            queue = self.queues.create((row.topic, row.queue_id))
+            units = source.stream((row.max_offset - row.min_offset) * UNIT_BYTES)
+            queue.load(row, units, self._limits.keep_units_max)
+        self.key_index.load(head.key_index, source)
+        source.check_end()
+        self.last_store_ms = head.last_store_ms
+        self.put_count, self.put_bytes = head.put_count, head.put_bytes
+        self._applied_index = Index(head.applied_index)
+        self.queues.spill(self._limits.resident_units_max, self._limits.keep_units_max)
+
+    def _tables(self) -> dict[str, SavedTable]:
+        """The components that a snapshot keeps whole, by the names of its format."""
+        return {
+            "topics": self.topics,
+            "groups": self.groups,
+            "offsets": self.offsets,
+            "locks": self.locks,
+            "schedule": self.schedule,
+            "refusals": self.refusals,
+            "marks": self.marks,
+        }
 
     def topic_put_totals(self, topic: str) -> tuple[int, int]:
         """Records ever put in a topic, and their size in bytes."""
@@ -262,6 +366,7 @@ class BrokerState:
         except MalformedControlError as error:
             self._refuse(entry, message.physical_offset, RefusalKind.MALFORMED, str(error))
             return
+        self._is_marked = self._is_marked or isinstance(command, MarkDigests)
         kind = obey(self, command, message.store_timestamp_ms, message.physical_offset)
         if kind is not None:
             self._refuse(entry, message.physical_offset, kind, repr(command))

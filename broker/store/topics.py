@@ -74,7 +74,8 @@ def _plain(name: str, queue_count: int, perm: int = PERM_DEFAULT) -> TopicConfig
 
 
 CONTROL_TOPICS: Final = tuple(
-    names.CONTROL_PREFIX + part for part in ("topics", "groups", "offsets", "locks", "schedule")
+    names.CONTROL_PREFIX + part
+    for part in ("topics", "groups", "offsets", "locks", "schedule", "digests")
 )
 """Topics of control records; one queue each (docs/formats/control.md)."""
 

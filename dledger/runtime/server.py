@@ -38,12 +38,14 @@ from dledger.runtime.crew import open_crew
 from dledger.runtime.driver import Driver, RoleView
 from dledger.runtime.events_log import log_event
 from dledger.runtime.handshake import Identity
+from dledger.runtime.snapshotting import Snapshotter, restore_newest
 from dledger.runtime.statistics import Statistics
 from dledger.runtime.transport import Transport
-from dledger.state_machine import StateMachine
+from dledger.state_machine import SnapshotMachine, StateMachine
 from dledger.storage.api import Disk
 from dledger.storage.lock import StoreLock
 from dledger.storage.posix import PosixDisk
+from dledger.storage.snapshots import SnapshotStore
 
 DRAIN_TIMEOUT_S: Final = 1.5
 """A hand-over before a stop takes two round trips; whoever needs longer is not waited for."""
@@ -58,6 +60,10 @@ class LogServer:
     """A member of a group. `run` is its life; everything else is called while it runs.
 
     All methods belong to the trio thread. Synchronous ones never wait.
+
+    Attributes:
+        snapshotter: takes snapshots of the state; None until the store is open, and for a machine
+            that has none.
     """
 
     def __init__(
@@ -86,6 +92,7 @@ class LogServer:
         self._driver: Driver | None = None
         self._is_draining = False
         self._has_stopped = False
+        self.snapshotter: Snapshotter | None = None
         self._role_watchers: list[Callable[[RoleView], None]] = []
         self._applied_watchers: list[Callable[[], None]] = []
         self._client_port = ClientPort(self, accepts_appends=accepts_appends)
@@ -149,15 +156,25 @@ class LogServer:
 
     def _open_engine(self, disk: Disk) -> Engine:
         try:
-            return Engine(
+            engine = Engine(
                 self.config,
                 disk,
                 draw=draw,
                 now_ms=now_ms(),
                 applied_index=self._machine.applied_index,
             )
+            if isinstance(self._machine, SnapshotMachine):
+                self._restore(self._machine, engine, disk)
         except OSError as error:
             raise DiskFailedError(f"the store cannot be opened: {error}") from error
+        return engine
+
+    def _restore(self, machine: SnapshotMachine, engine: Engine, disk: Disk) -> None:
+        """Bring the state machine to the newest good snapshot, and the engine behind it."""
+        store = SnapshotStore(disk)
+        newest = restore_newest(self.node_id, store, machine, engine.log)
+        engine.start_behind(machine.applied_index)
+        self.snapshotter = Snapshotter(self.config, machine, engine, store, newest)
 
     async def _run_with(self, engine: Engine, task_status: trio.TaskStatus[None]) -> None:
         driver = Driver(self.config.raft, engine, self._machine, self._transport)
@@ -175,6 +192,8 @@ class LogServer:
         async with open_crew() as crew:
             crew.start(driver.run, name="driver")
             crew.start(self._transport.run, name="transport")
+            if self.snapshotter is not None:
+                crew.start(self.snapshotter.run, name="snapshots")
             task_status.started()
 
     def _stop(self, engine: Engine) -> None:

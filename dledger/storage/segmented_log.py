@@ -272,6 +272,11 @@ class SegmentedLog:
             )
         return self.entries(index, Index(index + 1))[0]
 
+    def chain_crc_of(self, index: Index) -> int:
+        """Chain CRC of a kept entry: it identifies the log up to there."""
+        self._check_has(index)
+        return self._chain_crcs[index - self._shape.first_index]
+
     def take_writes(self) -> WriteBatch | None:
         """The next writes to carry out; None when there are none.
 

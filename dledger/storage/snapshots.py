@@ -138,9 +138,7 @@ class SnapshotStore:
             path = f"{self._folder}/{name}"
             file = self._disk.open(path)
             try:
-                meta = decode_head(file.read_at(0, HEAD_BYTES))
-                if meta.index != int(name):
-                    raise SnapshotFormatError(8, f"index {meta.index} in a file named {name}")
+                meta = _decode_head_of(file, int(name))
                 good.append(SnapshotFile(path, meta, file.size()))
             except SnapshotFormatError as error:
                 bad.append(CorruptionError(file.path, error.byte_offset, error.problem))
@@ -158,8 +156,6 @@ class SnapshotStore:
         file = self._disk.open(snapshot.path)
         try:
             head = file.read_at(0, HEAD_BYTES)
-            if decode_head(head) != snapshot.meta:
-                raise SnapshotFormatError(0, "the head has changed")
             yield from _frames(file, FrameChain(head))
         except SnapshotFormatError as error:
             raise CorruptionError(file.path, error.byte_offset, error.problem) from error
@@ -202,6 +198,13 @@ class SnapshotStore:
             for name in self._disk.list(self._folder)
             if len(name) == SEGMENT_NAME_DIGITS and name.isascii() and name.isdigit()
         ]
+
+
+def _decode_head_of(file: File, index: int) -> SnapshotMeta:
+    meta = decode_head(file.read_at(0, HEAD_BYTES))
+    if meta.index != index:
+        raise SnapshotFormatError(8, f"index {meta.index} in a file named {index}")
+    return meta
 
 
 def _frames(file: File, chain: FrameChain) -> Iterator[bytes]:

@@ -1,0 +1,87 @@
+"""Digest marks: replicas compare their derived state by themselves (DESIGN rule 1).
+
+Now and then the leader writes a mark. Every replica that folds it keeps its own digests as they are
+behind that entry, and compares what the leader says it had at the mark before. So the comparison is
+at equal applied index, whoever led and however far apart the replicas are, and costs nothing between
+the marks. A difference means that a replica's state is not what follows from the log: a fault of ours,
+of its memory or of its disk. It is an alarm and not an end (docs/adr/0060).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+MARKS_KEPT_MAX: Final = 16
+DIVERGENCES_KEPT_MAX: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """A component that differs here from the leader's at the same applied index."""
+
+    index: int
+    component: str
+    own: int
+    leaders: int
+
+
+class DigestMarks:
+    """What this replica had at the newest marks. `mark` and `compare` are for the fold.
+
+    Attributes:
+        divergences: differences seen by this process, oldest first; of this replica, not of the state.
+        compared_index: the latest mark at which this process compared; 0 for none.
+    """
+
+    def __init__(self) -> None:
+        self.divergences: list[Divergence] = []
+        self.compared_index = 0
+        self._kept: dict[int, dict[str, int]] = {}
+
+    def latest(self) -> tuple[int, Mapping[str, int]]:
+        """The newest mark and the digests there; 0 and nothing before the first."""
+        if not self._kept:
+            return 0, {}
+        index = next(reversed(self._kept))
+        return index, self._kept[index]
+
+    def kept(self) -> Mapping[int, Mapping[str, int]]:
+        """Digests by applied index, of the newest marks, oldest first."""
+        return self._kept
+
+    def mark(self, index: int, digests: dict[str, int]) -> None:
+        """The entry `index` was a mark; these are the digests behind it."""
+        self._kept[index] = digests
+        if len(self._kept) > MARKS_KEPT_MAX:
+            del self._kept[next(iter(self._kept))]
+
+    def compare(self, index: int, leaders: Mapping[str, int]) -> None:
+        """The leader had these digests at an earlier mark. Components that only one knows are left out."""
+        own = self._kept.get(index)
+        if own is None:
+            return
+        self.compared_index = index
+        for component in sorted(own.keys() & leaders.keys()):
+            if own[component] != leaders[component] and (
+                len(self.divergences) < DIVERGENCES_KEPT_MAX
+            ):
+                self.divergences.append(
+                    Divergence(index, component, own[component], leaders[component])
+                )
+
+    def dump(self) -> bytes:
+        """The marks as a snapshot keeps them."""
+        return msgspec.msgpack.encode(list(self._kept.items()))
+
+    def load(self, data: bytes) -> None:
+        """Replace the marks by dumped ones.
+
+        Raises:
+            msgspec.DecodeError: they are none; nothing has changed.
+        """
+        kept = msgspec.msgpack.decode(data, type=list[tuple[int, dict[str, int]]])
+        self._kept = dict(kept)

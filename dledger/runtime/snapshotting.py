@@ -1,0 +1,226 @@
+"""When a snapshot is taken, how without holding up the driver, and which one a start goes on from.
+
+The state is taken at one moment, between two passes; that is short, because only its small tables are
+copied. The rest is read in chunks of 256 KiB with a turn for everybody else after each, and written
+and synced in a thread. The name appears only when the log is durable up to the snapshot's entry, so a
+snapshot of this node is never ahead of its log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from typing import Final
+
+import trio
+
+from dledger.codec.snapshot import SnapshotMeta
+from dledger.config import LogConfig
+from dledger.engine import Engine
+from dledger.errors import CorruptionError, DLedgerError
+from dledger.raft.ids import NO_INDEX, Index
+from dledger.runtime.clock import now_s
+from dledger.runtime.events_log import log_event
+from dledger.state_machine import SnapshotMachine, SnapshotOvertakenError, SnapshotRefusedError
+from dledger.storage.segmented_log import SegmentedLog
+from dledger.storage.snapshots import SnapshotFile, SnapshotStore, SnapshotWriter
+
+CHECK_INTERVAL_S: Final = 1.0
+RETRY_S: Final = 30.0
+WRITE_BYTES: Final = 1024 * 1024
+"""Handed to the thread at once: a hand-over costs a tenth of a millisecond."""
+
+QUIET_PART: Final = 16
+"""By time a snapshot is taken only after this part of the growth that asks for one by itself."""
+
+
+class Snapshotter:
+    """Takes snapshots of one node.
+
+    Attributes:
+        newest: the newest snapshot on disk that is of this log, None before the first.
+        taken_count: snapshots written since the start.
+        pause_ms: the longest time that one step has held up the loop.
+    """
+
+    def __init__(
+        self,
+        config: LogConfig,
+        machine: SnapshotMachine,
+        engine: Engine,
+        store: SnapshotStore,
+        newest: SnapshotFile | None,
+    ) -> None:
+        self.newest = newest
+        self.taken_count = 0
+        self.pause_ms = 0.0
+        self._config = config
+        self._machine = machine
+        self._engine = engine
+        self._store = store
+        self._next_s = now_s() + config.snapshot_interval_s
+
+    @property
+    def index(self) -> Index:
+        """The last entry that the newest snapshot contains."""
+        return self.newest.meta.index if self.newest is not None else NO_INDEX
+
+    async def run(self) -> None:
+        """Take snapshots as they become due, until cancelled."""
+        while True:
+            await trio.sleep(CHECK_INTERVAL_S)
+            if self._is_due():
+                await self.take()
+
+    async def take(self) -> bool:
+        """Take one now; whether there is a new one. A failure is logged and costs only the snapshot."""
+        started_s = now_s()
+        writer: SnapshotWriter | None = None
+        try:
+            meta = self._meta()
+            chunks = self._machine.snapshot()
+            self._note_pause(started_s)
+            writer = await trio.to_thread.run_sync(self._store.begin, meta)
+            await self._copy(chunks, writer)
+            await self._wait_durable(meta.index)
+            self.newest = await trio.to_thread.run_sync(writer.finish)
+            writer = None
+        except (SnapshotOvertakenError, OSError) as error:
+            self._log(logging.WARNING, "snapshot-given-up", reason=error)
+            self._next_s = now_s() + RETRY_S
+            return False
+        finally:
+            if writer is not None:
+                _abandon(writer)
+        self.taken_count += 1
+        self._next_s = now_s() + self._config.snapshot_interval_s
+        self._log(
+            logging.INFO,
+            "snapshot-taken",
+            index=meta.index,
+            bytes=self.newest.size_bytes,
+            seconds=round(now_s() - started_s, 3),
+            pause_ms=round(self.pause_ms, 1),
+        )
+        return True
+
+    def _meta(self) -> SnapshotMeta:
+        index = self._machine.applied_index
+        log = self._engine.log
+        term = log.shape.term_of(index)
+        assert term is not None, f"the applied entry {index} is not in the log"
+        position = log.shape.position_of(Index(index + 1))
+        return SnapshotMeta(index, term, position, log.chain_crc_of(index), self._machine.digest())
+
+    async def _copy(self, chunks: Iterator[bytes], writer: SnapshotWriter) -> None:
+        waiting: list[bytes] = []
+        size = 0
+        while True:
+            step_s = now_s()
+            chunk = next(chunks, None)
+            self._note_pause(step_s)
+            if chunk is not None:
+                waiting.append(chunk)
+                size += len(chunk)
+            if waiting and (chunk is None or size >= WRITE_BYTES):
+                await trio.to_thread.run_sync(writer.add, waiting)
+                waiting, size = [], 0
+            if chunk is None:
+                return
+            await trio.lowlevel.checkpoint()
+
+    async def _wait_durable(self, index: Index) -> None:
+        """A follower may have applied what its own disk does not have yet."""
+        while self._engine.log.durable_index < index:  # noqa: ASYNC110  rare, and never for long
+            await trio.sleep(CHECK_INTERVAL_S / 20)
+
+    def _is_due(self) -> bool:
+        growth_max = self._config.snapshot_log_bytes
+        applied_index = self._machine.applied_index
+        if not growth_max or applied_index <= self.index or self._engine.failure is not None:
+            return False
+        shape = self._engine.log.shape
+        since = self.newest.meta.position if self.newest is not None else shape.first_position
+        growth = shape.position_of(Index(applied_index + 1)) - since
+        if now_s() >= self._next_s:
+            return growth >= growth_max // QUIET_PART
+        # A large state is not written again for a little more log.
+        size_bytes = self.newest.size_bytes if self.newest is not None else 0
+        return growth >= max(growth_max, 2 * size_bytes)
+
+    def _note_pause(self, since_s: float) -> None:
+        self.pause_ms = max(self.pause_ms, (now_s() - since_s) * 1000)
+
+    def _log(self, level: int, event: str, **fields: object) -> None:
+        log_event(level, event, node=self._config.raft.node_id, **fields)
+
+
+def _abandon(writer: SnapshotWriter) -> None:
+    try:
+        writer.abandon()
+    except OSError as error:
+        log_event(logging.WARNING, "snapshot-left-aside", reason=error)
+
+
+def restore_newest(
+    node_id: str, store: SnapshotStore, machine: SnapshotMachine, log: SegmentedLog
+) -> SnapshotFile | None:
+    """Bring the machine to the newest snapshot that is whole and of this log; None: to none.
+
+    What is refused is named in the log, with its place.
+
+    Raises:
+        CorruptionError: the log does not start with the first entry, and no snapshot reaches it.
+        OSError: the disk failed.
+    """
+    found, damaged = store.newest_first()
+    for error in damaged:
+        _refused(node_id, error)
+    for snapshot in found:
+        try:
+            _check_belongs(snapshot, log)
+            machine.restore(store.chunks(snapshot))
+            _check_restored(snapshot, machine)
+        except (CorruptionError, SnapshotRefusedError) as error:
+            _refused(node_id, f"{snapshot.path}: {error}")
+            continue
+        log_event(logging.INFO, "snapshot-restored", node=node_id, index=snapshot.meta.index)
+        return snapshot
+    return None
+
+
+def _refused(node_id: str, reason: DLedgerError | str) -> None:
+    log_event(logging.ERROR, "snapshot-refused", node=node_id, reason=reason)
+
+
+def _check_belongs(snapshot: SnapshotFile, log: SegmentedLog) -> None:
+    """Refuse the snapshot of another log.
+
+    Raises:
+        SnapshotRefusedError: with the reason.
+    """
+    meta, shape = snapshot.meta, log.shape
+    if not shape.has(meta.index):
+        raise SnapshotRefusedError(
+            f"it ends with entry {meta.index}, the log has {shape.first_index}..{shape.last_index}"
+        )
+    if shape.term_of(meta.index) != meta.term or log.chain_crc_of(meta.index) != meta.chain_crc:
+        raise SnapshotRefusedError(f"entry {meta.index} of the log is another one")
+
+
+def _check_restored(snapshot: SnapshotFile, machine: SnapshotMachine) -> None:
+    """Refuse a state that is not what was written down.
+
+    Raises:
+        SnapshotRefusedError: with the reason; the machine is empty.
+    """
+    meta = snapshot.meta
+    found = (machine.applied_index, machine.digest())
+    if found != (meta.index, meta.digest):
+        with contextlib.suppress(SnapshotRefusedError):
+            machine.restore(iter(()))  # no bytes are no state: it is empty now, as it should be
+        raise SnapshotRefusedError(
+            f"restored index {found[0]}, digest {found[1]:#010x}; "
+            f"written were {meta.index}, {meta.digest:#010x}"
+        )

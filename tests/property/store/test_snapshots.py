@@ -1,0 +1,150 @@
+"""Laws of snapshots: wherever state is written down and taken in again, nothing can tell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker.store.control import DeleteTopic, MarkDigests
+from broker.store.state import BrokerState, StateLimits
+from broker.store.unit_files import SegmentFiles, UnitFiles
+from dledger.state_machine import SnapshotOvertakenError, SnapshotRefusedError
+from tests.property.store.scripts import History, histories, log_of
+from tests.property.store.test_fold_laws import TIGHT, answers
+from tests.unit.store.lone_broker import LoneBroker
+
+pytestmark = pytest.mark.slow
+
+MIDDLE = StateLimits(
+    resident_units_max=6, keep_units_max=2, spill_interval=3, index_segment_units=4
+)
+
+
+def restored(state: BrokerState, limits: StateLimits = TIGHT) -> BrokerState:
+    made = BrokerState(limits=limits)
+    made.restore(state.snapshot())
+    return made
+
+
+@given(histories, st.data())
+def test_replicas_with_snapshots_and_restarts_at_any_point_agree(
+    history: History, data: st.DataObject
+) -> None:
+    log = log_of(history)
+    whole = BrokerState()
+    whole.apply(log)
+    replicas = [BrokerState(), BrokerState(limits=TIGHT), BrokerState(limits=MIDDLE)]
+    for place, entry in enumerate(log):
+        for number, replica in enumerate(replicas):
+            if data.draw(st.integers(0, 3), label=f"snapshot of {number} at {place}") == 0:
+                replicas[number] = restored(replica, data.draw(st.sampled_from([TIGHT, MIDDLE])))
+            replicas[number].apply([entry])
+    assert all(answers(replica) == answers(whole) for replica in replicas)
+
+
+@given(histories, st.data())
+def test_a_snapshot_read_while_the_fold_goes_on_shows_the_state_at_its_call(
+    history: History, data: st.DataObject
+) -> None:
+    log = log_of(history)
+    cut = data.draw(st.integers(0, len(log)))
+    state, at_cut = BrokerState(limits=MIDDLE), BrokerState()
+    state.apply(log[:cut])
+    at_cut.apply(log[:cut])
+    chunks = state.snapshot()
+    state.apply(log[cut:])
+    later = BrokerState(limits=TIGHT)
+    try:
+        later.restore(chunks)
+    except SnapshotOvertakenError:
+        return  # a topic was deleted meanwhile: said so, not papered over
+    assert answers(later) == answers(at_cut)
+
+
+@settings(max_examples=20)
+@given(histories)
+def test_restored_into_files_the_answers_are_those_of_memory(history: History) -> None:
+    state = BrokerState(limits=TIGHT)
+    state.apply(log_of(history))
+    with TemporaryDirectory() as folder:
+        unit_files, segment_files = (
+            UnitFiles(Path(folder), file_bytes=40),
+            SegmentFiles(Path(folder)),
+        )
+        on_disk = BrokerState(unit_files, segment_files, TIGHT)
+        on_disk.restore(state.snapshot())
+        on_disk.restore(state.snapshot())
+        assert answers(on_disk) == answers(state)
+        unit_files.close()
+        segment_files.close()
+
+
+@given(histories.filter(bool), st.data())
+def test_bytes_that_are_cut_or_go_on_are_refused_and_leave_an_empty_state(
+    history: History, data: st.DataObject
+) -> None:
+    state = BrokerState()
+    state.apply(log_of(history))
+    whole = b"".join(state.snapshot())
+    cut = data.draw(st.integers(0, len(whole) - 1))
+    made = BrokerState()
+    for wrong in (whole[:cut], whole + b"\0"):
+        with pytest.raises(SnapshotRefusedError):
+            made.restore(iter([wrong] if wrong else []))
+        assert answers(made) == answers(BrokerState())
+
+
+def test_a_deleted_topic_ends_a_snapshot_that_still_needed_it() -> None:
+    broker = LoneBroker()
+    broker.stage("T", 0, b"x")
+    broker.commit()
+    chunks = broker.state.snapshot()
+    broker.staging.stage_control(DeleteTopic("T"), broker.now_ms)
+    broker.commit()
+    with pytest.raises(SnapshotOvertakenError):
+        exhaust(chunks)
+
+
+def exhaust(chunks: Iterator[bytes]) -> None:
+    for _ in chunks:
+        pass
+
+
+def mark(broker: LoneBroker) -> None:
+    index, digests = broker.state.marks.latest()
+    broker.staging.stage_control(MarkDigests(index, dict(digests)), broker.now_ms)
+    broker.commit()
+
+
+def test_marks_find_a_replica_that_differs_and_name_component_and_index() -> None:
+    broker = LoneBroker()
+    broker.stage("T", 0, b"x")
+    mark(broker)
+    (marked,) = broker.state.marks.kept()
+    broker.stage("T", 0, b"y")
+    mark(broker)
+    odd = restored(broker.state)
+    assert not broker.state.marks.divergences
+    assert odd.marks.kept() == broker.state.marks.kept()
+    last, _ = broker.state.marks.latest()
+    assert broker.state.marks.compared_index == marked < last
+    had = dict(odd.marks.kept()[last])
+    odd.marks.mark(last, had | {"offsets": had["offsets"] ^ 1})
+    entry = mark_entry(broker)
+    odd.apply([entry])
+    (found,) = odd.marks.divergences
+    assert (found.index, found.component) == (last, "offsets")
+    with pytest.raises(SnapshotOvertakenError, match="offsets"):
+        odd.snapshot()
+
+
+def mark_entry(broker: LoneBroker):  # noqa: ANN201  an Entry
+    before = broker.state.applied_index
+    mark(broker)
+    (entry,) = [each for each in broker.log.entries if each.index > before]
+    return entry

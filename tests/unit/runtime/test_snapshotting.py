@@ -1,0 +1,150 @@
+"""A member takes snapshots and starts from them; damaged and foreign ones are refused."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+import msgspec
+import pytest
+from crc32c import crc32c
+
+from dledger.raft.ids import NO_INDEX, Index
+from dledger.state_machine import SnapshotMachine, SnapshotRefusedError
+from tests.unit.runtime.conftest import BodiesMachine, Group, Member
+
+pytestmark = pytest.mark.slow
+
+OpenGroup = Callable[..., AbstractAsyncContextManager[Group]]
+S = 10.0
+
+
+class KeptBodies(BodiesMachine):
+    """Bodies that can be written down."""
+
+    def digest(self) -> int:
+        return int(crc32c(repr((self.applied_index, self.bodies)).encode()))
+
+    def snapshot(self) -> Iterator[bytes]:
+        data = msgspec.msgpack.encode((self.applied_index, self.bodies))
+        return iter([data[:3], data[3:]])
+
+    def restore(self, chunks: Iterator[bytes]) -> None:
+        self.applied_index, self.bodies = NO_INDEX, []
+        try:
+            index, self.bodies = msgspec.msgpack.decode(
+                b"".join(chunks), type=tuple[int, list[bytes]]
+            )
+        except msgspec.DecodeError as error:
+            raise SnapshotRefusedError(str(error)) from error
+        self.applied_index = Index(index)
+
+
+async def fill_and_take(group: Group, count: int = 5) -> Member:
+    leader = await group.leader()
+    for number in range(count):
+        await leader.server.append(b"%d" % number, timeout_s=S)
+    assert leader.server.snapshotter is not None
+    assert await leader.server.snapshotter.take()
+    return leader
+
+
+def snapshot_files(member: Member) -> list[Path]:
+    return list(Path(member.config.store_path, "snapshots").iterdir())
+
+
+async def restarted(group: Group, member: Member) -> Member:
+    await member.stop()
+    again = await group.start(member.server.node_id, machine=KeptBodies())
+    await group.leader()
+    return again
+
+
+async def test_a_restart_goes_on_from_the_snapshot(open_group: OpenGroup) -> None:
+    assert isinstance(KeptBodies(), SnapshotMachine)
+    async with open_group(size=1) as group:
+        await group.start("n0", machine=KeptBodies())
+        member = await fill_and_take(group)
+        taken_index = member.machine.applied_index
+        await member.server.append(b"later", timeout_s=S)
+        again = await restarted(group, member)
+        assert again.machine.bodies == [b"0", b"1", b"2", b"3", b"4", b"later"]
+        # Folded were only the entries behind the snapshot.
+        assert sum(again.machine.chunk_sizes) == again.machine.applied_index - taken_index
+
+
+async def test_a_damaged_snapshot_is_named_and_the_older_one_used(
+    open_group: OpenGroup, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_group(size=1) as group:
+        await group.start("n0", machine=KeptBodies())
+        member = await fill_and_take(group)
+        older_index = member.machine.applied_index
+        await fill_and_take(group)
+        await member.stop()
+        newest = max(snapshot_files(member))
+        data = bytearray(newest.read_bytes())
+        data[-12] ^= 1
+        newest.write_bytes(data)
+        with caplog.at_level(logging.ERROR):
+            again = await restarted(group, member)
+        assert "snapshot-refused" in caplog.text
+        assert newest.name in caplog.text
+        assert "byte" in caplog.text
+        assert len(again.machine.bodies) == 10
+        assert sum(again.machine.chunk_sizes) == again.machine.applied_index - older_index
+
+
+async def test_without_any_good_snapshot_the_whole_log_is_folded(open_group: OpenGroup) -> None:
+    async with open_group(size=1) as group:
+        await group.start("n0", machine=KeptBodies())
+        member = await fill_and_take(group)
+        await member.stop()
+        for path in snapshot_files(member):
+            path.write_bytes(b"nonsense")
+        again = await restarted(group, member)
+        assert again.machine.bodies == [b"0", b"1", b"2", b"3", b"4"]
+        assert sum(again.machine.chunk_sizes) == again.machine.applied_index
+
+
+async def test_a_snapshot_of_another_log_is_refused(
+    open_group: OpenGroup, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_group(size=1) as group:
+        await group.start("n0", machine=KeptBodies())
+        member = await fill_and_take(group)
+        await member.stop()
+        (snapshot,) = snapshot_files(member)
+        data = snapshot.read_bytes()
+        os.rename(member.config.store_path, tmp_path / "old")
+        fresh = await group.start("n0", machine=KeptBodies())
+        for _ in range(8):
+            await (await group.leader()).server.append(b"other", timeout_s=S)
+        await fresh.stop()
+        snapshot.write_bytes(data)
+        with caplog.at_level(logging.ERROR):
+            again = await restarted(group, fresh)
+        assert "is another one" in caplog.text
+        assert again.machine.bodies == [b"other"] * 8
+
+
+async def test_a_machine_whose_digest_differs_afterwards_starts_anew(
+    open_group: OpenGroup, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Forgetful(KeptBodies):
+        def restore(self, chunks: Iterator[bytes]) -> None:
+            super().restore(chunks)
+            self.bodies = self.bodies[1:]
+
+    async with open_group(size=1) as group:
+        await group.start("n0", machine=KeptBodies())
+        member = await fill_and_take(group)
+        await member.stop()
+        with caplog.at_level(logging.ERROR):
+            again = await group.start("n0", machine=Forgetful())
+            await group.leader()
+        assert "digest" in caplog.text
+        assert again.machine.bodies == [b"0", b"1", b"2", b"3", b"4"]

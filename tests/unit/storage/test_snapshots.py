@@ -1,0 +1,133 @@
+"""Snapshots on disk: whole or not at all, the newest two, damage is named by place."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from dledger.codec.snapshot import HEAD_BYTES, SnapshotFormatError, SnapshotMeta, decode_head
+from dledger.errors import CorruptionError
+from dledger.raft.ids import Index, Position, Term
+from dledger.storage.api import Disk
+from dledger.storage.snapshots import SnapshotStore
+from dledger.testing.sim_disk import SimDisk
+
+CHUNKS = [b"a" * 1000, b"b" * 10, b"c"]
+
+
+def meta(index: int) -> SnapshotMeta:
+    return SnapshotMeta(Index(index), Term(3), Position(index * 100), 0xCAFE, 0xD1CE)
+
+
+def write(disk: Disk, index: int, chunks: list[bytes] = CHUNKS) -> None:
+    writer = SnapshotStore(disk).begin(meta(index))
+    for chunk in chunks:
+        writer.add([chunk])
+    writer.finish()
+
+
+def content(disk: Disk, place: int = 0) -> bytes:
+    store = SnapshotStore(disk)
+    good, _ = store.newest_first()
+    return b"".join(store.chunks(good[place]))
+
+
+def test_what_was_written_is_read_back_and_the_newest_two_stay() -> None:
+    disk = SimDisk(Random(1))
+    for index in (5, 9, 12):
+        write(disk, index, [b"%d" % index])
+    good, bad = SnapshotStore(disk).newest_first()
+    assert [each.meta for each in good] == [meta(12), meta(9)]
+    assert not bad
+    assert content(disk) == b"12"
+    assert content(disk, 1) == b"9"
+
+
+def test_a_large_chunk_is_cut_into_frames() -> None:
+    disk = SimDisk(Random(1))
+    data = bytes(range(256)) * 10_000
+    write(disk, 1, [data])
+    assert content(disk) == data
+
+
+def test_an_empty_state_is_a_snapshot_too() -> None:
+    disk = SimDisk(Random(1))
+    write(disk, 1, [])
+    assert content(disk) == b""
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_crash_leaves_the_old_one_whole_and_never_a_half_one(seed: int) -> None:
+    disk = SimDisk(Random(seed))
+    write(disk, 5)
+    store = SnapshotStore(disk)
+    writer = store.begin(meta(9))
+    writer.add(CHUNKS)
+    disk.crash()
+    good, bad = SnapshotStore(disk).newest_first()
+    assert [each.meta.index for each in good] == [5]
+    assert not bad
+    assert content(disk) == b"".join(CHUNKS)
+    assert disk.list("snapshots") == ["00000000000000000005"]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_finished_snapshot_survives_a_crash(seed: int) -> None:
+    disk = SimDisk(Random(seed))
+    write(disk, 5)
+    disk.crash()
+    assert content(disk) == b"".join(CHUNKS)
+
+
+def test_an_abandoned_snapshot_leaves_nothing() -> None:
+    disk = SimDisk(Random(1))
+    writer = SnapshotStore(disk).begin(meta(1))
+    writer.add(CHUNKS)
+    writer.abandon()
+    assert disk.list("snapshots") == []
+
+
+def test_every_changed_byte_is_noticed_and_named() -> None:
+    disk = SimDisk(Random(1))
+    write(disk, 7)
+    path = "snapshots/00000000000000000007"
+    file = disk.open(path)
+    whole = file.read_at(0, file.size())
+    for place in range(len(whole)):
+        changed = bytearray(whole)
+        changed[place] ^= 0x40
+        file.write_at(0, [bytes(changed)])
+        store = SnapshotStore(disk)
+        good, bad = store.newest_first()
+        if good:
+            with pytest.raises(CorruptionError, match=r"snapshots/0+7, byte") as caught:
+                store.verify(good[0])
+            assert caught.value.byte_offset <= place + 1 or place >= len(whole) - 8
+        else:
+            assert place < HEAD_BYTES
+            assert bad[0].path.endswith(path)
+    file.write_at(0, [whole])
+    for size in range(HEAD_BYTES, len(whole)):
+        file.truncate(0)
+        file.write_at(0, [whole[:size]])
+        store = SnapshotStore(disk)
+        with pytest.raises(CorruptionError):
+            store.verify(store.newest_first()[0][0])
+    file.write_at(0, [whole, b"x"])
+    with pytest.raises(CorruptionError, match="behind the end"):
+        SnapshotStore(disk).verify(SnapshotStore(disk).newest_first()[0][0])
+
+
+def test_a_snapshot_under_another_name_is_refused() -> None:
+    disk = SimDisk(Random(1))
+    write(disk, 7)
+    disk.rename("snapshots/00000000000000000007", "snapshots/00000000000000000008")
+    good, bad = SnapshotStore(disk).newest_first()
+    assert not good
+    assert "index 7 in a file named 8" in str(bad[0])
+
+
+def test_a_head_that_is_too_short_is_no_head() -> None:
+    with pytest.raises(SnapshotFormatError, match="48 bytes"):
+        decode_head(b"DLSS")
