@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -119,7 +119,7 @@ async def test_a_snapshot_of_another_log_is_refused(
         await member.stop()
         (snapshot,) = snapshot_files(member)
         data = snapshot.read_bytes()
-        os.rename(member.config.store_path, tmp_path / "old")
+        shutil.move(member.config.store_path, tmp_path / "old")
         fresh = await group.start("n0", machine=KeptBodies())
         for _ in range(8):
             await (await group.leader()).server.append(b"other", timeout_s=S)
