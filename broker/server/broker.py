@@ -17,6 +17,7 @@ from broker.message.record import StoredMessage
 from broker.net.address import Address
 from broker.net.connection import Connection
 from broker.net.listener import Listener, ListenerLimits, bind, bound_address
+from broker.remoting.errors import FrameError
 from broker.remoting.frame import Frame
 from broker.remoting.replies import SendReplies
 from broker.remoting.requests import PullFields
@@ -50,7 +51,7 @@ from broker.store.staging import Staging
 from broker.store.state import BrokerState
 from broker.store.topics import PERM_ALL, TopicConfig, configured_system_topics
 from broker.store.unit_files import SegmentFiles, UnitFiles
-from dledger import LogConfig, LogServer, NodeId, NotLeaderError, RaftConfig, RoleView
+from dledger import DLedgerError, LogConfig, LogServer, NodeId, NotLeaderError, RaftConfig, RoleView
 from dledger.storage.lock import StoreLock
 
 _log = logging.getLogger(__name__)
@@ -351,8 +352,15 @@ class Broker:
         if origin is None:
             origin = self._origins[connection] = ClientOrigin(connection, self._outputs)
         handle = self._dispatch.handle
-        for frame in frames:
-            handle(origin, frame)
+        try:
+            for frame in frames:
+                handle(origin, frame)
+        except (FrameError, DLedgerError, OSError):
+            raise  # the client's fault ends its connection, the log's ends the node
+        except Exception:
+            # The root of a connection's work: a mistake of ours must not take the others along.
+            _log.exception("internal error in a request of %s", origin.address)
+            connection.close("internal error")
         self._outputs.flush()
 
     def _connection_closed(self, connection: Connection) -> None:

@@ -125,8 +125,6 @@ class Commits:
         """Flush whenever something is staged; runs after the connections that were ready together."""
         while True:
             await self._wanted.wait()
-            # One more turn of the loop: connections that became readable together are all read first.
-            await trio.lowlevel.checkpoint()
             self._wanted = trio.Event()
             self.flush()
 

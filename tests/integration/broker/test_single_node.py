@@ -493,3 +493,24 @@ async def test_missing_and_wrong_fields_are_named(one: Wire) -> None:
     assert answer.code == 1
     assert "queueId" in (answer.remark or "")
     assert (await one.ask(34, {}, b"{")).code == 1
+
+
+async def test_a_mistake_of_ours_ends_one_connection_only(
+    make_cluster: ClusterMaker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = await make_cluster(1)
+    leader = await cluster.leader()
+
+    def fail(*_: object) -> None:
+        raise KeyError("a bug")
+
+    monkeypatch.setattr(leader.state.topics, "get", fail)
+    async with cluster.wire(leader) as victim:
+        victim.say(202, {"topic": "T"})
+        with trio.fail_after(5):
+            while not victim.connection.is_closed:
+                await victim.heard.wait()
+    monkeypatch.undo()
+    async with cluster.wire(leader) as other:
+        assert (await other.send("T")).code == 0
+    assert any("internal error in a request of" in r.getMessage() for r in caplog.records)
