@@ -51,7 +51,16 @@ from broker.store.staging import Staging
 from broker.store.state import BrokerState
 from broker.store.topics import PERM_ALL, TopicConfig, configured_system_topics
 from broker.store.unit_files import SegmentFiles, UnitFiles
-from dledger import DLedgerError, LogConfig, LogServer, NodeId, NotLeaderError, RaftConfig, RoleView
+from dledger import (
+    CorruptionError,
+    DiskFailedError,
+    LogConfig,
+    LogServer,
+    NodeId,
+    NotLeaderError,
+    RaftConfig,
+    RoleView,
+)
 from dledger.storage.lock import StoreLock
 
 _log = logging.getLogger(__name__)
@@ -355,10 +364,10 @@ class Broker:
         try:
             for frame in frames:
                 handle(origin, frame)
-        except (FrameError, DLedgerError, OSError):
-            raise  # the client's fault ends its connection, the log's ends the node
-        except Exception:
-            # The root of a connection's work: a mistake of ours must not take the others along.
+        except (FrameError, CorruptionError, DiskFailedError, OSError):
+            raise  # the client's fault ends its connection, the disk's ends the node
+        except Exception:  # noqa: BLE001  # the root of a connection's work
+            # A mistake of ours must not take the others along.
             _log.exception("internal error in a request of %s", origin.address)
             connection.close("internal error")
         self._outputs.flush()
