@@ -42,6 +42,7 @@ from broker.server.sends import Sends
 from broker.service.catalog import Catalog, Creation
 from broker.service.clients import ConsumerClient
 from broker.service.pull import PullRules
+from broker.service.repeats import Repeats
 from broker.service.send import SendRules, SendSettings
 from broker.service.send_back import SendBackRules
 from broker.store.control import SetDelayLevels
@@ -226,7 +227,8 @@ class Broker:
         self._digests = DigestWatch(log, state, self._commits)
         self._registrar = self._make_registrar()
         self._runtime = RuntimeInfo(config, log, state, wall_ms())
-        self._dispatch = self._make_dispatch(self._make_sends(store_host))
+        self._sends = self._make_sends(store_host)
+        self._dispatch = self._make_dispatch()
         log.watch_role(self._role_changed)
         log.watch_applied(self._applied)
 
@@ -250,7 +252,7 @@ class Broker:
             serve=lambda errand, request: self._dispatch.serve(errand, request),
         )
 
-    def _make_dispatch(self, sends: Sends) -> Dispatch:
+    def _make_dispatch(self) -> Dispatch:
         config = self.config
         admin = Admin(
             self.log,
@@ -264,7 +266,7 @@ class Broker:
         )
         return Dispatch(
             self._gate,
-            sends,
+            self._sends,
             self._pulls,
             self._offsets,
             self._members,
@@ -312,6 +314,7 @@ class Broker:
             back_rules,
             SendReplies(config.region, trace_on=config.trace_on),
             OffsetIdMaker(store_host),
+            Repeats(self.state, self._load) if config.recognise_repeats else None,
         )
 
     def _load(self, physical_offset: int) -> StoredMessage | None:
@@ -376,6 +379,7 @@ class Broker:
         origin = self._origins.pop(connection, None)
         if origin is not None:
             self._dispatch.connection_closed(origin.number)
+            self._sends.connection_closed(origin.number)
             self._pulls.connection_closed(origin.number)
             self._members.connection_closed(origin.number)
             self._outputs.flush()
@@ -394,6 +398,7 @@ class Broker:
         if self._was_serving and not view.is_serving:
             self._commits.lost(NotLeaderError(view.leader_id, view.term))
             self._offsets.lost()
+            self._sends.lost()
         elif view.is_serving and not self._was_serving:
             self._commits.staging.discard()
             self._set_up()

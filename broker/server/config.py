@@ -49,6 +49,8 @@ class BrokerConfig:
         listen: where clients connect; port 0 picks a free one (tests).
         advertised_host: address that clients are told.
         delay_levels_ms: delay of level 1, 2, ... .
+        recognise_repeats: whether a send that was stored before, and whose answer was lost, is answered
+            with the earlier result instead of being stored again.
         vip_port: whether listen port - 2 is served too (clients of 4.3 and 4.4 send there).
     """
 
@@ -76,6 +78,7 @@ class BrokerConfig:
     region: str = "DefaultRegion"
     trace_on: bool = True
     register_interval_ms: int = 30_000
+    recognise_repeats: bool = True
     vip_port: bool = False
     limits: Limits = field(default_factory=Limits)
 
@@ -169,6 +172,7 @@ def read_config(
         register_interval_ms=values.number(
             "registerNameServerPeriod", 30_000, low=10_000, high=60_000
         ),
+        recognise_repeats=values.boolean("recognizeRepeatedSends", default=True),
         vip_port=values.boolean("vipListenEnable", default=False),
         limits=_read_limits(values),
     )

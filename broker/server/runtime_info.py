@@ -50,6 +50,7 @@ class RuntimeInfo:
             "defaultTopicQueueNums": config.default_topic_queues,
             "brokerPermission": config.permission,
             "longPollingEnable": str(config.long_polling).lower(),
+            "recognizeRepeatedSends": str(config.recognise_repeats).lower(),
         }
         return "".join(f"{key}={value}\n" for key, value in settings.items())
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 
+import msgspec
+
 from broker.message.errors import RecordError
 from broker.message.ids import OffsetIdMaker
 from broker.message.properties import (
@@ -23,6 +25,7 @@ from broker.server.gate import Errand, Gate
 from broker.server.origin import answer
 from broker.service.catalog import NOTHING_NEW
 from broker.service.refusal import Refusal
+from broker.service.repeats import EarlierSend, Repeats
 from broker.service.send import MessagePlan, SendPlan, SendRules
 from broker.service.send_back import SendBack, SendBackRules
 from broker.store.names import SCHEDULE_TOPIC
@@ -46,13 +49,17 @@ class Sends:
         back_rules: SendBackRules,
         replies: SendReplies,
         ids: OffsetIdMaker,
+        repeats: Repeats | None = None,
     ) -> None:
+        """Prepare. `repeats` recognises sends that were stored before; None: every send is stored."""
         self._commits = commits
         self._gate = gate
         self._rules = rules
         self._back_rules = back_rules
         self._replies = replies
         self._ids = ids
+        self._repeats = repeats
+        self._ahead: dict[bytes, _SendWaiter] = {}
 
     def send(self, errand: Errand, request: SendRequest) -> None:
         """One send, single or batch; the message is the frame's body."""
@@ -65,12 +72,87 @@ class Sends:
             return
         if plan.creation is not NOTHING_NEW:
             self._commits.create(plan.creation)
+        waiter = _SendWaiter(self, errand, plan)
+        if self._repeats is not None and self._is_repeat(waiter, header.born_timestamp_ms):
+            return
         try:
-            place = self._stage(plan, header.born_timestamp_ms, errand.origin.born_host)
+            place = self._stage(waiter.plan, header.born_timestamp_ms, errand.origin.born_host)
         except RecordError as error:
             _refuse(errand, ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: {error}")
             return
-        self._commits.wait(place, _SendWaiter(self, errand, plan.queue_id, len(plan.messages)))
+        if self._repeats is not None:
+            for message in waiter.plan.messages:
+                self._ahead[message.uniq_key] = waiter
+        self._commits.wait(place, waiter)
+
+    # Repeated sends.
+
+    def _is_repeat(self, waiter: _SendWaiter, born_ms: int) -> bool:
+        """Whether nothing is to be stored, because all of it was, or is about to be.
+
+        Of a batch that was stored in part only the rest stays in the waiter's plan.
+        """
+        assert self._repeats is not None, "the caller looked"
+        plan, ahead = waiter.plan, self._ahead
+        recent = self._repeats.recent_keys
+        for message in plan.messages:
+            if message.uniq_key in recent or message.uniq_key in ahead:
+                break
+        else:
+            return False
+        for message in plan.messages:
+            first = ahead.get(message.uniq_key)
+            if first is not None and first.holds(plan, message):
+                # Nobody was told yet, so this is the same send: whatever becomes of it is the answer.
+                first.join(waiter)
+                return True
+        earlier = [self._repeats.find(plan, message, born_ms) for message in plan.messages]
+        if not any(earlier):
+            return False
+        rest = tuple(
+            message for message, found in zip(plan.messages, earlier, strict=True) if found is None
+        )
+        _log.info(
+            "%d of %d messages from %s were stored before and are answered so",
+            len(earlier) - len(rest),
+            len(earlier),
+            waiter.errand.origin.address,
+        )
+        waiter.earlier = earlier
+        if rest:
+            waiter.plan = msgspec.structs.replace(plan, messages=rest)
+            return False
+        self._tell(waiter.errand, [found for found in earlier if found is not None])
+        self.settled(waiter)
+        return True
+
+    def settled(self, waiter: _SendWaiter) -> None:
+        """A send came to its end: later ones with its keys are found in the window, or are new."""
+        repeats = self._repeats
+        if repeats is None:
+            return
+        ahead = self._ahead
+        for message in waiter.plan.messages:
+            if ahead.get(message.uniq_key) is waiter:
+                del ahead[message.uniq_key]
+        origin = waiter.errand.origin
+        if origin.is_closed:
+            repeats.not_answered(message.uniq_key for message in waiter.asked.messages)
+        elif origin.is_forwarded:
+            keys = [message.uniq_key for message in waiter.asked.messages]
+            repeats.answered_over(origin.number, keys)
+
+    def connection_closed(self, number: int) -> None:
+        """A connection ended; with it the answers that another node had not passed on yet."""
+        if self._repeats is not None:
+            self._repeats.link_closed(number)
+
+    def lost(self) -> None:
+        """Leadership is lost. Sends that are on their way are told by the log."""
+        if self._repeats is not None:
+            self._repeats.forget()
+
+    # Storing.
 
     def _stage(self, plan: SendPlan, born_ms: int, born_host: bytes) -> int:
         """Stage all messages of a plan; gives the place of the first."""
@@ -146,11 +228,22 @@ class Sends:
         )
         return True
 
-    def stored(
-        self, errand: Errand, staged: StagedEntry, place: int, queue_id: int, count: int
-    ) -> None:
+    def stored(self, waiter: _SendWaiter, staged: StagedEntry, place: int) -> None:
         """Answer a send that is committed."""
+        errand = waiter.errand
         if errand.is_oneway:
+            return
+        count = len(waiter.plan.messages)
+        if waiter.earlier is not None:
+            fresh = iter(range(place, place + count))
+            queue_id = waiter.plan.queue_id
+            self._tell(
+                errand,
+                [
+                    found or self._place_of(staged, next(fresh), queue_id)
+                    for found in waiter.earlier
+                ],
+            )
             return
         if count == 1:
             ids = self._ids(staged.physical_offset(place))
@@ -160,8 +253,26 @@ class Sends:
             self._replies.encode(
                 errand.opaque,
                 msg_id=ids.encode(),
-                queue_id=queue_id,
+                queue_id=waiter.plan.queue_id,
                 queue_offset=staged.queue_offset(place),
+            )
+        )
+
+    def _place_of(self, staged: StagedEntry, place: int, queue_id: int) -> EarlierSend:
+        msg_id = self._ids(staged.physical_offset(place))
+        return EarlierSend(queue_id, staged.queue_offset(place), msg_id)
+
+    def _tell(self, errand: Errand, stored: list[EarlierSend]) -> None:
+        """Answer with where the messages were stored, some or all of them before."""
+        if errand.is_oneway:
+            return
+        ids = ",".join(one.msg_id for one in stored)
+        errand.origin.send(
+            self._replies.encode(
+                errand.opaque,
+                msg_id=ids.encode(),
+                queue_id=stored[0].queue_id,
+                queue_offset=stored[0].queue_offset,
             )
         )
 
@@ -181,19 +292,56 @@ class Sends:
 
 
 class _SendWaiter:
-    __slots__ = ("_count", "_errand", "_queue_id", "_sends")
+    """A send that waits for its commit, and the repeats of it that came meanwhile.
 
-    def __init__(self, sends: Sends, errand: Errand, queue_id: int, count: int) -> None:
+    Attributes:
+        plan: what is staged of it.
+        asked: what its client sent; more than `plan` when a part was stored before.
+        earlier: for each message of `asked` where it was stored before; None when none was.
+    """
+
+    __slots__ = ("_joined", "_sends", "asked", "earlier", "errand", "plan")
+
+    def __init__(self, sends: Sends, errand: Errand, plan: SendPlan) -> None:
+        self.errand = errand
+        self.plan = self.asked = plan
+        self.earlier: list[EarlierSend | None] | None = None
         self._sends = sends
-        self._errand = errand
-        self._queue_id = queue_id
-        self._count = count
+        self._joined: list[_SendWaiter] | None = None
+
+    def holds(self, plan: SendPlan, message: MessagePlan) -> bool:
+        """Whether the message of another send is one of those that are staged here."""
+        mine = self.plan
+        return (
+            mine.topic == plan.topic
+            and mine.reconsume_times == plan.reconsume_times
+            and mine.delay_level == plan.delay_level
+            and len(self.asked.messages) == len(plan.messages)
+            and any(
+                own.uniq_key == message.uniq_key and own.body == message.body
+                for own in mine.messages
+            )
+        )
+
+    def join(self, repeat: _SendWaiter) -> None:
+        """The same send came again: its errand gets the same answer."""
+        if self._joined is None:
+            self._joined = []
+        self._joined.append(repeat)
 
     def committed(self, staged: StagedEntry, place: int) -> None:
-        self._sends.stored(self._errand, staged, place, self._queue_id, self._count)
+        self._sends.stored(self, staged, place)
+        for repeat in self._joined or ():
+            repeat.plan, repeat.earlier = self.plan, self.earlier
+            self._sends.stored(repeat, staged, place)
+            self._sends.settled(repeat)
+        self._sends.settled(self)
 
     def failed(self, error: DLedgerError) -> None:
-        self._sends.failed(self._errand, error)
+        self._sends.settled(self)
+        self._sends.failed(self.errand, error)
+        for repeat in self._joined or ():
+            self._sends.failed(repeat.errand, error)
 
 
 class _BackWaiter:

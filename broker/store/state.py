@@ -45,6 +45,7 @@ from broker.store.key_index import (
 from broker.store.locks import QueueLocks
 from broker.store.offsets import ConsumerOffsets
 from broker.store.parse import ParsedRecord, parse_records
+from broker.store.recent_sends import RecentSends
 from broker.store.refusals import Refusal, RefusalKind, Refusals
 from broker.store.saved import ByteSource, SavedTable, StateHead
 from broker.store.schedule import SCHEDULE_KEY, Schedule, level_of
@@ -75,10 +76,12 @@ class StateLimits:
 
 
 class _Keys(NamedTuple):
-    """Units for the key index, as they gather while an entry is folded."""
+    """Units for the key index and unique keys to remember, as they gather while an entry is folded."""
 
     hashes: list[int]
     units: list[bytes]
+    uniq_keys: list[bytes]
+    uniq_offsets: list[int]
 
     def add(
         self, texts: list[bytes], queue: ConsumeQueue, physical_offset: int, store_ms: int
@@ -93,7 +96,8 @@ class BrokerState:
     """Everything that follows from the committed entries; implements `dledger.StateMachine`.
 
     Attributes:
-        queues, key_index, topics, groups, offsets, locks, schedule, refusals: the components.
+        queues, key_index, topics, groups, offsets, locks, schedule, recent_sends, refusals:
+            the components.
         last_store_ms: the latest store time of any record; leaders stamp no earlier one.
         put_count, put_bytes: of all records folded.
     """
@@ -117,6 +121,7 @@ class BrokerState:
         )
         self.locks = QueueLocks()
         self.schedule = Schedule(self.queues)
+        self.recent_sends = RecentSends()
         self.refusals = Refusals()
         self.marks = DigestMarks()
         self._is_marked = False
@@ -142,6 +147,8 @@ class BrokerState:
                 raise OutOfOrderError(
                     f"entry {entry.index} was given after entry {self._applied_index} was applied"
                 )
+            if entry.term != self.recent_sends.term:
+                self.recent_sends.begin_term(entry.term, entry.position)
             if entry.kind is EntryKind.NORMAL:
                 records = self._known.pop(entry.id, None) if self._known else None
                 if records is None:
@@ -174,6 +181,7 @@ class BrokerState:
             "offsets": self.offsets.digest,
             "locks": self.locks.digest,
             "schedule": self.schedule.digest,
+            "recent_sends": self.recent_sends.digest,
             "refusals": self.refusals.digest,
         }
 
@@ -287,8 +295,9 @@ class BrokerState:
     def _fold(self, entry: Entry, records: list[ParsedRecord]) -> None:
         """Fold the records of one entry. Runs per message on every replica: no calls but C ones."""
         by_key, pack_unit = self.queues.by_key, UNIT.pack
-        keys = _Keys([], [])
+        keys = _Keys([], [], [], [])
         add_hash, add_key, pack_key = keys.hashes.append, keys.units.append, KEY_UNIT.pack
+        add_uniq, add_offset = keys.uniq_keys.append, keys.uniq_offsets.append
         latest_ms = self.last_store_ms
         for record in records:
             (
@@ -318,9 +327,12 @@ class BrokerState:
                 hashed = crc32c(uniq_key, queue.key_seed)
                 add_hash(hashed)
                 add_key(pack_key(hashed, physical_offset, latest_ms))
+                add_uniq(uniq_key)
+                add_offset(physical_offset)
             if more is not None:
                 keys.add(split_keys(more), queue, physical_offset, latest_ms)
         self.key_index.add(keys.hashes, keys.units)
+        self.recent_sends.add(keys.uniq_keys, keys.uniq_offsets, latest_ms)
         self.last_store_ms = latest_ms
         self._count(records)
 
@@ -350,7 +362,11 @@ class BrokerState:
         if key[0] == SCHEDULE_KEY and (level := level_of(message.properties)):
             tag_hash = store_ms + self.schedule.delay_ms(level)
         queue.append(physical_offset, size, tag_hash)
-        texts = [uniq_key] if uniq_key is not None else []
+        texts = []
+        if uniq_key is not None:
+            texts.append(uniq_key)
+            keys.uniq_keys.append(uniq_key)
+            keys.uniq_offsets.append(physical_offset)
         keys.add(
             texts + split_keys(more or b""),
             queue,

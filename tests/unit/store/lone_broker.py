@@ -23,6 +23,7 @@ class FakeLog:
     def __init__(self, entries: Iterable[Entry] = ()) -> None:
         self.entries = list(entries)
         self.first_position = 0
+        self.term = 1
         self.fetched = 0
 
     @property
@@ -38,7 +39,8 @@ class FakeLog:
                 return entry
         raise OutOfRangeError(position, self.first_position, self.end_position)
 
-    def append(self, body: bytes, kind: EntryKind = EntryKind.NORMAL, term: int = 1) -> Entry:
+    def append(self, body: bytes, kind: EntryKind = EntryKind.NORMAL, term: int = 0) -> Entry:
+        term = term or self.term
         entry = Entry(Index(len(self.entries) + 1), Term(term), self.end_position, kind, body)
         self.entries.append(entry)
         return entry

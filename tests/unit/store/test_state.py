@@ -192,5 +192,6 @@ def test_digests_name_the_components() -> None:
         "offsets",
         "locks",
         "schedule",
+        "recent_sends",
         "refusals",
     ]

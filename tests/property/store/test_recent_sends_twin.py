@@ -1,0 +1,98 @@
+"""The window of recent sends against a twin that keeps a plain list."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.store import recent_sends
+from broker.store.recent_sends import RecentSends
+from tests.property.store.scripts import History, committed, histories
+
+KEYS_MAX, AGE_MAX_MS, KEY_BYTES_MAX, COPIES_MAX = 6, 100, 3, 2
+
+uniq_keys = st.sampled_from([b"a", b"b", b"c", b"d", b"long", b"e", b"f"])
+entries = st.lists(st.tuples(st.lists(uniq_keys, max_size=5), st.integers(0, 60)), max_size=14)
+
+
+class Twin:
+    """All entries ever, looked through from the start each time."""
+
+    def __init__(self) -> None:
+        self.entries: list[tuple[int, list[tuple[bytes, int]]]] = []
+
+    def add(self, pairs: list[tuple[bytes, int]], now_ms: int) -> None:
+        short = [(key, offset) for key, offset in pairs if len(key) <= KEY_BYTES_MAX]
+        if not short:
+            return
+        self.entries.append((now_ms, short))
+        while len(self.entries) > 1 and (
+            sum(len(some) for _, some in self.entries) > KEYS_MAX
+            or self.entries[0][0] < now_ms - AGE_MAX_MS
+        ):
+            self.entries.pop(0)
+
+    def offsets(self, key: bytes) -> tuple[int, ...]:
+        found = [offset for _, pairs in self.entries for own, offset in pairs if own == key]
+        return tuple(found[-COPIES_MAX:])
+
+
+@pytest.fixture(autouse=True)
+def small_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recent_sends, "KEYS_MAX", KEYS_MAX)
+    monkeypatch.setattr(recent_sends, "AGE_MAX_MS", AGE_MAX_MS)
+    monkeypatch.setattr(recent_sends, "KEY_BYTES_MAX", KEY_BYTES_MAX)
+    monkeypatch.setattr(recent_sends, "COPIES_MAX", COPIES_MAX)
+
+
+@given(entries)
+def test_the_window_finds_what_its_twin_finds(steps: list[tuple[list[bytes], int]]) -> None:
+    window, twin, now_ms, offset = RecentSends(), Twin(), 0, 0
+    for keys, pause_ms in steps:
+        now_ms += pause_ms
+        offsets = list(range(offset, offset + len(keys)))
+        offset += len(keys)
+        window.add(keys, offsets, now_ms)
+        twin.add(list(zip(keys, offsets, strict=True)), now_ms)
+        for key in [b"a", b"b", b"c", b"d", b"e", b"f", b"long"]:
+            assert window.offsets(key) == twin.offsets(key)
+            assert (key in window.by_key) == bool(twin.offsets(key))
+        assert len(window) == sum(len(pairs) for _, pairs in twin.entries)
+
+
+@given(entries, entries)
+def test_a_restored_window_goes_on_like_the_first(
+    before: list[tuple[list[bytes], int]], after: list[tuple[list[bytes], int]]
+) -> None:
+    first, second = RecentSends(), RecentSends()
+    first.begin_term(3, 17)
+    now_ms, offset = 0, 0
+    for number, (keys, pause_ms) in enumerate(before + after):
+        if number == len(before):
+            second.restore(first.term, first.term_start, first.digest, first.entries())
+        now_ms += pause_ms
+        offsets = list(range(offset, offset + len(keys)))
+        offset += len(keys)
+        for window in (first, second) if number >= len(before) else (first,):
+            window.add(keys, offsets, now_ms)
+    if not after:
+        second.restore(first.term, first.term_start, first.digest, first.entries())
+    assert (second.by_key, second.entries(), len(second)) == (
+        first.by_key,
+        first.entries(),
+        len(first),
+    )
+    assert (second.term, second.term_start, second.digest) == (3, 17, first.digest)
+
+
+@given(histories)
+def test_the_fold_remembers_every_record_with_a_key_and_nothing_else(history: History) -> None:
+    """What a leader staged and what a follower parsed give the same window."""
+    leader, follower = committed(history, parses=False), committed(history)
+    assert leader.state.recent_sends.by_key == follower.state.recent_sends.by_key
+    assert leader.state.recent_sends.digest == follower.state.recent_sends.digest
+    for key, held in leader.state.recent_sends.by_key.items():
+        for offset in (held,) if isinstance(held, int) else held:
+            entry = leader.log.entry_at(offset)  # type: ignore[arg-type]  # a position
+            assert key in entry.body[offset - entry.position - 48 :]

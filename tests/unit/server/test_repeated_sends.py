@@ -1,0 +1,326 @@
+"""Repeated sends at the leader: answered with the earlier result, whatever stage the first one is in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+import pytest
+
+from broker.message.batch import BatchItem, encode_batch
+from broker.message.ids import OffsetIdMaker
+from broker.message.properties import encode_properties
+from broker.remoting.frame import Frame, FrameDecoder
+from broker.remoting.header import RemotingCommand, decode_command
+from broker.remoting.replies import SendReplies
+from broker.remoting.requests import SendFields, SendRequest
+from broker.server.commits import Commits
+from broker.server.gate import Errand
+from broker.server.origin import Outputs
+from broker.server.sends import Sends
+from broker.service.catalog import Catalog, Creation
+from broker.service.repeats import Repeats
+from broker.service.send import SendRules, SendSettings
+from broker.store.reading import read_message
+from broker.store.staging import Staging
+from broker.store.state import BrokerState
+from broker.store.topics import TopicConfig
+from dledger import Committed, EntryId, Failed, LeadershipLostError
+from dledger.raft.entry import Entry, EntryKind
+from tests.unit.store.lone_broker import HOST, FakeLog
+
+
+class Log(FakeLog):
+    """A log of the leader: what is proposed is appended at once and decided when the test says so."""
+
+    def __init__(self, state: BrokerState) -> None:
+        super().__init__()
+        self._state = state
+        self._open: list[tuple[Entry, Callable[[Any], None]]] = []
+
+    def propose(self, body: bytes, done: Callable[[Any], None]) -> EntryId:
+        entry = self.append(body)
+        self._open.append((entry, done))
+        return entry.id
+
+    def commit(self) -> None:
+        for entry, done in self._open:
+            self._state.apply([entry])
+            done(Committed(entry.id, entry.id))
+        self._open.clear()
+
+    def lose(self, error: LeadershipLostError) -> None:
+        for _, done in self._open:
+            done(Failed(error))
+        self._open.clear()
+
+
+class Origin:
+    number = 1
+    address = "1.2.3.4:5"
+    born_host = HOST
+
+    def __init__(self, *, is_forwarded: bool = False) -> None:
+        self.is_forwarded = is_forwarded
+        self.is_closed = False
+        self.sent: list[bytes] = []
+
+    def send(self, frame: bytes) -> None:
+        self.sent.append(frame)
+
+    def answers(self) -> list[RemotingCommand]:
+        decoder = FrameDecoder()
+        decoder.feed(b"".join(self.sent))
+        return [decode_command(frame) for frame in decoder.frames()]
+
+
+class Gate:
+    def __init__(self) -> None:
+        self.held: list[Errand] = []
+
+    def hold(self, errand: Errand) -> None:
+        self.held.append(errand)
+
+
+class Bench:
+    """A leader from which everything but sends is taken away."""
+
+    def __init__(self, *, is_on: bool = True) -> None:
+        self.state = BrokerState()
+        self.log = Log(self.state)
+        self.gate = Gate()
+        catalog = Catalog(self.state.topics.get, self.state.groups.get)
+        self.commits = Commits(
+            self.log,  # type: ignore[arg-type]  # the part of a LogServer that is used here
+            Staging(self.state, HOST),
+            catalog,
+            Outputs(),
+            count_max=1000,
+            bytes_max=1_000_000,
+            now_ms=lambda: 1_700_000_000_000,
+        )
+        keys = count()
+        rules = SendRules(
+            catalog,
+            SendSettings(4_000_000, True, True, 6, 18, b""),
+            pick=lambda bound: 0,
+            new_key=lambda: f"made-{next(keys)}",
+        )
+        repeats = Repeats(self.state, lambda offset: read_message(self.log, offset))
+        self.sends = Sends(
+            self.commits,
+            self.gate,  # type: ignore[arg-type]  # only holds
+            rules,
+            None,  # type: ignore[arg-type]  # nothing is given back here
+            SendReplies(),
+            OffsetIdMaker(HOST),
+            repeats if is_on else None,
+        )
+        self._born = count(1)
+        self.new_term()
+        self.commits.create(Creation(topics=(TopicConfig("T", 4, 4),)))
+        self.commit()
+
+    def new_term(self) -> None:
+        """Another leader, which may be this node again."""
+        self.sends.lost()
+        self.commits.staging.discard()
+        self.log.term += 1
+        self.state.apply([self.log.append(b"", EntryKind.NOOP)])
+
+    def send(
+        self,
+        key: str | None,
+        body: bytes = b"body",
+        *,
+        queue: int = 0,
+        topic: str = "T",
+        origin: Origin | None = None,
+        items: list[tuple[str, bytes]] | None = None,
+        born_ms: int = 0,
+    ) -> Origin:
+        """Say one send; the origin has the answer, once there is one."""
+        origin = origin or Origin()
+        if items is not None:
+            body = encode_batch(
+                BatchItem(0, one, encode_properties({"UNIQ_KEY": name})) for name, one in items
+            )
+        fields = SendFields(
+            producer_group="P",
+            topic=topic,
+            default_topic="TBW102",
+            default_topic_queue_nums=4,
+            queue_id=queue,
+            sys_flag=0,
+            born_timestamp_ms=born_ms or next(self._born),
+            flag=0,
+            properties=encode_properties({} if key is None else {"UNIQ_KEY": key}).decode(),
+            is_batch=items is not None,
+        )
+        errand = Errand(origin, Frame(0, b"{}", body), 310, 7, False, 10**9, False)
+        self.sends.send(errand, SendRequest(opaque=7, fields=fields))
+        return origin
+
+    def commit(self) -> None:
+        self.commits.flush()
+        self.log.commit()
+
+    def stored(self, topic: bytes = b"T") -> int:
+        return sum(
+            queue.max_offset for key, queue in self.state.queues.by_key.items() if key[0] == topic
+        )
+
+
+def place(origin: Origin) -> tuple[str, str, str]:
+    (answer,) = origin.answers()
+    assert answer.code == 0, answer.remark
+    return answer.ext["queueId"], answer.ext["queueOffset"], answer.ext["msgId"]
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def test_a_new_leader_answers_with_what_the_old_one_stored(bench: Bench) -> None:
+    first = bench.send("k", queue=1)
+    bench.commit()
+    bench.new_term()
+    again = bench.send("k", queue=2)
+    assert place(again) == place(first), "at once, with the queue that it has"
+    bench.commit()
+    assert bench.stored() == 1
+
+
+def test_what_the_old_leader_did_not_bring_through_is_stored(bench: Bench) -> None:
+    first = bench.send("k")
+    bench.commits.flush()
+    bench.log.lose(LeadershipLostError("gone"))
+    bench.log.entries.pop()
+    bench.new_term()
+    assert first.answers()[0].code == 1, "outcome unknown"
+    again = bench.send("k")
+    bench.commit()
+    assert place(again)[1] == "0"
+    assert bench.stored() == 1
+
+
+def test_a_confirmed_key_is_stored_again_on_purpose(bench: Bench) -> None:
+    first = bench.send("k")
+    bench.commit()
+    second = bench.send("k")
+    bench.commit()
+    assert place(first) != place(second)
+    assert bench.stored() == 2
+
+
+def test_the_same_frame_once_more_is_no_purpose(bench: Bench) -> None:
+    first = bench.send("k", born_ms=77)
+    bench.commit()
+    assert place(bench.send("k", born_ms=77)) == place(first)
+
+
+def test_an_answer_to_a_broken_connection_confirms_nothing(bench: Bench) -> None:
+    gone = Origin()
+    bench.send("k", origin=gone)
+    gone.is_closed = True
+    bench.commit()
+    assert place(bench.send("k"))[1] == "0"
+    assert bench.stored() == 1
+
+
+def test_an_answer_over_a_link_that_breaks_confirms_nothing(bench: Bench) -> None:
+    first = bench.send("k", origin=Origin(is_forwarded=True))
+    bench.commit()
+    bench.sends.connection_closed(Origin.number)
+    assert place(bench.send("k")) == place(first)
+
+
+@pytest.mark.parametrize("is_flushed", [False, True])
+def test_a_repeat_of_what_is_on_its_way_gets_the_same_answer(
+    bench: Bench, *, is_flushed: bool
+) -> None:
+    first = bench.send("k")
+    if is_flushed:
+        bench.commits.flush()
+    again, third = bench.send("k", queue=3), bench.send("k")
+    assert not first.answers() + again.answers() + third.answers()
+    bench.commit()
+    assert place(first) == place(again) == place(third)
+    assert bench.stored() == 1
+
+
+def test_repeats_of_what_failed_are_told_too(bench: Bench) -> None:
+    first, again = bench.send("k"), bench.send("k")
+    bench.commits.flush()
+    bench.log.lose(LeadershipLostError("gone"))
+    assert [origin.answers()[0].code for origin in (first, again)] == [1, 1]
+    assert "unknown" in str(again.answers()[0].remark)
+
+
+def test_another_body_under_a_key_on_its_way_is_another_send(bench: Bench) -> None:
+    bench.send("k", b"one")
+    bench.send("k", b"two")
+    bench.commit()
+    assert bench.stored() == 2
+
+
+def test_each_item_of_a_batch_has_its_own_key(bench: Bench) -> None:
+    items = [("a", b"1"), ("b", b"2"), ("c", b"3")]
+    first = bench.send(None, items=items)
+    bench.commit()
+    bench.new_term()
+    again = bench.send(None, items=items)
+    assert place(again) == place(first)
+    assert place(first)[2].count(",") == 2
+    bench.commit()
+    assert bench.stored() == 3
+
+
+def test_of_a_batch_only_what_is_missing_is_stored(bench: Bench) -> None:
+    first = bench.send("b", b"2")
+    bench.commit()
+    bench.new_term()
+    batch = bench.send(None, items=[("a", b"1"), ("b", b"2"), ("c", b"3")])
+    bench.commit()
+    assert bench.stored() == 3
+    ids = place(batch)[2].split(",")
+    assert ids[1] == place(first)[2]
+    assert len(set(ids)) == 3
+
+
+def test_a_batch_that_is_on_its_way_is_not_stored_twice(bench: Bench) -> None:
+    items = [("a", b"1"), ("a", b"1"), ("c", b"3")]
+    first, again = bench.send(None, items=items), bench.send(None, items=items)
+    bench.commit()
+    assert place(first) == place(again)
+    assert bench.stored() == 3, "a key twice in one batch is on purpose"
+
+
+def test_a_send_without_a_key_is_always_stored(bench: Bench) -> None:
+    for _ in range(2):
+        bench.send(None)
+        bench.commit()
+        bench.new_term()
+    assert bench.stored() == 2
+
+
+def test_with_the_switch_off_every_send_is_stored() -> None:
+    bench = Bench(is_on=False)
+    for _ in range(2):
+        bench.send("k")
+        bench.commit()
+        bench.new_term()
+    assert bench.stored() == 2
+
+
+def test_nothing_is_kept_of_sends_that_ended(bench: Bench) -> None:
+    bench.send("k", origin=Origin(is_forwarded=True))
+    bench.send("k")
+    bench.send(None, items=[("a", b"1"), ("b", b"2")])
+    bench.commit()
+    bench.send("l")
+    bench.commits.flush()
+    bench.log.lose(LeadershipLostError("gone"))
+    assert not bench.sends._ahead

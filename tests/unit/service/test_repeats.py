@@ -1,0 +1,127 @@
+"""Which sends repeat an earlier one (DESIGN.md, "Sends are not duplicated by failover"; divergence from C25)."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.message.ids import offset_msg_id
+from broker.message.record import StoredMessage
+from broker.service.repeats import EarlierSend, Repeats
+from broker.service.send import MessagePlan, SendPlan
+from broker.store.reading import MessageGoneError, read_message
+from dledger.raft.entry import EntryKind
+from tests.unit.store.lone_broker import HOST, LoneBroker
+
+BORN_LATER = 5_000_000_000_000
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.broker = LoneBroker()
+        self.repeats = Repeats(self.broker.state, self.load)
+
+    def load(self, offset: int) -> StoredMessage | None:
+        try:
+            return read_message(self.broker.log, offset)
+        except MessageGoneError:
+            return None
+
+    def store(self, key: str = "k", topic: str = "T", body: bytes = b"body", **more: str) -> int:
+        """Where it was stored."""
+        return self.broker.send(topic, 1, body, UNIQ_KEY=key, **more).physical_offset(0)
+
+    def new_term(self) -> None:
+        self.broker.log.term += 1
+        self.broker.state.apply([self.broker.log.append(b"", EntryKind.NOOP)])
+
+    def find(
+        self,
+        key: bytes = b"k",
+        topic: str = "T",
+        body: bytes = b"body",
+        *,
+        times: int = 0,
+        level: int = 0,
+        born_ms: int = BORN_LATER,
+    ) -> EarlierSend | None:
+        message = MessagePlan(0, body, b"", key)
+        return self.repeats.find(SendPlan(topic, 2, 0, times, level, (message,)), message, born_ms)
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def test_what_an_older_term_stored_is_found_with_its_place(bench: Bench) -> None:
+    offset = bench.store()
+    bench.new_term()
+    assert bench.find() == EarlierSend(1, 0, offset_msg_id(HOST, offset))
+
+
+def test_within_a_term_a_confirmed_key_is_a_send_on_purpose(bench: Bench) -> None:
+    bench.store()
+    assert bench.find() is None
+    bench.new_term()
+    bench.store()
+    assert bench.find() is None, "the newest copy counts, and its term goes on"
+
+
+def test_an_answer_that_found_no_connection_was_no_confirmation(bench: Bench) -> None:
+    offset = bench.store()
+    bench.repeats.not_answered([b"k"])
+    assert bench.find() == EarlierSend(1, 0, offset_msg_id(HOST, offset))
+    assert bench.find() is None, "it was answered now"
+
+
+def test_answers_in_the_hands_of_a_node_count_as_lost_when_its_link_breaks(bench: Bench) -> None:
+    offset = bench.store()
+    bench.repeats.answered_over(7, [b"k"])
+    assert bench.find() is None
+    bench.repeats.link_closed(7)
+    assert bench.find() == EarlierSend(1, 0, offset_msg_id(HOST, offset))
+
+
+def test_the_very_same_request_is_a_repeat_whatever_was_answered(bench: Bench) -> None:
+    offset = bench.store()
+    born_ms = bench.broker.now_ms - 1
+    assert bench.find(born_ms=born_ms) == EarlierSend(1, 0, offset_msg_id(HOST, offset))
+
+
+def test_other_topic_body_or_reconsume_count_is_another_send(bench: Bench) -> None:
+    bench.store()
+    bench.new_term()
+    assert bench.find(topic="U") is None
+    assert bench.find(body=b"other") is None
+    assert bench.find(times=1) is None
+    assert bench.find(key=b"unknown") is None
+    assert bench.find() is not None
+
+
+def test_copies_of_the_broker_hide_no_send(bench: Bench) -> None:
+    """A consumer may have given the message back, or a delay run out, before the retry comes."""
+    offset = bench.store()
+    bench.store(topic="%RETRY%g")
+    bench.new_term()
+    assert bench.find() == EarlierSend(1, 0, offset_msg_id(HOST, offset))
+
+
+def test_a_delayed_send_is_found_in_the_schedule_topic(bench: Bench) -> None:
+    offset = bench.store(topic="SCHEDULE_TOPIC_XXXX", REAL_TOPIC="T", REAL_QID="5", DELAY="2")
+    bench.new_term()
+    assert bench.find(level=2) == EarlierSend(5, 0, offset_msg_id(HOST, offset))
+    assert bench.find() is None, "sent without a delay it is another send"
+
+
+def test_what_the_log_no_longer_holds_is_stored_again(bench: Bench) -> None:
+    bench.store()
+    bench.new_term()
+    bench.broker.log.first_position = bench.broker.log.end_position
+    assert bench.find() is None
+
+
+def test_a_new_term_makes_the_leaders_own_notes_needless(bench: Bench) -> None:
+    bench.repeats.not_answered([b"k"])
+    bench.repeats.forget()
+    bench.store()
+    assert bench.find() is None
