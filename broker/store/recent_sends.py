@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 from crc32c import crc32c
 
 KEYS_MAX: Final = 200_000
@@ -116,12 +117,27 @@ class RecentSends:
         )
         self._forget(store_ms)
 
-    def restore(
-        self, term: int, term_start: int, digest: int, entries: Sequence[RememberedEntry]
-    ) -> None:
-        """Take over what another instance held: `term`, `term_start`, `digest`, `entries()`."""
-        self.term, self.term_start, self.digest = term, term_start, digest
-        self.by_key, self._entries = {}, deque(entries)
+    def dump(self) -> bytes:
+        """The table as a snapshot keeps it."""
+        saved = (
+            self.term,
+            self.term_start,
+            self.digest,
+            [(entry.store_ms, entry.keys, entry.offsets) for entry in self._entries],
+        )
+        return msgspec.msgpack.encode(saved)
+
+    def load(self, data: bytes) -> None:
+        """Replace the table by a dumped one.
+
+        Raises:
+            msgspec.DecodeError: it is none; nothing has changed.
+        """
+        self.term, self.term_start, self.digest, entries = msgspec.msgpack.decode(
+            data, type=tuple[int, int, int, list[tuple[int, list[bytes], list[int]]]]
+        )
+        self.by_key = {}
+        self._entries = deque(RememberedEntry(*entry) for entry in entries)
         for entry in self._entries:
             self._add_each(entry.keys, entry.offsets)
         self._count = sum(len(entry.keys) for entry in self._entries)

@@ -278,6 +278,7 @@ class BrokerState:
             "offsets": self.offsets,
             "locks": self.locks,
             "schedule": self.schedule,
+            "recent_sends": self.recent_sends,
             "refusals": self.refusals,
             "marks": self.marks,
         }

@@ -70,14 +70,15 @@ def test_a_restored_window_goes_on_like_the_first(
     now_ms, offset = 0, 0
     for number, (keys, pause_ms) in enumerate(before + after):
         if number == len(before):
-            second.restore(first.term, first.term_start, first.digest, first.entries())
+            second.load(first.dump())
         now_ms += pause_ms
         offsets = list(range(offset, offset + len(keys)))
         offset += len(keys)
         for window in (first, second) if number >= len(before) else (first,):
             window.add(keys, offsets, now_ms)
+            assert second.dump() == first.dump() or window is first
     if not after:
-        second.restore(first.term, first.term_start, first.digest, first.entries())
+        second.load(first.dump())
     assert (second.by_key, second.entries(), len(second)) == (
         first.by_key,
         first.entries(),
