@@ -104,7 +104,7 @@ async def test_a_held_pull_waits_on_behind_unwanted_tags(one: Wire) -> None:
 
 async def test_f7_a_held_pull_that_skipped_messages_ends_behind_them(one: Wire) -> None:
     await one.send("T", properties="TAGS\x01B\x02")
-    held = one.say_pull("T", 0, 1, tags="A", suspend_ms=300)
+    held = one.say_pull("T", 0, 1, tags="A", suspend_ms=120)
     await one.send("T", properties="TAGS\x01B\x02")
     answer = await one.answer(held)
     assert (answer.code, answer.ext["nextBeginOffset"]) == (20, "2")
