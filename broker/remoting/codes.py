@@ -137,6 +137,8 @@ class ResponseCode(IntEnum):
     FILTER_DATA_NOT_EXIST = 27
     FILTER_DATA_NOT_LATEST = 28
     INVALID_PARAMETER = 29
+    TRANSACTION_SHOULD_COMMIT = 200
+    TRANSACTION_SHOULD_ROLLBACK = 201
     NO_BUYER_ID = 204
     NOT_IN_CURRENT_UNIT = 205
     CONSUMER_NOT_ONLINE = 206
@@ -219,6 +221,12 @@ RESPONSES: Final = {
         _row(ResponseCode.FILTER_DATA_NOT_EXIST, "dr", "The SQL filter is not known yet."),
         _row(ResponseCode.FILTER_DATA_NOT_LATEST, "dr", "The SQL filter is older here."),
         _row(ResponseCode.INVALID_PARAMETER, "d", "A field of the request is outside its range."),
+        _row(ResponseCode.TRANSACTION_SHOULD_COMMIT, "d", "The transaction was committed before."),
+        _row(
+            ResponseCode.TRANSACTION_SHOULD_ROLLBACK,
+            "d",
+            "The transaction was rolled back, or given up, before.",
+        ),
         _row(ResponseCode.NO_BUYER_ID, "dr", "Unit routing: no buyer id."),
         _row(ResponseCode.NOT_IN_CURRENT_UNIT, "dr", "Unit routing: another unit serves this."),
         _row(ResponseCode.CONSUMER_NOT_ONLINE, "d", "No consumer of that group is connected."),

@@ -39,12 +39,15 @@ from broker.server.pulls import Pulls, offset_commit_forward
 from broker.server.registrar import Registrar
 from broker.server.runtime_info import RuntimeInfo
 from broker.server.sends import Sends
+from broker.server.transaction_checks import TransactionChecks
+from broker.server.transactions import TransactionEnds
 from broker.service.catalog import Catalog, Creation
 from broker.service.clients import ConsumerClient
 from broker.service.pull import PullRules
 from broker.service.repeats import Repeats
 from broker.service.send import SendRules, SendSettings
 from broker.service.send_back import SendBackRules
+from broker.service.transactions import EndRules
 from broker.store.control import SetDelayLevels
 from broker.store.names import AUTO_CREATE_TOPIC
 from broker.store.reading import MessageGoneError, read_message
@@ -222,8 +225,11 @@ class Broker:
         )
         linear = LinearReads(log, self._gate, self._outputs, nursery)
         self._offsets = Offsets(log, state, self._commits, self._gate, linear, monotonic_ms)
+        self._repeats = Repeats(state, self._load) if config.recognise_repeats else None
+        self._ends = self._make_ends(store_host)
         self._pulls = self._make_pulls()
         self._delays = Delays(log, state, self._commits, wall_ms)
+        self._checks = self._make_checks()
         self._digests = DigestWatch(log, state, self._commits)
         self._registrar = self._make_registrar()
         self._runtime = RuntimeInfo(config, log, state, wall_ms())
@@ -243,6 +249,7 @@ class Broker:
             flush=self._outputs.flush,
             connected=self._link_connected,
             union_changed=lambda: self._members.exchange.ask_again(),
+            ask_producer=lambda group, frame: self._members.ask_producer_here(group, frame),
         )
         self._gate = Gate(
             self.log,
@@ -271,6 +278,7 @@ class Broker:
             self._offsets,
             self._members,
             Locks(self._commits, self._gate, self.state.locks),
+            self._ends,
             admin,
             group=config.group,
             node_ids=frozenset(str(peer.node_id) for peer in config.peers),
@@ -292,6 +300,7 @@ class Broker:
                 auto_create_groups=config.auto_create_groups,
                 permission=config.permission,
                 delay_level_max=level_max,
+                reject_transactions=config.reject_transactions,
                 stamp=SendSettings.make_stamp(
                     region=config.region, trace_on=config.trace_on, cluster=config.cluster
                 ),
@@ -314,7 +323,44 @@ class Broker:
             back_rules,
             SendReplies(config.region, trace_on=config.trace_on),
             OffsetIdMaker(store_host),
-            Repeats(self.state, self._load) if config.recognise_repeats else None,
+            self._ends,
+            self._repeats,
+        )
+
+    def _make_ends(self, store_host: bytes) -> TransactionEnds:
+        config = self.config
+        return TransactionEnds(
+            self._commits,
+            self._gate,
+            self.state.transactions,
+            EndRules(
+                self.state.transactions,
+                timeout_ms=config.transaction_timeout_ms,
+                delay_level_max=len(config.delay_levels_ms),
+                load=self._load,
+            ),
+            SendReplies(config.region, trace_on=config.trace_on),
+            OffsetIdMaker(store_host),
+            self._repeats,
+            open_max=config.limits.open_transactions_max,
+            now_ms=wall_ms,
+        )
+
+    def _make_checks(self) -> TransactionChecks:
+        config = self.config
+        return TransactionChecks(
+            self.log,
+            self.state,
+            self._commits,
+            self._ends,
+            self._catalog,
+            self._members.ask_producer,
+            broker_name=config.broker_name,
+            timeout_ms=config.transaction_timeout_ms,
+            interval_ms=config.transaction_check_interval_ms,
+            check_max=config.transaction_check_max,
+            wall_ms=wall_ms,
+            monotonic_ms=monotonic_ms,
         )
 
     def _load(self, physical_offset: int) -> StoredMessage | None:
@@ -401,6 +447,8 @@ class Broker:
             self._sends.lost()
         elif view.is_serving and not self._was_serving:
             self._commits.staging.discard()
+            self._ends.start_reign()
+            self._checks.start_reign()
             self._set_up()
         self._was_serving = view.is_serving
         self._link.leader_changed()
@@ -457,6 +505,7 @@ class Broker:
             self._offsets.tick(now_ms)
             self._delays.tick()
             self._digests.tick(now_ms)
+            self._checks.tick()
             if now_ms >= next_expiry_ms:
                 next_expiry_ms = now_ms + EXPIRE_MS
                 self._members.expire(now_ms)

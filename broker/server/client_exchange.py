@@ -233,7 +233,18 @@ class ClientExchange:
         if not groups:
             return
         self._push(groups)
-        frame = encode_command(make_request(PrivateCode.UNION_CHANGED, 0, is_oneway=True))
+        self.tell_nodes(PrivateCode.UNION_CHANGED, but=but)
+
+    def tell_nodes(
+        self,
+        code: PrivateCode,
+        ext: dict[str, str] | None = None,
+        body: bytes = b"",
+        *,
+        but: ClientOrigin | None = None,
+    ) -> None:
+        """At the leader: send a oneway request to the nodes that are linked to this one."""
+        frame = encode_command(make_request(code, 0, ext, body, is_oneway=True))
         for node, link in tuple(self._links.items()):
             if link.is_closed:
                 del self._links[node]

@@ -26,6 +26,7 @@ class Limits:
         output_bytes_max: unsent answers of one connection; a reader that is slower is cut.
         frame_bytes_max: one request frame.
         forwards_max: requests of clients that wait for an answer of the leader.
+        open_transactions_max: half messages without an end; more are refused with code 2.
         requests_max: requests that wait for something else (a commit, a leader, a read point).
     """
 
@@ -37,6 +38,7 @@ class Limits:
     frame_bytes_max: int = 16 * 1024 * 1024
     forwards_max: int = 10_000
     requests_max: int = 20_000
+    open_transactions_max: int = 200_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,9 @@ class BrokerConfig:
         broker_name: what clients see in routes; equal on all nodes of the group.
         listen: where clients connect; port 0 picks a free one (tests).
         advertised_host: address that clients are told.
+        transaction_check_interval_ms: between two checks of an open transaction.
+        transaction_timeout_ms: age of a half message at its first check, unless it asks for more.
+        transaction_check_max: checks before an open transaction is given up.
         delay_levels_ms: delay of level 1, 2, ... .
         recognise_repeats: whether a send that was stored before, and whose answer was lost, is answered
             with the earlier result instead of being stored again.
@@ -75,6 +80,9 @@ class BrokerConfig:
     permission: int = 6
     long_polling: bool = True
     reject_transactions: bool = False
+    transaction_check_interval_ms: int = 30_000
+    transaction_timeout_ms: int = 6_000
+    transaction_check_max: int = 15
     region: str = "DefaultRegion"
     trace_on: bool = True
     register_interval_ms: int = 30_000
@@ -167,6 +175,11 @@ def read_config(
         permission=values.number("brokerPermission", 6, high=7),
         long_polling=values.boolean("longPollingEnable", default=True),
         reject_transactions=values.boolean("rejectTransactionMessage", default=False),
+        transaction_check_interval_ms=values.number(
+            "transactionCheckInterval", 30_000, low=100, high=86_400_000
+        ),
+        transaction_timeout_ms=values.number("transactionTimeOut", 6_000, high=86_400_000),
+        transaction_check_max=values.number("transactionCheckMax", 15, low=1, high=1_000_000),
         region=values.text("regionId", "DefaultRegion"),
         trace_on=values.boolean("traceOn", default=True),
         register_interval_ms=values.number(
@@ -191,6 +204,9 @@ def _read_limits(values: _Values) -> Limits:
             "stagedBytesMax", usual.staged_bytes_max, low=1024, high=48 * 1024 * 1024
         ),
         held_pulls_max=values.number("pullThreadPoolQueueCapacity", usual.held_pulls_max, low=1),
+        open_transactions_max=values.number(
+            "transactionOpenMax", usual.open_transactions_max, low=1, high=10_000_000
+        ),
         output_bytes_max=values.number("outputBytesMax", usual.output_bytes_max, low=64 * 1024),
     )
 

@@ -23,6 +23,8 @@ from broker.server.origin import ClientOrigin, ForwardedOrigin, Origin, SilentOr
 from broker.server.private_codes import PrivateCode, link_proof
 from broker.server.pulls import Pulls
 from broker.server.sends import Sends
+from broker.server.transactions import TransactionEnds
+from broker.service.transactions import is_undecided
 
 _log = logging.getLogger(__name__)
 
@@ -56,6 +58,7 @@ class Dispatch:
         offsets: Offsets,
         members: Members,
         locks: Locks,
+        ends: TransactionEnds,
         admin: Admin,
         *,
         group: str,
@@ -85,6 +88,7 @@ class Dispatch:
             Code.GET_CONSUMER_LIST_BY_GROUP: _ByLeader(
                 members.consumer_list, without_leader=members.consumer_list
             ),
+            Code.END_TRANSACTION: _ByLeader(ends.end),
             Code.LOCK_BATCH_MQ: _ByLeader(locks.lock),
             Code.UNLOCK_BATCH_MQ: _ByLeader(locks.unlock),
             Code.UPDATE_AND_CREATE_TOPIC: _ByLeader(admin.put_topic),
@@ -151,6 +155,8 @@ class Dispatch:
         origin = SilentOrigin(client) if request.is_oneway else client
         by_leader = self._by_leader.get(code)
         if by_leader is not None:
+            if code == Code.END_TRANSACTION and is_undecided(request.ext):
+                return
             errand = self._errand(origin, frame, request, is_repeatable=by_leader.is_repeatable)
             fallback = by_leader.without_leader
             if fallback is not None:

@@ -107,11 +107,13 @@ class LeaderLink:
         flush: Callable[[], None],
         connected: Callable[[], None],
         union_changed: Callable[[], None],
+        ask_producer: Callable[[str, bytes], object],
     ) -> None:
         """Prepare; `run` does the work.
 
         `flush` is called after answers were handed over; `connected` when requests can be passed on;
-        `union_changed` when the leader says so.
+        `union_changed` when the leader says so; `ask_producer` with a group and a frame for one of its
+        producers.
         """
         self._log = log
         self._secret = secret
@@ -120,6 +122,7 @@ class LeaderLink:
         self._flush = flush
         self._connected = connected
         self._union_changed = union_changed
+        self._ask_producer = ask_producer
         self._links: list[_Link] = []
         self._wake = trio.Event()
 
@@ -252,3 +255,5 @@ class LeaderLink:
             link.answered(command)
         elif command.code == PrivateCode.UNION_CHANGED:
             self._union_changed()
+        elif command.code == PrivateCode.ASK_PRODUCER:
+            self._ask_producer(command.ext.get("group", ""), command.body)

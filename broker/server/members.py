@@ -17,6 +17,7 @@ from broker.server.commits import AwaitCommit, Commits
 from broker.server.gate import Errand
 from broker.server.link import LeaderLink
 from broker.server.origin import ClientOrigin, Origin, Outputs, answer
+from broker.server.private_codes import PrivateCode
 from broker.service.catalog import Catalog, Creation, group_for_use, special_topic
 from broker.service.clients import (
     ConsumerClient,
@@ -59,6 +60,7 @@ class Members:
         self._auto_create_groups = auto_create_groups
         self._tasks_max = tasks_max
         self._tasks = 0
+        self._turn = 0
         self._now_ms = now_ms
         self._origins: dict[int, ClientOrigin] = {}
         self.local = LocalClients()
@@ -202,6 +204,29 @@ class Members:
         if not self._log.is_serving:
             known.update({client.client_id: client for client in self.local.consumers(group)})
         return known
+
+    def ask_producer_here(self, group: str, frame: bytes) -> bool:
+        """Send a frame to one producer of a group that is connected to this node; False if none is.
+
+        Any of them can answer for the group (O19); they take turns.
+        """
+        numbers = self.local.producer_connections(group)
+        origins = [self._origins[number] for number in numbers if number in self._origins]
+        live = [origin for origin in origins if not origin.is_closed]
+        if not live:
+            return False
+        self._turn += 1
+        live[self._turn % len(live)].send(frame)
+        return True
+
+    def ask_producer(self, group: str, frame: bytes) -> None:
+        """At the leader: send a frame to a producer of a group, behind another node if none is here.
+
+        Nodes do not tell each other of their producers, so all nodes are asked to pass it on. Should
+        two producers get it, both answers find the same verdict.
+        """
+        if not self.ask_producer_here(group, frame):
+            self.exchange.tell_nodes(PrivateCode.ASK_PRODUCER, {"group": group}, frame)
 
     def connection_closed(self, number: int) -> None:
         """A client's connection ended."""

@@ -31,6 +31,8 @@ class PrivateCode(IntEnum):
     """body: the live clients of a node, or that nothing changed. Answer body: the union of all, if it changed."""
     UNION_CHANGED = 50103
     """From the leader, oneway: ask again."""
+    ASK_PRODUCER = 50104
+    """From the leader, oneway; ext group; body: a frame for any producer of the group that is connected here."""
 
 
 NOT_CARRIED_OUT = 50199

@@ -23,6 +23,7 @@ from broker.remoting.requests import SendRequest
 from broker.server.commits import Commits
 from broker.server.gate import Errand, Gate
 from broker.server.origin import answer
+from broker.server.transactions import TransactionEnds
 from broker.service.catalog import NOTHING_NEW
 from broker.service.refusal import Refusal
 from broker.service.repeats import EarlierSend, Repeats
@@ -49,6 +50,7 @@ class Sends:
         back_rules: SendBackRules,
         replies: SendReplies,
         ids: OffsetIdMaker,
+        ends: TransactionEnds,
         repeats: Repeats | None = None,
     ) -> None:
         """Prepare. `repeats` recognises sends that were stored before; None: every send is stored."""
@@ -60,6 +62,7 @@ class Sends:
         self._ids = ids
         self._repeats = repeats
         self._ahead: dict[bytes, _SendWaiter] = {}
+        self._ends = ends
 
     def send(self, errand: Errand, request: SendRequest) -> None:
         """One send, single or batch; the message is the frame's body."""
@@ -72,6 +75,9 @@ class Sends:
             return
         if plan.creation is not NOTHING_NEW:
             self._commits.create(plan.creation)
+        if plan.is_half:
+            self._ends.begin(errand, plan, header.born_timestamp_ms)
+            return
         waiter = _SendWaiter(self, errand, plan)
         if self._repeats is not None and self._is_repeat(waiter, header.born_timestamp_ms):
             return

@@ -224,6 +224,10 @@ class LocalClients:
         """The live producers of a group."""
         return self._producers.clients(group)
 
+    def producer_connections(self, group: str) -> list[int]:
+        """Connections with a producer of the group, to ask about a transaction."""
+        return self._producers.connections(group)
+
     def connections_of(self, group: str) -> list[int]:
         """Connections with a consumer of the group, to tell them of a change."""
         return self._consumers.connections(group)

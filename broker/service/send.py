@@ -68,6 +68,7 @@ class SendSettings:
     permission: int
     delay_level_max: int
     stamp: bytes
+    reject_transactions: bool = False
 
     @staticmethod
     def make_stamp(*, region: str, trace_on: bool, cluster: str) -> bytes:
@@ -97,6 +98,7 @@ class SendPlan(msgspec.Struct, frozen=True, gc=False):
         delay_level: 0 for at once.
         messages: one, or those of a batch in their order.
         creation: what has to be created before, in the same entry.
+        is_half: whether it waits in the half topic for the end of its transaction (O2).
     """
 
     topic: str
@@ -106,6 +108,7 @@ class SendPlan(msgspec.Struct, frozen=True, gc=False):
     delay_level: int
     messages: tuple[MessagePlan, ...]
     creation: Creation = NOTHING_NEW
+    is_half: bool = False
 
 
 class SendRules:
@@ -195,7 +198,8 @@ class SendRules:
                 properties = remove_property(properties, DELAY)  # L15: no delay on the way out
             target = redirected
         delay_level = self._delay_level(properties)
-        refusal = _special_refusal(properties, reconsume_times, delay_level)
+        is_half = _is_half(properties, reconsume_times, delay_level)
+        refusal = self._special_refusal(properties, delay_level, is_half=is_half)
         if refusal is None:
             refusal = self._size_refusal(len(body))
         if refusal is not None:
@@ -208,9 +212,10 @@ class SendRules:
             target.queue_id,
             target.sys_flag,
             reconsume_times,
-            delay_level,
+            0 if is_half else delay_level,
             (message,),
             target.creation,
+            is_half,
         )
 
     def _batch(self, target: _Target, body: bytes) -> SendPlan | Refusal:
@@ -269,6 +274,24 @@ class SendRules:
             return 0
         return min(int(value[:9]), self._settings.delay_level_max)
 
+    def _special_refusal(
+        self, properties: bytes, delay_level: int, *, is_half: bool
+    ) -> Refusal | None:
+        """What is not supported must not be stored as something else (C15, N1)."""
+        if is_half and self._settings.reject_transactions:
+            return Refusal(
+                ResponseCode.NO_PERMISSION,
+                "the broker sending transaction message is forbidden (rejectTransactionMessage)",
+            )
+        if b"TIMER_D" in properties and delay_level == 0:
+            for name in _TIMERS:
+                if find_property(properties, name) is not None:
+                    return Refusal(
+                        ResponseCode.MESSAGE_ILLEGAL,
+                        f"the broker does not support {name.decode()}: use a delay level (DELAY)",
+                    )
+        return None
+
     def _size_refusal(self, body_bytes: int) -> Refusal | None:
         """C17, C18; the name's length was checked with its letters (C7)."""
         if body_bytes == 0:
@@ -326,20 +349,9 @@ def _name_refusal(name: str, settings: SendSettings) -> Refusal | None:
     return None
 
 
-def _special_refusal(properties: bytes, reconsume_times: int, delay_level: int) -> Refusal | None:
-    """What is not supported must not be stored as something else (C15, N1)."""
-    if b"TRAN_MSG\x01" in properties and not (reconsume_times > 0 and delay_level > 0):
-        value = find_property(properties, TRAN_MSG)
-        if value is not None and value.lower() == b"true":
-            return Refusal(
-                ResponseCode.NO_PERMISSION,
-                "the broker does not support transactional messages yet: nothing was stored",
-            )
-    if b"TIMER_D" in properties and delay_level == 0:
-        for name in _TIMERS:
-            if find_property(properties, name) is not None:
-                return Refusal(
-                    ResponseCode.MESSAGE_ILLEGAL,
-                    f"the broker does not support {name.decode()}: use a delay level (DELAY)",
-                )
-    return None
+def _is_half(properties: bytes, reconsume_times: int, delay_level: int) -> bool:
+    """Whether it is a half message (C15)."""
+    if b"TRAN_MSG\x01" not in properties or (reconsume_times > 0 and delay_level > 0):
+        return False
+    value = find_property(properties, TRAN_MSG)
+    return value is not None and value.lower() == b"true"

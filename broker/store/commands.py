@@ -13,6 +13,7 @@ from broker.store.offsets import ConsumerOffsets
 from broker.store.refusals import RefusalKind
 from broker.store.schedule import Schedule
 from broker.store.topics import Topics, is_deletable
+from broker.store.transactions import Transactions
 
 
 class Tables(Protocol):
@@ -25,6 +26,7 @@ class Tables(Protocol):
     locks: QueueLocks
     schedule: Schedule
     marks: DigestMarks
+    transactions: Transactions
 
 
 def obey(
@@ -64,6 +66,8 @@ def obey(
             return state.schedule.advance(command.level, command.first, command.end)
         case control.MarkDigests():
             state.marks.compare(command.marked_index, command.digests)
+        case control.CheckTransactions():
+            state.transactions.check(command.queue_offsets, command.at_ms)
         case _:
             assert_never(command)
     return None

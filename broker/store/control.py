@@ -18,7 +18,7 @@ from broker.store.topics import CONTROL_TOPICS, TopicConfig
 
 VERSION: Final = 1
 
-TOPICS, GROUPS, OFFSETS, LOCKS, SCHEDULE, DIGESTS = CONTROL_TOPICS
+TOPICS, GROUPS, OFFSETS, LOCKS, SCHEDULE, DIGESTS, TRANSACTIONS = CONTROL_TOPICS
 
 QueueId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Offset = Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -141,6 +141,14 @@ class MarkDigests(_Command, frozen=True, tag="mark_digests"):
     v: int = VERSION
 
 
+class CheckTransactions(_Command, frozen=True, tag="check_transactions"):
+    """The producers of open half messages (by half queue offset) are asked how they ended, at a time."""
+
+    queue_offsets: Annotated[list[Offset], Meta(max_length=4096)]
+    at_ms: Offset
+    v: int = VERSION
+
+
 Command = (
     PutTopic
     | DeleteTopic
@@ -154,6 +162,7 @@ Command = (
     | SetDelayLevels
     | AdvanceSchedule
     | MarkDigests
+    | CheckTransactions
 )
 
 _TOPIC_OF: Final[dict[type[Command], str]] = {
@@ -169,6 +178,7 @@ _TOPIC_OF: Final[dict[type[Command], str]] = {
     SetDelayLevels: SCHEDULE,
     AdvanceSchedule: SCHEDULE,
     MarkDigests: DIGESTS,
+    CheckTransactions: TRANSACTIONS,
 }
 
 

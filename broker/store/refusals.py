@@ -30,9 +30,13 @@ class RefusalKind(IntEnum):
     """A topic or group that every broker has was to be deleted."""
     STALE_PROGRESS = 7
     """A delay level was to advance from another offset than the one it has: an alarm."""
+    STALE_RESOLUTION = 8
+    """An op record ended a transaction that was not open: an alarm."""
 
 
-ALARMS: Final = frozenset({RefusalKind.WRONG_QUEUE_OFFSET, RefusalKind.STALE_PROGRESS})
+ALARMS: Final = frozenset(
+    {RefusalKind.WRONG_QUEUE_OFFSET, RefusalKind.STALE_PROGRESS, RefusalKind.STALE_RESOLUTION}
+)
 """Kinds that no request of a client can cause."""
 
 

@@ -117,6 +117,11 @@ class Staging:
         self._last_store_ms = 0
 
     @property
+    def store_host(self) -> bytes:
+        """The host field that the records get."""
+        return self._store_host
+
+    @property
     def staged_count(self) -> int:
         """How many messages wait for the next entry."""
         return len(self._messages)

@@ -50,12 +50,13 @@ from broker.store.refusals import Refusal, RefusalKind, Refusals
 from broker.store.saved import ByteSource, SavedTable, StateHead
 from broker.store.schedule import SCHEDULE_KEY, Schedule, level_of
 from broker.store.topics import CONTROL_TOPICS, Topics
+from broker.store.transactions import HALF_KEY, TRANSACTION_KEYS, Transactions
 from dledger.raft.entry import ENTRY_HEADER_BYTES, Entry, EntryKind
 from dledger.raft.ids import NO_INDEX, EntryId, Index
 from dledger.state_machine import SnapshotOvertakenError, SnapshotRefusedError
 
 _CONTROL_KEYS: Final = frozenset(topic.encode() for topic in CONTROL_TOPICS)
-_SPECIAL_KEYS: Final = _CONTROL_KEYS | {SCHEDULE_KEY}
+_SPECIAL_KEYS: Final = _CONTROL_KEYS | TRANSACTION_KEYS | {SCHEDULE_KEY}
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +97,8 @@ class BrokerState:
     """Everything that follows from the committed entries; implements `dledger.StateMachine`.
 
     Attributes:
-        queues, key_index, topics, groups, offsets, locks, schedule, recent_sends, refusals:
-            the components.
+        queues, key_index, topics, groups, offsets, locks, schedule, recent_sends, transactions,
+            refusals: the components.
         last_store_ms: the latest store time of any record; leaders stamp no earlier one.
         put_count, put_bytes: of all records folded.
     """
@@ -122,6 +123,7 @@ class BrokerState:
         self.locks = QueueLocks()
         self.schedule = Schedule(self.queues)
         self.recent_sends = RecentSends()
+        self.transactions = Transactions()
         self.refusals = Refusals()
         self.marks = DigestMarks()
         self._is_marked = False
@@ -182,6 +184,7 @@ class BrokerState:
             "locks": self.locks.digest,
             "schedule": self.schedule.digest,
             "recent_sends": self.recent_sends.digest,
+            "transactions": self.transactions.digest,
             "refusals": self.refusals.digest,
         }
 
@@ -279,6 +282,7 @@ class BrokerState:
             "locks": self.locks,
             "schedule": self.schedule,
             "recent_sends": self.recent_sends,
+            "transactions": self.transactions,
             "refusals": self.refusals,
             "marks": self.marks,
         }
@@ -376,6 +380,8 @@ class BrokerState:
         )
         if key[0] in _CONTROL_KEYS:
             self._obey(entry, message)
+        elif key[0] in TRANSACTION_KEYS and key[1] == 0:
+            self._follow_transaction(entry, message)
 
     def _obey(self, entry: Entry, message: StoredMessage) -> None:
         try:
@@ -387,6 +393,13 @@ class BrokerState:
         kind = obey(self, command, message.store_timestamp_ms, message.physical_offset)
         if kind is not None:
             self._refuse(entry, message.physical_offset, kind, repr(command))
+
+    def _follow_transaction(self, entry: Entry, message: StoredMessage) -> None:
+        if message.topic.encode() == HALF_KEY:
+            self.transactions.begin(message)
+        elif (kind := self.transactions.end(message)) is not None:
+            detail = f"op record {message.body[:100]!r}"
+            self._refuse(entry, message.physical_offset, kind, detail)
 
     def _refuse(self, entry: Entry, physical_offset: int, kind: RefusalKind, detail: str) -> None:
         self.refusals.add(Refusal(entry.index, physical_offset, kind, detail))

@@ -38,6 +38,7 @@ commands: st.SearchStrategy[Command] = st.one_of(
     st.builds(control.UnlockQueues, groups, st.sampled_from(["c1", "c2"]), queues),
     st.builds(control.SetDelayLevels, st.lists(st.integers(0, 5000), min_size=1, max_size=3)),
     st.builds(control.AdvanceSchedule, st.integers(1, 3), offsets, offsets),
+    st.builds(control.CheckTransactions, st.lists(offsets, max_size=3), st.integers(0, 2**40)),
 )
 malformed = st.tuples(
     st.sampled_from([control.TOPICS, control.OFFSETS]),
@@ -59,7 +60,28 @@ messages = st.tuples(
         },
     ),
 )
-entries = st.tuples(st.lists(messages | commands | malformed, max_size=6), st.integers(0, 40_000))
+halves = st.tuples(
+    st.just("RMQ_SYS_TRANS_HALF_TOPIC"),
+    st.integers(0, 1),
+    st.binary(max_size=9),
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "REAL_TOPIC": topics,
+            "__transactionId__": st.sampled_from(["u1", "u2"]),
+            "CHECK_IMMUNITY_TIME_IN_SECONDS": st.sampled_from(["1", "30", "-1"]),
+        },
+    ),
+)
+ends = st.tuples(
+    st.just("RMQ_SYS_TRANS_OP_HALF_TOPIC"),
+    st.just(0),
+    st.lists(offsets, min_size=1, max_size=2).map(lambda some: b"".join(b"%d," % n for n in some)),
+    st.fixed_dictionaries({"TRAN_VERDICT": st.sampled_from(["COMMIT", "ROLLBACK", "GIVE_UP"])}),
+)
+entries = st.tuples(
+    st.lists(messages | commands | malformed | halves | ends, max_size=6), st.integers(0, 40_000)
+)
 histories = st.lists(entries, max_size=8)
 
 History = list[tuple[list[object], int]]

@@ -47,6 +47,9 @@ def answers(state: BrokerState) -> object:
         [state.locks.holder("g", topic, 0, state.last_store_ms) for topic in ("A", "B")],
         dict(state.schedule.progress_table()),
         state.schedule.due(2**40, 100),
+        list(state.transactions),
+        [state.transactions.verdict(offset) for offset in range(60)],
+        state.transactions.due(2**41, timeout_ms=1, interval_ms=1, limit=100),
         list(state.refusals.newest),
         (state.last_store_ms, state.put_count, state.put_bytes),
     )

@@ -115,6 +115,7 @@ class Bench:
             None,  # type: ignore[arg-type]  # nothing is given back here
             SendReplies(),
             OffsetIdMaker(HOST),
+            None,  # type: ignore[arg-type]  # no transactions here
             repeats if is_on else None,
         )
         self._born = count(1)

@@ -74,6 +74,7 @@ def properties_of(plan: SendPlan, place: int = 0) -> dict[str, str]:
 
 R = ResponseCode
 LONG = "k\x01" + "v" * 32_760 + "\x02"
+TRAN = "TRAN_MSG\x01true\x02"
 NO_GROUPS = {"auto_create_groups": False}
 REFUSED = [
     ("C6 broker not writable", {}, b"x", {"permission": 4}, R.NO_PERMISSION, "brokerPermission"),
@@ -86,7 +87,7 @@ REFUSED = [
     ("C9 model not inheritable", {"topic": "New", "default_topic": "NoModel"}, b"x", {}, R.TOPIC_NOT_EXIST, "NoModel"),
     ("C10 queue too high", {"queue_id": 4}, b"x", {}, R.SYSTEM_ERROR, "queueId[4] is illegal"),
     ("C11 topic not writable", {"topic": "ReadOnly"}, b"x", {}, R.NO_PERMISSION, "ReadOnly"),
-    ("C15 half message", {"properties": "TRAN_MSG\x01true\x02"}, b"x", {}, R.NO_PERMISSION, "transactional"),
+    ("C15 half message", {"properties": TRAN}, b"x", {"reject_transactions": True}, R.NO_PERMISSION, "rejectTr"),
     ("C17 empty body", {}, b"", {}, R.MESSAGE_ILLEGAL, "empty"),
     ("C18 body too large", {}, b"x" * 101, {}, R.MESSAGE_ILLEGAL, "101 bytes, at most 100"),
     ("C18 properties too large", {"properties": LONG}, b"x", {}, R.MESSAGE_ILLEGAL, "properties of"),
@@ -227,3 +228,23 @@ def test_a_topic_that_changes_is_checked_again() -> None:
     assert isinstance(decide(header(), b"x", 409), SendPlan)
     topics["T"] = TopicConfig("T", 4, 4, 4)
     assert isinstance(decide(header(), b"x", 409), Refusal)
+
+
+@pytest.mark.parametrize(
+    ("properties", "times", "is_half"),
+    [
+        (TRAN, 0, True),
+        ("TRAN_MSG\x01TRUE\x02", 0, True),
+        (TRAN + "DELAY\x013\x02", 0, True),
+        (TRAN, 1, True),
+        (TRAN + "DELAY\x013\x02", 1, False),
+        ("TRAN_MSG\x01false\x02", 0, False),
+        ("XTRAN_MSG\x01true\x02", 0, False),
+    ],
+)
+def test_c15_what_is_a_half_message(properties: str, times: int, is_half: bool) -> None:
+    plan = accepted(header(properties=properties, reconsume_times=times, sys_flag=4 | 1))
+    assert plan.is_half is is_half
+    assert plan.sys_flag == 1
+    assert plan.delay_level == (3 if times and "DELAY" in properties else 0)
+    assert (plan.topic, plan.queue_id) == ("T", 0)

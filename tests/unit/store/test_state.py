@@ -193,5 +193,6 @@ def test_digests_name_the_components() -> None:
         "locks",
         "schedule",
         "recent_sends",
+        "transactions",
         "refusals",
     ]

@@ -1,0 +1,241 @@
+"""Asks producers how their open transactions ended, while this node leads (semantics O15 to O21).
+
+A check is counted in the log first and asked then, so that no failover makes it more than the limit.
+After the last one the message moves to TRANS_CHECK_MAX_TIME_TOPIC: copy and op record in one entry.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from broker.message.errors import RecordError
+from broker.message.ids import offset_msg_id
+from broker.message.properties import PGROUP, UNIQ_KEY
+from broker.message.record import StoredMessage, encode_record
+from broker.remoting.codes import RequestCode
+from broker.remoting.header import encode_command, make_request
+from broker.server.commits import Commits
+from broker.server.transactions import TransactionEnds, stage_op
+from broker.service.catalog import Catalog, special_topic
+from broker.store.control import CheckTransactions
+from broker.store.names import CHECK_MAX_TOPIC
+from broker.store.reading import MessageGoneError, read_message
+from broker.store.schedule import delivery
+from broker.store.staging import StagedEntry
+from broker.store.state import BrokerState
+from broker.store.transactions import OpenHalf, Verdict
+from dledger import DLedgerError, LogServer
+
+_log = logging.getLogger(__name__)
+
+CHECKS_MAX = 256
+"""Transactions checked or given up with one entry; their messages are read from the log."""
+
+CHECKED_BYTES_MAX = 4 * 1024 * 1024
+"""Sum of the sizes of those messages, unless one alone is larger."""
+
+_CHECK_MAX_TOPIC = CHECK_MAX_TOPIC.encode()
+
+
+class TransactionChecks:
+    """Looks for what is due; one batch at a time, so that counts are always those of the fold."""
+
+    def __init__(
+        self,
+        log: LogServer,
+        state: BrokerState,
+        commits: Commits,
+        ends: TransactionEnds,
+        catalog: Catalog,
+        ask: Callable[[str, bytes], None],
+        *,
+        broker_name: str,
+        timeout_ms: int,
+        interval_ms: int,
+        check_max: int,
+        wall_ms: Callable[[], int],
+        monotonic_ms: Callable[[], int],
+    ) -> None:
+        """Prepare; `ask` sends a frame to some producer of a group."""
+        self._log = log
+        self._state = state
+        self._commits = commits
+        self._ends = ends
+        self._catalog = catalog
+        self._ask = ask
+        self._broker_name = broker_name
+        self._timeout_ms = timeout_ms
+        self._interval_ms = interval_ms
+        self._check_max = check_max
+        self._wall_ms = wall_ms
+        self._monotonic_ms = monotonic_ms
+        self._is_waiting = False
+        self._reign_ms = (0, 0)
+
+    def start_reign(self) -> None:
+        """This node leads from now on."""
+        self._is_waiting = False
+        self._reign_ms = (self._state.last_store_ms, self._monotonic_ms())
+
+    def tick(self) -> None:
+        """Check what is due; called every 50 ms or so."""
+        transactions = self._state.transactions
+        if not len(transactions) or self._is_waiting or self._commits.is_full:
+            return
+        if not self._log.is_serving:
+            return
+        now_ms = self._now_ms()
+        due = transactions.due(
+            now_ms, timeout_ms=self._timeout_ms, interval_ms=self._interval_ms, limit=CHECKS_MAX
+        )
+        due = [half for half in due if not self._ends.is_ending(half.queue_offset)]
+        given_up = _first_bytes([half for half in due if half.check_count >= self._check_max])
+        checked = _first_bytes([half for half in due if half.check_count < self._check_max])
+        if given_up:
+            self._is_waiting = True
+            self._give_up(given_up, now_ms)
+        elif checked:
+            self._is_waiting = True
+            offsets = [half.queue_offset for half in checked]
+            place = self._commits.stage_control(CheckTransactions(offsets, now_ms))
+            self._commits.wait(place, _Counted(self, offsets))
+
+    def _now_ms(self) -> int:
+        """The wall clock, but not less than the log's time and what passed since this reign began.
+
+        A leader whose clock is behind the one before it must not stop checking.
+        """
+        start_ms, since_ms = self._reign_ms
+        return max(self._wall_ms(), start_ms + self._monotonic_ms() - since_ms)
+
+    # Asking.
+
+    def counted(self, offsets: list[int]) -> None:
+        """The checks are in the log: ask."""
+        self._is_waiting = False
+        for offset in offsets:
+            half = self._state.transactions.get(offset)
+            message = self._read(half) if half is not None else None
+            if message is not None:
+                self._ask_about(message)
+        self.tick()
+
+    def failed(self) -> None:
+        """Leadership was lost; whoever leads goes on from what the fold knows."""
+        self._is_waiting = False
+
+    def _read(self, half: OpenHalf) -> StoredMessage | None:
+        try:
+            return read_message(self._log, half.physical_offset)
+        except MessageGoneError as error:
+            _log.warning("half message %d is gone: %s", half.queue_offset, error)
+            return None
+
+    def _ask_about(self, half: StoredMessage) -> None:
+        """CHECK_TRANSACTION_STATE to some producer (O19)."""
+        group, target = half.find(PGROUP), delivery(half)
+        if group is None or target is None:
+            return  # nobody can answer; it is given up in the end
+        key = (half.find(UNIQ_KEY) or b"").decode(errors="replace")
+        ext = {
+            "tranStateTableOffset": str(half.queue_offset),
+            "commitLogOffset": str(half.physical_offset),
+            "msgId": key,
+            "transactionId": key,
+            "offsetMsgId": offset_msg_id(half.store_host, half.physical_offset),
+            "topic": target.topic.decode(errors="replace"),
+            "bname": self._broker_name,
+        }
+        body = encode_record(
+            topic=target.topic,
+            queue_id=target.queue_id,
+            queue_offset=half.queue_offset,
+            physical_offset=half.physical_offset,
+            sys_flag=half.sys_flag,
+            flag=half.flag,
+            born_timestamp_ms=half.born_timestamp_ms,
+            born_host=half.born_host,
+            store_timestamp_ms=half.store_timestamp_ms,
+            store_host=half.store_host,
+            body=half.body,
+            properties=half.properties,
+            reconsume_times=half.reconsume_times,
+        )
+        request = make_request(RequestCode.CHECK_TRANSACTION_STATE, 0, ext, body, is_oneway=True)
+        self._ask(group.decode(errors="replace"), encode_command(request))
+
+    # Giving up.
+
+    def _give_up(self, halves: list[OpenHalf], now_ms: int) -> None:
+        """Nobody knows: the messages move to where an operator finds them (O21)."""
+        self._commits.create(special_topic(self._catalog, CHECK_MAX_TOPIC)[1])
+        for half in halves:
+            message = self._read(half)
+            if message is not None:
+                self._copy(message)
+        offsets = [half.queue_offset for half in halves]
+        place = stage_op(self._commits.staging, offsets, Verdict.GIVEN_UP, now_ms)
+        _log.warning(
+            "%d transactions are given up after %d checks: see %s",
+            len(halves),
+            self._check_max,
+            CHECK_MAX_TOPIC,
+        )
+        self._ends.wait_for_end(offsets, place, _GivenUp(self, self._ends, offsets))
+
+    def _copy(self, half: StoredMessage) -> None:
+        try:
+            self._commits.staging.stage(
+                _CHECK_MAX_TOPIC,
+                0,
+                half.body,
+                half.properties,
+                born_timestamp_ms=half.born_timestamp_ms,
+                born_host=half.born_host,
+                sys_flag=half.sys_flag,
+                flag=half.flag,
+                reconsume_times=half.reconsume_times,
+                prepared_transaction_offset=half.physical_offset,
+            )
+        except RecordError as error:
+            _log.warning("half message %d cannot be moved: %s", half.queue_offset, error)
+
+
+def _first_bytes(halves: list[OpenHalf]) -> list[OpenHalf]:
+    """As many of the first ones as fit into CHECKED_BYTES_MAX, but one at least."""
+    total = 0
+    for count, half in enumerate(halves):
+        total += half.size_bytes
+        if total > CHECKED_BYTES_MAX and count:
+            return halves[:count]
+    return halves
+
+
+class _Counted:
+    def __init__(self, checks: TransactionChecks, offsets: list[int]) -> None:
+        self._checks = checks
+        self._offsets = offsets
+
+    def committed(self, staged: StagedEntry, place: int) -> None:
+        self._checks.counted(self._offsets)
+
+    def failed(self, error: DLedgerError) -> None:
+        self._checks.failed()
+
+
+class _GivenUp:
+    def __init__(
+        self, checks: TransactionChecks, ends: TransactionEnds, offsets: list[int]
+    ) -> None:
+        self._checks = checks
+        self._ends = ends
+        self._offsets = offsets
+
+    def committed(self, staged: StagedEntry, place: int) -> None:
+        self._ends.ended(self._offsets)
+        self._checks.counted([])
+
+    def failed(self, error: DLedgerError) -> None:
+        self._ends.ended(self._offsets, error)
+        self._checks.failed()

@@ -1,0 +1,292 @@
+"""Transactions as the log tells them: which half messages are open, and how the others ended (semantics O).
+
+A half message is a record in queue 0 of the half topic; from then on its transaction is open. An op
+record in queue 0 of the op topic ends it, in the same entry as the real message if it is a commit, so
+that neither is ever seen without the other. What a check-back needs, the number of checks so far and the
+time of the last one, comes from control records; RocketMQ stores the half message anew for each (O22,
+O23). Times are store times, or were written into the record by the leader.
+
+How a transaction ended is remembered for the last `VERDICTS_KEPT` half messages, one byte each.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from enum import IntEnum
+from itertools import islice
+from typing import Final, NamedTuple
+
+import msgspec
+from crc32c import crc32c
+from sortedcontainers import SortedDict
+
+from broker.message.properties import (
+    CHECK_IMMUNITY_TIME_IN_SECONDS,
+    REAL_TOPIC,
+    TAGS,
+    TRANSACTION_ID,
+    encode_property,
+    find_property,
+)
+from broker.message.record import StoredMessage
+from broker.store import names
+from broker.store.refusals import RefusalKind
+
+HALF_KEY: Final = names.HALF_TOPIC.encode()
+OP_KEY: Final = names.OP_HALF_TOPIC.encode()
+TRANSACTION_KEYS: Final = frozenset({HALF_KEY, OP_KEY})
+
+VERDICTS_KEPT: Final = 1 << 20
+"""Half messages whose verdict is remembered, the newest ones: 1 MiB."""
+
+IMMUNITY_MAX_MS: Final = 72 * 3_600_000
+"""A message may ask for no more time before its first check: RocketMQ gives it up at that age (O17c)."""
+
+OP_TAG: Final = b"d"
+OFFSETS_PER_OP_MAX: Final = 4096
+
+_VERDICT: Final = b"TRAN_VERDICT"
+_CHANGE: Final = struct.Struct(">Bqq")
+_CHECK: Final = 255
+_DIGITS_MAX: Final = 18
+
+
+class Verdict(IntEnum):
+    """How a transaction stands. Numbers enter digests and snapshots: never renumber."""
+
+    OPEN = 0
+    COMMITTED = 1
+    ROLLED_BACK = 2
+    GIVEN_UP = 3
+    """Nobody answered any check; the message lies in TRANS_CHECK_MAX_TIME_TOPIC (O21)."""
+
+
+_NAMES: Final = {
+    Verdict.COMMITTED: b"COMMIT",
+    Verdict.ROLLED_BACK: b"ROLLBACK",
+    Verdict.GIVEN_UP: b"GIVE_UP",
+}
+_BY_NAME: Final = {name: verdict for verdict, name in _NAMES.items()}
+
+TransactionKey = tuple[bytes, bytes]
+"""Real topic, and transaction id (the UNIQ_KEY that the producer gave)."""
+
+
+class OpenHalf(NamedTuple):
+    """One half message whose transaction is open.
+
+    Attributes:
+        queue_offset: in the half topic.
+        key: None when the record does not say.
+        immunity_ms: how long its producer asked not to be checked; None for the broker's usual time.
+        check_count: checks so far.
+        checked_ms: time of the last one; the store time before the first.
+    """
+
+    queue_offset: int
+    physical_offset: int
+    size_bytes: int
+    store_ms: int
+    key: TransactionKey | None
+    immunity_ms: int | None
+    check_count: int
+    checked_ms: int
+
+
+def immunity_of(properties: bytes) -> int | None:
+    """CHECK_IMMUNITY_TIME_IN_SECONDS in milliseconds; None for the usual time (O17e: -1, or no number)."""
+    text = find_property(properties, CHECK_IMMUNITY_TIME_IN_SECONDS)
+    if text is None or not text.isdigit():
+        return None
+    return min(int(text[:_DIGITS_MAX]) * 1000, IMMUNITY_MAX_MS)
+
+
+def encode_op(queue_offsets: list[int], verdict: Verdict) -> tuple[bytes, bytes]:
+    """Body and properties of the op record that ends transactions (O13: `7,` with the tag d)."""
+    body = b"".join(b"%d," % offset for offset in queue_offsets)
+    return body, encode_property(TAGS, OP_TAG) + encode_property(_VERDICT, _NAMES[verdict])
+
+
+def decode_op(body: bytes, properties: bytes) -> tuple[list[int], Verdict] | None:
+    """Read an op record; None if it is none."""
+    verdict = _BY_NAME.get(find_property(properties, _VERDICT) or b"")
+    texts = body.removesuffix(b",").split(b",")
+    if verdict is None or len(texts) > OFFSETS_PER_OP_MAX:
+        return None
+    if not all(text.isdigit() and len(text) <= _DIGITS_MAX for text in texts):
+        return None
+    return [int(text) for text in texts], verdict
+
+
+class Transactions:
+    """All open transactions, and the verdicts. Changes are for the fold; everybody else reads.
+
+    Attributes:
+        digest: CRC32C chained over every change.
+    """
+
+    def __init__(self) -> None:
+        self.digest: int = 0
+        self._open: dict[int, OpenHalf] = {}
+        self._by_key: dict[TransactionKey, int] = {}
+        # Who is checked next. Store times and times of checks never decrease here, so the first two
+        # are in order of time by themselves.
+        self._unchecked: dict[int, None] = {}
+        self._checked: dict[int, None] = {}
+        self._immune: SortedDict[tuple[int, int], None] = SortedDict()
+        self._verdicts = bytearray()
+        self._end = 0
+        self._last_check_ms = 0
+
+    def __len__(self) -> int:
+        """How many are open."""
+        return len(self._open)
+
+    def __iter__(self) -> Iterator[OpenHalf]:
+        """The open ones, oldest first."""
+        return iter([self._open[offset] for offset in sorted(self._open)])
+
+    def get(self, queue_offset: int) -> OpenHalf | None:
+        """An open one by its half queue offset."""
+        return self._open.get(queue_offset)
+
+    def find(self, key: TransactionKey) -> OpenHalf | None:
+        """An open one by its transaction: a half message that is sent again is not stored again."""
+        offset = self._by_key.get(key)
+        return None if offset is None else self._open[offset]
+
+    def verdict(self, queue_offset: int) -> Verdict | None:
+        """How the transaction of a half message stands; None if there is none, or it is too long ago."""
+        if queue_offset in self._open:
+            return Verdict.OPEN
+        if not max(0, self._end - VERDICTS_KEPT) <= queue_offset < self._end:
+            return None
+        return Verdict(self._verdicts[queue_offset % VERDICTS_KEPT])
+
+    def due(self, now_ms: int, *, timeout_ms: int, interval_ms: int, limit: int) -> list[OpenHalf]:
+        """Open transactions whose check is due.
+
+        The first check comes when the half message is older than its immunity time, or `timeout_ms`
+        if it has none; the others when the last one is `interval_ms` ago.
+        """
+        found: list[OpenHalf] = []
+        for queue, wait_ms in ((self._unchecked, timeout_ms), (self._checked, interval_ms)):
+            for offset in islice(queue, limit - len(found)):
+                half = self._open[offset]
+                if half.checked_ms + wait_ms > now_ms:
+                    break
+                found.append(half)
+        for due_ms, offset in islice(self._immune, limit - len(found)):
+            if due_ms > now_ms:
+                break
+            found.append(self._open[offset])
+        return found
+
+    def begin(self, message: StoredMessage) -> None:
+        """Take in a half message, whose queue offset is the next one."""
+        offset = message.queue_offset
+        if len(self._verdicts) < VERDICTS_KEPT:
+            self._verdicts.append(Verdict.OPEN)
+        else:
+            self._verdicts[offset % VERDICTS_KEPT] = Verdict.OPEN
+        self._end = offset + 1
+        topic, name = message.find(REAL_TOPIC), message.find(TRANSACTION_ID)
+        key = (topic, name) if topic is not None and name is not None else None
+        immunity_ms = immunity_of(message.properties)
+        store_ms = message.store_timestamp_ms
+        half = OpenHalf(
+            offset,
+            message.physical_offset,
+            message.size_bytes,
+            store_ms,
+            key,
+            immunity_ms,
+            0,
+            store_ms,
+        )
+        self._open[offset] = half
+        if key is not None:
+            self._by_key[key] = offset
+        if immunity_ms is None:
+            self._unchecked[offset] = None
+        else:
+            self._immune[store_ms + immunity_ms, offset] = None
+        self._changed(Verdict.OPEN, offset, message.physical_offset)
+
+    def end(self, message: StoredMessage) -> RefusalKind | None:
+        """Obey an op record; return why not, if so, with nothing changed."""
+        op = decode_op(message.body, message.properties)
+        if op is None:
+            return RefusalKind.MALFORMED
+        offsets, verdict = op
+        if len(set(offsets)) < len(offsets) or not all(o in self._open for o in offsets):
+            return RefusalKind.STALE_RESOLUTION
+        for offset in offsets:
+            half = self._open.pop(offset)
+            self._leave_queue(half)
+            if half.key is not None and self._by_key.get(half.key) == offset:
+                del self._by_key[half.key]
+            if offset >= self._end - VERDICTS_KEPT:
+                self._verdicts[offset % VERDICTS_KEPT] = verdict
+            self._changed(verdict, offset, half.physical_offset)
+        return None
+
+    def check(self, queue_offsets: list[int], at_ms: int) -> None:
+        """Count a check of each; what has ended meanwhile does not matter."""
+        for offset in queue_offsets:
+            half = self._open.get(offset)
+            if half is None:
+                continue
+            self._last_check_ms = max(self._last_check_ms, at_ms, half.checked_ms)
+            self._leave_queue(half)
+            self._checked[offset] = None
+            self._open[offset] = half._replace(
+                check_count=half.check_count + 1, checked_ms=self._last_check_ms
+            )
+            self._changed(_CHECK, offset, at_ms)
+
+    def dump(self) -> bytes:
+        """The table as a snapshot keeps it."""
+        saved = (
+            self.digest,
+            self._end,
+            self._last_check_ms,
+            bytes(self._verdicts),
+            list(self._open.values()),
+            list(self._unchecked),
+            list(self._checked),
+        )
+        return msgspec.msgpack.encode(saved)
+
+    def load(self, data: bytes) -> None:
+        """Replace the table by a dumped one.
+
+        Raises:
+            msgspec.DecodeError: it is none; nothing has changed.
+        """
+        digest, end, last_check_ms, verdicts, halves, unchecked, checked = msgspec.msgpack.decode(
+            data, type=tuple[int, int, int, bytes, list[OpenHalf], list[int], list[int]]
+        )
+        self.digest, self._end, self._last_check_ms = digest, end, last_check_ms
+        self._verdicts = bytearray(verdicts)
+        self._open = {half.queue_offset: half for half in halves}
+        self._by_key = {half.key: half.queue_offset for half in halves if half.key is not None}
+        self._unchecked = dict.fromkeys(unchecked)
+        self._checked = dict.fromkeys(checked)
+        self._immune = SortedDict()
+        for half in halves:
+            if half.immunity_ms is not None and not half.check_count:
+                self._immune[half.store_ms + half.immunity_ms, half.queue_offset] = None
+
+    def _leave_queue(self, half: OpenHalf) -> None:
+        offset = half.queue_offset
+        if half.check_count:
+            del self._checked[offset]
+        elif half.immunity_ms is None:
+            del self._unchecked[offset]
+        else:
+            del self._immune[half.store_ms + half.immunity_ms, offset]
+
+    def _changed(self, what: int, offset: int, number: int) -> None:
+        self.digest = crc32c(_CHANGE.pack(what, offset, number), self.digest)
