@@ -1,0 +1,263 @@
+"""Transactions over sockets: half messages, their ends, checks, failovers (semantics O)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import trio
+
+from broker.message.properties import decode_properties
+from broker.message.record import StoredMessage, decode_record
+from broker.remoting.header import RemotingCommand
+from broker.store.refusals import RefusalKind
+from tests.integration.broker.conftest import Cluster, ClusterMaker, Wire, send_ext
+
+pytestmark = pytest.mark.slow
+
+HALF = "RMQ_SYS_TRANS_HALF_TOPIC"
+OP = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+FAST: dict[str, Any] = {"transaction_timeout_ms": 50, "transaction_check_interval_ms": 100}
+
+
+async def half(wire: Wire, key: str, body: bytes = b"x", **more: str) -> dict[str, str]:
+    """Send a half message; the ext of an END_TRANSACTION about it, without the decision."""
+    answer = await send_half(wire, key, body, **more)
+    assert answer.code == 0, answer.remark
+    assert answer.ext["transactionId"] == key
+    return {
+        "producerGroup": "P",
+        "tranStateTableOffset": answer.ext["queueOffset"],
+        "commitLogOffset": str(int(answer.ext["msgId"][16:], 16)),
+        "msgId": key,
+        "transactionId": key,
+    }
+
+
+async def send_half(wire: Wire, key: str, body: bytes = b"x", **more: str) -> RemotingCommand:
+    named = {"UNIQ_KEY": key, "TRAN_MSG": "true", "PGROUP": "P"} | more
+    properties = "".join(f"{name}\x01{value}\x02" for name, value in named.items())
+    return await wire.ask(310, send_ext("T", 1, properties) | {"f": "4"}, body)
+
+
+async def end(wire: Wire, ext: dict[str, str], decision: int, **more: str) -> RemotingCommand:
+    return await wire.ask(37, ext | {"commitOrRollback": str(decision)} | more)
+
+
+def producer(client_id: str, group: str = "P") -> bytes:
+    return json.dumps(
+        {"clientID": client_id, "producerDataSet": [{"groupName": group}], "consumerDataSet": []}
+    ).encode()
+
+
+def same_everywhere(cluster: Cluster) -> bool:
+    applied = {broker.log.applied_index for broker in cluster.brokers.values()}
+    digests = {str(broker.state.digests()) for broker in cluster.brokers.values()}
+    return len(applied) == len(digests) == 1
+
+
+def alarms(cluster: Cluster) -> list[RefusalKind]:
+    return [r.kind for b in cluster.brokers.values() for r in b.state.refusals.newest]
+
+
+async def visible(wire: Wire) -> list[StoredMessage]:
+    return await wire.messages("T", 1)
+
+
+async def test_committed_is_seen_once_with_its_op_record(one: Wire) -> None:
+    ext = await half(one, "u", b"paid")
+    assert await visible(one) == []
+    (parked,) = await one.messages(HALF)
+    named = decode_properties(parked.properties)
+    assert (parked.sys_flag & 12, named["REAL_TOPIC"], named["REAL_QID"]) == (0, "T", "1")
+    assert named["__transactionId__"] == "u"
+    answer = await end(one, ext, 8)
+    assert (answer.code, answer.ext["commitOrRollback"]) == (0, "8")
+    (message,) = await visible(one)
+    assert (message.body, message.queue_offset, message.sys_flag & 12) == (b"paid", 0, 8)
+    assert message.prepared_transaction_offset == parked.physical_offset
+    assert message.born_timestamp_ms == parked.born_timestamp_ms
+    assert decode_properties(message.properties)["TRAN_MSG"] == "true"
+    (op,) = await one.messages(OP)
+    assert (op.body, decode_properties(op.properties)["TAGS"]) == (b"0,", "d")
+
+
+async def test_rolled_back_is_never_seen(one: Wire) -> None:
+    ext = await half(one, "u")
+    answer = await end(one, ext, 12)
+    assert (answer.code, answer.ext["commitOrRollback"]) == (0, "12")
+    assert await visible(one) == []
+    assert len(await one.messages(OP)) == 1
+
+
+async def test_a_repeated_or_contradictory_end_is_told_what_was_recorded(one: Wire) -> None:
+    ext, other = await half(one, "u"), await half(one, "v")
+    opaques = [
+        one.say(37, ext | {"commitOrRollback": decision}) for decision in ("8", "12", "8", "8")
+    ]
+    answers = [await one.answer(opaque) for opaque in opaques]
+    assert [answer.code for answer in answers] == [0, 200, 0, 0]
+    assert [answer.ext["commitOrRollback"] for answer in answers] == ["8"] * 4
+    assert [(await end(one, other, d)).code for d in (12, 8, 12)] == [0, 201, 0]
+    assert len(await visible(one)) == 1
+    assert len(await one.messages(OP)) == 2
+
+
+async def test_o5_unknown_has_no_effect_and_no_answer(one: Wire) -> None:
+    ext = await half(one, "u")
+    opaque = one.say(37, ext | {"commitOrRollback": "0"})
+    assert (await end(one, ext, 8)).code == 0
+    assert not one.has_answer(opaque)
+    assert len(await visible(one)) == 1
+
+
+async def test_a_oneway_end_has_an_effect_and_no_answer(one: Wire) -> None:
+    ext = await half(one, "u")
+    opaque = one.say(37, ext | {"commitOrRollback": "8"}, flag=2)
+    while not await visible(one):
+        await trio.lowlevel.checkpoint()
+    assert not one.has_answer(opaque)
+
+
+async def test_o6_o7_o8_codes(one: Wire) -> None:
+    ext = await half(one, "u")
+    assert (await end(one, ext, 8, commitLogOffset="1")).code == 1
+    assert (await end(one, ext, 8, producerGroup="Q")).code == 1
+    assert (await end(one, ext, 8, tranStateTableOffset="5")).code == 1
+    assert (await end(one, {**ext, "producerGroup": ""}, 8)).code == 1
+    late = await half(one, "v", CHECK_IMMUNITY_TIME_IN_SECONDS="1")  # born in 2023
+    assert (await end(one, late, 8)).code == 604
+    assert (await end(one, late, 8, fromTransactionCheck="true")).code == 0
+    assert len(await visible(one)) == 1
+
+
+async def test_a_half_message_that_is_sent_again_is_not_stored_again(one: Wire) -> None:
+    first = await half(one, "u")
+    assert await half(one, "u") == first
+    named = "UNIQ_KEY\x01w\x02TRAN_MSG\x01true\x02PGROUP\x01P\x02"
+    opaques = [one.say(310, send_ext("T", 1, named), b"x") for _ in range(3)]
+    answers = [await one.answer(opaque) for opaque in opaques]
+    assert len({answer.ext["msgId"] for answer in answers}) == 1
+    assert len(await one.messages(HALF)) == 2
+
+
+async def test_o9_a_delay_begins_at_the_commit(one: Wire) -> None:
+    ext = await half(one, "u", b"later", DELAY="2")
+    assert await one.messages("SCHEDULE_TOPIC_XXXX", 1) == []
+    assert (await end(one, ext, 8)).code == 0
+    assert len(await one.messages("SCHEDULE_TOPIC_XXXX", 1)) == 1
+    while not (found := await visible(one)):
+        await trio.lowlevel.checkpoint()
+    assert [(m.body, m.sys_flag & 12) for m in found] == [(b"later", 8)]
+
+
+async def test_too_many_open_transactions_are_turned_away(make_cluster: ClusterMaker) -> None:
+    from broker.server.config import Limits
+
+    cluster = await make_cluster(1, limits=Limits(open_transactions_max=1))
+    async with cluster.wire(await cluster.leader()) as wire:
+        ext = await half(wire, "u")
+        assert (await send_half(wire, "v")).code == 2
+        assert (await end(wire, ext, 12)).code == 0
+        await half(wire, "v")
+
+
+async def test_transactions_can_be_forbidden(make_cluster: ClusterMaker) -> None:
+    cluster = await make_cluster(1, reject_transactions=True)
+    async with cluster.wire(await cluster.leader()) as wire:
+        assert (await send_half(wire, "v")).code == 16
+
+
+async def test_o19_o20_a_producer_is_asked_and_decides(make_cluster: ClusterMaker) -> None:
+    cluster = await make_cluster(1, **FAST)
+    async with cluster.wire(await cluster.leader()) as wire:
+        await wire.ask(34, {}, producer("c"))
+        ext = await half(wire, "u", b"asked")
+        asked = await wire.push(39)
+        assert asked.is_oneway
+        assert asked.ext["tranStateTableOffset"] == ext["tranStateTableOffset"]
+        assert asked.ext["commitLogOffset"] == ext["commitLogOffset"]
+        assert asked.ext["msgId"] == asked.ext["transactionId"] == "u"
+        assert asked.ext["bname"] == "broker-a"
+        message = decode_record(asked.body)
+        assert (message.topic, message.queue_id, message.body) == ("T", 1, b"asked")
+        assert decode_properties(message.properties)["PGROUP"] == "P"
+        wire.say(37, ext | {"commitOrRollback": "0", "fromTransactionCheck": "true"}, flag=2)
+        await wire.push(39)  # unknown: it is asked again
+        assert (await end(wire, ext, 8, fromTransactionCheck="true")).code == 0
+        assert len(await visible(wire)) == 1
+        assert len(await wire.messages(HALF)) == 1  # O22 and O23 are not copied
+
+
+async def test_o17c_o21_after_the_last_check_it_is_given_up(make_cluster: ClusterMaker) -> None:
+    cluster = await make_cluster(1, **FAST, transaction_check_max=2)
+    leader = await cluster.leader()
+    async with cluster.wire(leader) as wire:
+        await wire.ask(34, {}, producer("c"))
+        ext = await half(wire, "u", b"forgotten")
+        await cluster.wait(lambda: len(leader.state.transactions) == 0)
+        asked = [command for command in wire.pushed if command.code == 39]
+        assert len(asked) == 2
+        (moved,) = await wire.messages("TRANS_CHECK_MAX_TIME_TOPIC")
+        assert moved.body == b"forgotten"
+        assert (await end(wire, ext, 8)).code == 201
+        assert (await end(wire, ext, 12)).code == 0
+        assert await visible(wire) == []
+
+
+async def test_a_producer_behind_another_node_is_asked(make_cluster: ClusterMaker) -> None:
+    cluster = await make_cluster(3, **FAST)
+    follower, _ = await cluster.followers()
+    async with cluster.wire(follower) as wire:
+        await wire.ask(34, {}, producer("c"))
+        ext = await half(wire, "u")
+        asked = await wire.push(39)
+        assert asked.ext["commitLogOffset"] == ext["commitLogOffset"]
+        opaque = wire.say(37, ext | {"commitOrRollback": "0"})
+        assert (await end(wire, ext, 8, fromTransactionCheck="true")).code == 0
+        assert (await end(wire, ext, 12)).code == 200
+        assert not wire.has_answer(opaque)
+    await cluster.wait(lambda: same_everywhere(cluster))
+    assert alarms(cluster) == []
+
+
+async def test_a_failover_between_half_commit_and_answer(make_cluster: ClusterMaker) -> None:
+    cluster = await make_cluster(3)
+    leader = await cluster.leader()
+    async with cluster.wire(leader) as wire:
+        open_one, committed = await half(wire, "u", b"open"), await half(wire, "v", b"done")
+        rolled_back = await half(wire, "w", b"never")
+        assert (await end(wire, committed, 8)).code == 0
+        assert (await end(wire, rolled_back, 12)).code == 0
+    await cluster.kill(str(leader.log.node_id))
+    after = await cluster.leader()
+    async with cluster.wire(after) as wire:
+        assert [m.body for m in await visible(wire)] == [b"done"]
+        assert (await end(wire, committed, 12)).code == 200
+        assert (await end(wire, committed, 8)).code == 0
+        assert (await end(wire, rolled_back, 8)).code == 201
+        assert await half(wire, "u", b"open") == open_one
+        assert (await end(wire, open_one, 8)).code == 0
+        assert [m.body for m in await visible(wire)] == [b"done", b"open"]
+    await cluster.start(str(leader.log.node_id))
+    await cluster.wait(lambda: same_everywhere(cluster))
+    assert alarms(cluster) == []
+
+
+async def test_checks_go_on_after_a_failover_where_they_were(make_cluster: ClusterMaker) -> None:
+    cluster = await make_cluster(3, **FAST, transaction_check_max=1_000_000)
+    leader = await cluster.leader()
+    async with cluster.wire(leader) as wire:
+        ext = await half(wire, "u")
+    await cluster.wait(lambda: all(t.check_count > 1 for t in leader.state.transactions))
+    await cluster.kill(str(leader.log.node_id))
+    after = await cluster.leader()
+    (now_open,) = after.state.transactions
+    assert now_open.check_count > 1
+    async with cluster.wire(after) as wire:
+        await wire.ask(34, {}, producer("c"))
+        asked = await wire.push(39)
+        assert asked.ext["commitLogOffset"] == ext["commitLogOffset"]
+        assert (await end(wire, ext, 8, fromTransactionCheck="true")).code == 0
+        assert len(await visible(wire)) == 1

@@ -1,0 +1,339 @@
+"""Transactions under leaders that come and go: the leader's own code over the fold, on several replicas.
+
+Halves, ends (repeated, late, contradictory), checks and failures come in any order; entries on their way
+survive a change of leader or do not. Committed is seen once, rolled back and given up never, every answer
+agrees with what the log says in the end, and all replicas have the same digests.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker.message.ids import OffsetIdMaker
+from broker.message.properties import encode_properties
+from broker.remoting.frame import FrameDecoder
+from broker.remoting.header import RemotingCommand, decode_command, encode_command, make_request
+from broker.remoting.replies import SendReplies
+from broker.server.commits import Commits
+from broker.server.gate import Errand
+from broker.server.origin import Outputs
+from broker.server.transaction_checks import TransactionChecks
+from broker.server.transactions import TransactionEnds
+from broker.service.catalog import Catalog
+from broker.service.send import MessagePlan, SendPlan
+from broker.service.transactions import EndRules
+from broker.store.reading import MessageGoneError, read_message
+from broker.store.refusals import ALARMS
+from broker.store.staging import Staging
+from broker.store.state import BrokerState
+from broker.store.transactions import Verdict
+from dledger import Committed, Failed, NotLeaderError, OutcomeUnknownError
+from dledger.raft.entry import Entry, EntryKind
+from dledger.raft.ids import EntryId, Index, Position, Term
+from tests.unit.store.lone_broker import BORN, HOST, START_MS, FakeLog
+
+pytestmark = pytest.mark.slow
+
+KEYS = ["k0", "k1", "k2"]
+CHECKS = 2
+Done = Callable[[Committed | Failed], None]
+
+
+class Origin:
+    """Takes the answers of one request."""
+
+    is_forwarded = False
+    is_closed = False
+    number = 1
+    address = "127.0.0.1:1"
+    born_host = BORN
+
+    def __init__(self) -> None:
+        self.answer: RemotingCommand | None = None
+
+    def send(self, frame: bytes) -> None:
+        decoder = FrameDecoder()
+        decoder.feed(frame)
+        (whole,) = decoder.frames()
+        assert self.answer is None, "one answer to one request"
+        self.answer = decode_command(whole)
+
+
+class World:
+    """The log of the group, what is on its way, and its replicas; one of them leads."""
+
+    def __init__(self, replicas: int) -> None:
+        self.log = FakeLog()
+        self.flying: list[tuple[Entry, Done]] = []
+        self.now_ms = START_MS
+        self.term = 1
+        self.nodes = [Node(self) for _ in range(replicas)]
+        self.ends: list[tuple[int, Verdict, Origin]] = []
+        self.halves: list[tuple[str, Origin]] = []
+        self.leader = self.nodes[0]
+        self.elect(0)
+
+    @property
+    def end_position(self) -> Position:
+        return self.flying[-1][0].end_position if self.flying else self.log.end_position
+
+    def elect(self, number: int) -> None:
+        self.term += 1
+        self.log.append(b"", EntryKind.NOOP, self.term)
+        self.leader = self.nodes[number]
+        self.leader.catch_up()
+        self.leader.commits.staging.discard()
+        self.leader.ends.start_reign()
+        self.leader.checks.start_reign()
+
+    def commit(self, count: int) -> None:
+        for _ in range(min(count, len(self.flying))):
+            entry, done = self.flying.pop(0)
+            self.log.entries.append(entry)
+            self.leader.catch_up()
+            done(Committed(entry.id, entry.id))
+
+    def fail(self, surviving: int, number: int) -> None:
+        """The leader is replaced; the first entries on their way turn out to be committed."""
+        old = self.leader
+        kept, lost = self.flying[:surviving], self.flying[surviving:]
+        self.flying = []
+        old.is_serving = False
+        old.commits.lost(NotLeaderError(None, Term(self.term)))
+        for _, done in kept + lost:
+            done(Failed(OutcomeUnknownError("the leader was replaced")))
+        self.log.entries.extend(entry for entry, _ in kept)
+        old.is_serving = True
+        self.elect(number % len(self.nodes))
+        held, old.gate.held = old.gate.held, []
+        for errand in held:
+            self.leader.serve(errand)
+
+
+class Gate:
+    def __init__(self) -> None:
+        self.held: list[Errand] = []
+
+    def hold(self, errand: Errand) -> None:
+        self.held.append(errand)
+
+
+class Node:
+    """One replica and, while it leads, the leader's code; it is its own log server."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.is_serving = True
+        self.state = BrokerState()
+        catalog = Catalog(self.state.topics.get, self.state.groups.get)
+        self.commits = Commits(
+            cast("Any", self),
+            Staging(self.state, HOST),
+            catalog,
+            Outputs(),
+            count_max=1000,
+            bytes_max=10**9,
+            now_ms=lambda: world.now_ms,
+        )
+        self.gate = Gate()
+        self.ends = TransactionEnds(
+            self.commits,
+            cast("Any", self.gate),
+            self.state.transactions,
+            EndRules(self.state.transactions, timeout_ms=6000, delay_level_max=18, load=self.load),
+            SendReplies(),
+            OffsetIdMaker(HOST),
+            open_max=100,
+            now_ms=lambda: world.now_ms,
+        )
+        self.asked: list[str] = []
+        self.checks = TransactionChecks(
+            cast("Any", self),
+            self.state,
+            self.commits,
+            self.ends,
+            catalog,
+            lambda group, _frame: self.asked.append(group),
+            broker_name="b",
+            timeout_ms=6000,
+            interval_ms=10_000,
+            check_max=CHECKS,
+            wall_ms=lambda: world.now_ms,
+            monotonic_ms=lambda: world.now_ms,
+        )
+
+    # What the leader's code needs of a log.
+
+    @property
+    def end_position(self) -> Position:
+        return self.world.end_position
+
+    def entry_at(self, position: Position) -> Entry:
+        return self.world.log.entry_at(position)
+
+    def propose(self, body: bytes, done: Done) -> EntryId:
+        world = self.world
+        index = Index(len(world.log.entries) + len(world.flying) + 1)
+        entry = Entry(index, Term(world.term), world.end_position, EntryKind.NORMAL, body)
+        world.flying.append((entry, done))
+        return entry.id
+
+    def load(self, offset: int) -> Any:
+        try:
+            return read_message(self.world.log, offset)
+        except MessageGoneError:
+            return None
+
+    def catch_up(self) -> None:
+        self.state.apply(self.world.log.entries[self.state.applied_index :])
+
+    def serve(self, errand: Errand) -> None:
+        request = decode_command(errand.frame)
+        if request.code == 37:
+            self.ends.end(errand, request)
+        else:
+            key = request.ext["key"]
+            named = {"UNIQ_KEY": key, "TRAN_MSG": "true", "PGROUP": "P"}
+            properties = encode_properties(named)
+            message = MessagePlan(0, key.encode(), properties, key.encode())
+            plan = SendPlan("T", 1, 0, 0, 0, (message,), is_half=True)
+            self.ends.begin(errand, plan, self.world.now_ms)
+
+
+def errand_of(request: RemotingCommand, origin: Origin) -> Errand:
+    decoder = FrameDecoder()
+    decoder.feed(encode_command(request))
+    (frame,) = decoder.frames()
+    return Errand(origin, frame, request.code, 1, False, 2**60, True)
+
+
+Step = tuple[Any, ...]
+ENDS = (Verdict.COMMITTED, Verdict.ROLLED_BACK)
+
+
+def script_of(seed: int) -> list[Step]:
+    """Sixty steps; halves land soon, so that most ends meet one."""
+    chance = random.Random(seed)
+    makers: list[tuple[int, Callable[[], Step]]] = [
+        (4, lambda: ("half", chance.choice(KEYS))),
+        (8, lambda: ("end", chance.randint(0, 6), chance.choice(ENDS))),
+        (3, lambda: ("pass", chance.choice([10, 6000, 10_000]))),
+        (6, lambda: ("flush",)),
+        (6, lambda: ("commit", chance.randint(1, 2))),
+        (2, lambda: ("fail", chance.randint(0, 2), chance.randint(0, 2))),
+        (1, lambda: ("lag", chance.randint(0, 2))),
+    ]
+    weights = [weight for weight, _ in makers]
+    return [make() for _, make in chance.choices(makers, weights, k=60)]
+
+
+scripts = st.integers(0, 2**32).map(script_of)
+
+
+def carry_out(world: World, step: Step) -> None:
+    leader = world.leader
+    match step:
+        case ("half", key):
+            origin = Origin()
+            world.halves.append((key, origin))
+            leader.serve(errand_of(make_request(10, 1, {"key": key}), origin))
+        case ("end", offset, verdict):
+            half = next((m for m in halves_of(world) if m[0] == offset), (offset, 48))
+            ext = {
+                "producerGroup": "P",
+                "tranStateTableOffset": str(offset),
+                "commitLogOffset": str(half[1]),
+                "commitOrRollback": "8" if verdict is Verdict.COMMITTED else "12",
+                "msgId": "",
+            }
+            origin = Origin()
+            world.ends.append((offset, verdict, origin))
+            leader.serve(errand_of(make_request(37, 1, ext), origin))
+        case ("pass", ms):
+            world.now_ms += ms
+            leader.checks.tick()
+        case ("flush",):
+            leader.commits.flush()
+        case ("commit", count):
+            world.commit(count)
+        case ("fail", surviving, number):
+            world.fail(surviving, number)
+        case ("lag", number):
+            world.nodes[number].catch_up()
+
+
+def halves_of(world: World) -> list[tuple[int, int]]:
+    """Half queue offset and physical offset, as far as the leader has applied them."""
+    queue = world.leader.state.queues.get("RMQ_SYS_TRANS_HALF_TOPIC", 0)
+    if queue is None:
+        return []
+    return [(n, queue.unit(n).physical_offset) for n in range(queue.max_offset)]
+
+
+def settle(world: World) -> None:
+    """Let everything end that is under way."""
+    for _ in range(20):
+        world.leader.commits.flush()
+        world.commit(2)
+        held, world.leader.gate.held = world.leader.gate.held, []
+        for errand in held:
+            world.leader.serve(errand)
+    for node in world.nodes:
+        node.catch_up()
+
+
+def bodies(world: World, topic: str, queue_id: int) -> list[tuple[bytes, int]]:
+    queue = world.leader.state.queues.get(topic, queue_id)
+    if queue is None:
+        return []
+    stored = [
+        read_message(world.log, queue.unit(n).physical_offset) for n in range(queue.max_offset)
+    ]
+    return [(m.body, m.prepared_transaction_offset) for m in stored]
+
+
+@settings(max_examples=300, deadline=None)
+@given(scripts)
+def test_committed_once_rolled_back_never(script: list[Step]) -> None:
+    world = World(3)
+    for step in script:
+        carry_out(world, step)
+    settle(world)
+    table = world.leader.state.transactions
+    halves = halves_of(world)
+    verdicts = {offset: table.verdict(offset) for offset, _ in halves}
+    committed = sorted(at for offset, at in halves if verdicts[offset] is Verdict.COMMITTED)
+    given_up = sorted(at for offset, at in halves if verdicts[offset] is Verdict.GIVEN_UP)
+    assert sorted(at for _, at in bodies(world, "T", 1)) == committed
+    assert sorted(at for _, at in bodies(world, "TRANS_CHECK_MAX_TIME_TOPIC", 0)) == given_up
+    for offset, wanted, origin in world.ends:
+        assert origin.answer is not None, "every end is answered"
+        verdict = verdicts.get(offset)
+        if origin.answer.code == 1:
+            continue  # the half message was not there yet
+        is_committed = verdict is Verdict.COMMITTED
+        assert verdict is not Verdict.OPEN
+        assert origin.answer.ext["commitOrRollback"] == ("8" if is_committed else "12")
+        agrees = (wanted is Verdict.COMMITTED) == is_committed
+        assert origin.answer.code == (0 if agrees else 200 if is_committed else 201)
+    for half in table:
+        assert half.check_count <= CHECKS
+    assert len({node.state.digest() for node in world.nodes}) == 1
+    assert all(r.kind not in ALARMS for node in world.nodes for r in node.state.refusals.newest)
+
+
+@settings(max_examples=100, deadline=None)
+@given(scripts)
+def test_one_open_half_message_per_transaction(script: list[Step]) -> None:
+    """A half message that is sent again, by whatever way, does not leave a second one open."""
+    world = World(3)
+    for step in script:
+        carry_out(world, step)
+        keys = [half.key for half in world.leader.state.transactions]
+        assert len(keys) == len(set(keys))
