@@ -26,6 +26,7 @@ from broker.server.origin import Outputs
 from broker.server.transaction_checks import TransactionChecks
 from broker.server.transactions import TransactionEnds
 from broker.service.catalog import Catalog
+from broker.service.repeats import Repeats
 from broker.service.send import MessagePlan, SendPlan
 from broker.service.transactions import EndRules
 from broker.store.reading import MessageGoneError, read_message
@@ -149,6 +150,7 @@ class Node:
             EndRules(self.state.transactions, timeout_ms=6000, delay_level_max=18, load=self.load),
             SendReplies(),
             OffsetIdMaker(HOST),
+            Repeats(self.state, self.load),
             open_max=100,
             now_ms=lambda: world.now_ms,
         )
