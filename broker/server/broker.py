@@ -23,6 +23,7 @@ from broker.remoting.replies import SendReplies
 from broker.remoting.requests import PullFields
 from broker.server.admin import Admin
 from broker.server.commits import Commits
+from broker.server.committers import Committers
 from broker.server.config import BrokerConfig
 from broker.server.delays import Delays
 from broker.server.digest_watch import DigestWatch
@@ -224,7 +225,10 @@ class Broker:
             now_ms=monotonic_ms,
         )
         linear = LinearReads(log, self._gate, self._outputs, nursery)
-        self._offsets = Offsets(log, state, self._commits, self._gate, linear, monotonic_ms)
+        self._committers = Committers(state.locks, self._members.members)
+        self._offsets = Offsets(
+            log, state, self._commits, self._gate, linear, self._committers, monotonic_ms
+        )
         self._repeats = Repeats(state, self._load) if config.recognise_repeats else None
         self._ends = self._make_ends(store_host)
         self._pulls = self._make_pulls()
@@ -277,7 +281,7 @@ class Broker:
             self._pulls,
             self._offsets,
             self._members,
-            Locks(self._commits, self._gate, self.state.locks),
+            Locks(self._commits, self._gate, self.state.locks, self._committers),
             self._ends,
             admin,
             group=config.group,
@@ -483,7 +487,11 @@ class Broker:
         """A pull carried an offset (E14): it joins the next commit, here or at the leader."""
         if self.log.is_serving:
             self._offsets.note(
-                fields.consumer_group, fields.topic, fields.queue_id, fields.commit_offset
+                fields.consumer_group,
+                fields.topic,
+                fields.queue_id,
+                fields.commit_offset,
+                address=origin.address,
             )
         else:
             ext, body = offset_commit_forward(origin.address, fields)

@@ -6,6 +6,7 @@ from broker.remoting.codes import ResponseCode
 from broker.remoting.group_bodies import LockRequest, decode_lock_request, encode_lock_reply
 from broker.remoting.header import RemotingCommand
 from broker.server.commits import Commits
+from broker.server.committers import Committers
 from broker.server.gate import Errand, Gate
 from broker.server.origin import answer
 from broker.store.control import LockQueues, UnlockQueues
@@ -19,10 +20,13 @@ _QUEUE_ID_MAX = 2**31 - 1
 class Locks:
     """Takes lock requests while this node leads."""
 
-    def __init__(self, commits: Commits, gate: Gate, locks: QueueLocks) -> None:
+    def __init__(
+        self, commits: Commits, gate: Gate, locks: QueueLocks, committers: Committers
+    ) -> None:
         self._commits = commits
         self._gate = gate
         self._locks = locks
+        self._committers = committers
 
     def lock(self, errand: Errand, request: RemotingCommand) -> None:
         """LOCK_BATCH_MQ: answered with what is held once the record is committed.
@@ -31,6 +35,7 @@ class Locks:
             BodyError: the body is no lock request.
         """
         wanted = decode_lock_request(request.body)
+        self._committers.has_locked(wanted.consumer_group, errand.origin.address, wanted.client_id)
         command = LockQueues(wanted.consumer_group, wanted.client_id, _queues(wanted))
         self._commits.wait(self._commits.stage_control(command), _LockWaiter(self, errand, wanted))
 

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 from broker.remoting import fields
 from broker.remoting.codes import ResponseCode
 from broker.remoting.header import RemotingCommand
 from broker.server.commits import Commits
+from broker.server.committers import Committers
 from broker.server.gate import Errand, Gate
 from broker.server.linear import LinearReads
 from broker.server.origin import answer
-from broker.service.offsets import NAME_LENGTH_MAX, PendingOffsets, consumer_offset
+from broker.service.offsets import (
+    NAME_LENGTH_MAX,
+    PendingOffsets,
+    QueuePlace,
+    consumer_offset,
+    fenced_remark,
+)
 from broker.store.control import CommitOffsets
+from broker.store.locks import QueueLocks
 from broker.store.reading import MessageGoneError, earliest_store_time, offset_by_time
 from broker.store.staging import StagedEntry
 from broker.store.state import BrokerState
@@ -33,6 +42,7 @@ class Offsets:
         commits: Commits,
         gate: Gate,
         linear: LinearReads,
+        committers: Committers,
         now_ms: Callable[[], int],
     ) -> None:
         self._log = log
@@ -40,9 +50,10 @@ class Offsets:
         self._commits = commits
         self._gate = gate
         self._linear = linear
+        self._committers = committers
         self._now_ms = now_ms
         self._pending = PendingOffsets()
-        self._waiting: list[Errand] = []
+        self._waiting: list[_Commit] = []
         self._staged_ms = 0
 
     def update(self, errand: Errand, request: RemotingCommand) -> None:
@@ -54,16 +65,26 @@ class Offsets:
         ext = request.ext
         group, topic = fields.text(ext, "consumerGroup"), fields.text(ext, "topic")
         offset = fields.int64(ext, "commitOffset")
-        self.note(group, topic, fields.int32(ext, "queueId"), offset)
+        queue_id = fields.int32(ext, "queueId")
+        address, said = errand.origin.address, ext.get("clientId", "")[:NAME_LENGTH_MAX]
+        client_id = self.note(group, topic, queue_id, offset, address=address, said=said)
         if offset < 0:  # Node commits -1 for "unknown"
             _reply(errand)
         elif not errand.is_oneway:
-            self._waiting.append(errand)
+            self._waiting.append(_Commit(errand, (group, topic, queue_id), client_id))
 
-    def note(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Take an offset into the next commit."""
-        if offset >= 0 and queue_id >= 0 and max(len(group), len(topic)) <= NAME_LENGTH_MAX:
-            self._pending.add(group, topic, queue_id, offset)
+    def note(
+        self, group: str, topic: str, queue_id: int, offset: int, *, address: str, said: str = ""
+    ) -> str:
+        """Take an offset into the next commit; gives the client id under which it is judged.
+
+        `address` is the client's, `said` the client id that it gave itself.
+        """
+        if offset < 0 or queue_id < 0 or max(len(group), len(topic)) > NAME_LENGTH_MAX:
+            return ""
+        client_id = self._committers.who(group, topic, queue_id, address=address, said=said)
+        self._pending.add(group, topic, queue_id, offset, client_id)
+        return client_id
 
     def tick(self, now_ms: int) -> None:
         """Stage what gathered, every COMMIT_INTERVAL_MS."""
@@ -74,22 +95,23 @@ class Offsets:
         if not (self._pending or self._waiting) or not self._log.is_serving:
             return
         self._staged_ms = self._now_ms()
-        place = -1
-        for commits in self._pending.take():
-            place = self._commits.stage_control(CommitOffsets(commits))
+        places = [
+            self._commits.stage_control(CommitOffsets(commits)) for commits in self._pending.take()
+        ]
         waiting, self._waiting = self._waiting, []
-        if place >= 0:
-            self._commits.wait(place, _CommitWaiter(self._gate, waiting))
+        if places:
+            waiter = _CommitWaiter(self._gate, self._state.locks, waiting, places)
+            self._commits.wait(places[-1], waiter)
         else:
-            for errand in waiting:
-                _reply(errand)
+            for commit in waiting:
+                _reply(commit.errand)
 
     def lost(self) -> None:
         """Leadership is lost: who waits goes to the next leader; offsets that came with pulls are lost."""
         self._pending = PendingOffsets()
         waiting, self._waiting = self._waiting, []
-        for errand in waiting:
-            self._gate.hold(errand)
+        for commit in waiting:
+            self._gate.hold(commit.errand)
 
     def query(self, errand: Errand, request: RemotingCommand) -> None:
         """QUERY_CONSUMER_OFFSET: a commit that is on its way is waited for, so that none is overlooked.
@@ -198,22 +220,45 @@ class Offsets:
         _number(errand, "timestamp", earliest_store_time(self._state, self._log, topic, queue_id))
 
 
-class _CommitWaiter:
-    """Answers the offset commits of one record."""
+@dataclass(frozen=True, slots=True)
+class _Commit:
+    """An offset commit whose client wants an answer."""
 
-    def __init__(self, gate: Gate, errands: list[Errand]) -> None:
+    errand: Errand
+    place: QueuePlace
+    client_id: str
+
+
+class _CommitWaiter:
+    """Answers the offset commits of one batch, which stands in the records at `places` of its entry."""
+
+    def __init__(
+        self, gate: Gate, locks: QueueLocks, waiting: list[_Commit], places: list[int]
+    ) -> None:
         self._gate = gate
-        self._errands = errands
+        self._locks = locks
+        self._waiting = waiting
+        self._places = places
 
     def committed(self, staged: StagedEntry, place: int) -> None:
-        for errand in self._errands:
-            _reply(errand)
+        fenced = {
+            row for at in self._places for row in self._locks.fenced_at(staged.physical_offset(at))
+        }
+        for commit in self._waiting:
+            if (commit.place, commit.client_id) in fenced:
+                text = fenced_remark(
+                    commit.place, commit.client_id, self._locks.owner(*commit.place)
+                )
+                errand = commit.errand
+                answer(errand.origin, errand.opaque, ResponseCode.SYSTEM_ERROR, text)
+            else:
+                _reply(commit.errand)
 
     def failed(self, error: DLedgerError) -> None:
-        for errand in self._errands:
+        for commit in self._waiting:
             # Doing it twice changes nothing, so the next leader may be asked whatever happened.
-            errand.cause = str(error)
-            self._gate.hold(errand)
+            commit.errand.cause = str(error)
+            self._gate.hold(commit.errand)
 
 
 class _QueryWaiter:

@@ -13,6 +13,10 @@ COMMITS_PER_RECORD_MAX = 2_048
 """Bounds one control record to about a megabyte."""
 
 
+QueuePlace = tuple[str, str, int]
+"""Group, topic, queue id."""
+
+
 class PendingOffsets:
     """Offset commits that are not staged yet; the furthest of each queue counts.
 
@@ -20,16 +24,16 @@ class PendingOffsets:
     """
 
     def __init__(self) -> None:
-        self._offsets: dict[tuple[str, str, int], int] = {}
+        self._offsets: dict[QueuePlace, dict[str, int]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._offsets)
 
-    def add(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Take one in."""
-        key = (group, topic, queue_id)
-        if offset > self._offsets.get(key, -1):
-            self._offsets[key] = offset
+    def add(self, group: str, topic: str, queue_id: int, offset: int, client_id: str = "") -> None:
+        """Take one in; those of different clients stay apart, since the queue may be locked."""
+        of_queue = self._offsets.setdefault((group, topic, queue_id), {})
+        if offset > of_queue.get(client_id, -1):
+            of_queue[client_id] = offset
 
     def has(self, group: str, topic: str, queue_id: int) -> bool:
         """Whether one waits for this queue."""
@@ -38,14 +42,25 @@ class PendingOffsets:
     def take(self) -> list[list[OffsetCommit]]:
         """Everything, in pieces that fit a record each; nothing is pending afterwards."""
         commits = [
-            OffsetCommit(group, topic, queue_id, offset)
-            for (group, topic, queue_id), offset in self._offsets.items()
+            OffsetCommit(*place, offset, client_id)
+            for place, of_queue in self._offsets.items()
+            for client_id, offset in of_queue.items()
         ]
         self._offsets.clear()
         return [
             commits[start : start + COMMITS_PER_RECORD_MAX]
             for start in range(0, len(commits), COMMITS_PER_RECORD_MAX)
         ]
+
+
+def fenced_remark(place: QueuePlace, client_id: str, holder: str | None) -> str:
+    """Why a commit was refused, for the client and its owner."""
+    group, topic, queue_id = place
+    who = f"not by {client_id}" if client_id else "and who commits is not known (no heartbeat yet)"
+    return (
+        f"the offset of group {group} for topic {topic} queue {queue_id} was not stored: "
+        f"the queue is locked by {holder or 'another client'}, {who}"
+    )
 
 
 def consumer_offset(

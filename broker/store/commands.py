@@ -46,8 +46,7 @@ def obey(
         case control.PutGroup() | control.DeleteGroup() | control.ForbidTopic():
             return _obey_groups(state, command, now_ms)
         case control.CommitOffsets():
-            for group, topic, queue_id, offset in _fields(command):
-                state.offsets.commit(group, topic, queue_id, offset, is_forced=command.is_forced)
+            _commit_offsets(state, command, now_ms, physical_offset)
         case control.RemoveOffsets():
             state.offsets.remove(command.group, command.topic)
         case control.LockQueues():
@@ -73,8 +72,15 @@ def obey(
     return None
 
 
-def _fields(command: control.CommitOffsets) -> list[tuple[str, str, int, int]]:
-    return [(c.group, c.topic, c.queue_id, c.offset) for c in command.commits]
+def _commit_offsets(
+    state: Tables, command: control.CommitOffsets, now_ms: int, physical_offset: int
+) -> None:
+    """Store each offset, but none of a queue that another client has locked; a reset asks nobody."""
+    is_forced = command.is_forced
+    for each in command.commits:
+        place = (each.group, each.topic, each.queue_id)
+        if is_forced or not state.locks.keeps_out(*place, each.client_id, now_ms, physical_offset):
+            state.offsets.commit(*place, each.offset, is_forced=is_forced)
 
 
 def _obey_topics(

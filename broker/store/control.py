@@ -75,12 +75,16 @@ class ForbidTopic(_Command, frozen=True, tag="forbid_topic"):
 
 
 class OffsetCommit(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """One consumer offset: the next queue offset that the group will consume."""
+    """One consumer offset: the next queue offset that the group will consume.
+
+    `client_id` counts while the queue is locked; empty when the leader does not know who commits.
+    """
 
     group: str
     topic: str
     queue_id: QueueId
     offset: Offset
+    client_id: str = ""
 
 
 class CommitOffsets(_Command, frozen=True, tag="commit_offsets"):

@@ -151,6 +151,7 @@ class BrokerState:
                 )
             if entry.term != self.recent_sends.term:
                 self.recent_sends.begin_term(entry.term, entry.position)
+                self.locks.begin_term()
             if entry.kind is EntryKind.NORMAL:
                 records = self._known.pop(entry.id, None) if self._known else None
                 if records is None:
@@ -304,6 +305,8 @@ class BrokerState:
         add_hash, add_key, pack_key = keys.hashes.append, keys.units.append, KEY_UNIT.pack
         add_uniq, add_offset = keys.uniq_keys.append, keys.uniq_offsets.append
         latest_ms = self.last_store_ms
+        if self.locks.awaits_time and records:
+            self.locks.resume(records[0][5], latest_ms)
         for record in records:
             (
                 key,

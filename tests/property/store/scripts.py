@@ -30,7 +30,12 @@ commands: st.SearchStrategy[Command] = st.one_of(
     st.builds(control.ForbidTopic, groups, topics, st.integers(0, 2)),
     st.builds(
         control.CommitOffsets,
-        st.lists(st.builds(OffsetCommit, groups, topics, queue_ids, offsets), max_size=4),
+        st.lists(
+            st.builds(
+                OffsetCommit, groups, topics, queue_ids, offsets, st.sampled_from(["", "c1", "c2"])
+            ),
+            max_size=4,
+        ),
         st.booleans(),
     ),
     st.builds(control.RemoveOffsets, groups, st.none() | topics),

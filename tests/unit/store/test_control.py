@@ -50,7 +50,7 @@ def test_a_body_is_a_map_that_any_msgpack_reader_understands() -> None:
     assert topic == b"rmq_sys_dledger_offsets"
     assert msgpack.unpackb(body) == {
         "op": "commit_offsets",
-        "commits": [["g", "T", 3, 7]],
+        "commits": [["g", "T", 3, 7, ""]],
         "is_forced": False,
         "v": 1,
     }

@@ -1,0 +1,59 @@
+"""Which client commits an offset: RocketMQ's requests do not say, and locks belong to clients.
+
+Our client says it (ext `clientId`). Others are known by the connection that their request came over,
+at whatever node that ended: their heartbeats and lock requests came over the same one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from broker.service.clients import ConsumerClient
+from broker.store.locks import QueueLocks
+
+LOCKERS_MAX: Final = 10_000
+
+
+class Committers:
+    """Finds the client behind a commit, where that matters."""
+
+    def __init__(
+        self,
+        locks: QueueLocks,
+        members: Callable[[str], Mapping[str, ConsumerClient]],
+    ) -> None:
+        """Prepare. `members` gives the live members of a group by client id."""
+        self._locks = locks
+        self._members = members
+        self._lockers: dict[tuple[str, str], str] = {}
+
+    def has_locked(self, group: str, address: str, client_id: str) -> None:
+        """A client asked for locks over the connection from `address`."""
+        self._lockers.pop((group, address), None)
+        self._lockers[group, address] = client_id
+        if len(self._lockers) > LOCKERS_MAX:
+            del self._lockers[next(iter(self._lockers))]
+
+    def who(self, group: str, topic: str, queue_id: int, *, address: str, said: str) -> str:
+        """The client id for a commit of this queue.
+
+        Returns:
+            "" when nobody ever locked the queue, so that nobody is kept out, and when it is not known.
+        """
+        owner = self._locks.owner(group, topic, queue_id)
+        if owner is None:
+            return ""
+        if said:
+            return said
+        names = [
+            client.client_id
+            for client in self._members(group).values()
+            if client.address == address
+        ]
+        locker = self._lockers.get((group, address))
+        if locker is not None:
+            names.append(locker)
+        if owner in names:
+            return owner
+        return names[0] if names else ""
