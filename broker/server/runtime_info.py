@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from broker.server.config import BrokerConfig
 from broker.server.rates import SAMPLE_MS, Rate
 from broker.store.state import BrokerState
@@ -100,7 +102,18 @@ class RuntimeInfo:
             "raftCommitIndex": str(statistics.commit_index),
             "raftAppliedIndex": str(statistics.applied_index),
             "stateDigest": f"{state.digest():08x}",
+            "raftFirstIndex": str(statistics.first_index),
+            "raftMembers": ",".join(peer.node_id for peer in self._config.peers),
             "snapshotIndex": str(snapshotter.index if snapshotter is not None else 0),
+            "snapshotBytes": str(snapshotter.size_bytes if snapshotter is not None else 0),
+            "snapshotsTaken": str(snapshotter.taken_count if snapshotter is not None else 0),
+            "snapshotPauseMs": f"{snapshotter.pause_ms if snapshotter is not None else 0.0:.1f}",
+            "digestMarks": json.dumps(
+                {
+                    str(index): {name: f"{value:08x}" for name, value in digests.items()}
+                    for index, digests in state.marks.kept().items()
+                }
+            ),
             "digestsComparedIndex": str(state.marks.compared_index),
             "digestAlarms": ", ".join(
                 f"{each.component}@{each.index}" for each in state.marks.divergences

@@ -66,6 +66,11 @@ class Snapshotter:
         """The last entry that the newest snapshot contains."""
         return self.newest.meta.index if self.newest is not None else NO_INDEX
 
+    @property
+    def size_bytes(self) -> int:
+        """Of the newest snapshot; 0 before the first."""
+        return self.newest.size_bytes if self.newest is not None else 0
+
     async def run(self) -> None:
         """Take snapshots as they become due, until cancelled."""
         while True:
@@ -146,8 +151,7 @@ class Snapshotter:
         if now_s() >= self._next_s:
             return growth >= growth_max // QUIET_PART
         # A large state is not written again for a little more log.
-        size_bytes = self.newest.size_bytes if self.newest is not None else 0
-        return growth >= max(growth_max, 2 * size_bytes)
+        return growth >= max(growth_max, 2 * self.size_bytes)
 
     def _note_pause(self, since_s: float) -> None:
         self.pause_ms = max(self.pause_ms, (now_s() - since_s) * 1000)

@@ -1,0 +1,1 @@
+"""`dledger-admin`: looks at broker groups from outside, through their clients' port."""

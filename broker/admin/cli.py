@@ -1,0 +1,151 @@
+"""`dledger-admin`: questions to a broker group.
+
+    dledger-admin verify     -n NAMESRV [--group NAME]    do all replicas have the same state?
+    dledger-admin snapshots  -n NAMESRV [--group NAME]    what each node has written down of it
+
+Exit codes: 0 well; 1 the replicas differ; 2 wrong usage; 3 not all of the group could be asked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Final
+
+import trio
+from rich.console import Console
+from rich.table import Table
+
+from broker.admin.ask import NobodyAnsweredError, NodeAnswer, addresses_of_group, ask_all
+from broker.admin.verify import Verdict, compare
+from broker.client.errors import ClientUsageError
+from broker.client.name_servers import parse_name_servers
+
+EXIT_WELL: Final = 0
+EXIT_DIFFERENT: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_UNKNOWN: Final = 3
+
+_SNAPSHOT_COLUMNS: Final = (
+    ("node", "raftNode"),
+    ("role", "raftRole"),
+    ("applied", "raftAppliedIndex"),
+    ("first entry", "raftFirstIndex"),
+    ("snapshot at", "snapshotIndex"),
+    ("bytes", "snapshotBytes"),
+    ("taken", "snapshotsTaken"),
+    ("longest pause ms", "snapshotPauseMs"),
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    options = _parser().parse_args(arguments)
+    try:
+        answers = trio.run(_ask, options)
+    except ClientUsageError as error:
+        return _complain(error, EXIT_USAGE)
+    except NobodyAnsweredError as error:
+        return _complain(error, EXIT_UNKNOWN)
+    if options.command == "verify":
+        return _verify(answers, as_json=options.json)
+    return _snapshots(answers, as_json=options.json)
+
+
+def _complain(error: Exception, exit_code: int) -> int:
+    sys.stderr.write(f"dledger-admin: {error}\n")
+    return exit_code
+
+
+async def _ask(options: argparse.Namespace) -> list[NodeAnswer]:
+    addresses = (
+        list(parse_name_servers(options.brokers))
+        if options.brokers
+        else await addresses_of_group(parse_name_servers(options.namesrv), options.group)
+    )
+    return await ask_all(addresses)
+
+
+def _verify(answers: list[NodeAnswer], *, as_json: bool) -> int:
+    verdict = compare(answers)
+    if as_json:
+        _print_json(asdict(verdict) | {"equal": verdict.is_equal, "whole": verdict.is_whole})
+    else:
+        _print_verdict(verdict)
+    if not verdict.is_equal:
+        return EXIT_DIFFERENT
+    return EXIT_WELL if verdict.is_whole else EXIT_UNKNOWN
+
+
+def _print_verdict(verdict: Verdict) -> None:
+    console = Console()
+    if verdict.index:
+        table = Table(title=f"digests at applied index {verdict.index}")
+        for heading in ("component", *verdict.nodes, ""):
+            table.add_column(heading)
+        for component, values in verdict.digests.items():
+            is_different = component in verdict.differing
+            mark = "[bold red]DIFFERS[/]" if is_different else "[green]equal[/]"
+            table.add_row(component, *values, mark)
+        console.print(table)
+    for node, alarm in verdict.alarms.items():
+        console.print(f"[bold red]{node} has found itself different at: {alarm}[/]")
+    for problem in verdict.problems:
+        console.print(f"[yellow]{problem}[/]")
+    if verdict.odd:
+        console.print(
+            f"[bold red]not like the majority: {', '.join(verdict.odd)}[/] "
+            "(stop it, remove its folder `snapshots`, start it: it folds the log anew)"
+        )
+
+
+def _snapshots(answers: list[NodeAnswer], *, as_json: bool) -> int:
+    rows = [
+        {heading: each.table.get(key, "") for heading, key in _SNAPSHOT_COLUMNS}
+        for each in answers
+        if each.table
+    ]
+    problems = [f"{each.address}: {each.problem}" for each in answers if not each.table]
+    if as_json:
+        _print_json({"nodes": rows, "problems": problems})
+    else:
+        console = Console()
+        table = Table(title="snapshots")
+        for heading, _ in _SNAPSHOT_COLUMNS:
+            table.add_column(heading)
+        for row in rows:
+            table.add_row(*row.values())
+        console.print(table)
+        for problem in problems:
+            console.print(f"[yellow]{problem}[/]")
+    return EXIT_UNKNOWN if problems else EXIT_WELL
+
+
+def _print_json(value: object) -> None:
+    json.dump(value, sys.stdout, indent=2)
+    sys.stdout.write("\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="dledger-admin", description="questions to a broker group"
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, text in (
+        ("verify", "compare the digests of all replicas at the same applied index"),
+        ("snapshots", "what each node has written down of its state"),
+    ):
+        command = commands.add_parser(name, help=text, description=text)
+        where = command.add_mutually_exclusive_group(required=True)
+        where.add_argument("-n", "--namesrv", help="name servers, host:port;host:port")
+        where.add_argument("-b", "--brokers", help="the nodes themselves, host:port;host:port")
+        command.add_argument("-g", "--group", help="broker name; needed when there are several")
+        command.add_argument("--json", action="store_true", help="one JSON object for scripts")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

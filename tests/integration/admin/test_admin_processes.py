@@ -1,0 +1,120 @@
+"""`dledger-admin` against real processes; a follower whose folder is wiped under load comes back equal."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from broker.client import Message
+from broker.client.blocking import Producer
+from broker.client.errors import ClientError
+from jepsen.processes import Group, poll, program
+
+pytestmark = [pytest.mark.slow, pytest.mark.integration]
+
+PATIENCE_S = 60.0
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[Group]:
+    with Group(tmp_path) as running:
+        running.start()
+        running.wait_listening()
+        yield running
+
+
+def admin(group: Group, command: str) -> tuple[int, dict[str, object]]:
+    ended = subprocess.run(
+        [program("dledger-admin"), command, "--namesrv", group.namesrv, "--json"],
+        capture_output=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    return ended.returncode, json.loads(ended.stdout) if ended.stdout else {}
+
+
+def wait_equal(group: Group, *, after: int = 0) -> int:
+    """Until all three nodes are compared behind an index, and equal; gives the index."""
+    found: list[int] = []
+
+    def is_equal() -> bool:
+        code, verdict = admin(group, "verify")
+        index = verdict.get("index", 0)
+        assert isinstance(index, int)
+        found[:] = [index]
+        assert code != 1, verdict
+        return code == 0 and index > after
+
+    assert poll(is_equal, PATIENCE_S, 0.5), [node.log_tail() for node in group.nodes]
+    return found[0]
+
+
+@contextmanager
+def load(group: Group) -> Iterator[list[int]]:
+    """Sends from a thread until the block ends; the counter's only element grows."""
+    sent, ends = [0], threading.Event()
+
+    def send() -> None:
+        with Producer(group.namesrv, "load") as producer:
+            while not ends.is_set():
+                try:
+                    producer.send(Message("Load", b"x" * 200, keys=(f"k{sent[0]}",)))
+                    sent[0] += 1
+                except ClientError:
+                    continue  # sends may fail while nodes die; the load goes on
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    try:
+        yield sent
+    finally:
+        ends.set()
+        thread.join(PATIENCE_S)
+
+
+def test_verify_compares_the_group_and_says_when_it_cannot(group: Group) -> None:
+    wait_equal(group)
+    code, listing = admin(group, "snapshots")
+    assert code == 0
+    nodes = listing["nodes"]
+    assert isinstance(nodes, list)
+    assert {row["node"] for row in nodes} == {"n0", "n1", "n2"}
+    group.nodes[2].kill()
+    assert poll(lambda: admin(group, "verify")[0] == 3, PATIENCE_S, 0.5)
+
+
+def test_a_wiped_follower_rejoins_under_load_and_agrees(group: Group) -> None:
+    with load(group) as sent:
+        assert poll(lambda: sent[0] > 300, PATIENCE_S)
+        before = wait_equal(group)
+        victim = next(node for node in group.nodes if not leads(group, node.name))
+        victim.kill()
+        shutil.rmtree(group.folder / victim.name)
+        reached = sent[0]
+        victim.start()
+        assert poll(lambda: sent[0] > reached + 200, PATIENCE_S), "the load stands still"
+        assert wait_equal(group, after=before) > before
+
+
+def leads(group: Group, name: str) -> bool:
+    _, listing = admin(group, "snapshots")
+    nodes = listing["nodes"]
+    assert isinstance(nodes, list)
+    return any(row["node"] == name and row["role"] == "leader" for row in nodes)
+
+
+def test_wrong_usage_and_nobody_there_have_codes_of_their_own() -> None:
+    def run(*arguments: str) -> int:
+        command = [program("dledger-admin"), *arguments]
+        return subprocess.run(command, capture_output=True, timeout=30, check=False).returncode
+
+    assert run("verify") == 2
+    assert run("verify", "-n", "nonsense") == 2
+    assert run("verify", "-n", "127.0.0.1:1") == 3
