@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -75,14 +76,16 @@ async def run_dev(options: DevOptions, console: Console) -> int:
         )
         for node, port in zip(NODES, options.ports, strict=True)
     ]
-    async with trio.open_nursery() as nursery:
-        run = _Run([namesrv, *brokers], console, nursery.cancel_scope)
-        nursery.start_soon(run.stop_on_signal)
-        for child in run.children:
-            nursery.start_soon(run.keep_running, child)
-        nursery.start_soon(partial(_announce, options, console))
-    await _stop(brokers, console)
-    await _stop([namesrv], console)
+    # Signals are caught to the very end: a second Ctrl-C must not leave children behind.
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async with trio.open_nursery() as nursery:
+            run = _Run([namesrv, *brokers], console, nursery.cancel_scope)
+            nursery.start_soon(run.stop_on_signal, signals)
+            for child in run.children:
+                nursery.start_soon(run.keep_running, child)
+            nursery.start_soon(partial(_announce, options, console))
+        await _stop(brokers, console)
+        await _stop([namesrv], console)
     return run.status
 
 
@@ -141,10 +144,9 @@ class _Run:
         self._console = console
         self._scope = scope
 
-    async def stop_on_signal(self) -> None:
-        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-            async for _ in signals:
-                self._scope.cancel()
+    async def stop_on_signal(self, signals: AsyncIterator[int]) -> None:
+        async for _ in signals:
+            self._scope.cancel()
 
     async def keep_running(self, child: _Child) -> None:
         """Start a child, and again when it dies; one that cannot even start ends everything."""

@@ -16,7 +16,7 @@ from broker.remoting.frame import FrameDecoder
 from broker.remoting.header import RemotingCommand, decode_command, encode_command, make_request
 from broker.remoting.route import decode_route
 from jepsen.ports import free_ports
-from jepsen.processes import Group, Process, poll, program
+from jepsen.processes import Group, Process, is_running, poll, program
 from tests.integration.broker.conftest import send_ext
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
@@ -161,9 +161,12 @@ def test_a_whole_group_to_try(tmp_path: Path) -> None:
             assert poll(lambda: "starting it again" in log.read_text(), 15), log.read_text()
             assert poll(lambda: len(_children(running.pid)) == 4, 15)
         finally:
+            children = _children(running.pid)
+            running.terminate()
             running.terminate()
             status = running.wait(timeout=20)
     assert status == 0
+    assert [pid for pid in children if is_running(pid)] == []
     assert "Traceback" not in log.read_text()
 
 
