@@ -7,6 +7,7 @@ It deliberately shares no code with the broker's client, which is itself a subje
 
 from __future__ import annotations
 
+import itertools
 import json
 import socket
 import struct
@@ -17,6 +18,9 @@ from dataclasses import dataclass
 OPAQUE_DIGITS = 9
 """Width of the opaque number in a prebuilt frame, so that its length never changes."""
 _FIRST_OPAQUE = 10 ** (OPAQUE_DIGITS - 1)
+_KEY_MARK = b"#KEYMARK"
+"""Stands in the UNIQ_KEYs of a prebuilt frame for what makes each frame's keys unique."""
+_run_numbers = itertools.count(int(time.time()) % 10_000 * 1000)
 
 
 class FrameTemplate:
@@ -38,15 +42,20 @@ class FrameTemplate:
         size = 4 + len(header) + len(body)
         self._head = struct.pack(">ii", size, len(header)) + before
         self._tail = after + body
+        self._has_keys = _KEY_MARK in self._head + self._tail
 
     def frame(self, opaque: int) -> bytes:
-        """The frame with this opaque number (below 10^8; the width stays constant)."""
-        return b"%b%d%b" % (self._head, _FIRST_OPAQUE + opaque, self._tail)
+        """The frame with this opaque number (below 10^8; the width stays constant).
+
+        Its UNIQ_KEYs have never been sent before: a repeated key would be a repeated send.
+        """
+        frame = b"%b%d%b" % (self._head, _FIRST_OPAQUE + opaque, self._tail)
+        return frame.replace(_KEY_MARK, b"%08X" % next(_run_numbers)) if self._has_keys else frame
 
 
 def send_template(topic: str, queue_id: int, body: bytes) -> FrameTemplate:
     """A SEND_MESSAGE_V2 request (310) with a UNIQ_KEY and a tag."""
-    properties = "UNIQ_KEY\x01%s\x02TAGS\x01bench\x02WAIT\x01true\x02" % ("0" * 32)
+    properties = f"UNIQ_KEY\x01{'0' * 24}{_KEY_MARK.decode()}\x02TAGS\x01bench\x02WAIT\x01true\x02"
     ext = {
         "a": "bench",
         "b": topic,
@@ -66,9 +75,12 @@ def send_template(topic: str, queue_id: int, body: bytes) -> FrameTemplate:
 
 def batch_template(topic: str, queue_id: int, body: bytes, count: int) -> FrameTemplate:
     """A SEND_BATCH_MESSAGE request (320) of `count` messages."""
-    properties = ("UNIQ_KEY\x01%s\x02WAIT\x01true\x02" % ("0" * 32)).encode()
-    item = struct.pack(">iiii", 22 + len(body) + len(properties), 0, 0, 0)
-    item += struct.pack(">i", len(body)) + body + struct.pack(">h", len(properties)) + properties
+
+    def item(number: int) -> bytes:
+        properties = b"UNIQ_KEY\x01%024d%b\x02WAIT\x01true\x02" % (number, _KEY_MARK)
+        head = struct.pack(">iiiii", 22 + len(body) + len(properties), 0, 0, 0, len(body))
+        return head + body + struct.pack(">h", len(properties)) + properties
+
     ext = {
         "a": "bench",
         "b": topic,
@@ -83,7 +95,7 @@ def batch_template(topic: str, queue_id: int, body: bytes, count: int) -> FrameT
         "k": "false",
         "m": "true",
     }
-    return FrameTemplate(320, ext, item * count)
+    return FrameTemplate(320, ext, b"".join([item(number) for number in range(count)]))
 
 
 def pull_template(topic: str, queue_id: int, queue_offset: int, count: int) -> FrameTemplate:
