@@ -200,6 +200,10 @@ class Producer(_Runner[async_producer.Producer]):
         """Put a message on a connection and ask for no answer: it may get lost."""
         self.call(self._client.send_oneway, message, queue=queue, key=key)
 
+    def recall(self, handle: str, *, timeout_s: float | None = None) -> bool:
+        """Take a message back that waits for its due time; False: it is too late."""
+        return self.call(self._client.recall, handle, timeout_s=timeout_s)
+
     def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """Return the queues of a topic that take messages."""
         return self.call(self._client.queues, topic)

@@ -331,6 +331,7 @@ class Lane:
                     fields.msg_id,
                     fields.queue_offset,
                     fields.transaction_id,
+                    recall_handle=fields.recall_handle,
                     status=SEND_STATUS[answer.code],
                     queue_id=fields.queue_id,
                 )
@@ -360,6 +361,7 @@ class Lane:
         queue_offset: int,
         transaction_id: str | None,
         *,
+        recall_handle: str | None = None,
         status: str = "SEND_OK",
         queue_id: int = -1,
     ) -> None:
@@ -367,7 +369,13 @@ class Lane:
         if queue_id not in (-1, queue.queue_id):  # the broker chose
             queue = MessageQueue(queue.topic, queue.broker_name, queue_id)
         pending.result = SendResult(
-            status, pending.unique_key, message_id, queue, queue_offset, transaction_id
+            status,
+            pending.unique_key,
+            message_id,
+            queue,
+            queue_offset,
+            transaction_id,
+            recall_handle,
         )
         pending.settle()
         self._on_settled(pending)

@@ -28,11 +28,23 @@ COMPRESS_FROM_BYTES: Final = 4096
 COMPRESSION_LEVEL: Final = 5  # the Java producer's; zlib container
 INFLATED_BYTES_MAX: Final = 64 * 1024 * 1024  # a small body must not fill the memory of a consumer
 DELAY_LEVEL_MAX: Final = 18
+DELAY_MS_MAX: Final = 3 * 24 * 3_600_000  # the broker's timerMaxDelaySec, three days
 
 _COMPRESSION: Final = sys_flags.COMPRESSION_MASK
 _RESERVED: Final = frozenset(
     name.decode()
-    for name in (names.UNIQ_KEY, names.TAGS, names.KEYS, names.DELAY, names.TRAN_MSG, names.PGROUP)
+    for name in (
+        names.UNIQ_KEY,
+        names.TAGS,
+        names.KEYS,
+        names.DELAY,
+        names.TRAN_MSG,
+        names.PGROUP,
+        names.TIMER_DELAY_SEC,
+        names.TIMER_DELAY_MS,
+        names.TIMER_DELIVER_MS,
+        names.TIMER_OUT_MS,
+    )
 )
 
 
@@ -47,6 +59,9 @@ class Message(msgspec.Struct, frozen=True):
         properties: the application's own; names that the system uses have attributes here instead.
         flag: a number of the application's own, stored with the message.
         delay_level: 0 deliver at once, 1 to 18: after 1s 5s 10s 30s 1m ... 2h.
+        delay_ms: 0 deliver at once, else so many milliseconds after the broker gets it; 3 days at most.
+        deliver_at_ms: deliver at this time (ms since 1970); at once if it is past. Of delay_level,
+            delay_ms and deliver_at_ms one may be given.
         unique_key: the UNIQ_KEY of an earlier send of this very message whose outcome stayed
             unknown: a group that has it already does not store it again. Else the producer makes one.
     """
@@ -59,6 +74,13 @@ class Message(msgspec.Struct, frozen=True):
     flag: int = 0
     delay_level: int = 0
     unique_key: str | None = None
+    delay_ms: int = 0
+    deliver_at_ms: int | None = None
+
+    @property
+    def is_delayed(self) -> bool:
+        """Whether it asks to be delivered later."""
+        return bool(self.delay_level or self.delay_ms) or self.deliver_at_ms is not None
 
 
 class SendResult(msgspec.Struct, frozen=True):
@@ -72,6 +94,7 @@ class SendResult(msgspec.Struct, frozen=True):
         queue: topic, broker name, queue id.
         queue_offset: in the queue; of a batch, the first message's.
         transaction_id: of a half message.
+        recall_handle: of a message with a due time that lies ahead; `Producer.recall` takes it.
     """
 
     status: str
@@ -80,6 +103,7 @@ class SendResult(msgspec.Struct, frozen=True):
     queue: MessageQueue
     queue_offset: int
     transaction_id: str | None = None
+    recall_handle: str | None = None
 
     @property
     def queue_id(self) -> int:
@@ -135,8 +159,38 @@ def check_message(message: Message) -> None:
         raise InvalidMessageError(
             f"delay level {message.delay_level} is not in 0..{DELAY_LEVEL_MAX}"
         )
+    if message.delay_ms or message.deliver_at_ms is not None:
+        _check_due_time(message)
     if not -(2**31) <= message.flag < 2**31:
         raise InvalidMessageError(f"flag {message.flag} is not a 32-bit number")
+
+
+def _check_due_time(message: Message) -> None:
+    wishes = (message.delay_level, message.delay_ms, message.deliver_at_ms is not None)
+    if sum(map(bool, wishes)) > 1:
+        raise InvalidMessageError(
+            "only one of delay_level, delay_ms and deliver_at_ms may be given"
+        )
+    if not 0 <= message.delay_ms <= DELAY_MS_MAX:
+        raise InvalidMessageError(f"delay_ms {message.delay_ms} is not in 0..{DELAY_MS_MAX}")
+    at_ms = message.deliver_at_ms
+    if at_ms is not None and not 0 < at_ms < 10**17:
+        raise InvalidMessageError(f"deliver_at_ms {at_ms} is no time in ms since 1970")
+
+
+def check_not_too_far(message: Message, now_ms: int) -> None:
+    """Refuse a due time that lies further ahead than brokers accept.
+
+    The bound has a minute to spare, because the broker judges by its own clock.
+
+    Raises:
+        InvalidMessageError: says by how much.
+    """
+    at_ms = message.deliver_at_ms
+    if at_ms is not None and at_ms - now_ms > DELAY_MS_MAX + 60_000:
+        raise InvalidMessageError(
+            f"deliver_at_ms {at_ms} is {at_ms - now_ms} ms ahead, at most {DELAY_MS_MAX}"
+        )
 
 
 def message_properties(message: Message, unique_key: str) -> bytes:
@@ -148,7 +202,7 @@ def message_properties(message: Message, unique_key: str) -> bytes:
     if not (
         message.tags
         or message.keys
-        or message.delay_level
+        or message.is_delayed
         or message.properties
         or message.unique_key
     ):
@@ -160,6 +214,10 @@ def message_properties(message: Message, unique_key: str) -> bytes:
         pairs["KEYS"] = message.keys if isinstance(message.keys, str) else " ".join(message.keys)
     if message.delay_level:
         pairs["DELAY"] = str(message.delay_level)
+    if message.delay_ms:
+        pairs["TIMER_DELAY_MS"] = str(message.delay_ms)
+    if message.deliver_at_ms is not None:
+        pairs["TIMER_DELIVER_MS"] = str(message.deliver_at_ms)
     if message.properties:
         reserved = _RESERVED & message.properties.keys()
         if reserved:

@@ -19,21 +19,29 @@ from typing import Final
 
 import trio
 
-from broker.client.errors import ClientClosedError, ClientUsageError, InvalidMessageError
+from broker.client.errors import (
+    ClientClosedError,
+    ClientUsageError,
+    InvalidMessageError,
+    RequestFailedError,
+)
 from broker.client.lane import Lane, PendingSend
 from broker.client.messages import (
     BODY_BYTES_MAX,
     Message,
     SendResult,
     check_message,
+    check_not_too_far,
     message_properties,
     pack_body,
 )
 from broker.client.name_servers import parse_name_servers
 from broker.client.queues import MessageQueue, QueueSelector, RoundRobin, queue_for_key
 from broker.client.send_frames import SendTemplates
-from broker.client.session import Session
+from broker.client.session import Session, raise_for
 from broker.message.batch import BatchItem, encode_batch
+from broker.message.recall_handle import HandleError, RecallHandle
+from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.heartbeat import Heartbeat
 from broker.store.names import group_problem, is_retry_topic
 
@@ -285,7 +293,7 @@ class Producer:
             raise InvalidMessageError("a batch without messages")
         for message in messages:
             check_message(message)
-            if message.topic != messages[0].topic or message.delay_level:
+            if message.topic != messages[0].topic or message.is_delayed:
                 raise InvalidMessageError("a batch has one topic and no delays")
         if is_retry_topic(messages[0].topic):
             raise InvalidMessageError("a batch cannot go to a retry topic")
@@ -335,6 +343,41 @@ class Producer:
         pending = self._prepare(message, target, None, is_oneway=True)
         self._enter(pending, at_once=True)
         await pending.wait()
+
+    async def recall(self, handle: str, *, timeout_s: float | None = None) -> bool:
+        """Take a message back that waits for its due time (`SendResult.recall_handle`).
+
+        Tried over all nodes and failovers; recalling twice is the same as once.
+
+        Returns:
+            True: it will not be delivered. False: it was delivered, or is no longer kept.
+
+        Raises:
+            ClientUsageError: the handle is none.
+            RequestFailedError: the broker refuses recalls, or this one.
+            NoRouteError, NameServersUnreachableError: nobody was asked.
+            ConnectionLostError, RequestTimeoutError: nobody answered; the outcome is unknown.
+        """
+        session = self._live()
+        try:
+            meant = RecallHandle.decode(handle)
+        except HandleError as error:
+            raise ClientUsageError(f"{handle[:200]!r} is no recall handle: {error}") from error
+        if not session.routes.knows(meant.broker_name):
+            await session.routes.publish_queues(meant.topic)
+        answer = await session.call_group(
+            meant.broker_name,
+            RequestCode.RECALL_MESSAGE,
+            {"producerGroup": self.group, "topic": meant.topic, "recallHandle": handle},
+            timeout_s=self.timeout_s if timeout_s is None else timeout_s,
+        )
+        try:
+            raise_for(answer)
+        except RequestFailedError as error:
+            if error.code == ResponseCode.NO_MESSAGE:
+                return False
+            raise
+        return True
 
     async def flush(self) -> None:
         """Wait until every submitted send has ended, one way or the other."""
@@ -391,6 +434,7 @@ class Producer:
     ) -> PendingSend:
         session = self._live()
         now_ms = time.time_ns() // 1_000_000
+        check_not_too_far(message, now_ms)
         unique_key = message.unique_key or session.unique_keys.next_key(now_ms)
         body, sys_flag = pack_body(message.body)
         opaque = session.opaques.take()

@@ -103,6 +103,7 @@ class SendAnswerFields(msgspec.Struct, rename="camel", gc=False):
     queue_id: int = -1
     queue_offset: int = -1
     transaction_id: str | None = None
+    recall_handle: str | None = None
 
 
 class SendAnswer(msgspec.Struct, gc=False):

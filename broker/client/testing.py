@@ -25,6 +25,7 @@ from broker.message.batch import split_batch
 from broker.message.hosts import pack_host
 from broker.message.ids import offset_msg_id
 from broker.message.properties import find_property
+from broker.message.recall_handle import RecallHandle
 from broker.message.record import StoredMessage, decode_record, encode_record
 from broker.net.address import Address
 from broker.net.connection import Connection
@@ -38,6 +39,7 @@ from broker.remoting.replies import SendReplies, pull_reply_head
 from broker.remoting.requests import (
     PULL_SUSPEND,
     PullRequest,
+    SendFields,
     SendRequest,
     decode_request,
 )
@@ -78,6 +80,8 @@ class FakeGroup:
         requests: codes of all other requests to nodes.
         topics_asked_for: topics in requests for routes.
         leader: the node that leads, None while there is no leader.
+        timers: messages that wait for a due time, as (topic, queue id, body, properties) by recall
+            handle; they wait until `deliver_timers`.
         deduplicates: whether a UNIQ_KEY that was stored is not stored again.
     """
 
@@ -91,6 +95,7 @@ class FakeGroup:
         self.sends: list[tuple[str, int]] = []
         self.requests: list[int] = []
         self.topics_asked_for: list[str] = []
+        self.timers: dict[str, tuple[str, int, bytes, bytes]] = {}
         self.deduplicates = True
         self.has_topics_on_demand = True
         self.namesrv = ""
@@ -119,6 +124,12 @@ class FakeGroup:
         queues = self._queues.get(topic, [])
         chosen = queues if queue_id is None else [queues[queue_id]]
         return [decode_record(record) for queue in chosen for record in queue]
+
+    def deliver_timers(self) -> None:
+        """Let the time of all waiting messages come, in the order of their due times."""
+        waiting, self.timers = self.timers, {}
+        for handle in sorted(waiting, key=lambda handle: RecallHandle.decode(handle).due_ms):
+            self.put(*waiting[handle])
 
     def drop_before(self, topic: str, queue_id: int, offset: int) -> None:
         """Forget the first messages of a queue, as retention does."""
@@ -238,22 +249,27 @@ class FakeGroup:
         if wanted == IGNORED:
             return
         self.create_topic(fields.topic)
-        stored = [
-            self._store(
-                fields.topic,
-                fields.queue_id,
-                one_body,
-                one_properties,
-                sys_flag=fields.sys_flag,
-                flag=one_flag,
-                born_ms=fields.born_timestamp_ms,
-            )
-            for one_body, one_properties, one_flag in (
-                [(item.body, item.properties, item.flag) for item in split_batch(body)]
-                if fields.is_batch
-                else [(body, properties, fields.flag)]
-            )
-        ]
+        handle = self._wait_for_due_time(fields, body, properties, key)
+        stored = (
+            []
+            if handle is not None
+            else [
+                self._store(
+                    fields.topic,
+                    fields.queue_id,
+                    one_body,
+                    one_properties,
+                    sys_flag=fields.sys_flag,
+                    flag=one_flag,
+                    born_ms=fields.born_timestamp_ms,
+                )
+                for one_body, one_properties, one_flag in (
+                    [(item.body, item.properties, item.flag) for item in split_batch(body)]
+                    if fields.is_batch
+                    else [(body, properties, fields.flag)]
+                )
+            ]
+        )
         if wanted == LOST or request.is_oneway:
             return
         ids = ",".join(offset_msg_id(_STORE_HOST, position) for _, _, position in stored)
@@ -262,9 +278,23 @@ class FakeGroup:
                 request.opaque,
                 msg_id=ids.encode(),
                 queue_id=fields.queue_id,
-                queue_offset=stored[0][1],
+                queue_offset=stored[0][1] if stored else 0,
+                recall_handle=handle,
             )
         )
+
+    def _wait_for_due_time(
+        self, fields: SendFields, body: bytes, properties: bytes, key: str
+    ) -> str | None:
+        """Put a message with a due time ahead with those that wait; give its handle."""
+        delay = find_property(properties, b"TIMER_DELAY_MS")
+        due = find_property(properties, b"TIMER_DELIVER_MS")
+        due_ms = fields.born_timestamp_ms + int(delay) if delay else int(due or 0)
+        if due_ms <= fields.born_timestamp_ms:
+            return None
+        handle = RecallHandle(fields.topic, self.broker_name, due_ms, key).encode()
+        self.timers[handle] = (fields.topic, fields.queue_id, body, properties)
+        return handle
 
     def _store(
         self,
@@ -411,6 +441,10 @@ class FakeGroup:
                     return make_response(request.opaque, ResponseCode.SYSTEM_ERROR, "no consumer")
                 body = encode_consumer_list(members)
                 return make_response(request.opaque, ResponseCode.SUCCESS, body=body)
+            case RequestCode.RECALL_MESSAGE:
+                known = self.timers.pop(request.ext["recallHandle"], None)
+                code = ResponseCode.SUCCESS if known else ResponseCode.NO_MESSAGE
+                return make_response(request.opaque, code)
             case RequestCode.CONSUMER_SEND_MSG_BACK:
                 return self._on_send_back(request)
             case _:

@@ -22,7 +22,7 @@ DEFAULT_REGION: Final = "DefaultRegion"
 class SendReplies:
     """Writes the answers to sends of one broker."""
 
-    __slots__ = ("_plain", "_with_transaction_id")
+    __slots__ = ("_plain", "_with_recall_handle", "_with_transaction_id")
 
     def __init__(self, region: str = DEFAULT_REGION, *, trace_on: bool = True) -> None:
         region_text = _json_text(region).replace(b"%", b"%%")
@@ -40,6 +40,7 @@ class SendReplies:
         )
         self._plain = start + b'"queueOffset":"%d"' + end
         self._with_transaction_id = start + b'"queueOffset":"%d","transactionId":%b' + end
+        self._with_recall_handle = start + b'"queueOffset":"%d","recallHandle":"%b"' + end
 
     def encode(
         self,
@@ -49,6 +50,7 @@ class SendReplies:
         queue_id: int,
         queue_offset: int,
         transaction_id: str | None = None,
+        recall_handle: str | None = None,
         code: int = 0,
     ) -> bytes:
         """One answer, as a frame.
@@ -59,9 +61,19 @@ class SendReplies:
             queue_id: where it was stored.
             queue_offset: of the message, or of the first one of a batch.
             transaction_id: the unique key; any text.
+            recall_handle: of a message with a due time; Base64.
             code: SUCCESS, or one of the statuses that mean stored as well.
         """
-        if transaction_id is None:
+        if recall_handle is not None:
+            header = self._with_recall_handle % (
+                code,
+                msg_id,
+                queue_id,
+                queue_offset,
+                recall_handle.encode(),
+                opaque,
+            )
+        elif transaction_id is None:
             header = self._plain % (code, msg_id, queue_id, queue_offset, opaque)
         else:
             header = self._with_transaction_id % (

@@ -22,6 +22,7 @@ from broker.remoting.frame import Frame
 from broker.remoting.replies import SendReplies
 from broker.remoting.requests import PullFields
 from broker.server.admin import Admin
+from broker.server.clock import SteadyWallClock
 from broker.server.commits import Commits
 from broker.server.committers import Committers
 from broker.server.config import BrokerConfig
@@ -40,6 +41,7 @@ from broker.server.pulls import Pulls, offset_commit_forward
 from broker.server.registrar import Registrar
 from broker.server.runtime_info import RuntimeInfo
 from broker.server.sends import Sends
+from broker.server.timers import Timers
 from broker.server.transaction_checks import TransactionChecks
 from broker.server.transactions import TransactionEnds
 from broker.service.catalog import Catalog, Creation
@@ -48,12 +50,14 @@ from broker.service.pull import PullRules
 from broker.service.repeats import Repeats
 from broker.service.send import SendRules, SendSettings
 from broker.service.send_back import SendBackRules
+from broker.service.timers import RecallRules, TimerRules
 from broker.service.transactions import EndRules
 from broker.store.control import SetDelayLevels
 from broker.store.names import AUTO_CREATE_TOPIC
 from broker.store.reading import MessageGoneError, read_message
 from broker.store.staging import Staging
 from broker.store.state import BrokerState
+from broker.store.timer_files import TimerFiles
 from broker.store.topics import PERM_ALL, TopicConfig, configured_system_topics
 from broker.store.unit_files import SegmentFiles, UnitFiles
 from dledger import (
@@ -76,11 +80,6 @@ DRAIN_S = 3.0
 """What a stop waits for at most: hand-over, answers on their way, leaving the name servers."""
 
 _CHANCE = secrets.SystemRandom()
-
-
-def wall_ms() -> int:
-    """The wall clock, for what is written into messages."""
-    return time.time_ns() // 1_000_000
 
 
 def monotonic_ms() -> int:
@@ -118,7 +117,9 @@ class Broker:
         self.service_address = Address(config.advertised_host, self.addresses[0].port)
         self._link_nonce = secrets.token_hex(16)
         self._units, self._segments = UnitFiles(derived), SegmentFiles(derived)
-        self.state = BrokerState(self._units, self._segments)
+        self._far_timers = TimerFiles(derived)
+        self.state = BrokerState(self._units, self._segments, far_timers=self._far_timers)
+        self._clock = SteadyWallClock()
         self.log = LogServer(self._log_config(), self.state, accepts_appends=False)
         self._outputs = Outputs()
         self._origins: dict[Connection, ClientOrigin] = {}
@@ -172,6 +173,7 @@ class Broker:
                 nursery.start_soon(self._members.exchange.run)
                 nursery.start_soon(self._registrar.run)
                 nursery.start_soon(self._tick)
+                nursery.start_soon(self._timers.run)
                 await nursery.start(self._listener.run, self._sockets)
                 task_status.started()
                 await self._stop_wanted.wait()
@@ -182,6 +184,7 @@ class Broker:
                 sock.close()
             self._units.close()
             self._segments.close()
+            self._far_timers.close()
             self._lock.release()
 
     def stop(self) -> None:
@@ -210,7 +213,7 @@ class Broker:
             self._outputs,
             count_max=config.limits.staged_messages_max,
             bytes_max=config.limits.staged_bytes_max,
-            now_ms=wall_ms,
+            now_ms=self._clock,
         )
         self._make_ways()
         self._members = Members(
@@ -232,11 +235,20 @@ class Broker:
         self._repeats = Repeats(state, self._load) if config.recognise_repeats else None
         self._ends = self._make_ends(store_host)
         self._pulls = self._make_pulls()
-        self._delays = Delays(log, state, self._commits, wall_ms)
+        self._delays = Delays(log, state, self._commits, self._log_ms)
+        self._timers = Timers(
+            log,
+            state,
+            self._commits,
+            self._gate,
+            RecallRules(config.recall, config.broker_name, state.topics.__contains__),
+            self._outputs,
+            self._log_ms,
+        )
         self._checks = self._make_checks()
         self._digests = DigestWatch(log, state, self._commits)
         self._registrar = self._make_registrar()
-        self._runtime = RuntimeInfo(config, log, state, wall_ms())
+        self._runtime = RuntimeInfo(config, log, state, self._clock())
         self._sends = self._make_sends(store_host)
         self._dispatch = self._make_dispatch()
         log.watch_role(self._role_changed)
@@ -283,6 +295,7 @@ class Broker:
             self._members,
             Locks(self._commits, self._gate, self.state.locks, self._committers),
             self._ends,
+            self._timers,
             admin,
             group=config.group,
             node_ids=frozenset(str(peer.node_id) for peer in config.peers),
@@ -310,7 +323,9 @@ class Broker:
                 ),
             ),
             pick=_CHANCE.randrange,
-            new_key=lambda: keys.next_key(wall_ms()),
+            new_key=lambda: keys.next_key(self._clock()),
+            timers=TimerRules(config.timer_delay_max_ms, self._log_ms) if config.timers else None,
+            has_live_lock=lambda group: self.state.locks.has_live_lock(group, self._log_ms()),
         )
         back_rules = SendBackRules(
             self._catalog,
@@ -329,6 +344,7 @@ class Broker:
             OffsetIdMaker(store_host),
             self._ends,
             self._repeats,
+            config.broker_name,
         )
 
     def _make_ends(self, store_host: bytes) -> TransactionEnds:
@@ -347,7 +363,7 @@ class Broker:
             OffsetIdMaker(store_host),
             self._repeats,
             open_max=config.limits.open_transactions_max,
-            now_ms=wall_ms,
+            now_ms=self._clock,
         )
 
     def _make_checks(self) -> TransactionChecks:
@@ -363,9 +379,13 @@ class Broker:
             timeout_ms=config.transaction_timeout_ms,
             interval_ms=config.transaction_check_interval_ms,
             check_max=config.transaction_check_max,
-            wall_ms=wall_ms,
+            wall_ms=self._clock,
             monotonic_ms=monotonic_ms,
         )
+
+    def _log_ms(self) -> int:
+        """This node's time, but never before what the log says already: due times are judged by it."""
+        return max(self._clock(), self.state.last_store_ms)
 
     def _load(self, physical_offset: int) -> StoredMessage | None:
         try:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from broker.net.address import Address
+from broker.service.timers import DELAY_MAX_SEC_DEFAULT
 from broker.store.schedule import DELAY_LEVELS_TEXT, parse_delay_levels
 from dledger import ConfigError, Peer, parse_peers
 
@@ -56,6 +57,8 @@ class BrokerConfig:
         delay_levels_ms: delay of level 1, 2, ... .
         recognise_repeats: whether a send that was stored before, and whose answer was lost, is answered
             with the earlier result instead of being stored again.
+        timers, timer_delay_max_ms: whether messages may have due times, and how far ahead.
+        recall: whether such messages can be taken back.
         vip_port: whether listen port - 2 is served too (clients of 4.3 and 4.4 send there).
     """
 
@@ -77,6 +80,9 @@ class BrokerConfig:
     auto_create_groups: bool = True
     default_topic_queues: int = 8
     delay_levels_ms: tuple[int, ...] = ()
+    timers: bool = True
+    timer_delay_max_ms: int = DELAY_MAX_SEC_DEFAULT * 1000
+    recall: bool = True
     permission: int = 6
     long_polling: bool = True
     reject_transactions: bool = False
@@ -172,6 +178,10 @@ def read_config(
         auto_create_groups=values.boolean("autoCreateSubscriptionGroup", default=True),
         default_topic_queues=values.number("defaultTopicQueueNums", 8, low=1, high=1024),
         delay_levels_ms=_delay_levels(values.text("messageDelayLevel", DELAY_LEVELS_TEXT)),
+        timers=values.boolean("timerWheelEnable", default=True),
+        timer_delay_max_ms=1000
+        * values.number("timerMaxDelaySec", DELAY_MAX_SEC_DEFAULT, low=1, high=10 * 366 * 86_400),
+        recall=values.boolean("recallMessageEnable", default=True),
         permission=values.number("brokerPermission", 6, high=7),
         long_polling=values.boolean("longPollingEnable", default=True),
         reject_transactions=values.boolean("rejectTransactionMessage", default=False),

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 
 from broker.server.commits import Commits
+from broker.server.deliveries import DELIVERIES_MAX, Deliverer
 from broker.store.control import AdvanceSchedule
-from broker.store.reading import MessageGoneError, read_message
-from broker.store.schedule import DueMessage, delivery
+from broker.store.schedule import DueMessage
 from broker.store.staging import StagedEntry
 from broker.store.state import BrokerState
 from dledger import DLedgerError, LogServer
-
-_log = logging.getLogger(__name__)
-
-DELIVERIES_MAX = 512
-"""Messages delivered with one entry."""
 
 
 class Delays:
@@ -25,6 +19,7 @@ class Delays:
     def __init__(
         self, log: LogServer, state: BrokerState, commits: Commits, now_ms: Callable[[], int]
     ) -> None:
+        """Prepare. `now_ms` is never before the log's last store time."""
         self._log = log
         self._state = state
         self._commits = commits
@@ -38,39 +33,19 @@ class Delays:
         due = self._state.schedule.due(self._now_ms(), DELIVERIES_MAX)
         if not due:
             return
+        deliverer = Deliverer(self._log, self._commits)
         by_level: dict[int, list[DueMessage]] = {}
         for message in due:
+            if deliverer.is_full:
+                break
             by_level.setdefault(message.level, []).append(message)
+            deliverer.stage(message.physical_offset)
         place = -1
         for level, messages in by_level.items():
-            for message in messages:
-                self._stage(message)
             first, end = messages[0].queue_offset, messages[-1].queue_offset + 1
             place = self._commits.stage_control(AdvanceSchedule(level, first, end))
         self._is_waiting = True
         self._commits.wait(place, self)
-
-    def _stage(self, due: DueMessage) -> None:
-        try:
-            message = read_message(self._log, due.physical_offset)
-        except MessageGoneError as error:
-            _log.warning("a delayed message cannot be delivered, it is gone: %s", error)
-            return
-        target = delivery(message)
-        if target is None:
-            _log.warning("the delayed message at %d names no topic to go to", due.physical_offset)
-            return
-        self._commits.staging.stage(
-            target.topic,
-            target.queue_id,
-            message.body,
-            target.properties,
-            born_timestamp_ms=message.born_timestamp_ms,
-            born_host=message.born_host,
-            sys_flag=message.sys_flag,
-            flag=message.flag,
-            reconsume_times=message.reconsume_times,
-        )
 
     def committed(self, staged: StagedEntry, place: int) -> None:
         """See `Waiter`: more may be due already."""

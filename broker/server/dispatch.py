@@ -23,6 +23,7 @@ from broker.server.origin import ClientOrigin, ForwardedOrigin, Origin, SilentOr
 from broker.server.private_codes import PrivateCode, link_proof
 from broker.server.pulls import Pulls
 from broker.server.sends import Sends
+from broker.server.timers import Timers
 from broker.server.transactions import TransactionEnds
 from broker.service.transactions import is_undecided
 
@@ -59,6 +60,7 @@ class Dispatch:
         members: Members,
         locks: Locks,
         ends: TransactionEnds,
+        timers: Timers,
         admin: Admin,
         *,
         group: str,
@@ -89,6 +91,7 @@ class Dispatch:
                 members.consumer_list, without_leader=members.consumer_list
             ),
             Code.END_TRANSACTION: _ByLeader(ends.end),
+            Code.RECALL_MESSAGE: _ByLeader(timers.recall),
             Code.LOCK_BATCH_MQ: _ByLeader(locks.lock),
             Code.UNLOCK_BATCH_MQ: _ByLeader(locks.unlock),
             Code.UPDATE_AND_CREATE_TOPIC: _ByLeader(admin.put_topic),

@@ -9,12 +9,15 @@ import msgspec
 from broker.message.errors import RecordError
 from broker.message.ids import OffsetIdMaker
 from broker.message.properties import (
+    PROPERTIES_BYTES_MAX,
     REAL_QID,
     REAL_TOPIC,
+    TIMER_OUT_MS,
     encode_property,
     remove_property,
     terminated,
 )
+from broker.message.recall_handle import RecallHandle
 from broker.remoting import fields
 from broker.remoting.codes import ResponseCode
 from broker.remoting.header import RemotingCommand
@@ -30,13 +33,15 @@ from broker.service.repeats import EarlierSend, Repeats
 from broker.service.send import MessagePlan, SendPlan, SendRules
 from broker.service.send_back import SendBack, SendBackRules
 from broker.store.names import SCHEDULE_TOPIC
+from broker.store.schedule import DELIVERY_PROPERTIES_BYTES
 from broker.store.staging import StagedEntry
+from broker.store.timers import TIMER_KEY
 from dledger import DLedgerError, RefusedError
 
 _log = logging.getLogger(__name__)
 
 _SCHEDULE = SCHEDULE_TOPIC.encode()
-_SCHEDULE_NAMES = (REAL_TOPIC, REAL_QID)
+_SCHEDULE_NAMES = (REAL_TOPIC, REAL_QID, TIMER_OUT_MS)
 
 
 class Sends:
@@ -52,14 +57,19 @@ class Sends:
         ids: OffsetIdMaker,
         ends: TransactionEnds,
         repeats: Repeats | None = None,
+        broker_name: str = "",
     ) -> None:
-        """Prepare. `repeats` recognises sends that were stored before; None: every send is stored."""
+        """Prepare. `repeats` recognises sends that were stored before; None: every send is stored.
+
+        `broker_name` is what recall handles say.
+        """
         self._commits = commits
         self._gate = gate
         self._rules = rules
         self._back_rules = back_rules
         self._replies = replies
         self._ids = ids
+        self._broker_name = broker_name
         self._repeats = repeats
         self._ahead: dict[bytes, _SendWaiter] = {}
         self._ends = ends
@@ -128,7 +138,7 @@ class Sends:
         if rest:
             waiter.plan = msgspec.structs.replace(plan, messages=rest)
             return False
-        self._tell(waiter.errand, [found for found in earlier if found is not None])
+        self._tell(waiter, [found for found in earlier if found is not None])
         self.settled(waiter)
         return True
 
@@ -163,15 +173,22 @@ class Sends:
     def _stage(self, plan: SendPlan, born_ms: int, born_host: bytes) -> int:
         """Stage all messages of a plan; gives the place of the first."""
         stage = self._commits.staging.stage
-        topic, queue_id = plan.topic.encode(), plan.queue_id
+        real_topic, real_queue_id = topic, queue_id = plan.topic.encode(), plan.queue_id
+        is_parked = True
+        if plan.delay_level:
+            topic, queue_id = _SCHEDULE, plan.delay_level - 1
+        elif plan.due_ms:
+            topic, queue_id = TIMER_KEY, 0
+        else:
+            is_parked = False
         first = -1
         for message in plan.messages:
             properties = message.properties
-            if plan.delay_level:
-                properties = _parked(properties, topic, queue_id)
+            if is_parked:
+                properties = _parked(properties, real_topic, real_queue_id, plan.due_ms)
             place = stage(
-                _SCHEDULE if plan.delay_level else topic,
-                plan.delay_level - 1 if plan.delay_level else queue_id,
+                topic,
+                queue_id,
                 message.body,
                 properties,
                 born_timestamp_ms=born_ms,
@@ -244,7 +261,7 @@ class Sends:
             fresh = iter(range(place, place + count))
             queue_id = waiter.plan.queue_id
             self._tell(
-                errand,
+                waiter,
                 [
                     found or self._place_of(staged, next(fresh), queue_id)
                     for found in waiter.earlier
@@ -261,15 +278,24 @@ class Sends:
                 msg_id=ids.encode(),
                 queue_id=waiter.plan.queue_id,
                 queue_offset=staged.queue_offset(place),
+                recall_handle=self._recall_handle(waiter.plan, waiter.plan.due_ms),
             )
         )
+
+    def _recall_handle(self, plan: SendPlan, due_ms: int) -> str | None:
+        """What the producer of a message with a due time gets to recall it with; None for others."""
+        if not due_ms:
+            return None
+        unique_key = plan.messages[0].uniq_key.decode()
+        return RecallHandle(plan.topic, self._broker_name, due_ms, unique_key).encode()
 
     def _place_of(self, staged: StagedEntry, place: int, queue_id: int) -> EarlierSend:
         msg_id = self._ids(staged.physical_offset(place))
         return EarlierSend(queue_id, staged.queue_offset(place), msg_id)
 
-    def _tell(self, errand: Errand, stored: list[EarlierSend]) -> None:
+    def _tell(self, waiter: _SendWaiter, stored: list[EarlierSend]) -> None:
         """Answer with where the messages were stored, some or all of them before."""
+        errand = waiter.errand
         if errand.is_oneway:
             return
         ids = ",".join(one.msg_id for one in stored)
@@ -279,6 +305,7 @@ class Sends:
                 msg_id=ids.encode(),
                 queue_id=stored[0].queue_id,
                 queue_offset=stored[0].queue_offset,
+                recall_handle=self._recall_handle(waiter.asked, stored[0].due_ms),
             )
         )
 
@@ -364,13 +391,25 @@ class _BackWaiter:
         self._sends.failed(self._errand, error)
 
 
-def _parked(properties: bytes, topic: bytes, queue_id: int) -> bytes:
-    """The properties of a message that waits in the schedule topic (M3)."""
-    return (
+def _parked(properties: bytes, topic: bytes, queue_id: int, due_ms: int) -> bytes:
+    """The properties of a message that waits in the schedule or timer topic (M3, N7).
+
+    Raises:
+        RecordError: there would be no room for what is added at the delivery.
+    """
+    parked = (
         terminated(remove_property(properties, *_SCHEDULE_NAMES))
         + encode_property(REAL_TOPIC, topic)
         + encode_property(REAL_QID, b"%d" % queue_id)
     )
+    if due_ms:
+        parked += encode_property(TIMER_OUT_MS, b"%d" % due_ms)
+    if len(parked) > PROPERTIES_BYTES_MAX - DELIVERY_PROPERTIES_BYTES:
+        raise RecordError(
+            f"properties of {len(parked)} bytes, a delayed message has room for "
+            f"{PROPERTIES_BYTES_MAX - DELIVERY_PROPERTIES_BYTES}"
+        )
+    return parked
 
 
 def _refuse(errand: Errand, code: ResponseCode, remark: str) -> None:

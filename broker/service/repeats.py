@@ -21,10 +21,10 @@ from typing import Final
 import msgspec
 
 from broker.message.ids import offset_msg_id
-from broker.message.properties import REAL_QID, REAL_TOPIC
+from broker.message.properties import REAL_QID, REAL_TOPIC, TIMER_OUT_MS
 from broker.message.record import StoredMessage
 from broker.service.send import MessagePlan, SendPlan
-from broker.store.names import SCHEDULE_TOPIC
+from broker.store.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from broker.store.state import BrokerState
 
 UNANSWERED_MAX: Final = 50_000
@@ -33,11 +33,15 @@ LINK_ANSWERS_MAX: Final = 4_096
 
 
 class EarlierSend(msgspec.Struct, frozen=True, gc=False):
-    """Where a message was stored before; `queue_id` and `msg_id` as its producer was, or would have been, told."""
+    """Where a message was stored before; `queue_id` and `msg_id` as its producer was, or would have been, told.
+
+    `due_ms` is that of a message with a due time of its own, else 0.
+    """
 
     queue_id: int
     queue_offset: int
     msg_id: str
+    due_ms: int = 0
 
 
 class Repeats:
@@ -78,6 +82,7 @@ class Repeats:
                     _queue_of(earlier),
                     earlier.queue_offset,
                     offset_msg_id(earlier.store_host, offset),
+                    _due_of(earlier),
                 )
             return None  # the newest one was confirmed: this one is on purpose
         return None
@@ -113,6 +118,12 @@ def _is_same(earlier: StoredMessage, plan: SendPlan, message: MessagePlan) -> bo
         if topic != SCHEDULE_TOPIC:
             return False
         topic = (earlier.find(REAL_TOPIC) or b"").decode(errors="replace")
+    elif b"TIMER_D" in message.properties:
+        # Its due time may have passed since, or count from now: that is no sign of another send.
+        if topic == TIMER_TOPIC:
+            topic = (earlier.find(REAL_TOPIC) or b"").decode(errors="replace")
+        elif earlier.find(TIMER_OUT_MS) is not None:
+            return False  # its own delivery
     return (
         topic == plan.topic
         and earlier.reconsume_times == plan.reconsume_times
@@ -121,7 +132,14 @@ def _is_same(earlier: StoredMessage, plan: SendPlan, message: MessagePlan) -> bo
 
 
 def _queue_of(earlier: StoredMessage) -> int:
-    if earlier.topic == SCHEDULE_TOPIC:
+    if earlier.topic in (SCHEDULE_TOPIC, TIMER_TOPIC):
         wanted = earlier.find(REAL_QID) or b""
         return int(wanted) if wanted.isdigit() else earlier.queue_id
     return earlier.queue_id
+
+
+def _due_of(earlier: StoredMessage) -> int:
+    if earlier.topic != TIMER_TOPIC:
+        return 0
+    due = earlier.find(TIMER_OUT_MS) or b""
+    return int(due) if due.isdigit() else 0

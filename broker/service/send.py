@@ -22,6 +22,7 @@ from broker.message.properties import (
     TIMER_DELAY_MS,
     TIMER_DELAY_SEC,
     TIMER_DELIVER_MS,
+    TIMER_OUT_MS,
     TRACE_ON,
     TRAN_MSG,
     UNIQ_KEY,
@@ -42,6 +43,7 @@ from broker.service.catalog import (
     topic_for_send,
 )
 from broker.service.refusal import Refusal
+from broker.service.timers import TimerRules
 from broker.store import names
 from broker.store.topics import PERM_WRITE, TopicConfig
 
@@ -50,7 +52,7 @@ RETRY_LIMIT_VERSION = 121
 
 _SENDABLE_MAX = 16_384
 _MASKED_FLAGS = TRANSACTION_MASK | NEED_UNWRAP | INNER_BATCH
-_TIMERS = (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS)
+_TIMERS = (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS, TIMER_OUT_MS)
 _REPLACED = (MSG_REGION, TRACE_ON, CLUSTER)
 
 
@@ -99,6 +101,7 @@ class SendPlan(msgspec.Struct, frozen=True, gc=False):
         messages: one, or those of a batch in their order.
         creation: what has to be created before, in the same entry.
         is_half: whether it waits in the half topic for the end of its transaction (O2).
+        due_ms: when it is to be delivered, 0 for at once; with a level always 0.
     """
 
     topic: str
@@ -109,10 +112,19 @@ class SendPlan(msgspec.Struct, frozen=True, gc=False):
     messages: tuple[MessagePlan, ...]
     creation: Creation = NOTHING_NEW
     is_half: bool = False
+    due_ms: int = 0
+
+
+def _no_lock(group: str) -> bool:
+    return False
 
 
 class SendRules:
-    """Decides on sends. `pick` gives a number below its argument, `new_key` a unique key."""
+    """Decides on sends.
+
+    `pick` gives a number below its argument, `new_key` a unique key; `timers` decides on due times, None
+    where they are switched off; `has_live_lock` tells whether a group consumes in order just now.
+    """
 
     def __init__(
         self,
@@ -121,9 +133,13 @@ class SendRules:
         *,
         pick: Callable[[int], int],
         new_key: Callable[[], str],
+        timers: TimerRules | None = None,
+        has_live_lock: Callable[[str], bool] = _no_lock,
     ) -> None:
         self._catalog = catalog
         self._settings = settings
+        self._timers = timers
+        self._has_live_lock = has_live_lock
         self._pick = pick
         self._new_key = new_key
         self._sendable: dict[str, TopicConfig] = {}
@@ -195,7 +211,7 @@ class SendRules:
             if isinstance(redirected, Refusal):
                 return redirected
             if redirected.topic is not target.topic:
-                properties = remove_property(properties, DELAY)  # L15: no delay on the way out
+                properties = remove_property(properties, DELAY, *_TIMERS)  # L15: without delay
             target = redirected
         delay_level = self._delay_level(properties)
         is_half = _is_half(properties, reconsume_times, delay_level)
@@ -204,6 +220,15 @@ class SendRules:
             refusal = self._size_refusal(len(body))
         if refusal is not None:
             return refusal
+        due_ms = 0
+        if b"TIMER_" in properties:
+            if delay_level:  # M2, N2
+                properties = remove_property(properties, *_TIMERS)
+            else:
+                due = self._due(properties)
+                if isinstance(due, Refusal):
+                    return due
+                due_ms = due
         message = self._message(fields.flag, body, properties)
         if isinstance(message, Refusal):
             return message
@@ -216,7 +241,19 @@ class SendRules:
             (message,),
             target.creation,
             is_half,
+            due_ms,
         )
+
+    def _due(self, properties: bytes) -> int | Refusal:
+        """The due time that a message asks for (N1 to N4); 0 for at once."""
+        if self._timers is not None:
+            return self._timers.due_ms(properties)
+        if TimerRules.asks(properties):
+            return Refusal(
+                ResponseCode.SYSTEM_ERROR,
+                "the timer is switched off (timerWheelEnable): nothing was stored",
+            )
+        return 0
 
     def _batch(self, target: _Target, body: bytes) -> SendPlan | Refusal:
         """C23: no retry topic, the whole within the size of one message, no delays."""
@@ -234,6 +271,10 @@ class SendRules:
             return Refusal(ResponseCode.MESSAGE_ILLEGAL, f"the batch cannot be read: {error}")
         messages: list[MessagePlan] = []
         for item in items:
+            if self._is_delayed(item.properties):
+                return Refusal(
+                    ResponseCode.MESSAGE_ILLEGAL, "a message of a batch cannot be delayed"
+                )
             message = self._message(item.flag, item.body, item.properties)
             if isinstance(message, Refusal):
                 return message
@@ -255,7 +296,7 @@ class SendRules:
         if fields.max_reconsume_times is not None and version >= RETRY_LIMIT_VERSION:
             limit = fields.max_reconsume_times
         groups = target.creation.groups + created.groups
-        if (fields.reconsume_times or 0) <= limit:
+        if (fields.reconsume_times or 0) <= limit and not self._has_live_lock(group_name):  # L16
             return _Target(
                 target.topic,
                 target.queue_id,
@@ -264,6 +305,11 @@ class SendRules:
             )
         dead, dead_created = special_topic(self._catalog, names.dlq_topic(group_name))
         return _Target(dead, 0, target.sys_flag, Creation(dead_created.topics, groups))
+
+    def _is_delayed(self, properties: bytes) -> bool:
+        if b"TIMER_D" in properties and TimerRules.asks(properties):
+            return True
+        return self._delay_level(properties) > 0
 
     def _delay_level(self, properties: bytes) -> int:
         """The level asked for, clamped (M2); 0 for none or nonsense."""
@@ -277,19 +323,17 @@ class SendRules:
     def _special_refusal(
         self, properties: bytes, delay_level: int, *, is_half: bool
     ) -> Refusal | None:
-        """What is not supported must not be stored as something else (C15, N1)."""
+        """What is forbidden or not supported must not be stored as something else (C15)."""
         if is_half and self._settings.reject_transactions:
             return Refusal(
                 ResponseCode.NO_PERMISSION,
                 "the broker sending transaction message is forbidden (rejectTransactionMessage)",
             )
-        if b"TIMER_D" in properties and delay_level == 0:
-            for name in _TIMERS:
-                if find_property(properties, name) is not None:
-                    return Refusal(
-                        ResponseCode.MESSAGE_ILLEGAL,
-                        f"the broker does not support {name.decode()}: use a delay level (DELAY)",
-                    )
+        if is_half and b"TIMER_D" in properties and not delay_level and TimerRules.asks(properties):
+            return Refusal(
+                ResponseCode.MESSAGE_ILLEGAL,
+                "the message of a transaction cannot have a due time: use a delay level (DELAY)",
+            )
         return None
 
     def _size_refusal(self, body_bytes: int) -> Refusal | None:

@@ -12,6 +12,7 @@ from broker.store.locks import QueueLocks
 from broker.store.offsets import ConsumerOffsets
 from broker.store.refusals import RefusalKind
 from broker.store.schedule import Schedule
+from broker.store.timers import Timers
 from broker.store.topics import Topics, is_deletable
 from broker.store.transactions import Transactions
 
@@ -27,6 +28,7 @@ class Tables(Protocol):
     schedule: Schedule
     marks: DigestMarks
     transactions: Transactions
+    timers: Timers
 
 
 def obey(
@@ -59,10 +61,10 @@ def obey(
             )
         case control.UnlockQueues():
             state.locks.unlock(command.group, command.client_id, command.queues)
-        case control.SetDelayLevels():
-            state.schedule.set_delays(command.delays_ms)
-        case control.AdvanceSchedule():
-            return state.schedule.advance(command.level, command.first, command.end)
+        case control.SetDelayLevels() | control.AdvanceSchedule():
+            return _obey_schedule(state, command)
+        case control.DeliverTimers() | control.RecallTimer():
+            return _obey_timers(state, command, physical_offset)
         case control.MarkDigests():
             state.marks.compare(command.marked_index, command.digests)
         case control.CheckTransactions():
@@ -81,6 +83,26 @@ def _commit_offsets(
         place = (each.group, each.topic, each.queue_id)
         if is_forced or not state.locks.keeps_out(*place, each.client_id, now_ms, physical_offset):
             state.offsets.commit(*place, each.offset, is_forced=is_forced)
+
+
+def _obey_schedule(
+    state: Tables, command: control.SetDelayLevels | control.AdvanceSchedule
+) -> RefusalKind | None:
+    if isinstance(command, control.AdvanceSchedule):
+        return state.schedule.advance(command.level, command.first, command.end)
+    state.schedule.set_delays(command.delays_ms)
+    return None
+
+
+def _obey_timers(
+    state: Tables, command: control.DeliverTimers | control.RecallTimer, physical_offset: int
+) -> RefusalKind | None:
+    if isinstance(command, control.DeliverTimers):
+        return state.timers.deliver(command.timers)
+    state.timers.recall(
+        command.due_ms, command.key, command.offsets, physical_offset=physical_offset
+    )
+    return None
 
 
 def _obey_topics(

@@ -153,6 +153,25 @@ class CheckTransactions(_Command, frozen=True, tag="check_transactions"):
     v: int = VERSION
 
 
+Due = Annotated[int, Meta(ge=0, le=10**18)]
+
+
+class DeliverTimers(_Command, frozen=True, tag="deliver_timers"):
+    """Pending messages (due time in ms, physical offset) were delivered by the records before it."""
+
+    timers: list[tuple[Due, Offset]]
+    v: int = VERSION
+
+
+class RecallTimer(_Command, frozen=True, tag="recall_timer"):
+    """Take back what waits at these physical offsets for this due time; `key` names it (`timers.py`)."""
+
+    due_ms: Due
+    key: Annotated[bytes, Meta(min_length=8, max_length=8)]
+    offsets: list[Offset]
+    v: int = VERSION
+
+
 Command = (
     PutTopic
     | DeleteTopic
@@ -167,6 +186,8 @@ Command = (
     | AdvanceSchedule
     | MarkDigests
     | CheckTransactions
+    | DeliverTimers
+    | RecallTimer
 )
 
 _TOPIC_OF: Final[dict[type[Command], str]] = {
@@ -183,6 +204,8 @@ _TOPIC_OF: Final[dict[type[Command], str]] = {
     AdvanceSchedule: SCHEDULE,
     MarkDigests: DIGESTS,
     CheckTransactions: TRANSACTIONS,
+    DeliverTimers: SCHEDULE,
+    RecallTimer: SCHEDULE,
 }
 
 

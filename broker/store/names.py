@@ -121,8 +121,11 @@ def group_problem(group: str) -> str | None:
 
 
 def send_problem(topic: str) -> str | None:
-    """Why clients may not send to a topic although its name is valid, or None (B4)."""
-    if topic in SEND_FORBIDDEN_TOPICS or is_control_topic(topic):
+    """Why clients may not send to a topic although its name is valid, or None (B4).
+
+    Unlike RocketMQ's this refuses the timer topic too: the fold obeys what stands there.
+    """
+    if topic in SEND_FORBIDDEN_TOPICS or topic == TIMER_TOPIC or is_control_topic(topic):
         return f"Sending message to topic[{topic}] is forbidden."
     return None
 

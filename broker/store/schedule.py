@@ -30,6 +30,9 @@ UNKNOWN_LEVEL_DELAY_MS: Final = 1000
 _UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _ADVANCE: Final = struct.Struct(">iq")
 
+DELIVERY_PROPERTIES_BYTES: Final = 96
+"""Room that a waiting message leaves for the properties that its delivery adds."""
+
 DELAY_LEVELS_TEXT: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 """RocketMQ's messageDelayLevel: levels 1 to 18 (M1)."""
 

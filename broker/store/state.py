@@ -49,6 +49,7 @@ from broker.store.recent_sends import RecentSends
 from broker.store.refusals import Refusal, RefusalKind, Refusals
 from broker.store.saved import ByteSource, SavedTable, StateHead
 from broker.store.schedule import SCHEDULE_KEY, Schedule, level_of
+from broker.store.timers import NEAR_MAX, TIMER_KEY, FarTimers, Timers, timer_of
 from broker.store.topics import CONTROL_TOPICS, Topics
 from broker.store.transactions import HALF_KEY, TRANSACTION_KEYS, Transactions
 from dledger.raft.entry import ENTRY_HEADER_BYTES, Entry, EntryKind
@@ -56,7 +57,7 @@ from dledger.raft.ids import NO_INDEX, EntryId, Index
 from dledger.state_machine import SnapshotOvertakenError, SnapshotRefusedError
 
 _CONTROL_KEYS: Final = frozenset(topic.encode() for topic in CONTROL_TOPICS)
-_SPECIAL_KEYS: Final = _CONTROL_KEYS | TRANSACTION_KEYS | {SCHEDULE_KEY}
+_SPECIAL_KEYS: Final = _CONTROL_KEYS | TRANSACTION_KEYS | {SCHEDULE_KEY, TIMER_KEY}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +69,14 @@ class StateLimits:
         keep_units_max: units of one queue that stay when others must go.
         spill_interval: records between two looks at how much is in memory.
         index_segment_units: keys per segment of the key index, a power of two.
+        near_timers_max: pending timers in memory; about 100 bytes each.
     """
 
     resident_units_max: int = 4_000_000
     keep_units_max: int = 65_536
     spill_interval: int = 65_536
     index_segment_units: int = SEGMENT_UNITS_DEFAULT
+    near_timers_max: int = NEAR_MAX
 
 
 class _Keys(NamedTuple):
@@ -98,7 +101,7 @@ class BrokerState:
 
     Attributes:
         queues, key_index, topics, groups, offsets, locks, schedule, recent_sends, transactions,
-            refusals: the components.
+            timers, refusals: the components.
         last_store_ms: the latest store time of any record; leaders stamp no earlier one.
         put_count, put_bytes: of all records folded.
     """
@@ -108,6 +111,7 @@ class BrokerState:
         unit_store: UnitStore | None = None,
         segment_store: SegmentStore | None = None,
         limits: StateLimits = StateLimits(),
+        far_timers: FarTimers | None = None,
     ) -> None:
         self._applied_index = NO_INDEX
         self._limits = limits
@@ -124,6 +128,7 @@ class BrokerState:
         self.schedule = Schedule(self.queues)
         self.recent_sends = RecentSends()
         self.transactions = Transactions()
+        self.timers = Timers(far_timers, limits.near_timers_max)
         self.refusals = Refusals()
         self.marks = DigestMarks()
         self._is_marked = False
@@ -186,6 +191,7 @@ class BrokerState:
             "schedule": self.schedule.digest,
             "recent_sends": self.recent_sends.digest,
             "transactions": self.transactions.digest,
+            "timers": self.timers.digest,
             "refusals": self.refusals.digest,
         }
 
@@ -284,6 +290,7 @@ class BrokerState:
             "schedule": self.schedule,
             "recent_sends": self.recent_sends,
             "transactions": self.transactions,
+            "timers": self.timers,
             "refusals": self.refusals,
             "marks": self.marks,
         }
@@ -385,6 +392,13 @@ class BrokerState:
             self._obey(entry, message)
         elif key[0] in TRANSACTION_KEYS and key[1] == 0:
             self._follow_transaction(entry, message)
+        elif key[0] == TIMER_KEY:
+            timer = timer_of(message)
+            if timer is not None:
+                self.timers.add(timer)
+            else:
+                detail = "a record on the timer topic without a due time"
+                self._refuse(entry, physical_offset, RefusalKind.MALFORMED, detail)
 
     def _obey(self, entry: Entry, message: StoredMessage) -> None:
         try:

@@ -11,7 +11,7 @@ from broker.store.topics import TopicConfig
 from dledger.raft.entry import Entry
 from tests.unit.store.lone_broker import LoneBroker
 
-TOPICS = ["A", "B", "%RETRY%g", "SCHEDULE_TOPIC_XXXX"]
+TOPICS = ["A", "B", "%RETRY%g", "SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer"]
 topics = st.sampled_from(TOPICS)
 groups = st.sampled_from(["g", "h"])
 queue_ids = st.integers(0, 2)
@@ -44,6 +44,16 @@ commands: st.SearchStrategy[Command] = st.one_of(
     st.builds(control.SetDelayLevels, st.lists(st.integers(0, 5000), min_size=1, max_size=3)),
     st.builds(control.AdvanceSchedule, st.integers(1, 3), offsets, offsets),
     st.builds(control.CheckTransactions, st.lists(offsets, max_size=3), st.integers(0, 2**40)),
+    st.builds(
+        control.DeliverTimers,
+        st.lists(st.tuples(st.integers(0, 3), st.sampled_from([48, 200, 300])), max_size=2),
+    ),
+    st.builds(
+        control.RecallTimer,
+        st.integers(0, 3),
+        st.just(b"12345678"),
+        st.lists(st.sampled_from([48, 200, 300]), max_size=2),
+    ),
 )
 malformed = st.tuples(
     st.sampled_from([control.TOPICS, control.OFFSETS]),
@@ -61,6 +71,7 @@ messages = st.tuples(
             "TAGS": st.sampled_from(["TagA", "TagB"]),
             "KEYS": st.sampled_from(["k1", "k1 k2", "k3"]),
             "UNIQ_KEY": st.sampled_from(["u1", "u2"]),
+            "TIMER_OUT_MS": st.sampled_from(["0", "1", "2", "3", "x"]),
             "DELAY": st.sampled_from(["1", "2", "99"]),
         },
     ),

@@ -13,6 +13,7 @@ from broker.remoting.requests import SendFields
 from broker.service.catalog import Catalog
 from broker.service.refusal import Refusal
 from broker.service.send import SendPlan, SendRules, SendSettings
+from broker.service.timers import TimerRules
 from broker.store.groups import SubscriptionGroupConfig
 from broker.store.topics import TopicConfig
 
@@ -28,7 +29,10 @@ GROUPS = {"g": SubscriptionGroupConfig("g", retry_times_max=3)}
 STAMP = SendSettings.make_stamp(region="DefaultRegion", trace_on=True, cluster="C")
 
 
-def rules(**changes: Any) -> SendRules:
+NOW_MS = 1_000_000
+
+
+def rules(*, timers: bool = True, has_live_lock: bool = False, **changes: Any) -> SendRules:
     settings: dict[str, Any] = {
         "message_bytes_max": 100,
         "auto_create_topics": True,
@@ -42,6 +46,8 @@ def rules(**changes: Any) -> SendRules:
         SendSettings(**(settings | changes)),
         pick=lambda below: below - 1,
         new_key=lambda: "NEWKEY",
+        timers=TimerRules(10_000, lambda: NOW_MS) if timers else None,
+        has_live_lock=lambda group: has_live_lock,
     )
 
 
@@ -94,7 +100,10 @@ REFUSED = [
     ("C23 batch too large", {"is_batch": True}, b"x" * 101, {}, R.MESSAGE_ILLEGAL, "101 bytes"),
     ("C23 batch to a retry topic", {"is_batch": True, "topic": "%RETRY%g"}, b"x", {}, R.MESSAGE_ILLEGAL, "retry group"),
     ("C23 no batch at all", {"is_batch": True}, b"xyz", {}, R.MESSAGE_ILLEGAL, "cannot be read"),
-    ("N1 timer message", {"properties": "TIMER_DELAY_SEC\x015\x02"}, b"x", {}, R.MESSAGE_ILLEGAL, "TIMER_DELAY_SEC"),
+    ("N1 no number", {"properties": "TIMER_DELAY_SEC\x015s\x02"}, b"x", {}, R.MESSAGE_ILLEGAL, "TIMER_DELAY_SEC"),
+    ("N2 off", {"properties": "TIMER_DELAY_SEC\x015\x02"}, b"x", {"timers": False}, R.SYSTEM_ERROR, "switched"),
+    ("N4 too far ahead", {"properties": "TIMER_DELAY_SEC\x0111\x02"}, b"x", {}, R.MESSAGE_ILLEGAL, "timerMaxDelaySec"),
+    ("C8 timer topic", {"topic": "rmq_sys_wheel_timer"}, b"x", {}, R.NO_PERMISSION, "forbidden"),
     ("L14 unknown group", {"topic": "%RETRY%unknown"}, b"x", NO_GROUPS, R.SUBSCRIPTION_GROUP_NOT_EXIST, "g"),
 ]  # fmt: skip
 
@@ -248,3 +257,58 @@ def test_c15_what_is_a_half_message(properties: str, times: int, is_half: bool) 
     assert plan.sys_flag == 1
     assert plan.delay_level == (3 if times and "DELAY" in properties else 0)
     assert (plan.topic, plan.queue_id) == ("T", 0)
+
+
+def test_a_half_message_has_no_due_time() -> None:
+    refusal = rules().decide(header(properties=TRAN + "TIMER_DELAY_SEC\x015\x02"), b"x", 409)
+    assert isinstance(refusal, Refusal)
+    assert refusal.code == R.MESSAGE_ILLEGAL
+
+
+@pytest.mark.parametrize(
+    ("text", "due_ms", "level"),
+    [
+        ("TIMER_DELAY_SEC\x015\x02", NOW_MS + 5000, 0),
+        ("TIMER_DELAY_MS\x015\x02", NOW_MS + 5, 0),
+        ("TIMER_DELIVER_MS\x011000007\x02", 1_000_007, 0),
+        ("TIMER_DELIVER_MS\x01999999\x02", 0, 0),
+        ("TIMER_DELAY_SEC\x015\x02DELAY\x013\x02", 0, 3),
+        ("TIMER_DELAY_SEC\x01nonsense\x02DELAY\x013\x02", 0, 3),
+        ("TIMER_DELAY_SEC\x015\x02TIMER_OUT_MS\x015\x02", 0, 0),
+    ],
+)
+def test_n1_to_n3_due_times(text: str, due_ms: int, level: int) -> None:
+    plan = accepted(header(properties=text))
+    assert (plan.due_ms, plan.delay_level) == (due_ms, level)
+
+
+def test_m2_n2_a_level_removes_the_timer_properties() -> None:
+    text = "DELAY\x013\x02TIMER_DELAY_SEC\x015\x02TIMER_DELIVER_MS\x015\x02TIMER_OUT_MS\x019\x02"
+    names = properties_of(accepted(header(properties=text))).keys()
+    assert "DELAY" in names
+    assert not [name for name in names if name.startswith("TIMER_")]
+
+
+@pytest.mark.parametrize("text", [b"DELAY\x011\x02", b"TIMER_DELAY_MS\x01500\x02"])
+def test_c23_no_message_of_a_batch_is_delayed(text: bytes) -> None:
+    body = encode_batch([BatchItem(0, b"a", b""), BatchItem(0, b"b", text)])
+    refusal = rules().decide(header(is_batch=True), body, 409)
+    assert isinstance(refusal, Refusal)
+    assert (refusal.code, refusal.remark) == (
+        R.MESSAGE_ILLEGAL,
+        "a message of a batch cannot be delayed",
+    )
+
+
+def test_l15_a_dead_letter_waits_for_nothing() -> None:
+    text = "TIMER_DELAY_SEC\x015\x02DELAY\x013\x02"
+    plan = accepted(header(topic="%RETRY%g", reconsume_times=4, properties=text))
+    assert (plan.topic, plan.delay_level, plan.due_ms) == ("%DLQ%g", 0, 0)
+
+
+def test_l16_while_a_group_holds_an_orderly_lock_a_retry_is_a_dead_letter() -> None:
+    retry = header(topic="%RETRY%g", reconsume_times=1, properties="DELAY\x013\x02")
+    plan = accepted(retry, has_live_lock=True)
+    assert (plan.topic, plan.delay_level) == ("%DLQ%g", 0)
+    assert accepted(retry).topic == "%RETRY%g"
+    assert accepted(header(), has_live_lock=True).topic == "T"

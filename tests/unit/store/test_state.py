@@ -194,5 +194,6 @@ def test_digests_name_the_components() -> None:
         "schedule",
         "recent_sends",
         "transactions",
+        "timers",
         "refusals",
     ]

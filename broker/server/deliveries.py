@@ -1,0 +1,73 @@
+"""Storing messages whose time has come: what delay levels and timers have in common."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from broker.message.errors import RecordError
+from broker.message.record import StoredMessage
+from broker.server.commits import Commits
+from broker.store.reading import MessageGoneError, read_message
+from broker.store.schedule import delivery
+from dledger import LogServer
+
+_log = logging.getLogger(__name__)
+
+DELIVERIES_MAX: Final = 512
+"""Messages delivered with one entry."""
+
+DELIVERY_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Bodies and properties delivered with one entry; one message is always taken."""
+
+
+class Deliverer:
+    """Stages the messages to be stored in place of waiting ones, for one entry.
+
+    Attributes:
+        staged_bytes: of the messages staged so far.
+    """
+
+    def __init__(self, log: LogServer, commits: Commits) -> None:
+        self._log = log
+        self._commits = commits
+        self.staged_bytes = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the entry has enough."""
+        return self.staged_bytes >= DELIVERY_BYTES_MAX
+
+    def stage(self, physical_offset: int, more_properties: bytes = b"") -> None:
+        """Stage one. What cannot be delivered, and never will be, is said and skipped (M8)."""
+        try:
+            message = read_message(self._log, physical_offset)
+        except MessageGoneError as error:
+            _log.warning("a delayed message cannot be delivered, it is gone: %s", error)
+            return
+        target = delivery(message)
+        if target is None:
+            _log.warning("the delayed message at %d names no topic to go to", physical_offset)
+            return
+        properties = target.properties + more_properties
+        try:
+            self._stage(message, target.topic, target.queue_id, properties)
+        except RecordError as error:
+            _log.warning("the delayed message at %d cannot be stored: %s", physical_offset, error)
+            return
+        self.staged_bytes += len(message.body) + len(properties)
+
+    def _stage(
+        self, message: StoredMessage, topic: bytes, queue_id: int, properties: bytes
+    ) -> None:
+        self._commits.staging.stage(
+            topic,
+            queue_id,
+            message.body,
+            properties,
+            born_timestamp_ms=message.born_timestamp_ms,
+            born_host=message.born_host,
+            sys_flag=message.sys_flag,
+            flag=message.flag,
+            reconsume_times=message.reconsume_times,
+        )

@@ -1,0 +1,193 @@
+"""Delivers messages at their due times while this node leads, and takes them back (semantics N; 370).
+
+The real messages and the record that names them are one entry, so there is no crash between them. What is
+being recalled is not delivered until the log has spoken, so a recall that came in time always succeeds, and
+one that came too late is told so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import trio
+
+from broker.message.properties import REAL_TOPIC, TIMER_DEQUEUE_MS, UNIQ_KEY, encode_property
+from broker.message.recall_handle import RecallHandle
+from broker.remoting import fields
+from broker.remoting.codes import ResponseCode
+from broker.remoting.header import RemotingCommand
+from broker.server.commits import Commits
+from broker.server.deliveries import DELIVERIES_MAX, Deliverer
+from broker.server.gate import Errand, Gate
+from broker.server.origin import Outputs, answer
+from broker.service.refusal import Refusal
+from broker.service.timers import RecallRules
+from broker.store.control import DeliverTimers, RecallTimer
+from broker.store.reading import MessageGoneError, read_message
+from broker.store.staging import StagedEntry
+from broker.store.state import BrokerState
+from broker.store.timers import PendingTimer, timer_key
+from dledger import DLedgerError, LogServer
+
+LOOK_S: Final = 0.02
+"""How long the task sleeps at most: so late may a message be that came with a shorter delay."""
+
+SLEEP_MIN_S: Final = 0.001
+
+
+class Timers:
+    """Owns the delivery of what is due. `run` is its task."""
+
+    def __init__(
+        self,
+        log: LogServer,
+        state: BrokerState,
+        commits: Commits,
+        gate: Gate,
+        rules: RecallRules,
+        outputs: Outputs,
+        now_ms: Callable[[], int],
+    ) -> None:
+        """Prepare. `now_ms` is never before the log's last store time."""
+        self._log = log
+        self._state = state
+        self._commits = commits
+        self._gate = gate
+        self._rules = rules
+        self._outputs = outputs
+        self._now_ms = now_ms
+        self._is_waiting = False
+        self._recalling: dict[PendingTimer, int] = {}
+
+    # --- delivery
+
+    async def run(self) -> None:
+        """Deliver whenever something is due."""
+        while True:
+            next_ms = self._state.timers.next_due_ms() if self._log.is_serving else None
+            wait_s = LOOK_S
+            if next_ms is not None and not self._is_waiting:
+                wait_s = min(LOOK_S, max(SLEEP_MIN_S, (next_ms - self._now_ms()) / 1000))
+            await trio.sleep(wait_s)
+            self.tick()
+            self._outputs.flush()
+
+    def tick(self) -> None:
+        """Deliver what is due; one batch at a time, so that what is pending is always that of the fold."""
+        if self._is_waiting or not self._log.is_serving or self._commits.is_full:
+            return
+        now_ms = self._now_ms()
+        due = self._state.timers.due(now_ms, DELIVERIES_MAX + len(self._recalling))
+        deliverer = Deliverer(self._log, self._commits)
+        more = encode_property(TIMER_DEQUEUE_MS, b"%d" % now_ms)
+        delivered: list[tuple[int, int]] = []
+        for timer in due:
+            if timer in self._recalling:
+                continue
+            if deliverer.is_full or len(delivered) == DELIVERIES_MAX:
+                break
+            deliverer.stage(timer.physical_offset, more)
+            delivered.append((timer.due_ms, timer.physical_offset))
+        if delivered:
+            place = self._commits.stage_control(DeliverTimers(delivered))
+            self._is_waiting = True
+            self._commits.wait(place, self)
+
+    def committed(self, staged: StagedEntry, place: int) -> None:
+        """See `Waiter`: more may be due already."""
+        self._is_waiting = False
+        self.tick()
+
+    def failed(self, error: DLedgerError) -> None:
+        """See `Waiter`: the fold knows what was delivered; whoever leads goes on from there."""
+        self._is_waiting = False
+
+    # --- recall
+
+    def recall(self, errand: Errand, request: RemotingCommand) -> None:
+        """RECALL_MESSAGE: answered with what became of it, once the log has it.
+
+        Raises:
+            FieldError: a field is missing.
+        """
+        if self._commits.is_full:
+            text = "[OVERLOAD]system busy: too much waits for its commit; nothing was recalled"
+            answer(errand.origin, errand.opaque, ResponseCode.SYSTEM_BUSY, text)
+            return
+        ext = request.ext
+        handle = self._rules.decide(fields.text(ext, "topic"), fields.text(ext, "recallHandle"))
+        if isinstance(handle, Refusal):
+            answer(errand.origin, errand.opaque, handle.code, handle.remark)
+            return
+        key = timer_key(handle.topic.encode(), handle.unique_key.encode())
+        meant = self._meant(handle, key)
+        # With nothing to take back the log is asked nevertheless: only it knows that a node still leads.
+        command = RecallTimer(handle.due_ms, key, [timer.physical_offset for timer in meant])
+        for timer in meant:
+            self._recalling[timer] = self._recalling.get(timer, 0) + 1
+        place = self._commits.stage_control(command)
+        self._commits.wait(place, _RecallWaiter(self, errand, handle.unique_key, meant))
+
+    def _meant(self, handle: RecallHandle, key: bytes) -> list[PendingTimer]:
+        """The pending messages that a handle means; the log's text decides, not the hash."""
+        wanted = (handle.topic.encode(), handle.unique_key.encode())
+        return [
+            timer
+            for timer in self._state.timers.find(handle.due_ms, key)
+            if self._identity(timer.physical_offset) == wanted
+        ]
+
+    def _identity(self, physical_offset: int) -> tuple[bytes | None, bytes | None] | None:
+        try:
+            message = read_message(self._log, physical_offset)
+        except MessageGoneError:
+            return None
+        return message.find(REAL_TOPIC), message.find(UNIQ_KEY)
+
+    def recalled(self, errand: Errand, unique_key: str, staged: StagedEntry, place: int) -> None:
+        """Answer a recall that is committed."""
+        if errand.is_oneway:
+            return
+        if self._state.timers.was_recalled(staged.physical_offset(place)):
+            ext = {"msgId": unique_key}
+            answer(errand.origin, errand.opaque, ResponseCode.SUCCESS, ext=ext)
+        else:
+            answer(
+                errand.origin,
+                errand.opaque,
+                ResponseCode.NO_MESSAGE,
+                "recall failed, no such message is pending: it was delivered, or never stored",
+            )
+
+    def release(self, meant: list[PendingTimer]) -> None:
+        """A recall is decided, one way or the other."""
+        for timer in meant:
+            count = self._recalling.pop(timer) - 1
+            if count:
+                self._recalling[timer] = count
+
+    def recall_failed(self, errand: Errand, error: DLedgerError) -> None:
+        """Ask the next leader: recalling twice is the same as once."""
+        errand.cause = str(error)
+        self._gate.hold(errand)
+
+
+class _RecallWaiter:
+    __slots__ = ("_errand", "_meant", "_timers", "_unique_key")
+
+    def __init__(
+        self, timers: Timers, errand: Errand, unique_key: str, meant: list[PendingTimer]
+    ) -> None:
+        self._timers = timers
+        self._errand = errand
+        self._unique_key = unique_key
+        self._meant = meant
+
+    def committed(self, staged: StagedEntry, place: int) -> None:
+        self._timers.release(self._meant)
+        self._timers.recalled(self._errand, self._unique_key, staged, place)
+
+    def failed(self, error: DLedgerError) -> None:
+        self._timers.release(self._meant)
+        self._timers.recall_failed(self._errand, error)

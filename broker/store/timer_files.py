@@ -1,0 +1,122 @@
+"""The far timers on disk: one B-tree file, made by SQLite and used as nothing more.
+
+`timers/pending.sqlite` under the store's folder has one table whose only column is the 24-byte unit, so
+that it is a sorted file with cheap insertion anywhere: a million messages that fall due in the same
+millisecond cost no more than a million spread over days (docs/adr/0031). It is opened with the first far
+unit, wiped then, written without sync or journal, and never read by a later process: the fold writes it
+again from the log.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Final, TypeVar
+
+_T = TypeVar("_T")
+
+CACHE_KIB: Final = 4096
+READ_ROWS: Final = 4096
+
+_PRAGMAS: Final = (
+    "PRAGMA journal_mode=OFF",
+    "PRAGMA synchronous=OFF",
+    "PRAGMA locking_mode=EXCLUSIVE",
+    "PRAGMA temp_store=MEMORY",
+    f"PRAGMA cache_size=-{CACHE_KIB}",
+)
+
+
+class TimerFiles:
+    """A `FarTimers` in a file. Errors of the file are OSErrors that name it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "timers" / "pending.sqlite"
+        self._database: sqlite3.Connection | None = None
+
+    def add(self, units: Sequence[bytes]) -> None:
+        """Keep units; see `FarTimers`."""
+
+        def insert(database: sqlite3.Connection) -> None:
+            database.execute("BEGIN")
+            database.executemany(
+                "INSERT INTO units VALUES (?)", ((unit,) for unit in sorted(units))
+            )
+            database.execute("COMMIT")
+
+        self._use(insert)
+
+    def discard(self, unit: bytes) -> None:
+        """Forget one; see `FarTimers`."""
+        self._use(lambda database: database.execute("DELETE FROM units WHERE unit = ?", (unit,)))
+
+    def between(self, first: bytes, last: bytes) -> list[bytes]:
+        """A range; see `FarTimers`."""
+        query = "SELECT unit FROM units WHERE unit BETWEEN ? AND ? ORDER BY unit"
+        return self._use(lambda database: _units(database, query, (first, last)))
+
+    def take_first(self, count: int) -> list[bytes]:
+        """Take; see `FarTimers`."""
+
+        def take(database: sqlite3.Connection) -> list[bytes]:
+            taken = _units(database, "SELECT unit FROM units ORDER BY unit LIMIT ?", (count,))
+            if taken:
+                database.execute("DELETE FROM units WHERE unit <= ?", (taken[-1],))
+            return taken
+
+        return self._use(take)
+
+    def first(self) -> bytes | None:
+        """The first one; see `FarTimers`."""
+        query = "SELECT unit FROM units ORDER BY unit LIMIT 1"
+        return next(iter(self._use(lambda database: _units(database, query, ()))), None)
+
+    def clear(self) -> None:
+        """Forget all; see `FarTimers`."""
+        if self._database is not None:
+            self._use(lambda database: database.execute("DELETE FROM units"))
+
+    def __iter__(self) -> Iterator[bytes]:
+        query = "SELECT unit FROM units WHERE unit > ? ORDER BY unit LIMIT ?"
+        last = b""
+        while page := self._use(
+            lambda database, last=last: _units(database, query, (last, READ_ROWS))  # type: ignore[misc]  # mypy cannot infer a default in a lambda
+        ):
+            yield from page
+            last = page[-1]
+
+    def close(self) -> None:
+        """Close the file. It may stay on disk: the next start wipes it."""
+        if self._database is not None:
+            self._database.close()
+            self._database = None
+
+    def _use(self, act: Callable[[sqlite3.Connection], _T]) -> _T:
+        """Act on the file.
+
+        Raises:
+            OSError: the file cannot be read or written.
+        """
+        try:
+            if self._database is None:
+                self._database = self._open()
+            return act(self._database)
+        except sqlite3.Error as error:
+            raise OSError(f"{self._path}: {error}") from error
+
+    def _open(self) -> sqlite3.Connection:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.unlink(missing_ok=True)
+        # The fold may run in another thread than the one that opened the file, but only in one at a time.
+        database = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
+        for pragma in _PRAGMAS:
+            database.execute(pragma).fetchall()
+        database.execute("CREATE TABLE units (unit BLOB PRIMARY KEY) WITHOUT ROWID")
+        return database
+
+
+def _units(
+    database: sqlite3.Connection, query: str, values: tuple[bytes | int, ...]
+) -> list[bytes]:
+    return [row[0] for row in database.execute(query, values)]

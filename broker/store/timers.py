@@ -1,0 +1,345 @@
+"""Messages with a due time of their own (semantics N): which are pending, in the order they fall due.
+
+Such a message waits on `rmq_sys_wheel_timer` with TIMER_OUT_MS, REAL_TOPIC and REAL_QID. The fold keeps
+one 24-byte unit per pending message, ordered by due time, and among equals by place in the log:
+
+     0  uint64  due time, ms since 1970
+     8  uint64  physical offset of the waiting record
+    16  8 bytes BLAKE2b of topic, 0x01 and UNIQ_KEY, by which a recall finds it
+
+Big-endian, so that the order of the bytes is the order of delivery. The units that fall due first (the
+*near* ones) are in memory in a sorted list; all that comes after them is *far*, in a `FarTimers` store
+that keeps them sorted on disk (`timer_files.py`). A unit is near if and only if it lies before
+`_boundary`. Where the boundary lies depends on a replica's limits and shows in no answer and in no digest.
+
+A unit leaves when `DeliverTimers` names it, which stands behind the real messages in their entry, or
+when `RecallTimer` does. So a message is delivered once or recalled, and the log's order says which.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from hashlib import blake2b
+from itertools import pairwise
+from typing import Final, NamedTuple, Protocol
+
+import msgspec
+from crc32c import crc32c
+from sortedcontainers import SortedList
+
+from broker.message.properties import REAL_TOPIC, TIMER_OUT_MS, UNIQ_KEY
+from broker.message.record import StoredMessage
+from broker.store import names
+from broker.store.refusals import RefusalKind
+
+TIMER_KEY: Final = names.TIMER_TOPIC.encode()
+
+TIMER_UNIT: Final = struct.Struct(">QQ8s")
+KEY_BYTES: Final = 8
+_PLACE: Final = struct.Struct(">QQ")
+_DUE: Final = struct.Struct(">Q")
+_KEY_MAX: Final = b"\xff" * KEY_BYTES
+_PLACE_MAX: Final = b"\xff" * (8 + KEY_BYTES)
+
+DUE_DIGITS_MAX: Final = 18
+"""A due time has so many digits at most, so that it fits the unit."""
+
+NEAR_MAX: Final = 32_768
+"""Units in memory: about 3 MB, some seconds of deliveries at full speed."""
+
+FAR_WRITE_UNITS: Final = 4096
+"""Far units gather up to this count and are then written together."""
+
+RECALLED_MAX: Final = 65_536
+"""Recalls that are remembered, so that asking again after a lost answer tells the same."""
+
+OUTCOMES_MAX: Final = 32_768
+"""Recent outcomes of recalls by place; more than can be in flight."""
+
+
+class PendingTimer(NamedTuple):
+    """A message that waits for its time."""
+
+    due_ms: int
+    physical_offset: int
+    key: bytes
+
+
+class FarTimers(Protocol):
+    """Keeps units sorted outside memory. It may lose everything at a restart."""
+
+    def add(self, units: Sequence[bytes]) -> None:
+        """Keep units, in any order; none of them is there yet."""
+        ...
+
+    def discard(self, unit: bytes) -> None:
+        """Forget one unit that is there."""
+        ...
+
+    def between(self, first: bytes, last: bytes) -> list[bytes]:
+        """The units from `first` to `last`, both included, in order."""
+        ...
+
+    def take_first(self, count: int) -> list[bytes]:
+        """Remove the `count` first units and give them back in order; fewer when there are no more."""
+        ...
+
+    def first(self) -> bytes | None:
+        """The first unit, None when there is none."""
+        ...
+
+    def clear(self) -> None:
+        """Forget all units."""
+        ...
+
+    def __iter__(self) -> Iterator[bytes]:
+        """All units in order."""
+        ...
+
+
+class MemoryFarTimers:
+    """A `FarTimers` for tests and for brokers that keep everything in memory."""
+
+    def __init__(self) -> None:
+        self._units: SortedList[bytes] = SortedList()
+
+    def add(self, units: Sequence[bytes]) -> None:
+        """Keep units; see `FarTimers`."""
+        self._units.update(units)
+
+    def discard(self, unit: bytes) -> None:
+        """Forget one; see `FarTimers`."""
+        self._units.remove(unit)
+
+    def between(self, first: bytes, last: bytes) -> list[bytes]:
+        """A range; see `FarTimers`."""
+        return list(self._units.irange(first, last))
+
+    def take_first(self, count: int) -> list[bytes]:
+        """Take; see `FarTimers`."""
+        taken = list(self._units[:count])
+        del self._units[:count]
+        return taken
+
+    def first(self) -> bytes | None:
+        """The first one; see `FarTimers`."""
+        return self._units[0] if self._units else None
+
+    def clear(self) -> None:
+        """Forget all; see `FarTimers`."""
+        self._units.clear()
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._units)
+
+
+def timer_key(topic: bytes, unique_key: bytes) -> bytes:
+    """Under which a pending message is found again."""
+    return blake2b(topic + b"\x01" + unique_key, digest_size=KEY_BYTES).digest()
+
+
+def timer_of(message: StoredMessage) -> PendingTimer | None:
+    """What a record on the timer topic waits for; None if it does not say."""
+    due = message.find(TIMER_OUT_MS)
+    if due is None or not due.isdigit() or len(due) > DUE_DIGITS_MAX:
+        return None
+    key = timer_key(message.find(REAL_TOPIC) or b"", message.find(UNIQ_KEY) or b"")
+    return PendingTimer(int(due), message.physical_offset, key)
+
+
+class Timers:
+    """The pending messages. Changes are for the fold; everybody else reads.
+
+    Attributes:
+        count: how many are pending.
+        digest: CRC32C chained over every change.
+    """
+
+    def __init__(self, far: FarTimers | None = None, near_max: int = NEAR_MAX) -> None:
+        assert near_max >= 4, f"near_max {near_max} leaves nothing to keep"
+        self.count = 0
+        self.digest: int = 0
+        self._near: SortedList[bytes] = SortedList()
+        self._near_max = near_max
+        self._far: FarTimers = far if far is not None else MemoryFarTimers()
+        self._far_count = 0
+        self._far_unwritten: list[bytes] = []
+        self._boundary: bytes | None = None
+        self._recalled: dict[bytes, None] = {}
+        self._outcomes: dict[int, bool] = {}
+
+    @property
+    def near_count(self) -> int:
+        """How many of the pending ones are in memory."""
+        return len(self._near)
+
+    # --- reading
+
+    def due(self, now_ms: int, limit: int) -> list[PendingTimer]:
+        """The first messages whose time has come, at most `limit`, in the order they fall due.
+
+        There may be more than are given, even if fewer than `limit` are: far ones come near when the
+        near ones are delivered.
+        """
+        last = _DUE.pack(now_ms) + _PLACE_MAX
+        found = []
+        for unit in self._near.islice(0, limit):
+            if unit > last:
+                break
+            found.append(PendingTimer(*TIMER_UNIT.unpack(unit)))
+        return found
+
+    def next_due_ms(self) -> int | None:
+        """When the next message falls due; None when none is pending."""
+        if not self._near:
+            return None
+        due_ms: int = _DUE.unpack_from(self._near[0])[0]
+        return due_ms
+
+    def find(self, due_ms: int, key: bytes) -> list[PendingTimer]:
+        """The pending messages with this due time and key, in log order; a hash may have twins."""
+        first, last = _DUE.pack(due_ms), _DUE.pack(due_ms) + _PLACE_MAX
+        self._write_far()
+        units = [*self._near.irange(first, last), *self._far_between(first, last)]
+        timers = (PendingTimer(*TIMER_UNIT.unpack(unit)) for unit in units)
+        return [timer for timer in timers if timer.key == key]
+
+    def was_recalled(self, physical_offset: int) -> bool | None:
+        """Whether the command in the record there found its message recalled, by itself or before.
+
+        None if that record is long ago.
+        """
+        return self._outcomes.get(physical_offset)
+
+    def units(self) -> Iterator[bytes]:
+        """All pending units in order."""
+        self._write_far()
+        yield from self._near
+        if self._far_count:
+            yield from self._far
+
+    # --- the fold
+
+    def add(self, timer: PendingTimer) -> None:
+        """A message was put in the timer topic."""
+        unit = TIMER_UNIT.pack(*timer)
+        self.count += 1
+        self.digest = crc32c(b"+" + unit, self.digest)
+        if self._boundary is None or unit < self._boundary:
+            self._near.add(unit)
+            if len(self._near) > self._near_max:
+                self._evict()
+        else:
+            self._far_count += 1
+            self._far_unwritten.append(unit)
+            if len(self._far_unwritten) >= FAR_WRITE_UNITS:
+                self._write_far()
+
+    def deliver(self, places: Iterable[tuple[int, int]]) -> RefusalKind | None:
+        """Messages, by due time and physical offset, were delivered; return why not, if so.
+
+        One that is not pending was delivered or recalled before: the others count nevertheless.
+        """
+        refusal = None
+        for place in places:
+            if self._remove(_PLACE.pack(*place), b"-") is None:
+                refusal = RefusalKind.STALE_PROGRESS
+        self._refill()
+        return refusal
+
+    def recall(
+        self, due_ms: int, key: bytes, offsets: Sequence[int], *, physical_offset: int
+    ) -> None:
+        """Take back the messages at these offsets, where they are pending; note the outcome."""
+        name = _DUE.pack(due_ms) + key
+        removed = [self._remove(_PLACE.pack(due_ms, offset), b"*") for offset in offsets]
+        if any(unit is not None for unit in removed):
+            self._recalled.pop(name, None)
+            self._recalled[name] = None
+            if len(self._recalled) > RECALLED_MAX:
+                del self._recalled[next(iter(self._recalled))]
+        self._outcomes[physical_offset] = name in self._recalled
+        if len(self._outcomes) > OUTCOMES_MAX:
+            del self._outcomes[next(iter(self._outcomes))]
+        self._refill()
+
+    # --- snapshots
+
+    def dump(self) -> bytes:
+        """The table as a snapshot keeps it: all pending units in order, and the recalls remembered."""
+        saved = (b"".join(self.units()), list(self._recalled), self.digest)
+        return msgspec.msgpack.encode(saved)
+
+    def load(self, data: bytes) -> None:
+        """Replace the table by a dumped one.
+
+        Raises:
+            msgspec.DecodeError: it is none; nothing has changed.
+        """
+        joined, recalled, digest = msgspec.msgpack.decode(data, type=tuple[bytes, list[bytes], int])
+        size = TIMER_UNIT.size
+        units = [joined[start : start + size] for start in range(0, len(joined), size)]
+        if len(joined) % size or any(one >= other for one, other in pairwise(units)):
+            raise msgspec.ValidationError(f"{len(joined)} bytes are no timers in order")
+        self.count, self.digest = len(units), digest
+        self._recalled = dict.fromkeys(recalled)
+        self._outcomes = {}
+        half = self._near_max // 2
+        self._near = SortedList(units[:half])
+        self._far_unwritten = []
+        self._far.clear()
+        self._far_count = max(0, len(units) - half)
+        self._boundary = units[half] if self._far_count else None
+        for start in range(half, len(units), FAR_WRITE_UNITS):
+            self._far.add(units[start : start + FAR_WRITE_UNITS])
+
+    # --- near and far
+
+    def _remove(self, place: bytes, mark: bytes) -> bytes | None:
+        """Take out the unit with this due time and offset, if it is pending."""
+        near = self._near
+        index = near.bisect_left(place)
+        unit: bytes | None = None
+        if index < len(near) and near[index].startswith(place):
+            unit = near.pop(index)
+        elif self._far_count:
+            self._write_far()
+            unit = next(iter(self._far_between(place, place + _KEY_MAX)), None)
+            if unit is not None:
+                self._far.discard(unit)
+                self._far_count -= 1
+                self._boundary = self._boundary if self._far_count else None
+        if unit is not None:
+            self.count -= 1
+            self.digest = crc32c(mark + unit, self.digest)
+        return unit
+
+    def _far_between(self, first: bytes, last: bytes) -> list[bytes]:
+        if self._boundary is None or last < self._boundary:
+            return []
+        return self._far.between(first, last)
+
+    def _evict(self) -> None:
+        """Too many are near: the later half goes far."""
+        half = self._near_max // 2
+        leaving = list(self._near[half:])
+        del self._near[half:]
+        self._far.add(leaving)
+        self._far_count += len(leaving)
+        self._boundary = leaving[0]
+
+    def _refill(self) -> None:
+        """Few are near: the first of the far ones come."""
+        quarter = self._near_max // 4
+        while self._far_count and len(self._near) < quarter:
+            self._write_far()
+            coming = self._far.take_first(quarter)
+            self._near.update(coming)
+            self._far_count -= len(coming)
+            self._boundary = self._far.first() if self._far_count else None
+
+    def _write_far(self) -> None:
+        if self._far_unwritten:
+            self._far.add(self._far_unwritten)
+            self._far_unwritten = []
