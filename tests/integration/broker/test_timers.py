@@ -1,0 +1,144 @@
+"""Due times and recalls through whole brokers (semantics N, 370)."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import trio
+
+from broker.message.properties import find_property
+from broker.message.recall_handle import RecallHandle
+from broker.message.record import StoredMessage
+from tests.integration.broker.conftest import Cluster, ClusterMaker, Wire, send_ext
+
+RECALL = 370
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def due_of(message: StoredMessage) -> int:
+    return int(find_property(message.properties, b"TIMER_OUT_MS") or b"0")
+
+
+async def delivered(
+    cluster: Cluster, wire: Wire, count: int, topic: str = "T"
+) -> list[StoredMessage]:
+    """Wait for so many messages in queue 0, in queue order."""
+    found: list[StoredMessage] = []
+
+    async def read() -> None:
+        while len(found) < count:
+            answer = await wire.messages(topic, 0, len(found))
+            found.extend(answer)
+            if not answer:
+                leader = await cluster.leader()
+                queue = leader.state.queues.get(topic, 0)
+                if queue is None or queue.max_offset <= len(found):
+                    await trio.lowlevel.checkpoint()
+
+    with trio.fail_after(15):
+        await read()
+    return found
+
+
+async def send_later(wire: Wire, ahead_ms: int, key: str, body: bytes = b"later") -> str | None:
+    text = f"UNIQ_KEY\x01{key}\x02TIMER_DELIVER_MS\x01{now_ms() + ahead_ms}\x02"
+    answer = await wire.send("T", body, 0, text)
+    assert answer.code == 0, answer.remark
+    return answer.ext.get("recallHandle")
+
+
+async def recall(wire: Wire, handle: str | None, topic: str = "T") -> int:
+    assert handle is not None
+    return (await wire.ask(RECALL, {"topic": topic, "recallHandle": handle})).code
+
+
+@pytest.mark.slow
+async def test_messages_come_at_their_times_and_not_before(make_cluster: ClusterMaker) -> None:
+    cluster = await make_cluster(1)
+    async with cluster.wire(await cluster.leader()) as wire:
+        for ahead_ms in (300, 100, 200):
+            handle = await send_later(wire, ahead_ms, f"k{ahead_ms}")
+            assert handle is not None
+            assert RecallHandle.decode(handle).unique_key == f"k{ahead_ms}"
+        assert (await send_later(wire, -5, "past")) is None, "N3: at once, nothing to recall"
+        found = await delivered(cluster, wire, 4)
+        assert [find_property(one.properties, b"UNIQ_KEY") for one in found] == [
+            b"past", b"k100", b"k200", b"k300",
+        ]  # fmt: skip
+        for one in found[1:]:
+            late_ms = one.store_timestamp_ms - due_of(one)
+            assert 0 <= late_ms < 100
+
+
+@pytest.mark.slow
+async def test_a_recall_in_time_works_and_one_too_late_says_so(make_cluster: ClusterMaker) -> None:
+    cluster = await make_cluster(3)
+    follower, _ = await cluster.followers()
+    leader = await cluster.leader()
+    async with cluster.wire(leader) as wire, cluster.wire(follower) as other:
+        handle = await send_later(wire, 400, "gone")
+        soon = await send_later(wire, 50, "soon")
+        assert await recall(other, handle) == 0, "through a node that does not lead"
+        assert await recall(wire, handle) == 0, "asked again after a lost answer"
+        found = await delivered(cluster, wire, 1)
+        assert find_property(found[0].properties, b"UNIQ_KEY") == b"soon"
+        assert await recall(wire, soon) == 208
+        assert await recall(wire, RecallHandle("T", "broker-a", 5, "never").encode()) == 208
+        assert await recall(wire, "garbage") == 604
+        assert await recall(wire, handle, "Unknown") == 17
+        await send_later(wire, 450, "last")
+        found = await delivered(cluster, wire, 2)
+        assert find_property(found[1].properties, b"UNIQ_KEY") == b"last"
+        assert leader.state.timers.count == 0
+    await cluster.wait(
+        lambda: len({str(broker.state.digests()) for broker in cluster.brokers.values()}) == 1
+    )
+
+
+@pytest.mark.slow
+async def test_one_of_recall_and_delivery_wins_and_the_answer_says_which(
+    make_cluster: ClusterMaker,
+) -> None:
+    cluster = await make_cluster(1)
+    async with cluster.wire(await cluster.leader()) as wire:
+        handles = [await send_later(wire, 60 + number // 4, f"k{number}") for number in range(100)]
+        opaques = [
+            wire.say(RECALL, {"topic": "T", "recallHandle": handle})
+            for handle in handles
+            if handle is not None
+        ]
+        codes = [(await wire.answer(opaque)).code for opaque in opaques]
+        assert set(codes) <= {0, 208}
+        late = [number for number, code in enumerate(codes) if code == 208]
+        await send_later(wire, 200, "last")
+        found = await delivered(cluster, wire, 100 - len(opaques) + len(late) + 1)
+        keys = {find_property(one.properties, b"UNIQ_KEY") for one in found}
+        assert keys >= {b"k%d" % number for number in late} | {b"last"}
+
+
+@pytest.mark.slow
+async def test_due_times_and_levels_over_the_deaths_of_leaders(make_cluster: ClusterMaker) -> None:
+    cluster = await make_cluster(3)
+    leader = await cluster.leader()
+    count = 300
+    async with cluster.wire(leader) as wire:
+        start_ms = now_ms() + 500
+        opaques = []
+        for number in range(count):
+            text = f"UNIQ_KEY\x01k{number}\x02TIMER_DELIVER_MS\x01{start_ms + number * 5}\x02"
+            opaques.append(wire.say(310, send_ext("T", 0, text), b"%d" % number))
+        for opaque in opaques:
+            assert (await wire.answer(opaque)).code == 0
+    await cluster.wait(lambda: leader.state.timers.count < count - 50)
+    await cluster.kill(str(leader.log.node_id))
+    second = await cluster.leader()
+    async with cluster.wire(second) as wire:
+        found = await delivered(cluster, wire, count)
+        assert sorted(int(one.body) for one in found) == list(range(count)), "each exactly once"
+        assert all(one.store_timestamp_ms >= due_of(one) for one in found), "never early"
+        assert second.state.timers.count == 0
+        assert second.state.refusals.count == 0
