@@ -17,6 +17,7 @@ from broker.client.errors import ClientError, RequestFailedError
 from broker.client.group_requests import GroupRequests
 from broker.client.messages import ReceivedMessage
 from broker.client.process_queue import FlowLimits, ProcessQueue
+from broker.client.queue_locks import QueueLocks
 from broker.client.queue_reader import QueueReader
 from broker.client.queues import MessageQueue
 from broker.client.rebalance import allocate_average, changes
@@ -39,6 +40,7 @@ class Assignment:
 
     Attributes:
         readers: one per owned queue.
+        locks: of the queues, for an ordered consumer; each is asked for before it is read.
         balanced: set once every topic that has a route was shared out without an error.
     """
 
@@ -51,15 +53,18 @@ class Assignment:
         start_from: StartFrom,
         limits: FlowLimits,
         on_messages: Callable[[QueueReader, tuple[ReceivedMessage, ...]], None],
+        is_ordered: bool = False,
     ) -> None:
         self.requests = requests
         self.readers: dict[MessageQueue, QueueReader] = {}
         self.balanced = trio.Event()
+        self.locks = QueueLocks(requests, self._lost) if is_ordered else None
         self._session = session
         self._subscriptions = subscriptions
         self._start_from = start_from
         self._limits = limits
         self._on_messages = on_messages
+        self._leaving: dict[MessageQueue, QueueReader] = {}
         self._wake = trio.Event()
         self._committing = trio.Lock()
         self._is_closing = False
@@ -150,7 +155,14 @@ class Assignment:
         return await self.requests.members(broker_names[-1])
 
     async def _acquire(self, queue: MessageQueue, nursery: trio.Nursery) -> bool:
+        leaving = self._leaving.get(queue)
+        if leaving is not None and not await leaving.wait_handled(HANDOVER_S):
+            return False  # we had it before, and our handler is not done yet
+        self._leaving.pop(queue, None)
         try:
+            if self.locks is not None and not await self.locks.take(queue):
+                log.info("%s is still locked by another member", queue)
+                return False
             committed = await self.requests.committed(queue)
             offset = committed if committed is not None else await self._first_offset(queue)
         except ClientError as error:
@@ -184,10 +196,26 @@ class Assignment:
     async def _release(self, queue: MessageQueue) -> None:
         reader = self.readers[queue]
         reader.release()
-        if not await reader.wait_handled(HANDOVER_S):
+        is_handled = await reader.wait_handled(HANDOVER_S)
+        if not is_handled:
             log.warning("%s is given up while its handler still runs", queue)
+            self._leaving[queue] = reader
+        if self.readers.get(queue) is not reader:
+            return  # its lock was lost meanwhile
         await self._commit(reader)
-        del self.readers[queue]
+        self.readers.pop(queue, None)
+        if self.locks is not None and is_handled:
+            await self.locks.give([queue])
+        elif self.locks is not None:
+            self.locks.forget(queue)
+
+    def _lost(self, queue: MessageQueue) -> None:
+        """Another member may have the queue: what we read of it is worth nothing, nor is our offset."""
+        reader = self.readers.pop(queue, None)
+        if reader is not None:
+            reader.release()
+            self._leaving[queue] = reader
+            self.rebalance_soon()
 
     async def commit_all(self) -> None:
         """Commit every owned queue whose offset moved; what fails is tried again next time."""

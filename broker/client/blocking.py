@@ -286,7 +286,7 @@ class PushConsumer(_Runner[async_push_consumer.PushConsumer]):
         concurrency: int = async_push_consumer.CONCURRENCY,
         start_from: StartFrom = "last",
         commit_interval_s: float = async_push_consumer.COMMIT_S,
-        max_reconsume_times: int = async_push_consumer.RECONSUME_MAX,
+        max_reconsume_times: int | None = None,
         limits: FlowLimits | None = None,
         instance: str | None = None,
     ) -> None:

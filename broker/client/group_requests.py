@@ -5,6 +5,7 @@ Every request follows the leader of the queue's broker group; all of them may be
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -19,8 +20,14 @@ from broker.message.record import decode_records
 from broker.remoting import fields
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.errors import RemotingError
-from broker.remoting.group_bodies import decode_consumer_list
+from broker.remoting.group_bodies import (
+    LockRequest,
+    decode_consumer_list,
+    decode_lock_reply,
+    encode_lock_request,
+)
 from broker.remoting.header import RemotingCommand
+from broker.remoting.message_queue import MessageQueue as WireQueue
 from broker.remoting.requests import PULL_SUBSCRIPTION, PULL_SUSPEND
 
 PULL_GRACE_S: Final = 5.0  # beyond the time that the broker may hold a pull
@@ -81,7 +88,8 @@ class GroupRequests:
         Raises:
             ClientError: it may not be stored.
         """
-        extra = {"commitOffset": str(offset)}
+        # RocketMQ's request does not say who commits; ours does, since queues may be locked.
+        extra = {"commitOffset": str(offset), "clientId": self._session.client_id}
         raise_for(await self._ask(RequestCode.UPDATE_CONSUMER_OFFSET, queue, extra, of_group=True))
 
     async def max_offset(self, queue: MessageQueue) -> int:
@@ -114,6 +122,40 @@ class GroupRequests:
         if of_group:
             ext["consumerGroup"] = self.group
         return await self._session.call_group(queue.broker_name, code, ext)
+
+    # --- locks
+
+    async def lock(
+        self, broker_name: str, queues: Iterable[MessageQueue]
+    ) -> frozenset[MessageQueue]:
+        """Ask for queues of one broker group, or for more time with them; return those that we have.
+
+        Raises:
+            ClientError: it could not be found out.
+        """
+        answer = await self._ask_locks(RequestCode.LOCK_BATCH_MQ, broker_name, queues)
+        try:
+            held = decode_lock_reply(answer.body)
+        except RemotingError as error:
+            raise RequestFailedError(answer.code, f"unreadable answer: {error}") from error
+        return frozenset(MessageQueue(one.topic, one.broker_name, one.queue_id) for one in held)
+
+    async def unlock(self, broker_name: str, queues: Iterable[MessageQueue]) -> None:
+        """Let others have queues.
+
+        Raises:
+            ClientError: they may still be ours.
+        """
+        await self._ask_locks(RequestCode.UNLOCK_BATCH_MQ, broker_name, queues)
+
+    async def _ask_locks(
+        self, code: RequestCode, broker_name: str, queues: Iterable[MessageQueue]
+    ) -> RemotingCommand:
+        wanted = tuple(
+            WireQueue(queue.broker_name, queue.queue_id, queue.topic) for queue in queues
+        )
+        body = encode_lock_request(LockRequest(self.group, self._session.client_id, wanted))
+        return raise_for(await self._session.call_group(broker_name, code, {}, body))
 
     # --- members and messages
 

@@ -25,6 +25,7 @@ from enum import Enum
 from types import TracebackType
 from typing import Final
 
+import msgspec
 import trio
 
 from broker.client.assignment import Assignment, StartFrom
@@ -53,6 +54,7 @@ from broker.store.names import group_problem, retry_topic
 CONCURRENCY: Final = 20  # Java's threads
 COMMIT_S: Final = 5.0
 RECONSUME_MAX: Final = 16
+DEAD_LETTER_LEVEL: Final = -1  # semantics.md L6
 SUSPEND_S: Final = 1.0  # an ordered queue waits this long after a failure of its handler
 CLOSE_COMMIT_S: Final = 5.0  # how long the last commit may take; a group without leader takes none
 LOCAL_RETRY_S: Final = 5.0  # a message that could not be given back is tried again here
@@ -97,13 +99,15 @@ class PushConsumer:
         group: the consumer group; its members share the queues and must subscribe alike.
         handler: async function that consumes one message.
         subscriptions: topic -> "*" or tags joined with "||".
-        ordered: handle the messages of a queue one after the other, in queue order.
+        ordered: handle the messages of a queue one after the other, in queue order; each queue is locked,
+            so that no other member works on it at the same time.
         concurrency: how many messages are handled at the same time (not for `ordered`).
         start_from: where a group without a stored offset begins: "last" (only what comes), "first"
             (everything that is kept), or a time in ms since 1970. Brokers that still hold the first
             message of a queue begin there all the same.
         commit_interval_s: how often offsets are committed.
-        max_reconsume_times: after so many deliveries a message goes to the dead letter topic.
+        max_reconsume_times: after so many deliveries a message goes to the dead letter topic. Default:
+            16; `ordered` consumers try without end, since what comes later must not overtake.
         limits: when pulling pauses because the handler does not keep up.
         instance: the part of the client id that tells members on one machine apart.
     """
@@ -119,7 +123,7 @@ class PushConsumer:
         concurrency: int = CONCURRENCY,
         start_from: StartFrom = "last",
         commit_interval_s: float = COMMIT_S,
-        max_reconsume_times: int = RECONSUME_MAX,
+        max_reconsume_times: int | None = None,
         limits: FlowLimits | None = None,
         instance: str | None = None,
     ) -> None:
@@ -142,6 +146,8 @@ class PushConsumer:
         self._start_from = start_from
         self._commit_interval_s = commit_interval_s
         self._max_reconsume_times = max_reconsume_times
+        if max_reconsume_times is None and not ordered:
+            self._max_reconsume_times = RECONSUME_MAX
         self._limits = limits or FlowLimits()
         self._instance = instance
         self._consumed = self._given_back = 0
@@ -185,6 +191,7 @@ class PushConsumer:
                 start_from=self._start_from,
                 limits=self._limits,
                 on_messages=self._on_messages,
+                is_ordered=self._is_ordered,
             )
             session.handle(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, self._on_notice)
             session.start()
@@ -201,6 +208,8 @@ class PushConsumer:
                 with trio.CancelScope(shield=True):
                     with trio.move_on_after(CLOSE_COMMIT_S):
                         await assignment.commit_all()
+                        if assignment.locks is not None:
+                            await assignment.locks.give_all()
                     await session.say_goodbye(consumer_group=self.group)
         self._session = self._assignment = self._nursery = None
         if failure is not None:
@@ -210,7 +219,9 @@ class PushConsumer:
         self._nursery = nursery
         nursery.start_soon(assignment.run, name="rebalance")
         nursery.start_soon(self._commit_forever, name="commits")
-        if not self._is_ordered:
+        if assignment.locks is not None:
+            nursery.start_soon(assignment.locks.run, name="locks")
+        else:
             for number in range(self._concurrency):
                 nursery.start_soon(self._consume_forever, name=f"consumer {number}")
 
@@ -308,11 +319,16 @@ class PushConsumer:
 
     async def _consume(self, message: ReceivedMessage) -> bool:
         """Handle one message; False when neither the handler nor the broker took it."""
-        if await self._handled(message):
-            return True
+        return await self._handled(message) or await self._give_back(message, delay_level=0)
+
+    async def _give_back(self, message: ReceivedMessage, *, delay_level: int) -> bool:
+        """Give a message to the broker; it comes again, or goes to the dead letter topic."""
+        limit = self._max_reconsume_times
         try:
             await self._owned().requests.send_back(
-                message, delay_level=0, max_reconsume_times=self._max_reconsume_times
+                message,
+                delay_level=delay_level,
+                max_reconsume_times=RECONSUME_MAX if limit is None else limit,
             )
         except ClientError as error:
             log.warning("%s was not given back: %s", message.message_id, error)
@@ -332,20 +348,36 @@ class PushConsumer:
         return True
 
     async def _consume_in_order(self, reader: QueueReader) -> None:
-        """Handle what waits of one queue, one after the other; a failure holds the queue up."""
-        waiting = reader.waiting
-        while waiting and reader.begin():
+        """Handle what waits of one queue, one after the other; a failure holds the queue up (L17)."""
+        waiting, locks = reader.waiting, self._owned().locks
+        while waiting:
+            if locks is not None:
+                await locks.wait_held(reader.held.queue)
+            if not (waiting and reader.begin()):
+                break
             message = waiting[0]
             is_finished = False
             try:
-                is_finished = await self._handled(message)
+                is_finished = await self._handled(message) or await self._buried(message)
             finally:
                 reader.end(message.queue_offset, is_finished=is_finished)
-            if not is_finished:
-                await trio.sleep(SUSPEND_S)
-            elif waiting and waiting[0] is message:  # else the broker moved the offset meanwhile
-                waiting.popleft()
+            is_first = bool(waiting) and waiting[0] is message  # else the broker moved the offset
+            if is_finished:
+                if is_first:
+                    waiting.popleft()
+                continue
+            if is_first:
+                times = message.reconsume_times + 1
+                waiting[0] = msgspec.structs.replace(message, reconsume_times=times)
+            await trio.sleep(SUSPEND_S)
         reader.is_worked_on = False
+
+    async def _buried(self, message: ReceivedMessage) -> bool:
+        """Give up a message of an ordered queue that failed too often: straight to the dead letters."""
+        limit = self._max_reconsume_times
+        if limit is None or message.reconsume_times < limit:
+            return False
+        return await self._give_back(message, delay_level=DEAD_LETTER_LEVEL)
 
     async def _commit_forever(self) -> None:
         while True:

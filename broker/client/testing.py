@@ -32,7 +32,11 @@ from broker.net.connection import Connection
 from broker.net.listener import Listener, bind, bound_address
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.frame import Frame
-from broker.remoting.group_bodies import encode_consumer_list
+from broker.remoting.group_bodies import (
+    decode_lock_request,
+    encode_consumer_list,
+    encode_lock_reply,
+)
 from broker.remoting.header import RemotingCommand, encode_command, make_request, make_response
 from broker.remoting.heartbeat import Heartbeat, decode_heartbeat
 from broker.remoting.replies import SendReplies, pull_reply_head
@@ -44,7 +48,7 @@ from broker.remoting.requests import (
     decode_request,
 )
 from broker.remoting.route import BrokerData, QueueData, TopicRoute, encode_route
-from broker.store.names import AUTO_CREATE_TOPIC, RETRY_PREFIX, retry_topic
+from broker.store.names import AUTO_CREATE_TOPIC, dlq_topic, retry_topic
 
 LOST = -1  # in `FakeGroup.script`: store it, answer nothing
 IGNORED = -2  # in `FakeGroup.script`: do nothing, answer nothing
@@ -75,6 +79,7 @@ class FakeGroup:
     Attributes:
         script: what happens to the next sends, one by one: a response code, LOST or IGNORED; when it
             is empty they are stored.
+        locks: holders of queues by (group, topic, queue id).
         offsets: committed offsets by (group, topic, queue id).
         sends: all sends that arrived, as (unique key, queue id), repeated ones too.
         requests: codes of all other requests to nodes.
@@ -92,6 +97,7 @@ class FakeGroup:
         self.leader: FakeNode | None = self.nodes[0]
         self.script: deque[int] = deque()
         self.offsets: dict[tuple[str, str, int], int] = {}
+        self.locks: dict[tuple[str, str, int], str] = {}
         self.sends: list[tuple[str, int]] = []
         self.requests: list[int] = []
         self.topics_asked_for: list[str] = []
@@ -445,10 +451,25 @@ class FakeGroup:
                 known = self.timers.pop(request.ext["recallHandle"], None)
                 code = ResponseCode.SUCCESS if known else ResponseCode.NO_MESSAGE
                 return make_response(request.opaque, code)
+            case RequestCode.LOCK_BATCH_MQ | RequestCode.UNLOCK_BATCH_MQ:
+                return self._on_lock_request(request)
             case RequestCode.CONSUMER_SEND_MSG_BACK:
                 return self._on_send_back(request)
             case _:
                 return self._on_offset_request(request)
+
+    def _on_lock_request(self, request: RemotingCommand) -> RemotingCommand:
+        wanted = decode_lock_request(request.body)
+        held = []
+        for queue in wanted.mq_set:
+            key = (wanted.consumer_group, queue.topic, queue.queue_id)
+            if request.code == RequestCode.LOCK_BATCH_MQ:
+                if self.locks.setdefault(key, wanted.client_id) == wanted.client_id:
+                    held.append(queue)
+            elif self.locks.get(key) == wanted.client_id:
+                del self.locks[key]
+        body = encode_lock_reply(held) if request.code == RequestCode.LOCK_BATCH_MQ else b""
+        return make_response(request.opaque, ResponseCode.SUCCESS, body=body)
 
     def _on_heartbeat(
         self, node: FakeNode, connection: Connection, request: RemotingCommand
@@ -470,8 +491,10 @@ class FakeGroup:
         properties = message.properties
         if find_property(properties, b"RETRY_TOPIC") is None:
             properties += b"RETRY_TOPIC\x01%b\x02" % message.topic.encode()
+        group = request.ext["group"]
+        is_dead = int(request.ext["delayLevel"]) < 0
         self._store(
-            RETRY_PREFIX + request.ext["group"],
+            dlq_topic(group) if is_dead else retry_topic(group),
             0,
             message.body,
             properties,
