@@ -110,7 +110,7 @@ class LogServer:
             identity,
             config.peers,
             blob_bytes_max=max(config.raft.entries_bytes_max, body_bytes_max),
-            client_blob_bytes_max=config.raft.entry_body_bytes_max if accepts_appends else 0,
+            client_blob_bytes_max=config.raft.entry_body_bytes_max,
             serve_client=self._client_port.serve,
         )
 

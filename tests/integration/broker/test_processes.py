@@ -180,3 +180,16 @@ def _children(parent: int) -> dict[int, str]:
     )
     lines = [line.strip().split(" ", 1) for line in listed.stdout.splitlines()]
     return {int(pid): command for pid, command in lines}
+
+
+def test_raw_bodies_are_no_messages_and_surely_not_stored(group: Group) -> None:
+    leader_of(group)
+    ended = subprocess.run(
+        [program("dledger"), "append", "-g", group.group, "-p", group.peers, "--data", "raw"],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert ended.returncode == 1, ended.stderr
+    assert "takes messages from its broker only" in ended.stderr
