@@ -8,6 +8,7 @@ one that came too late is told so.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 from typing import Final
 
 import trio
@@ -24,16 +25,22 @@ from broker.server.origin import Outputs, answer
 from broker.service.refusal import Refusal
 from broker.service.timers import RecallRules
 from broker.store.control import DeliverTimers, RecallTimer
+from broker.store.names import TIMER_TOPIC
 from broker.store.reading import MessageGoneError, read_message
 from broker.store.staging import StagedEntry
 from broker.store.state import BrokerState
-from broker.store.timers import PendingTimer, timer_key
+from broker.store.timers import PendingTimer, recall_key, timer_of
 from dledger import DLedgerError, LogServer
 
 LOOK_S: Final = 0.02
 """How long the task sleeps at most: so late may a message be that came with a shorter delay."""
 
 SLEEP_MIN_S: Final = 0.001
+
+CANDIDATES_MAX: Final = 256
+"""Messages under one key that a recall looks at, the newest; RocketMQ's clients give each its own."""
+
+_TIME_MAX: Final = 2**62
 
 
 class Timers:
@@ -120,8 +127,8 @@ class Timers:
         if isinstance(handle, Refusal):
             answer(errand.origin, errand.opaque, handle.code, handle.remark)
             return
-        key = timer_key(handle.topic.encode(), handle.unique_key.encode())
-        meant = self._meant(handle, key)
+        key = recall_key(handle.topic.encode(), handle.unique_key.encode())
+        meant = self._meant(handle)
         # With nothing to take back the log is asked nevertheless: only it knows that a node still leads.
         command = RecallTimer(handle.due_ms, key, [timer.physical_offset for timer in meant])
         for timer in meant:
@@ -129,21 +136,21 @@ class Timers:
         place = self._commits.stage_control(command)
         self._commits.wait(place, _RecallWaiter(self, errand, handle.unique_key, meant))
 
-    def _meant(self, handle: RecallHandle, key: bytes) -> list[PendingTimer]:
-        """The pending messages that a handle means; the log's text decides, not the hash."""
+    def _meant(self, handle: RecallHandle) -> list[PendingTimer]:
+        """The messages that a handle means, newest first; whether they still wait is for the fold to say."""
         wanted = (handle.topic.encode(), handle.unique_key.encode())
-        return [
-            timer
-            for timer in self._state.timers.find(handle.due_ms, key)
-            if self._identity(timer.physical_offset) == wanted
-        ]
-
-    def _identity(self, physical_offset: int) -> tuple[bytes | None, bytes | None] | None:
-        try:
-            message = read_message(self._log, physical_offset)
-        except MessageGoneError:
-            return None
-        return message.find(REAL_TOPIC), message.find(UNIQ_KEY)
+        found = []
+        offsets = self._state.key_index.candidates(TIMER_TOPIC, handle.unique_key, 0, _TIME_MAX)
+        for offset in islice(offsets, CANDIDATES_MAX):
+            try:
+                message = read_message(self._log, offset)
+            except MessageGoneError:
+                continue
+            timer = timer_of(message)
+            is_meant = (message.find(REAL_TOPIC), message.find(UNIQ_KEY)) == wanted
+            if is_meant and timer is not None and timer.due_ms == handle.due_ms:
+                found.append(timer)
+        return found
 
     def recalled(self, errand: Errand, unique_key: str, staged: StagedEntry, place: int) -> None:
         """Answer a recall that is committed."""

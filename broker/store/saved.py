@@ -5,6 +5,7 @@
     units    of each queue in the head's order, from its min offset to its max offset, 20 bytes each
     segments of the key index in the head's order, as they stand in their files
     units    of the key index's newest segment, 20 bytes each
+    units    of the pending timers, 16 bytes each
 
 The head is taken at one moment. Units are only ever added behind it, and full segments never change,
 so they can be read later, while the fold goes on; only a deleted topic or a trimmed log takes them

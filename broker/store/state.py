@@ -226,6 +226,7 @@ class BrokerState:
                 saved.pieces(saved.encode_head(head)),
                 self.queues.saved_units(head.queues),
                 self.key_index.saved_units(),
+                self.timers.saved_units(),
             )
         )
 
@@ -274,6 +275,7 @@ class BrokerState:
             units = source.stream((row.max_offset - row.min_offset) * UNIT_BYTES)
             queue.load(row, units, self._limits.keep_units_max)
         self.key_index.load(head.key_index, source)
+        self.timers.load_units(source)
         source.check_end()
         self.last_store_ms = head.last_store_ms
         self.put_count, self.put_bytes = head.put_count, head.put_bytes

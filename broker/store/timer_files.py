@@ -1,6 +1,6 @@
 """The far timers on disk: one B-tree file, made by SQLite and used as nothing more.
 
-`timers/pending.sqlite` under the store's folder has one table whose only column is the 24-byte unit, so
+`timers/pending.sqlite` under the store's folder has one table whose only column is the 16-byte unit, so
 that it is a sorted file with cheap insertion anywhere: a million messages that fall due in the same
 millisecond cost no more than a million spread over days (docs/adr/0031). It is opened with the first far
 unit, wiped then, written without sync or journal, and never read by a later process: the fold writes it
@@ -17,7 +17,6 @@ from typing import Final, TypeVar
 _T = TypeVar("_T")
 
 CACHE_KIB: Final = 4096
-READ_ROWS: Final = 4096
 
 _PRAGMAS: Final = (
     "PRAGMA journal_mode=OFF",
@@ -47,14 +46,10 @@ class TimerFiles:
 
         self._use(insert)
 
-    def discard(self, unit: bytes) -> None:
+    def discard(self, unit: bytes) -> bool:
         """Forget one; see `FarTimers`."""
-        self._use(lambda database: database.execute("DELETE FROM units WHERE unit = ?", (unit,)))
-
-    def between(self, first: bytes, last: bytes) -> list[bytes]:
-        """A range; see `FarTimers`."""
-        query = "SELECT unit FROM units WHERE unit BETWEEN ? AND ? ORDER BY unit"
-        return self._use(lambda database: _units(database, query, (first, last)))
+        query = "DELETE FROM units WHERE unit = ?"
+        return self._use(lambda database: database.execute(query, (unit,)).rowcount > 0)
 
     def take_first(self, count: int) -> list[bytes]:
         """Take; see `FarTimers`."""
@@ -77,14 +72,24 @@ class TimerFiles:
         if self._database is not None:
             self._use(lambda database: database.execute("DELETE FROM units"))
 
-    def __iter__(self) -> Iterator[bytes]:
-        query = "SELECT unit FROM units WHERE unit > ? ORDER BY unit LIMIT ?"
-        last = b""
-        while page := self._use(
-            lambda database, last=last: _units(database, query, (last, READ_ROWS))  # type: ignore[misc]  # mypy cannot infer a default in a lambda
-        ):
-            yield from page
-            last = page[-1]
+    def frozen(self) -> Iterator[bytes]:
+        """All of them, from a copy of the file; see `FarTimers`.
+
+        A copy of a million takes about 30 ms, reading them ten times as long.
+        """
+        copy = sqlite3.connect("", isolation_level=None, check_same_thread=False)  # a nameless file
+        copy.execute("PRAGMA synchronous=OFF")
+        self._use(lambda database: database.backup(copy))
+        return self._read_copy(copy)
+
+    def _read_copy(self, copy: sqlite3.Connection) -> Iterator[bytes]:
+        try:
+            for row in copy.execute("SELECT unit FROM units ORDER BY unit"):
+                yield row[0]
+        except sqlite3.Error as error:
+            raise OSError(f"a copy of {self._path}: {error}") from error
+        finally:
+            copy.close()
 
     def close(self) -> None:
         """Close the file. It may stay on disk: the next start wipes it."""

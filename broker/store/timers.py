@@ -1,11 +1,10 @@
 """Messages with a due time of their own (semantics N): which are pending, in the order they fall due.
 
 Such a message waits on `rmq_sys_wheel_timer` with TIMER_OUT_MS, REAL_TOPIC and REAL_QID. The fold keeps
-one 24-byte unit per pending message, ordered by due time, and among equals by place in the log:
+one 16-byte unit per pending message, ordered by due time, and among equals by place in the log:
 
      0  uint64  due time, ms since 1970
      8  uint64  physical offset of the waiting record
-    16  8 bytes BLAKE2b of topic, 0x01 and UNIQ_KEY, by which a recall finds it
 
 Big-endian, so that the order of the bytes is the order of delivery. The units that fall due first (the
 *near* ones) are in memory in a sorted list; all that comes after them is *far*, in a `FarTimers` store
@@ -13,7 +12,8 @@ that keeps them sorted on disk (`timer_files.py`). A unit is near if and only if
 `_boundary`. Where the boundary lies depends on a replica's limits and shows in no answer and in no digest.
 
 A unit leaves when `DeliverTimers` names it, which stands behind the real messages in their entry, or
-when `RecallTimer` does. So a message is delivered once or recalled, and the log's order says which.
+when `RecallTimer` does. So a message is delivered once or recalled, and the log's order says which. A recall
+finds its message in the key index, like any query by unique key.
 """
 
 from __future__ import annotations
@@ -21,26 +21,25 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
-from itertools import pairwise
+from itertools import chain, islice, pairwise
 from typing import Final, NamedTuple, Protocol
 
 import msgspec
 from crc32c import crc32c
 from sortedcontainers import SortedList
 
-from broker.message.properties import REAL_TOPIC, TIMER_OUT_MS, UNIQ_KEY
+from broker.message.properties import TIMER_OUT_MS
 from broker.message.record import StoredMessage
 from broker.store import names
 from broker.store.refusals import RefusalKind
+from broker.store.saved import ByteSource, Count
+from dledger.state_machine import SnapshotRefusedError
 
 TIMER_KEY: Final = names.TIMER_TOPIC.encode()
 
-TIMER_UNIT: Final = struct.Struct(">QQ8s")
-KEY_BYTES: Final = 8
-_PLACE: Final = struct.Struct(">QQ")
+TIMER_UNIT: Final = struct.Struct(">QQ")
 _DUE: Final = struct.Struct(">Q")
-_KEY_MAX: Final = b"\xff" * KEY_BYTES
-_PLACE_MAX: Final = b"\xff" * (8 + KEY_BYTES)
+_OFFSET_MAX: Final = b"\xff" * 8
 
 DUE_DIGITS_MAX: Final = 18
 """A due time has so many digits at most, so that it fits the unit."""
@@ -63,7 +62,6 @@ class PendingTimer(NamedTuple):
 
     due_ms: int
     physical_offset: int
-    key: bytes
 
 
 class FarTimers(Protocol):
@@ -73,12 +71,8 @@ class FarTimers(Protocol):
         """Keep units, in any order; none of them is there yet."""
         ...
 
-    def discard(self, unit: bytes) -> None:
-        """Forget one unit that is there."""
-        ...
-
-    def between(self, first: bytes, last: bytes) -> list[bytes]:
-        """The units from `first` to `last`, both included, in order."""
+    def discard(self, unit: bytes) -> bool:
+        """Forget one unit; return whether it was there."""
         ...
 
     def take_first(self, count: int) -> list[bytes]:
@@ -93,8 +87,8 @@ class FarTimers(Protocol):
         """Forget all units."""
         ...
 
-    def __iter__(self) -> Iterator[bytes]:
-        """All units in order."""
+    def frozen(self) -> Iterator[bytes]:
+        """All units in order, as they are now, however slowly they are then read."""
         ...
 
 
@@ -108,13 +102,11 @@ class MemoryFarTimers:
         """Keep units; see `FarTimers`."""
         self._units.update(units)
 
-    def discard(self, unit: bytes) -> None:
+    def discard(self, unit: bytes) -> bool:
         """Forget one; see `FarTimers`."""
-        self._units.remove(unit)
-
-    def between(self, first: bytes, last: bytes) -> list[bytes]:
-        """A range; see `FarTimers`."""
-        return list(self._units.irange(first, last))
+        is_there = unit in self._units
+        self._units.discard(unit)
+        return is_there
 
     def take_first(self, count: int) -> list[bytes]:
         """Take; see `FarTimers`."""
@@ -130,13 +122,14 @@ class MemoryFarTimers:
         """Forget all; see `FarTimers`."""
         self._units.clear()
 
-    def __iter__(self) -> Iterator[bytes]:
-        return iter(self._units)
+    def frozen(self) -> Iterator[bytes]:
+        """All of them; see `FarTimers`."""
+        return iter(list(self._units))
 
 
-def timer_key(topic: bytes, unique_key: bytes) -> bytes:
-    """Under which a pending message is found again."""
-    return blake2b(topic + b"\x01" + unique_key, digest_size=KEY_BYTES).digest()
+def recall_key(topic: bytes, unique_key: bytes) -> bytes:
+    """Under which a recall is remembered."""
+    return blake2b(topic + b"\x01" + unique_key, digest_size=8).digest()
 
 
 def timer_of(message: StoredMessage) -> PendingTimer | None:
@@ -144,8 +137,7 @@ def timer_of(message: StoredMessage) -> PendingTimer | None:
     due = message.find(TIMER_OUT_MS)
     if due is None or not due.isdigit() or len(due) > DUE_DIGITS_MAX:
         return None
-    key = timer_key(message.find(REAL_TOPIC) or b"", message.find(UNIQ_KEY) or b"")
-    return PendingTimer(int(due), message.physical_offset, key)
+    return PendingTimer(int(due), message.physical_offset)
 
 
 class Timers:
@@ -182,7 +174,7 @@ class Timers:
         There may be more than are given, even if fewer than `limit` are: far ones come near when the
         near ones are delivered.
         """
-        last = _DUE.pack(now_ms) + _PLACE_MAX
+        last = _DUE.pack(now_ms) + _OFFSET_MAX
         found = []
         for unit in self._near.islice(0, limit):
             if unit > last:
@@ -197,14 +189,6 @@ class Timers:
         due_ms: int = _DUE.unpack_from(self._near[0])[0]
         return due_ms
 
-    def find(self, due_ms: int, key: bytes) -> list[PendingTimer]:
-        """The pending messages with this due time and key, in log order; a hash may have twins."""
-        first, last = _DUE.pack(due_ms), _DUE.pack(due_ms) + _PLACE_MAX
-        self._write_far()
-        units = [*self._near.irange(first, last), *self._far_between(first, last)]
-        timers = (PendingTimer(*TIMER_UNIT.unpack(unit)) for unit in units)
-        return [timer for timer in timers if timer.key == key]
-
     def was_recalled(self, physical_offset: int) -> bool | None:
         """Whether the command in the record there found its message recalled, by itself or before.
 
@@ -213,11 +197,10 @@ class Timers:
         return self._outcomes.get(physical_offset)
 
     def units(self) -> Iterator[bytes]:
-        """All pending units in order."""
+        """All pending units in order, as they are now."""
         self._write_far()
-        yield from self._near
-        if self._far_count:
-            yield from self._far
+        near = list(self._near)
+        return chain(near, self._far.frozen()) if self._far_count else iter(near)
 
     # --- the fold
 
@@ -243,7 +226,7 @@ class Timers:
         """
         refusal = None
         for place in places:
-            if self._remove(_PLACE.pack(*place), b"-") is None:
+            if not self._remove(TIMER_UNIT.pack(*place), b"-"):
                 refusal = RefusalKind.STALE_PROGRESS
         self._refill()
         return refusal
@@ -253,8 +236,8 @@ class Timers:
     ) -> None:
         """Take back the messages at these offsets, where they are pending; note the outcome."""
         name = _DUE.pack(due_ms) + key
-        removed = [self._remove(_PLACE.pack(due_ms, offset), b"*") for offset in offsets]
-        if any(unit is not None for unit in removed):
+        removed = [self._remove(TIMER_UNIT.pack(due_ms, offset), b"*") for offset in offsets]
+        if any(removed):
             self._recalled.pop(name, None)
             self._recalled[name] = None
             if len(self._recalled) > RECALLED_MAX:
@@ -267,58 +250,68 @@ class Timers:
     # --- snapshots
 
     def dump(self) -> bytes:
-        """The table as a snapshot keeps it: all pending units in order, and the recalls remembered."""
-        saved = (b"".join(self.units()), list(self._recalled), self.digest)
-        return msgspec.msgpack.encode(saved)
+        """What a snapshot keeps in its head: count, recalls and digest. The units come behind."""
+        return msgspec.msgpack.encode((self.count, list(self._recalled), self.digest))
+
+    def saved_units(self) -> Iterator[bytes]:
+        """What belongs to `dump`, taken at the same moment: all units in order, in larger pieces."""
+        return _joined(self.units())
 
     def load(self, data: bytes) -> None:
-        """Replace the table by a dumped one.
+        """Replace the table by a dumped one, whose units `load_units` brings.
 
         Raises:
             msgspec.DecodeError: it is none; nothing has changed.
         """
-        joined, recalled, digest = msgspec.msgpack.decode(data, type=tuple[bytes, list[bytes], int])
-        size = TIMER_UNIT.size
-        units = [joined[start : start + size] for start in range(0, len(joined), size)]
-        if len(joined) % size or any(one >= other for one, other in pairwise(units)):
-            raise msgspec.ValidationError(f"{len(joined)} bytes are no timers in order")
-        self.count, self.digest = len(units), digest
+        kind = tuple[Count, list[bytes], int]
+        self.count, recalled, self.digest = msgspec.msgpack.decode(data, type=kind)
         self._recalled = dict.fromkeys(recalled)
         self._outcomes = {}
-        half = self._near_max // 2
-        self._near = SortedList(units[:half])
-        self._far_unwritten = []
+        self._near.clear()
         self._far.clear()
-        self._far_count = max(0, len(units) - half)
-        self._boundary = units[half] if self._far_count else None
-        for start in range(half, len(units), FAR_WRITE_UNITS):
-            self._far.add(units[start : start + FAR_WRITE_UNITS])
+        self._far_count = 0
+        self._far_unwritten = []
+        self._boundary = None
+
+    def load_units(self, source: ByteSource) -> None:
+        """Read the units that the loaded head counts.
+
+        Raises:
+            SnapshotRefusedError: they are too few, or not in order.
+        """
+        last, left, size = b"", self.count, TIMER_UNIT.size
+        while left:
+            count = min(left, FAR_WRITE_UNITS)
+            data = source.read(count * size)
+            units = [data[start : start + size] for start in range(0, len(data), size)]
+            if any(one >= other for one, other in pairwise([last, *units])):
+                raise SnapshotRefusedError("the pending timers are not in order")
+            if self._boundary is None and len(self._near) + count <= self._near_max:
+                self._near.update(units)
+            else:
+                self._boundary = self._boundary or units[0]
+                self._far.add(units)
+                self._far_count += count
+            last, left = units[-1], left - count
+        self._refill()
 
     # --- near and far
 
-    def _remove(self, place: bytes, mark: bytes) -> bytes | None:
-        """Take out the unit with this due time and offset, if it is pending."""
-        near = self._near
-        index = near.bisect_left(place)
-        unit: bytes | None = None
-        if index < len(near) and near[index].startswith(place):
-            unit = near.pop(index)
-        elif self._far_count:
+    def _remove(self, unit: bytes, mark: bytes) -> bool:
+        """Take out a unit, if it is pending."""
+        if unit in self._near:
+            self._near.remove(unit)
+        elif self._boundary is not None and unit >= self._boundary:
             self._write_far()
-            unit = next(iter(self._far_between(place, place + _KEY_MAX)), None)
-            if unit is not None:
-                self._far.discard(unit)
-                self._far_count -= 1
-                self._boundary = self._boundary if self._far_count else None
-        if unit is not None:
-            self.count -= 1
-            self.digest = crc32c(mark + unit, self.digest)
-        return unit
-
-    def _far_between(self, first: bytes, last: bytes) -> list[bytes]:
-        if self._boundary is None or last < self._boundary:
-            return []
-        return self._far.between(first, last)
+            if not self._far.discard(unit):
+                return False
+            self._far_count -= 1
+            self._boundary = self._boundary if self._far_count else None
+        else:
+            return False
+        self.count -= 1
+        self.digest = crc32c(mark + unit, self.digest)
+        return True
 
     def _evict(self) -> None:
         """Too many are near: the later half goes far."""
@@ -343,3 +336,8 @@ class Timers:
         if self._far_unwritten:
             self._far.add(self._far_unwritten)
             self._far_unwritten = []
+
+
+def _joined(units: Iterator[bytes]) -> Iterator[bytes]:
+    while piece := b"".join(islice(units, FAR_WRITE_UNITS)):
+        yield piece
