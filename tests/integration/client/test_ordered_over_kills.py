@@ -1,0 +1,105 @@
+"""Ordered produce and consume through leader kills and a changing membership, with real processes."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import pytest
+import trio
+
+from broker.client import Message, MessageQueue, Producer, PushConsumer, ReceivedMessage
+from broker.client.push_consumer import ConsumeResult
+from jepsen.history import Recorder
+from jepsen.nemesis import LeaderKiller
+from jepsen.observer import Observer
+from jepsen.processes import Group
+from jepsen.workload import wait_for_queues
+from tests.integration.client.test_real_group import until
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+KEYS = [f"customer-{number}" for number in range(8)]
+KILLS = 3
+FAIL_EVERY = 97
+
+
+class Consumed:
+    """What all members of the group handled together, and whether two ever had one queue."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, list[int]] = defaultdict(list)
+        self.offsets: dict[MessageQueue, list[int]] = defaultdict(list)
+        self.busy: dict[MessageQueue, int] = defaultdict(int)
+        self.overlaps = 0
+        self.failures = 0
+        self._failed: set[bytes] = set()
+
+    async def handle(self, message: ReceivedMessage) -> ConsumeResult:
+        self.busy[message.queue] += 1
+        self.overlaps += self.busy[message.queue] > 1
+        try:
+            await trio.lowlevel.checkpoint()
+            key, _, number = message.body.decode().partition(" ")
+            if int(number) % FAIL_EVERY == 5 and message.body not in self._failed:
+                self._failed.add(message.body)
+                self.failures += 1
+                return ConsumeResult.LATER
+            self.numbers[key].append(int(number))
+            self.offsets[message.queue].append(message.queue_offset)
+            return ConsumeResult.SUCCESS
+        finally:
+            self.busy[message.queue] -= 1
+
+
+def member(group: Group, consumed: Consumed) -> PushConsumer:
+    return PushConsumer(
+        group.namesrv,
+        "ordered",
+        consumed.handle,
+        subscriptions={"Ordered": "*"},
+        start_from="first",
+        ordered=True,
+        commit_interval_s=0.3,
+    )
+
+
+async def produce(producer: Producer, key: str, sent: dict[str, int], stop: trio.Event) -> None:
+    while not stop.is_set():
+        await producer.send(Message("Ordered", f"{key} {sent[key]}".encode()), key=key)
+        sent[key] += 1
+
+
+async def test_p_order_of_every_key_holds_while_leaders_die_and_members_change(
+    group: Group,
+) -> None:
+    consumed, sent, stop = Consumed(), dict.fromkeys(KEYS, 0), trio.Event()
+    history = Recorder()
+    observer = Observer(group, history)
+    killer = LeaderKiller(group, observer, history, kills=KILLS, period_s=2.5, restart_after_s=0.7)
+    async with (
+        trio.open_nursery() as nursery,
+        Producer(group.namesrv, "p") as producer,
+        member(group, consumed) as first,
+    ):
+        nursery.start_soon(observer.run)
+        await wait_for_queues(producer, "Ordered", 20)
+        async with trio.open_nursery() as sending:
+            for key in KEYS:
+                sending.start_soon(produce, producer, key, sent, stop)
+            await first.wait_assigned()
+            async with member(group, consumed) as second:
+                await killer.run()
+                await until(lambda: any(queue.topic == "Ordered" for queue in second.assigned), 30)
+                shares = [set(one.assigned) for one in (first, second)]
+                assert not shares[0] & shares[1]
+            stop.set()
+        await until(lambda: all(len(set(consumed.numbers[key])) == sent[key] for key in KEYS), 30)
+        nursery.cancel_scope.cancel()
+    assert killer.done == KILLS
+    assert min(sent.values()) > 2 * FAIL_EVERY
+    assert consumed.failures > len(KEYS)
+    assert consumed.overlaps == 0
+    for key in KEYS:
+        assert consumed.numbers[key] == list(range(sent[key])), f"{key}: out of order or twice"
+    for queue, offsets in consumed.offsets.items():
+        assert offsets == list(range(len(offsets))), f"{queue}: a gap, or stored twice"
