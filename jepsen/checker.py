@@ -9,10 +9,12 @@ What must hold (the numbers name the checks in a verdict):
 4. *order*: per group, queue and producer the numbers of acknowledged sends rise at first delivery.
    (A send whose outcome stayed unknown may surface late; it promised nothing about its place.)
 5. *rewind*: a group's committed offset, as asked over the run, never falls.
+6. *twice*: a send that its client repeats under the same UNIQ_KEY is stored once.
 
-Duplicates are counted, not condemned: delivery is at least once. Each is put down to a cause where the
-history shows it: *stored twice* (one message at two queue offsets: a send was repeated under another
-key, or the repeat was not recognised) or *delivered twice* (one queue offset, handed out again).
+Other duplicates are counted, not condemned: delivery is at least once. Each is put down to a cause where
+the history shows it: *stored twice* (one message at two queue offsets; *rekeyed* of these were sent
+again under another key, which no broker can recognise: the C++ client makes one for every retry) or
+*delivered twice* (one queue offset, handed out again).
 
 The verdict is true, false or unknown; a run in which nothing was acknowledged proves nothing.
 """
@@ -20,7 +22,7 @@ The verdict is true, false or unknown; a run in which nothing was acknowledged p
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -48,6 +50,7 @@ class Tally:
     received: int = 0  # distinct messages received by at least one group
     lost: int = 0  # acknowledged, missing in some drained group
     stored_twice: int = 0
+    rekeyed: int = 0  # of those stored twice: sent again under another key
     delivered_twice: int = 0
 
     @property
@@ -92,6 +95,7 @@ def check(events: Sequence[Event], *, drained: Iterable[str]) -> Verdict:
     for event in events:
         if event.kind == "receive":
             deliveries[event.consumer].append(event)
+    keys = {(event.queue, event.offset): event.key for event in events if event.key}
     tallies: dict[str, Tally] = defaultdict(Tally)
     _count_sends(sends, tallies)
     anomalies: list[Anomaly] = []
@@ -100,7 +104,7 @@ def check(events: Sequence[Event], *, drained: Iterable[str]) -> Verdict:
     for group, received in sorted(deliveries.items()):
         anomalies += _unexpected(group, received, sends)
         anomalies += _order(group, received, sends)
-        _count_duplicates(received, tallies)
+        anomalies += _duplicates(received, keys, tallies)
     anomalies += _offsets(sends, deliveries)
     anomalies += _rewinds(events)
     _count_received(deliveries, tallies)
@@ -235,16 +239,34 @@ def _rewinds(events: Iterable[Event]) -> list[Anomaly]:
     return found
 
 
-def _count_duplicates(received: Sequence[Event], tallies: dict[str, Tally]) -> None:
+def _duplicates(
+    received: Sequence[Event], keys: Mapping[tuple[str, int], str], tallies: dict[str, Tally]
+) -> list[Anomaly]:
+    """Count what one group received more than once, and name what was stored twice under one key.
+
+    Args:
+        received: by the group.
+        keys: UNIQ_KEY by queue and offset, as any client saw it.
+        tallies: counted there.
+    """
+    found = []
     offsets: dict[Message, set[int]] = defaultdict(set)
     for event in received:
         message = _message(event)
-        known = offsets[message]
+        tally, known = tallies[event.producer], offsets[message]
         if event.offset in known:
-            tallies[event.producer].delivered_twice += 1
+            tally.delivered_twice += 1
         elif known:
-            tallies[event.producer].stored_twice += 1
+            tally.stored_twice += 1
+            key = keys.get((event.queue, event.offset), "")
+            same = [offset for offset in known if key and keys.get((event.queue, offset)) == key]
+            tally.rekeyed += bool(key) and not same
+            found += [
+                Anomaly("twice", f"{_name(message)} stands at {offset} and {event.offset}: {key}")
+                for offset in same
+            ]
         known.add(event.offset)
+    return found
 
 
 def _name(message: Message) -> str:

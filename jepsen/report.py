@@ -59,14 +59,15 @@ def counts(verdict: Verdict) -> Table:
     """Return the table of what was sent, acknowledged, received, lost and duplicated."""
     table = Table(title="Messages", title_justify="left")
     rows = ("sent", "acknowledged", "unknown", "refused", "received", "lost")
-    causes = ("stored twice", "delivered twice")
+    causes = ("stored twice", "rekeyed", "delivered twice")
     producers = sorted(verdict.tallies.items())
     table.add_column("")
     for producer, _ in producers:
         table.add_column(producer, justify="right")
     for name in (*rows, *causes):
         values = [getattr(tally, name.replace(" ", "_")) for _, tally in producers]
-        table.add_row(name, *map(str, values))
+        label = "  sent again under another key" if name == "rekeyed" else name
+        table.add_row(label, *map(str, values))
     return table
 
 

@@ -120,6 +120,22 @@ def test_duplicates_are_counted_by_cause() -> None:
     assert (tally.stored_twice, tally.delivered_twice, tally.duplicated) == (1, 2, 3)
 
 
+def test_stored_twice_under_another_key_is_the_clients_doing_under_one_key_it_breaks_a_promise() -> (
+    None
+):
+    def keyed(offset: int, key: str) -> Event:
+        return Event("receive", 0, Q0, "p", 0, offset, "g", key)
+
+    events = [send(0), ack(0, 0), keyed(0, "a"), keyed(1, "b")]
+    verdict = check(events, drained=["g"])
+    assert verdict.valid is True
+    assert (verdict.total("stored_twice"), verdict.total("rekeyed")) == (1, 1)
+    verdict = check([*events, keyed(2, "b")], drained=["g"])
+    assert [anomaly.check for anomaly in verdict.anomalies] == ["twice"]
+    assert (verdict.total("stored_twice"), verdict.total("rekeyed")) == (2, 1)
+    assert verdict.anomalies[0].text == "p broker-a/0 #0 stands at 1 and 2: b"
+
+
 def test_counts() -> None:
     events = [
         *(send(0), ack(0, 0), send(1), outcome("refused", 1), send(2), outcome("unknown", 2)),
