@@ -18,7 +18,7 @@ waiting callers still get their answers.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, assert_never
 
 from dledger.config import LogConfig
@@ -131,9 +131,11 @@ class Engine:
             syncs=config.fsync,
         )
         self._store = self.store_type.open(disk, folder, last_id=self.log.last_id)
-        self.node = self.node_type(
-            config.raft, self._store.state, self.log.shape, draw=draw, now_ms=now_ms
-        )
+        state = self._store.state
+        if self._store.is_new and len(config.raft.voters) > 1:
+            # Whether this member ever had a store, and promised anything, nobody knows here.
+            state = replace(state, is_voter=False)
+        self.node = self.node_type(config.raft, state, self.log.shape, draw=draw, now_ms=now_ms)
         self.failure: DLedgerError | None = None
         self._node_id = config.raft.node_id
         self._held = HeldSends()
@@ -294,10 +296,10 @@ class Engine:
                 self._resolved.append((token, outcome))
             case RoleChanged():
                 self._role_changes.append(effect)
-            case SaveHardState(term=term, vote=vote):
+            case SaveHardState(term=term, vote=vote, is_voter=is_voter):
                 if self.failure is None:
                     self._held.saves_hard_state()
-                    self._hard_state = HardState(term, vote)
+                    self._hard_state = HardState(term, vote, is_voter)
             case TruncateLog(first=first):
                 if self.failure is None:
                     self.log.truncate_from(first)
@@ -330,6 +332,7 @@ class Engine:
             entries,
             effect.commit_index,
             effect.round,
+            effect.admits,
         )
         self._outbox.append((effect.to, request))
 

@@ -19,6 +19,7 @@ _HEAD = struct.Struct(
 _CRC = struct.Struct(">I")
 _MAGIC = b"DLHS"
 _VERSION = 1
+_VERSION_NO_VOTER = 2
 _NO_VOTE = -1
 VOTE_BYTES_MAX = 1024
 """A node id is a short name; a longer one is a sign of damage."""
@@ -43,7 +44,7 @@ def encode_hard_state(state: HardState) -> bytes:
 
     Layout, big-endian, 20 bytes and the vote (docs/formats/hard_state.md):
          0  4 bytes  magic    `DLHS`
-         4  uint16   version  1
+         4  uint16   version  1; 2 of a member that may not vote (docs/adr/0061)
          6  int64    term
         14  int16    bytes of the vote; -1 when there is none
         16  bytes    vote     UTF-8
@@ -55,7 +56,8 @@ def encode_hard_state(state: HardState) -> bytes:
     vote = b"" if state.vote is None else state.vote.encode()
     assert len(vote) <= VOTE_BYTES_MAX, f"a node id of {len(vote)} bytes"
     vote_bytes = _NO_VOTE if state.vote is None else len(vote)
-    data = _HEAD.pack(_MAGIC, _VERSION, state.term, vote_bytes) + vote
+    version = _VERSION if state.is_voter else _VERSION_NO_VOTER
+    data = _HEAD.pack(_MAGIC, version, state.term, vote_bytes) + vote
     return data + _CRC.pack(crc32c(data))
 
 
@@ -75,16 +77,17 @@ def decode_hard_state(data: bytes) -> HardState:
     own = crc32c(data[:crc_at])
     if own != found:
         raise HardStateFormatError(crc_at, f"crc {own:#010x}, the file says {found:#010x}")
-    if version != _VERSION:
-        raise HardStateFormatError(4, f"version {version} is unknown; this program knows 1")
+    if version not in {_VERSION, _VERSION_NO_VOTER}:
+        raise HardStateFormatError(4, f"version {version} is unknown; this program knows 1 and 2")
+    is_voter = version == _VERSION
     if term < 0:
         raise HardStateFormatError(6, f"term {term} is negative")
     vote = data[_HEAD.size : crc_at]
     if vote_bytes == _NO_VOTE and not vote:
-        return HardState(Term(term), None)
+        return HardState(Term(term), None, is_voter)
     if vote_bytes != len(vote):
         raise HardStateFormatError(14, f"a vote of {vote_bytes} bytes, {len(vote)} are there")
     try:
-        return HardState(Term(term), NodeId(vote.decode()))
+        return HardState(Term(term), NodeId(vote.decode()), is_voter)
     except UnicodeDecodeError as error:
         raise HardStateFormatError(16 + error.start, "the vote is not UTF-8") from error

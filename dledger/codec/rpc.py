@@ -45,6 +45,7 @@ class PreVoteCall(Header, frozen=True, tag="pre-vote"):
     source: Name
     last_index: Number
     last_term: Number
+    campaign: Number = 0
 
 
 class PreVoteAnswer(Header, frozen=True, tag="pre-vote-answer"):
@@ -53,6 +54,8 @@ class PreVoteAnswer(Header, frozen=True, tag="pre-vote-answer"):
     term: Number
     source: Name
     granted: bool
+    new_store: Number = 0
+    campaign: Number = 0
 
 
 class VoteCall(Header, frozen=True, tag="vote"):
@@ -63,6 +66,7 @@ class VoteCall(Header, frozen=True, tag="vote"):
     last_index: Number
     last_term: Number
     is_transfer: bool
+    new_store: Number = 0
 
 
 class VoteAnswer(Header, frozen=True, tag="vote-answer"):
@@ -83,6 +87,7 @@ class AppendCall(Header, frozen=True, tag="append"):
     commit_index: Number
     round: Number
     count: Number
+    admits: bool = False
 
 
 class AppendAnswer(Header, frozen=True, tag="append-answer"):
@@ -96,6 +101,7 @@ class AppendAnswer(Header, frozen=True, tag="append-answer"):
     conflict_index: Number
     conflict_term: Number
     last_index: Number
+    store: Number = 0
 
 
 class TimeoutNowCall(Header, frozen=True, tag="timeout-now"):
@@ -112,7 +118,14 @@ _DECODER = msgspec.msgpack.Decoder(
 
 def _header_of_append(m: AppendRequest) -> Header:
     return AppendCall(
-        m.term, m.source, m.prev_index, m.prev_term, m.commit_index, m.round, len(m.entries)
+        m.term,
+        m.source,
+        m.prev_index,
+        m.prev_term,
+        m.commit_index,
+        m.round,
+        len(m.entries),
+        m.admits,
     )
 
 
@@ -126,15 +139,18 @@ def _header_of_append_answer(m: AppendResponse) -> Header:
         m.conflict_index,
         m.conflict_term,
         m.last_index,
+        m.store,
     )
 
 
 _HEADER_OF: dict[type[Message], Callable[[Any], Header]] = {
     AppendRequest: _header_of_append,
     AppendResponse: _header_of_append_answer,
-    PreVoteRequest: lambda m: PreVoteCall(m.term, m.source, m.last_index, m.last_term),
-    PreVoteResponse: lambda m: PreVoteAnswer(m.term, m.source, m.granted),
-    VoteRequest: lambda m: VoteCall(m.term, m.source, m.last_index, m.last_term, m.is_transfer),
+    PreVoteRequest: lambda m: PreVoteCall(m.term, m.source, m.last_index, m.last_term, m.campaign),
+    PreVoteResponse: lambda m: PreVoteAnswer(m.term, m.source, m.granted, m.new_store, m.campaign),
+    VoteRequest: lambda m: VoteCall(
+        m.term, m.source, m.last_index, m.last_term, m.is_transfer, m.new_store
+    ),
     VoteResponse: lambda m: VoteAnswer(m.term, m.source, m.granted),
     TimeoutNow: lambda m: TimeoutNowCall(m.term, m.source),
 }
@@ -195,14 +211,22 @@ def decode_message(header: bytes, blob: Buffer) -> Message:
                 Index(call.conflict_index),
                 Term(call.conflict_term),
                 Index(call.last_index),
+                call.store,
             )
         case PreVoteCall():
-            return PreVoteRequest(term, source, Index(call.last_index), Term(call.last_term))
+            return PreVoteRequest(
+                term, source, Index(call.last_index), Term(call.last_term), call.campaign
+            )
         case PreVoteAnswer():
-            return PreVoteResponse(term, source, call.granted)
+            return PreVoteResponse(term, source, call.granted, call.new_store, call.campaign)
         case VoteCall():
             return VoteRequest(
-                term, source, Index(call.last_index), Term(call.last_term), call.is_transfer
+                term,
+                source,
+                Index(call.last_index),
+                Term(call.last_term),
+                call.is_transfer,
+                call.new_store,
             )
         case VoteAnswer():
             return VoteResponse(term, source, call.granted)
@@ -231,4 +255,5 @@ def _append_request(call: AppendCall, blob: Buffer) -> AppendRequest:
         entries,
         Index(call.commit_index),
         call.round,
+        call.admits,
     )

@@ -11,19 +11,53 @@ from dledger.raft.quorum import majority
 class Campaign:
     """One election, or the pre-vote before it, from the side of who asks.
 
+    A group is founded by whom *every* other member has told, in one and the same pre-vote, that its
+    log is empty: by granting the pre-vote (its log is not ahead of an empty one), or by the number of
+    its new store. Those numbers must be known from an earlier pre-vote, so that each answer is younger
+    than each new store: whatever a lost store helped to elect is then known to who answers.
+
     Invariant: `supporters` holds each voter once, this node first.
+
+    Attributes:
+        number: of this pre-vote among those of this node; answers repeat it.
+        new_stores: what members told of their new stores, by member.
+        known_stores: what they told in the pre-vote before.
     """
 
-    __slots__ = ("_core", "supporters")
+    __slots__ = ("_core", "_empty", "known_stores", "new_stores", "number", "supporters")
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, before: Campaign | None = None) -> None:
         self._core = core
+        self._empty: set[NodeId] = set()
         self.supporters: list[NodeId] = [core.node_id]
+        self.new_stores: dict[NodeId, int] = {}
+        self.known_stores = before.new_stores if before is not None else {}
+        self.number: int = max(before.number + 1 if before is not None else 0, core.now_ms)
 
     @property
     def is_won(self) -> bool:
         """Whether a majority supports this node."""
-        return len(self.supporters) >= majority(self._core.voter_count)
+        return self._core.is_voter and len(self.supporters) >= majority(self._core.voter_count)
+
+    @property
+    def founds(self) -> bool:
+        """Whether every store of the group is empty, so that nobody can have promised anything."""
+        return self.hears_all_empty and self.known_stores == self.new_stores
+
+    @property
+    def hears_all_empty(self) -> bool:
+        """Whether every other member has answered this pre-vote, and none has an entry."""
+        core = self._core
+        return not core.log.last_index and len(self._empty) == len(core.peers) > 0
+
+    def hear(self, response: PreVoteResponse) -> None:
+        """Note what an answer to this very pre-vote tells of the member's log."""
+        if response.campaign != self.number:
+            return
+        if response.new_store:
+            self.new_stores[response.source] = response.new_store
+        if response.new_store or response.granted:
+            self._empty.add(response.source)
 
     def ask_whether(self) -> None:
         """Begin a pre-vote: would they vote for this node in the next term (thesis 9.6)?
@@ -35,7 +69,9 @@ class Campaign:
         core.leader_id = None
         core.draw_election_timeout(core.config.lease_ms, core.config.election_timeout_min_ms)
         last = core.log.last_id
-        request = PreVoteRequest(Term(core.term + 1), core.node_id, last.index, last.term)
+        request = PreVoteRequest(
+            Term(core.term + 1), core.node_id, last.index, last.term, self.number
+        )
         for peer in core.peers:
             core.send(peer, request)
 
@@ -47,8 +83,11 @@ class Campaign:
         config = core.config
         core.draw_election_timeout(config.election_timeout_min_ms, config.election_timeout_max_ms)
         last = core.log.last_id
-        request = VoteRequest(core.term, core.node_id, last.index, last.term, is_transfer)
         for peer in core.peers:
+            new_store = self.known_stores.get(peer, 0)
+            request = VoteRequest(
+                core.term, core.node_id, last.index, last.term, is_transfer, new_store
+            )
             core.send(peer, request)
 
     def count(self, response: PreVoteResponse | VoteResponse) -> None:

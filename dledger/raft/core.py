@@ -18,6 +18,8 @@ from dledger.raft.messages import Message
 Draw = Callable[[int, int], int]
 """A random integer between low and high, both included."""
 
+NEW_STORE_MAX = (1 << 53) - 1
+
 
 class Core:
     """The shared state of one node.
@@ -32,11 +34,14 @@ class Core:
             promise made before a crash may still hold.
         election_timeout_ms: drawn when a role begins.
         election_deadline_ms: when a node that is no leader asks for votes.
+        is_voter: whether it may vote and be counted; False for a store that began empty, until the
+            group is founded or a leader admits it (docs/adr/0061). Never becomes False.
         paused_until_ms: a node told to step down does not campaign before.
     """
 
     __slots__ = (
         "_announced",
+        "_drawn_store",
         "_effects",
         "_saved",
         "commit_index",
@@ -46,6 +51,7 @@ class Core:
         "durable_index",
         "election_deadline_ms",
         "election_timeout_ms",
+        "is_voter",
         "leader_id",
         "log",
         "node_id",
@@ -71,6 +77,7 @@ class Core:
         self.log = log.copy()
         self.term = hard_state.term
         self.vote = hard_state.vote
+        self.is_voter = hard_state.is_voter
         self.role = Role.FOLLOWER
         self.leader_id: NodeId | None = None
         # Only what is committed is ever removed from a log's front.
@@ -82,8 +89,19 @@ class Core:
         self.election_timeout_ms = 0
         self.election_deadline_ms = now_ms
         self._effects: list[Effect] = []
-        self._saved = (self.term, self.vote)
+        self._saved = hard_state
+        self._drawn_store = 0 if self.is_voter else draw(1, NEW_STORE_MAX)
         self._announced: tuple[Role, Term, NodeId | None] = (self.role, self.term, None)
+
+    @property
+    def new_store(self) -> int:
+        """A number drawn for this store as long as it is new and empty; else 0."""
+        return 0 if self.log.last_index else self.store
+
+    @property
+    def store(self) -> int:
+        """A number drawn when a store was opened that may not vote; 0 of a voter."""
+        return 0 if self.is_voter else self._drawn_store
 
     def emit(self, effect: Effect) -> None:
         """Add an effect to the current step."""
@@ -101,9 +119,14 @@ class Core:
         """
         effects = self._effects
         self._effects = []
-        if (self.term, self.vote) != self._saved:
-            self._saved = (self.term, self.vote)
-            effects.insert(0, SaveHardState(self.term, self.vote))
+        saved = self._saved
+        if (
+            self.term != saved.term
+            or self.vote != saved.vote
+            or self.is_voter is not saved.is_voter
+        ):
+            self._saved = HardState(self.term, self.vote, self.is_voter)
+            effects.insert(0, SaveHardState(self.term, self.vote, self.is_voter))
         now = (self.role, self.term, self.leader_id)
         if now != self._announced:
             self._announced = now

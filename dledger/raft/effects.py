@@ -29,10 +29,11 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SaveHardState:
-    """Make term and vote durable."""
+    """Make the hard state durable."""
 
     term: Term
     vote: NodeId | None
+    is_voter: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,7 @@ class SendEntries:
     end: Index
     commit_index: Index
     round: int
+    admits: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,10 @@ A voter is *bound* while the promise that it gave a leader with its last answer 
 then supports no other candidate, and does not even adopt a candidate's term, so a member that was
 cut off cannot disturb a working leader (thesis 4.2.3 and 9.6). An election that the leader itself
 asked for (hand-over) is exempt; the leader has given up its lease before it asks.
+
+A member whose store began empty may have voted and confirmed entries before, with a store that was
+lost. It supports nobody, except for the founding of a group, when *no* member has an entry; the
+candidate then quotes the number of this very store (candidate.py, docs/adr/0061).
 """
 
 from __future__ import annotations
@@ -22,18 +26,25 @@ def is_up_to_date(log: LogShape, *, last_term: Term, last_index: Index) -> bool:
 def answer_pre_vote(core: Core, request: PreVoteRequest, *, is_bound: bool) -> None:
     """Say whether this node would vote; nothing changes here (thesis 9.6)."""
     granted = (
-        not is_bound
+        core.is_voter
+        and not is_bound
         and request.term > core.term
         and is_up_to_date(core.log, last_term=request.last_term, last_index=request.last_index)
     )
     term = request.term if granted else core.term
-    core.send(request.source, PreVoteResponse(term, core.node_id, granted))
+    new_store = 0 if is_bound else core.new_store
+    core.send(
+        request.source, PreVoteResponse(term, core.node_id, granted, new_store, request.campaign)
+    )
 
 
 def answer_vote(core: Core, request: VoteRequest, *, is_bound: bool) -> None:
     """Vote, or not, in the node's own term; the caller has adopted a higher term before."""
+    if request.new_store and request.new_store == core.new_store and not request.last_index:
+        core.is_voter = True  # the group is being founded: all stores were empty
     granted = (
-        request.term == core.term
+        core.is_voter
+        and request.term == core.term
         and (request.is_transfer or not is_bound)
         and (core.vote is None or core.vote == request.source)
         and is_up_to_date(core.log, last_term=request.last_term, last_index=request.last_index)

@@ -143,6 +143,7 @@ def carry_out(core: Core, request: AppendRequest, plan: AppendPlan | Conflict) -
             conflict_index=plan.index,
             conflict_term=plan.term,
             last_index=log.last_index,
+            store=core.store,
         )
         core.send(request.source, answer)
         return
@@ -166,6 +167,7 @@ def carry_out(core: Core, request: AppendRequest, plan: AppendPlan | Conflict) -
             conflict_index=NO_INDEX,
             conflict_term=NO_TERM,
             last_index=log.last_index,
+            store=core.store,
         ),
     )
     # Beyond match_index the own log may still differ from the leader's.
@@ -191,5 +193,6 @@ def refuse_old_leader(core: Core, request: AppendRequest) -> None:
             conflict_index=NO_INDEX,
             conflict_term=NO_TERM,
             last_index=core.log.last_index,
+            store=core.store,
         ),
     )

@@ -14,7 +14,10 @@ class HardState:
     Attributes:
         term: the highest term that the member has seen; never decreases.
         vote: whom it voted for in that term; None: nobody yet.
+        is_voter: False for a member whose store began empty, until it is known that it has promised
+            nothing that it does not know of (docs/adr/0061).
     """
 
     term: Term = NO_TERM
     vote: NodeId | None = None
+    is_voter: bool = True

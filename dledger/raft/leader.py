@@ -127,7 +127,11 @@ class Leader:
         replication = self.replication
         if replication.answered(response) and response.match_index > self._core.commit_index:
             self._advance_commit()
-        self.handover.answered(replication.peers[response.source])
+        peer = replication.peers[response.source]
+        if not peer.is_voter and peer.rejoin_index is None:
+            peer.rejoin_index = Index(self._core.log.last_index + 1)
+            self._append(EntryKind.NOOP, (b"",))
+        self.handover.answered(peer)
         if self._reads:
             self._serve_reads()
 

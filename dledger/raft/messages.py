@@ -15,32 +15,49 @@ from dledger.raft.ids import Index, NodeId, Term
 
 @dataclass(frozen=True, slots=True)
 class PreVoteRequest:
-    """Would you vote for me? `term` is the term that the sender would campaign in (thesis 9.6)."""
+    """Would you vote for me? `term` is the term that the sender would campaign in (thesis 9.6).
+
+    `campaign` numbers the sender's pre-votes; the answer repeats it.
+    """
 
     term: Term
     source: NodeId
     last_index: Index
     last_term: Term
+    campaign: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class PreVoteResponse:
-    """`term` is the asked-for term when granted, else the voter's own term."""
+    """`term` is the asked-for term when granted, else the voter's own term.
+
+    Attributes:
+        new_store: drawn by a member whose store began empty and still is; 0 from all others.
+        campaign: of the request.
+    """
 
     term: Term
     source: NodeId
     granted: bool
+    new_store: int = 0
+    campaign: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class VoteRequest:
-    """Vote for me in `term`. `is_transfer`: the leader itself asked for this election (thesis 3.10)."""
+    """Vote for me in `term`.
+
+    Attributes:
+        is_transfer: the leader itself asked for this election (thesis 3.10).
+        new_store: the group is being founded, and the receiver said so of its store; 0 otherwise.
+    """
 
     term: Term
     source: NodeId
     last_index: Index
     last_term: Term
     is_transfer: bool = False
+    new_store: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +71,11 @@ class VoteResponse:
 
 @dataclass(frozen=True, slots=True)
 class AppendRequest:
-    """The leader's entries after `prev_index`; without entries it is the heartbeat."""
+    """The leader's entries after `prev_index`; without entries it is the heartbeat.
+
+    Attributes:
+        admits: the receiver, whose store began empty, holds all that it can ever have promised.
+    """
 
     term: Term
     source: NodeId
@@ -63,6 +84,7 @@ class AppendRequest:
     entries: tuple[Entry, ...]
     commit_index: Index
     round: int
+    admits: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +98,8 @@ class AppendResponse:
             the conflicting term, or its last index + 1 when its log is too short (paper, end of 5.3).
         conflict_term: on failure the follower's term at prev_index; 0 when it has no such entry.
         last_index: the follower's last index.
+        store: 0 of a voter; else a number drawn when the store was opened, and the answer counts for
+            nothing but the sending of entries.
     """
 
     term: Term
@@ -86,6 +110,7 @@ class AppendResponse:
     conflict_index: Index
     conflict_term: Term
     last_index: Index
+    store: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,6 +101,11 @@ class RaftNode:
         return self._core.vote
 
     @property
+    def is_voter(self) -> bool:
+        """Whether it may vote and is counted (docs/adr/0061)."""
+        return self._core.is_voter
+
+    @property
     def leader_id(self) -> NodeId | None:
         """The leader of this term, as far as it is known."""
         return self._core.leader_id
@@ -157,10 +162,11 @@ class RaftNode:
             f"{core.node_id} {core.role.value} term={core.term} vote={core.vote or '-'} "
             f"leader={core.leader_id or '-'} commit={core.commit_index} "
             f"durable={core.durable_index} last={core.log.last_id}"
+            f"{'' if core.is_voter else ' no-voter'}"
         )
         peers = [
             f"  {view.node_id} {view.state.value} match={view.match_index} next={view.next_index} "
-            f"inflight={view.inflight_count}"
+            f"inflight={view.inflight_count}{'' if view.is_voter else ' no-voter'}"
             for view in self.progress().values()
         ]
         return "\n".join([own, *peers])
@@ -252,6 +258,8 @@ class RaftNode:
                     follower.refuse_old_leader(core, message)
                 else:
                     self._follow(message.term, message.source)
+                    if message.admits and isinstance(plan, follower.AppendPlan):
+                        core.is_voter = True
                     follower.carry_out(core, message, plan)
             case VoteRequest():
                 self._vote_asked(message)
@@ -286,7 +294,10 @@ class RaftNode:
             if cause is not None:
                 self._become(cause)
         elif self._core.now_ms >= self._core.election_deadline_ms:
-            self._become(Cause.ELECTION_TIMEOUT)
+            if self._core.is_voter or self._core.new_store:
+                self._become(Cause.ELECTION_TIMEOUT)
+            else:
+                self._wait_for_leader()  # only a leader can help a store that was lost
 
     def _unreachable(self, peer: NodeId) -> None:
         core = self._core
@@ -310,6 +321,8 @@ class RaftNode:
     def _vote_answered(self, response: VoteResponse | PreVoteResponse) -> None:
         core = self._core
         is_pre_vote = isinstance(response, PreVoteResponse)
+        if isinstance(response, PreVoteResponse) and self._founds_after(response):
+            return
         # A granted pre-vote repeats the term asked about, which is nobody's term yet.
         if response.term > core.term and not (is_pre_vote and response.granted):
             self._enter_term(response.term)
@@ -322,8 +335,25 @@ class RaftNode:
         if self._campaign.is_won:
             self._become(Cause.PRE_VOTE_WON if is_pre_vote else Cause.VOTE_WON)
 
+    def _founds_after(self, response: PreVoteResponse) -> bool:
+        """Found the group when no member has an entry; whether the role has changed."""
+        core, campaign = self._core, self._campaign
+        if campaign is None or core.role is not Role.PRE_CANDIDATE or core.log.last_index:
+            return False
+        campaign.hear(response)
+        if campaign.founds:
+            core.is_voter = True
+            self._become(Cause.PRE_VOTE_WON)
+        elif campaign.hears_all_empty and not (core.is_voter and campaign.is_won):
+            self._become(Cause.ELECTION_TIMEOUT)  # ask once more, now that the numbers are known
+        else:
+            return False
+        return True
+
     def _told_to_campaign(self, message: TimeoutNow) -> None:
         core = self._core
+        if not core.is_voter:
+            return
         is_leader_of_now = message.term == core.term and message.source == core.leader_id
         if is_leader_of_now and core.role is Role.FOLLOWER and core.now_ms >= core.paused_until_ms:
             self._become(Cause.TOLD_TO_CAMPAIGN)
@@ -361,12 +391,12 @@ class RaftNode:
         if term is not None and is_new_term:
             core.adopt_term(term)
         core.role = role
-        self._campaign = None
+        before, self._campaign = self._campaign, None
         match role:
             case Role.FOLLOWER:
                 self._wait_for_leader()
             case Role.PRE_CANDIDATE | Role.CANDIDATE:
-                self._campaign_as(role, is_transfer=cause is Cause.TOLD_TO_CAMPAIGN)
+                self._campaign_as(role, cause, before)
             case Role.LEADER:
                 self._leader = Leader(core, self._commit_rule)
             case _:
@@ -378,12 +408,12 @@ class RaftNode:
             config.election_timeout_min_ms, config.election_timeout_max_ms
         )
 
-    def _campaign_as(self, role: Role, *, is_transfer: bool) -> None:
-        campaign = self._campaign = Campaign(self._core)
+    def _campaign_as(self, role: Role, cause: Cause, before: Campaign | None) -> None:
+        campaign = self._campaign = Campaign(self._core, before)
         if role is Role.PRE_CANDIDATE:
             campaign.ask_whether()
         else:
-            campaign.ask(is_transfer=is_transfer)
+            campaign.ask(is_transfer=cause is Cause.TOLD_TO_CAMPAIGN)
         if campaign.is_won:  # a group of one
             is_pre_vote = role is Role.PRE_CANDIDATE
             self._become(Cause.PRE_VOTE_WON if is_pre_vote else Cause.VOTE_WON)

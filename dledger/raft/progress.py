@@ -41,13 +41,15 @@ class PeerView:
     inflight_count: int
     inflight_bytes: int
     answered_ms: int
+    is_voter: bool = True
 
 
 @dataclass(slots=True)
 class Progress:
     """The leader's mutable record of one member, within one term.
 
-    Invariants: 0 <= match_index < next_index; match_index never decreases; requests in `inflight`
+    Invariants: 0 <= match_index < next_index; match_index decreases only when its store
+    was lost; requests in `inflight`
     are in the order in which they were sent; in probe and snapshot nothing is in flight.
 
     Attributes:
@@ -56,6 +58,11 @@ class Progress:
         answered_ms: when that was; the start of the term before any answer.
         rejects_after_round: a rejection of this round or an earlier one is old news: the leader has
             changed `next_index` since.
+        is_voter: False when its store began empty; then it is counted for nothing.
+        store: number of that store; kept when it is admitted, so that late answers are known.
+        rejoin_index: the entry that must be committed without it, and be held by it, before it is
+            admitted; None until that entry exists.
+        admit_round: the first request that told it so; 0 before.
         inflight: (round, sent at ms, bytes) of each unanswered request that carries entries.
     """
 
@@ -67,6 +74,10 @@ class Progress:
     is_waiting: bool = False
     acked_round: int = 0
     rejects_after_round: int = 0
+    is_voter: bool = True
+    store: int = 0
+    rejoin_index: Index | None = None
+    admit_round: int = 0
     inflight_bytes: int = 0
     inflight: deque[tuple[int, int, int]] = field(default_factory=deque)
 
@@ -108,6 +119,35 @@ class Progress:
         self.inflight.clear()
         self.inflight_bytes = 0
 
+    def counts(self, response_round: int, store: int) -> bool:
+        """Whether an answer is of the store that the member has now; notes who became a voter.
+
+        Args:
+            response_round: the request that it answers.
+            store: what the answer says of the store.
+        """
+        if store:
+            if store != self.store:
+                self._lost_store(response_round, store)
+            # A voter by now: what it answered before it was admitted may still arrive.
+            return not self.is_voter
+        if not self.is_voter:
+            # What the lost store had answered may still arrive too.
+            if not self.admit_round or response_round < self.admit_round:
+                return False
+            self.is_voter = True
+        return True
+
+    def _lost_store(self, round_: int, store: int) -> None:
+        """It answers `round_` with a store that began empty: all that it confirmed before is void."""
+        self.is_voter = False
+        self.store = store
+        self.rejoin_index = None
+        self.admit_round = 0
+        self.acked_round = 0
+        self.match_index = NO_INDEX
+        self.probe_from(Index(1), last_round=round_ - 1, is_waiting=False)
+
     def need_snapshot(self) -> None:
         """What it needs next is no longer in the leader's log."""
         self.state = ProgressState.SNAPSHOT
@@ -124,4 +164,5 @@ class Progress:
             inflight_count=len(self.inflight),
             inflight_bytes=self.inflight_bytes,
             answered_ms=self.answered_ms,
+            is_voter=self.is_voter,
         )

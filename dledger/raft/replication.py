@@ -45,16 +45,23 @@ class Replication:
         The leader itself confirms even the next round: a group of one need not send any.
         """
         own = self.rounds.last_round + 1
-        return reached_by_majority([own, *(peer.acked_round for peer in self.peers.values())])
+        return reached_by_majority(
+            [own, *(peer.acked_round if peer.is_voter else 0 for peer in self.peers.values())]
+        )
 
     def answered_by_majority_ms(self) -> int:
         """Since when at the latest no majority has been silent."""
         now_ms = self._core.now_ms
-        return reached_by_majority([now_ms, *(peer.answered_ms for peer in self.peers.values())])
+        return reached_by_majority(
+            [now_ms, *(peer.answered_ms if peer.is_voter else 0 for peer in self.peers.values())]
+        )
 
     def matches(self) -> list[int]:
         """Last durable equal index of each voter, this node first."""
-        return [self._core.durable_index, *(peer.match_index for peer in self.peers.values())]
+        return [
+            self._core.durable_index,
+            *(peer.match_index if peer.is_voter else 0 for peer in self.peers.values()),
+        ]
 
     def send_new(self) -> None:
         """Send every member what it has room for."""
@@ -102,6 +109,8 @@ class Replication:
     def answered(self, response: AppendResponse) -> bool:
         """Take a member's answer of this term; whether its match index has moved."""
         peer = self.peers[response.source]
+        if not peer.counts(response.round, response.store):
+            return False
         peer.answered_ms = self._core.now_ms
         peer.acked_round = max(peer.acked_round, response.round)
         has_moved = False
@@ -159,6 +168,9 @@ class Replication:
         prev_term = core.log.term_of(prev_index)
         assert prev_term is not None, f"entry {prev_index} is not in the log"
         round_ = self.rounds.start(core.now_ms)
+        admits = not peer.is_voter and self._may_admit(peer)
+        if admits and not peer.admit_round:
+            peer.admit_round = round_
         core.emit(
             SendEntries(
                 peer.node_id,
@@ -169,6 +181,18 @@ class Replication:
                 end,
                 core.commit_index,
                 round_,
+                admits,
             )
         )
         return round_
+
+    def _may_admit(self, peer: Progress) -> bool:
+        """Whether it holds an entry, younger than its store, that the others committed without it.
+
+        Whoever was elected, or has committed anything, with the help of its lost store is known to
+        the majority that confirmed this entry, so the entry's leader would have been deposed.
+        """
+        rejoin_index = peer.rejoin_index
+        return rejoin_index is not None and (
+            peer.match_index >= rejoin_index and self._core.commit_index >= rejoin_index
+        )

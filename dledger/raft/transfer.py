@@ -187,7 +187,7 @@ class Handover:
     def _is_answering(self, peer: Progress) -> bool:
         # In a term's first moments nobody has answered yet; acked_round tells.
         is_recent = self._core.now_ms - peer.answered_ms < self._core.config.election_timeout_min_ms
-        return peer.acked_round > 0 and is_recent
+        return peer.acked_round > 0 and is_recent and peer.is_voter
 
     def _behind_bytes(self, peer: Progress) -> int:
         log = self._core.log

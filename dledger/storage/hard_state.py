@@ -21,10 +21,15 @@ _FILE_BYTES_MAX = 4096
 
 
 class HardStateStore:
-    """Keeps one hard state. `save` does I/O only and may run in another thread, one at a time."""
+    """Keeps one hard state. `save` does I/O only and may run in another thread, one at a time.
 
-    def __init__(self, disk: Disk, folder: str, state: HardState) -> None:
+    Attributes:
+        is_new: there was none when it was opened.
+    """
+
+    def __init__(self, disk: Disk, folder: str, state: HardState, *, is_new: bool = False) -> None:
         """Use `HardStateStore.open`."""
+        self.is_new = is_new
         self._disk = disk
         self._folder = folder
         self._path = _path(folder)
@@ -58,7 +63,7 @@ class HardStateStore:
                 raise CorruptionError(
                     path, 0, f"missing, but the log has entries up to {last_id}; the vote is lost"
                 )
-            return cls(disk, folder, HardState(NO_TERM, None))
+            return cls(disk, folder, HardState(NO_TERM, None), is_new=True)
         file = disk.open(path)
         try:
             state = decode_hard_state(file.read_at(0, _FILE_BYTES_MAX))

@@ -375,6 +375,12 @@ class SimCluster:
 
     # The world.
 
+    def wipe(self, node: SimNode) -> None:
+        """A stopped member's disk is replaced by an empty one."""
+        assert node.engine is None, f"{node.node_id} is up"
+        node.disk = SimDisk(Random(f"disk/{self.settings.seed}/{node.node_id}/{node.incarnation}"))
+        self.checker.wiped(node.node_id)
+
     def start_later(self, node: SimNode) -> None:
         """Start a stopped member after a while."""
         pause_ms = 1 + int(self.rng.random() * self.settings.restart_ms_max)

@@ -36,7 +36,8 @@ ARMED_KINDS = (
 class SimFaults:
     """The faults of one run.
 
-    Invariant: nothing is struck and nothing is armed once `stop` was called.
+    Invariants: nothing is struck and nothing is armed once `stop` was called; `_unproven` holds the
+    members that may not vote, since their stores are new.
     """
 
     def __init__(self, cluster: SimCluster) -> None:
@@ -44,6 +45,7 @@ class SimFaults:
         self._cluster = cluster
         self._rng = Random(f"faults/{cluster.settings.seed}")
         self._is_stopped = False
+        self._unproven = set(cluster.voters)
         self._armed: dict[str, None] = {}
         self._last_leader_term = 0
         weights = cluster.settings.fault_weights
@@ -69,6 +71,7 @@ class SimFaults:
             "fail-read": self._fail_read,
             "full-disk": self._full_disk,
             "unreachable": self._unreachable,
+            "wipe-one": self._wipe_one,
         }
         for kind in ARMED_KINDS:
             self._strikes[kind] = partial(self._armed.setdefault, kind)
@@ -94,6 +97,10 @@ class SimFaults:
         """Do one fault, and schedule the next."""
         if self._is_stopped:
             return
+        for node in self._cluster.running():
+            engine = node.engine
+            if engine is not None and engine.node.is_voter and not engine.has_unsaved:
+                self._unproven.discard(node.node_id)
         kind = self._rng.choices(self._kinds, self._weights)[0]
         self.struck_count += 1
         self._cluster.say(None, f"fault: {kind}")
@@ -142,6 +149,17 @@ class SimFaults:
         node = self._any_running()
         if node is not None:
             node.crashes_in_save = True
+
+    def _wipe_one(self) -> None:
+        """A member loses its disk for ever, if a majority of stores stays that lost none."""
+        node = self._any_running()
+        spare_count = (len(self._cluster.voters) - 1) // 2
+        if node is None or len(self._unproven | {node.node_id}) > spare_count:
+            return
+        self._unproven.add(node.node_id)
+        self._cluster.stop(node, power_loss=True)
+        self._cluster.wipe(node)
+        self._cluster.start_later(node)
 
     # Armed.
 

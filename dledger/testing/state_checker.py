@@ -132,6 +132,11 @@ class StateChecker:
             )
         view.term = node.term
 
+    def wiped(self, node_id: NodeId) -> None:
+        """A stopped member has lost its store, and with it every promise; the group must cope."""
+        self._views[node_id] = _View(starts=self._views[node_id].starts)
+        self._votes = {key: vote for key, vote in self._votes.items() if key[0] != node_id}
+
     def observe(self, node_id: NodeId, engine: Engine) -> None:
         """A member has made a step."""
         view = self._views[node_id]

@@ -68,7 +68,7 @@ def with_crc(data: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("at", "value", "problem"),
     [
-        (4, "0002", "version 2 is unknown"),
+        (4, "0003", "version 3 is unknown"),
         (6, "ffffffffffffffff", "term -1 is negative"),
         (14, "0003", "a vote of 3 bytes, 2 are there"),
         (14, "ffff", "a vote of -1 bytes, 2 are there"),

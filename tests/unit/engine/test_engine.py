@@ -162,7 +162,7 @@ def test_nothing_of_a_job_that_did_not_run_survives_a_crash() -> None:
     disk.crash(keep=0.0)
     again = scripted(disk)
     assert again.log.last_id.index == 0
-    assert again.node.hard_state == HardState(Term(0), None)  # type: ignore[attr-defined]
+    assert again.node.hard_state == HardState(Term(0), None, is_voter=False)  # type: ignore[attr-defined]
 
 
 def test_entries_are_sent_sealed_before_they_are_durable() -> None:

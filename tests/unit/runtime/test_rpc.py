@@ -85,7 +85,7 @@ def test_all_numbers_travel(term: int, first: int, second: int, third: int, flag
     ("header", "reason"),
     [
         (["vote", 1, "n1", 2, 3], "at least length"),
-        (["vote", 1, "n1", 2, 3, False, 4], "at most length"),
+        (["vote", 1, "n1", 2, 3, False, 4, 5], "at most length"),
         (["vote", True, "n1", 2, 3, False], "got `bool`"),
         (["vote", -1, "n1", 2, 3, False], ">= 0"),
         (["vote", 2**63, "n1", 2, 3, False], "<= 9223372036854775807"),

@@ -1,0 +1,58 @@
+"""Members lose their disks for ever, a minority at a time: nothing committed is lost, nobody votes twice.
+
+docs/adr/0061 has the rule. The planted bug shows that the simulator would see it broken.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from dledger.engine import Engine
+from dledger.storage.hard_state import HardStateStore
+from dledger.testing.sim_settings import SimSettings, draw_settings
+from dledger.testing.simulation import Simulation, Verdict, run_settings
+
+WIPES = {"wipe-one": 4, "crash-one": 1, "partition-leader": 2, "partition-one": 1, "heal": 3}
+CUT_AND_WIPED = {"wipe-one": 3, "cut-committing-leader": 3, "heal": 1, "crash-one": 1}
+
+
+def settings_of(seed: int, weights: dict[str, int]) -> SimSettings:
+    drawn = draw_settings(seed)
+    return replace(
+        drawn, node_count=(3, 5)[seed % 2], fault_weights=weights, fault_interval_ms=250, fsync=True
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 41))
+@pytest.mark.parametrize("weights", [WIPES, CUT_AND_WIPED], ids=["wipes", "cut-and-wiped"])
+def test_a_group_survives_lost_disks(seed: int, weights: dict[str, int]) -> None:
+    result = run_settings(settings_of(seed, weights))
+    assert result.verdict is Verdict.FINE, result.problem
+
+
+class ForgetfulStore(HardStateStore):
+    """Takes an empty store for one that has promised nothing."""
+
+    @classmethod
+    def open(cls, *args: object, **kwargs: object) -> HardStateStore:  # type: ignore[override]
+        made = super().open(*args, **kwargs)  # type: ignore[arg-type]
+        made.is_new = False
+        return made
+
+
+class Forgetful(Engine):
+    store_type = ForgetfulStore
+
+
+@pytest.mark.slow
+def test_a_group_whose_wiped_members_vote_at_once_loses_data() -> None:
+    problems = []
+    for seed in range(1, 80):
+        result = Simulation(settings_of(seed, CUT_AND_WIPED), engine_type=Forgetful).run()
+        if result.verdict is Verdict.WRONG:
+            problems.append(result.problem)
+            break
+    assert problems
