@@ -39,6 +39,9 @@ FAULT_KINDS = (
 )
 """Everything that can go wrong on purpose (docs/testing.md tells what each does)."""
 
+WIPE_KINDS = ("wipe-one",)
+"""Faults that no seed draws; who wants them sets their weights (tests/simulation/test_wipes.py)."""
+
 
 @dataclass(frozen=True, slots=True)
 class SimSettings:

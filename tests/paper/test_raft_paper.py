@@ -153,7 +153,7 @@ def test_a_follower_that_hears_nothing_begins_an_election() -> None:
     assert member.step(Tick()) == []
     group.now_ms = 500
     asked = sent(member.step(Tick()))
-    assert asked == [PreVoteRequest(Term(1), N0, Index(0), Term(0))] * 2
+    assert asked == [PreVoteRequest(Term(1), N0, Index(0), Term(0), campaign=500)] * 2
     assert (member.node.role, member.node.term) == (Role.PRE_CANDIDATE, 0)
 
 

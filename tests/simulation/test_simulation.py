@@ -17,7 +17,7 @@ from dledger.testing.sim_disk import SimDisk
 from dledger.testing.sim_faults import SimFaults
 from dledger.testing.sim_network import SimNetwork
 from dledger.testing.sim_node import SimNode
-from dledger.testing.sim_settings import FAULT_KINDS, SimSettings, draw_settings
+from dledger.testing.sim_settings import FAULT_KINDS, WIPE_KINDS, SimSettings, draw_settings
 from dledger.testing.simulation import Simulation, Verdict, run_seed
 
 N0, N1, N2 = NodeId("n0"), NodeId("n1"), NodeId("n2")
@@ -132,7 +132,7 @@ def test_every_fault_has_its_turn_and_its_absence() -> None:
 def test_every_fault_can_strike() -> None:
     cluster = SimCluster(SimSettings(seed=1))
     faults = SimFaults(cluster)
-    assert sorted(faults._strikes) == sorted(FAULT_KINDS)
+    assert sorted(faults._strikes) == sorted(FAULT_KINDS + WIPE_KINDS)
     for node in cluster.nodes.values():
         cluster.start(node)
     cluster.run_until(2000)
