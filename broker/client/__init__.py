@@ -22,6 +22,11 @@ from broker.client.producer import Producer
 from broker.client.pull_consumer import PullConsumer
 from broker.client.push_consumer import ConsumeResult, PushConsumer
 from broker.client.queues import MessageQueue
+from broker.client.transaction_producer import (
+    TransactionProducer,
+    TransactionResult,
+    TransactionState,
+)
 
 __all__ = [
     "ClientClosedError",
@@ -47,4 +52,7 @@ __all__ = [
     "SendOutcomeUnknownError",
     "SendRefusedError",
     "SendResult",
+    "TransactionProducer",
+    "TransactionResult",
+    "TransactionState",
 ]

@@ -20,6 +20,7 @@ import trio
 from broker.client import producer as async_producer
 from broker.client import pull_consumer as async_pull_consumer
 from broker.client import push_consumer as async_push_consumer
+from broker.client import transaction_producer as async_transaction_producer
 from broker.client.assignment import StartFrom
 from broker.client.errors import ClientClosedError, SendError
 from broker.client.group_requests import PullAnswer
@@ -28,6 +29,7 @@ from broker.client.process_queue import FlowLimits
 from broker.client.push_consumer import ConsumeResult
 from broker.client.queues import MessageQueue, QueueSelector
 from broker.client.subscriptions import EVERYTHING
+from broker.client.transaction_producer import TransactionResult, TransactionState
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -207,6 +209,63 @@ class Producer(_Runner[async_producer.Producer]):
     def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """Return the queues of a topic that take messages."""
         return self.call(self._client.queues, topic)
+
+
+class TransactionProducer(Producer):
+    """Sends in transactions; local transactions and the checker are ordinary functions.
+
+    They run in worker threads, several at a time. Arguments as `broker.client.TransactionProducer`.
+    """
+
+    def __init__(
+        self,
+        namesrv: str,
+        group: str,
+        *,
+        checker: Callable[[ReceivedMessage], TransactionState | None],
+        timeout_s: float = async_producer.SEND_TIMEOUT_S,
+        pending_max: int = async_producer.PENDING_MAX,
+        pending_bytes_max: int = async_producer.PENDING_BYTES_MAX,
+        instance: str | None = None,
+    ) -> None:
+        async def check(message: ReceivedMessage) -> TransactionState | None:
+            return await trio.to_thread.run_sync(checker, message)
+
+        self._transactions = async_transaction_producer.TransactionProducer(
+            namesrv,
+            group,
+            checker=check,
+            timeout_s=timeout_s,
+            pending_max=pending_max,
+            pending_bytes_max=pending_bytes_max,
+            instance=instance,
+        )
+        _Runner.__init__(self, self._transactions)
+
+    def send_in_transaction(
+        self,
+        message: Message,
+        local: Callable[[Message, str], TransactionState | None],
+        *,
+        queue: MessageQueue | None = None,
+        key: str | bytes | None = None,
+        timeout_s: float | None = None,
+        check_after_s: int | None = None,
+    ) -> TransactionResult:
+        """Store a message, run the local transaction, and make the message visible if it committed."""
+
+        async def run(message: Message, transaction_id: str) -> TransactionState | None:
+            return await trio.to_thread.run_sync(local, message, transaction_id)
+
+        return self.call(
+            self._transactions.send_in_transaction,
+            message,
+            run,
+            queue=queue,
+            key=key,
+            timeout_s=timeout_s,
+            check_after_s=check_after_s,
+        )
 
 
 class PullConsumer(_Runner[async_pull_consumer.PullConsumer]):

@@ -40,7 +40,9 @@ from broker.client.queues import MessageQueue, QueueSelector, RoundRobin, queue_
 from broker.client.send_frames import SendTemplates
 from broker.client.session import Session, raise_for
 from broker.message.batch import BatchItem, encode_batch
+from broker.message.properties import PROPERTIES_BYTES_MAX
 from broker.message.recall_handle import HandleError, RecallHandle
+from broker.message.sys_flags import TRANSACTION_PREPARED
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.heartbeat import Heartbeat
 from broker.store.names import group_problem, is_retry_topic
@@ -140,6 +142,7 @@ class Producer:
             self._session = Session(
                 self._name_servers, nursery, instance=self._instance, heartbeat=self._tell
             )
+            self._opened(self._session)
             self._session.start()
             try:
                 yield
@@ -152,6 +155,9 @@ class Producer:
             nursery.cancel_scope.cancel()
         if failure is not None:
             raise failure
+
+    def _opened(self, session: Session) -> None:
+        """For subclasses: the session is there and has not started yet."""
 
     def _tell(self) -> Heartbeat:
         return Heartbeat(client_id=self._live().client_id, producer_groups=(self.group,))
@@ -431,17 +437,26 @@ class Producer:
         timeout_s: float | None,
         *,
         is_oneway: bool = False,
+        half_properties: bytes = b"",
     ) -> PendingSend:
         session = self._live()
         now_ms = time.time_ns() // 1_000_000
         check_not_too_far(message, now_ms)
         unique_key = message.unique_key or session.unique_keys.next_key(now_ms)
         body, sys_flag = pack_body(message.body)
+        properties = message_properties(message, unique_key)
+        if half_properties:
+            properties += half_properties
+            sys_flag |= TRANSACTION_PREPARED
+            if len(properties) > PROPERTIES_BYTES_MAX:
+                raise InvalidMessageError(
+                    f"properties have {len(properties)} bytes, at most {PROPERTIES_BYTES_MAX}"
+                )
         opaque = session.opaques.take()
         frame = self._templates.frame(
             queue,
             body,
-            message_properties(message, unique_key),
+            properties,
             opaque=opaque,
             born_timestamp_ms=now_ms,
             sys_flag=sys_flag,

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 import trio
 import trio.testing
 
+from broker.client.fake_transactions import FakeTransactions
 from broker.message.batch import split_batch
 from broker.message.hosts import pack_host
 from broker.message.ids import offset_msg_id
@@ -87,6 +88,7 @@ class FakeGroup:
         leader: the node that leads, None while there is no leader.
         timers: messages that wait for a due time, as (topic, queue id, body, properties) by recall
             handle; they wait until `deliver_timers`.
+        transactions: the half messages, and how their transactions ended.
         deduplicates: whether a UNIQ_KEY that was stored is not stored again.
     """
 
@@ -112,7 +114,9 @@ class FakeGroup:
         self._records: dict[int, bytes] = {}
         self._grown: dict[str, trio.Event] = defaultdict(trio.Event)
         self._clients: dict[str, dict[str, Connection]] = defaultdict(dict)
+        self._producers: dict[str, dict[str, Connection]] = defaultdict(dict)
         self._reply = SendReplies()
+        self.transactions = FakeTransactions(self._store, self.messages)
 
     # --- what tests do
 
@@ -172,6 +176,14 @@ class FakeGroup:
                 is_oneway=True,
             )
             connection.send_nowait(encode_command(request))
+
+    def ask_about_open(self, group: str) -> int:
+        """Ask the producers of a group about every transaction that is open; returns how many there are."""
+        checks = self.transactions.checks(self.broker_name)
+        for connection in self._producers[group].values():
+            for check in checks:
+                connection.send_nowait(check)
+        return len(checks)
 
     # --- serving
 
@@ -255,6 +267,9 @@ class FakeGroup:
         if wanted == IGNORED:
             return
         self.create_topic(fields.topic)
+        if find_property(properties, b"TRAN_MSG") == b"true":
+            self._on_half(connection, request, body, properties, is_lost=wanted == LOST)
+            return
         handle = self._wait_for_due_time(fields, body, properties, key)
         stored = (
             []
@@ -301,6 +316,28 @@ class FakeGroup:
         handle = RecallHandle(fields.topic, self.broker_name, due_ms, key).encode()
         self.timers[handle] = (fields.topic, fields.queue_id, body, properties)
         return handle
+
+    def _on_half(
+        self,
+        connection: Connection,
+        request: SendRequest,
+        body: bytes,
+        properties: bytes,
+        *,
+        is_lost: bool,
+    ) -> None:
+        _, offset, position = self.transactions.begin(request.fields, body, properties)
+        if not is_lost:
+            key = (find_property(properties, b"UNIQ_KEY") or b"").decode()
+            connection.send_nowait(
+                self._reply.encode(
+                    request.opaque,
+                    msg_id=offset_msg_id(_STORE_HOST, position).encode(),
+                    queue_id=request.fields.queue_id,
+                    queue_offset=offset,
+                    transaction_id=key,
+                )
+            )
 
     def _store(
         self,
@@ -453,6 +490,8 @@ class FakeGroup:
                 return make_response(request.opaque, code)
             case RequestCode.LOCK_BATCH_MQ | RequestCode.UNLOCK_BATCH_MQ:
                 return self._on_lock_request(request)
+            case RequestCode.END_TRANSACTION:
+                return self.transactions.end(request)
             case RequestCode.CONSUMER_SEND_MSG_BACK:
                 return self._on_send_back(request)
             case _:
@@ -476,6 +515,8 @@ class FakeGroup:
     ) -> RemotingCommand:
         heartbeat = decode_heartbeat(request.body)
         node.heartbeats.append(heartbeat)
+        for producer_group in heartbeat.producer_groups:
+            self._producers[producer_group][heartbeat.client_id] = connection
         for consumer in heartbeat.consumers:
             members = self._clients[consumer.group]
             is_new = heartbeat.client_id not in members

@@ -1,0 +1,325 @@
+"""Transactions of the client against a group in memory (semantics O1, O3, O20)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import trio
+
+from broker.client import (
+    ClientUsageError,
+    InvalidMessageError,
+    Message,
+    ReceivedMessage,
+    RequestFailedError,
+    SendOutcomeUnknownError,
+    TransactionProducer,
+    TransactionState,
+    blocking,
+)
+from broker.client.testing import LOST, FakeGroup, open_fake_group
+from broker.client.transaction_producer import LocalTransaction
+from broker.message.properties import decode_properties
+
+HALF = "RMQ_SYS_TRANS_HALF_TOPIC"
+COMMIT, ROLLBACK, UNKNOWN = (
+    TransactionState.COMMIT,
+    TransactionState.ROLLBACK,
+    TransactionState.UNKNOWN,
+)
+
+
+async def no_check(message: ReceivedMessage) -> TransactionState:
+    raise AssertionError(f"not asked about {message.unique_key}")
+
+
+def says(state: TransactionState | None) -> LocalTransaction:
+    async def local(message: Message, transaction_id: str) -> TransactionState | None:
+        return state
+
+    return local
+
+
+async def until(condition: Callable[[], object]) -> None:
+    with trio.fail_after(10):
+        while not condition():
+            await trio.lowlevel.checkpoint()
+
+
+async def test_o1_o3_the_message_is_stored_then_the_transaction_runs_then_it_is_visible() -> None:
+    async with (
+        open_fake_group() as group,
+        TransactionProducer(group.namesrv, "p", checker=no_check) as producer,
+    ):
+
+        async def local(message: Message, transaction_id: str) -> TransactionState:
+            (half,) = group.messages(HALF)
+            named = decode_properties(half.properties)
+            assert (named["TRAN_MSG"], named["PGROUP"]) == ("true", "p")
+            assert named["UNIQ_KEY"] == transaction_id
+            assert group.messages("T") == []
+            return COMMIT
+
+        result = await producer.send_in_transaction(Message("T", b"x", tags="A"), local)
+        assert (result.state, result.is_confirmed) == (COMMIT, True)
+        assert result.transaction_id == result.sent.transaction_id == result.sent.unique_key
+        (message,) = group.messages("T")
+        assert (message.body, message.sys_flag & 12) == (b"x", 8)
+        assert message.find(b"TAGS") == b"A"
+
+
+async def test_rolled_back() -> None:
+    async with (
+        open_fake_group() as group,
+        TransactionProducer(group.namesrv, "p", checker=no_check) as producer,
+    ):
+        result = await producer.send_in_transaction(Message("T", b"x"), says(ROLLBACK))
+        assert (result.state, result.is_confirmed) == (ROLLBACK, True)
+        assert group.messages("T") == []
+
+
+@pytest.mark.parametrize("state", [None, UNKNOWN])
+async def test_unknown_says_nothing_and_the_checker_decides(state: TransactionState | None) -> None:
+    asked: list[ReceivedMessage] = []
+
+    async def check(message: ReceivedMessage) -> TransactionState | None:
+        asked.append(message)
+        return None if len(asked) == 1 else COMMIT
+
+    async with (
+        open_fake_group() as group,
+        TransactionProducer(group.namesrv, "p", checker=check) as producer,
+    ):
+        result = await producer.send_in_transaction(Message("T", b"x"), says(state))
+        assert (result.state, result.is_confirmed) == (UNKNOWN, False)
+        await until(lambda: group.ask_about_open("p") and asked)
+        assert asked[0].topic == "T"
+        assert asked[0].unique_key == result.transaction_id
+        await until(lambda: group.ask_about_open("p") == 0)
+        assert [m.body for m in group.messages("T")] == [b"x"]
+
+
+async def test_what_the_local_transaction_raises_goes_to_the_caller_and_leaves_it_open() -> None:
+    async def fails(message: Message, transaction_id: str) -> TransactionState:
+        raise LookupError("no stock")
+
+    async def check(message: ReceivedMessage) -> TransactionState:
+        return ROLLBACK
+
+    async with (
+        open_fake_group() as group,
+        TransactionProducer(group.namesrv, "p", checker=check) as producer,
+    ):
+        with pytest.raises(LookupError):
+            await producer.send_in_transaction(Message("T", b"x"), fails)
+        assert group.transactions.verdicts == {}
+        await until(lambda: group.ask_about_open("p") == 0)
+        assert group.transactions.verdicts == {0: 12}
+
+
+async def test_a_checker_that_fails_is_asked_again() -> None:
+    calls = 0
+
+    async def check(message: ReceivedMessage) -> TransactionState:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise OSError("the database is away")
+        return COMMIT
+
+    async with (
+        open_fake_group() as group,
+        TransactionProducer(group.namesrv, "p", checker=check) as producer,
+    ):
+        await producer.send_in_transaction(Message("T", b"x"), says(UNKNOWN))
+        await until(lambda: group.ask_about_open("p") == 0)
+        assert calls == 2
+
+
+async def test_a_transaction_that_still_runs_here_is_not_checked() -> None:
+    async with (
+        open_fake_group() as group,
+        TransactionProducer(group.namesrv, "p", checker=no_check) as producer,
+    ):
+
+        async def slow(message: Message, transaction_id: str) -> TransactionState:
+            await until(lambda: any(node.heartbeats for node in group.nodes))
+            assert group.ask_about_open("p") == 1
+            for _ in range(100):
+                await trio.lowlevel.checkpoint()
+            return COMMIT
+
+        result = await producer.send_in_transaction(Message("T", b"x"), slow)
+        assert result.is_confirmed
+
+
+async def test_the_end_is_told_to_the_next_leader() -> None:
+    async with (
+        open_fake_group() as group,
+        TransactionProducer(group.namesrv, "p", checker=no_check) as producer,
+    ):
+
+        async def local(message: Message, transaction_id: str) -> TransactionState:
+            await group.kill(group.nodes[0])
+            group.elect(group.nodes[1])
+            return COMMIT
+
+        result = await producer.send_in_transaction(Message("T", b"x"), local)
+        assert (result.state, result.is_confirmed) == (COMMIT, True)
+        assert len(group.messages("T")) == 1
+
+
+async def test_an_end_that_nobody_takes_is_not_confirmed() -> None:
+    async with (
+        open_fake_group() as group,
+        TransactionProducer(group.namesrv, "p", checker=no_check) as producer,
+    ):
+
+        async def local(message: Message, transaction_id: str) -> TransactionState:
+            for node in group.nodes:
+                await group.kill(node)
+            return COMMIT
+
+        result = await producer.send_in_transaction(Message("T", b"x"), local, timeout_s=0.3)
+        assert (result.state, result.is_confirmed) == (COMMIT, False)
+
+
+async def test_what_a_check_decided_before_counts() -> None:
+    async with (
+        open_fake_group() as group,
+        TransactionProducer(group.namesrv, "p", checker=no_check) as producer,
+    ):
+
+        async def local(message: Message, transaction_id: str) -> TransactionState:
+            group.transactions.verdicts[0] = 12
+            return COMMIT
+
+        result = await producer.send_in_transaction(Message("T", b"x"), local)
+        assert (result.state, result.is_confirmed) == (ROLLBACK, True)
+
+
+@pytest.mark.parametrize(("code", "fails"), [(604, False), (1, True)])
+async def test_an_end_that_is_refused(
+    code: int, fails: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from broker.remoting.header import RemotingCommand, make_response
+
+    def refuse(request: RemotingCommand) -> RemotingCommand:
+        return make_response(request.opaque, code, "no")
+
+    async with (
+        open_fake_group() as group,
+        TransactionProducer(group.namesrv, "p", checker=no_check) as producer,
+    ):
+        monkeypatch.setattr(group.transactions, "end", refuse)
+        if fails:
+            with pytest.raises(RequestFailedError):
+                await producer.send_in_transaction(Message("T", b"x"), says(COMMIT))
+        else:
+            result = await producer.send_in_transaction(Message("T", b"x"), says(COMMIT))
+            assert (result.state, result.is_confirmed) == (UNKNOWN, False)
+
+
+async def test_o3_other_statuses_than_send_ok_are_rolled_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from broker.client import lane
+
+    monkeypatch.setitem(lane.SEND_STATUS, 0, "FLUSH_DISK_TIMEOUT")
+
+    async def never(message: Message, transaction_id: str) -> TransactionState:
+        raise AssertionError("it must not run")
+
+    async with (
+        open_fake_group() as group,
+        TransactionProducer(group.namesrv, "p", checker=no_check) as producer,
+    ):
+        result = await producer.send_in_transaction(Message("T", b"x"), never)
+        assert result.state is ROLLBACK
+
+
+async def test_a_half_message_of_unknown_outcome_runs_nothing() -> None:
+    async def never(message: Message, transaction_id: str) -> TransactionState:
+        raise AssertionError("it must not run")
+
+    async with (
+        open_fake_group() as group,
+        TransactionProducer(group.namesrv, "p", checker=no_check) as producer,
+    ):
+        group.script.extend([LOST] * 5)
+        with pytest.raises(SendOutcomeUnknownError):
+            await producer.send_in_transaction(Message("T", b"x"), never, timeout_s=0.3)
+
+
+async def test_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with (
+        open_fake_group() as group,
+        TransactionProducer(group.namesrv, "p", checker=no_check) as producer,
+    ):
+        with pytest.raises(ClientUsageError):
+            await producer.send_in_transaction(
+                Message("T", b"x"),
+                says(COMMIT),
+                check_after_s=-1,
+            )
+        with pytest.raises(InvalidMessageError):
+            await producer.send_in_transaction(Message("T", b""), says(COMMIT))
+        full = Message("T", b"x", properties={"a": "x" * 32_700})
+        with pytest.raises(InvalidMessageError, match="at most 32767"):
+            await producer.send_in_transaction(full, says(COMMIT))
+        assert group.messages(HALF) == []
+        await producer.send_in_transaction(
+            Message("T", b"x"),
+            says(COMMIT),
+            check_after_s=60,
+        )
+        (half,) = group.messages(HALF)
+        assert half.find(b"CHECK_IMMUNITY_TIME_IN_SECONDS") == b"60"
+
+
+async def test_checks_of_other_groups_and_unreadable_ones_are_left_alone() -> None:
+    async with (
+        open_fake_group() as group,
+        TransactionProducer(group.namesrv, "p", checker=no_check) as producer,
+    ):
+        await producer.send_in_transaction(Message("T", b"x"), says(COMMIT))
+        await until(lambda: group._producers["p"])
+        group.put(
+            HALF,
+            0,
+            b"x",
+            b"UNIQ_KEY\x01u\x02PGROUP\x01q\x02REAL_TOPIC\x01T\x02REAL_QID\x010\x02",
+        )
+        assert group.ask_about_open("p") == 1
+        await _say_nonsense(group)
+        await producer.send(Message("T", b"still here"))
+        assert set(group.transactions.verdicts) == {0}
+
+
+async def _say_nonsense(group: FakeGroup) -> None:
+    from broker.remoting.header import encode_command, make_request
+
+    for connection in group._producers["p"].values():
+        connection.send_nowait(encode_command(make_request(39, 0, {}, b"xx", is_oneway=True)))
+
+
+@pytest.mark.slow
+async def test_without_async() -> None:
+    def check(message: ReceivedMessage) -> TransactionState:
+        return COMMIT
+
+    def local(message: Message, transaction_id: str) -> TransactionState:
+        return ROLLBACK if message.body == b"no" else COMMIT
+
+    def run(namesrv: str) -> None:
+        with blocking.TransactionProducer(namesrv, "p", checker=check) as producer:
+            yes = producer.send_in_transaction(Message("T", b"yes"), local)
+            no = producer.send_in_transaction(Message("T", b"no"), local)
+            plain = producer.send(Message("T", b"plain"))
+        assert (yes.state, no.state) == (COMMIT, ROLLBACK)
+        assert plain.status == "SEND_OK"
+
+    async with open_fake_group() as group:
+        await trio.to_thread.run_sync(run, group.namesrv)
+        assert sorted(m.body for m in group.messages("T")) == [b"plain", b"yes"]
