@@ -20,7 +20,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 import msgspec
 import trio
@@ -243,7 +243,7 @@ def conclude(settings: Settings, run: Run, console: Console) -> int:
     return {True: VALID, False: INVALID, None: UNKNOWN}[run.verdict.valid]
 
 
-def raise_first(errors: BaseExceptionGroup[BaseException]) -> None:
+def raise_first(errors: BaseExceptionGroup[BaseException]) -> NoReturn:
     """Raise the first exception of a group without the group around it."""
     first: BaseException = errors
     while isinstance(first, BaseExceptionGroup):

@@ -150,19 +150,19 @@ class Routes:
             NameServersUnreachableError: no name server answers.
             RequestFailedError: the name server could not tell.
         """
-        asking = self._asking.get(topic)
-        if asking is not None:
-            await asking.wait()
+        while (others := self._asking.get(topic)) is not None:
+            await others.wait()
             if topic in self._routes:
                 return self._routes[topic]
-        self._asking[topic] = trio.Event()
+        asking = self._asking[topic] = trio.Event()
         try:
             answer = await self._source.call(
                 RequestCode.GET_ROUTEINFO_BY_TOPIC,
                 {"topic": topic, "acceptStandardJsonOnly": "true"},
             )
         finally:
-            self._asking.pop(topic).set()
+            del self._asking[topic]
+            asking.set()
             self._asked_at[topic] = self._clock()
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
             raise NoRouteError(topic, answer.remark or "")

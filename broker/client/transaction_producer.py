@@ -32,6 +32,7 @@ from broker.client.errors import (
     RequestFailedError,
     RequestTimeoutError,
 )
+from broker.client.lane import PendingSend
 from broker.client.link import Link
 from broker.client.messages import Message, ReceivedMessage, SendResult, check_message, received
 from broker.client.producer import PENDING_BYTES_MAX, PENDING_MAX, SEND_TIMEOUT_S, Producer
@@ -169,19 +170,19 @@ class TransactionProducer(Producer):
                 say ROLLBACK about a transaction that it does not know.
             RequestFailedError: the broker refused the word about the end.
         """
-        sent, ext = await self._send_half(
-            message, queue, key, selector, timeout_s, _half_properties(self.group, check_after_s)
-        )
+        more = _half_properties(self.group, check_after_s)
+        self._live()
+        check_message(message)
+        target = await self._choose(message.topic, queue, key, selector)
+        await self._wait_for_room()
+        pending = self._prepare(message, target, timeout_s, half_properties=more)
+        self._local.add(pending.unique_key)
+        try:
+            sent, state = await self._send_and_run(message, pending, local)
+        finally:
+            self._local.discard(pending.unique_key)
+        ext = self._ext_of(message.topic, sent)
         transaction_id = ext["transactionId"]
-        state: TransactionState | None = TransactionState.ROLLBACK
-        if (
-            sent.status == "SEND_OK"
-        ):  # the others are stored with less certainty: not worth a transaction
-            self._local.add(transaction_id)
-            try:
-                state = await local(message, transaction_id)
-            finally:
-                self._local.discard(transaction_id)
         if state is None or state is TransactionState.UNKNOWN:
             return TransactionResult(sent, TransactionState.UNKNOWN, is_confirmed=False)
         left = self.timeout_s if timeout_s is None else timeout_s
@@ -192,38 +193,30 @@ class TransactionProducer(Producer):
             return TransactionResult(sent, state, is_confirmed=False)
         return TransactionResult(sent, recorded, recorded is not TransactionState.UNKNOWN)
 
-    async def _send_half(
-        self,
-        message: Message,
-        queue: MessageQueue | None,
-        key: str | bytes | None,
-        selector: QueueSelector | None,
-        timeout_s: float | None,
-        more: bytes,
-    ) -> tuple[SendResult, dict[str, str]]:
-        """Store the half message; gives the ext of the request that ends it, without the decision."""
-        self._live()
-        check_message(message)
-        target = await self._choose(message.topic, queue, key, selector)
-        await self._wait_for_room()
-        pending = self._prepare(message, target, timeout_s, half_properties=more)
+    async def _send_and_run(
+        self, message: Message, pending: PendingSend, local: LocalTransaction
+    ) -> tuple[SendResult, TransactionState | None]:
+        """Store the half message, and run the local transaction if it is surely stored (O3)."""
         lane = self._enter(pending, at_once=True)
         try:
             sent = await pending.wait()
         except trio.Cancelled:
             lane.abandon(pending)
             raise
-        physical_offset = parse_offset_msg_id(sent.message_id)[2]
-        transaction_id = sent.transaction_id or sent.unique_key
-        ext = {
-            "topic": message.topic,
+        if sent.status != "SEND_OK":
+            return sent, TransactionState.ROLLBACK
+        return sent, await local(message, sent.transaction_id or sent.unique_key)
+
+    def _ext_of(self, topic: str, sent: SendResult) -> dict[str, str]:
+        """What END_TRANSACTION says of a half message, without the decision (O4)."""
+        return {
+            "topic": topic,
             "producerGroup": self.group,
             "tranStateTableOffset": str(sent.queue_offset),
-            "commitLogOffset": str(physical_offset),
+            "commitLogOffset": str(parse_offset_msg_id(sent.message_id)[2]),
             "msgId": sent.unique_key,
-            "transactionId": transaction_id,
+            "transactionId": sent.transaction_id or sent.unique_key,
         }
-        return sent, ext
 
     async def _end(
         self, broker_name: str, ext: dict[str, str], state: TransactionState, *, timeout_s: float
@@ -265,7 +258,7 @@ class TransactionProducer(Producer):
             return
         transaction_id = message.properties.get("UNIQ_KEY", "")
         if transaction_id in self._local:
-            return  # its end is still to come from here
+            return  # it is under way here, and its end still to come
         if transaction_id in self._checking or len(self._checking) >= CHECKS_MAX:
             return
         ext = {
