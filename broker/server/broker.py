@@ -324,7 +324,7 @@ class Broker:
             ),
             pick=_CHANCE.randrange,
             new_key=lambda: keys.next_key(self._clock()),
-            timers=TimerRules(config.timer_delay_max_ms, self._log_ms) if config.timers else None,
+            timers=self._timer_rules(),
             has_live_lock=lambda group: self.state.locks.has_live_lock(group, self._log_ms()),
         )
         back_rules = SendBackRules(
@@ -357,6 +357,7 @@ class Broker:
                 self.state.transactions,
                 timeout_ms=config.transaction_timeout_ms,
                 delay_level_max=len(config.delay_levels_ms),
+                timers=self._timer_rules(),
                 load=self._load,
             ),
             SendReplies(config.region, trace_on=config.trace_on),
@@ -382,6 +383,10 @@ class Broker:
             wall_ms=self._clock,
             monotonic_ms=monotonic_ms,
         )
+
+    def _timer_rules(self) -> TimerRules | None:
+        config = self.config
+        return TimerRules(config.timer_delay_max_ms, self._log_ms) if config.timers else None
 
     def _log_ms(self) -> int:
         """This node's time, but never before what the log says already: due times are judged by it."""

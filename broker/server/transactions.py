@@ -9,6 +9,7 @@ import msgspec
 from broker.message.errors import RecordError
 from broker.message.ids import OffsetIdMaker
 from broker.message.properties import (
+    PROPERTIES_BYTES_MAX,
     REAL_QID,
     REAL_TOPIC,
     TRANSACTION_ID,
@@ -35,9 +36,13 @@ from broker.service.transactions import (
     told,
 )
 from broker.store.names import HALF_TOPIC, OP_HALF_TOPIC
+from broker.store.schedule import DELIVERY_PROPERTIES_BYTES
 from broker.store.staging import StagedEntry, Staging
 from broker.store.transactions import TransactionKey, Transactions, Verdict, encode_op
 from dledger import DLedgerError, RefusedError
+
+ROOM_BYTES = DELIVERY_PROPERTIES_BYTES + 40
+"""What a half message leaves free for its commit, its due time and its delivery."""
 
 _HALF = HALF_TOPIC.encode()
 _OP = OP_HALF_TOPIC.encode()
@@ -128,13 +133,8 @@ class TransactionEnds:
         self, errand: Errand, plan: SendPlan, born_ms: int, key: TransactionKey
     ) -> None:
         message = plan.messages[0]
-        properties = (
-            terminated(remove_property(message.properties, *_REPLACED))
-            + encode_property(REAL_TOPIC, key[0])
-            + encode_property(REAL_QID, b"%d" % plan.queue_id)
-            + encode_property(TRANSACTION_ID, key[1])
-        )
         try:
+            properties = _half_properties(message.properties, key, plan.queue_id)
             place = self._commits.staging.stage(
                 _HALF,
                 0,
@@ -341,6 +341,26 @@ class _Again:
 
     def failed(self, error: DLedgerError) -> None:
         self._failed(self._errand, error)
+
+
+def _half_properties(properties: bytes, key: TransactionKey, queue_id: int) -> bytes:
+    """The properties of a half message: where it goes, and its transaction (O2).
+
+    Raises:
+        RecordError: there would be no room for what is added at its commit and delivery.
+    """
+    parked = (
+        terminated(remove_property(properties, *_REPLACED))
+        + encode_property(REAL_TOPIC, key[0])
+        + encode_property(REAL_QID, b"%d" % queue_id)
+        + encode_property(TRANSACTION_ID, key[1])
+    )
+    if len(parked) > PROPERTIES_BYTES_MAX - ROOM_BYTES:
+        raise RecordError(
+            f"properties of {len(parked)} bytes, a half message has room for "
+            f"{PROPERTIES_BYTES_MAX - ROOM_BYTES}"
+        )
+    return parked
 
 
 def _tell(errand: Errand, wanted: Verdict, recorded: Verdict) -> None:

@@ -215,9 +215,12 @@ class SendRules:
             target = redirected
         delay_level = self._delay_level(properties)
         is_half = _is_half(properties, reconsume_times, delay_level)
-        refusal = self._special_refusal(properties, delay_level, is_half=is_half)
-        if refusal is None:
-            refusal = self._size_refusal(len(body))
+        if is_half and self._settings.reject_transactions:  # C15
+            return Refusal(
+                ResponseCode.NO_PERMISSION,
+                "the broker sending transaction message is forbidden (rejectTransactionMessage)",
+            )
+        refusal = self._size_refusal(len(body))
         if refusal is not None:
             return refusal
         due_ms = 0
@@ -241,7 +244,7 @@ class SendRules:
             (message,),
             target.creation,
             is_half,
-            due_ms,
+            0 if is_half else due_ms,
         )
 
     def _due(self, properties: bytes) -> int | Refusal:
@@ -319,22 +322,6 @@ class SendRules:
         if value is None or not value.isdigit():
             return 0
         return min(int(value[:9]), self._settings.delay_level_max)
-
-    def _special_refusal(
-        self, properties: bytes, delay_level: int, *, is_half: bool
-    ) -> Refusal | None:
-        """What is forbidden or not supported must not be stored as something else (C15)."""
-        if is_half and self._settings.reject_transactions:
-            return Refusal(
-                ResponseCode.NO_PERMISSION,
-                "the broker sending transaction message is forbidden (rejectTransactionMessage)",
-            )
-        if is_half and b"TIMER_D" in properties and not delay_level and TimerRules.asks(properties):
-            return Refusal(
-                ResponseCode.MESSAGE_ILLEGAL,
-                "the message of a transaction cannot have a due time: use a delay level (DELAY)",
-            )
-        return None
 
     def _size_refusal(self, body_bytes: int) -> Refusal | None:
         """C17, C18; the name's length was checked with its letters (C7)."""

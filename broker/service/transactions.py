@@ -14,15 +14,18 @@ import msgspec
 from broker.message.properties import (
     CHECK_IMMUNITY_TIME_IN_SECONDS,
     PGROUP,
-    PROPERTIES_BYTES_MAX,
+    TIMER_OUT_MS,
+    encode_property,
 )
 from broker.message.record import StoredMessage
 from broker.message.sys_flags import TRANSACTION_COMMIT, TRANSACTION_MASK
 from broker.remoting import fields
 from broker.remoting.codes import ResponseCode
 from broker.service.refusal import Refusal
+from broker.service.timers import TimerRules
 from broker.store import names
 from broker.store.schedule import delivery, level_of
+from broker.store.timers import TIMER_KEY
 from broker.store.transactions import VERDICTS_KEPT, Transactions, Verdict, immunity_of
 
 COMMIT: Final = 8
@@ -59,7 +62,6 @@ class CommitPlan(msgspec.Struct, frozen=True, gc=False):
     half: StoredMessage
     topic: bytes
     queue_id: int
-    delay_level: int
     properties: bytes
     sys_flag: int
 
@@ -119,12 +121,18 @@ class EndRules:
         *,
         timeout_ms: int,
         delay_level_max: int,
+        timers: TimerRules | None,
         load: Callable[[int], StoredMessage | None],
     ) -> None:
-        """Prepare; `timeout_ms` is the immunity of messages that ask for the broker's usual one."""
+        """Prepare.
+
+        `timeout_ms` is the immunity of messages that ask for the broker's usual one; `timers` decides on
+        due times, None: those are switched off.
+        """
         self._transactions = transactions
         self._timeout_ms = timeout_ms
         self._delay_level_max = delay_level_max
+        self._timers = timers
         self._load = load
 
     def decide(self, ending: Ending, now_ms: int) -> CommitPlan | RollbackPlan | Recorded | Refusal:
@@ -178,17 +186,26 @@ class EndRules:
                 ResponseCode.SYSTEM_ERROR,
                 f"the half message at {half.physical_offset} names no topic and queue to go to",
             )
-        properties = target.properties
-        if len(properties) > PROPERTIES_BYTES_MAX:  # WAIT=false did not fit: it means nothing here
-            properties = half.properties
-        level = min(level_of(half.properties), self._delay_level_max)
-        return CommitPlan(
-            half,
-            names.SCHEDULE_TOPIC.encode() if level else target.topic,
-            level - 1 if level else target.queue_id,
-            level,
-            properties,
-            half.sys_flag & ~TRANSACTION_MASK | TRANSACTION_COMMIT,
+        topic, queue_id, properties = target
+        if level := min(level_of(properties), self._delay_level_max):
+            topic, queue_id = names.SCHEDULE_TOPIC.encode(), level - 1
+        elif b"TIMER_" in properties and TimerRules.asks(properties):
+            due_ms = self._due(properties)
+            if isinstance(due_ms, Refusal):
+                return due_ms
+            if due_ms:
+                topic, queue_id = TIMER_KEY, 0
+                properties += encode_property(TIMER_OUT_MS, b"%d" % due_ms)
+        sys_flag = half.sys_flag & ~TRANSACTION_MASK | TRANSACTION_COMMIT
+        return CommitPlan(half, topic, queue_id, properties, sys_flag)
+
+    def _due(self, properties: bytes) -> int | Refusal:
+        """A delay begins with the commit; a time that has passed meanwhile means now."""
+        if self._timers is not None:
+            return self._timers.due_ms(properties)
+        return Refusal(
+            ResponseCode.SYSTEM_ERROR,
+            "the timer is switched off (timerWheelEnable): the transaction stays open",
         )
 
 

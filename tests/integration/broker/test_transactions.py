@@ -152,6 +152,26 @@ async def test_o9_a_delay_begins_at_the_commit(one: Wire) -> None:
     assert [(m.body, m.sys_flag & 12) for m in found] == [(b"later", 8)]
 
 
+async def test_o9_a_due_time_counts_from_the_commit(one: Wire) -> None:
+    ext = await half(one, "u", b"later", TIMER_DELAY_MS="150")
+    assert await one.messages("rmq_sys_wheel_timer") == []
+    assert (await end(one, ext, 8)).code == 0
+    (waiting,) = await one.messages("rmq_sys_wheel_timer")
+    while not (found := await visible(one)):
+        await trio.lowlevel.checkpoint()
+    assert [(m.body, m.sys_flag & 12) for m in found] == [(b"later", 8)]
+    assert found[0].store_timestamp_ms >= waiting.store_timestamp_ms + 150
+
+
+async def test_a_half_message_leaves_room_for_its_commit(one: Wire) -> None:
+    answer = await send_half(one, "u", x="x" * 32_500)
+    assert (answer.code, "room" in (answer.remark or "")) == (13, True)
+    ext = await half(one, "u", DELAY="1", x="x" * 32_300)
+    assert (await end(one, ext, 8)).code == 0
+    while not await visible(one):
+        await trio.lowlevel.checkpoint()
+
+
 async def test_too_many_open_transactions_are_turned_away(make_cluster: ClusterMaker) -> None:
     from broker.server.config import Limits
 

@@ -134,3 +134,20 @@ async def test_a_change_is_told_once(world: World) -> None:
         world.routes["T"] = route(*addresses)
         await world.client.refresh("T")
     assert told == ["T", "T"]
+
+
+async def test_tasks_that_ask_together_in_vain_take_turns(world: World) -> None:
+    failures: list[NoRouteError] = []
+
+    async def ask() -> None:
+        try:
+            await world.client.refresh("T")
+        except NoRouteError as error:
+            failures.append(error)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(5):
+            nursery.start_soon(ask)
+    assert len(failures) == 5
+    world.routes["T"] = route(A)
+    assert (await world.client.refresh("T")) == route(A)

@@ -259,8 +259,13 @@ def test_c15_what_is_a_half_message(properties: str, times: int, is_half: bool) 
     assert (plan.topic, plan.queue_id) == ("T", 0)
 
 
-def test_a_half_message_has_no_due_time() -> None:
-    refusal = rules().decide(header(properties=TRAN + "TIMER_DELAY_SEC\x015\x02"), b"x", 409)
+def test_a_half_message_waits_for_its_commit_before_its_due_time() -> None:
+    wish = header(properties=TRAN + "TIMER_DELAY_SEC\x015\x02")
+    plan = rules().decide(wish, b"x", 409)
+    assert isinstance(plan, SendPlan), plan
+    assert (plan.is_half, plan.due_ms) == (True, 0)
+    too_far = header(properties=TRAN + "TIMER_DELAY_SEC\x0150\x02")
+    refusal = rules().decide(too_far, b"x", 409)
     assert isinstance(refusal, Refusal)
     assert refusal.code == R.MESSAGE_ILLEGAL
 

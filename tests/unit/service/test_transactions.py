@@ -10,6 +10,7 @@ from broker.message.record import StoredMessage, decode_record, encode_record
 from broker.remoting.codes import ResponseCode
 from broker.remoting.errors import FieldError
 from broker.service.refusal import Refusal
+from broker.service.timers import TimerRules
 from broker.service.transactions import (
     CommitPlan,
     Ending,
@@ -105,6 +106,7 @@ def decide(
         table,
         timeout_ms=6000,
         delay_level_max=18,
+        timers=TimerRules(1_000_000, lambda: BORN_MS + age_ms),
         load=lambda offset: message if offset == message.physical_offset else None,
     )
     return rules.decide(wanted, BORN_MS + age_ms)
@@ -201,7 +203,9 @@ def test_o8_header_and_half_message_agree(
 
 def test_o8_the_physical_offset_too() -> None:
     message = half_message()
-    rules = EndRules(Transactions(), timeout_ms=1, delay_level_max=18, load=lambda _: message)
+    rules = EndRules(
+        Transactions(), timeout_ms=1, delay_level_max=18, timers=None, load=lambda _: message
+    )
     refusal = rules.decide(ending(physical_offset=501), BORN_MS)
     assert isinstance(refusal, Refusal)
     assert "commit log offset" in refusal.remark
@@ -210,7 +214,7 @@ def test_o8_the_physical_offset_too() -> None:
 def test_o9_commit() -> None:
     plan = decide(ending())
     assert isinstance(plan, CommitPlan)
-    assert (plan.topic, plan.queue_id, plan.delay_level) == (b"T", 3, 0)
+    assert (plan.topic, plan.queue_id) == (b"T", 3)
     assert plan.sys_flag == 8 | 1
     assert decode_properties(plan.properties) == {
         "UNIQ_KEY": "u",
@@ -227,18 +231,39 @@ def test_o9_commit() -> None:
 def test_o9_a_delay_is_honoured_on_commit(delay: str, level: int) -> None:
     plan = decide(ending(), half_message(DELAY=delay))
     assert isinstance(plan, CommitPlan)
-    assert plan.delay_level == level
     if level:
         assert (plan.topic, plan.queue_id) == (b"SCHEDULE_TOPIC_XXXX", level - 1)
     else:
         assert (plan.topic, plan.queue_id) == (b"T", 3)
 
 
-def test_o9_properties_that_leave_no_room_stay_as_they_are() -> None:
-    half = half_message(x="x" * (32_767 - 3 - len(half_message().properties)))
-    plan = decide(ending(), half)
+@pytest.mark.parametrize(
+    ("wish", "out_ms"),
+    [
+        ({"TIMER_DELAY_MS": "500"}, BORN_MS + 510),
+        ({"TIMER_DELAY_SEC": "1"}, BORN_MS + 1010),
+        ({"TIMER_DELIVER_MS": str(BORN_MS + 700)}, BORN_MS + 700),
+        ({"TIMER_DELIVER_MS": str(BORN_MS)}, None),
+    ],
+)
+def test_o9_a_due_time_is_honoured_on_commit(wish: dict[str, str], out_ms: int | None) -> None:
+    plan = decide(ending(), half_message(**wish))
     assert isinstance(plan, CommitPlan)
-    assert plan.properties == half.properties
+    if out_ms is None:
+        assert (plan.topic, plan.queue_id) == (b"T", 3)
+    else:
+        assert (plan.topic, plan.queue_id) == (b"rmq_sys_wheel_timer", 0)
+        assert decode_properties(plan.properties)["TIMER_OUT_MS"] == str(out_ms)
+
+
+def test_o9_a_due_time_while_the_timer_is_switched_off_leaves_it_open() -> None:
+    half = half_message(TIMER_DELAY_MS="500")
+    table = Transactions()
+    table.begin(half)
+    rules = EndRules(table, timeout_ms=1, delay_level_max=18, timers=None, load=lambda _: half)
+    refusal = rules.decide(ending(), BORN_MS)
+    assert isinstance(refusal, Refusal)
+    assert refusal.code == R.SYSTEM_ERROR
 
 
 @pytest.mark.parametrize("changes", [{"REAL_TOPIC": None}, {"REAL_QID": None}, {"REAL_QID": "x"}])
@@ -276,7 +301,9 @@ def test_a_repeated_or_contradictory_end_is_told_the_recorded_one(
 
 def test_beyond_the_memory_of_verdicts_it_is_refused_clearly() -> None:
     message = half_message()
-    rules = EndRules(Transactions(), timeout_ms=1, delay_level_max=18, load=lambda _: message)
+    rules = EndRules(
+        Transactions(), timeout_ms=1, delay_level_max=18, timers=None, load=lambda _: message
+    )
     refusal = rules.decide(ending(), BORN_MS)
     assert isinstance(refusal, Refusal)
     assert refusal.code == R.SYSTEM_ERROR

@@ -1,0 +1,178 @@
+"""Transactions over the deaths of leaders, with real processes (semantics O)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from broker.client import (
+    Message,
+    PullConsumer,
+    ReceivedMessage,
+    TransactionProducer,
+    TransactionState,
+)
+from jepsen.history import Recorder
+from jepsen.observer import Observer
+from jepsen.processes import Group
+from jepsen.workload import wait_for_queues
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+COMMIT, ROLLBACK, UNKNOWN = (
+    TransactionState.COMMIT,
+    TransactionState.ROLLBACK,
+    TransactionState.UNKNOWN,
+)
+
+
+@pytest.fixture(scope="module")
+def quick_group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
+    folder: Path = tmp_path_factory.mktemp("transactions")
+    conf = folder / "broker.conf"
+    conf.write_text("transactionTimeOut=1000\ntransactionCheckInterval=300\n")
+    with Group(folder, broker_arguments=("-c", str(conf))) as running:
+        running.start()
+        running.wait_listening()
+        yield running
+
+
+class Leaders:
+    """Kills whoever leads, and starts it again."""
+
+    def __init__(self, group: Group, observer: Observer) -> None:
+        self._group = group
+        self._observer = observer
+
+    async def name(self) -> str:
+        await self._observer.wait_whole(20)
+        name = await self._observer.wait_leader(20)
+        assert name is not None
+        return name
+
+    def kill(self, name: str) -> None:
+        self._group.node(name).kill()
+
+    def start(self, name: str) -> None:
+        self._group.node(name).start()
+
+
+@asynccontextmanager
+async def leaders_of(group: Group) -> AsyncIterator[Leaders]:
+    async with trio.open_nursery() as nursery:
+        observer = Observer(group, Recorder())
+        nursery.start_soon(observer.run)
+        yield Leaders(group, observer)
+        nursery.cancel_scope.cancel()
+
+
+async def seen(group: Group, topic: str) -> Counter[bytes]:
+    found: Counter[bytes] = Counter()
+    async with PullConsumer(group.namesrv, "reader") as reader:
+        for queue in await reader.queues(topic):
+            offset = await reader.min_offset(queue)
+            while not (pulled := await reader.pull(queue, offset)).is_empty:
+                found.update(message.body for message in pulled.messages)
+                offset = pulled.next_offset
+    return found
+
+
+async def no_check(message: ReceivedMessage) -> TransactionState:
+    return UNKNOWN
+
+
+async def test_the_leader_dies_between_half_message_and_end(quick_group: Group) -> None:
+    async with (
+        leaders_of(quick_group) as leaders,
+        TransactionProducer(quick_group.namesrv, "p1", checker=no_check) as producer,
+    ):
+        await wait_for_queues(producer, "Between", 20)
+        for wanted in (COMMIT, ROLLBACK):
+            name = await leaders.name()
+
+            def local(name: str, wanted: TransactionState) -> Callable[[Message, str], object]:
+                async def kill(message: Message, transaction_id: str) -> TransactionState:
+                    leaders.kill(name)
+                    return wanted
+
+                return kill
+
+            body = wanted.name.encode()
+            result = await producer.send_in_transaction(
+                Message("Between", body),
+                local(name, wanted),  # type: ignore[arg-type]  # what a closure is
+            )
+            assert (result.state, result.is_confirmed) == (wanted, True)
+            leaders.start(name)
+        assert await seen(quick_group, "Between") == {b"COMMIT": 1}
+
+
+async def test_the_leader_dies_between_end_and_answer(quick_group: Group) -> None:
+    delays_s = (0.0, 0.0005, 0.001, 0.002, 0.004)
+    async with (
+        leaders_of(quick_group) as leaders,
+        TransactionProducer(quick_group.namesrv, "p2", checker=no_check) as producer,
+    ):
+        await wait_for_queues(producer, "Answer", 20)
+        for delay_s in delays_s:
+            name = await leaders.name()
+            ended = trio.Event()
+
+            async def local(
+                message: Message, transaction_id: str, ended: trio.Event = ended
+            ) -> TransactionState:
+                ended.set()
+                return COMMIT
+
+            async def kill(
+                name: str = name, ended: trio.Event = ended, delay_s: float = delay_s
+            ) -> None:
+                await ended.wait()
+                with trio.move_on_after(delay_s):  # the end is on its way, done, or answered
+                    await trio.sleep_forever()
+                leaders.kill(name)
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(kill)
+                message = Message("Answer", str(delay_s).encode())
+                result = await producer.send_in_transaction(message, local)
+            assert (result.state, result.is_confirmed) == (COMMIT, True)
+            leaders.start(name)
+        expected = {str(delay_s).encode(): 1 for delay_s in delays_s}
+        assert await seen(quick_group, "Answer") == expected
+
+
+async def test_the_next_leader_asks_about_what_is_open(quick_group: Group) -> None:
+    asked: list[str] = []
+
+    async def check(message: ReceivedMessage) -> TransactionState:
+        asked.append(message.unique_key)
+        return COMMIT if message.body == b"yes" else ROLLBACK
+
+    async def unknown(message: Message, transaction_id: str) -> TransactionState:
+        return UNKNOWN
+
+    async with (
+        leaders_of(quick_group) as leaders,
+        TransactionProducer(quick_group.namesrv, "p3", checker=check) as producer,
+    ):
+        await wait_for_queues(producer, "Asked", 20)
+        name = await leaders.name()
+        results = [
+            await producer.send_in_transaction(Message("Asked", body), unknown)
+            for body in (b"yes", b"no")
+        ]
+        leaders.kill(name)
+        with trio.fail_after(30):
+            while not {result.transaction_id for result in results} <= set(asked) or not (
+                await seen(quick_group, "Asked")
+            ):
+                await trio.lowlevel.checkpoint()
+        leaders.start(name)
+        await leaders.name()
+        assert await seen(quick_group, "Asked") == {b"yes": 1}
