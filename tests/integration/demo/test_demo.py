@@ -103,3 +103,12 @@ def test_failover_measures_a_round(tmp_path: Path) -> None:
     assert ended.returncode == 0, ended.stderr
     result = json.loads(ended.stdout)
     assert (result["overcome"], result["lost"], result["rewinds"]) == (1, 0, 0)
+
+
+def test_transactions_under_a_leader_that_is_killed(tmp_path: Path) -> None:
+    ended = run("jepsen.transactions", "--rounds", "1", "--json", "--keep", str(tmp_path / "run"))
+    assert ended.returncode == 0, ended.stderr
+    result = json.loads(ended.stdout)
+    assert result["committed"] > 0
+    assert result["rolled_back"] > 0
+    assert (result["lost"], result["twice"], result["never_committed"]) == ([], [], [])

@@ -138,3 +138,34 @@ def test_properties_as_java_reads_them() -> None:
 def test_a_broken_escape_names_its_line() -> None:
     with pytest.raises(ConfigError, match="line 2"):
         read_properties("a=1\nb=\\u12")
+
+
+def test_o15_settings_of_transactions() -> None:
+    usual, _ = build()
+    assert (usual.transaction_timeout_ms, usual.transaction_check_interval_ms) == (6_000, 30_000)
+    assert (usual.transaction_check_max, usual.limits.open_transactions_max) == (15, 200_000)
+    config, warnings = build(
+        transactionTimeOut="1000",
+        transactionCheckInterval="500",
+        transactionCheckMax="3",
+        transactionOpenMax="7",
+        rejectTransactionMessage="true",
+    )
+    assert (config.transaction_timeout_ms, config.transaction_check_interval_ms) == (1000, 500)
+    assert (config.transaction_check_max, config.limits.open_transactions_max) == (3, 7)
+    assert config.reject_transactions
+    assert warnings == []
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("transactionCheckInterval", "99"),
+        ("transactionCheckMax", "0"),
+        ("transactionTimeOut", "86400001"),
+        ("transactionOpenMax", "0"),
+    ],
+)
+def test_settings_of_transactions_that_cannot_be(key: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=key):
+        build(**{key: value})

@@ -1,0 +1,37 @@
+"""What our transaction producer commits reaches unmodified clients once; the rest never does."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+
+from broker.client import Message, TransactionState
+from broker.client.blocking import TransactionProducer
+from tests.interop.conftest import ForeignClient, RunningGroup, received
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+
+def test_only_what_was_committed_is_consumed(
+    group: RunningGroup, name: str, client: ForeignClient
+) -> None:
+    topic = group.create_topic(name)
+
+    def local(message: Message, transaction_id: str) -> TransactionState:
+        wanted = message.body.startswith(b"yes")
+        return TransactionState.COMMIT if wanted else TransactionState.ROLLBACK
+
+    with TransactionProducer(
+        group.namesrv, name, checker=lambda message: TransactionState.UNKNOWN
+    ) as producer:
+        for number in range(10):
+            for word in ("no", "yes"):
+                body = f"{word} {number}".encode()
+                assert producer.send_in_transaction(Message(topic, body), local).is_confirmed
+    lines = client.run(
+        *("consume", "--topic", topic, "--group", name, "--count", "10"),
+        *("--timeout", "60", "--linger", "2"),
+    )
+    wanted_digests = [hashlib.sha1(f"yes {n}".encode()).hexdigest() for n in range(10)]
+    assert sorted(received(lines)) == sorted(wanted_digests)
