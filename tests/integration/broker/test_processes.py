@@ -154,9 +154,10 @@ def test_a_whole_group_to_try(tmp_path: Path) -> None:
         try:
             assert poll(lambda: "ready" in log.read_text(), 30), log.read_text()
             assert ask(first, 310, send_ext("T"), b"x").code == 0
-            children = _children(running.pid)
-            assert len(children) == 4
-            victim = next(pid for pid, line in children.items() if "--id n0" in line)
+            assert poll(lambda: len(_children(running.pid)) == 4, 15), log.read_text()
+            victims = [pid for pid, line in _children(running.pid).items() if "--id n0" in line]
+            assert len(victims) == 1, _children(running.pid)
+            victim = victims[0]
             subprocess.run(["kill", "-9", str(victim)], check=True)
             assert poll(lambda: "starting it again" in log.read_text(), 15), log.read_text()
             assert poll(lambda: len(_children(running.pid)) == 4, 15)
@@ -173,7 +174,7 @@ def test_a_whole_group_to_try(tmp_path: Path) -> None:
 def _children(parent: int) -> dict[int, str]:
     """Command lines of the child processes."""
     listed = subprocess.run(
-        ["ps", "-o", "pid=,args=", "--ppid", str(parent)],
+        ["ps", "-ww", "-o", "pid=,args=", "--ppid", str(parent)],
         capture_output=True,
         text=True,
         check=False,
