@@ -1,9 +1,11 @@
-"""`dledger-admin`: questions to a broker group.
+"""`dledger-admin`: questions to a broker group, and repairs.
 
     dledger-admin verify     -n NAMESRV [--group NAME]    do all replicas have the same state?
     dledger-admin snapshots  -n NAMESRV [--group NAME]    what each node has written down of it
+    dledger-admin resend-dlq -n NAMESRV GROUP ...         give dead letters another chance
 
-Exit codes: 0 well; 1 the replicas differ; 2 wrong usage; 3 not all of the group could be asked.
+Exit codes: 0 well; 1 the replicas differ, or some dead letters could not be sent again; 2 wrong usage; 3 not
+all of the group could be asked.
 """
 
 from __future__ import annotations
@@ -17,11 +19,13 @@ from typing import Final
 
 import trio
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from broker.admin.ask import NobodyAnsweredError, NodeAnswer, addresses_of_group, ask_all
+from broker.admin.resend_dlq import TO_ORIGIN, TO_RETRY, Choice, Outcome, resend
 from broker.admin.verify import Verdict, compare
-from broker.client.errors import ClientUsageError
+from broker.client.errors import ClientError, ClientUsageError
 from broker.client.name_servers import parse_name_servers
 
 EXIT_WELL: Final = 0
@@ -44,6 +48,8 @@ _SNAPSHOT_COLUMNS: Final = (
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     options = _parser().parse_args(arguments)
+    if options.command == "resend-dlq":
+        return _resend_dlq(options)
     try:
         answers = trio.run(_ask, options)
     except ClientUsageError as error:
@@ -124,6 +130,44 @@ def _snapshots(answers: list[NodeAnswer], *, as_json: bool) -> int:
     return EXIT_UNKNOWN if problems else EXIT_WELL
 
 
+def _resend_dlq(options: argparse.Namespace) -> int:
+    choice = Choice(options.topic, frozenset(options.msg_id or ()), options.all)
+
+    async def run() -> Outcome:
+        return await resend(
+            options.namesrv,
+            options.consumer_group,
+            choice,
+            to=options.to,
+            limit=options.limit,
+            is_dry=options.dry_run,
+        )
+
+    try:
+        outcome = trio.run(run)
+    except ClientUsageError as error:
+        return _complain(error, EXIT_USAGE)
+    except ClientError as error:
+        return _complain(error, EXIT_UNKNOWN)
+    if options.json:
+        _print_json(asdict(outcome) | {"dryRun": options.dry_run})
+    else:
+        _print_outcome(outcome, is_dry=options.dry_run)
+    return EXIT_DIFFERENT if outcome.failed else EXIT_WELL
+
+
+def _print_outcome(outcome: Outcome, *, is_dry: bool) -> None:
+    console = Console()
+    table = Table(title=f"{outcome.examined} dead letters examined")
+    for heading in ("message", "would be sent again" if is_dry else "sent again", "because"):
+        table.add_column(heading)
+    for key in outcome.resent:
+        table.add_row(key, "[green]yes[/]", "")
+    for key, reason in outcome.failed.items():
+        table.add_row(key, "[bold red]no[/]", escape(reason))
+    console.print(table)
+
+
 def _print_json(value: object) -> None:
     json.dump(value, sys.stdout, indent=2)
     sys.stdout.write("\n")
@@ -144,7 +188,31 @@ def _parser() -> argparse.ArgumentParser:
         where.add_argument("-b", "--brokers", help="the nodes themselves, host:port;host:port")
         command.add_argument("-g", "--group", help="broker name; needed when there are several")
         command.add_argument("--json", action="store_true", help="one JSON object for scripts")
+    _add_resend_dlq(commands)
     return parser
+
+
+def _add_resend_dlq(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    text = "send the dead letters of a consumer group again"
+    command = commands.add_parser("resend-dlq", help=text, description=text)
+    command.add_argument("consumer_group", metavar="GROUP", help="the consumer group")
+    command.add_argument("-n", "--namesrv", required=True, help="name servers, host:port;host:port")
+    command.add_argument("--topic", help="only those that were sent to this topic at first")
+    command.add_argument(
+        "--msg-id", action="append", metavar="ID", help="only this one; may be given several times"
+    )
+    command.add_argument(
+        "--all", action="store_true", help="also those that were sent again by an earlier run"
+    )
+    command.add_argument(
+        "--to",
+        choices=(TO_RETRY, TO_ORIGIN),
+        default=TO_RETRY,
+        help="the group's retry topic (default), or the topic that each came from, for all its groups",
+    )
+    command.add_argument("--limit", type=int, help="send so many at most")
+    command.add_argument("--dry-run", action="store_true", help="only say which")
+    command.add_argument("--json", action="store_true", help="one JSON object for scripts")
 
 
 if __name__ == "__main__":

@@ -123,6 +123,7 @@ class ReceivedMessage(msgspec.Struct, frozen=True):
         unique_key: the producer's UNIQ_KEY; the offset message id when there is none.
         reconsume_times: how often it was sent back before.
         properties: all of them, the system's too.
+        is_packed: the body is compressed in a way that this client does not know, and given as it is.
     """
 
     topic: str
@@ -139,6 +140,7 @@ class ReceivedMessage(msgspec.Struct, frozen=True):
     born_timestamp_ms: int
     store_timestamp_ms: int
     reconsume_times: int
+    is_packed: bool = False
 
 
 def check_message(message: Message) -> None:
@@ -267,9 +269,10 @@ def received(record: StoredMessage, broker_name: str) -> ReceivedMessage:
     if is_retry_topic(topic):
         topic = pairs.get("RETRY_TOPIC", topic)
     keys = pairs.get("KEYS")
+    body = unpack_body(record.body, record.sys_flag)
     return ReceivedMessage(
         topic,
-        unpack_body(record.body, record.sys_flag),
+        body,
         MessageQueue(record.topic, broker_name, record.queue_id),
         record.queue_offset,
         record.physical_offset,
@@ -282,4 +285,5 @@ def received(record: StoredMessage, broker_name: str) -> ReceivedMessage:
         record.born_timestamp_ms,
         record.store_timestamp_ms,
         record.reconsume_times,
+        bool(record.sys_flag & sys_flags.COMPRESSED) and body is record.body,
     )
