@@ -12,6 +12,9 @@ from broker.message.properties import (
     PROPERTIES_BYTES_MAX,
     REAL_QID,
     REAL_TOPIC,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_DELIVER_MS,
     TIMER_OUT_MS,
     encode_property,
     remove_property,
@@ -42,6 +45,7 @@ _log = logging.getLogger(__name__)
 
 _SCHEDULE = SCHEDULE_TOPIC.encode()
 _SCHEDULE_NAMES = (REAL_TOPIC, REAL_QID, TIMER_OUT_MS)
+_TIMED_NAMES = (*_SCHEDULE_NAMES, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS)  # M2
 
 
 class Sends:
@@ -398,7 +402,7 @@ def _parked(properties: bytes, topic: bytes, queue_id: int, due_ms: int) -> byte
         RecordError: there would be no room for what is added at the delivery.
     """
     parked = (
-        terminated(remove_property(properties, *_SCHEDULE_NAMES))
+        terminated(remove_property(properties, *(_SCHEDULE_NAMES if due_ms else _TIMED_NAMES)))
         + encode_property(REAL_TOPIC, topic)
         + encode_property(REAL_QID, b"%d" % queue_id)
     )

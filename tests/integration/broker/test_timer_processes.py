@@ -1,0 +1,108 @@
+"""Real processes: leaders are killed while messages fall due, and each is delivered exactly once."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from broker.client import Message, NoRouteError, ReceivedMessage
+from broker.client.blocking import Producer, PullConsumer
+from jepsen.processes import Group, Process, poll, program
+from tests.integration.broker.test_processes import brokers_of, leader_of
+
+pytestmark = [pytest.mark.slow, pytest.mark.integration]
+
+TOPIC = "Due"
+COUNT = 600
+SPAN_MS = 6000
+PATIENCE_S = 60.0
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[Group]:
+    with Group(tmp_path) as running:
+        running.start()
+        running.wait_listening()
+        yield running
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def everything(consumer: PullConsumer) -> list[ReceivedMessage]:
+    found = []
+    for queue in consumer.queues(TOPIC):
+        offset, end = 0, consumer.max_offset(queue)
+        while offset < end:
+            pulled = consumer.pull(queue, offset)
+            found += pulled.messages
+            offset = pulled.next_offset
+    return [message for message in found if message.body != b"first"]
+
+
+def kill_leader(group: Group) -> Process:
+    leader = leader_of(group)
+    leader.kill()
+    others = {node.address for node in group.nodes if node is not leader}
+    assert poll(lambda: brokers_of(group).get(0) in others, PATIENCE_S)
+    return leader
+
+
+def first_send(producer: Producer) -> None:
+    def is_sent() -> bool:
+        try:
+            producer.send(Message(TOPIC, b"first"))
+        except NoRouteError:
+            return False
+        return True
+
+    assert poll(is_sent, PATIENCE_S)
+
+
+def test_leaders_die_while_messages_fall_due(group: Group) -> None:
+    with Producer(group.namesrv, "due") as producer, PullConsumer(group.namesrv, "due") as consumer:
+        first_send(producer)
+        start_ms = now_ms() + 2000
+        wanted = [
+            Message(TOPIC, b"%d" % n, deliver_at_ms=start_ms + n * SPAN_MS // COUNT)
+            for n in range(COUNT)
+        ] + [Message(TOPIC, b"level", delay_level=2) for _ in range(20)]
+        sent = producer.send_many(wanted)
+        handles = [one.recall_handle for one in sent if not isinstance(one, Exception)]
+        assert len(handles) == COUNT + 20
+        recalled = set(range(COUNT - 50, COUNT - 40))
+        for number in recalled:
+            handle = handles[number]
+            assert handle is not None
+            assert producer.recall(handle) is True
+        assert poll(lambda: now_ms() > start_ms + SPAN_MS // 4, PATIENCE_S)
+        first = kill_leader(group)
+        first.start()
+        assert poll(lambda: len(everything(consumer)) > COUNT // 2, PATIENCE_S)
+        kill_leader(group).start()
+        count = COUNT - len(recalled) + 20
+        assert poll(lambda: len(everything(consumer)) >= count, PATIENCE_S)
+        again = handles[min(recalled)]
+        assert again is not None
+        assert producer.recall(again) is True, "remembered over two failovers"
+        assert poll(lambda: now_ms() > start_ms + SPAN_MS + 500, PATIENCE_S)
+        found = everything(consumer)
+    timed = sorted(int(message.body) for message in found if message.body != b"level")
+    assert timed == [n for n in range(COUNT) if n not in recalled], "each exactly once"
+    assert len(found) == count
+    for message in found:
+        due_ms = message.properties.get("TIMER_OUT_MS")
+        assert due_ms is None or message.store_timestamp_ms >= int(due_ms), "never early"
+    assert poll(lambda: verified(group), PATIENCE_S, 0.5)
+
+
+def verified(group: Group) -> bool:
+    command = [program("dledger-admin"), "verify", "-n", group.namesrv, "--json"]
+    ended = subprocess.run(command, capture_output=True, timeout=PATIENCE_S, check=False)
+    assert ended.returncode != 1, ended.stdout
+    return ended.returncode == 0

@@ -1,0 +1,284 @@
+"""Delay levels and due times at the leader: never early, never twice, whatever fails (semantics M and N)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from broker.message.properties import PROPERTIES_BYTES_MAX, decode_properties
+from broker.message.recall_handle import RecallHandle
+from broker.remoting.frame import FrameDecoder
+from broker.remoting.header import RemotingCommand, decode_command
+from broker.server.deliveries import DELIVERIES_MAX, DELIVERY_BYTES_MAX
+from broker.store.control import DeleteTopic, DeliverTimers
+from broker.store.state import BrokerState
+from dledger.raft.entry import EntryKind
+from tests.unit.server.lone_leader import Asker, LoneLeader
+from tests.unit.store.lone_broker import START_MS
+
+
+def answer(asker: Asker) -> RemotingCommand:
+    decoder = FrameDecoder()
+    decoder.feed(b"".join(asker.frames))
+    (found,) = [decode_command(frame) for frame in decoder.frames()]
+    return found
+
+
+def handle_of(asker: Asker) -> str:
+    found = answer(asker)
+    assert found.code == 0, found.remark
+    return found.ext["recallHandle"]
+
+
+def next_leader(old: LoneLeader, *, clock_ms: int = 0) -> LoneLeader:
+    """Another node takes over with the committed log, folded anew; its clock differs by `clock_ms`."""
+    old.log.lose()
+    old.commits.lost(None)  # type: ignore[arg-type]  # waiters here only note it
+    state = BrokerState()
+    old.log.term += 1
+    old.log.append(b"", EntryKind.NOOP)
+    old.log._state = state
+    state.apply(old.log.entries)
+    new = LoneLeader(state, old.log)
+    new.now_ms = old.now_ms + clock_ms
+    return new
+
+
+WISHES = [{"DELAY": "1"}, {"TIMER_DELAY_MS": "1000"}, {"TIMER_DELIVER_MS": str(START_MS + 1000)}]
+
+
+@pytest.mark.parametrize("wish", WISHES, ids=lambda wish: next(iter(wish)))
+def test_m6_m7_it_comes_when_it_is_due_and_only_once(wish: dict[str, str]) -> None:
+    leader = LoneLeader()
+    leader.send(b"later", UNIQ_KEY="u", TAGS="TagA", **wish)
+    leader.commit()
+    leader.pass_until(START_MS + 999, step_ms=1)
+    assert leader.stored() == []
+    leader.pass_until(START_MS + 3000, step_ms=1)
+    (message,) = leader.stored()
+    assert message.store_timestamp_ms == START_MS + 1000
+    assert (message.body, message.queue_id) == (b"later", 0)
+    assert message.born_timestamp_ms == START_MS
+    found = decode_properties(message.properties)
+    assert (found["UNIQ_KEY"], found["TAGS"], found["WAIT"]) == ("u", "TagA", "false")
+    assert leader.state.refusals.count == 0
+
+
+@pytest.mark.parametrize("wish", WISHES, ids=lambda wish: next(iter(wish)))
+def test_m9_a_delivery_that_was_not_committed_is_tried_again(wish: dict[str, str]) -> None:
+    leader = LoneLeader()
+    leader.send(b"later", **wish)
+    leader.commit()
+    leader.now_ms += 1000
+    leader.tick()
+    leader.commits.flush()
+    assert leader.log.open_count == 1
+    leader.tick()
+    leader.commits.flush()
+    assert leader.log.open_count == 1, "one batch at a time"
+    leader.log.lose()
+    leader.commits.staging.discard()
+    leader.pass_until(leader.now_ms + 50)
+    assert len(leader.stored()) == 1
+
+
+@pytest.mark.parametrize("is_committed", [False, True])
+@pytest.mark.parametrize("wish", WISHES, ids=lambda wish: next(iter(wish)))
+def test_m13_a_new_leader_goes_on_where_the_log_says(
+    wish: dict[str, str], *, is_committed: bool
+) -> None:
+    leader = LoneLeader()
+    for body in (b"one", b"two"):
+        leader.send(body, **wish)
+    leader.commit()
+    leader.now_ms += 1000
+    leader.tick()
+    leader.commits.flush()
+    if is_committed:
+        leader.log.commit()
+    new = next_leader(leader)
+    new.pass_until(new.now_ms + 2000)
+    assert [message.body for message in new.stored()] == [b"one", b"two"]
+    assert new.state.refusals.count == 0
+
+
+@pytest.mark.parametrize("clock_ms", [-60_000, -700, 700])
+@pytest.mark.parametrize("wish", WISHES[:2], ids=lambda wish: next(iter(wish)))
+def test_m6_a_new_leader_whose_clock_differs_delivers_nothing_before_its_log_time(
+    wish: dict[str, str], clock_ms: int
+) -> None:
+    """RocketMQ's rule M6 would take the other clock for one that was set back, and deliver at once."""
+    leader = LoneLeader()
+    leader.send(b"later", **wish)
+    leader.commit()
+    new = next_leader(leader, clock_ms=clock_ms)
+    new.tick()
+    new.commit()
+    assert new.stored() == []
+    new.pass_until(START_MS + 999)
+    assert new.stored() == []
+    new.pass_until(START_MS + 1100)
+    (message,) = new.stored()
+    assert message.store_timestamp_ms >= START_MS + 1000
+
+
+def test_an_entry_takes_a_bounded_number_of_messages_and_bytes() -> None:
+    leader = LoneLeader()
+    count = DELIVERIES_MAX + 10
+    for number in range(count):
+        leader.send(b"%d" % number, TIMER_DELAY_MS="10")
+    large = b"x" * (DELIVERY_BYTES_MAX // 2)
+    for wish in ({"TIMER_DELAY_MS": "20"}, {"DELAY": "1"}):
+        for _ in range(5):
+            leader.send(large, **wish)
+    leader.commit()
+    before = len(leader.log.entries)
+    leader.pass_until(START_MS + 1000)
+    assert len(leader.stored()) == count + 10
+    bodies = [len(entry.body) for entry in leader.log.entries[before:]]
+    assert max(bodies) < 2 * DELIVERY_BYTES_MAX
+    assert len(bodies) == 7, "of at most two large ones each"
+
+
+def test_m8_what_cannot_be_delivered_holds_nothing_up() -> None:
+    leader = LoneLeader()
+    leader.commits.staging.stage(
+        b"rmq_sys_wheel_timer",
+        0,
+        b"no topic",
+        b"TIMER_OUT_MS\x01%d\x02" % (START_MS + 5),
+        born_timestamp_ms=0,
+        born_host=bytes(8),
+    )
+    leader.send(b"good", TIMER_DELAY_MS="10")
+    leader.commit()
+    leader.pass_until(START_MS + 100)
+    assert [message.body for message in leader.stored()] == [b"good"]
+    assert leader.state.timers.count == 0
+
+
+def test_a_delayed_message_leaves_room_for_its_delivery() -> None:
+    leader = LoneLeader()
+    for wish in WISHES:
+        for size in (PROPERTIES_BYTES_MAX - 300, PROPERTIES_BYTES_MAX - 120):
+            asker = leader.send(b"x", k="v" * size, **wish)
+            leader.commit()
+            assert answer(asker).code in (0, 13)
+    leader.pass_until(START_MS + 2000)
+    assert len(leader.stored()) == 3
+    assert leader.state.timers.count == 0
+
+
+def test_a_deleted_topic_does_not_stop_its_timers() -> None:
+    leader = LoneLeader()
+    leader.send(b"later", TIMER_DELAY_MS="10")
+    leader.commits.stage_control(DeleteTopic("T"))
+    leader.commit()
+    leader.pass_until(START_MS + 100)
+    assert leader.state.timers.count == 0
+
+
+# Recalls.
+
+
+def test_c21_the_answer_carries_a_handle() -> None:
+    leader = LoneLeader()
+    asker = leader.send(b"later", UNIQ_KEY="u", TIMER_DELAY_MS="1000")
+    plain = leader.send(b"now", UNIQ_KEY="v")
+    leader.commit()
+    assert RecallHandle.decode(handle_of(asker)) == RecallHandle(
+        "T", "broker-a", START_MS + 1000, "u"
+    )
+    assert "recallHandle" not in answer(plain).ext
+
+
+def test_n16_a_recall_that_is_on_its_way_holds_the_delivery_back() -> None:
+    leader = LoneLeader()
+    asker = leader.send(b"later", UNIQ_KEY="u", TIMER_DELAY_MS="100")
+    other = leader.send(b"other", UNIQ_KEY="v", TIMER_DELAY_MS="100")
+    leader.commit()
+    recalls = [leader.recall(handle_of(asker)), leader.recall(handle_of(asker))]
+    leader.commits.flush()
+    leader.now_ms += 500
+    leader.tick()
+    leader.commit()
+    assert [answer(recall).code for recall in recalls] == [0, 0]
+    assert answer(recalls[0]).ext == {"msgId": "u"}
+    assert [message.body for message in leader.stored()] == [b"other"]
+    late = leader.recall(handle_of(other))
+    leader.commit()
+    assert answer(late).code == 208
+    assert leader.timers._recalling == {}
+    assert leader.state.refusals.count == 0
+
+
+def test_n16_a_recall_behind_the_delivery_is_too_late() -> None:
+    leader = LoneLeader()
+    asker = leader.send(b"later", TIMER_DELAY_MS="100", UNIQ_KEY="u")
+    leader.commit()
+    leader.now_ms += 100
+    leader.tick()
+    recall = leader.recall(handle_of(asker))
+    leader.commit()
+    assert answer(recall).code == 208
+    assert len(leader.stored()) == 1
+
+
+def test_a_recall_that_was_lost_with_its_leader_delays_nothing_and_asks_the_next() -> None:
+    leader = LoneLeader()
+    asker = leader.send(b"later", TIMER_DELAY_MS="100", UNIQ_KEY="u")
+    leader.commit()
+    recall = leader.recall(handle_of(asker))
+    leader.commits.flush()
+    leader.log.lose()
+    leader.commits.staging.discard()
+    assert not recall.frames
+    assert len(leader.gate.held) == 1
+    leader.pass_until(leader.now_ms + 200)
+    assert len(leader.stored()) == 1
+
+
+def test_a_recall_is_remembered_over_a_failover() -> None:
+    leader = LoneLeader()
+    asker = leader.send(b"later", TIMER_DELAY_MS="100", UNIQ_KEY="u")
+    leader.commit()
+    handle = handle_of(asker)
+    leader.recall(handle)
+    leader.commit()
+    new = next_leader(leader)
+    again = new.recall(handle)
+    new.commit()
+    assert answer(again).code == 0
+    new.pass_until(new.now_ms + 500)
+    assert new.stored() == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"topic": "T2"}, {"due_ms": START_MS + 101}, {"unique_key": "v"}],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_n14_a_handle_means_exactly_one_message(changes: dict[str, Any]) -> None:
+    leader = LoneLeader()
+    leader.send(b"later", TIMER_DELAY_MS="100", UNIQ_KEY="u")
+    leader.send(b"else", "T2", UNIQ_KEY="w")
+    leader.commit()
+    usual = {"topic": "T", "broker_name": "broker-a", "due_ms": START_MS + 100, "unique_key": "u"}
+    handle = RecallHandle(**(usual | changes))
+    recall = leader.recall(handle.encode(), handle.topic)
+    leader.commit()
+    assert answer(recall).code in (17, 208)
+    leader.pass_until(START_MS + 200)
+    assert b"later" in [message.body for message in leader.stored()]
+
+
+def test_a_second_delivery_would_be_an_alarm() -> None:
+    leader = LoneLeader()
+    leader.send(b"later", TIMER_DELAY_MS="100", UNIQ_KEY="u")
+    leader.commit()
+    (due,) = leader.state.timers.due(START_MS + 100, 5)
+    leader.pass_until(START_MS + 200)
+    leader.commits.stage_control(DeliverTimers([(due.due_ms, due.physical_offset)]))
+    leader.commit()
+    assert leader.state.refusals.alarm_count == 1
