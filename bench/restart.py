@@ -1,6 +1,6 @@
 """How long does a node need to serve again after kill -9, with a log of 1 GiB?
 
-    python -m bench.restart [--mib 1024] [--json]
+    python -m bench.restart [--mib 1024] [--without-snapshots] [--json]
 
 Fills a three-node group with batches of 1 KiB messages, kills all three nodes with kill -9 at once and
 starts them again: the time from the start to the first acknowledged send, and how it divides.
@@ -33,6 +33,9 @@ def main() -> int:
         "--mib", type=int, default=1024, help="size of the log in MiB (default 1024)"
     )
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
+    parser.add_argument(
+        "--without-snapshots", action="store_true", help="remove them before the restart"
+    )
     options = parser.parse_args()
     console = Console(stderr=True)
     folder = Path(tempfile.mkdtemp(prefix="dledger-restart-"))
@@ -57,6 +60,9 @@ def main() -> int:
                     raise RuntimeError(f"{result.refused} batches were refused")
             for node in group.nodes:
                 node.kill()
+            if options.without_snapshots:
+                for snapshots in folder.glob("*/snapshots"):
+                    shutil.rmtree(snapshots)
             began = time.monotonic()
             for node in group.nodes:
                 node.start()

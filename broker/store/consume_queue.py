@@ -202,7 +202,7 @@ class ConsumeQueue:
     def digest(self) -> int:
         """CRC32C of all units ever appended; each unit is counted once, when asked or spilled."""
         if self._digested_bytes < len(self.tail):
-            self._digest = crc32c(bytes(self.tail[self._digested_bytes :]), self._digest)
+            self._digest = crc32c(memoryview(self.tail)[self._digested_bytes :], self._digest)
             self._digested_bytes = len(self.tail)
         return self._digest
 

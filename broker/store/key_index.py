@@ -157,7 +157,7 @@ class KeyIndex:
     def digest(self) -> int:
         """CRC32C of all units ever added; segments of other sizes give the same."""
         if self._digested_bytes < len(self._units):
-            self._digest = crc32c(bytes(self._units[self._digested_bytes :]), self._digest)
+            self._digest = crc32c(memoryview(self._units)[self._digested_bytes :], self._digest)
             self._digested_bytes = len(self._units)
         return self._digest
 
