@@ -1,0 +1,82 @@
+"""How fast is derived state written down, taken in again, and rebuilt from the log?
+
+    python -m bench.snapshot [--messages 1000000]
+
+Folds entries of 32 messages of 1 KiB with a key each, writes a snapshot to a file and restores it. The
+rates are of the snapshot's bytes, that of the fold of the log's. The pause is the longest step, which
+is what the driver's loop would be held up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from broker.store.state import BrokerState
+from broker.store.unit_files import SegmentFiles, UnitFiles
+from dledger.codec.snapshot import SnapshotMeta
+from dledger.raft.ids import Position, Term
+from dledger.storage.posix import PosixDisk
+from dledger.storage.snapshots import SnapshotStore
+from tests.unit.store.lone_broker import LoneBroker
+
+ENTRY_COUNT = 32
+QUEUE_COUNT = 8
+
+
+def main() -> int:
+    """Fold, write, restore; print a line for each."""
+    parser = argparse.ArgumentParser(prog="bench.snapshot", description="speed of snapshots")
+    parser.add_argument("--messages", type=int, default=1_000_000)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="dledger-snapshot-") as folder:
+        _run(Path(folder), options.messages)
+    return 0
+
+
+def _run(folder: Path, messages: int) -> None:
+    source = LoneBroker(BrokerState(), parses=True)
+    say = sys.stdout.write
+    state = BrokerState(UnitFiles(folder / "a"), SegmentFiles(folder / "a"))
+    fold_s, log_bytes = 0.0, 0
+    for first in range(0, messages, ENTRY_COUNT):
+        for number in range(first, first + ENTRY_COUNT):
+            source.stage("Bench", number % QUEUE_COUNT, b"x" * 1024, UNIQ_KEY=f"{number:032x}")
+        source.commit()
+        entries = source.log.entries[state.applied_index :]
+        log_bytes += sum(entry.size_bytes for entry in entries)
+        began = time.perf_counter()
+        state.apply(entries)
+        fold_s += time.perf_counter() - began
+    say(f"rebuild  {log_bytes / fold_s / 1e6:8.0f} MB/s of log ({log_bytes / 1e6:.0f} MB)\n")
+    store = SnapshotStore(PosixDisk(folder))
+    began = time.perf_counter()
+    meta = SnapshotMeta(state.applied_index, Term(1), Position(log_bytes), 0, state.digest())
+    steps = state.snapshot()
+    pauses = [time.perf_counter() - began]
+    writer = store.begin(meta)
+    while True:
+        step = time.perf_counter()
+        chunk = next(steps, None)
+        pauses.append(time.perf_counter() - step)
+        if chunk is None:
+            break
+        writer.add([chunk])
+    snapshot = writer.finish()
+    took_s = time.perf_counter() - began
+    size = snapshot.size_bytes
+    say(f"write    {size / took_s / 1e6:8.0f} MB/s ({size / 1e6:.0f} MB, synced)\n")
+    say(f"pause    {max(pauses) * 1000:8.1f} ms at most, {pauses[0] * 1000:.1f} ms to begin\n")
+    again = BrokerState(UnitFiles(folder / "b"), SegmentFiles(folder / "b"))
+    began = time.perf_counter()
+    again.restore(store.chunks(snapshot))
+    took_s = time.perf_counter() - began
+    assert again.digest() == state.digest()
+    say(f"restore  {size / took_s / 1e6:8.0f} MB/s\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
