@@ -15,16 +15,20 @@ import tempfile
 import time
 from pathlib import Path
 
+from broker.message.properties import encode_properties
+from broker.store.staging import Staging
 from broker.store.state import BrokerState
 from broker.store.unit_files import SegmentFiles, UnitFiles
 from dledger.codec.snapshot import SnapshotMeta
-from dledger.raft.ids import Position, Term
+from dledger.raft.entry import Entry, EntryKind
+from dledger.raft.ids import Index, Position, Term
 from dledger.storage.posix import PosixDisk
 from dledger.storage.snapshots import SnapshotStore
-from tests.unit.store.lone_broker import LoneBroker
 
 ENTRY_COUNT = 32
 QUEUE_COUNT = 8
+HOST = bytes((127, 0, 0, 1)) + (10911).to_bytes(4, "big")
+START_MS = 1_700_000_000_000
 
 
 def main() -> int:
@@ -38,23 +42,30 @@ def main() -> int:
 
 
 def _run(folder: Path, messages: int) -> None:
-    source = LoneBroker(BrokerState(), parses=True)
     say = sys.stdout.write
     state = BrokerState(UnitFiles(folder / "a"), SegmentFiles(folder / "a"))
-    fold_s, log_bytes = 0.0, 0
-    for first in range(0, messages, ENTRY_COUNT):
+    staging = Staging(state, HOST)
+    fold_s, position = 0.0, Position(0)
+    for index, first in enumerate(range(0, messages, ENTRY_COUNT), start=1):
         for number in range(first, first + ENTRY_COUNT):
-            source.stage("Bench", number % QUEUE_COUNT, b"x" * 1024, UNIQ_KEY=f"{number:032x}")
-        source.commit()
-        entries = source.log.entries[state.applied_index :]
-        log_bytes += sum(entry.size_bytes for entry in entries)
+            staging.stage(
+                b"Bench",
+                number % QUEUE_COUNT,
+                b"x" * 1024,
+                encode_properties({"UNIQ_KEY": f"{number:032x}"}),
+                born_timestamp_ms=START_MS,
+                born_host=HOST,
+            )
+        body = staging.build_entry(position, START_MS + index).body
+        entry = Entry(Index(index), Term(1), position, EntryKind.NORMAL, body)
+        position = entry.end_position
         began = time.perf_counter()
-        state.apply(entries)
+        state.apply([entry])
         fold_s += time.perf_counter() - began
-    say(f"rebuild  {log_bytes / fold_s / 1e6:8.0f} MB/s of log ({log_bytes / 1e6:.0f} MB)\n")
+    say(f"rebuild  {position / fold_s / 1e6:8.0f} MB/s of log ({position / 1e6:.0f} MB)\n")
     store = SnapshotStore(PosixDisk(folder))
     began = time.perf_counter()
-    meta = SnapshotMeta(state.applied_index, Term(1), Position(log_bytes), 0, state.digest())
+    meta = SnapshotMeta(state.applied_index, Term(1), position, 0, state.digest())
     steps = state.snapshot()
     pauses = [time.perf_counter() - began]
     writer = store.begin(meta)

@@ -1,4 +1,4 @@
-"""The leader's marks, and the alarm when this replica's digests differ (docs/adr/0060)."""
+"""The leader's marks, and the alarm when this replica's digests differ (docs/adr/0063)."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ Now and then the leader writes a mark. Every replica that folds it keeps its own
 behind that entry, and compares what the leader says it had at the mark before. So the comparison is
 at equal applied index, whoever led and however far apart the replicas are, and costs nothing between
 the marks. A difference means that a replica's state is not what follows from the log: a fault of ours,
-of its memory or of its disk. It is an alarm and not an end (docs/adr/0060).
+of its memory or of its disk. It is an alarm and not an end (docs/adr/0063).
 """
 
 from __future__ import annotations
