@@ -82,14 +82,16 @@ class _Sends:
     unknown: set[Message] = field(default_factory=set)
 
 
-def check(events: Sequence[Event], *, drained: Iterable[str]) -> Verdict:
+def check(events: Sequence[Event], *, drained: Iterable[str], stream: str = "") -> Verdict:
     """Judge a finished run.
 
     Args:
         events: the whole history.
         drained: names of the consumer groups that had the time to read everything; a group that
             had not is not asked for what it misses.
+        stream: whose messages are judged; the others are not looked at.
     """
+    events = [event for event in events if event.stream == stream]
     sends = _gather_sends(events)
     deliveries: dict[str, list[Event]] = defaultdict(list)
     for event in events:

@@ -1,13 +1,14 @@
 """Three nodes, real clients, and the leader killed again and again: is anything lost?
 
-    python -m jepsen.demo [--kills 5] [--seconds 22] [--no-cpp] [--seed N] [--keep DIR] [--json]
+    python -m jepsen.demo [--kills 5] [--seconds 22] [--no-cpp] [--plain] [--seed N] [--keep DIR] [--json]
 
 Starts a name server and a three-node group as processes of their own, lets our client and (where its
 wheel installs) Apache's C++ client produce and consume, kills the leader with SIGKILL every few seconds,
-starts it again, lets the consumers finish, and judges the recorded history (see `checker.py`).
+starts it again, lets the consumers finish, and judges the recorded history (see `checker.py`). Beside them
+run transactions, messages with due times and an ordered stream (`promises.py`); --plain leaves them out.
 
-Exit status: 0 nothing acknowledged was lost and every queue was consumed in order, 1 something was
-broken, 2 unknown: nothing was acknowledged, or the group did not start.
+Exit status: 0 nothing acknowledged was lost, every queue was consumed in order and every other promise was
+kept, 1 something was broken, 2 unknown: nothing was acknowledged, or the group did not start.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn
@@ -36,7 +38,9 @@ from jepsen.nemesis import LeaderKiller
 from jepsen.observer import Observer
 from jepsen.processes import Group, NotReadyError, ProcessDiedError, sigterm_as_interrupt
 from jepsen.progress import Progress, failover_gaps_ms, percentile
+from jepsen.promises import STREAMS, Promises, judge
 from jepsen.report import live_line, print_report
+from jepsen.stream_workload import BROKER_CONF, ORDERED_GROUP, StreamWorkload, all_streams
 
 VALID, INVALID, UNKNOWN, INTERRUPTED = 0, 1, 2, 130
 STARTUP_ERRORS: Final = (NotReadyError, ProcessDiedError, trio.TooSlowError)
@@ -48,6 +52,7 @@ WRITE_PAUSE_S: Final = 0.003
 START_TIMEOUT_S: Final = 20.0
 CPP_START_TIMEOUT_S: Final = 15.0
 DRAIN_S: Final = 20.0
+STREAM_QUIET_S: Final = 1.5  # several intervals of checks: what must not be seen would be by then
 CPP_DRAIN_S: Final = 60.0  # it gives up a pull on a broken connection after 30 s only
 REFRESH_S: Final = 0.2
 
@@ -63,6 +68,7 @@ class Settings:
     keep: Path | None
     as_json: bool
     write_pause_s: float = WRITE_PAUSE_S
+    with_streams: bool = True
 
 
 class Demo:
@@ -80,6 +86,9 @@ class Demo:
         self._phase = "starting"
         self._observer = Observer(group, history)
         self._cpp: dict[str, CppWorker] = {}
+        self._streams: list[StreamWorkload] = []
+        if settings.with_streams:
+            self._streams = all_streams(group.namesrv, history, settings.seed)
 
     async def run(self, cpp_python: Path | None) -> None:
         """Start the clients, break things, let everything come to rest."""
@@ -90,11 +99,14 @@ class Demo:
             async with (
                 Producer(namesrv, "demo-producer") as producer,
                 PullConsumer(namesrv, workload.GROUP, timeout_s=1.0) as reader,
+                AsyncExitStack() as streams,
             ):
                 await workload.wait_for_queues(producer, TOPIC, START_TIMEOUT_S)
                 self._phase = "starting clients"
                 stop = trio.Event()
                 queues = await producer.queues(TOPIC)
+                for stream in self._streams:
+                    await streams.enter_async_context(stream.opened())
                 async with workload.recording_consumer(namesrv, TOPIC, history):
                     async with trio.open_nursery() as sending:
                         writers = [
@@ -107,6 +119,8 @@ class Demo:
                             sending.start_soon(writer.run, stop)
                         for writer in writers:
                             await writer.has_begun.wait()
+                        for stream in self._streams:
+                            sending.start_soon(stream.run, stop)
                         nursery.start_soon(workload.watch_offsets, reader, queues, history)
                         if cpp_python is not None:
                             await self._start_cpp(cpp_python, len(queues), nursery)
@@ -168,6 +182,16 @@ class Demo:
             if name == workload.GROUP or not (consumer and consumer.has_ended.is_set()):
                 self.drained.add(name)
 
+        await self._drain_streams()
+
+    async def _drain_streams(self) -> None:
+        self._phase = "draining streams"
+        with trio.move_on_after(DRAIN_S):
+            while any(stream.missing for stream in self._streams):
+                await trio.sleep(REFRESH_S)
+        if self._streams:
+            await trio.sleep(STREAM_QUIET_S)
+
     def _is_missing(self, group: str) -> bool:
         self._progress.update()
         return self._progress.missing(group) > 0
@@ -188,6 +212,7 @@ class Run:
     folder: Path
     events: list[Event]
     verdict: Verdict
+    promises: Promises
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -208,7 +233,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     if settings.as_json:
         gaps = failover_gaps_ms(run.events, workload.PRODUCER)
-        sys.stdout.write(summary(run.verdict, gaps) + "\n")
+        sys.stdout.write(summary(run.verdict, gaps, run.promises) + "\n")
     return conclude(settings, run, console)
 
 
@@ -221,7 +246,10 @@ def execute(settings: Settings, cpp_python: Path | None, console: Console) -> Ru
     folder = settings.keep or Path(tempfile.mkdtemp(prefix="dledger-demo-"))
     folder.mkdir(parents=True, exist_ok=True)
     console.print(f"seed {settings.seed}, stores and logs in {folder}", highlight=False)
-    with Group(folder) as group, Recorder(folder / "history.jsonl") as history:
+    conf = folder / "broker.conf"
+    conf.write_text(BROKER_CONF if settings.with_streams else "")
+    more = ("-c", str(conf))
+    with Group(folder, broker_arguments=more) as group, Recorder(folder / "history.jsonl") as history:
         demo = Demo(settings, group, history, console)
         group.start()
         group.wait_listening(START_TIMEOUT_S)
@@ -229,13 +257,20 @@ def execute(settings: Settings, cpp_python: Path | None, console: Console) -> Ru
             trio.run(demo.run, cpp_python)
         except BaseExceptionGroup as errors:
             raise_first(errors)
-    return Run(folder, history.events, check(history.events, drained=demo.drained))
+    verdict = check(history.events, drained=demo.drained)
+    promises = judge(
+        history.events,
+        streams=STREAMS if settings.with_streams else (),
+        ordered_group=ORDERED_GROUP,
+        probe=workload.PRODUCER,
+    )
+    return Run(folder, history.events, promises.added_to(verdict), promises)
 
 
 def conclude(settings: Settings, run: Run, console: Console) -> int:
     """Print the report, keep or remove the folder, and return the exit status."""
     gaps = failover_gaps_ms(run.events, workload.PRODUCER)
-    print_report(console, run.events, run.verdict, gaps)
+    print_report(console, run.events, run.verdict, gaps, run.promises)
     if run.verdict.valid and settings.keep is None:
         shutil.rmtree(run.folder, ignore_errors=True)
     else:
@@ -251,8 +286,8 @@ def raise_first(errors: BaseExceptionGroup[BaseException]) -> NoReturn:
     raise first
 
 
-def summary(verdict: Verdict, gaps_ms: Sequence[float | None]) -> str:
-    """Return the line for scripts."""
+def summary(verdict: Verdict, gaps_ms: Sequence[float | None], promises: Promises) -> str:
+    """Return the line for scripts: plain messages first, then a member for each stream."""
     known = [gap for gap in gaps_ms if gap is not None]
     failover = {
         "p50": round(percentile(known, 50)) if known else None,
@@ -265,6 +300,7 @@ def summary(verdict: Verdict, gaps_ms: Sequence[float | None]) -> str:
         "duplicated": verdict.total("duplicated"),
         "kills": len(gaps_ms),
         "failover_ms": failover,
+        **promises.counts,
     }
     return msgspec.json.encode(line).decode()
 
@@ -277,6 +313,7 @@ def read_arguments(arguments: Sequence[str]) -> Settings:
     parser.add_argument("--kills", type=int, default=5, help="how often the leader is killed")
     parser.add_argument("--seconds", type=float, help="how long, without start and drain")
     parser.add_argument("--no-cpp", action="store_true", help="only our own client")
+    parser.add_argument("--plain", action="store_true", help="only plain messages")
     parser.add_argument("--seed", type=int, help="of the times of the kills; drawn when not given")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep stores, logs, history there")
     parser.add_argument("--json", action="store_true", help="one line of results on stdout")
@@ -290,6 +327,7 @@ def read_arguments(arguments: Sequence[str]) -> Settings:
         seed=random.randrange(1_000_000) if read.seed is None else read.seed,
         keep=read.keep,
         as_json=read.json,
+        with_streams=not read.plain,
     )
 
 

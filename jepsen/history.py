@@ -6,6 +6,10 @@ queue) has its own numbers 0, 1, 2, ... A send ends as `ack` (stored, with its q
 notes `kill`, `restart`, and the observer notes `leader` (a node leads a term) and `committed` (the
 group's stored offset of a queue). Times are milliseconds since the start of the run.
 
+Events of the other streams (`stream`: transactions, timers, ordered; see `promises.py`) stand in the same
+history and are judged by rules of their own. Transactions also note `decided` (how the local one ended)
+and `checked` (the broker asked).
+
 A history is only ever appended to; the checker reads the finished list. A line that a crash cut off is
 ignored on reading, since it was never part of anything that was reported.
 """
@@ -20,9 +24,11 @@ from typing import Literal, TextIO
 
 import msgspec
 
-Kind = Literal[
-    "send", "ack", "refused", "unknown", "receive", "kill", "restart", "leader", "committed", "note"
-]
+Kind = (
+    Literal["send", "ack", "refused", "unknown", "receive", "committed", "decided", "checked"]
+    | Literal["kill", "restart", "leader", "note"]
+)
+Stream = Literal["", "transactions", "timers", "ordered"]
 
 
 class Event(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -39,6 +45,8 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
     node: str = ""  # nemesis and observer: which node
     term: int = -1
     text: str = ""
+    stream: Stream = ""  # "" is the stream of plain messages, and everything that is nobody's
+    due_ms: float = -1  # timers: on `send` the earliest time at which it may come, on `ack` the latest
 
 
 _encoder = msgspec.json.Encoder()
@@ -73,6 +81,8 @@ class Recorder:
         node: str = "",
         term: int = -1,
         text: str = "",
+        stream: Stream = "",
+        due_ms: float = -1,
     ) -> Event:
         """Append one event that happens now."""
         event = Event(
@@ -87,6 +97,8 @@ class Recorder:
             node,
             term,
             text,
+            stream,
+            round(due_ms, 3),
         )
         self.events.append(event)
         if self._file is not None:

@@ -32,6 +32,8 @@ class Progress:
         fresh = list(islice(self._events, self._read, None))
         self._read += len(fresh)
         for event in fresh:
+            if event.stream:
+                continue
             match event.kind:
                 case "send":
                     self.sent[event.producer] += 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+import msgspec
 from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -12,6 +13,7 @@ from rich.text import Text
 from jepsen.checker import Verdict
 from jepsen.history import Event
 from jepsen.progress import Progress, percentile
+from jepsen.promises import Promises
 
 ANOMALIES_SHOWN: Final = 20
 
@@ -71,6 +73,19 @@ def counts(verdict: Verdict) -> Table:
     return table
 
 
+def stream_lines(promises: Promises) -> list[str]:
+    """Return a line of counts for each stream."""
+    lines = []
+    for stream, counts in promises.counts.items():
+        values = msgspec.to_builtins(counts)
+        late = values.pop("late_ms", None)
+        texts = [f"{name.replace('_', ' ')} {value}" for name, value in values.items()]
+        if late:
+            texts += [f"{name} {value} ms after the due time" for name, value in late.items()]
+        lines.append(f"{stream}: {', '.join(texts)}")
+    return lines
+
+
 def gaps_line(gaps_ms: Sequence[float | None]) -> str:
     """Return the summary of the unavailability of all kills."""
     known = [gap for gap in gaps_ms if gap is not None]
@@ -83,11 +98,17 @@ def gaps_line(gaps_ms: Sequence[float | None]) -> str:
 
 
 def print_report(
-    console: Console, events: Sequence[Event], verdict: Verdict, gaps_ms: Sequence[float | None]
+    console: Console,
+    events: Sequence[Event],
+    verdict: Verdict,
+    gaps_ms: Sequence[float | None],
+    promises: Promises,
 ) -> None:
     """Print everything after a run."""
     console.print(timeline(events, gaps_ms))
     console.print(counts(verdict))
+    for line in stream_lines(promises):
+        console.print(line, highlight=False)
     console.print(gaps_line(gaps_ms))
     for anomaly in verdict.anomalies[:ANOMALIES_SHOWN]:
         console.print(f"[red]{anomaly.check}[/red]: {anomaly.text}", highlight=False)
@@ -96,6 +117,8 @@ def print_report(
     match verdict.valid:
         case True:
             text = "nothing acknowledged was lost, every queue was consumed in order"
+            if promises.counts:
+                text += ", every transaction, due time and key kept its promise"
             console.print(f"[bold green]VALID[/bold green]: {text}")
         case False:
             console.print(

@@ -25,7 +25,7 @@ from broker.client import (
     SendOutcomeUnknownError,
 )
 from jepsen.cpp_client import make_body, read_body
-from jepsen.history import Recorder
+from jepsen.history import Recorder, Stream
 
 PRODUCER: Final = "ours"
 GROUP: Final = "demo-ours"
@@ -127,7 +127,12 @@ def recording_consumer(namesrv: str, topic: str, history: Recorder) -> PushConsu
 
 
 async def watch_offsets(
-    reader: PullConsumer, queues: tuple[MessageQueue, ...], history: Recorder
+    reader: PullConsumer,
+    queues: tuple[MessageQueue, ...],
+    history: Recorder,
+    *,
+    group: str = GROUP,
+    stream: Stream = "",
 ) -> None:
     """Ask for the group's stored offsets again and again; they must never go back."""
     while True:
@@ -137,5 +142,11 @@ async def watch_offsets(
             except ClientError:
                 continue  # nobody leads just now
             if offset is not None:
-                history.add("committed", queue=name_of(queue), offset=offset, consumer=GROUP)
+                history.add(
+                    "committed",
+                    queue=name_of(queue),
+                    offset=offset,
+                    consumer=group,
+                    stream=stream,
+                )
         await trio.sleep(OFFSET_QUERY_S)
