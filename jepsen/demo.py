@@ -185,9 +185,9 @@ class Demo:
         await self._drain_streams()
 
     async def _drain_streams(self) -> None:
-        self._phase = "draining streams"
         with trio.move_on_after(DRAIN_S):
-            while any(stream.missing for stream in self._streams):
+            while late := [stream.name for stream in self._streams if stream.missing]:
+                self._phase = f"draining {late[0]}"
                 await trio.sleep(REFRESH_S)
         if self._streams:
             await trio.sleep(STREAM_QUIET_S)
@@ -249,7 +249,10 @@ def execute(settings: Settings, cpp_python: Path | None, console: Console) -> Ru
     conf = folder / "broker.conf"
     conf.write_text(BROKER_CONF if settings.with_streams else "")
     more = ("-c", str(conf))
-    with Group(folder, broker_arguments=more) as group, Recorder(folder / "history.jsonl") as history:
+    with (
+        Group(folder, broker_arguments=more) as group,
+        Recorder(folder / "history.jsonl") as history,
+    ):
         demo = Demo(settings, group, history, console)
         group.start()
         group.wait_listening(START_TIMEOUT_S)

@@ -1,11 +1,13 @@
 """How long does a producer wait when the leader dies? The same kill, many times, under load.
 
-    python -m jepsen.failover [--rounds 20] [--seed N] [--keep DIR] [--json]
+    python -m jepsen.failover [--rounds 20] [--all] [--seed N] [--keep DIR] [--json]
 
 One producer object sends to every queue as fast as answers come; the leader is killed with SIGKILL,
 started again a second later, and the next round waits until all nodes are together. A round's time
 runs from the kill to the first acknowledgement of a send that began after it, seen by the same client
-object. Nothing acknowledged may be lost, and no committed offset may go back.
+object. Nothing acknowledged may be lost, and no committed offset may go back. With --all transactions,
+messages with due times and an ordered stream run beside it and are judged too (`promises.py`); the
+producer then sends at an even pace, which leaves them room.
 
 Exit status as `python -m jepsen.demo`: 0 valid, 1 broken, 2 unknown.
 """
@@ -35,11 +37,15 @@ from jepsen.demo import (
 )
 from jepsen.processes import sigterm_as_interrupt
 from jepsen.progress import failover_gaps_ms, percentile
+from jepsen.promises import Promises
 
 SECONDS_PER_ROUND: Final = 3.0
+PACE_S: Final = 0.02
 
 
-def times(verdict: Verdict, gaps_ms: Sequence[float | None]) -> dict[str, object]:
+def times(
+    verdict: Verdict, gaps_ms: Sequence[float | None], promises: Promises
+) -> dict[str, object]:
     """Return what was measured."""
     known = [gap for gap in gaps_ms if gap is not None]
     return {
@@ -52,6 +58,7 @@ def times(verdict: Verdict, gaps_ms: Sequence[float | None]) -> dict[str, object
         "duplicated": verdict.total("duplicated"),
         "unknown": verdict.total("unknown"),
         "rewinds": sum(anomaly.check == "rewind" for anomaly in verdict.anomalies),
+        **promises.counts,
     }
 
 
@@ -61,6 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m jepsen.failover", description=(__doc__ or "").split("\n\n")[0]
     )
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--all", action="store_true", help="with transactions, timers, order")
     parser.add_argument("--seed", type=int)
     parser.add_argument("--keep", type=Path, metavar="DIR")
     parser.add_argument("--json", action="store_true", help="one line of results on stdout")
@@ -74,7 +82,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         seed=random.randrange(1_000_000) if read.seed is None else read.seed,
         keep=read.keep,
         as_json=read.json,
-        write_pause_s=0.0,
+        write_pause_s=PACE_S if read.all else 0.0,
+        with_streams=read.all,
     )
     sigterm_as_interrupt()
     console = Console(stderr=True) if settings.as_json else Console()
@@ -86,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         console.print("interrupted; every process was ended")
         return INTERRUPTED
-    found = times(run.verdict, failover_gaps_ms(run.events, workload.PRODUCER))
+    found = times(run.verdict, failover_gaps_ms(run.events, workload.PRODUCER), run.promises)
     status = conclude(settings, run, console)
     line = msgspec.json.encode(found).decode()
     if settings.as_json:

@@ -46,7 +46,9 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
     term: int = -1
     text: str = ""
     stream: Stream = ""  # "" is the stream of plain messages, and everything that is nobody's
-    due_ms: float = -1  # timers: on `send` the earliest time at which it may come, on `ack` the latest
+    due_ms: float = (
+        -1
+    )  # timers: on `send` the earliest time at which it may come, on `ack` the latest
 
 
 _encoder = msgspec.json.Encoder()

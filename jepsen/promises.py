@@ -214,7 +214,9 @@ def judge_timers(
             anomalies.append(Anomaly("timer early", text))
         if len(set(timer.places)) > 1:
             twice += 1
-            anomalies.append(Anomaly("timer twice", f"{name} stands at {sorted(set(timer.places))}"))
+            anomalies.append(
+                Anomaly("timer twice", f"{name} stands at {sorted(set(timer.places))}")
+            )
         if timer.is_acknowledged:
             late = overdue_ms(timer.due_to_ms, timer.came_ms, outages)
             if late > LATE_MS:

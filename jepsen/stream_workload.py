@@ -110,7 +110,7 @@ class StreamWorkload(ABC):
 class TransactionStream(StreamWorkload):
     """Two producers of one group; some of their local transactions leave the end to a check."""
 
-    name = "transactions"
+    name: Stream = "transactions"
 
     async def _open(self, stack: AsyncExitStack) -> None:
         self._decided: dict[str, TransactionState] = {}
@@ -125,6 +125,7 @@ class TransactionStream(StreamWorkload):
         await stack.enter_async_context(self._consumer("demo-transactions", self._note))
 
     async def run(self, stop: trio.Event) -> None:
+        """Run transactions, a few at a time."""
         async with trio.open_nursery() as nursery:
             for number in range(TRANSACTION_WORKERS):
                 producer = self._producers[number % len(self._producers)]
@@ -189,7 +190,7 @@ class TransactionStream(StreamWorkload):
 class TimerStream(StreamWorkload):
     """Levels 1 and 2, times and delays of one to eight seconds, in turn."""
 
-    name = "timers"
+    name: Stream = "timers"
 
     async def _open(self, stack: AsyncExitStack) -> None:
         self._producer = await stack.enter_async_context(Producer(self._namesrv, "demo-alarm"))
@@ -197,6 +198,7 @@ class TimerStream(StreamWorkload):
         await stack.enter_async_context(self._consumer("demo-timers", self._note))
 
     async def run(self, stop: trio.Event) -> None:
+        """Send one now and then, without waiting for the one before."""
         number = 0
         async with trio.open_nursery() as nursery:
             while not stop.is_set():
@@ -264,7 +266,7 @@ class TimerStream(StreamWorkload):
 class OrderedStream(StreamWorkload):
     """Keys that each have their queue; two members that lock theirs."""
 
-    name = "ordered"
+    name: Stream = "ordered"
 
     async def _open(self, stack: AsyncExitStack) -> None:
         self._producer = await stack.enter_async_context(Producer(self._namesrv, "demo-keys"))
@@ -278,6 +280,7 @@ class OrderedStream(StreamWorkload):
             await stack.enter_async_context(consumer)
 
     async def run(self, stop: trio.Event) -> None:
+        """Send number after number of each key, and watch the group's offsets."""
         async with trio.open_nursery() as nursery:
             async with trio.open_nursery() as sending:
                 for number in range(KEYS):
