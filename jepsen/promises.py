@@ -54,7 +54,7 @@ class TransactionCounts(msgspec.Struct, frozen=True):
 
 
 class TimerCounts(msgspec.Struct, frozen=True):
-    """Messages with due times; `late_ms` is over those that fell due and came outside of failovers."""
+    """Messages with due times; `late_ms` is over exact due times that had no failover before arrival."""
 
     acknowledged: int
     received: int
@@ -221,8 +221,9 @@ def judge_timers(
             late = overdue_ms(timer.due_to_ms, timer.came_ms, outages)
             if late > LATE_MS:
                 anomalies.append(Anomaly("timer late", f"{name} came {late:.0f} ms late"))
-            if not _meets(timer.due_to_ms, timer.came_ms, outages):
-                lateness.append(max(late, 0.0))
+            is_exact = timer.due_from_ms == timer.due_to_ms
+            if is_exact and not _meets(timer.due_to_ms, timer.came_ms, outages):
+                lateness.append(late)
     found = [anomaly.check for anomaly in anomalies]
     counts = TimerCounts(
         acknowledged=sum(timer.is_acknowledged for timer in timers.values()),
@@ -287,7 +288,7 @@ def outages_ms(events: Sequence[Event], probe: str) -> list[Outage]:
     """
     kills = [event.t_ms for event in events if event.kind == "kill"]
     gaps = failover_gaps_ms(events, probe)
-    following = [*kills[1:], math.inf]
+    following = [*kills[1:], math.inf][: len(kills)]
     return [
         (killed, after if gap is None else killed + gap)
         for killed, gap, after in zip(kills, gaps, following, strict=True)

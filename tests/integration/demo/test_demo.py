@@ -33,9 +33,14 @@ def test_a_killed_leader_loses_nothing(tmp_path: Path) -> None:
     result = json.loads(line)
     assert list(result) == [
         *("acknowledged", "received", "lost", "duplicated", "kills", "failover_ms"),
+        *("transactions", "timers", "ordered"),
     ]
     assert (result["lost"], result["kills"]) == (0, 1)
     assert result["acknowledged"] > 100
+    assert result["transactions"]["committed"] > 10
+    assert result["transactions"]["seen_wrongly"] == 0
+    assert (result["timers"]["lost"], result["timers"]["early"]) == (0, 0)
+    assert (result["ordered"]["lost"], result["ordered"]["violations"]) == (0, 0)
     assert result["failover_ms"]["max"] < 5000
     with (folder / "history.jsonl").open() as lines:
         events = list(read_history(lines))
@@ -46,7 +51,10 @@ def test_a_killed_leader_loses_nothing(tmp_path: Path) -> None:
 def test_a_history_with_one_delivery_removed_is_not_valid(tmp_path: Path) -> None:
     """The whole path from a real run to the verdict can fail."""
     folder = tmp_path / "run"
-    ended = run("jepsen.demo", "--no-cpp", "--kills", "0", "--seconds", "1", "--keep", str(folder))
+    ended = run(
+        *("jepsen.demo", "--no-cpp", "--plain", "--kills", "0", "--seconds", "1"),
+        *("--keep", str(folder)),
+    )
     assert ended.returncode == 0, ended.stdout
     with (folder / "history.jsonl").open() as lines:
         events = list(read_history(lines))
@@ -60,7 +68,10 @@ def test_a_history_with_one_delivery_removed_is_not_valid(tmp_path: Path) -> Non
 )
 def test_the_cpp_client_takes_part(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    ended = run("jepsen.demo", "--kills", "0", "--seconds", "4", "--json", "--keep", str(folder))
+    ended = run(
+        *("jepsen.demo", "--plain", "--kills", "0", "--seconds", "4", "--json"),
+        *("--keep", str(folder)),
+    )
     assert ended.returncode == 0, ended.stderr
     with (folder / "history.jsonl").open() as lines:
         events = list(read_history(lines))
