@@ -19,7 +19,7 @@ setup: $(VENV)/.ready  ## install everything into .venv
 interop: setup  ## fetch the real C++ and Node clients into .interop (what cannot be had is skipped)
 	@scripts/setup-interop $(BIN)/python
 
-demo: setup  ## three nodes, real clients, the leader killed again and again; nothing may be lost
+demo: setup  ## three nodes, real clients, transactions, timers, order; leaders killed, nothing may be lost
 	@$(BIN)/python -m jepsen.demo $(DEMO_ARGS)
 
 check: setup  ## format, lint, types and the quick tests: about a minute
