@@ -8,7 +8,7 @@ from typing import Final
 from broker.message.errors import RecordError
 from broker.message.record import StoredMessage
 from broker.server.commits import Commits
-from broker.store.reading import MessageGoneError, read_message
+from broker.store.reading import MessageGoneError, RecordReader
 from broker.store.schedule import delivery
 from dledger import LogServer
 
@@ -29,7 +29,7 @@ class Deliverer:
     """
 
     def __init__(self, log: LogServer, commits: Commits) -> None:
-        self._log = log
+        self._reader = RecordReader(log)  # what was sent together often falls due together
         self._commits = commits
         self.staged_bytes = 0
 
@@ -41,7 +41,7 @@ class Deliverer:
     def stage(self, physical_offset: int, more_properties: bytes = b"") -> None:
         """Stage one. What cannot be delivered, and never will be, is said and skipped (M8)."""
         try:
-            message = read_message(self._log, physical_offset)
+            message = self._reader.message_at(physical_offset)
         except MessageGoneError as error:
             _log.warning("a delayed message cannot be delivered, it is gone: %s", error)
             return

@@ -137,6 +137,20 @@ class RecordReader:
             raise MessageGoneError(f"no record starts at physical offset {physical_offset}")
         return record
 
+    def message_at(self, physical_offset: int) -> StoredMessage:
+        """The message that starts at a physical offset.
+
+        Raises:
+            MessageGoneError: no record starts there.
+        """
+        record = self.read_at(physical_offset)
+        try:
+            return decode_record(bytes(record))
+        except RecordError as error:
+            raise MessageGoneError(
+                f"no record at physical offset {physical_offset}: {error}"
+            ) from error
+
     def store_time(self, physical_offset: int, size_bytes: int) -> int:
         """Store time (ms) of a record, from its bytes (store-format 20)."""
         record = self.read(physical_offset, size_bytes)
@@ -161,13 +175,7 @@ def read_message(log: LogReader, physical_offset: int) -> StoredMessage:
     Raises:
         MessageGoneError: no record starts there.
     """
-    record = RecordReader(log).read_at(physical_offset)
-    try:
-        return decode_record(bytes(record))
-    except RecordError as error:
-        raise MessageGoneError(
-            f"no record at physical offset {physical_offset}: {error}"
-        ) from error
+    return RecordReader(log).message_at(physical_offset)
 
 
 def get_messages(

@@ -23,7 +23,13 @@ from tests.property.store.scripts import History, committed, histories, log_of
 
 pytestmark = pytest.mark.slow
 
-TIGHT = StateLimits(resident_units_max=4, keep_units_max=1, spill_interval=1, index_segment_units=2)
+TIGHT = StateLimits(
+    resident_units_max=4,
+    keep_units_max=1,
+    spill_interval=1,
+    index_segment_units=2,
+    near_timers_max=4,
+)
 
 
 def answers(state: BrokerState) -> object:
@@ -47,6 +53,8 @@ def answers(state: BrokerState) -> object:
         [state.locks.holder("g", topic, 0, state.last_store_ms) for topic in ("A", "B")],
         dict(state.schedule.progress_table()),
         state.schedule.due(2**40, 100),
+        list(state.timers.units()),
+        state.timers.next_due_ms(),
         list(state.transactions),
         [state.transactions.verdict(offset) for offset in range(60)],
         state.transactions.due(2**41, timeout_ms=1, interval_ms=1, limit=100),
