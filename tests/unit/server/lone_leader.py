@@ -20,6 +20,7 @@ from broker.server.origin import Outputs
 from broker.server.sends import Sends
 from broker.server.timers import Timers
 from broker.service.catalog import Catalog, Creation
+from broker.service.repeats import Repeats
 from broker.service.send import SendRules, SendSettings
 from broker.service.send_back import SendBackRules
 from broker.service.timers import RecallRules, TimerRules
@@ -132,7 +133,7 @@ class LoneLeader:
             SendReplies(),
             OffsetIdMaker(HOST),
             None,  # type: ignore[arg-type]  # no transactions here
-            None,
+            Repeats(self.state, lambda offset: read_message(self.log, offset)),
             "broker-a",
         )
         delivered: tuple[Any, ...] = (self.log, self.state, self.commits)

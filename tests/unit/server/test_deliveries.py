@@ -179,6 +179,39 @@ def test_a_deleted_topic_does_not_stop_its_timers() -> None:
     assert leader.state.timers.count == 0
 
 
+# Sends that come again because their answer was lost.
+
+
+@pytest.mark.parametrize("wish", WISHES, ids=lambda wish: next(iter(wish)))
+@pytest.mark.parametrize("passed_ms", [0, 500, 1000, 5000])
+def test_a_repeated_send_is_delivered_once_whenever_it_comes(
+    wish: dict[str, str], passed_ms: int
+) -> None:
+    leader = LoneLeader()
+    first = leader.send(b"later", UNIQ_KEY="u", **wish)
+    leader.commit()
+    leader.pass_until(START_MS + min(passed_ms, 900))
+    new = next_leader(leader)
+    new.pass_until(START_MS + passed_ms)
+    again = new.send(b"later", UNIQ_KEY="u", **wish)
+    new.commit()
+    assert answer(again).ext == answer(first).ext, "place and recall handle of the first"
+    new.pass_until(START_MS + 10_000)
+    assert len(new.stored()) == 1
+
+
+def test_a_repeated_send_that_was_too_late_to_wait_is_stored_once() -> None:
+    leader = LoneLeader()
+    wish = {"TIMER_DELIVER_MS": str(START_MS - 1)}
+    first = leader.send(b"now", UNIQ_KEY="u", **wish)
+    leader.commit()
+    new = next_leader(leader)
+    again = new.send(b"now", UNIQ_KEY="u", **wish)
+    new.commit()
+    assert answer(again).ext == answer(first).ext
+    assert len(new.stored()) == 1
+
+
 # Recalls.
 
 
