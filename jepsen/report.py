@@ -125,6 +125,7 @@ def print_report(
                 f"[bold red]INVALID[/bold red]: {len(verdict.anomalies)} promises were broken"
             )
         case None:
+            of = f" of {', '.join(promises.idle)}" if promises.idle else ""
             console.print(
-                "[bold yellow]UNKNOWN[/bold yellow]: nothing was acknowledged, the run proves nothing"
+                f"[bold yellow]UNKNOWN[/bold yellow]: nothing{of} was acknowledged, the run proves nothing"
             )

@@ -87,7 +87,9 @@ def test_the_report_names_kills_gaps_and_what_was_broken() -> None:
 def test_the_report_of_a_valid_and_of_an_empty_run() -> None:
     received = Event("receive", 700, Q, "ours", 1, 1, "g")
     assert "VALID: nothing acknowledged was lost" in printed([*EVENTS[:9], received])
-    assert "UNKNOWN" in printed([])
+    assert "UNKNOWN: nothing was acknowledged" in printed([])
+    idle = Promises({}, (), ("timers", "ordered"))
+    assert "UNKNOWN: nothing of timers, ordered was acknowledged" in printed([], idle)
 
 
 def test_the_report_counts_every_stream() -> None:
