@@ -43,6 +43,7 @@ from broker.server.runtime_info import RuntimeInfo
 from broker.server.sends import Sends
 from broker.server.timers import Timers
 from broker.server.transaction_checks import TransactionChecks
+from broker.server.transaction_resumes import TransactionResumes
 from broker.server.transactions import TransactionEnds
 from broker.service.catalog import Catalog, Creation
 from broker.service.clients import ConsumerClient
@@ -295,6 +296,7 @@ class Broker:
             self._members,
             Locks(self._commits, self._gate, self.state.locks, self._committers),
             self._ends,
+            self._make_resumes(),
             self._timers,
             admin,
             group=config.group,
@@ -365,6 +367,16 @@ class Broker:
             self._repeats,
             open_max=config.limits.open_transactions_max,
             now_ms=self._clock,
+        )
+
+    def _make_resumes(self) -> TransactionResumes:
+        return TransactionResumes(
+            self._commits,
+            self._gate,
+            self.state.transactions,
+            self._ends,
+            self._load,
+            self._log_ms,
         )
 
     def _make_checks(self) -> TransactionChecks:

@@ -24,6 +24,7 @@ from broker.server.private_codes import PrivateCode, link_proof
 from broker.server.pulls import Pulls
 from broker.server.sends import Sends
 from broker.server.timers import Timers
+from broker.server.transaction_resumes import TransactionResumes
 from broker.server.transactions import TransactionEnds
 from broker.service.transactions import is_undecided
 
@@ -60,6 +61,7 @@ class Dispatch:
         members: Members,
         locks: Locks,
         ends: TransactionEnds,
+        resumes: TransactionResumes,
         timers: Timers,
         admin: Admin,
         *,
@@ -91,6 +93,7 @@ class Dispatch:
                 members.consumer_list, without_leader=members.consumer_list
             ),
             Code.END_TRANSACTION: _ByLeader(ends.end),
+            Code.RESUME_CHECK_HALF_MESSAGE: _ByLeader(resumes.resume),
             Code.RECALL_MESSAGE: _ByLeader(timers.recall),
             Code.LOCK_BATCH_MQ: _ByLeader(locks.lock),
             Code.UNLOCK_BATCH_MQ: _ByLeader(locks.unlock),

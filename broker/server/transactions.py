@@ -91,6 +91,10 @@ class TransactionEnds:
         self._beginning.clear()
         self._ending.clear()
 
+    def is_beginning(self, key: TransactionKey) -> bool:
+        """Whether a half message of that transaction is staged or on its way."""
+        return key in self._beginning
+
     def is_ending(self, queue_offset: int) -> bool:
         """Whether an end of that half message is staged or on its way."""
         return queue_offset in self._ending

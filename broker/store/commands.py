@@ -69,6 +69,8 @@ def obey(
             state.marks.compare(command.marked_index, command.digests)
         case control.CheckTransactions():
             state.transactions.check(command.queue_offsets, command.at_ms)
+        case control.ResumeTransaction():
+            state.transactions.resume(command.queue_offset, command.at_ms)
         case _:
             assert_never(command)
     return None

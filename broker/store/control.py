@@ -172,6 +172,14 @@ class RecallTimer(_Command, frozen=True, tag="recall_timer"):
     v: int = VERSION
 
 
+class ResumeTransaction(_Command, frozen=True, tag="resume_transaction"):
+    """The checks of an open half message (by half queue offset) are counted anew from a time on."""
+
+    queue_offset: Offset
+    at_ms: Offset
+    v: int = VERSION
+
+
 Command = (
     PutTopic
     | DeleteTopic
@@ -186,6 +194,7 @@ Command = (
     | AdvanceSchedule
     | MarkDigests
     | CheckTransactions
+    | ResumeTransaction
     | DeliverTimers
     | RecallTimer
 )
@@ -204,6 +213,7 @@ _TOPIC_OF: Final[dict[type[Command], str]] = {
     AdvanceSchedule: SCHEDULE,
     MarkDigests: DIGESTS,
     CheckTransactions: TRANSACTIONS,
+    ResumeTransaction: TRANSACTIONS,
     DeliverTimers: SCHEDULE,
     RecallTimer: SCHEDULE,
 }

@@ -49,6 +49,7 @@ OFFSETS_PER_OP_MAX: Final = 4096
 _VERDICT: Final = b"TRAN_VERDICT"
 _CHANGE: Final = struct.Struct(">Bqq")
 _CHECK: Final = 255
+_RESUME: Final = 254
 _DIGITS_MAX: Final = 18
 
 
@@ -81,7 +82,7 @@ class OpenHalf(NamedTuple):
         key: None when the record does not say.
         immunity_ms: how long its producer asked not to be checked; None for the broker's usual time.
         check_count: checks so far.
-        checked_ms: time of the last one; the store time before the first.
+        checked_ms: time of the last one; before the first, when the wait for it began.
     """
 
     queue_offset: int
@@ -208,10 +209,7 @@ class Transactions:
         self._open[offset] = half
         if key is not None:
             self._by_key[key] = offset
-        if immunity_ms is None:
-            self._unchecked[offset] = None
-        else:
-            self._immune[store_ms + immunity_ms, offset] = None
+        self._enter_queue(half)
         self._changed(Verdict.OPEN, offset, message.physical_offset)
 
     def end(self, message: StoredMessage) -> RefusalKind | None:
@@ -238,13 +236,22 @@ class Transactions:
             half = self._open.get(offset)
             if half is None:
                 continue
-            self._last_check_ms = max(self._last_check_ms, at_ms, half.checked_ms)
-            self._leave_queue(half)
-            self._checked[offset] = None
-            self._open[offset] = half._replace(
-                check_count=half.check_count + 1, checked_ms=self._last_check_ms
-            )
+            self._replace(half, half.check_count + 1, at_ms)
             self._changed(_CHECK, offset, at_ms)
+
+    def resume(self, queue_offset: int, at_ms: int) -> None:
+        """Begin to count the checks of a half message anew, as if it had come now; ended ones stay so."""
+        half = self._open.get(queue_offset)
+        if half is not None:
+            self._replace(half, 0, at_ms)
+            self._changed(_RESUME, queue_offset, at_ms)
+
+    def _replace(self, half: OpenHalf, check_count: int, at_ms: int) -> None:
+        self._last_check_ms = max(self._last_check_ms, at_ms, half.checked_ms)
+        self._leave_queue(half)
+        fresh = half._replace(check_count=check_count, checked_ms=self._last_check_ms)
+        self._open[half.queue_offset] = fresh
+        self._enter_queue(fresh)
 
     def dump(self) -> bytes:
         """The table as a snapshot keeps it."""
@@ -277,7 +284,16 @@ class Transactions:
         self._immune = SortedDict()
         for half in halves:
             if half.immunity_ms is not None and not half.check_count:
-                self._immune[half.store_ms + half.immunity_ms, half.queue_offset] = None
+                self._enter_queue(half)
+
+    def _enter_queue(self, half: OpenHalf) -> None:
+        offset = half.queue_offset
+        if half.check_count:
+            self._checked[offset] = None
+        elif half.immunity_ms is None:
+            self._unchecked[offset] = None
+        else:
+            self._immune[half.checked_ms + half.immunity_ms, offset] = None
 
     def _leave_queue(self, half: OpenHalf) -> None:
         offset = half.queue_offset
@@ -286,7 +302,7 @@ class Transactions:
         elif half.immunity_ms is None:
             del self._unchecked[offset]
         else:
-            del self._immune[half.store_ms + half.immunity_ms, offset]
+            del self._immune[half.checked_ms + half.immunity_ms, offset]
 
     def _changed(self, what: int, offset: int, number: int) -> None:
         self.digest = crc32c(_CHANGE.pack(what, offset, number), self.digest)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import trio
 
+from broker.message.ids import offset_msg_id
 from broker.message.properties import decode_properties
 from broker.message.record import StoredMessage, decode_record
 from broker.remoting.header import RemotingCommand
@@ -224,6 +225,48 @@ async def test_o17c_o21_after_the_last_check_it_is_given_up(make_cluster: Cluste
         assert (await end(wire, ext, 8)).code == 201
         assert (await end(wire, ext, 12)).code == 0
         assert await visible(wire) == []
+
+
+async def test_checks_resume_at_an_operators_word(make_cluster: ClusterMaker) -> None:
+    cluster = await make_cluster(1, **FAST, transaction_check_max=1)
+    leader = await cluster.leader()
+    async with cluster.wire(leader) as wire:
+        ext = await half(wire, "u", b"forgotten")
+        await cluster.wait(lambda: len(leader.state.transactions) == 0)
+        (moved,) = await wire.messages("TRANS_CHECK_MAX_TIME_TOPIC")
+        await wire.ask(34, {}, producer("c"))
+        msg_id = offset_msg_id(moved.store_host, moved.physical_offset)
+        opaques = [wire.say(323, {"msgId": msg_id}) for _ in range(3)]
+        assert [(await wire.answer(opaque)).code for opaque in opaques] == [0, 0, 0]
+        assert len(await wire.messages(HALF)) == 2
+        asked = await wire.push(39)
+        fresh = ext | {
+            name: asked.ext[name] for name in ("tranStateTableOffset", "commitLogOffset")
+        }
+        assert fresh != ext
+        assert (await end(wire, fresh, 8, fromTransactionCheck="true")).code == 0
+        assert (await end(wire, ext, 8)).code == 201
+        assert [m.body for m in await visible(wire)] == [b"forgotten"]
+        assert (await wire.ask(323, {"msgId": asked.ext["offsetMsgId"]})).code == 1
+
+
+async def test_an_open_half_message_has_its_checks_counted_anew(make_cluster: ClusterMaker) -> None:
+    cluster = await make_cluster(1, **(FAST | {"transaction_check_interval_ms": 60_000}))
+    leader = await cluster.leader()
+    async with cluster.wire(leader) as wire:
+        answer = await send_half(wire, "u")
+        await wire.ask(34, {}, producer("c"))
+        await cluster.wait(lambda: all(t.check_count == 1 for t in leader.state.transactions))
+        wire.pushed.clear()
+        assert (await wire.ask(323, {"msgId": answer.ext["msgId"]})).code == 0
+        await wire.push(39)
+
+
+@pytest.mark.parametrize("msg_id", ["", "nonsense", "7F00000100002A9F0000000000000FFF"])
+async def test_what_cannot_be_resumed(one: Wire, msg_id: str) -> None:
+    assert (await one.ask(323, {"msgId": msg_id})).code == 1
+    sent = await one.send("T")
+    assert (await one.ask(323, {"msgId": sent.ext["msgId"]})).code == 1
 
 
 async def test_a_producer_behind_another_node_is_asked(make_cluster: ClusterMaker) -> None:

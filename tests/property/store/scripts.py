@@ -43,6 +43,7 @@ commands: st.SearchStrategy[Command] = st.one_of(
     st.builds(control.UnlockQueues, groups, st.sampled_from(["c1", "c2"]), queues),
     st.builds(control.SetDelayLevels, st.lists(st.integers(0, 5000), min_size=1, max_size=3)),
     st.builds(control.AdvanceSchedule, st.integers(1, 3), offsets, offsets),
+    st.builds(control.ResumeTransaction, offsets, st.integers(0, 2**40)),
     st.builds(control.CheckTransactions, st.lists(offsets, max_size=3), st.integers(0, 2**40)),
     st.builds(
         control.DeliverTimers,

@@ -7,7 +7,7 @@ from unittest.mock import patch
 import pytest
 
 from broker.store import transactions as module
-from broker.store.control import CheckTransactions
+from broker.store.control import CheckTransactions, ResumeTransaction
 from broker.store.refusals import RefusalKind
 from broker.store.transactions import (
     IMMUNITY_MAX_MS,
@@ -168,6 +168,26 @@ def test_o17e_immunity_of_its_own() -> None:
     assert due(broker, START_MS + 89_999) == [usual, hasty]
     end(broker, Verdict.ROLLED_BACK, hasty)
     assert due(broker, START_MS + 90_000) == [usual, patient]
+
+
+@pytest.mark.parametrize("immunity", [{}, {"CHECK_IMMUNITY_TIME_IN_SECONDS": "6"}])
+def test_checks_that_begin_anew(immunity: dict[str, str]) -> None:
+    broker = LoneBroker()
+    offset, other = begin(broker, "a", **immunity), begin(broker, "b", **immunity)
+    check(broker, START_MS + 7000, offset)
+    broker.command(ResumeTransaction(offset, START_MS + 8000))
+    half = broker.state.transactions.get(offset)
+    assert half is not None
+    assert half.check_count == 0
+    assert due(broker, START_MS + 13_999) == [other]
+    assert due(broker, START_MS + 14_000) == [other, offset]
+    digest = broker.state.transactions.digest
+    end(broker, Verdict.COMMITTED, offset)
+    assert due(broker, START_MS + 14_000) == [other]
+    assert broker.state.transactions.digest != digest
+    before = broker.state.transactions.digest
+    broker.command(ResumeTransaction(offset, START_MS + 9000))
+    assert broker.state.transactions.digest == before
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,140 @@
+"""Checks that begin anew at an operator's word: RESUME_CHECK_HALF_MESSAGE (323, remoting.md 3.9).
+
+A half message that is open has its checks counted from the start. One that was given up is stored as a
+half message again, with a new half queue offset; what was decided about the old one stays decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from broker.message.errors import MessageIdError
+from broker.message.ids import parse_offset_msg_id
+from broker.message.properties import REAL_TOPIC, TRANSACTION_ID
+from broker.message.record import StoredMessage
+from broker.remoting import fields
+from broker.remoting.codes import ResponseCode
+from broker.remoting.header import RemotingCommand
+from broker.server.commits import Commits
+from broker.server.gate import Errand, Gate
+from broker.server.origin import answer
+from broker.server.transactions import TransactionEnds
+from broker.store.control import ResumeTransaction
+from broker.store.names import CHECK_MAX_TOPIC, HALF_TOPIC
+from broker.store.staging import StagedEntry
+from broker.store.transactions import TransactionKey, Transactions, Verdict
+from dledger import DLedgerError
+
+_HALF = HALF_TOPIC.encode()
+
+
+class TransactionResumes:
+    """Carries out 323 while this node leads."""
+
+    def __init__(
+        self,
+        commits: Commits,
+        gate: Gate,
+        transactions: Transactions,
+        ends: TransactionEnds,
+        load: Callable[[int], StoredMessage | None],
+        now_ms: Callable[[], int],
+    ) -> None:
+        """Prepare. `load` gives the committed message at a physical offset, or None."""
+        self._commits = commits
+        self._gate = gate
+        self._transactions = transactions
+        self._ends = ends
+        self._load = load
+        self._now_ms = now_ms
+        self._storing: set[TransactionKey] = set()
+
+    def resume(self, errand: Errand, request: RemotingCommand) -> None:
+        """RESUME_CHECK_HALF_MESSAGE.
+
+        Raises:
+            FieldError: the message id is missing.
+        """
+        text = fields.text(request.ext, "msgId")
+        try:
+            message = self._load(parse_offset_msg_id(text)[2])
+        except MessageIdError as error:
+            _refuse(errand, str(error))
+            return
+        if message is None:
+            _refuse(errand, f"there is no message {text}")
+            return
+        if self._stage(message):
+            self._commits.wait_for_staged(_ResumeWaiter(self._gate, errand))
+        else:
+            _refuse(errand, f"{text} is no half message that is open or was given up")
+
+    def _stage(self, message: StoredMessage) -> bool:
+        """Stage what makes its checks begin anew; whether there is anything to check."""
+        topic, name = message.find(REAL_TOPIC), message.find(TRANSACTION_ID)
+        if message.topic == HALF_TOPIC:
+            verdict = self._transactions.verdict(message.queue_offset)
+            if verdict is Verdict.OPEN:
+                self._count_anew(message.queue_offset)
+            if verdict is not Verdict.GIVEN_UP:
+                return verdict is Verdict.OPEN
+        elif message.topic != CHECK_MAX_TOPIC:
+            return False
+        if topic is None or name is None:
+            return False
+        known = self._transactions.find((topic, name))
+        if known is not None:
+            self._count_anew(known.queue_offset)
+        elif not self._ends.is_beginning((topic, name)) and (topic, name) not in self._storing:
+            self._store_again(message, (topic, name))
+        return True
+
+    def _count_anew(self, queue_offset: int) -> None:
+        self._commits.stage_control(ResumeTransaction(queue_offset, self._now_ms()))
+
+    def _store_again(self, message: StoredMessage, key: TransactionKey) -> None:
+        place = self._commits.staging.stage(
+            _HALF,
+            0,
+            message.body,
+            message.properties,
+            born_timestamp_ms=message.born_timestamp_ms,
+            born_host=message.born_host,
+            sys_flag=message.sys_flag,
+            flag=message.flag,
+            reconsume_times=message.reconsume_times,
+        )
+        self._storing.add(key)
+        self._commits.wait(place, _Stored(self._storing, key))
+
+
+class _Stored:
+    def __init__(self, storing: set[TransactionKey], key: TransactionKey) -> None:
+        self._storing = storing
+        self._key = key
+
+    def committed(self, staged: StagedEntry, place: int) -> None:
+        self._storing.discard(self._key)
+
+    def failed(self, error: DLedgerError) -> None:
+        self._storing.discard(self._key)
+
+
+class _ResumeWaiter:
+    def __init__(self, gate: Gate, errand: Errand) -> None:
+        self._gate = gate
+        self._errand = errand
+
+    def committed(self, staged: StagedEntry, place: int) -> None:
+        if not self._errand.is_oneway:
+            answer(self._errand.origin, self._errand.opaque, ResponseCode.SUCCESS)
+
+    def failed(self, error: DLedgerError) -> None:
+        # Asking twice is the same as once: what is open by then is counted anew.
+        self._errand.cause = str(error)
+        self._gate.hold(self._errand)
+
+
+def _refuse(errand: Errand, remark: str) -> None:
+    if not errand.is_oneway:
+        answer(errand.origin, errand.opaque, ResponseCode.SYSTEM_ERROR, remark)
