@@ -1,5 +1,6 @@
 """Clients of the broker on trio: producer, push and pull consumer. `broker.client.blocking` has them without async."""
 
+from broker.client.consume_results import ConsumeResult, Later
 from broker.client.errors import (
     ClientClosedError,
     ClientError,
@@ -20,7 +21,7 @@ from broker.client.messages import Message, ReceivedMessage, SendResult
 from broker.client.process_queue import FlowLimits
 from broker.client.producer import Producer
 from broker.client.pull_consumer import PullConsumer
-from broker.client.push_consumer import ConsumeResult, PushConsumer
+from broker.client.push_consumer import PushConsumer
 from broker.client.queues import MessageQueue
 from broker.client.transaction_producer import (
     TransactionProducer,
@@ -36,6 +37,7 @@ __all__ = [
     "ConsumeResult",
     "FlowLimits",
     "InvalidMessageError",
+    "Later",
     "Message",
     "MessageQueue",
     "NameServersUnreachableError",

@@ -15,12 +15,13 @@ import trio
 
 from broker.client.errors import ClientError, RequestFailedError
 from broker.client.group_requests import GroupRequests
+from broker.client.local_offsets import LocalOffsets
 from broker.client.messages import ReceivedMessage
-from broker.client.process_queue import FlowLimits, ProcessQueue
+from broker.client.process_queue import ProcessQueue
 from broker.client.queue_locks import QueueLocks
-from broker.client.queue_reader import QueueReader
+from broker.client.queue_reader import PullSettings, QueueReader
 from broker.client.queues import MessageQueue
-from broker.client.rebalance import allocate_average, changes
+from broker.client.rebalance import Strategy, allocate_average, changes
 from broker.client.session import Session
 from broker.client.subscriptions import TopicSubscription
 from broker.remoting.codes import ResponseCode
@@ -51,19 +52,25 @@ class Assignment:
         subscriptions: Mapping[str, TopicSubscription],
         *,
         start_from: StartFrom,
-        limits: FlowLimits,
+        pull: PullSettings,
         on_messages: Callable[[QueueReader, tuple[ReceivedMessage, ...]], None],
+        allocation: Strategy = allocate_average,
         is_ordered: bool = False,
+        local: LocalOffsets | None = None,
     ) -> None:
+        """Prepare; `run` does the work. With `local` offsets the member reads all queues."""
         self.requests = requests
         self.readers: dict[MessageQueue, QueueReader] = {}
         self.balanced = trio.Event()
-        self.locks = QueueLocks(requests, self._lost) if is_ordered else None
+        self.locks = QueueLocks(requests, self._lost) if is_ordered and not local else None
         self._session = session
         self._subscriptions = subscriptions
         self._start_from = start_from
-        self._limits = limits
+        self._pull = pull
         self._on_messages = on_messages
+        self._allocation = allocation
+        self._local = local
+        self._changing = trio.Lock()
         self._leaving: dict[MessageQueue, QueueReader] = {}
         self._wake = trio.Event()
         self._committing = trio.Lock()
@@ -82,7 +89,8 @@ class Assignment:
             pause_s = REBALANCE_SOON_S
             while not self._is_closing:
                 self._wake = trio.Event()
-                missing = await self._rebalance(nursery)
+                async with self._changing:
+                    missing = await self._rebalance(nursery)
                 if all(is_retry_topic(topic) for topic in missing):
                     self.balanced.set()
                 pause_s = min(pause_s * 2, REBALANCE_S) if missing else REBALANCE_SOON_S
@@ -105,7 +113,7 @@ class Assignment:
         for topic in self._subscriptions:
             try:
                 queues = await self._session.routes.read_queues(topic)
-                wanted = await self._share(queues)
+                wanted = list(queues) if self._local else await self._share(queues)
             except ClientError as error:
                 log.debug("queues of %s stay as they are: %s", topic, error)
                 missing.add(topic)
@@ -143,7 +151,7 @@ class Assignment:
             raise RequestFailedError(
                 ResponseCode.SYSTEM_ERROR, f"{me} is not among the {len(members)} members yet"
             )
-        return allocate_average(queues, members, me)
+        return self._allocation(queues, members, me)
 
     async def _members(self, broker_names: list[str]) -> list[str]:
         """Ask one broker group after the other for the members of our group."""
@@ -163,7 +171,7 @@ class Assignment:
             if self.locks is not None and not await self.locks.take(queue):
                 log.info("%s is still locked by another member", queue)
                 return False
-            committed = await self.requests.committed(queue)
+            committed = await self._committed(queue)
             offset = committed if committed is not None else await self._first_offset(queue)
         except ClientError as error:
             log.info("the start of %s could not be found out: %s", queue, error)
@@ -177,21 +185,52 @@ class Assignment:
             self.requests,
             self._subscriptions[queue.topic],
             held,
-            limits=self._limits,
+            pull=self._pull,
             on_messages=self._on_messages,
         )
         self.readers[queue] = reader
         nursery.start_soon(reader.run, name=f"reader {queue}")
         return True
 
+    async def _committed(self, queue: MessageQueue) -> int | None:
+        if self._local is not None:
+            return self._local.committed(queue)
+        return await self.requests.committed(queue)
+
     async def _first_offset(self, queue: MessageQueue) -> int:
-        """Where a group without a stored offset begins (semantics.md I6)."""
-        requests = self.requests
-        if is_retry_topic(queue.topic) or self._start_from == "first":
+        """Where a group without a stored offset begins (semantics.md I6).
+
+        What a retry topic holds was given back by the group itself, so it is wanted from its start;
+        only a group that begins at a time leaves out what it refused before (Java's rule).
+        """
+        requests, is_retry = self.requests, is_retry_topic(queue.topic)
+        if self._start_from == "first" or (is_retry and self._start_from == "last"):
             return await requests.min_offset(queue)
-        if self._start_from == "last":
+        if self._start_from == "last" or is_retry:
             return await requests.max_offset(queue)
         return await requests.offset_at(queue, self._start_from)
+
+    async def move(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Go on elsewhere, as an operator wants it: drop what was read of these queues.
+
+        What cannot be committed stays where it was, with a line in the log; queues that we do not
+        own are left alone.
+        """
+        async with self._changing:
+            moved = [reader for queue, reader in self.readers.items() if queue in offsets]
+            for reader in moved:
+                reader.release()
+            for reader in moved:
+                queue = reader.held.queue
+                if not await reader.wait_handled(HANDOVER_S):
+                    self._leaving[queue] = reader
+                if self.readers.get(queue) is not reader:
+                    continue  # its lock was lost meanwhile
+                if not await self._store(queue, offsets[queue]):
+                    log.warning("%s stays where it was, not at %d", queue, offsets[queue])
+                self.readers.pop(queue, None)
+                log.info("%s goes on at %d", queue, offsets[queue])
+        self.rebalance_soon()
 
     async def _release(self, queue: MessageQueue) -> None:
         reader = self.readers[queue]
@@ -219,6 +258,9 @@ class Assignment:
 
     async def commit_all(self) -> None:
         """Commit every owned queue whose offset moved; what fails is tried again next time."""
+        if self._local is not None:
+            await self._save({q: r.held.committable for q, r in self.readers.items()})
+            return
         async with self._committing, trio.open_nursery() as nursery:
             for reader in list(self.readers.values()):
                 nursery.start_soon(self._commit, reader)
@@ -226,14 +268,31 @@ class Assignment:
     async def _commit(self, reader: QueueReader) -> None:
         held = reader.held
         offset = held.committable
-        if held.committed == offset:
-            return
-        try:
-            await self.requests.commit(held.queue, offset)
-        except ClientError as error:
-            log.info("offset %d of %s is not committed yet: %s", offset, held.queue, error)
-        else:
+        if held.committed != offset and await self._store(held.queue, offset):
             held.committed = offset
+
+    async def _store(self, queue: MessageQueue, offset: int) -> bool:
+        """Store one offset, where this member's offsets are kept; whether that succeeded."""
+        if self._local is not None:
+            return await self._save({queue: offset})
+        try:
+            await self.requests.commit(queue, offset)
+        except ClientError as error:
+            log.info("offset %d of %s is not committed yet: %s", offset, queue, error)
+            return False
+        return True
+
+    async def _save(self, offsets: Mapping[MessageQueue, int]) -> bool:
+        assert self._local is not None
+        async with self._committing:
+            if all(self._local.committed(queue) == offset for queue, offset in offsets.items()):
+                return True
+            try:
+                await trio.to_thread.run_sync(self._local.save, offsets)
+            except OSError as error:
+                log.warning("offsets are not stored at %s yet: %s", self._local.path, error)
+                return False
+        return True
 
     async def stop(self) -> None:
         """Take on and begin nothing more; wait a little for the handlers that run."""

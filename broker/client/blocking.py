@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
+from pathlib import Path
 from types import TracebackType
 from typing import Generic, ParamSpec, Self, TypeVar
 
@@ -22,17 +23,27 @@ from broker.client import pull_consumer as async_pull_consumer
 from broker.client import push_consumer as async_push_consumer
 from broker.client import transaction_producer as async_transaction_producer
 from broker.client.assignment import StartFrom
+from broker.client.consume_results import (
+    BROKER_DECIDES,
+    CONCURRENCY,
+    CONSUME_TIMEOUT_S,
+    SUSPEND_S,
+    Result,
+)
 from broker.client.errors import ClientClosedError, SendError
 from broker.client.group_requests import PullAnswer
+from broker.client.local_offsets import DEFAULT_FOLDER
 from broker.client.messages import Message, ReceivedMessage, SendResult
 from broker.client.process_queue import FlowLimits
-from broker.client.push_consumer import ConsumeResult
+from broker.client.queue_reader import PULL_BATCH
 from broker.client.queues import MessageQueue, QueueSelector
+from broker.client.rebalance import Strategy, allocate_average
 from broker.client.subscriptions import EVERYTHING
 from broker.client.transaction_producer import TransactionResult, TransactionState
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
+_T = TypeVar("_T")
 _Client = TypeVar("_Client", bound=AbstractAsyncContextManager[object])
 
 
@@ -327,6 +338,15 @@ class PullConsumer(_Runner[async_pull_consumer.PullConsumer]):
         )
 
 
+def _in_threads(
+    function: Callable[[_T], Result], limiter: trio.CapacityLimiter
+) -> Callable[[_T], Awaitable[Result]]:
+    async def run(argument: _T) -> Result:
+        return await trio.to_thread.run_sync(function, argument, limiter=limiter)
+
+    return run
+
+
 class PushConsumer(_Runner[async_push_consumer.PushConsumer]):
     """A member of a consumer group whose handler is an ordinary function.
 
@@ -338,34 +358,52 @@ class PushConsumer(_Runner[async_push_consumer.PushConsumer]):
         self,
         namesrv: str,
         group: str,
-        handler: Callable[[ReceivedMessage], ConsumeResult | None],
+        handler: Callable[[ReceivedMessage], Result] | None = None,
         *,
         subscriptions: Mapping[str, str],
+        batch_handler: Callable[[tuple[ReceivedMessage, ...]], Result] | None = None,
+        consume_batch_max: int = 1,
         ordered: bool = False,
-        concurrency: int = async_push_consumer.CONCURRENCY,
+        broadcast: bool = False,
+        allocation: Strategy = allocate_average,
+        concurrency: int = CONCURRENCY,
         start_from: StartFrom = "last",
         commit_interval_s: float = async_push_consumer.COMMIT_S,
         max_reconsume_times: int | None = None,
+        retry_delay_level: int = BROKER_DECIDES,
+        suspend_s: float = SUSPEND_S,
+        consume_timeout_s: float = CONSUME_TIMEOUT_S,
+        pull_batch: int = PULL_BATCH,
+        pull_interval_s: float = 0.0,
         limits: FlowLimits | None = None,
+        offsets_folder: str | Path = DEFAULT_FOLDER,
         instance: str | None = None,
     ) -> None:
         threads = trio.CapacityLimiter(concurrency)
-
-        async def handle(message: ReceivedMessage) -> ConsumeResult | None:
-            return await trio.to_thread.run_sync(handler, message, limiter=threads)
-
         super().__init__(
             async_push_consumer.PushConsumer(
                 namesrv,
                 group,
-                handle,
+                None if handler is None else _in_threads(handler, threads),
                 subscriptions=subscriptions,
+                batch_handler=None
+                if batch_handler is None
+                else _in_threads(batch_handler, threads),
+                consume_batch_max=consume_batch_max,
                 ordered=ordered,
+                broadcast=broadcast,
+                allocation=allocation,
                 concurrency=concurrency,
                 start_from=start_from,
                 commit_interval_s=commit_interval_s,
                 max_reconsume_times=max_reconsume_times,
+                retry_delay_level=retry_delay_level,
+                suspend_s=suspend_s,
+                consume_timeout_s=consume_timeout_s,
+                pull_batch=pull_batch,
+                pull_interval_s=pull_interval_s,
                 limits=limits,
+                offsets_folder=offsets_folder,
                 instance=instance,
             )
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 
 from broker.client.queues import MessageQueue
 
@@ -48,6 +49,14 @@ class ProcessQueue:
     def finish(self, offset: int) -> None:
         """Mark one message as dealt with. Offsets that are not held (after a reset) are ignored."""
         self.byte_count -= self._sizes.pop(offset, 0)
+
+    def holds(self, offset: int) -> bool:
+        """Whether a message is unfinished here."""
+        return offset in self._sizes
+
+    def first_offsets(self, count: int) -> list[int]:
+        """Return the lowest unfinished offsets, ascending."""
+        return list(islice(self._sizes, count))
 
     def reset(self, next_offset: int) -> None:
         """Drop everything held and go on at `next_offset`, forwards or backwards."""

@@ -16,26 +16,36 @@ and keep the rest of the queue waiting).
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from enum import Enum
+from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-import msgspec
 import trio
 
 from broker.client.assignment import Assignment, StartFrom
-from broker.client.errors import ClientClosedError, ClientError, ClientUsageError
+from broker.client.consume_results import (
+    BROKER_DECIDES,
+    CONCURRENCY,
+    CONSUME_TIMEOUT_S,
+    SUSPEND_S,
+    BatchHandler,
+    ConsumeSettings,
+    Handler,
+    one_by_one,
+)
+from broker.client.dispatch import Dispatcher
+from broker.client.errors import ClientClosedError, ClientUsageError
 from broker.client.group_requests import GroupRequests
-from broker.client.messages import ReceivedMessage
+from broker.client.local_offsets import DEFAULT_FOLDER, LocalOffsets
 from broker.client.name_servers import parse_name_servers
 from broker.client.process_queue import FlowLimits
-from broker.client.queue_reader import QueueReader
+from broker.client.queue_reader import PULL_BATCH, PullSettings
 from broker.client.queues import MessageQueue
+from broker.client.rebalance import Strategy, allocate_average
 from broker.client.service import open_service_nursery
 from broker.client.session import Session
 from broker.client.subscriptions import EVERYTHING, TopicSubscription, subscribe
@@ -51,25 +61,15 @@ from broker.remoting.heartbeat import (
 )
 from broker.store.names import group_problem, retry_topic
 
-CONCURRENCY: Final = 20  # Java's threads
 COMMIT_S: Final = 5.0
-RECONSUME_MAX: Final = 16
-DEAD_LETTER_LEVEL: Final = -1  # semantics.md L6
-SUSPEND_S: Final = 1.0  # an ordered queue waits this long after a failure of its handler
 CLOSE_COMMIT_S: Final = 5.0  # how long the last commit may take; a group without leader takes none
-LOCAL_RETRY_S: Final = 5.0  # a message that could not be given back is tried again here
+BROADCAST_INSTANCE: Final = "DEFAULT"  # Java's: the same after a restart, so that offsets are found
+PULL_BATCH_MAX: Final = 1024
 
-log = logging.getLogger(__name__)
-
-
-class ConsumeResult(Enum):
-    """What a handler may return; None counts as SUCCESS."""
-
-    SUCCESS = "consumed"
-    LATER = "deliver it again later"
-
-
-Handler = Callable[[ReceivedMessage], Awaitable[ConsumeResult | None]]
+_FROM_WHERE: Final[Mapping[object, ConsumeFromWhere]] = {
+    "last": ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
+    "first": ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,29 +102,55 @@ class PushConsumer:
         ordered: handle the messages of a queue one after the other, in queue order; each queue is locked,
             so that no other member works on it at the same time.
         concurrency: how many messages are handled at the same time (not for `ordered`).
+        batch_handler: instead of `handler`: consumes up to `consume_batch_max` messages of one queue,
+            in queue order. What it returns or raises counts for all of them; `Later(consumed=n)` says
+            that only those from the n-th on come again.
+        broadcast: every member gets all messages; offsets are kept in a file (`offsets_folder`), and
+            what fails is dropped.
+        allocation: how members share the queues (`broker.client.rebalance`); all must use the same.
         start_from: where a group without a stored offset begins: "last" (only what comes), "first"
             (everything that is kept), or a time in ms since 1970. Brokers that still hold the first
             message of a queue begin there all the same.
         commit_interval_s: how often offsets are committed.
         max_reconsume_times: after so many deliveries a message goes to the dead letter topic. Default:
             16; `ordered` consumers try without end, since what comes later must not overtake.
-        limits: when pulling pauses because the handler does not keep up.
-        instance: the part of the client id that tells members on one machine apart.
+        retry_delay_level: how long a message waits that failed: 0 the broker decides, 1..18, or -1
+            straight to the dead letters; `Later` can say otherwise per message.
+        suspend_s: how long an ordered queue waits after a failure; `Later` can say otherwise.
+        consume_timeout_s: a message that the handler has for longer is given back (not if `ordered`
+            or `broadcast`).
+        pull_batch: messages asked for in one pull.
+        pull_interval_s: pause between two pulls of a queue.
+        limits: when pulling pauses because the handler does not keep up. Default: 1000 messages or
+            100 MiB per queue, and a span of 2000 offsets unless `ordered`.
+        offsets_folder: where a broadcast member keeps its offsets, by client id and group.
+        instance: the part of the client id that tells members on one machine apart. Made up when not
+            given; "DEFAULT" for `broadcast`, so that the member finds its offsets after a restart.
     """
 
     def __init__(
         self,
         namesrv: str,
         group: str,
-        handler: Handler,
+        handler: Handler | None = None,
         *,
         subscriptions: Mapping[str, str],
+        batch_handler: BatchHandler | None = None,
+        consume_batch_max: int = 1,
         ordered: bool = False,
+        broadcast: bool = False,
+        allocation: Strategy = allocate_average,
         concurrency: int = CONCURRENCY,
         start_from: StartFrom = "last",
         commit_interval_s: float = COMMIT_S,
         max_reconsume_times: int | None = None,
+        retry_delay_level: int = BROKER_DECIDES,
+        suspend_s: float = SUSPEND_S,
+        consume_timeout_s: float = CONSUME_TIMEOUT_S,
+        pull_batch: int = PULL_BATCH,
+        pull_interval_s: float = 0.0,
         limits: FlowLimits | None = None,
+        offsets_folder: str | Path = DEFAULT_FOLDER,
         instance: str | None = None,
     ) -> None:
         problem = group_problem(group)
@@ -132,32 +158,37 @@ class PushConsumer:
             raise ClientUsageError(problem)
         if not subscriptions:
             raise ClientUsageError("a consumer needs at least one subscription")
-        if concurrency < 1 or commit_interval_s <= 0:
-            raise ClientUsageError("concurrency and commit_interval_s must be above 0")
-        version = time.time_ns() // 1_000_000
-        wanted = [subscribe(topic, text, version) for topic, text in subscriptions.items()]
-        wanted.append(subscribe(retry_topic(group), EVERYTHING, version))
+        if commit_interval_s <= 0 or pull_interval_s < 0:
+            raise ClientUsageError("commit_interval_s must be above 0, pull_interval_s not below")
+        if not 1 <= pull_batch <= PULL_BATCH_MAX:
+            raise ClientUsageError(f"pull_batch {pull_batch} is not in 1..{PULL_BATCH_MAX}")
+        if isinstance(start_from, str) and start_from not in ("last", "first"):
+            raise ClientUsageError(f"start_from {start_from!r} is not 'last', 'first' or ms")
+        self._handler = _batches(handler, batch_handler, consume_batch_max)
+        self._settings = ConsumeSettings(
+            ordered=ordered,
+            broadcast=broadcast,
+            concurrency=concurrency,
+            consume_batch_max=consume_batch_max,
+            max_reconsume_times=max_reconsume_times,
+            retry_delay_level=retry_delay_level,
+            suspend_s=suspend_s,
+            consume_timeout_s=consume_timeout_s,
+        )
         self.group = group
-        self.subscriptions: dict[str, TopicSubscription] = {item.topic: item for item in wanted}
+        self.subscriptions = _subscriptions(group, subscriptions, with_retries=not broadcast)
         self._name_servers = parse_name_servers(namesrv)
-        self._handler = handler
-        self._is_ordered = ordered
-        self._concurrency = concurrency
+        self._allocation = allocation
         self._start_from = start_from
         self._commit_interval_s = commit_interval_s
-        self._max_reconsume_times = max_reconsume_times
-        if max_reconsume_times is None and not ordered:
-            self._max_reconsume_times = RECONSUME_MAX
-        self._limits = limits or FlowLimits()
-        self._instance = instance
-        self._consumed = self._given_back = 0
+        if limits is None:
+            limits = FlowLimits(span_max=2**63) if ordered else FlowLimits()
+        self._pull = PullSettings(pull_batch, pull_interval_s, limits)
+        self._offsets_folder = offsets_folder
+        self._instance = BROADCAST_INSTANCE if broadcast and instance is None else instance
         self._session: Session | None = None
         self._assignment: Assignment | None = None
-        self._nursery: trio.Nursery | None = None
-        # Unbounded on purpose: the flow limits bound what readers put in.
-        self._send_work, self._work = trio.open_memory_channel[tuple[QueueReader, ReceivedMessage]](
-            float("inf")
-        )
+        self._dispatcher: Dispatcher | None = None
         self._running: AbstractAsyncContextManager[None] | None = None
 
     # --- life
@@ -184,20 +215,12 @@ class PushConsumer:
                 self._name_servers, service, instance=self._instance, heartbeat=self._tell
             )
             self._session = session
-            self._assignment = assignment = Assignment(
-                session,
-                GroupRequests(session, self.group),
-                self.subscriptions,
-                start_from=self._start_from,
-                limits=self._limits,
-                on_messages=self._on_messages,
-                is_ordered=self._is_ordered,
-            )
+            assignment = self._open(session, await self._local_offsets(session))
             session.handle(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, self._on_notice)
             session.start()
             try:
                 async with trio.open_nursery() as nursery:
-                    self._start_tasks(nursery, assignment)
+                    await self._start_tasks(nursery, assignment)
                     try:
                         yield
                     except Exception as error:  # noqa: BLE001 - the caller's own, raised again below without a group around it
@@ -211,29 +234,55 @@ class PushConsumer:
                         if assignment.locks is not None:
                             await assignment.locks.give_all()
                     await session.say_goodbye(consumer_group=self.group)
-        self._session = self._assignment = self._nursery = None
+        self._session = self._assignment = self._dispatcher = None
         if failure is not None:
             raise failure
 
-    def _start_tasks(self, nursery: trio.Nursery, assignment: Assignment) -> None:
-        self._nursery = nursery
+    async def _local_offsets(self, session: Session) -> LocalOffsets | None:
+        if not self._settings.broadcast:
+            return None
+        local = LocalOffsets(self._offsets_folder, session.client_id, self.group)
+        await trio.to_thread.run_sync(local.load)
+        return local
+
+    def _open(self, session: Session, local: LocalOffsets | None) -> Assignment:
+        requests = GroupRequests(session, self.group)
+        assignment = Assignment(
+            session,
+            requests,
+            self.subscriptions,
+            start_from=self._start_from,
+            pull=self._pull,
+            on_messages=lambda reader, messages: dispatcher.take(reader, messages),
+            allocation=self._allocation,
+            is_ordered=self._settings.ordered,
+            local=local,
+        )
+        dispatcher = Dispatcher(
+            self._handler,
+            self._settings,
+            requests,
+            lambda: assignment.readers.values(),
+            assignment.locks.wait_held if assignment.locks is not None else None,
+        )
+        self._assignment, self._dispatcher = assignment, dispatcher
+        return assignment
+
+    async def _start_tasks(self, nursery: trio.Nursery, assignment: Assignment) -> None:
+        assert self._dispatcher is not None
+        await nursery.start(self._dispatcher.run, name="dispatcher")
         nursery.start_soon(assignment.run, name="rebalance")
         nursery.start_soon(self._commit_forever, name="commits")
         if assignment.locks is not None:
             nursery.start_soon(assignment.locks.run, name="locks")
-        else:
-            for number in range(self._concurrency):
-                nursery.start_soon(self._consume_forever, name=f"consumer {number}")
 
     def _tell(self) -> Heartbeat:
         assert self._session is not None
         entry = ConsumerEntry(
             self.group,
             ConsumeType.CONSUME_PASSIVELY,
-            MessageModel.CLUSTERING,
-            ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
-            if self._start_from == "first"
-            else ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
+            MessageModel.BROADCASTING if self._settings.broadcast else MessageModel.CLUSTERING,
+            _FROM_WHERE.get(self._start_from, ConsumeFromWhere.CONSUME_FROM_TIMESTAMP),
             tuple(
                 Subscription(
                     item.topic, item.expression, tags=tuple(sorted(item.tags)), version=item.version
@@ -278,108 +327,40 @@ class PushConsumer:
     def statistics(self) -> ConsumerStatistics:
         """Return what has been done so far."""
         readers = self._owned().readers.values()
+        assert self._dispatcher is not None
         return ConsumerStatistics(
-            self._consumed,
-            self._given_back,
+            self._dispatcher.consumed,
+            self._dispatcher.given_back,
             {reader.held.queue: reader.held.next_offset for reader in readers},
             sum(reader.held.message_count for reader in readers),
             sum(reader.resets for reader in readers),
         )
 
-    # --- consuming
-
-    def _on_messages(self, reader: QueueReader, messages: tuple[ReceivedMessage, ...]) -> None:
-        if self._is_ordered:
-            assert self._nursery is not None
-            reader.waiting.extend(messages)
-            if not reader.is_worked_on:
-                reader.is_worked_on = True
-                self._nursery.start_soon(
-                    self._consume_in_order, reader, name=f"consumer {reader.held.queue}"
-                )
-            return
-        for message in messages:
-            self._send_work.send_nowait((reader, message))
-
-    async def _consume_forever(self) -> None:
-        async for reader, message in self._work:
-            if not reader.begin():
-                continue
-            is_finished = False
-            try:
-                is_finished = await self._consume(message)
-            finally:
-                reader.end(message.queue_offset, is_finished=is_finished)
-            if not is_finished and self._nursery is not None:
-                self._nursery.start_soon(self._again_later, reader, message)
-
-    async def _again_later(self, reader: QueueReader, message: ReceivedMessage) -> None:
-        await trio.sleep(LOCAL_RETRY_S)
-        self._send_work.send_nowait((reader, message))
-
-    async def _consume(self, message: ReceivedMessage) -> bool:
-        """Handle one message; False when neither the handler nor the broker took it."""
-        return await self._handled(message) or await self._give_back(message, delay_level=0)
-
-    async def _give_back(self, message: ReceivedMessage, *, delay_level: int) -> bool:
-        """Give a message to the broker; it comes again, or goes to the dead letter topic."""
-        limit = self._max_reconsume_times
-        try:
-            await self._owned().requests.send_back(
-                message,
-                delay_level=delay_level,
-                max_reconsume_times=RECONSUME_MAX if limit is None else limit,
-            )
-        except ClientError as error:
-            log.warning("%s was not given back: %s", message.message_id, error)
-            return False
-        self._given_back += 1
-        return True
-
-    async def _handled(self, message: ReceivedMessage) -> bool:
-        try:
-            result = await self._handler(message)
-        except Exception:  # the handler's failure is a result: the message comes again
-            log.exception("the handler failed on %s of %s", message.unique_key, message.queue)
-            return False
-        if result is ConsumeResult.LATER:
-            return False
-        self._consumed += 1
-        return True
-
-    async def _consume_in_order(self, reader: QueueReader) -> None:
-        """Handle what waits of one queue, one after the other; a failure holds the queue up (L17)."""
-        waiting, locks = reader.waiting, self._owned().locks
-        while waiting:
-            if locks is not None:
-                await locks.wait_held(reader.held.queue)
-            if not (waiting and reader.begin()):
-                break
-            message = waiting[0]
-            is_finished = False
-            try:
-                is_finished = await self._handled(message) or await self._buried(message)
-            finally:
-                reader.end(message.queue_offset, is_finished=is_finished)
-            is_first = bool(waiting) and waiting[0] is message  # else the broker moved the offset
-            if is_finished:
-                if is_first:
-                    waiting.popleft()
-                continue
-            if is_first:
-                times = message.reconsume_times + 1
-                waiting[0] = msgspec.structs.replace(message, reconsume_times=times)
-            await trio.sleep(SUSPEND_S)
-        reader.is_worked_on = False
-
-    async def _buried(self, message: ReceivedMessage) -> bool:
-        """Give up a message of an ordered queue that failed too often: straight to the dead letters."""
-        limit = self._max_reconsume_times
-        if limit is None or message.reconsume_times < limit:
-            return False
-        return await self._give_back(message, delay_level=DEAD_LETTER_LEVEL)
-
     async def _commit_forever(self) -> None:
         while True:
             await trio.sleep(self._commit_interval_s)
             await self._owned().commit_all()
+
+
+def _batches(
+    handler: Handler | None, batch_handler: BatchHandler | None, batch_max: int
+) -> BatchHandler:
+    if (handler is None) == (batch_handler is None):
+        raise ClientUsageError("a consumer needs either a handler or a batch_handler")
+    if handler is None:
+        assert batch_handler is not None
+        return batch_handler
+    if batch_max != 1:
+        raise ClientUsageError("consume_batch_max is for a batch_handler")
+    return one_by_one(handler)
+
+
+def _subscriptions(
+    group: str, wanted: Mapping[str, str], *, with_retries: bool
+) -> dict[str, TopicSubscription]:
+    version = time.time_ns() // 1_000_000
+    found = {topic: subscribe(topic, text, version) for topic, text in wanted.items()}
+    if with_retries:
+        name = retry_topic(group)
+        found[name] = subscribe(name, EVERYTHING, version)
+    return found

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import trio
@@ -49,6 +50,15 @@ _NEEDS_HEARTBEAT: Final = frozenset(
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class PullSettings:
+    """How a consumer pulls: messages in one pull, seconds between pulls, when pulling pauses."""
+
+    batch: int = PULL_BATCH
+    interval_s: float = 0.0
+    limits: FlowLimits = FlowLimits()
+
+
 class QueueReader:
     """The reader of one assigned queue. `run` is its task.
 
@@ -67,7 +77,7 @@ class QueueReader:
         subscription: TopicSubscription,
         held: ProcessQueue,
         *,
-        limits: FlowLimits,
+        pull: PullSettings,
         on_messages: Callable[[QueueReader, tuple[ReceivedMessage, ...]], None],
     ) -> None:
         self.held = held
@@ -78,28 +88,50 @@ class QueueReader:
         self.resets = 0  # how often the broker moved the offset
         self._session = session
         self._requests = requests
-        self._limits = limits
+        self._pull = pull
         self._on_messages = on_messages
-        self._running = 0  # messages in the hands of the handler
+        self._running = 0  # calls of the handler
+        self._begun: dict[int, tuple[ReceivedMessage, float]] = {}  # with the handler, since
         self._changed = trio.Event()
         self._scope = trio.CancelScope()
         self._beyond_end_since: float | None = None
 
     # --- what the consumer does with it
 
-    def begin(self) -> bool:
-        """Ask to handle one message now; False when the queue was released meanwhile."""
+    def begin(self, messages: Iterable[ReceivedMessage]) -> bool:
+        """Ask to handle messages now; False when the queue was released meanwhile."""
         if self.is_released:
             return False
+        now = trio.current_time()
         self._running += 1
+        for message in messages:
+            self._begun[message.queue_offset] = (message, now)
         return True
 
-    def end(self, offset: int, *, is_finished: bool) -> None:
-        """Say that a message begun before is finished, or was given up for now."""
+    def end(self, messages: Iterable[ReceivedMessage], finished: Iterable[int]) -> None:
+        """Say that messages begun before left the handler, and which offsets are finished."""
         self._running -= 1
-        if is_finished:
+        for message in messages:
+            self._begun.pop(message.queue_offset, None)
+        for offset in finished:
             self.held.finish(offset)
         self._changed.set()
+
+    def finish(self, offset: int) -> None:
+        """Say that a message is finished although the handler still has it."""
+        self.held.finish(offset)
+        self._changed.set()
+
+    def overdue(self, timeout_s: float, count: int) -> Sequence[ReceivedMessage]:
+        """Return the oldest unfinished messages, as far as the handler has them for too long."""
+        now = trio.current_time()
+        found: list[ReceivedMessage] = []
+        for offset in self.held.first_offsets(count):
+            message, since = self._begun.get(offset, (None, now))
+            if message is None or now - since < timeout_s:
+                break
+            found.append(message)
+        return found
 
     def release(self) -> None:
         """Stop pulling, and begin nothing more."""
@@ -136,7 +168,7 @@ class QueueReader:
                         self.held.queue,
                         self.held.next_offset,
                         self.subscription,
-                        max_messages=PULL_BATCH,
+                        max_messages=self._pull.batch,
                         hold_s=HOLD_S,
                     )
                 except (ConnectionLostError, RequestTimeoutError, RequestFailedError) as error:
@@ -147,7 +179,7 @@ class QueueReader:
                     await self._take(answer)
 
     async def _wait_for_room(self) -> None:
-        while self.held.is_full(self._limits):
+        while self.held.is_full(self._pull.limits):
             self._changed = trio.Event()
             await self._changed.wait()
 
@@ -181,11 +213,12 @@ class QueueReader:
         if answer.messages:
             self._on_messages(self, answer.messages)
         # An answer may come without any wait for the network: let others run.
-        await trio.lowlevel.checkpoint()
+        await trio.sleep(self._pull.interval_s)
 
     async def _on_wrong_offset(self, answer: PullAnswer) -> None:
         held, now = self.held, trio.current_time()
-        is_beyond_end = answer.next_offset < held.next_offset
+        # A broker that moves us although our offset is inside was told to: an operator's reset (E8).
+        is_beyond_end = answer.next_offset < held.next_offset > answer.max_offset
         if is_beyond_end:
             if self._beyond_end_since is None:
                 self._beyond_end_since = now

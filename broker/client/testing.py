@@ -83,6 +83,7 @@ class FakeGroup:
         locks: holders of queues by (group, topic, queue id).
         offsets: committed offsets by (group, topic, queue id).
         sends: all sends that arrived, as (unique key, queue id), repeated ones too.
+        sent_back: what consumers gave back, as (body, delay level).
         requests: codes of all other requests to nodes.
         topics_asked_for: topics in requests for routes.
         leader: the node that leads, None while there is no leader.
@@ -101,6 +102,7 @@ class FakeGroup:
         self.offsets: dict[tuple[str, str, int], int] = {}
         self.locks: dict[tuple[str, str, int], str] = {}
         self.sends: list[tuple[str, int]] = []
+        self.sent_back: list[tuple[bytes, int]] = []
         self.requests: list[int] = []
         self.topics_asked_for: list[str] = []
         self.timers: dict[str, tuple[str, int, bytes, bytes]] = {}
@@ -533,7 +535,9 @@ class FakeGroup:
         if find_property(properties, b"RETRY_TOPIC") is None:
             properties += b"RETRY_TOPIC\x01%b\x02" % message.topic.encode()
         group = request.ext["group"]
-        is_dead = int(request.ext["delayLevel"]) < 0
+        level = int(request.ext["delayLevel"])
+        self.sent_back.append((message.body, level))
+        is_dead = level < 0
         self._store(
             dlq_topic(group) if is_dead else retry_topic(group),
             0,

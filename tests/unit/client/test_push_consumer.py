@@ -7,10 +7,11 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 import trio
 
-from broker.client import push_consumer as module
+from broker.client.consume_results import ConsumeResult
 from broker.client.errors import ClientClosedError, ClientUsageError
 from broker.client.messages import ReceivedMessage
-from broker.client.push_consumer import ConsumeResult, PushConsumer
+from broker.client.process_queue import FlowLimits
+from broker.client.push_consumer import PushConsumer
 from broker.client.testing import FakeGroup, open_fake_group
 
 EVERYTHING = {"T": "*"}
@@ -50,7 +51,7 @@ async def until(condition: Callable[[], object], timeout_s: float = 5) -> None:
 
 
 def consumer(group: FakeGroup, inbox: Inbox, **settings: object) -> PushConsumer:
-    wanted = {"subscriptions": EVERYTHING, "start_from": "first"} | settings
+    wanted = {"subscriptions": EVERYTHING, "start_from": "first", "suspend_s": 0.01} | settings
     return PushConsumer(group.namesrv, "g", inbox, **wanted)  # type: ignore[arg-type]  # by name
 
 
@@ -118,15 +119,12 @@ async def test_a_leader_that_hangs_is_left(group: FakeGroup) -> None:
         await until(lambda: inbox.got, timeout_s=10)
 
 
-async def test_ordered_consumers_hold_a_queue_up_and_try_again(
-    group: FakeGroup, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "SUSPEND_S", 0.01)
+async def test_ordered_consumers_hold_a_queue_up_and_try_again(group: FakeGroup) -> None:
     for n in range(3):
         group.put("T", 0, b"%d" % n)
     inbox = Inbox()
     inbox.answers = [None, ConsumeResult.LATER, ValueError("no")]
-    async with consumer(group, inbox, ordered=True):
+    async with consumer(group, inbox, ordered=True, suspend_s=0.01):
         await until(lambda: len(inbox.got) == 5)
     assert inbox.bodies == [b"0", b"1", b"1", b"1", b"2"]
 
@@ -259,7 +257,7 @@ async def test_flow_control_stops_pulling_and_goes_on(group: FakeGroup) -> None:
 
     for n in range(200):
         group.put("T", 0, b"%d" % n)
-    limits = module.FlowLimits(messages_max=40)
+    limits = FlowLimits(messages_max=40)
     async with PushConsumer(
         group.namesrv,
         "g",
@@ -284,6 +282,15 @@ async def test_misuse_is_said(group: FakeGroup) -> None:
         {"subscriptions": {"T": " || "}},
         {"concurrency": 0},
         {"commit_interval_s": 0},
+        {"consume_batch_max": 2},  # needs a batch_handler
+        {"batch_handler": inbox},  # not both
+        {"retry_delay_level": 19},
+        {"suspend_s": 31},
+        {"consume_timeout_s": 0},
+        {"max_reconsume_times": -1},
+        {"pull_batch": 0},
+        {"pull_interval_s": -1},
+        {"start_from": "middle"},
     ):
         with pytest.raises(ClientUsageError):
             consumer(group, inbox, **settings)

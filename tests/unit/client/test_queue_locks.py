@@ -8,10 +8,11 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from broker.client import assignment, push_consumer, queue_locks
+from broker.client import assignment, queue_locks
+from broker.client.consume_results import ConsumeResult
 from broker.client.errors import ConnectionLostError
 from broker.client.messages import ReceivedMessage
-from broker.client.push_consumer import ConsumeResult, PushConsumer
+from broker.client.push_consumer import PushConsumer
 from broker.client.queue_locks import HELD_S, RENEW_S, SURE_S, QueueLocks
 from broker.client.queues import MessageQueue
 from broker.client.testing import FakeGroup, open_fake_group
@@ -145,7 +146,6 @@ async def test_a_queue_that_is_given_up_is_unlocked_and_never_renewed(
 @pytest.fixture
 async def group(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeGroup]:
     monkeypatch.setattr(assignment, "REBALANCE_SOON_S", 0.02)
-    monkeypatch.setattr(push_consumer, "SUSPEND_S", 0.01)
     async with open_fake_group(queues=2) as fake:
         fake.create_topic("T")
         yield fake
@@ -220,6 +220,7 @@ async def test_l17_failures_are_counted_and_at_the_limit_a_message_is_buried(
         start_from="first",
         ordered=True,
         max_reconsume_times=2,
+        suspend_s=0.01,
     ) as one:
         await until(lambda: len(times.got) == 4)
         assert one.statistics().given_back == 1
@@ -232,7 +233,13 @@ async def test_l17_without_a_limit_nothing_overtakes(group: FakeGroup) -> None:
     group.put("T", 0, b"good")
     times = Times()
     async with PushConsumer(
-        group.namesrv, "g", times, subscriptions={"T": "*"}, start_from="first", ordered=True
+        group.namesrv,
+        "g",
+        times,
+        subscriptions={"T": "*"},
+        start_from="first",
+        ordered=True,
+        suspend_s=0.01,
     ):
         await until(lambda: len(times.got) == 30)
     assert {body for body, _ in times.got} == {b"bad"}

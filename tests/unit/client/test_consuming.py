@@ -1,0 +1,289 @@
+"""How messages reach the handler: batches, partial success, delays, time-outs, broadcast (L, S, E16, I6)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from broker.client.consume_results import ConsumeResult, Later
+from broker.client.errors import ClientUsageError
+from broker.client.messages import ReceivedMessage
+from broker.client.process_queue import FlowLimits
+from broker.client.push_consumer import PushConsumer
+from broker.client.queues import MessageQueue
+from broker.client.rebalance import allocate_circle, by_config
+from broker.client.testing import FakeGroup, open_fake_group
+from broker.remoting.heartbeat import ConsumeFromWhere, MessageModel
+from tests.unit.client.test_push_consumer import Inbox, consumer, until
+
+
+@pytest.fixture
+async def group() -> AsyncIterator[FakeGroup]:
+    async with open_fake_group(queues=2) as fake:
+        fake.create_topic("T")
+        yield fake
+
+
+class Batches:
+    """A batch handler that remembers what came together, and answers as told."""
+
+    def __init__(self, *answers: ConsumeResult | Later | Exception | None) -> None:
+        self.got: list[tuple[bytes, ...]] = []
+        self.times: list[int] = []
+        self.answers = list(answers)
+
+    async def __call__(self, messages: tuple[ReceivedMessage, ...]) -> ConsumeResult | Later | None:
+        self.got.append(tuple(message.body for message in messages))
+        self.times.append(messages[0].reconsume_times)
+        await trio.lowlevel.checkpoint()
+        answer = self.answers.pop(0) if self.answers else None
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    @property
+    def count(self) -> int:
+        return sum(map(len, self.got))
+
+
+def batches(group: FakeGroup, handler: Batches, size: int, **settings: object) -> PushConsumer:
+    return PushConsumer(
+        group.namesrv,
+        "g",
+        subscriptions={"T": "*"},
+        batch_handler=handler,
+        consume_batch_max=size,
+        start_from="first",
+        **settings,  # type: ignore[arg-type]  # by name
+    )
+
+
+def put(group: FakeGroup, count: int) -> None:
+    for n in range(count):
+        group.put("T", 0, b"%d" % n)
+
+
+# --- batches
+
+
+async def test_a_handler_gets_up_to_so_many_messages_of_one_queue(group: FakeGroup) -> None:
+    put(group, 10)
+    handler = Batches()
+    async with batches(group, handler, 4) as one:
+        await until(lambda: handler.count == 10)
+        await until(lambda: one.statistics().consumed == 10)
+    assert sorted(map(len, handler.got)) == [2, 4, 4]
+    assert group.offsets["g", "T", 0] == 10
+
+
+async def test_l12_of_a_batch_only_what_lies_behind_the_ack_index_comes_again(
+    group: FakeGroup,
+) -> None:
+    put(group, 4)
+    handler = Batches(Later(consumed=3, delay_level=5))
+    async with batches(group, handler, 4, concurrency=1) as one:
+        await until(lambda: handler.count == 5)
+        statistics = one.statistics()
+    assert handler.got == [(b"0", b"1", b"2", b"3"), (b"3",)]
+    assert group.sent_back == [(b"3", 5)]
+    assert statistics.given_back == 1
+    assert group.offsets["g", "T", 0] == 4
+
+
+async def test_l12_a_failure_counts_for_the_whole_batch(group: FakeGroup) -> None:
+    put(group, 3)
+    handler = Batches(ValueError("no"))
+    async with batches(group, handler, 3, concurrency=1):
+        await until(lambda: handler.count == 6)
+    assert group.sent_back == [(b"0", 0), (b"1", 0), (b"2", 0)]
+
+
+async def test_ordered_batches_keep_the_order_over_partial_success(group: FakeGroup) -> None:
+    put(group, 6)
+    handler = Batches(Later(consumed=1, suspend_s=0.01), ConsumeResult.LATER)
+    async with batches(group, handler, 3, ordered=True, suspend_s=0.01):
+        await until(lambda: handler.got[-1:] == [(b"4", b"5")] or handler.count == 12)
+    assert handler.got[:3] == [
+        (b"0", b"1", b"2"),
+        (b"1", b"2", b"3"),
+        (b"1", b"2", b"3"),
+    ]
+    assert handler.times[:3] == [0, 1, 2]
+    assert group.sent_back == []
+    assert group.offsets["g", "T", 0] == 6
+
+
+# --- delays, dead letters, time-outs
+
+
+@pytest.mark.parametrize(
+    ("setting", "answer", "level"),
+    [
+        (0, ConsumeResult.LATER, 0),
+        (4, ConsumeResult.LATER, 4),
+        (4, Later(), 4),
+        (4, Later(delay_level=0), 0),
+        (4, Later(delay_level=-1), -1),
+    ],
+)
+async def test_l12_the_level_of_the_next_try_is_the_handlers_or_the_consumers(
+    group: FakeGroup, setting: int, answer: ConsumeResult | Later, level: int
+) -> None:
+    put(group, 1)
+    handler = Batches(answer)
+    async with batches(group, handler, 1, retry_delay_level=setting):
+        await until(lambda: group.sent_back)
+    assert group.sent_back == [(b"0", level)]
+
+
+def test_an_answer_that_no_broker_takes_is_refused_at_once() -> None:
+    for make in (
+        lambda: Later(delay_level=19),
+        lambda: Later(consumed=-1),
+        lambda: Later(suspend_s=31),
+    ):
+        with pytest.raises(ClientUsageError):
+            make()
+
+
+async def test_l18_what_the_handler_has_for_too_long_is_given_back(group: FakeGroup) -> None:
+    put(group, 2)
+    stuck = trio.Event()
+    got: list[bytes] = []
+
+    async def handle(message: ReceivedMessage) -> None:
+        got.append(message.body)
+        if message.body == b"0" and message.reconsume_times == 0:
+            await stuck.wait()
+
+    async with PushConsumer(
+        group.namesrv,
+        "g",
+        handle,
+        subscriptions={"T": "*"},
+        start_from="first",
+        consume_timeout_s=0.04,
+        commit_interval_s=0.01,
+    ):
+        await until(lambda: group.offsets.get(("g", "T", 0)) == 2)
+        await until(lambda: got.count(b"0") == 2)
+        stuck.set()
+    assert group.sent_back == [(b"0", 3)]
+
+
+# --- pulling
+
+
+async def test_pulls_are_as_large_and_as_frequent_as_told(group: FakeGroup) -> None:
+    put(group, 6)
+    inbox = Inbox()
+    async with consumer(group, inbox, pull_batch=2, pull_interval_s=0.01):
+        await until(lambda: len(inbox.got) == 6)
+    assert group.requests.count(11) >= 4  # three of two, and one that waits
+
+
+async def test_e16_an_ordered_queue_has_no_bound_on_its_span(group: FakeGroup) -> None:
+    one = consumer(group, Inbox(), ordered=True)
+    other = consumer(group, Inbox())
+    assert one._pull.limits.span_max > 2**62
+    assert other._pull.limits == FlowLimits()
+
+
+# --- who reads what, from where
+
+
+async def test_members_share_by_the_strategy_of_their_choice(group: FakeGroup) -> None:
+    async with (
+        consumer(group, Inbox(), instance="a", allocation=allocate_circle) as a,
+        consumer(group, Inbox(), instance="b", allocation=allocate_circle) as b,
+    ):
+        await until(lambda: len([q for q in a.assigned if q.topic == "T"]) == 1)
+        await until(lambda: len([q for q in b.assigned if q.topic == "T"]) == 1)
+    mine = by_config([MessageQueue("T", "broker-a", 1)])
+    async with consumer(group, Inbox(), allocation=mine) as one:
+        assert await one.wait_assigned() == (MessageQueue("T", "broker-a", 1),)
+
+
+@pytest.mark.parametrize(
+    ("start_from", "where", "first"),
+    [
+        ("first", ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET, 0),
+        ("last", ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET, 3),
+        (0, ConsumeFromWhere.CONSUME_FROM_TIMESTAMP, 0),
+        (2**50, ConsumeFromWhere.CONSUME_FROM_TIMESTAMP, 3),
+    ],
+)
+async def test_i6_where_a_group_without_an_offset_begins(
+    group: FakeGroup, start_from: str | int, where: ConsumeFromWhere, first: int
+) -> None:
+    put(group, 3)
+    group.create_topic("%RETRY%g", 1)
+    group.put("%RETRY%g", 0, b"again", b"RETRY_TOPIC\x01T\x02")
+    async with consumer(group, Inbox(), start_from=start_from) as one:
+        await one.wait_assigned()
+        await until(lambda: len(one.assigned) == 3)
+        beat = group.nodes[0].heartbeats[-1].consumers[0]
+        # A group that begins at a time leaves out what it gave back before; the others do not.
+        was_read = isinstance(start_from, str)
+        await until(lambda: one.statistics().consumed == 3 - first + was_read)
+    assert beat.consume_from_where == where
+
+
+# --- broadcast
+
+
+def offset_files(folder: Path) -> dict[str, bytes]:
+    files = sorted(folder.glob("*/g/offsets.json"))
+    return {file.parent.parent.name.partition("@")[2]: file.read_bytes() for file in files}
+
+
+async def test_s1_every_broadcast_member_reads_everything(group: FakeGroup, tmp_path: Path) -> None:
+    for n in range(4):
+        group.put("T", n % 2, b"%d" % n)
+    left, right = Inbox(), Inbox()
+    left.answers = [ValueError("no")]
+    settings = {"broadcast": True, "offsets_folder": tmp_path}
+    async with (
+        consumer(group, left, instance="a", **settings) as a,
+        consumer(group, right, instance="b", **settings),
+    ):
+        await until(lambda: len(left.got) == len(right.got) == 4)
+        assert {queue.topic for queue in a.assigned} == {"T"}  # no retry topic
+        assert a.statistics().given_back == 0
+        beat = group.nodes[0].heartbeats[-1].consumers[0]
+    assert beat.message_model == MessageModel.BROADCASTING
+    assert group.offsets == {}
+    assert group.sent_back == []
+    files = offset_files(tmp_path)
+    assert list(files) == ["a", "b"]
+    assert b'"queueId":1,"topic":"T"}:2' in files["a"]
+
+
+async def test_s2_a_broadcast_member_goes_on_where_its_file_says(
+    group: FakeGroup, tmp_path: Path
+) -> None:
+    put(group, 2)
+    settings = {"broadcast": True, "offsets_folder": tmp_path}
+    first, second = Inbox(), Inbox()
+    async with consumer(group, first, **settings):
+        await until(lambda: len(first.got) == 2)
+    group.put("T", 0, b"new")
+    async with consumer(group, second, **settings) as one:
+        await until(lambda: len(second.got) == 1)
+        assert one.client_id.endswith("@DEFAULT")
+    assert second.bodies == [b"new"]
+
+
+async def test_p4_an_ordered_broadcast_member_locks_nothing(
+    group: FakeGroup, tmp_path: Path
+) -> None:
+    put(group, 3)
+    inbox = Inbox()
+    inbox.answers = [ConsumeResult.LATER]
+    async with consumer(group, inbox, ordered=True, broadcast=True, offsets_folder=tmp_path):
+        await until(lambda: len(inbox.got) == 4)
+    assert inbox.bodies == [b"0", b"0", b"1", b"2"]
+    assert group.locks == {}
