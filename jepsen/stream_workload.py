@@ -26,7 +26,7 @@ from broker.client import (
     TransactionProducer,
     TransactionState,
 )
-from broker.client.push_consumer import Handler
+from broker.client.consume_results import Handler
 from broker.client.queues import MessageQueue, queue_for_key
 from jepsen.cpp_client import make_body, read_body
 from jepsen.history import Recorder, Stream

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from broker.client import Message, MessageQueue, Producer, PushConsumer, ReceivedMessage
-from broker.client.push_consumer import ConsumeResult
+from broker.client.consume_results import ConsumeResult
 from jepsen.history import Recorder
 from jepsen.nemesis import LeaderKiller
 from jepsen.observer import Observer
