@@ -10,6 +10,7 @@ import trio
 from broker.message.properties import find_property
 from broker.message.recall_handle import RecallHandle
 from broker.message.record import StoredMessage
+from broker.server.clock import SteadyWallClock
 from tests.integration.broker.conftest import Cluster, ClusterMaker, Wire, send_ext
 
 RECALL = 370
@@ -142,3 +143,46 @@ async def test_due_times_and_levels_over_the_deaths_of_leaders(make_cluster: Clu
         assert all(one.store_timestamp_ms >= due_of(one) for one in found), "never early"
         assert second.state.timers.count == 0
         assert second.state.refusals.count == 0
+
+
+class WrongClock:
+    """The wall clock of one node; `error_ms` may change at any time."""
+
+    def __init__(self, error_ms: int) -> None:
+        self.error_ms = error_ms
+
+    def __call__(self) -> int:
+        return now_ms() + self.error_ms
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("jump_ms", [3_600_000, -3_600_000])
+async def test_clocks_that_differ_and_jump_deliver_nothing_early(
+    make_cluster: ClusterMaker, monkeypatch: pytest.MonkeyPatch, jump_ms: int
+) -> None:
+    clocks = [WrongClock(error_ms) for error_ms in (0, -150, 150)]
+    waiting = iter(clocks)
+    monkeypatch.setattr(
+        "broker.server.broker.SteadyWallClock", lambda: SteadyWallClock(next(waiting))
+    )
+    cluster = await make_cluster(3)
+    leader = await cluster.leader()
+    count = 100
+    started_ms = now_ms()
+    async with cluster.wire(leader) as wire:
+        for number in range(count):
+            name = "TIMER_DELAY_MS" if number % 2 else "TIMER_DELIVER_MS"
+            due_ms = 1000 + 5 * number if number % 2 else started_ms + 1000 + 5 * number
+            opaque = wire.say(310, send_ext("T", 0, f"{name}\x01{due_ms}\x02"), b"%d" % number)
+        assert (await wire.answer(opaque)).code == 0
+        leads = int(str(leader.log.node_id).removeprefix("n"))
+        clocks[leads].error_ms += jump_ms
+        await cluster.wait(lambda: leader.state.timers.count < count - 10)
+    await cluster.kill(str(leader.log.node_id))
+    async with cluster.wire(await cluster.leader()) as wire:
+        found = await delivered(cluster, wire, count)
+    assert sorted(int(one.body) for one in found) == list(range(count))
+    assert now_ms() - started_ms < 10_000
+    early_ms = max(started_ms + 1000 + 5 * int(one.body) - one.store_timestamp_ms for one in found)
+    assert early_ms <= 300, "no earlier than the clocks differed from the start"
+    assert all(one.store_timestamp_ms >= due_of(one) for one in found), "in log time never"

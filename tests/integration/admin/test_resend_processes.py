@@ -1,0 +1,82 @@
+"""Dead letters of a real group are sent again, over the death of a leader, and consumed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from broker.client import ConsumeResult, Message, NoRouteError, ReceivedMessage
+from broker.client.blocking import Producer, PushConsumer
+from jepsen.processes import Group, poll, program
+from tests.integration.broker.test_processes import leader_of
+
+pytestmark = [pytest.mark.slow, pytest.mark.integration]
+
+PATIENCE_S = 60.0
+COUNT = 20
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[Group]:
+    with Group(tmp_path) as running:
+        running.start()
+        running.wait_listening()
+        yield running
+
+
+def resend(group: Group, *more: str) -> tuple[int, dict[str, list[str]]]:
+    command = [program("dledger-admin"), "resend-dlq", "-n", group.namesrv, "sick", "--json", *more]
+    ended = subprocess.run(command, capture_output=True, timeout=PATIENCE_S, check=False)
+    return ended.returncode, json.loads(ended.stdout) if ended.stdout else {}
+
+
+def test_dead_letters_get_another_chance(group: Group) -> None:
+    is_well = threading.Event()
+    failed: Counter[bytes] = Counter()
+    done: Counter[tuple[str, bytes]] = Counter()
+
+    def handle(message: ReceivedMessage) -> ConsumeResult:
+        if not is_well.is_set():
+            failed[message.body] += 1
+            return ConsumeResult.LATER
+        done[message.topic, message.body] += 1
+        return ConsumeResult.SUCCESS
+
+    with Producer(group.namesrv, "p") as producer:
+
+        def is_sent() -> bool:
+            try:
+                producer.send(Message("Orders", b"0", keys="k"))
+            except NoRouteError:
+                return False
+            return True
+
+        assert poll(is_sent, PATIENCE_S)
+        producer.send_many(Message("Orders", b"%d" % n) for n in range(1, COUNT))
+    with PushConsumer(
+        group.namesrv,
+        "sick",
+        handle,
+        subscriptions={"Orders": "*"},
+        start_from="first",
+        max_reconsume_times=0,
+    ):
+        assert poll(lambda: len(failed) == COUNT, PATIENCE_S)
+        assert poll(lambda: len(resend(group, "--dry-run")[1].get("resent", ())) == COUNT, 30, 0.5)
+        is_well.set()
+        code, half = resend(group, "--limit", str(COUNT // 2))
+        assert (code, len(half["resent"])) == (0, COUNT // 2)
+        leader_of(group).kill()
+        code, rest = resend(group)
+        assert (code, len(rest["resent"])) == (0, COUNT - COUNT // 2)
+        assert not {*half["resent"]} & {*rest["resent"]}, "each once"
+        assert poll(lambda: len(done) == COUNT, PATIENCE_S)
+    assert {topic for topic, _ in done} == {"Orders"}, "L11"
+    assert set(done.values()) == {1}
+    assert resend(group) == (0, {"resent": [], "failed": {}, "examined": 0, "dryRun": False})
