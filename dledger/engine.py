@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, assert_never
 
 from dledger.config import LogConfig
-from dledger.errors import DiskFailedError, DLedgerError
+from dledger.errors import CorruptionError, DiskFailedError, DLedgerError
 from dledger.held_sends import HeldSends
 from dledger.raft.effects import (
     AppendEntries,
@@ -132,7 +132,8 @@ class Engine:
         )
         self._store = self.store_type.open(disk, folder, last_id=self.log.last_id)
         state = self._store.state
-        if self._store.is_new and len(config.raft.voters) > 1:
+        self._is_new_store = self._store.is_new and len(config.raft.voters) > 1
+        if self._is_new_store:
             # Whether this member ever had a store, and promised anything, nobody knows here.
             state = replace(state, is_voter=False)
         self.node = self.node_type(config.raft, state, self.log.shape, draw=draw, now_ms=now_ms)
@@ -142,6 +143,7 @@ class Engine:
         self._job: PersistJob | None = None
         self._hard_state: HardState | None = None
         self._committed_index = NO_INDEX
+        self._anchor: tuple[Index, int] | None = None
         self._handed_out_index = applied_index
         self._outbox: list[tuple[NodeId, Message]] = []
         self._resolved: list[tuple[int, Outcome]] = []
@@ -151,6 +153,17 @@ class Engine:
         """The state machine contains this entry: hand out what follows. Before the first step only."""
         assert self._committed_index == NO_INDEX, "entries may have been handed out"
         self._handed_out_index = applied_index
+
+    def state_replaced(self, applied_index: Index, chain_crc: int | None) -> None:
+        """The state machine contains this entry of another member's log: hand out what follows.
+
+        Args:
+            applied_index: may lie behind the end of this log.
+            chain_crc: of that entry; compared when this log has it, before anything behind it is
+                handed out. None: nothing is to be compared.
+        """
+        self._handed_out_index = applied_index
+        self._anchor = None if chain_crc is None else (applied_index, chain_crc)
 
     # What happens.
 
@@ -258,9 +271,25 @@ class Engine:
         end = Index(self._committed_index + 1)
         if first >= end:
             return []
+        if self._anchor is not None:
+            self._check_anchor(*self._anchor)
         entries = self.log.entries(first, end, bytes_max=bytes_max)
         self._handed_out_index = entries[-1].index
         return entries
+
+    def _check_anchor(self, index: Index, chain_crc: int) -> None:
+        """The log has reached the entry of a state that came from elsewhere: it must be of this log."""
+        found = self.log.chain_crc_of(index)
+        if found != chain_crc:
+            raise CorruptionError(
+                "snapshots", 0, f"the state at entry {index} is of another log: wipe this store"
+            )
+        self._anchor = None
+
+    @property
+    def is_new_store(self) -> bool:
+        """Whether the store was empty when it was opened, in a group of several."""
+        return self._is_new_store
 
     @property
     def has_committed(self) -> bool:

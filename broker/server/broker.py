@@ -145,6 +145,7 @@ class Broker:
             store_path=config.store_path,
             secret=config.secret,
             segment_size_bytes=config.segment_size_bytes,
+            snapshot_log_bytes=config.snapshot_log_bytes,
             fsync=config.fsync,
             service_attributes={
                 SERVICE_ADDRESS: str(self.service_address),

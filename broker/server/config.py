@@ -75,6 +75,7 @@ class BrokerConfig:
     secret: str | None = None
     fsync: bool = True
     segment_size_bytes: int = 256 * 1024 * 1024
+    snapshot_log_bytes: int = 256 * 1024 * 1024
     message_bytes_max: int = 4 * 1024 * 1024
     auto_create_topics: bool = True
     auto_create_groups: bool = True
@@ -171,6 +172,7 @@ def read_config(
         segment_size_bytes=values.number(
             "mappedFileSizeCommitLog", 256 * 1024 * 1024, low=1024 * 1024, high=2**40
         ),
+        snapshot_log_bytes=values.number("snapshotLogBytes", 256 * 1024 * 1024, low=0, high=2**40),
         message_bytes_max=values.number(
             "maxMessageSize", 4 * 1024 * 1024, low=1, high=12 * 1024 * 1024
         ),

@@ -46,6 +46,7 @@ class RuntimeInfo:
             "storePathRootDir": config.store_path,
             "flushDiskType": "SYNC_FLUSH" if config.fsync else "ASYNC_FLUSH",
             "mappedFileSizeCommitLog": config.segment_size_bytes,
+            "snapshotLogBytes": config.snapshot_log_bytes,
             "maxMessageSize": config.message_bytes_max,
             "autoCreateTopicEnable": str(config.auto_create_topics).lower(),
             "autoCreateSubscriptionGroup": str(config.auto_create_groups).lower(),

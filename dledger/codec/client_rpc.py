@@ -2,7 +2,7 @@
 
 Requests and answers carry a `token` that the client chose; answers may come in any order. A
 member answers every call: what it cannot decide ends with its leadership. Blobs: the body of
-`AppendCall` and the raw sealed entries of `EntriesAnswer`; nothing else has one.
+`AppendCall`, the raw sealed entries of `EntriesAnswer`, the bytes of `SnapshotAnswer`; nothing else has one.
 """
 
 from __future__ import annotations
@@ -58,6 +58,14 @@ class TransferCall(Header, frozen=True, tag="transfer"):
     target: OptionalName
 
 
+class SnapshotCall(Header, frozen=True, tag="snapshot"):
+    """A part of this member's snapshot of the state with that index; 0: of its newest, from the start."""
+
+    token: Number
+    index: Number
+    offset: Number
+
+
 class AppendAnswer(Header, frozen=True, tag="appended"):
     """The entry is committed."""
 
@@ -102,6 +110,18 @@ class TransferAnswer(Header, frozen=True, tag="transferred"):
     target: OptionalName
 
 
+class SnapshotAnswer(Header, frozen=True, tag="snapshot-part"):
+    """The blob stands at `offset` of the file, which has `size_bytes`; index 0: there is no snapshot.
+
+    When the wanted one is gone, it is the newest from its start.
+    """
+
+    token: Number
+    index: Number
+    offset: Number
+    size_bytes: Number
+
+
 class Failure(Header, frozen=True, tag="failed"):
     """The error of a call. `code` names the class (dledger.errors.registry)."""
 
@@ -116,12 +136,12 @@ class Failure(Header, frozen=True, tag="failed"):
     last_index: Number = 0
 
 
-Call = AppendCall | GetCall | StatusCall | TransferCall
-Answer = AppendAnswer | EntriesAnswer | StatusAnswer | TransferAnswer | Failure
+Call = AppendCall | GetCall | StatusCall | TransferCall | SnapshotCall
+Answer = AppendAnswer | EntriesAnswer | StatusAnswer | TransferAnswer | SnapshotAnswer | Failure
 
-_CALLS = msgspec.msgpack.Decoder(AppendCall | GetCall | StatusCall | TransferCall)
+_CALLS = msgspec.msgpack.Decoder(AppendCall | GetCall | StatusCall | TransferCall | SnapshotCall)
 _ANSWERS = msgspec.msgpack.Decoder(
-    AppendAnswer | EntriesAnswer | StatusAnswer | TransferAnswer | Failure
+    AppendAnswer | EntriesAnswer | StatusAnswer | TransferAnswer | SnapshotAnswer | Failure
 )
 
 

@@ -16,6 +16,8 @@ from dledger.codec.client_rpc import (
     Call,
     EntriesAnswer,
     GetCall,
+    SnapshotAnswer,
+    SnapshotCall,
     StatusAnswer,
     StatusCall,
     TransferAnswer,
@@ -39,6 +41,7 @@ from dledger.raft.ids import EntryId, Index, NodeId, Position
 from dledger.runtime.callers import Done
 from dledger.runtime.crew import Crew, open_crew
 from dledger.runtime.handshake import Remote
+from dledger.runtime.snapshotting import SnapshotPart
 from dledger.runtime.sockets import FrameStream
 from dledger.runtime.statistics import Statistics
 
@@ -86,6 +89,10 @@ class Log(Protocol):
 
     def address_of(self, node_id: str) -> str:
         """`host:port` of a member; empty when unknown."""
+        ...
+
+    async def snapshot_part(self, index: Index, offset: int) -> SnapshotPart:
+        """A part of a snapshot of the state."""
         ...
 
 
@@ -175,6 +182,8 @@ class ClientPort:
                 self._answer(connection, self._status(call.token))
             case GetCall():
                 self._start(connection, call, partial(self._get, connection, call), crew)
+            case SnapshotCall():
+                self._start(connection, call, partial(self._snapshot, connection, call), crew)
             case TransferCall():
                 self._start(connection, call, partial(self._transfer, connection, call), crew)
             case _:
@@ -249,6 +258,11 @@ class ClientPort:
         )
         answer = EntriesAnswer(call.token, len(entries))
         self._answer(connection, answer, encode_entries(entries))
+
+    async def _snapshot(self, connection: ClientConnection, call: SnapshotCall) -> None:
+        part = await self._log.snapshot_part(Index(call.index), call.offset)
+        answer = SnapshotAnswer(call.token, part.index, part.offset, part.size_bytes)
+        self._answer(connection, answer, part.data)
 
     async def _transfer(self, connection: ClientConnection, call: TransferCall) -> None:
         target = NodeId(call.target) if call.target else None

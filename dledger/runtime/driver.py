@@ -179,6 +179,13 @@ class Driver:
         if self.applied_index < index:
             await self.callers.wait_applied(index)
 
+    def state_replaced(self, index: Index, chain_crc: int | None) -> None:
+        """The state machine was restored to this entry; see `Engine.state_replaced`."""
+        self.engine.state_replaced(index, chain_crc)
+        self.applied_index = index
+        self.callers.wake_applied(index)
+        self.wake()
+
     def wake(self) -> None:
         """Have a pass soon."""
         self._wake.set()

@@ -38,7 +38,8 @@ from dledger.runtime.crew import open_crew
 from dledger.runtime.driver import Driver, RoleView
 from dledger.runtime.events_log import log_event
 from dledger.runtime.handshake import Identity
-from dledger.runtime.snapshotting import Snapshotter, restore_newest
+from dledger.runtime.snapshot_fetch import SnapshotFetch
+from dledger.runtime.snapshotting import SnapshotPart, Snapshotter, restore_newest
 from dledger.runtime.statistics import Statistics
 from dledger.runtime.transport import Transport
 from dledger.state_machine import SnapshotMachine, StateMachine
@@ -93,6 +94,7 @@ class LogServer:
         self._is_draining = False
         self._has_stopped = False
         self.snapshotter: Snapshotter | None = None
+        self._fetch: Callable[[Driver], SnapshotFetch] | None = None
         self._role_watchers: list[Callable[[RoleView], None]] = []
         self._applied_watchers: list[Callable[[], None]] = []
         self._client_port = ClientPort(self, accepts_appends=accepts_appends)
@@ -174,7 +176,12 @@ class LogServer:
         store = SnapshotStore(disk)
         newest = restore_newest(self.node_id, store, machine, engine.log)
         engine.start_behind(machine.applied_index)
-        self.snapshotter = Snapshotter(self.config, machine, engine, store, newest)
+        snapshotter = Snapshotter(self.config, machine, engine, store, newest)
+        self.snapshotter = snapshotter
+        if engine.is_new_store:
+            self._fetch = lambda driver: SnapshotFetch(
+                self.config, driver, machine, store, snapshotter
+            )
 
     async def _run_with(self, engine: Engine, task_status: trio.TaskStatus[None]) -> None:
         driver = Driver(self.config.raft, engine, self._machine, self._transport)
@@ -194,6 +201,8 @@ class LogServer:
             crew.start(self._transport.run, name="transport")
             if self.snapshotter is not None:
                 crew.start(self.snapshotter.run, name="snapshots")
+            if self._fetch is not None:
+                crew.start(self._fetch(driver).run, name="fetch snapshot")
             task_status.started()
 
     def _stop(self, engine: Engine) -> None:
@@ -430,6 +439,12 @@ class LogServer:
             is_behind = position >= shape.end_position
             index = Index(shape.last_index + 1 if is_behind else shape.first_index - 1)
         return self.get(index)
+
+    async def snapshot_part(self, index: Index, offset: int) -> SnapshotPart:
+        """A part of this member's snapshot of the state, for another member."""
+        if self.snapshotter is None:
+            return SnapshotPart(NO_INDEX, 0, 0, b"")
+        return await self.snapshotter.part(index, offset)
 
     def position_of(self, index: Index) -> Position:
         """Byte place of an entry's header."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
 import trio
@@ -35,6 +36,16 @@ QUIET_PART: Final = 16
 """By time a snapshot is taken only after this part of the growth that asks for one by itself."""
 
 
+@dataclass(frozen=True, slots=True)
+class SnapshotPart:
+    """Bytes of a snapshot's file; index 0: there is none."""
+
+    index: Index
+    offset: int
+    size_bytes: int
+    data: bytes
+
+
 class Snapshotter:
     """Takes snapshots of one node.
 
@@ -53,6 +64,7 @@ class Snapshotter:
         newest: SnapshotFile | None,
     ) -> None:
         self.newest = newest
+        self._older: SnapshotFile | None = None
         self.taken_count = 0
         self.pause_ms = 0.0
         self._config = config
@@ -89,6 +101,7 @@ class Snapshotter:
             writer = await trio.to_thread.run_sync(self._store.begin, meta)
             await self._copy(chunks, writer)
             await self._wait_durable(meta.index)
+            self._older = self.newest
             self.newest = await trio.to_thread.run_sync(writer.finish)
             writer = None
         except (SnapshotOvertakenError, OSError) as error:
@@ -109,6 +122,21 @@ class Snapshotter:
             pause_ms=round(self.pause_ms, 1),
         )
         return True
+
+    async def part(self, index: Index, offset: int) -> SnapshotPart:
+        """A part of the snapshot with that index; of the newest from its start if that is not it."""
+        newest = self.newest
+        if newest is None:
+            return SnapshotPart(NO_INDEX, 0, 0, b"")
+        wanted = next(
+            (each for each in (newest, self._older) if each and each.meta.index == index), None
+        )
+        source, place = (wanted, offset) if wanted is not None else (newest, 0)
+        try:
+            data = await trio.to_thread.run_sync(self._store.part, source, place)
+        except OSError:
+            return SnapshotPart(NO_INDEX, 0, 0, b"")
+        return SnapshotPart(source.meta.index, place, source.size_bytes, data)
 
     def _meta(self) -> SnapshotMeta:
         index = self._machine.applied_index
@@ -146,6 +174,8 @@ class Snapshotter:
         if not growth_max or applied_index <= self.index or self._engine.failure is not None:
             return False
         shape = self._engine.log.shape
+        if not shape.has(applied_index):
+            return False  # the state came from another member, and the log has yet to come
         since = self.newest.meta.position if self.newest is not None else shape.first_position
         growth = shape.position_of(Index(applied_index + 1)) - since
         if now_s() >= self._next_s:
@@ -185,7 +215,7 @@ def restore_newest(
         try:
             _check_belongs(snapshot, log)
             machine.restore(store.chunks(snapshot))
-            _check_restored(snapshot, machine)
+            check_restored(snapshot, machine)
         except (CorruptionError, SnapshotRefusedError) as error:
             _refused(node_id, f"{snapshot.path}: {error}")
             continue
@@ -213,7 +243,7 @@ def _check_belongs(snapshot: SnapshotFile, log: SegmentedLog) -> None:
         raise SnapshotRefusedError(f"entry {meta.index} of the log is another one")
 
 
-def _check_restored(snapshot: SnapshotFile, machine: SnapshotMachine) -> None:
+def check_restored(snapshot: SnapshotFile, machine: SnapshotMachine) -> None:
     """Refuse a state that is not what was written down.
 
     Raises:

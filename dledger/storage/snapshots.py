@@ -22,11 +22,15 @@ from dledger.codec.snapshot import (
     encode_head,
 )
 from dledger.errors import CorruptionError
+from dledger.raft.ids import Index
 from dledger.storage.api import Disk, File
 from dledger.storage.segment import SEGMENT_NAME_DIGITS
 
 KEPT_COUNT = 2
 ASIDE_SUFFIX = ".aside"
+PART_BYTES_MAX = 256 * 1024
+"""Sent to another member at once."""
+
 SYNC_BYTES = 16 * 1024 * 1024
 """A growing snapshot is synced so often: one large sync would hold up the log's small ones."""
 
@@ -109,6 +113,66 @@ class SnapshotWriter:
             self._unsynced_bytes = 0
 
 
+class SnapshotCopy:
+    """A snapshot of another member, as its bytes arrive. I/O only; one call at a time.
+
+    Attributes:
+        index: of the snapshot.
+        size_bytes: what has arrived.
+    """
+
+    def __init__(self, store: SnapshotStore, disk: Disk, path: str, index: Index) -> None:
+        self.index = index
+        self.size_bytes = 0
+        self._store = store
+        self._disk = disk
+        self._path = path
+        self._file: File | None = disk.open(path + ASIDE_SUFFIX, create=True)
+        self._file.truncate(0)
+
+    def add(self, data: bytes) -> None:
+        """Write the next bytes.
+
+        Raises:
+            OSError: it failed; call `abandon`.
+        """
+        assert self._file is not None, "the copy has ended"
+        self._file.write_at(self.size_bytes, (data,))
+        before, self.size_bytes = self.size_bytes, self.size_bytes + len(data)
+        if before // SYNC_BYTES != self.size_bytes // SYNC_BYTES:
+            self._file.sync()
+
+    def finish(self) -> SnapshotFile:
+        """Verify every checksum, then make it durable under its name.
+
+        Raises:
+            CorruptionError: it is no whole snapshot of this index; nothing of it is left.
+            OSError: it failed.
+        """
+        assert self._file is not None, "the copy has ended"
+        try:
+            meta = _decode_head_of(self._file, self.index)
+            for _ in _frames(self._file, FrameChain(self._file.read_at(0, HEAD_BYTES))):
+                pass
+        except SnapshotFormatError as error:
+            path = self._file.path
+            self.abandon()
+            raise CorruptionError(path, error.byte_offset, error.problem) from error
+        self._file.sync()
+        self._file.close()
+        self._file = None
+        self._disk.rename(self._path + ASIDE_SUFFIX, self._path)
+        self._store.sync_and_prune()
+        return SnapshotFile(self._path, meta, self.size_bytes)
+
+    def abandon(self) -> None:
+        """Give it up."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+            self._disk.remove(self._path + ASIDE_SUFFIX)
+
+
 class SnapshotStore:
     """The snapshots in a store's folder."""
 
@@ -180,6 +244,27 @@ class SnapshotStore:
         """
         path = f"{self._folder}/{meta.index:0{SEGMENT_NAME_DIGITS}d}"
         return SnapshotWriter(self, self._disk, path, meta)
+
+    def begin_copy(self, index: Index) -> SnapshotCopy:
+        """Start to take in another member's snapshot.
+
+        Raises:
+            OSError: the disk failed.
+        """
+        path = f"{self._folder}/{index:0{SEGMENT_NAME_DIGITS}d}"
+        return SnapshotCopy(self, self._disk, path, index)
+
+    def part(self, snapshot: SnapshotFile, offset: int) -> bytes:
+        """Bytes of the file for another member; none behind its end.
+
+        Raises:
+            OSError: it is gone, or the disk failed.
+        """
+        file = self._disk.open(snapshot.path)
+        try:
+            return file.read_at(offset, PART_BYTES_MAX)
+        finally:
+            file.close()
 
     def sync_and_prune(self) -> None:
         """Make the newest name durable, then remove what is older than the newest two.

@@ -103,6 +103,37 @@ def test_a_wiped_follower_rejoins_under_load_and_agrees(group: Group) -> None:
         assert wait_equal(group, after=before) > before
 
 
+def test_snapshots_of_running_nodes_are_restored_and_agree(tmp_path: Path) -> None:
+    settings = tmp_path / "broker.conf"
+    settings.write_text("snapshotLogBytes=20000\n")
+    with Group(tmp_path, broker_arguments=("-c", str(settings))) as group:
+        group.start()
+        group.wait_listening()
+        with load(group) as sent:
+            assert poll(lambda: sent[0] > 500, PATIENCE_S)
+            assert poll(lambda: min(snapshot_indexes(group), default=0) > 0, PATIENCE_S, 0.5)
+            before = wait_equal(group)
+            victim = next(node for node in group.nodes if not leads(group, node.name))
+            other = next(
+                node for node in group.nodes if node is not victim and not leads(group, node.name)
+            )
+            victim.kill()
+            shutil.rmtree(group.folder / victim.name)
+            victim.start()
+            before = wait_equal(group, after=before)
+            other.kill()
+            other.start()
+            assert wait_equal(group, after=before) > before
+        assert "snapshot-restored" in other.log_tail(10_000)
+
+
+def snapshot_indexes(group: Group) -> list[int]:
+    _, listing = admin(group, "snapshots")
+    nodes = listing["nodes"]
+    assert isinstance(nodes, list)
+    return [int(row["snapshot at"]) for row in nodes]
+
+
 def leads(group: Group, name: str) -> bool:
     _, listing = admin(group, "snapshots")
     nodes = listing["nodes"]

@@ -451,3 +451,33 @@ def test_a_follower_confirms_entries_only_when_they_are_durable() -> None:
     # The same request again changes nothing, so the answer leaves at once.
     engine.step(Received(replace(request, round=2)), 2)
     assert len(engine.take_outbox()) == 1
+
+
+# A state that came from another member.
+
+
+def test_behind_a_state_from_elsewhere_only_what_follows_is_handed_out() -> None:
+    engine = scripted()
+    give(engine, AppendEntries((entry(1), entry(2))))
+    engine.state_replaced(Index(3), 4711)
+    give(engine, Commit(Index(2)))
+    assert not engine.has_committed
+    assert engine.take_committed(1 << 20) == []
+    give(engine, AppendEntries((entry(3), entry(4))), Commit(Index(4)))
+    engine.state_replaced(Index(3), engine.log.chain_crc_of(Index(3)))
+    assert [each.index for each in engine.take_committed(1 << 20)] == [4]
+
+
+def test_a_state_of_another_log_is_found_when_the_log_reaches_its_entry() -> None:
+    engine = scripted()
+    engine.state_replaced(Index(2), 4711)
+    give(engine, AppendEntries((entry(1), entry(2), entry(3))), Commit(Index(3)))
+    with pytest.raises(CorruptionError, match="another log"):
+        engine.take_committed(1 << 20)
+
+
+def test_a_restored_state_is_continued_behind_its_entry() -> None:
+    engine = scripted()
+    engine.start_behind(Index(1))
+    give(engine, AppendEntries((entry(1), entry(2))), Commit(Index(2)))
+    assert [each.index for each in engine.take_committed(1 << 20)] == [2]

@@ -1,0 +1,170 @@
+"""A member with an empty store takes the leader's snapshot; what does not fit is refused, and it folds the log."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+
+from dledger.config import Peer
+from dledger.raft.ids import NO_INDEX, Index, NodeId
+from dledger.runtime.snapshot_fetch import SnapshotFetch
+from dledger.storage.snapshots import SnapshotStore
+from dledger.testing.sim_disk import SimDisk
+from tests.unit.runtime.conftest import Group, Member
+from tests.unit.runtime.test_snapshotting import KeptBodies, S, fill_and_take, snapshot_files
+
+pytestmark = pytest.mark.slow
+
+OpenGroup = Callable[..., AbstractAsyncContextManager[Group]]
+
+
+@dataclass
+class FakeDriver:
+    """The part of a driver that a fetch sees: a member that follows n0."""
+
+    applied_index: Index = NO_INDEX
+    replaced: list[tuple[int, int | None]] = field(default_factory=list)
+    is_voter: bool = False
+
+    @property
+    def engine(self) -> Any:
+        return SimpleNamespace(node=self)
+
+    leader_id = NodeId("n0")
+
+    def state_replaced(self, index: Index, chain_crc: int | None) -> None:
+        self.applied_index = index
+        self.replaced.append((index, chain_crc))
+
+
+class Fetching:
+    """A fetch by n1 from the real n0."""
+
+    def __init__(self, group: Group, source: Member) -> None:
+        peers = (*group.peers, Peer(NodeId("n1"), "127.0.0.1", 1))
+        config = source.config
+        self.disk = SimDisk(Random(1))
+        self.driver = FakeDriver()
+        self.machine = KeptBodies()
+        self.store = SnapshotStore(self.disk)
+        self.snapshotter = SimpleNamespace(newest=None)
+        raft = SimpleNamespace(node_id=NodeId("n1"))
+        settings = SimpleNamespace(group=config.group, secret=config.secret, peers=peers, raft=raft)
+        self.fetch = SnapshotFetch(
+            settings,  # type: ignore[arg-type] # has what a fetch uses
+            self.driver,  # type: ignore[arg-type]
+            self.machine,
+            self.store,
+            self.snapshotter,  # type: ignore[arg-type]
+        )
+
+    async def run(self) -> None:
+        with trio.fail_after(S):
+            await self.fetch.run()
+
+
+async def test_the_state_comes_over_and_is_kept(open_group: OpenGroup) -> None:
+    async with open_group(size=1) as group:
+        await group.start("n0", machine=KeptBodies())
+        source = await fill_and_take(group)
+        fetching = Fetching(group, source)
+        await fetching.run()
+        assert fetching.machine.bodies == source.machine.bodies
+        (kept,) = snapshot_files(source)
+        file = fetching.disk.open(f"snapshots/{kept.name}")
+        assert file.read_at(0, file.size()) == kept.read_bytes()
+        assert source.server.snapshotter is not None
+        newest = source.server.snapshotter.newest
+        assert newest is not None
+        assert fetching.driver.replaced == [(newest.meta.index, newest.meta.chain_crc)]
+        assert fetching.snapshotter.newest.meta == newest.meta
+
+
+async def test_a_large_state_comes_in_parts(open_group: OpenGroup) -> None:
+    async with open_group(size=1) as group:
+        await group.start("n0", machine=KeptBodies())
+        leader = await group.leader()
+        for number in range(8):
+            await leader.server.append(bytes([number]) * 200_000, timeout_s=S)
+        fetching = Fetching(group, await fill_and_take(group))
+        await fetching.run()
+        assert fetching.machine.bodies == leader.machine.bodies
+
+
+async def test_without_a_snapshot_or_with_an_older_one_nothing_happens(
+    open_group: OpenGroup,
+) -> None:
+    async with open_group(size=1) as group:
+        await group.start("n0", machine=KeptBodies())
+        await group.leader()
+        fetching = Fetching(group, group.members[NodeId("n0")])
+        await fetching.run()
+        assert not fetching.driver.replaced
+        await fill_and_take(group)
+        ahead = Fetching(group, group.members[NodeId("n0")])
+        ahead.driver.applied_index = Index(1000)
+        await ahead.run()
+        assert not ahead.driver.replaced
+        assert ahead.disk.list("snapshots") == []
+
+
+async def test_a_voter_fetches_nothing(open_group: OpenGroup) -> None:
+    async with open_group(size=1) as group:
+        await group.start("n0", machine=KeptBodies())
+        fetching = Fetching(group, await fill_and_take(group))
+        fetching.driver.is_voter = True
+        await fetching.run()
+        assert not fetching.driver.replaced
+
+
+async def test_a_damaged_file_is_refused_and_the_log_is_folded(
+    open_group: OpenGroup, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_group(size=1) as group:
+        await group.start("n0", machine=KeptBodies())
+        source = await fill_and_take(group)
+        (kept,) = snapshot_files(source)
+        damage(kept)
+        fetching = Fetching(group, source)
+        with caplog.at_level(logging.WARNING):
+            await fetching.run()
+        assert "snapshot-not-fetched" in caplog.text
+        assert not fetching.driver.replaced
+        assert fetching.machine.applied_index == NO_INDEX
+        assert fetching.disk.list("snapshots") == []
+
+
+def damage(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[60] ^= 1
+    path.write_bytes(data)
+
+
+async def test_a_wiped_member_of_a_real_group_has_the_same_state_again(
+    open_group: OpenGroup,
+) -> None:
+    async with open_group() as group:
+        for peer in group.peers:
+            await group.start(peer.node_id, machine=KeptBodies())
+        leader = await fill_and_take(group, 50)
+        victim = await group.follower()
+        await victim.stop()
+        empty(victim)
+        again = await group.start(victim.server.node_id, machine=KeptBodies())
+        entry_id = await leader.server.append(b"after", timeout_s=S)
+        await group.wait_applied(entry_id.index)
+        assert again.machine.bodies == leader.machine.bodies
+
+
+def empty(member: Member) -> None:
+    for path in sorted(Path(member.config.store_path).rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
