@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from broker.remoting.codes import ResponseCode
+from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.frame import Frame, encode_frame
 from broker.remoting.header import RemotingCommand
 from broker.remoting.requests import SendRequest
@@ -27,6 +27,10 @@ HOLD_MS = 2_500
 
 ANSWER_MS = 10_000
 """How long a passed-on request waits for the leader's answer; by then its client has given up."""
+
+SEND_CODES = frozenset(
+    {RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE}
+)
 
 Request = SendRequest | RemotingCommand
 
@@ -130,7 +134,7 @@ class Gate:
     def _pass_on(self, errand: Errand) -> bool:
         if errand.origin.is_forwarded:
             return False
-        frame = encode_frame(errand.frame.header, errand.frame.body, errand.frame.serialize_type)
+        frame = _whole(errand.frame)
         ext = {"address": errand.origin.address}
         if errand.is_oneway:
             return self._link.tell(PrivateCode.FORWARD, ext=ext, body=frame)
@@ -153,6 +157,9 @@ class Gate:
         """The leader's answer to a request that was passed on."""
         if response.code == 0:
             errand.origin.send(response.body)
+            if errand.origin.is_closed and errand.code in SEND_CODES:
+                # The client will send again, perhaps elsewhere: the leader should know that it must.
+                self._link.tell(PrivateCode.NOT_DELIVERED, ext={}, body=_whole(errand.frame))
         elif response.code == NOT_CARRIED_OUT:
             self.hold(errand)
         else:
@@ -179,6 +186,10 @@ class Gate:
             errand.give_up()
         elif not errand.is_oneway:
             answer(errand.origin, errand.opaque, code, remark)
+
+
+def _whole(frame: Frame) -> bytes:
+    return encode_frame(frame.header, frame.body, frame.serialize_type)
 
 
 class _Passed:

@@ -33,6 +33,8 @@ class PrivateCode(IntEnum):
     """From the leader, oneway: ask again."""
     ASK_PRODUCER = 50104
     """From the leader, oneway; ext group; body: a frame for any producer of the group that is connected here."""
+    NOT_DELIVERED = 50105
+    """Oneway; body: a send's whole request frame. Its answer came when its client was gone."""
 
 
 NOT_CARRIED_OUT = 50199

@@ -32,7 +32,7 @@ from broker.server.origin import answer
 from broker.server.transactions import TransactionEnds
 from broker.service.catalog import NOTHING_NEW
 from broker.service.refusal import Refusal
-from broker.service.repeats import EarlierSend, Repeats
+from broker.service.repeats import EarlierSend, Repeats, sent_keys
 from broker.service.send import MessagePlan, SendPlan, SendRules
 from broker.service.send_back import SendBack, SendBackRules
 from broker.store.names import SCHEDULE_TOPIC
@@ -132,7 +132,7 @@ class Sends:
         rest = tuple(
             message for message, found in zip(plan.messages, earlier, strict=True) if found is None
         )
-        _log.info(
+        _log.debug(
             "%d of %d messages from %s were stored before and are answered so",
             len(earlier) - len(rest),
             len(earlier),
@@ -161,6 +161,17 @@ class Sends:
         elif origin.is_forwarded:
             keys = [message.uniq_key for message in waiter.asked.messages]
             repeats.answered_over(origin.number, keys)
+
+    def settled_together(self, waiters: list[_SendWaiter]) -> None:
+        """The same send over several connections: one that stands is enough for a confirmation."""
+        assert self._repeats is not None, "nothing joins without it"
+        if not all(waiter.errand.origin.is_closed for waiter in waiters):
+            self._repeats.answered(message.uniq_key for message in waiters[0].asked.messages)
+
+    def not_delivered(self, request: SendRequest, body: bytes) -> None:
+        """Another node could not pass the answer of a send on: its client was gone."""
+        if self._repeats is not None:
+            self._repeats.not_answered(sent_keys(request.fields, body))
 
     def connection_closed(self, number: int) -> None:
         """A connection ended; with it the answers that another node had not passed on yet."""
@@ -368,11 +379,13 @@ class _SendWaiter:
 
     def committed(self, staged: StagedEntry, place: int) -> None:
         self._sends.stored(self, staged, place)
-        for repeat in self._joined or ():
-            repeat.plan, repeat.earlier = self.plan, self.earlier
-            self._sends.stored(repeat, staged, place)
-            self._sends.settled(repeat)
         self._sends.settled(self)
+        if self._joined is not None:
+            for repeat in self._joined:
+                repeat.plan, repeat.earlier = self.plan, self.earlier
+                self._sends.stored(repeat, staged, place)
+                self._sends.settled(repeat)
+            self._sends.settled_together([self, *self._joined])
 
     def failed(self, error: DLedgerError) -> None:
         self._sends.settled(self)

@@ -4,7 +4,8 @@ RocketMQ stores a retry a second time (semantics C25). Here a send repeats an ea
 same UNIQ_KEY, topic, reconsume count and body, stands in the window of recent sends, and its client
 cannot have had the answer:
 
-- it was appended under an older term: whoever led then may have died before it answered;
+- it was appended under an older term: whoever led then may have died before it answered (until this
+  node itself has answered a repeat of it);
 - this node, which led all the while, knows that the connection broke before the answer was out;
 - the new request has the same born time: it is the old one, sent once more as it was.
 
@@ -20,14 +21,24 @@ from typing import Final
 
 import msgspec
 
+from broker.message.batch import split_batch
+from broker.message.errors import BatchError
 from broker.message.ids import offset_msg_id
-from broker.message.properties import REAL_QID, REAL_TOPIC, TIMER_OUT_MS
+from broker.message.properties import (
+    REAL_QID,
+    REAL_TOPIC,
+    TIMER_OUT_MS,
+    UNIQ_KEY,
+    find_property,
+)
 from broker.message.record import StoredMessage
+from broker.remoting.requests import SendFields
 from broker.service.send import MessagePlan, SendPlan
 from broker.store.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from broker.store.state import BrokerState
 
-UNANSWERED_MAX: Final = 50_000
+NOTES_MAX: Final = 50_000
+"""Keys in each of the leader's own notes; older ones go."""
 LINK_ANSWERS_MAX: Final = 4_096
 """Answers that may be on their way to another node, or in its hands, when its link breaks."""
 
@@ -52,6 +63,7 @@ class Repeats:
         self._state = state
         self._load = load
         self._unanswered: dict[bytes, None] = {}
+        self._told: dict[bytes, None] = {}
         self._by_link: dict[int, deque[bytes]] = {}
 
     @property
@@ -73,11 +85,12 @@ class Repeats:
             if earlier is None or not _is_same(earlier, plan, message):
                 continue
             if (
-                offset < recent.term_start
+                (offset < recent.term_start and message.uniq_key not in self._told)
                 or message.uniq_key in self._unanswered
                 or earlier.born_timestamp_ms == born_ms
             ):
                 self._unanswered.pop(message.uniq_key, None)
+                _note(self._told, message.uniq_key)
                 return EarlierSend(
                     _queue_of(earlier),
                     earlier.queue_offset,
@@ -90,9 +103,13 @@ class Repeats:
     def not_answered(self, keys: Iterable[bytes]) -> None:
         """The connection was gone before these sends were answered."""
         for key in keys:
-            self._unanswered[key] = None
-        while len(self._unanswered) > UNANSWERED_MAX:
-            del self._unanswered[next(iter(self._unanswered))]
+            self._told.pop(key, None)
+            _note(self._unanswered, key)
+
+    def answered(self, keys: Iterable[bytes]) -> None:
+        """After all, one of several connections took the answer."""
+        for key in keys:
+            self._unanswered.pop(key, None)
 
     def answered_over(self, link: int, keys: Iterable[bytes]) -> None:
         """The answers went to another node, which has to pass them on."""
@@ -108,7 +125,27 @@ class Repeats:
     def forget(self) -> None:
         """Leadership is lost: in the next term all of this counts as appended under an older one."""
         self._unanswered.clear()
+        self._told.clear()
         self._by_link.clear()
+
+
+def _note(notes: dict[bytes, None], key: bytes) -> None:
+    notes[key] = None
+    if len(notes) > NOTES_MAX:
+        del notes[next(iter(notes))]
+
+
+def sent_keys(fields: SendFields, body: bytes) -> list[bytes]:
+    """The unique keys that a send's client gave its messages; none where it gave none."""
+    if fields.is_batch:
+        try:
+            texts = [item.properties for item in split_batch(body)]
+        except BatchError:
+            return []
+    else:
+        texts = [(fields.properties or "").encode(errors="replace")]
+    found = (find_property(text, UNIQ_KEY) for text in texts)
+    return [key for key in found if key is not None]
 
 
 def _is_same(earlier: StoredMessage, plan: SendPlan, message: MessagePlan) -> bool:

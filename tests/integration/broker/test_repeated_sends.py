@@ -68,6 +68,24 @@ async def test_a_retry_through_another_node_finds_what_a_dead_one_passed_on(
 
 
 @pytest.mark.slow
+async def test_an_answer_for_a_client_that_is_gone_is_no_confirmation(
+    make_cluster: ClusterMaker,
+) -> None:
+    cluster = await make_cluster(3)
+    leader = await cluster.leader()
+    follower, other = await cluster.followers()
+    async with cluster.wire(leader) as direct, cluster.wire(other) as wire:
+        assert (await direct.send("T", queue=1)).code == 0
+        async with cluster.wire(follower) as gone:
+            gone.say(310, send_ext("T", 1, KEY) | {"g": "1"}, b"x")
+            # Closed at once: the request is on the wire, its answer will find nobody.
+        await cluster.wait(lambda: leader.state.queues.min_max("T", 1)[1] == 2)
+        await cluster.wait(lambda: bool(leader._repeats and leader._repeats._unanswered))
+        assert (await send(wire, born=2)).ext["queueOffset"] == "1"
+    assert await stored(cluster, leader) == [0, 2, 0, 0]
+
+
+@pytest.mark.slow
 async def test_the_switch_off_stores_every_send(make_cluster: ClusterMaker) -> None:
     cluster = await make_cluster(1, recognise_repeats=False)
     async with cluster.wire(await cluster.leader()) as wire:

@@ -40,7 +40,7 @@ class FakeLink:
         return self.is_open
 
     def tell(self, code: int, *, ext: dict[str, str], body: bytes) -> bool:
-        assert ext
+        assert ext or code == PrivateCode.NOT_DELIVERED
         if self.is_open:
             self.told.append((code, body))
         return self.is_open
@@ -224,3 +224,17 @@ def test_some_answers_need_no_leader(bench: Bench) -> None:
     bench.gate.bring(bench.errand(give_up=lambda: done.append(True)))
     bench.gate.expire(HOLD_MS)
     assert done == [True]
+
+
+@pytest.mark.parametrize(("code", "count"), [(310, 1), (36, 0)])
+def test_a_sends_answer_that_finds_no_client_is_told_to_the_leader(
+    bench: Bench, code: int, count: int
+) -> None:
+    """So that the client's retry, through whatever node, is no send on purpose."""
+    bench.link.is_open = True
+    errand = bench.errand(code=code)
+    bench.gate.bring(errand)
+    errand.origin.is_closed = True  # type: ignore[misc]  # a fake
+    waiter = bench.link.asked[0][1]
+    waiter.answered(make_response(1, 0, body=b"answer"))
+    assert [told[0] for told in bench.link.told] == [PrivateCode.NOT_DELIVERED] * count

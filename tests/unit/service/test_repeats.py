@@ -6,6 +6,7 @@ import pytest
 
 from broker.message.ids import offset_msg_id
 from broker.message.record import StoredMessage
+from broker.service import repeats
 from broker.service.repeats import EarlierSend, Repeats
 from broker.service.send import MessagePlan, SendPlan
 from broker.store.reading import MessageGoneError, read_message
@@ -57,6 +58,27 @@ def test_what_an_older_term_stored_is_found_with_its_place(bench: Bench) -> None
     offset = bench.store()
     bench.new_term()
     assert bench.find() == EarlierSend(1, 0, offset_msg_id(HOST, offset))
+
+
+def test_a_repeat_that_was_answered_confirms(bench: Bench) -> None:
+    bench.store()
+    bench.new_term()
+    assert bench.find() is not None
+    assert bench.find() is None, "on purpose now"
+    bench.repeats.not_answered([b"k"])
+    assert bench.find() is not None
+    bench.repeats.forget()
+    bench.new_term()
+    assert bench.find() is not None
+
+
+def test_notes_are_bounded(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repeats, "NOTES_MAX", 2)
+    for key in ("a", "b", "c"):
+        bench.store(key)
+    bench.repeats.not_answered([b"a", b"b", b"c"])
+    found = [bench.find(key) is not None for key in (b"a", b"b", b"c")]
+    assert found == [False, True, True]
 
 
 def test_within_a_term_a_confirmed_key_is_a_send_on_purpose(bench: Bench) -> None:

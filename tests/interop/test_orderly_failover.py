@@ -1,0 +1,60 @@
+"""The C++ client's orderly consumer keeps its queues, its order and its offsets over a leader's death."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+
+import pytest
+
+from broker.client import blocking
+from jepsen.processes import poll
+from tests.interop.conftest import ForeignClient, RunningGroup
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+COUNT = 150
+ENOUGH = 130
+"""Sends that fail in the failover are not sent again."""
+SHARDS = 4
+
+
+def test_p3_an_orderly_consumer_goes_on_in_order_and_may_commit(
+    group: RunningGroup, name: str, cpp: ForeignClient
+) -> None:
+    """The new leader knows who holds the queues, and by its connection who commits (P5, P6)."""
+    topic = group.create_topic(name)
+    consumer = cpp.start(
+        "consume", "--topic", topic, "--group", name, "--orderly", "--count", str(ENOUGH),
+        "--linger", "2", "--timeout", "100",
+    )  # fmt: skip
+    producer = cpp.start(
+        "produce", "--topic", topic, "--count", str(COUNT), "--interval-ms", "50", "--orderly",
+        "--shards", str(SHARDS), "--key-prefix", "k", "--keep-going", "--timeout", "150",
+    )  # fmt: skip
+    assert consumer.stdout is not None
+    lines = [json.loads(consumer.stdout.readline()) for _ in range(20)]
+    leader = group.leader(topic)
+    leader.kill()
+    group.wait_leader(other_than=leader, topic=topic)
+    leader.start()
+    assert poll(leader.is_listening, 30)
+    producer.communicate(timeout=200)
+    out, _ = consumer.communicate(timeout=200)
+    lines += [json.loads(line) for line in out.splitlines()]
+    first: dict[int, list[int]] = defaultdict(list)
+    for line in lines:
+        if line.get("action") == "ok":
+            number = int(line["keys"][1:])
+            if number not in first[number % SHARDS]:
+                first[number % SHARDS].append(number)
+    assert sum(map(len, first.values())) >= ENOUGH, "the client did not recover"
+    for shard, numbers in first.items():
+        assert numbers == sorted(numbers), f"shard {shard}"
+    with blocking.PullConsumer(group.namesrv, name) as reader:
+        queues = reader.queues(topic)
+
+        def committed() -> int:
+            return sum(reader.committed(queue) or 0 for queue in queues)
+
+        assert poll(lambda: committed() >= ENOUGH - SHARDS, 20), f"refused: {committed()}"
