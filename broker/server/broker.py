@@ -27,6 +27,7 @@ from broker.server.commits import Commits
 from broker.server.committers import Committers
 from broker.server.config import BrokerConfig
 from broker.server.delays import Delays
+from broker.server.deliveries import keep_delivering
 from broker.server.digest_watch import DigestWatch
 from broker.server.dispatch import Dispatch
 from broker.server.gate import Gate
@@ -175,7 +176,8 @@ class Broker:
                 nursery.start_soon(self._members.exchange.run)
                 nursery.start_soon(self._registrar.run)
                 nursery.start_soon(self._tick)
-                nursery.start_soon(self._timers.run)
+                nursery.start_soon(keep_delivering, self._timers, self._outputs)
+                nursery.start_soon(keep_delivering, self._delays, self._outputs)
                 await nursery.start(self._listener.run, self._sockets)
                 task_status.started()
                 await self._stop_wanted.wait()
@@ -244,7 +246,6 @@ class Broker:
             self._commits,
             self._gate,
             RecallRules(config.recall, config.broker_name, state.topics.__contains__),
-            self._outputs,
             self._log_ms,
         )
         self._checks = self._make_checks()
@@ -549,7 +550,6 @@ class Broker:
             self._pulls.expire(now_ms)
             self._link.expire(now_ms)
             self._offsets.tick(now_ms)
-            self._delays.tick()
             self._digests.tick(now_ms)
             self._checks.tick()
             if now_ms >= next_expiry_ms:

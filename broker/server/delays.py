@@ -26,8 +26,15 @@ class Delays:
         self._now_ms = now_ms
         self._is_waiting = False
 
+    def wait_ms(self) -> int | None:
+        """See `DeliveringTask`."""
+        if self._is_waiting or not self._log.is_serving:
+            return None
+        next_ms = self._state.schedule.next_due_ms()
+        return None if next_ms is None else next_ms - self._now_ms()
+
     def tick(self) -> None:
-        """Deliver what is due; called every 50 ms or so."""
+        """Deliver what is due."""
         if self._is_waiting or not self._log.is_serving or self._commits.is_full:
             return
         due = self._state.schedule.due(self._now_ms(), DELIVERIES_MAX)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
-from typing import Final
+from typing import Final, Protocol
+
+import trio
 
 from broker.message.errors import RecordError
 from broker.message.record import StoredMessage
 from broker.server.commits import Commits
+from broker.server.origin import Outputs
 from broker.store.reading import MessageGoneError, RecordReader
 from broker.store.schedule import delivery
 from dledger import LogServer
@@ -19,6 +22,34 @@ DELIVERIES_MAX: Final = 512
 
 DELIVERY_BYTES_MAX: Final = 4 * 1024 * 1024
 """Bodies and properties delivered with one entry; one message is always taken."""
+
+
+LOOK_S: Final = 0.02
+"""How long a delivering task sleeps at most: so late may a message be that came with a shorter delay."""
+
+SLEEP_MIN_S: Final = 0.001
+
+
+class DeliveringTask(Protocol):
+    """Stages what is due."""
+
+    def wait_ms(self) -> int | None:
+        """How long until something may be due, below 0 if something is; None: nobody knows."""
+        ...
+
+    def tick(self) -> None:
+        """Deliver what is due."""
+        ...
+
+
+async def keep_delivering(task: DeliveringTask, outputs: Outputs) -> None:
+    """Let a task deliver whenever something is due; runs until cancelled."""
+    while True:
+        wait_ms = task.wait_ms()
+        wait_s = LOOK_S if wait_ms is None else max(SLEEP_MIN_S, wait_ms / 1000)
+        await trio.sleep(min(LOOK_S, wait_s))
+        task.tick()
+        outputs.flush()
 
 
 class Deliverer:

@@ -11,8 +11,6 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Final
 
-import trio
-
 from broker.message.properties import REAL_TOPIC, TIMER_DEQUEUE_MS, UNIQ_KEY, encode_property
 from broker.message.recall_handle import RecallHandle
 from broker.remoting import fields
@@ -21,7 +19,7 @@ from broker.remoting.header import RemotingCommand
 from broker.server.commits import Commits
 from broker.server.deliveries import DELIVERIES_MAX, Deliverer
 from broker.server.gate import Errand, Gate
-from broker.server.origin import Outputs, answer
+from broker.server.origin import answer
 from broker.service.refusal import Refusal
 from broker.service.timers import RecallRules
 from broker.store.control import DeliverTimers, RecallTimer
@@ -32,11 +30,6 @@ from broker.store.state import BrokerState
 from broker.store.timers import PendingTimer, recall_key, timer_of
 from dledger import DLedgerError, LogServer
 
-LOOK_S: Final = 0.02
-"""How long the task sleeps at most: so late may a message be that came with a shorter delay."""
-
-SLEEP_MIN_S: Final = 0.001
-
 CANDIDATES_MAX: Final = 256
 """Messages under one key that a recall looks at, the newest; RocketMQ's clients give each its own."""
 
@@ -44,7 +37,7 @@ _TIME_MAX: Final = 2**62
 
 
 class Timers:
-    """Owns the delivery of what is due. `run` is its task."""
+    """Owns the delivery of what is due, and recalls."""
 
     def __init__(
         self,
@@ -53,7 +46,6 @@ class Timers:
         commits: Commits,
         gate: Gate,
         rules: RecallRules,
-        outputs: Outputs,
         now_ms: Callable[[], int],
     ) -> None:
         """Prepare. `now_ms` is never before the log's last store time."""
@@ -62,23 +54,18 @@ class Timers:
         self._commits = commits
         self._gate = gate
         self._rules = rules
-        self._outputs = outputs
         self._now_ms = now_ms
         self._is_waiting = False
         self._recalling: dict[PendingTimer, int] = {}
 
     # --- delivery
 
-    async def run(self) -> None:
-        """Deliver whenever something is due."""
-        while True:
-            next_ms = self._state.timers.next_due_ms() if self._log.is_serving else None
-            wait_s = LOOK_S
-            if next_ms is not None and not self._is_waiting:
-                wait_s = min(LOOK_S, max(SLEEP_MIN_S, (next_ms - self._now_ms()) / 1000))
-            await trio.sleep(wait_s)
-            self.tick()
-            self._outputs.flush()
+    def wait_ms(self) -> int | None:
+        """See `DeliveringTask`."""
+        if self._is_waiting or not self._log.is_serving:
+            return None
+        next_ms = self._state.timers.next_due_ms()
+        return None if next_ms is None else next_ms - self._now_ms()
 
     def tick(self) -> None:
         """Deliver what is due; one batch at a time, so that what is pending is always that of the fold."""

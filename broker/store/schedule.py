@@ -142,6 +142,18 @@ class Schedule:
         ]
         return list(islice(merge(*levels, key=lambda due: min(due.due_ms, now_ms)), limit))
 
+    def next_due_ms(self) -> int | None:
+        """The earliest due time of the first messages of the levels; None when nothing waits.
+
+        By rule M6 one may be due before that.
+        """
+        heads = (
+            queue.unit(offset).tag_hash
+            for level, queue in self._levels()
+            if (offset := self._start(level, queue, None)) < queue.max_offset
+        )
+        return min(heads, default=None)
+
     def _due_of(
         self, level: int, queue: ConsumeQueue, offset: int, now_ms: int
     ) -> Iterator[DueMessage]:

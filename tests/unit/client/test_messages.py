@@ -92,7 +92,7 @@ def test_damaged_and_exploding_bodies_stay_as_they_are(monkeypatch: pytest.Monke
 TEXT = st.text(st.characters(exclude_characters="\x01\x02", codec="utf-8"), min_size=1, max_size=20)
 
 
-NAME = TEXT.filter(lambda name: name not in module._RESERVED)  # noqa: SLF001 - refused, tested above
+NAME = TEXT.filter(lambda name: name not in module._RESERVED)
 
 
 @given(st.dictionaries(NAME, TEXT, max_size=4), TEXT, st.integers(0, 18))

@@ -142,7 +142,6 @@ class LoneLeader:
             *delivered,
             self.gate,  # type: ignore[arg-type]  # only holds
             RecallRules(True, "broker-a", lambda topic: topic in self.state.topics),
-            Outputs(),
             self.log_ms,
         )
         if log is None:

@@ -104,6 +104,19 @@ def test_m6_due_messages_come_by_due_time_and_in_order_within_a_level() -> None:
     assert [due.level for due in schedule.due(START_MS + 60_000, 10)] == [1, 1, 2, 3]
 
 
+def test_the_next_due_time_is_that_of_the_first_waiting_message() -> None:
+    broker = LoneBroker()
+    assert broker.state.schedule.next_due_ms() is None
+    delay(broker, 3)
+    broker.now_ms += 1
+    delay(broker, 1)
+    assert broker.state.schedule.next_due_ms() == START_MS + 1001
+    assert advance(broker, 1, 0, 1) is None
+    assert broker.state.schedule.next_due_ms() == START_MS + 10_000
+    assert advance(broker, 3, 0, 1) is None
+    assert broker.state.schedule.next_due_ms() is None
+
+
 def test_a_busy_level_does_not_keep_back_the_others() -> None:
     broker = LoneBroker()
     delay(broker, 3)
