@@ -29,6 +29,7 @@ from broker.client.group_requests import GroupRequests
 from broker.client.messages import ReceivedMessage
 from broker.client.queue_reader import QueueReader
 from broker.client.queues import MessageQueue
+from broker.client.rates import ConsumeRates
 
 LOCAL_RETRY_S: Final = 5.0  # a message that could not be given back is tried again here
 TIMED_OUT_LEVEL: Final = 3
@@ -44,6 +45,7 @@ class Dispatcher:
 
     Attributes:
         consumed, failed: messages by the handler's verdict; a repeated failure counts each time.
+        rates: of the last minute, by topic.
         given_back: messages that go through the retry topic, or to the dead letters.
     """
 
@@ -57,6 +59,7 @@ class Dispatcher:
     ) -> None:
         """Prepare; `wait_held` waits until the lock of a queue is good, for ordered consumers."""
         self.consumed = self.failed = self.given_back = 0
+        self.rates: dict[str, ConsumeRates] = {}
         self._handler = handler
         self._settings = settings
         self._requests = requests
@@ -94,7 +97,7 @@ class Dispatcher:
         for start in range(0, len(messages), size):
             self._send_work.send_nowait((reader, messages[start : start + size]))
 
-    async def handle(self, messages: _Batch) -> Later | None:
+    async def _call(self, messages: _Batch) -> Later | None:
         """Let the handler consume; None when it did, else what it wants. Its failures are results."""
         try:
             result = await self._handler(messages)
@@ -110,10 +113,17 @@ class Dispatcher:
         return _later(result, len(messages))
 
     async def _handle(self, messages: _Batch) -> Later | None:
-        later = await self.handle(messages)
+        started_at = trio.current_time()
+        later = await self._call(messages)
+        now = trio.current_time()
+        rates = self.rates.setdefault(messages[0].topic, ConsumeRates())
         left = 0 if later is None else len(messages) - later.consumed
         self.consumed += len(messages) - left
         self.failed += left
+        if left < len(messages):
+            rates.consumed.add(now, len(messages) - left, now - started_at)
+        if left:
+            rates.failed.add(now, left, now - started_at)
         return later
 
     # --- many at a time

@@ -70,6 +70,11 @@ class ProcessQueue:
         return len(self._sizes)
 
     @property
+    def last_offset(self) -> int | None:
+        """The highest unfinished offset."""
+        return next(reversed(self._sizes), None)
+
+    @property
     def committable(self) -> int:
         """The offset to commit: everything below it is finished."""
         return next(iter(self._sizes), self.next_offset)

@@ -42,6 +42,7 @@ from broker.client.errors import ClientClosedError, ClientUsageError
 from broker.client.group_requests import GroupRequests
 from broker.client.local_offsets import DEFAULT_FOLDER, LocalOffsets
 from broker.client.name_servers import parse_name_servers
+from broker.client.operator_requests import OperatorRequests
 from broker.client.process_queue import FlowLimits
 from broker.client.queue_reader import PULL_BATCH, PullSettings
 from broker.client.queues import MessageQueue
@@ -271,10 +272,26 @@ class PushConsumer:
     async def _start_tasks(self, nursery: trio.Nursery, assignment: Assignment) -> None:
         assert self._dispatcher is not None
         await nursery.start(self._dispatcher.run, name="dispatcher")
+        self._listen(assignment, self._dispatcher, nursery)
         nursery.start_soon(assignment.run, name="rebalance")
         nursery.start_soon(self._commit_forever, name="commits")
         if assignment.locks is not None:
             nursery.start_soon(assignment.locks.run, name="locks")
+
+    def _listen(
+        self, assignment: Assignment, dispatcher: Dispatcher, nursery: trio.Nursery
+    ) -> None:
+        assert self._session is not None
+        OperatorRequests(
+            self.group,
+            self._session,
+            assignment,
+            dispatcher,
+            self._handler,
+            self._settings,
+            self.subscriptions,
+            time.time_ns() // 1_000_000,
+        ).listen(nursery)
 
     def _tell(self) -> Heartbeat:
         assert self._session is not None

@@ -10,6 +10,7 @@ applied everything yet.
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from broker.client.errors import (
 from broker.client.group_requests import GroupRequests, PullAnswer
 from broker.client.messages import ReceivedMessage
 from broker.client.process_queue import FlowLimits, ProcessQueue
+from broker.client.rates import Rate
 from broker.client.retry import backoff_s
 from broker.client.session import Session, is_transient
 from broker.client.subscriptions import TopicSubscription
@@ -86,6 +88,8 @@ class QueueReader:
         self.is_worked_on = False
         self.is_released = False
         self.resets = 0  # how often the broker moved the offset
+        self.pulls = Rate()
+        self.pulled_at_ms = self.consumed_at_ms = 0
         self._session = session
         self._requests = requests
         self._pull = pull
@@ -111,6 +115,7 @@ class QueueReader:
     def end(self, messages: Iterable[ReceivedMessage], finished: Iterable[int]) -> None:
         """Say that messages begun before left the handler, and which offsets are finished."""
         self._running -= 1
+        self.consumed_at_ms = time.time_ns() // 1_000_000
         for message in messages:
             self._begun.pop(message.queue_offset, None)
         for offset in finished:
@@ -162,6 +167,7 @@ class QueueReader:
                     nobody = NoRouteError(self.held.queue.topic, "no node of its group is known")
                     await self._recover(nobody, None, failures)
                     continue
+                asked_at = trio.current_time()
                 try:
                     answer = await self._requests.pull(
                         address,
@@ -176,6 +182,9 @@ class QueueReader:
                     await self._recover(error, address, failures)
                 else:
                     failures = 0
+                    now = trio.current_time()
+                    self.pulls.add(now, len(answer.messages), now - asked_at)
+                    self.pulled_at_ms = time.time_ns() // 1_000_000
                     await self._take(answer)
 
     async def _wait_for_room(self) -> None:
