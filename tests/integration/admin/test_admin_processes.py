@@ -127,18 +127,27 @@ def test_snapshots_of_running_nodes_are_restored_and_agree(tmp_path: Path) -> No
         assert "snapshot-restored" in other.log_tail(10_000)
 
 
-def snapshot_indexes(group: Group) -> list[int]:
+def listed(group: Group) -> list[dict[str, str]]:
+    """What `snapshots` says of the nodes; none while the name server does not know them."""
     _, listing = admin(group, "snapshots")
-    nodes = listing["nodes"]
+    nodes = listing.get("nodes", [])
     assert isinstance(nodes, list)
-    return [int(row["snapshot at"]) for row in nodes]
+    return nodes
+
+
+def snapshot_indexes(group: Group) -> list[int]:
+    return [int(row["snapshot at"]) for row in listed(group)]
 
 
 def leads(group: Group, name: str) -> bool:
-    _, listing = admin(group, "snapshots")
-    nodes = listing["nodes"]
-    assert isinstance(nodes, list)
-    return any(row["node"] == name and row["role"] == "leader" for row in nodes)
+    found: list[dict[str, str]] = []
+
+    def is_listed() -> bool:
+        found[:] = [row for row in listed(group) if row["node"] == name]
+        return bool(found)
+
+    assert poll(is_listed, PATIENCE_S, 0.5)
+    return found[0]["role"] == "leader"
 
 
 def test_wrong_usage_and_nobody_there_have_codes_of_their_own() -> None:

@@ -108,15 +108,20 @@ def committed(history: History, *, parses: bool = True) -> LoneBroker:
     """Stage, commit and apply a history."""
     broker = LoneBroker(parses=parses)
     for steps, pause_ms in history:
-        broker.now_ms += pause_ms
-        for step in steps:
-            if isinstance(step, tuple):
-                topic, queue_id, body, named = step
-                broker.stage(topic, queue_id, body, **named)
-            else:
-                broker.staging.stage_control(step, broker.now_ms)  # type: ignore[arg-type] # a Command
-        broker.commit()
+        commit_steps(broker, steps, pause_ms)
     return broker
+
+
+def commit_steps(broker: LoneBroker, steps: list[object], pause_ms: int) -> None:
+    """Stage and commit one entry of a history."""
+    broker.now_ms += pause_ms
+    for step in steps:
+        if isinstance(step, tuple):
+            topic, queue_id, body, named = step
+            broker.stage(topic, queue_id, body, **named)
+        else:
+            broker.staging.stage_control(step, broker.now_ms)  # type: ignore[arg-type] # a Command
+    broker.commit()
 
 
 def log_of(history: History) -> list[Entry]:

@@ -14,7 +14,7 @@ from broker.store.control import DeleteTopic, MarkDigests
 from broker.store.state import BrokerState, StateLimits
 from broker.store.unit_files import SegmentFiles, UnitFiles
 from dledger.state_machine import SnapshotOvertakenError, SnapshotRefusedError
-from tests.property.store.scripts import History, histories, log_of
+from tests.property.store.scripts import History, commit_steps, histories, log_of
 from tests.property.store.test_fold_laws import TIGHT, answers
 from tests.unit.store.lone_broker import LoneBroker
 
@@ -141,6 +141,27 @@ def test_marks_find_a_replica_that_differs_and_name_component_and_index() -> Non
     assert (found.index, found.component) == (last, "offsets")
     with pytest.raises(SnapshotOvertakenError, match="offsets"):
         odd.snapshot()
+
+
+@given(histories.filter(bool), st.data())
+def test_replicas_that_fold_the_leaders_marks_find_nothing(
+    history: History, data: st.DataObject
+) -> None:
+    """DESIGN rule 1: equal applied index, equal digests; whoever restarts, and however it spills."""
+    leader = LoneBroker()
+    for steps, pause_ms in history:
+        commit_steps(leader, steps, pause_ms)
+        mark(leader)
+    mark(leader)
+    replica = BrokerState(limits=TIGHT)
+    for entry in leader.log.entries:
+        replica.apply([entry])
+        if data.draw(st.integers(0, 3), label=f"restart behind {entry.index}") == 0:
+            replica = restored(replica, data.draw(st.sampled_from([TIGHT, MIDDLE])))
+    assert not leader.state.marks.divergences
+    assert not replica.marks.divergences
+    assert replica.marks.kept() == leader.state.marks.kept()
+    assert leader.state.marks.compared_index > 0
 
 
 def mark_entry(broker: LoneBroker):  # noqa: ANN201  an Entry
