@@ -97,7 +97,7 @@ async def test_220_a_broadcast_member_moves_in_its_file(group: FakeGroup, tmp_pa
 async def test_221_tells_the_offsets_of_a_topic(group: FakeGroup) -> None:
     inbox = Inbox()
     async with consumer(group, inbox) as one:
-        await until(lambda: one.statistics().consumed == 5)
+        await until(lambda: one.statistics().consumed == 5 and len(one.assigned) == 3)
         link = BrokerLink(one)
         answer = await link.ask(
             RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, {"topic": "T", "group": "g"}
