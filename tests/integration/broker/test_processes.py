@@ -15,7 +15,7 @@ from broker.remoting.codes import RequestCode
 from broker.remoting.frame import FrameDecoder
 from broker.remoting.header import RemotingCommand, decode_command, encode_command, make_request
 from broker.remoting.route import decode_route
-from jepsen.ports import free_ports
+from jepsen.ports import free_ports, is_free
 from jepsen.processes import Group, Process, is_running, poll, program
 from tests.integration.broker.conftest import send_ext
 
@@ -143,7 +143,9 @@ def test_python_o_is_refused() -> None:
 def test_a_whole_group_to_try(tmp_path: Path) -> None:
     """--dev: ready, a dead child comes back, one signal stops all."""
     ports = free_ports(40)
-    first = next(port for port in ports if port < 50_000)
+    # --dev derives its ports: clients 10 apart, members 10 000 above them.
+    derived = [step * 10 + distance for step in range(3) for distance in (0, 10_000)]
+    first = next(p for p in ports if p < 50_000 and all(is_free(p + more) for more in derived))
     command = [
         program("dledger-broker"),
         *("--dev", "--store", str(tmp_path / "dev")),
@@ -152,7 +154,7 @@ def test_a_whole_group_to_try(tmp_path: Path) -> None:
     log = tmp_path / "dev.log"
     with log.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=out) as running:
         try:
-            assert poll(lambda: "ready" in log.read_text(), 30), log.read_text()
+            assert poll(lambda: "ready: name server" in log.read_text(), 30), log.read_text()
             assert ask(first, 310, send_ext("T"), b"x").code == 0
             assert poll(lambda: len(_children(running.pid)) == 4, 15), log.read_text()
             victims = [pid for pid, line in _children(running.pid).items() if "--id n0" in line]
