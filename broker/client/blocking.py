@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Generic, ParamSpec, Self, TypeVar
+from typing import Generic, ParamSpec, Self, TypeVar, Unpack
 
 import trio
 
@@ -38,6 +38,7 @@ from broker.client.process_queue import FlowLimits
 from broker.client.queue_reader import PULL_BATCH
 from broker.client.queues import MessageQueue, QueueSelector
 from broker.client.rebalance import Strategy, allocate_average
+from broker.client.send_settings import SendOptions
 from broker.client.subscriptions import EVERYTHING
 from broker.client.transaction_producer import TransactionResult, TransactionState
 
@@ -136,6 +137,7 @@ class Producer(_Runner[async_producer.Producer]):
         pending_max: int = async_producer.PENDING_MAX,
         pending_bytes_max: int = async_producer.PENDING_BYTES_MAX,
         instance: str | None = None,
+        **options: Unpack[SendOptions],
     ) -> None:
         super().__init__(
             async_producer.Producer(
@@ -145,6 +147,7 @@ class Producer(_Runner[async_producer.Producer]):
                 pending_max=pending_max,
                 pending_bytes_max=pending_bytes_max,
                 instance=instance,
+                **options,
             )
         )
 
@@ -238,6 +241,7 @@ class TransactionProducer(Producer):
         pending_max: int = async_producer.PENDING_MAX,
         pending_bytes_max: int = async_producer.PENDING_BYTES_MAX,
         instance: str | None = None,
+        **options: Unpack[SendOptions],
     ) -> None:
         async def check(message: ReceivedMessage) -> TransactionState | None:
             return await trio.to_thread.run_sync(checker, message)
@@ -250,6 +254,7 @@ class TransactionProducer(Producer):
             pending_max=pending_max,
             pending_bytes_max=pending_bytes_max,
             instance=instance,
+            **options,
         )
         _Runner.__init__(self, self._transactions)
 

@@ -44,6 +44,7 @@ IN_FLIGHT_BYTES_MAX: Final = 16 * 1024 * 1024
 SETTLE_S: Final = 0.5  # how long the other answers are waited for before sends are repeated
 QUIET_S: Final = 0.25  # no answer for so long: ask who leads, again and again
 STUCK_S: Final = 3.0  # no answer for so long: try another node
+ATTEMPTS_MAX: Final = 2**31  # no bound but the deadline
 IDLE_CLOSE_S: Final = 100.0  # brokers close connections that are silent for 120 s
 
 
@@ -53,6 +54,7 @@ class PendingSend:
     __slots__ = (
         "_done",
         "attempts",
+        "attempts_max",
         "deadline",
         "error",
         "frame",
@@ -77,6 +79,7 @@ class PendingSend:
         *,
         deadline: float,
         is_oneway: bool,
+        attempts_max: int = ATTEMPTS_MAX,
     ) -> None:
         self.queue = queue
         self.unique_key = unique_key
@@ -86,6 +89,7 @@ class PendingSend:
         self.is_oneway = is_oneway
         self.sequence = 0
         self.attempts = 0
+        self.attempts_max = attempts_max
         self.last_code: int | None = None
         self.last_remark = ""
         self.may_be_stored = False  # some try may have stored it
@@ -300,6 +304,9 @@ class Lane:
             if self._in_flight_bytes >= IN_FLIGHT_BYTES_MAX:
                 break
             pending = waiting.popleft()
+            if pending.attempts >= pending.attempts_max:
+                self._fail(pending, f"tried {pending.attempts} times")
+                continue
             pending.attempts += 1
             frames.append(pending.frame)
             if pending.is_oneway:

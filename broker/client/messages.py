@@ -143,8 +143,8 @@ class ReceivedMessage(msgspec.Struct, frozen=True):
     is_packed: bool = False
 
 
-def check_message(message: Message) -> None:
-    """Refuse what no broker would store.
+def check_message(message: Message, bytes_max: int = BODY_BYTES_MAX) -> None:
+    """Refuse what no broker would store, and bodies above `bytes_max`.
 
     Raises:
         InvalidMessageError: says which rule, and the values.
@@ -155,8 +155,8 @@ def check_message(message: Message) -> None:
     size = len(message.body)
     if not size:
         raise InvalidMessageError(f"a message to {message.topic} has an empty body")
-    if size > BODY_BYTES_MAX:
-        raise InvalidMessageError(f"the body has {size} bytes, at most {BODY_BYTES_MAX}")
+    if size > bytes_max:
+        raise InvalidMessageError(f"the body has {size} bytes, at most {bytes_max}")
     if not 0 <= message.delay_level <= DELAY_LEVEL_MAX:
         raise InvalidMessageError(
             f"delay level {message.delay_level} is not in 0..{DELAY_LEVEL_MAX}"
@@ -233,11 +233,13 @@ def message_properties(message: Message, unique_key: str) -> bytes:
         raise InvalidMessageError(str(error)) from error
 
 
-def pack_body(body: bytes) -> tuple[bytes, int]:
+def pack_body(
+    body: bytes, from_bytes: int = COMPRESS_FROM_BYTES, level: int = COMPRESSION_LEVEL
+) -> tuple[bytes, int]:
     """Return the body as it travels, and its system flag: large bodies are compressed."""
-    if len(body) < COMPRESS_FROM_BYTES:
+    if len(body) < from_bytes:
         return body, 0
-    packed = zlib.compress(body, COMPRESSION_LEVEL)
+    packed = zlib.compress(body, level)
     if len(packed) >= len(body):
         return body, 0
     return packed, sys_flags.COMPRESSED

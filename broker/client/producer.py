@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final
+from typing import Final, Unpack
 
 import trio
 
@@ -27,7 +27,6 @@ from broker.client.errors import (
 )
 from broker.client.lane import Lane, PendingSend
 from broker.client.messages import (
-    BODY_BYTES_MAX,
     Message,
     SendResult,
     check_message,
@@ -38,6 +37,7 @@ from broker.client.messages import (
 from broker.client.name_servers import parse_name_servers
 from broker.client.queues import MessageQueue, QueueSelector, RoundRobin, queue_for_key
 from broker.client.send_frames import SendTemplates
+from broker.client.send_settings import SendOptions, SendSettings
 from broker.client.session import Session, raise_for
 from broker.message.batch import BatchItem, encode_batch
 from broker.message.properties import PROPERTIES_BYTES_MAX
@@ -82,6 +82,8 @@ class Producer:
         pending_bytes_max: the same in bytes.
         instance: the part of the client id that tells producers of one machine apart; made up when
             not given.
+        options: `retries`, `compress_from_bytes`, `compress_level`, `message_bytes_max`,
+            `default_queues`; see `SendSettings`.
     """
 
     def __init__(
@@ -93,6 +95,7 @@ class Producer:
         pending_max: int = PENDING_MAX,
         pending_bytes_max: int = PENDING_BYTES_MAX,
         instance: str | None = None,
+        **options: Unpack[SendOptions],
     ) -> None:
         problem = group_problem(group)
         if problem is not None:
@@ -108,7 +111,8 @@ class Producer:
         self._pending_max = pending_max
         self._pending_bytes_max = pending_bytes_max
         self._instance = instance
-        self._templates = SendTemplates(group)
+        self._settings = SendSettings(**options)
+        self._templates = SendTemplates(group, self._settings.default_queues)
         self._turn = RoundRobin()
         self._lanes: dict[str, Lane] = {}
         self._pending = 0
@@ -143,6 +147,7 @@ class Producer:
                 self._name_servers, nursery, instance=self._instance, heartbeat=self._tell
             )
             self._opened(self._session)
+            self._session.routes.default_queues = self._settings.default_queues
             self._session.start()
             try:
                 yield
@@ -215,7 +220,7 @@ class Producer:
             SendOutcomeUnknownError: may be stored.
         """
         self._live()
-        check_message(message)
+        self._check_message(message)
         target = await self._choose(message.topic, queue, key, selector)
         await self._wait_for_room()
         pending = self._prepare(message, target, timeout_s)
@@ -240,7 +245,7 @@ class Producer:
         Raises:
             InvalidMessageError, NoRouteError, NameServersUnreachableError: nothing was sent.
         """
-        check_message(message)
+        self._check_message(message)
         if queue is None or not self._can_use(queue, message.topic):
             queue = await self._choose(message.topic, queue, key, selector)
         if self._is_full():
@@ -264,7 +269,7 @@ class Producer:
                 fetches it).
             InvalidMessageError: the message breaks a limit.
         """
-        check_message(message)
+        self._check_message(message)
         known = self._live().routes.known_publish_queues(message.topic)
         if self._is_full() or not known:
             raise trio.WouldBlock
@@ -298,7 +303,7 @@ class Producer:
         if not messages:
             raise InvalidMessageError("a batch without messages")
         for message in messages:
-            check_message(message)
+            self._check_message(message)
             if message.topic != messages[0].topic or message.is_delayed:
                 raise InvalidMessageError("a batch has one topic and no delays")
         if is_retry_topic(messages[0].topic):
@@ -311,15 +316,22 @@ class Producer:
             BatchItem(message.flag, message.body, message_properties(message, unique_key))
             for message, unique_key in zip(messages, keys, strict=True)
         )
-        if len(body) > BODY_BYTES_MAX:
-            raise InvalidMessageError(f"the batch has {len(body)} bytes, at most {BODY_BYTES_MAX}")
+        bytes_max = self._settings.message_bytes_max
+        if len(body) > bytes_max:
+            raise InvalidMessageError(f"the batch has {len(body)} bytes, at most {bytes_max}")
         opaque = session.opaques.take()
         frame = self._templates.frame(
             target, body, b"", opaque=opaque, born_timestamp_ms=now_ms, is_batch=True
         )
         deadline = trio.current_time() + (self.timeout_s if timeout_s is None else timeout_s)
         pending = PendingSend(
-            target, ",".join(keys), frame, opaque, deadline=deadline, is_oneway=False
+            target,
+            ",".join(keys),
+            frame,
+            opaque,
+            deadline=deadline,
+            is_oneway=False,
+            attempts_max=self._settings.attempts_max,
         )
         lane = self._enter(pending, at_once=True)
         try:
@@ -343,7 +355,7 @@ class Producer:
             SendRefusedError: no broker could be reached in time.
         """
         self._live()
-        check_message(message)
+        self._check_message(message)
         target = await self._choose(message.topic, queue, key, selector)
         await self._wait_for_room()
         pending = self._prepare(message, target, None, is_oneway=True)
@@ -421,6 +433,9 @@ class Producer:
         sick = frozenset(name for name, lane in self._lanes.items() if lane.failures)
         return self._turn(queues, sick)
 
+    def _check_message(self, message: Message) -> None:
+        check_message(message, self._settings.message_bytes_max)
+
     def _is_full(self) -> bool:
         return self._pending >= self._pending_max or self._pending_bytes >= self._pending_bytes_max
 
@@ -442,8 +457,11 @@ class Producer:
         session = self._live()
         now_ms = time.time_ns() // 1_000_000
         check_not_too_far(message, now_ms)
+        settings = self._settings
         unique_key = message.unique_key or session.unique_keys.next_key(now_ms)
-        body, sys_flag = pack_body(message.body)
+        body, sys_flag = pack_body(
+            message.body, settings.compress_from_bytes, settings.compress_level
+        )
         properties = message_properties(message, unique_key)
         if half_properties:
             properties += half_properties
@@ -464,7 +482,15 @@ class Producer:
             is_oneway=is_oneway,
         )
         deadline = trio.current_time() + (self.timeout_s if timeout_s is None else timeout_s)
-        return PendingSend(queue, unique_key, frame, opaque, deadline=deadline, is_oneway=is_oneway)
+        return PendingSend(
+            queue,
+            unique_key,
+            frame,
+            opaque,
+            deadline=deadline,
+            is_oneway=is_oneway,
+            attempts_max=settings.attempts_max,
+        )
 
     def _enter(self, pending: PendingSend, *, at_once: bool) -> Lane:
         self._pending += 1

@@ -90,6 +90,7 @@ class Routes:
         self._asked_at: dict[str, float] = {}
         self._failed_at: dict[str, float] = {}
         self.on_change: Callable[[str], None] = lambda topic: None
+        self.default_queues = AUTO_CREATE_QUEUES  # what a topic gets that its first message creates
 
     # --- topics
 
@@ -128,7 +129,7 @@ class Routes:
             self._publish[topic] = tuple(
                 queue
                 for queue in publish_queues(topic, template)
-                if queue.queue_id < AUTO_CREATE_QUEUES
+                if queue.queue_id < self.default_queues
             )
 
     async def read_queues(self, topic: str) -> tuple[MessageQueue, ...]:

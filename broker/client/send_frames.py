@@ -34,8 +34,9 @@ _json: Final = msgspec.json.encode
 class SendTemplates:
     """Headers of one producer group, filled in per message."""
 
-    def __init__(self, group: str) -> None:
+    def __init__(self, group: str, default_queues: int = AUTO_CREATE_QUEUES) -> None:
         self._group = _json(group)
+        self._default_queues = default_queues
         self._heads: dict[tuple[MessageQueue, int, int, bool], bytes] = {}
         self._tails = {
             is_oneway: (
@@ -83,7 +84,7 @@ class SendTemplates:
                 self._group,
                 _json(queue.topic),
                 AUTO_CREATE_TOPIC.encode(),
-                AUTO_CREATE_QUEUES,
+                self._default_queues,
                 queue.queue_id,
                 sys_flag,
                 flag,

@@ -20,7 +20,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from enum import Enum
-from typing import Final
+from typing import Final, Unpack
 
 import msgspec
 import trio
@@ -34,9 +34,10 @@ from broker.client.errors import (
 )
 from broker.client.lane import PendingSend
 from broker.client.link import Link
-from broker.client.messages import Message, ReceivedMessage, SendResult, check_message, received
+from broker.client.messages import Message, ReceivedMessage, SendResult, received
 from broker.client.producer import PENDING_BYTES_MAX, PENDING_MAX, SEND_TIMEOUT_S, Producer
 from broker.client.queues import MessageQueue, QueueSelector
+from broker.client.send_settings import SendOptions
 from broker.client.session import Session
 from broker.message.errors import RecordError
 from broker.message.ids import parse_offset_msg_id
@@ -104,6 +105,7 @@ class TransactionProducer(Producer):
         pending_max: bound on sends without an answer.
         pending_bytes_max: the same in bytes.
         instance: the part of the client id that tells producers of one machine apart.
+        options: as `Producer` takes them.
     """
 
     def __init__(
@@ -116,6 +118,7 @@ class TransactionProducer(Producer):
         pending_max: int = PENDING_MAX,
         pending_bytes_max: int = PENDING_BYTES_MAX,
         instance: str | None = None,
+        **options: Unpack[SendOptions],
     ) -> None:
         super().__init__(
             namesrv,
@@ -124,6 +127,7 @@ class TransactionProducer(Producer):
             pending_max=pending_max,
             pending_bytes_max=pending_bytes_max,
             instance=instance,
+            **options,
         )
         self._checker = checker
         self._local: set[str] = set()
@@ -172,7 +176,7 @@ class TransactionProducer(Producer):
         """
         more = _half_properties(self.group, check_after_s)
         self._live()
-        check_message(message)
+        self._check_message(message)
         target = await self._choose(message.topic, queue, key, selector)
         await self._wait_for_room()
         pending = self._prepare(message, target, timeout_s, half_properties=more)

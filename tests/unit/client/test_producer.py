@@ -368,6 +368,56 @@ async def test_misuse_is_said(group: FakeGroup, producer: Producer) -> None:
 
 
 @pytest.mark.slow
+async def test_retries_can_be_bounded_and_say_what_is_known(group: FakeGroup) -> None:
+    async with Producer(group.namesrv, "g", retries=2) as one:
+        group.script.extend([ResponseCode.SYSTEM_BUSY] * 3)
+        with pytest.raises(SendRefusedError) as refused:
+            await one.send(Message("T", b"x"))
+        group.script.extend([ResponseCode.SYSTEM_BUSY] * 2)
+        assert (await one.send(Message("T", b"y"))).status == "SEND_OK"
+    assert (refused.value.attempts, refused.value.code) == (3, ResponseCode.SYSTEM_BUSY)
+    assert len(group.sends) == 6
+    async with Producer(group.namesrv, "g", retries=0) as one:
+        group.script.append(ResponseCode.SYSTEM_ERROR)  # may be stored
+        with pytest.raises(SendOutcomeUnknownError):
+            await one.send(Message("T", b"z"))
+
+
+async def test_sizes_and_compression_can_be_chosen(group: FakeGroup) -> None:
+    async with Producer(
+        group.namesrv, "g", compress_from_bytes=100, compress_level=9, message_bytes_max=200
+    ) as one:
+        await one.send(Message("T", b"a" * 99), queue=queue(0))
+        await one.send(Message("T", b"a" * 200), queue=queue(0))
+        with pytest.raises(InvalidMessageError, match="at most 200"):
+            await one.send(Message("T", b"a" * 201))
+        with pytest.raises(InvalidMessageError, match="at most 200"):
+            await one.send_batch([Message("T", b"a" * 150), Message("T", b"a" * 150)])
+    small, large = group.messages("T", 0)
+    assert small.body == b"a" * 99
+    assert large.body == zlib.compress(b"a" * 200, 9)
+
+
+async def test_a_new_topic_gets_as_many_queues_as_wanted(group: FakeGroup) -> None:
+    async with Producer(group.namesrv, "g", default_queues=2) as one:
+        assert [each.queue_id for each in await one.queues("New")] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"retries": -1},
+        {"compress_level": 10},
+        {"compress_from_bytes": 0},
+        {"message_bytes_max": 0},
+        {"default_queues": 0},
+    ],
+)
+def test_options_that_cannot_be_meant_are_refused(options: dict[str, int]) -> None:
+    with pytest.raises(ClientUsageError):
+        Producer("127.0.0.1:1", "g", **options)  # type: ignore[arg-type]  # by name
+
+
 async def test_every_node_hears_of_the_producer(group: FakeGroup, producer: Producer) -> None:
     await producer.send(Message("T", b"x"))
     with trio.fail_after(5):
