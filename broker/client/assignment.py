@@ -226,9 +226,11 @@ class Assignment:
                     self._leaving[queue] = reader
                 if self.readers.get(queue) is not reader:
                     continue  # its lock was lost meanwhile
+                del self.readers[queue]
+                async with self._committing:
+                    pass  # a commit of the offset before that is on its way must not come last
                 if not await self._store(queue, offsets[queue]):
                     log.warning("%s stays where it was, not at %d", queue, offsets[queue])
-                self.readers.pop(queue, None)
                 log.info("%s goes on at %d", queue, offsets[queue])
         self.rebalance_soon()
 

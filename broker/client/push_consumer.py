@@ -48,7 +48,7 @@ from broker.client.queue_reader import PULL_BATCH, PullSettings
 from broker.client.queues import MessageQueue
 from broker.client.rebalance import Strategy, allocate_average
 from broker.client.service import open_service_nursery
-from broker.client.session import Session
+from broker.client.session import Session, make_client_id
 from broker.client.subscriptions import EVERYTHING, TopicSubscription, subscribe
 from broker.remoting.codes import RequestCode
 from broker.remoting.header import RemotingCommand
@@ -211,12 +211,13 @@ class PushConsumer:
     @asynccontextmanager
     async def _run(self) -> AsyncIterator[None]:
         failure: Exception | None = None
+        local = await self._local_offsets()
         async with open_service_nursery() as service:
             session = Session(
                 self._name_servers, service, instance=self._instance, heartbeat=self._tell
             )
             self._session = session
-            assignment = self._open(session, await self._local_offsets(session))
+            assignment = self._open(session, local)
             session.handle(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, self._on_notice)
             session.start()
             try:
@@ -239,10 +240,12 @@ class PushConsumer:
         if failure is not None:
             raise failure
 
-    async def _local_offsets(self, session: Session) -> LocalOffsets | None:
+    async def _local_offsets(self) -> LocalOffsets | None:
         if not self._settings.broadcast:
             return None
-        local = LocalOffsets(self._offsets_folder, session.client_id, self.group)
+        assert self._instance is not None, "broadcast members have one"
+        client_id = make_client_id(self._name_servers, self._instance)
+        local = LocalOffsets(self._offsets_folder, client_id, self.group)
         await trio.to_thread.run_sync(local.load)
         return local
 

@@ -54,6 +54,11 @@ def local_ip(towards: str) -> str:
         return "127.0.0.1"
 
 
+def make_client_id(name_servers: tuple[str, ...], instance: str) -> str:
+    """Return how brokers know a client: the address that reaches the name servers, and its instance."""
+    return f"{local_ip(name_servers[0])}@{instance}"
+
+
 class Session:
     """The shared half of one producer or consumer.
 
@@ -75,7 +80,7 @@ class Session:
         ip = local_ip(name_servers[0])
         if instance is None:
             instance = f"{os.getpid()}#{next(_instances)}.{time.time_ns() // 1_000_000}"
-        self.client_id = f"{ip}@{instance}"
+        self.client_id = make_client_id(name_servers, instance)
         self.unique_keys = UniqKeyMaker(
             socket.inet_aton(ip),
             os.getpid(),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import queue as queues
 from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
 
 import pytest
 import trio
@@ -12,6 +14,7 @@ from broker.client import (
     ClientClosedError,
     ClientUsageError,
     InvalidMessageError,
+    Later,
     Message,
     ReceivedMessage,
     SendRefusedError,
@@ -87,6 +90,37 @@ async def test_being_handed_messages(group: FakeGroup) -> None:
 
     await trio.to_thread.run_sync(work)
     assert group.offsets["g", "T", 0] == 1
+
+
+async def test_batches_and_broadcast_in_threads(group: FakeGroup, tmp_path: Path) -> None:
+    for n in range(4):
+        group.put("T", 0, b"%d" % n)
+    inbox: queues.Queue[list[bytes]] = queues.Queue()
+
+    def handle(messages: tuple[ReceivedMessage, ...]) -> Later | None:
+        bodies = [message.body for message in messages]
+        inbox.put(bodies)
+        return Later(consumed=1) if bodies == [b"2", b"3"] else None
+
+    def work(*, broadcast: bool) -> list[list[bytes]]:
+        with PushConsumer(
+            group.namesrv,
+            "g",
+            batch_handler=handle,
+            consume_batch_max=2,
+            concurrency=1,
+            subscriptions={"T": "*"},
+            start_from="first",
+            broadcast=broadcast,
+            offsets_folder=tmp_path,
+        ):
+            return [inbox.get(timeout=5) for _ in range(2 if broadcast else 3)]
+
+    whole = [[b"0", b"1"], [b"2", b"3"]]
+    assert await trio.to_thread.run_sync(partial(work, broadcast=True)) == whole
+    assert (group.offsets, group.sent_back) == ({}, [])
+    assert await trio.to_thread.run_sync(partial(work, broadcast=False)) == [*whole, [b"3"]]
+    assert group.sent_back == [(b"3", 0)]
 
 
 async def test_misuse_is_said(group: FakeGroup) -> None:

@@ -10,6 +10,7 @@ import trio
 
 from broker.client.consume_results import ConsumeResult, Later
 from broker.client.errors import ClientUsageError
+from broker.client.local_offsets import LocalOffsets
 from broker.client.messages import ReceivedMessage
 from broker.client.process_queue import FlowLimits
 from broker.client.push_consumer import PushConsumer
@@ -287,3 +288,37 @@ async def test_p4_an_ordered_broadcast_member_locks_nothing(
         await until(lambda: len(inbox.got) == 4)
     assert inbox.bodies == [b"0", b"0", b"1", b"2"]
     assert group.locks == {}
+
+
+async def test_a_folder_that_cannot_be_used_is_said_at_once(
+    group: FakeGroup, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError):
+        async with consumer(group, Inbox(), broadcast=True, offsets_folder=tmp_path / "file"):
+            pytest.fail("it is open")
+    with pytest.raises(ClientUsageError, match="folder"):
+        async with consumer(
+            group, Inbox(), broadcast=True, offsets_folder=tmp_path, instance="../x"
+        ):
+            pytest.fail("it is open")
+
+
+async def test_s1_offsets_that_cannot_be_written_are_written_later(
+    group: FakeGroup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(group, 1)
+    failed = []
+
+    def full(_self: LocalOffsets, offsets: dict[MessageQueue, int]) -> None:
+        failed.append(offsets)
+        raise OSError(28, "full")
+
+    inbox = Inbox()
+    async with consumer(
+        group, inbox, broadcast=True, offsets_folder=tmp_path, commit_interval_s=0.01, instance="a"
+    ):
+        with monkeypatch.context() as patched:
+            patched.setattr(LocalOffsets, "save", full)
+            await until(lambda: inbox.got and failed)
+    assert b'"queueId":0,"topic":"T"}:1' in offset_files(tmp_path)["a"]
