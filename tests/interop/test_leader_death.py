@@ -7,7 +7,7 @@ import json
 import pytest
 
 from jepsen.processes import poll
-from tests.interop.conftest import ForeignClient, RunningGroup, received, sent
+from tests.interop.conftest import ForeignClient, RunningGroup, received, request, sent
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -46,3 +46,56 @@ def test_nothing_acknowledged_is_lost_when_the_leader_dies(
         "--linger", "2", "--timeout", "90", *fast,
     )  # fmt: skip
     assert set(acknowledged) <= set(received(consumed))
+
+
+def kill_and_restart(group: RunningGroup, topic: str) -> None:
+    """kill -9 the leader, wait for the next, start the dead one again."""
+    leader = group.wait_leader(topic=topic)
+    leader.kill()
+    group.wait_leader(other_than=leader, topic=topic)
+    leader.start()
+    assert poll(leader.is_listening, 30)
+
+
+def test_delayed_messages_come_once_whoever_leads_when_they_are_due(
+    group: RunningGroup, name: str, client: ForeignClient
+) -> None:
+    """M4, M13: stored under one leader, delivered by the next, at their time and once."""
+    topic = group.create_topic(name)
+    produced = sent(client.run("produce", "--topic", topic, "--count", "12", "--delay-level", "2"))
+    assert len(produced) == 12
+    kill_and_restart(group, topic)
+    fast = ("--fast-timers",) if client.kind == "node" else ()
+    consumed = client.run(
+        "consume", "--topic", topic, "--group", name, "--count", "12", "--linger", "3", "--timeout", "90", *fast,
+    )  # fmt: skip
+    assert sorted(received(consumed)) == sorted(produced)
+
+
+def retries_waiting(group: RunningGroup) -> int:
+    """How many messages were ever put aside for 10 s, the first retry's delay (level 3)."""
+    ext = {"topic": "SCHEDULE_TOPIC_XXXX", "queueId": "2"}
+    header, _ = request(group.wait_leader().address, 30, ext)
+    return int(header["extFields"]["offset"])
+
+
+def test_a_message_given_back_comes_again_although_the_leader_died_meanwhile(
+    group: RunningGroup, name: str, client: ForeignClient
+) -> None:
+    """L7, L11: the retry waits in the log, not in the leader that took it.
+
+    The C++ client forgets a message whose sending back failed, so the leader dies once it has it.
+    """
+    topic = group.create_topic(name)
+    waiting = retries_waiting(group)
+    produced = sent(client.run("produce", "--topic", topic, "--count", "3"))
+    fast = ("--fast-timers",) if client.kind == "node" else ()
+    consumer = client.start(
+        "consume", "--topic", topic, "--group", name, "--count", "3", "--reconsume-first", "1",
+        "--timeout", "110", *fast,
+    )  # fmt: skip
+    assert poll(lambda: retries_waiting(group) > waiting, 60), "nothing was sent back"
+    kill_and_restart(group, topic)
+    lines = client.finish(consumer)
+    assert set(received(lines)) == set(produced)
+    assert any(line.get("reconsume_times", 0) > 0 for line in lines if line.get("action") == "ok")
