@@ -10,6 +10,7 @@ import trio
 
 from broker.client.consume_results import ConsumeResult, Later
 from broker.client.errors import ClientUsageError
+from broker.client.group_requests import PullAnswer
 from broker.client.local_offsets import LocalOffsets
 from broker.client.messages import ReceivedMessage
 from broker.client.process_queue import FlowLimits
@@ -117,6 +118,29 @@ async def test_ordered_batches_keep_the_order_over_partial_success(group: FakeGr
     assert group.offsets["g", "T", 0] == 6
 
 
+async def test_i7_one_queue_is_worked_in_parallel_and_the_lowest_offset_is_committed(
+    group: FakeGroup,
+) -> None:
+    put(group, 30)
+    gate, done = trio.Event(), []
+
+    async def handle(message: ReceivedMessage) -> None:
+        if message.body == b"3":
+            await gate.wait()
+        done.append(int(message.body))
+
+    async with PushConsumer(
+        group.namesrv, "g", handle, subscriptions={"T": "*"}, start_from="first", concurrency=4
+    ) as one:
+        await until(lambda: len(done) == 29)
+        await one.commit()
+        assert group.offsets["g", "T", 0] == 3
+        gate.set()
+        await until(lambda: len(done) == 30)
+        await one.commit()
+        assert group.offsets["g", "T", 0] == 30
+
+
 # --- delays, dead letters, time-outs
 
 
@@ -191,6 +215,22 @@ async def test_e16_an_ordered_queue_has_no_bound_on_its_span(group: FakeGroup) -
     other = consumer(group, Inbox())
     assert one._pull.limits.span_max > 2**62
     assert other._pull.limits == FlowLimits()
+
+
+@pytest.mark.parametrize(("max_offset", "is_believed"), [(9, True), (7, False)])
+async def test_e8_an_operators_reset_is_believed_at_once_a_late_node_is_not(
+    group: FakeGroup, max_offset: int, is_believed: bool
+) -> None:
+    """Both send 21 with a lower offset; ours lies inside the queue only when it was a reset."""
+    for n in range(9):
+        group.put("T", 0, b"%d" % n)
+    inbox = Inbox()
+    async with consumer(group, inbox, ordered=True) as one:
+        await until(lambda: len(inbox.got) == 9)
+        reader = one._owned().readers[MessageQueue("T", "broker-a", 0)]
+        await reader._take(PullAnswer((), 7, 0, max_offset, is_offset_wrong=True, is_empty=False))
+        assert reader.held.next_offset == (7 if is_believed else 9)
+        assert reader.resets == is_believed
 
 
 # --- who reads what, from where
