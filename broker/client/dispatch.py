@@ -116,7 +116,9 @@ class Dispatcher:
         started_at = trio.current_time()
         later = await self._call(messages)
         now = trio.current_time()
-        rates = self.rates.setdefault(messages[0].topic, ConsumeRates())
+        rates = self.rates.get(messages[0].topic)
+        if rates is None:
+            rates = self.rates[messages[0].topic] = ConsumeRates()
         left = 0 if later is None else len(messages) - later.consumed
         self.consumed += len(messages) - left
         self.failed += left
