@@ -89,17 +89,15 @@ async def test_q5_i7_nothing_is_left_out_while_leaders_die_and_members_change(
     async with trio.open_nursery() as nursery, Producer(group.namesrv, "p") as producer:
         nursery.start_soon(observer.run)
         await wait_for_queues(producer, TOPIC, 20)
-        async with (
-            member(group, *groups[0]),
-            member(group, *groups[1]),
-            trio.open_nursery() as working,
-        ):
-            for number in range(SENDERS):
-                working.start_soon(send, number)
-            for settings in groups:
-                working.start_soon(come_and_go, settings)
-            await killer.run()
-            stop.set()
+        async with member(group, *groups[0]), member(group, *groups[1]):
+            async with trio.open_nursery() as working:
+                for number in range(SENDERS):
+                    working.start_soon(send, number)
+                for settings in groups:
+                    working.start_soon(come_and_go, settings)
+                await killer.run()
+                stop.set()
+            # Only now every send has ended, and `sent` is whole.
             await until(lambda: all(sent <= seen.bodies for _, seen, _, _ in groups), 40)
         nursery.cancel_scope.cancel()
     assert killer.done == KILLS
