@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Final, Unpack
 
 import trio
@@ -26,6 +25,7 @@ from broker.client.errors import (
     RequestFailedError,
 )
 from broker.client.lane import Lane, PendingSend
+from broker.client.lifetime import Lifetime
 from broker.client.messages import (
     Message,
     SendResult,
@@ -71,7 +71,7 @@ class ProducerStatistics:
     failures: dict[str, int]
 
 
-class Producer:
+class Producer(Lifetime):
     """Sends messages to the brokers that the name servers know. Use as an async context manager.
 
     Args:
@@ -121,23 +121,8 @@ class Producer:
         self._room: trio.Event | None = None
         self._drained: trio.Event | None = None
         self._session: Session | None = None
-        self._running: AbstractAsyncContextManager[None] | None = None
 
     # --- life
-
-    async def __aenter__(self) -> Producer:
-        self._running = self._run()
-        await self._running.__aenter__()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> bool | None:
-        assert self._running is not None
-        return await self._running.__aexit__(kind, error, trace)
 
     @asynccontextmanager
     async def _run(self) -> AsyncIterator[None]:

@@ -15,8 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from types import TracebackType
+from contextlib import asynccontextmanager
 from typing import Final
 
 import trio
@@ -31,6 +30,7 @@ from broker.client.errors import (
     RequestTimeoutError,
 )
 from broker.client.group_requests import GroupRequests, PullAnswer
+from broker.client.lifetime import Lifetime
 from broker.client.name_servers import parse_name_servers
 from broker.client.queues import MessageQueue
 from broker.client.retry import backoff_s
@@ -43,7 +43,7 @@ ROUTE_PATIENCE_S: Final = 1.0
 PULL_TIMEOUT_S: Final = 10.0  # beyond `hold_s`; outlives a failover
 
 
-class PullConsumer:
+class PullConsumer(Lifetime):
     """Reads queues of the caller's choice. Use as an async context manager.
 
     Args:
@@ -70,21 +70,6 @@ class PullConsumer:
         self._instance = instance
         self._session: Session | None = None
         self._requests: GroupRequests | None = None
-        self._running: AbstractAsyncContextManager[None] | None = None
-
-    async def __aenter__(self) -> PullConsumer:
-        self._running = self._run()
-        await self._running.__aenter__()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> bool | None:
-        assert self._running is not None
-        return await self._running.__aexit__(kind, error, trace)
 
     @asynccontextmanager
     async def _run(self) -> AsyncIterator[None]:

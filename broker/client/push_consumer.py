@@ -18,10 +18,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Final
 
 import trio
@@ -40,6 +39,7 @@ from broker.client.consume_results import (
 from broker.client.dispatch import Dispatcher
 from broker.client.errors import ClientClosedError, ClientUsageError
 from broker.client.group_requests import GroupRequests
+from broker.client.lifetime import Lifetime
 from broker.client.local_offsets import DEFAULT_FOLDER, LocalOffsets
 from broker.client.name_servers import parse_name_servers
 from broker.client.operator_requests import OperatorRequests
@@ -92,7 +92,7 @@ class ConsumerStatistics:
     offset_resets: int
 
 
-class PushConsumer:
+class PushConsumer(Lifetime):
     """A member of a consumer group. Use as an async context manager.
 
     Args:
@@ -190,23 +190,8 @@ class PushConsumer:
         self._session: Session | None = None
         self._assignment: Assignment | None = None
         self._dispatcher: Dispatcher | None = None
-        self._running: AbstractAsyncContextManager[None] | None = None
 
     # --- life
-
-    async def __aenter__(self) -> PushConsumer:
-        self._running = self._run()
-        await self._running.__aenter__()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> bool | None:
-        assert self._running is not None
-        return await self._running.__aexit__(kind, error, trace)
 
     @asynccontextmanager
     async def _run(self) -> AsyncIterator[None]:
