@@ -9,13 +9,14 @@ import pytest
 
 from broker.client import blocking
 from jepsen.processes import poll
-from tests.interop.conftest import ForeignClient, RunningGroup
+from tests.interop.conftest import ForeignClient, RunningGroup, received, sent
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 COUNT = 150
-ENOUGH = 130
-"""Sends that fail in the failover are not sent again."""
+RECOVERED = 60
+"""Acknowledged sends that show that the client went on after the failover; those that fail in it are
+not sent again, and how many those are is a matter of how busy the machine is."""
 SHARDS = 4
 
 
@@ -25,8 +26,8 @@ def test_p3_an_orderly_consumer_goes_on_in_order_and_may_commit(
     """The new leader knows who holds the queues, and by its connection who commits (P5, P6)."""
     topic = group.create_topic(name)
     consumer = cpp.start(
-        "consume", "--topic", topic, "--group", name, "--orderly", "--count", str(ENOUGH),
-        "--linger", "2", "--timeout", "100",
+        "consume", "--topic", topic, "--group", name, "--orderly", "--count", str(10 * COUNT),
+        "--timeout", "60",
     )  # fmt: skip
     producer = cpp.start(
         "produce", "--topic", topic, "--count", str(COUNT), "--interval-ms", "50", "--orderly",
@@ -39,16 +40,19 @@ def test_p3_an_orderly_consumer_goes_on_in_order_and_may_commit(
     group.wait_leader(other_than=leader, topic=topic)
     leader.start()
     assert poll(leader.is_listening, 30)
-    producer.communicate(timeout=200)
+    acknowledged = sent(
+        [json.loads(line) for line in producer.communicate(timeout=200)[0].splitlines()]
+    )
+    assert len(acknowledged) > RECOVERED, "the client did not recover"
     out, _ = consumer.communicate(timeout=200)
     lines += [json.loads(line) for line in out.splitlines()]
+    assert set(acknowledged) <= set(received(lines))
     first: dict[int, list[int]] = defaultdict(list)
     for line in lines:
         if line.get("action") == "ok":
             number = int(line["keys"][1:])
             if number not in first[number % SHARDS]:
                 first[number % SHARDS].append(number)
-    assert sum(map(len, first.values())) >= ENOUGH, "the client did not recover"
     for shard, numbers in first.items():
         assert numbers == sorted(numbers), f"shard {shard}"
     with blocking.PullConsumer(group.namesrv, name) as reader:
@@ -57,4 +61,6 @@ def test_p3_an_orderly_consumer_goes_on_in_order_and_may_commit(
         def committed() -> int:
             return sum(reader.committed(queue) or 0 for queue in queues)
 
-        assert poll(lambda: committed() >= ENOUGH - SHARDS, 20), f"refused: {committed()}"
+        assert poll(lambda: committed() >= len(acknowledged) - SHARDS, 20), (
+            f"refused: {committed()}"
+        )
