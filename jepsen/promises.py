@@ -6,8 +6,9 @@ What must hold (the names of the checks in a verdict):
 2. *transaction seen wrongly*: it is stored once where consumers read; what was rolled back, never decided,
    or never sent is not received; and a broker that confirms an end confirms the decided one.
 3. *timer early*: nothing is received before its due time.
-4. *timer late*: an acknowledged message is received within LATE_MS of its due time. While no leader answers,
-   and SETTLE_MS longer, the clock of this rule stands still.
+4. *timer late*: an acknowledged message is received within LATE_MS of its due time. The clock of this rule
+   stands still from a kill until a leader answers, while any plain send waits for more than STALL_MS (on a
+   machine whose disk is busy nothing is in time), and SETTLE_MS longer; what it excused is counted.
 5. *timer twice*, *timer lost*, *timer unexpected*: an acknowledged one is stored once where consumers read and
    received; one that was never sent, or refused, is not.
 6. The ordered stream keeps all rules of `checker.py`; its producers are the keys, each of which has its queue.
@@ -33,12 +34,14 @@ LATE_MS: Final = 1000.0
 SETTLE_MS: Final = 1000.0
 """After the first acknowledged send of a new leader: consumers find it, and what fell due meanwhile comes."""
 
+STALL_MS: Final = 500.0
+
 CLOCK_MS: Final = 5.0
 """How far the clock of due times and that of the history may drift apart while a message waits."""
 
 STREAMS: Final[tuple[Stream, ...]] = ("transactions", "timers", "ordered")
 
-Outage = tuple[float, float]  # from the kill to the first acknowledgement of a later send, ms
+Outage = tuple[float, float]  # ms, both ends
 Place = tuple[str, int]  # queue, offset
 
 
@@ -54,7 +57,7 @@ class TransactionCounts(msgspec.Struct, frozen=True):
 
 
 class TimerCounts(msgspec.Struct, frozen=True):
-    """Messages with due times; `late_ms` is over exact due times that had no failover before arrival."""
+    """Messages with due times; `late_ms` is over exact due times that had no outage before arrival."""
 
     acknowledged: int
     received: int
@@ -62,6 +65,7 @@ class TimerCounts(msgspec.Struct, frozen=True):
     early: int
     twice: int
     late: int
+    excused: int
     delivered_twice: int
     late_ms: dict[str, float | None]
 
@@ -201,7 +205,7 @@ def judge_timers(
     """Hold arrivals against due times."""
     timers, anomalies = _gather_timers(events)
     lateness: list[float] = []
-    twice = 0
+    twice = excused = 0
     for name, timer in timers.items():
         if timer.is_acknowledged and not timer.places:
             anomalies.append(Anomaly("timer lost", f"{name} was acknowledged, never received"))
@@ -221,6 +225,7 @@ def judge_timers(
             late = overdue_ms(timer.due_to_ms, timer.came_ms, outages)
             if late > LATE_MS:
                 anomalies.append(Anomaly("timer late", f"{name} came {late:.0f} ms late"))
+            excused += late <= LATE_MS < timer.came_ms - timer.due_to_ms
             is_exact = timer.due_from_ms == timer.due_to_ms
             if is_exact and not _meets(timer.due_to_ms, timer.came_ms, outages):
                 lateness.append(late)
@@ -232,6 +237,7 @@ def judge_timers(
         early=found.count("timer early"),
         twice=twice,
         late=found.count("timer late"),
+        excused=excused,
         delivered_twice=sum(len(t.places) - len(set(t.places)) for t in timers.values()),
         late_ms={
             f"p{percent}": round(percentile(lateness, percent), 1) if lateness else None
@@ -282,17 +288,44 @@ def judge_ordered(events: Sequence[Event], group: str) -> tuple[OrderedCounts, l
 
 
 def outages_ms(events: Sequence[Event], probe: str) -> list[Outage]:
-    """Return when the group did not answer: from each kill to the first acknowledgement of a later send.
+    """Return when the group did not answer, in order and apart from each other.
 
-    A kill that was not overcome lasts until the next one, or for ever.
+    From each kill to the first acknowledgement of a later send; one that was not overcome lasts until
+    the next kill, or for ever. And each send of the probe that waited for more than STALL_MS.
     """
     kills = [event.t_ms for event in events if event.kind == "kill"]
     gaps = failover_gaps_ms(events, probe)
     following = [*kills[1:], math.inf][: len(kills)]
-    return [
+    found = [
         (killed, after if gap is None else killed + gap)
         for killed, gap, after in zip(kills, gaps, following, strict=True)
     ]
+    return _merged(sorted([*found, *_stalls(events, probe)]))
+
+
+def _stalls(events: Iterable[Event], probe: str) -> list[Outage]:
+    began: dict[tuple[str, int], float] = {}
+    found = []
+    for event in events:
+        if event.producer != probe or event.stream:
+            continue
+        if event.kind == "send":
+            began[event.queue, event.number] = event.t_ms
+        elif event.kind in ("ack", "refused", "unknown"):
+            start_ms = began.pop((event.queue, event.number))
+            if event.t_ms - start_ms > STALL_MS:
+                found.append((start_ms, event.t_ms))
+    return found
+
+
+def _merged(outages: Iterable[Outage]) -> list[Outage]:
+    merged: list[Outage] = []
+    for began, ended in outages:
+        if merged and began <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], ended))
+        else:
+            merged.append((began, ended))
+    return merged
 
 
 def overdue_ms(due_ms: float, came_ms: float, outages: Iterable[Outage]) -> float:
@@ -304,5 +337,5 @@ def overdue_ms(due_ms: float, came_ms: float, outages: Iterable[Outage]) -> floa
 
 
 def _meets(due_ms: float, came_ms: float, outages: Iterable[Outage]) -> bool:
-    """Whether a failover lies between due time and arrival."""
+    """Whether an outage lies between due time and arrival."""
     return any(began < came_ms and ended + SETTLE_MS > due_ms for began, ended in outages)

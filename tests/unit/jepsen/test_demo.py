@@ -33,7 +33,7 @@ NONE = Promises({}, (), ())
 ALL = Promises(
     {
         "transactions": TransactionCounts(5, 4, 3, 0, 0, 0),
-        "timers": TimerCounts(8, 8, 0, 0, 0, 0, 0, {"p50": 9.5, "p99": 71.0}),
+        "timers": TimerCounts(8, 8, 0, 0, 0, 0, 0, 0, {"p50": 9.5, "p99": 71.0}),
         "ordered": OrderedCounts(20, 20, 0, 0, 0, 0),
     },
     (),

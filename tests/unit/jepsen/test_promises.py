@@ -13,6 +13,7 @@ from jepsen.progress import Progress
 from jepsen.promises import (
     LATE_MS,
     SETTLE_MS,
+    STALL_MS,
     STREAMS,
     OrderedCounts,
     Promises,
@@ -181,6 +182,7 @@ def test_timers_are_counted_and_their_lateness_is_that_of_quiet_times() -> None:
         "early": 0,
         "twice": 0,
         "late": 0,
+        "excused": 0,
         "delivered_twice": 0,
         "late_ms": {"p50": 10.0, "p99": 10.0},
     }
@@ -242,7 +244,23 @@ def test_outages_last_from_the_kill_to_the_next_answer() -> None:
         *(Event("kill", 10), Event("send", 11, Q0, "p", 0), Event("ack", 30, Q0, "p", 0, 0)),
         *(Event("kill", 50), Event("kill", 90)),
     ]
-    assert outages_ms(events, "p") == [(10, 30), (50, 90), (90, math.inf)]
+    assert outages_ms(events, "p") == [(10, 30), (50, math.inf)]
+
+
+def test_sends_that_wait_long_are_outages_too() -> None:
+    events = [
+        *(Event("send", 0, Q0, "p", 0), Event("send", 5, Q0, "q", 0), Event("send", 9, Q0, "p", 1)),
+        *(Event("ack", STALL_MS, Q0, "p", 0, 0), Event("ack", STALL_MS + 10, Q0, "p", 1, 1)),
+        *(Event("ack", 9000, Q0, "q", 0, 2), Event("kill", STALL_MS + 20)),
+    ]
+    assert outages_ms(events, "p") == [(9, STALL_MS + 10), (STALL_MS + 20, math.inf)]
+
+
+def test_what_an_outage_excused_is_counted() -> None:
+    events = [SENT, ACKED, timer("receive", 3000, offset=0)]
+    counts, anomalies = judge_timers(events, [(1500.0, 2900.0)])
+    assert (counts.late, counts.excused, anomalies) == (0, 1, [])
+    assert judge_timers(events, [])[0].excused == 0
 
 
 def everything() -> list[Event]:
