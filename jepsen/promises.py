@@ -331,7 +331,7 @@ def _merged(outages: Iterable[Outage]) -> list[Outage]:
 def overdue_ms(due_ms: float, came_ms: float, outages: Iterable[Outage]) -> float:
     """Return how late a message came, not counting the time in which nobody could deliver it."""
     for began, ended in outages:
-        if began <= due_ms + LATE_MS and ended + SETTLE_MS > due_ms:
+        if began < came_ms and began <= due_ms + LATE_MS and ended + SETTLE_MS > due_ms:
             due_ms = ended + SETTLE_MS
     return came_ms - due_ms
 

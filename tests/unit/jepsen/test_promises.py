@@ -171,6 +171,7 @@ def test_an_outage_long_before_or_after_excuses_nothing() -> None:
     came = 1000 + LATE_MS + 500
     assert overdue_ms(1000, came, [(-9000.0, -8000.0), (1000 + LATE_MS + 1, 9e9)]) == LATE_MS + 500
     assert overdue_ms(1000, came, [(900.0, math.inf)]) == -math.inf
+    assert overdue_ms(1000, 1010, [(1011.0, 1400.0)]) == 10
 
 
 def test_timers_are_counted_and_their_lateness_is_that_of_quiet_times() -> None:
@@ -186,6 +187,7 @@ def test_timers_are_counted_and_their_lateness_is_that_of_quiet_times() -> None:
         "delivered_twice": 0,
         "late_ms": {"p50": 10.0, "p99": 10.0},
     }
+    assert judge_timers(exact, [(1011.0, 1400.0)])[0].late_ms == {"p50": 10.0, "p99": 10.0}
     unmeasured = {"p50": None, "p99": None}
     assert judge_timers(exact, [(1005.0, 1400.0)])[0].late_ms == unmeasured
     assert judge_timers(GOOD_TIMERS["in time"], [])[0].late_ms == unmeasured
