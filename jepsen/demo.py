@@ -282,8 +282,11 @@ def conclude(settings: Settings, run: Run, console: Console) -> int:
 
 
 def raise_first(errors: BaseExceptionGroup[BaseException]) -> NoReturn:
-    """Raise the first exception of a group without the group around it."""
-    first: BaseException = errors
+    """Raise the first exception of a group without the group around it; an interrupt before others.
+
+    Whoever interrupts ends tasks in the middle of something, and they may complain about that.
+    """
+    first: BaseException = errors.subgroup(KeyboardInterrupt) or errors
     while isinstance(first, BaseExceptionGroup):
         first = first.exceptions[0]
     raise first
