@@ -1,0 +1,1 @@
+"""Judges: pure functions from a finished history to a result."""

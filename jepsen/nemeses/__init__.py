@@ -1,0 +1,1 @@
+"""Faults, each with its cure."""

@@ -1,0 +1,68 @@
+"""What a fault is, and whom it strikes."""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+from jepsen.system import System
+
+Scope = Literal["one", "leader", "minority", "majority", "all"]
+SCOPES: tuple[Scope, ...] = get_args(Scope)
+
+
+class Fault(ABC):
+    """One way to break a system, with its cure.
+
+    The interpreter calls `lacking` and `prepare` before the system starts, then `inject` and `cure` in
+    turn, and `cure` once more at the end of a run whatever happened; `cure` of a whole system does nothing.
+
+    Attributes:
+        name: as the command line has it: "kill", "partition-ring", "disk-full", ...
+        scope: whom it strikes, where that can be chosen.
+    """
+
+    name: str
+    scope: Scope = "one"
+
+    def lacking(self) -> str | None:
+        """Say what this machine lacks for the fault, or None when it can be done."""
+        return None
+
+    def prepare(self, system: System, chance: random.Random) -> None:  # noqa: B027 - most need nothing
+        """Arrange what must stand before the nodes start: an environment, a small disk."""
+
+    @abstractmethod
+    async def inject(self, system: System, chance: random.Random) -> str:
+        """Break it; returns what was done, for the history."""
+
+    @abstractmethod
+    async def cure(self, system: System) -> str:
+        """Undo it; returns what was done, empty when there was nothing to undo."""
+
+
+def targets(
+    scope: Scope, nodes: Sequence[str], leader: str | None, chance: random.Random
+) -> list[str]:
+    """Choose whom to strike. Pure.
+
+    A minority and a majority hold the leader when there is one, since that is the harder case; "leader" strikes
+    any node while nobody leads.
+    """
+    first = leader if leader is not None and leader in nodes else chance.choice(list(nodes))
+    rest = [name for name in nodes if name != first]
+    chance.shuffle(rest)
+    minority = (len(nodes) - 1) // 2
+    match scope:
+        case "leader":
+            return [first]
+        case "one":
+            return [chance.choice(list(nodes))]
+        case "minority":
+            return [first, *rest][: max(1, minority)]
+        case "majority":
+            return [first, *rest][: len(nodes) // 2 + 1]
+        case "all":
+            return list(nodes)

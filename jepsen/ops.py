@@ -1,0 +1,159 @@
+"""The history of a run: operations, in the order in which they were seen, as Jepsen writes them.
+
+An operation is invoked by a process (a worker with a client of its own) and completes as
+
+    ok    it happened, and `value` says what came of it;
+    fail  it surely did not happen;
+    info  nobody knows: it may have happened, may happen later, or never.
+
+A process whose operation ended as `info` does not work on under its name: its next operation stands under
+a new number, since the old one may still be in flight. Faults are operations of the process "nemesis" and
+always `info`; what an onlooker sees (who leads which term) are those of the process "observer".
+
+The history file has one JSON object per line and is only ever appended to; a last line that a crash cut
+off is left out on reading. `edn.py` writes the same for other checkers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Literal, TextIO
+
+import msgspec
+
+OpType = Literal["invoke", "ok", "fail", "info"]
+NEMESIS: Final = "nemesis"
+OBSERVER: Final = "observer"
+
+
+class Op(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One line of a history.
+
+    Attributes:
+        index: place in the history, from 0.
+        t_ns: nanoseconds since the start of the run, monotonic.
+        process: number of the worker, or NEMESIS, or OBSERVER.
+        type: invoke, or how it ended.
+        f: what is done, in the words of the workload: "send", "poll", "read", "kill", ...
+        value: arguments on `invoke`, result on `ok`; anything that JSON can hold.
+        error: why it failed, or why nobody knows.
+        node: which node answered, or is broken, where that is known.
+    """
+
+    index: int
+    t_ns: int
+    process: int | str
+    type: OpType
+    f: str
+    value: Any = None
+    error: str = ""
+    node: str = ""
+
+    @property
+    def is_client(self) -> bool:
+        """Whether a worker did it, not the nemesis or the observer."""
+        return isinstance(self.process, int)
+
+
+class Pair(msgspec.Struct, frozen=True):
+    """An invocation with its completion; None when the run ended before it did."""
+
+    invoke: Op
+    completion: Op | None
+
+    @property
+    def type(self) -> OpType:
+        """How it ended; an operation without an end is `info`."""
+        return "info" if self.completion is None else self.completion.type
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(Op)
+
+
+class OpLog:
+    """Gathers the operations of a run, and writes each to a file at once when there is one."""
+
+    def __init__(
+        self, path: Path | None = None, clock_ns: Callable[[], int] = time.monotonic_ns
+    ) -> None:
+        self.ops: list[Op] = []
+        self._clock_ns = clock_ns
+        self._start_ns = clock_ns()
+        self._file: TextIO | None = path.open("w") if path else None
+
+    def now_ns(self) -> int:
+        """Nanoseconds since the log was made."""
+        return self._clock_ns() - self._start_ns
+
+    def add(
+        self,
+        process: int | str,
+        type_: OpType,
+        f: str,
+        value: Any = None,
+        *,
+        error: str = "",
+        node: str = "",
+    ) -> Op:
+        """Append an operation that is seen now."""
+        op = Op(len(self.ops), self.now_ns(), process, type_, f, value, error, node)
+        self.ops.append(op)
+        if self._file is not None:
+            self._file.write(_encoder.encode(op).decode() + "\n")
+        return op
+
+    def close(self) -> None:
+        """Write out and close the file; the operations stay readable."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def __enter__(self) -> OpLog:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def read_ops(lines: Iterable[str]) -> Iterator[Op]:
+    """Yield the operations of a history file; a last line without its end is left out.
+
+    Raises:
+        msgspec.ValidationError: a whole line is not an operation.
+    """
+    for line in lines:
+        if line.endswith("\n"):
+            yield _decoder.decode(line)
+
+
+def pairs(ops: Sequence[Op]) -> list[Pair]:
+    """Join the invocations of workers with their completions, in order of invocation.
+
+    Raises:
+        ValueError: a process invokes while its operation runs, or completes what it never invoked.
+    """
+    open_at: dict[int | str, int] = {}
+    found: list[Pair] = []
+    for op in ops:
+        if not op.is_client:
+            continue
+        if op.type == "invoke":
+            if op.process in open_at:
+                raise ValueError(f"op {op.index}: process {op.process} is still at work")
+            open_at[op.process] = len(found)
+            found.append(Pair(op, None))
+        else:
+            at = open_at.pop(op.process, None)
+            if at is None:
+                raise ValueError(f"op {op.index}: process {op.process} completes without a start")
+            found[at] = Pair(found[at].invoke, op)
+    return found

@@ -1,0 +1,1 @@
+"""Workloads: what clients do, and the abstract model that judges it."""

@@ -1,0 +1,60 @@
+"""What a workload is: a generator, a client per process, and the checkers of its model."""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Protocol
+
+from jepsen.checkers.results import Checker
+from jepsen.generators import Generator
+from jepsen.ops import OpType
+from jepsen.system import System
+
+
+class Completion(Protocol):
+    """How an operation ended: its type, value, error and node, as in `Op`."""
+
+    type: OpType
+    value: Any
+    error: str
+    node: str
+
+
+class WorkloadClient(Protocol):
+    """The client of one process. It may take as long as its own deadline, and raises nothing for faults."""
+
+    async def invoke(self, f: str, value: Any) -> Completion:
+        """Do one operation and say how it ended."""
+
+
+class Workload(ABC):
+    """One model of use.
+
+    Attributes:
+        name: as the command line has it.
+    """
+
+    name: str
+
+    @abstractmethod
+    def setup(self, system: System) -> AbstractAsyncContextManager[None]:
+        """Make what all clients need (topics), once the system is ready."""
+
+    @abstractmethod
+    def client(self, system: System, process: int) -> AbstractAsyncContextManager[WorkloadClient]:
+        """Open the client of a process."""
+
+    @abstractmethod
+    def generator(self, chance: random.Random, processes: int) -> Generator:
+        """What is done while things break."""
+
+    @abstractmethod
+    def final(self, processes: int) -> Generator:
+        """What is done once everything is healed: read everything."""
+
+    @abstractmethod
+    def checkers(self) -> Sequence[Checker]:
+        """Who judges the history."""
