@@ -19,7 +19,7 @@ ALLOWED = {
     "broker": {"broker", "dledger"},
     "pipeline": {"pipeline", "broker", "dledger"},
     "jepsen": {"jepsen", "broker", "dledger"},
-    "bench": {"bench", "jepsen", "broker", "dledger"},
+    "bench": {"bench", "jepsen", "pipeline", "broker", "dledger"},
 }
 
 # Within a package: the parts that know nothing of the world, and what they may use of ours.
@@ -100,6 +100,34 @@ def test_storage_and_core_do_not_know_the_runtime() -> None:
         if is_within(name, {"dledger.runtime", "dledger.testing", "dledger.engine", "trio"})
     ]
     assert wrong == []
+
+
+def test_pyspark_is_imported_in_one_place_only() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line}: {name}"
+        for path in modules_under("pipeline")
+        if not path.is_relative_to(ROOT / "pipeline" / "spark")
+        for line, name in imported_names(path)
+        if name.split(".")[0] in {"pyspark", "py4j"}
+    ]
+    assert wrong == []
+
+
+def test_the_command_of_the_pipeline_starts_without_spark() -> None:
+    script = (
+        "import sys, pipeline.cli\n"
+        "pipeline.cli._parser({job.name: job for job in map(pipeline.cli.load, pipeline.cli.JOBS)})\n"
+        "print(sorted({'pyspark', 'pandas', 'pyarrow'} & set(sys.modules)))"
+    )
+    seen = subprocess.run(
+        [sys.executable, "-c", script],
+        check=True,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=30,
+    )
+    assert seen.stdout.strip() == "[]"
 
 
 def test_only_posix_disk_calls_fsync() -> None:

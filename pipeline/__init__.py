@@ -1,0 +1,23 @@
+"""Spark for the broker: topics and the commit log as data, through PySpark.
+
+At this root, in `scan` and in `jobs` lies what needs no Spark (and starts no JVM); everything that imports
+pyspark lies in `pipeline.spark`. The extra `dledger[spark]` brings what all of it needs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def register(spark: Any) -> None:
+    """Let a session know every format of ours: "rocketmq", "dledger" and "commitlog".
+
+    Args:
+        spark: a `pyspark.sql.SparkSession`. Registering twice does no harm.
+    """
+    from pipeline.spark.formats import register_all
+
+    register_all(spark)
+
+
+__all__ = ["register"]

@@ -1,0 +1,80 @@
+"""`dledger-pipeline JOB`: the jobs on Spark as commands.
+
+Exit codes: 0 fine; 1 differences were found, or something failed; 2 wrong usage, or it could not be told.
+Errors are one sentence on standard error; `--log-level info` lets Spark say more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+from pipeline.errors import EXIT_FOUND, PipelineError
+from pipeline.jobs import JOBS, Job, load
+from pipeline.jobs.context import JobContext
+
+EXIT_INTERRUPTED: Final = 130
+LOG_LEVELS: Final = ("error", "warn", "info", "debug")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a job; returns its exit code."""
+    jobs = {job.name: job for job in map(load, JOBS)}
+    options = _parser(jobs).parse_args(arguments)
+    context = JobContext(options)
+    try:
+        return jobs[options.job].run(context)
+    except PipelineError as error:
+        return _complain(options.job, str(error), error.exit_code)
+    except KeyboardInterrupt:
+        return _complain(options.job, "interrupted", EXIT_INTERRUPTED)
+    except Exception as error:
+        reason = _spark_reason(error)
+        if reason is None:
+            raise
+        return _complain(options.job, reason, EXIT_FOUND)
+    finally:
+        context.close()
+
+
+def _spark_reason(error: Exception) -> str | None:
+    """What a failure inside Spark comes down to; None when it is no failure of Spark's."""
+    if not type(error).__module__.startswith(("pyspark.", "py4j.")):
+        return None
+    from pipeline.spark.failures import reason_of
+
+    return reason_of(error)
+
+
+def _complain(job: str, text: str, exit_code: int) -> int:
+    sys.stderr.write(f"dledger-pipeline {job}: {text}\n")
+    return exit_code
+
+
+def _parser(jobs: dict[str, Job]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="dledger-pipeline", description="jobs on the broker's topics and its log, with Spark"
+    )
+    commands = parser.add_subparsers(dest="job", required=True, metavar="JOB")
+    for job in jobs.values():
+        command = commands.add_parser(job.name, help=job.summary, description=job.summary)
+        job.add_arguments(command)
+        command.add_argument("--json", action="store_true", help="one JSON object for scripts")
+        command.add_argument(
+            "--master",
+            help="where Spark runs: local[N], local-cluster[...], spark://HOST:PORT; "
+            "default: this machine, all cores",
+        )
+        command.add_argument(
+            "--log-level",
+            choices=LOG_LEVELS,
+            default="error",
+            help="what Spark says; default: error",
+        )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

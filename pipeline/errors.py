@@ -1,0 +1,43 @@
+"""What can go wrong in the pipeline. Each is one sentence for a user, and knows the exit code of a job.
+
+Errors cross process borders: a task's error reaches the driver as text inside Java's. So the message alone
+must say what happened, where, and with which values.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final
+
+EXIT_FINE: Final = 0
+EXIT_FOUND: Final = 1
+EXIT_CANNOT_TELL: Final = 2
+
+
+class PipelineError(Exception):
+    """Root of the pipeline's errors: something failed, or is not as it must be.
+
+    Attributes:
+        exit_code: what a job ends with.
+    """
+
+    exit_code: ClassVar[int] = EXIT_FOUND
+
+
+class UsageError(PipelineError, ValueError):
+    """The caller asked for something that does not exist or makes no sense; nothing was done."""
+
+    exit_code = EXIT_CANNOT_TELL
+
+
+class CannotTellError(PipelineError):
+    """The question stays open: something that is needed for an answer is missing or does not answer."""
+
+    exit_code = EXIT_CANNOT_TELL
+
+
+class JavaMissingError(CannotTellError):
+    """No Java runtime fits."""
+
+
+class DataLossError(PipelineError):
+    """Messages that were to be read are gone for good."""

@@ -1,0 +1,77 @@
+"""What the command gives a job: its options, a session when it wants one, and ways to speak.
+
+Results go to standard output, as a table or text for people or as one JSON object (`--json`); progress goes to
+standard error, and only when a person watches.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from rich.console import Console, RenderableType
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+
+
+@dataclass
+class JobContext:
+    """The surroundings of one run of a job.
+
+    Attributes:
+        options: the parsed command line: the job's own options, and `json`, `master`, `log_level`.
+        console: for people, on standard output.
+    """
+
+    options: argparse.Namespace
+    console: Console = field(default_factory=Console)
+
+    @cached_property
+    def spark(self) -> Any:
+        """The session, made when a job first asks for it.
+
+        Raises:
+            CannotTellError: PySpark or Java is missing, or the session could not be made.
+        """
+        from pipeline.spark.session import open_session
+
+        name = f"dledger-pipeline {self.options.job}"
+        return open_session(name, master=self.options.master, log_level=self.options.log_level)
+
+    def close(self) -> None:
+        """End the session, if there is one."""
+        if "spark" in self.__dict__:
+            self.spark.stop()
+
+    def progress(self) -> Progress:
+        """Return a progress display (use it in a `with`); silent unless a person watches."""
+        console = Console(stderr=True)
+        return Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            disable=self.options.json or not console.is_terminal,
+        )
+
+    def report(self, result: Mapping[str, object], show: Callable[[], RenderableType]) -> None:
+        """Print the result of the job: `result` as one JSON object, or what `show` makes of it."""
+        if self.options.json:
+            json.dump(result, sys.stdout, default=str)
+            sys.stdout.write("\n")
+        else:
+            self.console.print(show())

@@ -1,0 +1,66 @@
+"""`dledger-pipeline environment`: can this machine run the pipeline, and with what?"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from typing import Final
+
+from rich.table import Table
+
+from pipeline.errors import EXIT_CANNOT_TELL, EXIT_FINE, JavaMissingError
+from pipeline.jobs.context import JobContext
+
+name = "environment"
+summary = "say which Java, PySpark and Python the jobs run with"
+
+PACKAGES: Final = ("pyspark", "pyarrow", "pandas", "numpy")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add --start."""
+    parser.add_argument(
+        "--start", action="store_true", help="also start a session and run a task in a worker"
+    )
+
+
+def run(context: JobContext) -> int:
+    """Look, and with --start try."""
+    found: dict[str, str] = {"python": f"{sys.version.split()[0]} ({sys.executable})"}
+    missing: list[str] = []
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = ""
+            missing.append(f"{package} is not installed: pip install 'dledger[spark]'")
+    found["java"], problem = _java()
+    missing.extend(problem)
+    if context.options.start and not missing:
+        found["master"] = str(context.spark.sparkContext.master)
+        found["tasks"] = str(context.spark.range(4).count())
+    context.report(found | {"missing": missing}, lambda: _table(found, missing))
+    return EXIT_CANNOT_TELL if missing else EXIT_FINE
+
+
+def _java() -> tuple[str, list[str]]:
+    """What java there is, and what is wrong with that."""
+    from pipeline.spark.java import find_java
+
+    try:
+        java = find_java()
+    except JavaMissingError as error:
+        return "", [str(error)]
+    return f"{java.version} ({java.origin}: {java.home})", []
+
+
+def _table(found: dict[str, str], missing: list[str]) -> Table:
+    table = Table(title="the pipeline runs with" if not missing else "the pipeline cannot run here")
+    table.add_column("part")
+    table.add_column("found")
+    for part, text in found.items():
+        table.add_row(part, text or "[bold red]nothing[/]")
+    for problem in missing:
+        table.add_row("[bold red]missing[/]", problem)
+    return table

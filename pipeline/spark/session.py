@@ -1,0 +1,104 @@
+"""Opens a Spark session in which the formats are known and the surroundings are right.
+
+What has to be in the environment before the JVM starts is put there (`prepare_environment`): which Java, which
+Python for the workers, how much Spark says. What a user has set already stays. On one machine everything
+stays on the loopback interface; with a cluster as master nothing is said about addresses, for they differ.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, MutableMapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+import pipeline
+from pipeline.errors import CannotTellError
+from pipeline.spark.java import find_java
+
+CONF_FOLDER: Final = Path(__file__).with_name("conf")
+LOCAL_ADDRESS: Final = "127.0.0.1"
+DRIVER_MEMORY: Final = "2g"
+
+_EVERYWHERE: Final = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.speculation": "false",  # two attempts at a time would send twice
+}
+_ON_ONE_MACHINE: Final = {
+    "spark.driver.host": LOCAL_ADDRESS,
+    "spark.driver.bindAddress": LOCAL_ADDRESS,
+    "spark.driver.memory": DRIVER_MEMORY,
+}
+
+
+def is_on_one_machine(master: str) -> bool:
+    """Whether a master keeps driver and executors on this machine."""
+    return master == "local" or master.startswith(("local[", "local-cluster["))
+
+
+def open_session(
+    name: str,
+    *,
+    master: str | None = None,
+    log_level: str = "error",
+    settings: Mapping[str, str] | None = None,
+) -> Any:
+    """Return a session with our formats registered: the running one, or a new one.
+
+    Args:
+        name: of the application, in Spark's listings.
+        master: default: MASTER or `spark.master` from the environment, else all cores of this machine.
+        log_level: error, warn, info or debug: what Spark itself may say on standard error.
+        settings: Spark settings above ours.
+
+    Raises:
+        CannotTellError: PySpark or Java is missing, or the JVM does not start.
+    """
+    if find_spec("pyspark") is None:
+        raise CannotTellError("PySpark is not installed: pip install 'dledger[spark]'")
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    chosen = master or os.environ.get("MASTER") or "local[*]"
+    if SparkSession.getActiveSession() is None:
+        prepare_environment(os.environ, chosen, log_level)
+    builder = SparkSession.builder.appName(name).master(chosen)
+    for key, value in (settings_for(chosen) | dict(settings or {})).items():
+        builder = builder.config(key, value)
+    try:
+        session = builder.getOrCreate()
+    except (PySparkException, RuntimeError, OSError) as error:
+        raise CannotTellError(f"no Spark session on {chosen}: {error}") from error
+    pipeline.register(session)
+    return session
+
+
+def settings_for(master: str) -> dict[str, str]:
+    """Return the Spark settings that fit a master."""
+    if not is_on_one_machine(master):
+        return dict(_EVERYWHERE)
+    shuffles = {"spark.sql.shuffle.partitions": str(max(os.cpu_count() or 1, 2))}
+    return _EVERYWHERE | _ON_ONE_MACHINE | shuffles
+
+
+def prepare_environment(
+    environment: MutableMapping[str, str], master: str, log_level: str = "error"
+) -> None:
+    """Set what a JVM and its Python workers will inherit; what is set already stays.
+
+    Raises:
+        JavaMissingError: no Java fits.
+    """
+    environment["JAVA_HOME"] = str(find_java().home)
+    environment.setdefault("PYSPARK_PYTHON", sys.executable)
+    environment.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    environment.setdefault("SPARK_CONF_DIR", str(CONF_FOLDER))
+    environment["DLEDGER_SPARK_LOG_LEVEL"] = log_level
+    if log_level != "error":
+        environment["DLEDGER_SPARK_TASK_LOG_LEVEL"] = log_level
+    if is_on_one_machine(master):
+        environment.setdefault("SPARK_LOCAL_IP", LOCAL_ADDRESS)

@@ -1,0 +1,51 @@
+"""One Spark session for all tests of the pipeline, in this process; nothing stops it before the end.
+
+Starting the JVM and the first Python worker takes 8 s, a warm stream one. A test that needs another master
+(a cluster, a process that is killed) starts a process of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pipeline.errors import CannotTellError
+
+MASTER = "local[2]"
+SETTINGS = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.driver.memory": "1g",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Everything here that uses the session starts real processes."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.integration)
+
+
+@pytest.fixture(scope="session")
+def _session() -> Any:
+    pytest.importorskip("pyspark", reason="PySpark is not installed (extra `spark`)")
+    from pipeline.spark.session import open_session
+
+    try:
+        return open_session("tests", master=MASTER, settings=SETTINGS)
+    except CannotTellError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def spark(_session: Any) -> Iterator[Any]:
+    """The session; what a test leaves running or registered is ended behind it."""
+    yield _session
+    for query in _session.streams.active:
+        query.stop()
+    for table in _session.catalog.listTables():
+        if table.isTemporary:
+            _session.catalog.dropTempView(table.name)
