@@ -50,3 +50,15 @@ def merged(results: Iterable[CheckResult]) -> bool | None:
     if False in verdicts:
         return False
     return True if verdicts and None not in verdicts else None
+
+
+def judged(
+    name: str,
+    anomalies: Iterable[Anomaly],
+    counts: dict[str, object] | None = None,
+    why_unknown: str = "",
+) -> CheckResult:
+    """Return the result of a checker: anomalies are invalid, whatever else stayed unknown."""
+    found = tuple(anomalies)
+    valid = False if found else None if why_unknown else True
+    return CheckResult(name, valid, found, counts or {}, why_unknown)

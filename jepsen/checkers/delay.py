@@ -1,0 +1,152 @@
+"""Delayed messages: never early, never twice, none lost; and how late.
+
+The model. A message with a due time becomes visible once, at its due time or later. Sends with "due_ns" are of this
+kind (`messages.py`); the due time of a delay counts from the moment at which the broker stores it, so it lies between
+the bound on `invoke` and that on `ok`.
+
+    early       read before its due time, with CLOCK_NS of grace for two clocks that drift
+    duplicate   at more than one queue offset
+    lost        acknowledged, due before its queue was drained, and not read
+    unexpected  refused, and read
+    late        more than `late_max_ns` after the due time, outages taken off; only judged where a bound is given
+
+Lateness is counted over messages that name their due time exactly and met no outage from there to their arrival;
+`excused` counts those that were late by the clock and not when outages are taken off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from jepsen.checkers.messages import Place, QueueHistory, Send, read_queue_history
+from jepsen.checkers.outages import Outage, meets, outages, overdue_ns
+from jepsen.checkers.results import Anomaly, CheckResult, judged
+from jepsen.ops import Op
+from jepsen.progress import percentile
+
+NAME = "delay"
+
+CLOCK_NS: Final = 5_000_000
+"""How far the clock of due times and that of the history may drift apart while a message waits."""
+
+LATE_NS: Final = 1_000_000_000
+
+
+@dataclass(slots=True)
+class _Arrivals:
+    came_ns: int = 0
+    op: int = 0
+    places: dict[Place, int] = field(default_factory=dict)
+    count: int = 0
+
+
+@dataclass(slots=True)
+class _Tally:
+    late_ms: list[float] = field(default_factory=list)
+    excused: int = 0
+
+
+def check_delay(ops: Sequence[Op], *, late_max_ns: int | None = None) -> CheckResult:
+    """Hold arrivals against due times."""
+    history = read_queue_history(ops)
+    delayed = {send.key: send for send in history.sends if send.due_from_ns is not None}
+    arrivals = _arrivals(history, delayed)
+    spans, tally = outages(ops), _Tally()
+    anomalies: list[Anomaly] = []
+    missing = [send for send in delayed.values() if send.is_ok and send.key not in arrivals]
+    lost = [send for send in missing if _was_due(ops, history, send)]
+    anomalies += [_lost(send) for send in lost]
+    for key, arrived in arrivals.items():
+        anomalies += _wrong(delayed[key], arrived)
+        anomalies += _late(delayed[key], arrived, spans, tally, late_max_ns)
+    acknowledged = sum(send.is_ok for send in delayed.values())
+    kinds = [one.kind for one in anomalies]
+    counts: dict[str, object] = {
+        "acknowledged": acknowledged,
+        "received": len(arrivals),
+        "lost": len(lost),
+        "unseen": len(missing) - len(lost),
+        "early": kinds.count("early"),
+        "duplicate": kinds.count("duplicate"),
+        "late": kinds.count("late"),
+        "excused": tally.excused,
+        "redelivered": sum(one.count - len(one.places) for one in arrivals.values()),
+        "late_ms": {
+            f"p{percent}": round(percentile(tally.late_ms, percent), 1) if tally.late_ms else None
+            for percent in (50, 99)
+        },
+    }
+    why = ""
+    if not acknowledged:
+        why = "no message with a due time was acknowledged"
+    elif not arrivals:
+        why = "no message with a due time was read"
+    elif len(missing) > len(lost):
+        why = f"{len(missing) - len(lost)} messages were not read, in queues not drained after they fell due"
+    return judged(NAME, anomalies, counts, why)
+
+
+def _arrivals(history: QueueHistory, delayed: dict[str, Send]) -> dict[str, _Arrivals]:
+    arrivals: dict[str, _Arrivals] = {}
+    for poll in history.polls:
+        for message in poll.messages:
+            if message.key in delayed:
+                op = poll.completion
+                arrived = arrivals.setdefault(message.key, _Arrivals(op.t_ns, op.index))
+                arrived.places.setdefault(message.place, op.index)
+                arrived.count += 1
+    return arrivals
+
+
+def _was_due(ops: Sequence[Op], history: QueueHistory, send: Send) -> bool:
+    """Whether its queue was drained once it had fallen due, and a while to be delivered after that."""
+    drain = history.drained.get(send.queue or "")
+    due_ns = send.due_to_ns if send.due_to_ns is not None else send.due_from_ns
+    if drain is None or due_ns is None or not history.is_drained_after(send):
+        return False
+    began = next(op for op in ops if op.index == drain.op)
+    return began.t_ns >= due_ns + LATE_NS
+
+
+def _lost(send: Send) -> Anomaly:
+    text = f"{send.key} was acknowledged, fell due, and was never read in {send.queue}"
+    return Anomaly("lost", text, send.ops)
+
+
+def _wrong(send: Send, arrived: _Arrivals) -> list[Anomaly]:
+    found = []
+    ops = (*send.ops, arrived.op)
+    if send.type == "fail":
+        found.append(Anomaly("unexpected", f"{send.key} was refused and read", ops))
+    early_ns = (send.due_from_ns or 0) - arrived.came_ns
+    if early_ns > CLOCK_NS:
+        found.append(Anomaly("early", f"{send.key} came {early_ns / 1e6:.1f} ms early", ops))
+    if len(arrived.places) > 1:
+        places = " and ".join(f"{offset} of {queue}" for queue, offset in sorted(arrived.places))
+        text = f"{send.key} stands at {places}"
+        found.append(Anomaly("duplicate", text, tuple(arrived.places.values())))
+    return found
+
+
+def _late(
+    send: Send,
+    arrived: _Arrivals,
+    spans: Sequence[Outage],
+    tally: _Tally,
+    late_max_ns: int | None,
+) -> list[Anomaly]:
+    """Count how late it was; an anomaly where a bound is given and broken."""
+    due_ns = send.due_to_ns
+    if due_ns is None:
+        return []
+    bound_ns = LATE_NS if late_max_ns is None else late_max_ns
+    late_ns = overdue_ns(due_ns, arrived.came_ns, spans, late_ns=bound_ns)
+    tally.excused += late_ns <= bound_ns < arrived.came_ns - due_ns
+    if send.due_from_ns == due_ns and not meets(due_ns, arrived.came_ns, spans):
+        tally.late_ms.append(late_ns / 1e6)
+    if late_max_ns is None or late_ns <= late_max_ns:
+        return []
+    text = f"{send.key} came {late_ns / 1e6:.0f} ms late, outages taken off"
+    return [Anomaly("late", text, (*send.ops, arrived.op))]

@@ -1,0 +1,240 @@
+"""What workloads over queues write into a history, and how checkers read it. Pure.
+
+The shapes (`f`: values of the invocation and of the completion; a completion that is `fail` or `info` may leave
+its value out). `queue` is a name of its own such as "topic/broker/3", `key` names a message for ever: it is
+never sent twice by the workload.
+
+    send        invoke {"key": "p3-17", "queue": "topic/broker/3" or null}
+                ok     {..., "queue": ..., "offset": 41, "uniq": UNIQ_KEY}
+                A message with a due time has "due_ns" too, in time of the run: on `invoke` the earliest moment at
+                which it may come, on `ok` the latest at which it falls due (the same, when it names its time).
+    send-batch  invoke {"queue": ..., "keys": [...]}
+                ok     {..., "offsets": [...], "uniqs": [...]}
+    poll        ok     {queue: [[offset, key], ...], ...}; a third member is the UNIQ_KEY where it is known
+                An empty list says that the queue was asked and had nothing.
+    receive     ok     as `poll`; stands alone, without an invocation: what a push consumer was handed
+    assign      ok     anything: from here on the process reads from other places; `poll` and `receive` of it are
+                compared with each other only between two of these
+    drained     ok     {queue: end, ...}: all offsets below `end` were asked for, and `end` was the queue's max offset
+    commit      invoke {"queue": ..., "offset": n, "group": ...}
+    committed   ok     {"queue": ..., "offset": n or null, "group": ...}
+    txn         see transactions.py
+    process     see ordered.py
+    digest      see replicas.py
+
+A queue that nobody drained cannot show a loss: what is missing there is *unseen*, and the verdict unknown.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from jepsen.ops import Op, OpType, Pair, pairs
+
+RECEIVE: Final = "receive"
+READS: Final = ("poll", RECEIVE)
+
+Place = tuple[str, int]  # queue, offset
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """One message on its way in.
+
+    Attributes:
+        key: its name.
+        queue: where it went, None when that is not known.
+        type: how the send ended.
+        offset: where it stands, None when that was not told.
+        uniq: its UNIQ_KEY, empty when that is not known.
+        invoke, completion: the operations.
+        due_from_ns, due_to_ns: bounds of its due time; None for a message without.
+    """
+
+    key: str
+    queue: str | None
+    type: OpType
+    offset: int | None
+    uniq: str
+    invoke: Op
+    completion: Op | None
+    due_from_ns: int | None = None
+    due_to_ns: int | None = None
+
+    @property
+    def is_ok(self) -> bool:
+        """Whether it was acknowledged."""
+        return self.type == "ok"
+
+    @property
+    def ops(self) -> tuple[int, ...]:
+        """Where it stands in the history."""
+        return tuple(op.index for op in (self.invoke, self.completion) if op is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message as it was read."""
+
+    queue: str
+    offset: int
+    key: str
+    uniq: str
+
+    @property
+    def place(self) -> Place:
+        """Where it stands."""
+        return (self.queue, self.offset)
+
+
+@dataclass(frozen=True, slots=True)
+class Poll:
+    """One answer with messages.
+
+    Attributes:
+        process: who read.
+        assignment: how often the process had changed its places before.
+        invoke: the question; what was handed over without one stands here itself.
+        completion: the answer.
+        queues: what it held by queue, in the order of the answer.
+    """
+
+    process: int | str
+    assignment: int
+    invoke: Op
+    completion: Op
+    queues: Mapping[str, Sequence[Message]]
+
+    @property
+    def messages(self) -> Iterable[Message]:
+        """All of them."""
+        return (message for messages in self.queues.values() for message in messages)
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """A queue that was read to its end.
+
+    Attributes:
+        end: max offset of the queue.
+        op: index of the operation that began to ask for the end.
+    """
+
+    end: int
+    op: int
+
+
+@dataclass(slots=True)
+class QueueHistory:
+    """A history of queues, read once.
+
+    Attributes:
+        sends: in order of invocation; those of a batch stand as sends of their own.
+        batches: the acknowledged ones, each as its sends.
+        polls: answers, in order of completion.
+        drained: by queue, up to where it was read when it was last read to the end.
+    """
+
+    sends: list[Send] = field(default_factory=list)
+    batches: list[list[Send]] = field(default_factory=list)
+    polls: list[Poll] = field(default_factory=list)
+    drained: dict[str, Drain] = field(default_factory=dict)
+
+    def is_drained_after(self, send: Send) -> bool:
+        """Whether its queue was read to the end once it was acknowledged.
+
+        That end may lie before the message: a log that lost its tail is drained soon.
+        """
+        drain = self.drained.get(send.queue or "")
+        return (
+            drain is not None and send.completion is not None and send.completion.index < drain.op
+        )
+
+
+def operations(ops: Sequence[Op]) -> list[Pair]:
+    """The operations of workers, without what stands alone.
+
+    Raises:
+        ValueError: the history is none, see `jepsen.ops.pairs`.
+    """
+    return pairs([op for op in ops if op.f != RECEIVE])
+
+
+def read_queue_history(ops: Sequence[Op]) -> QueueHistory:
+    """Gather the operations on queues.
+
+    Raises:
+        ValueError: the history is none, see `jepsen.ops.pairs`.
+        KeyError, TypeError: a value has another shape than this module's text says.
+    """
+    history = QueueHistory()
+    polled: dict[int, Op] = {}
+    for pair in operations(ops):
+        match pair.invoke.f:
+            case "send":
+                history.sends.append(_send(pair))
+            case "send-batch":
+                batch = _batch(pair)
+                history.sends += batch
+                if pair.type == "ok":
+                    history.batches.append(batch)
+            case "poll" if pair.completion is not None:
+                polled[pair.completion.index] = pair.invoke
+            case "drained" if pair.completion is not None and pair.type == "ok":
+                for queue, end in pair.completion.value.items():
+                    history.drained[queue] = Drain(end, pair.invoke.index)
+            case _:
+                pass
+    assignments: dict[int | str, int] = defaultdict(int)
+    for op in ops:
+        if op.type != "ok" or not op.is_client:
+            continue
+        if op.f == "assign":
+            assignments[op.process] += 1
+        elif op.f in READS:
+            invoke = polled.get(op.index, op)
+            queues = {queue: _messages(queue, rows) for queue, rows in (op.value or {}).items()}
+            history.polls.append(Poll(op.process, assignments[op.process], invoke, op, queues))
+    return history
+
+
+def _send(pair: Pair) -> Send:
+    asked, told = pair.invoke.value, _told(pair)
+    return Send(
+        key=asked["key"],
+        queue=told.get("queue") or asked.get("queue"),
+        type=pair.type,
+        offset=told.get("offset"),
+        uniq=told.get("uniq") or "",
+        invoke=pair.invoke,
+        completion=pair.completion,
+        due_from_ns=asked.get("due_ns"),
+        due_to_ns=told.get("due_ns"),
+    )
+
+
+def _batch(pair: Pair) -> list[Send]:
+    asked, told = pair.invoke.value, _told(pair)
+    keys = asked["keys"]
+    offsets = told.get("offsets") or [None] * len(keys)
+    uniqs = told.get("uniqs") or [""] * len(keys)
+    queue = told.get("queue") or asked.get("queue")
+    return [
+        Send(key, queue, pair.type, offset, uniq, pair.invoke, pair.completion)
+        for key, offset, uniq in zip(keys, offsets, uniqs, strict=True)
+    ]
+
+
+def _told(pair: Pair) -> Mapping[str, Any]:
+    """The value of an acknowledgement; what came otherwise tells nothing."""
+    if pair.completion is None or pair.type != "ok":
+        return {}
+    value: Mapping[str, Any] = pair.completion.value
+    return value
+
+
+def _messages(queue: str, rows: Iterable[Sequence[Any]]) -> list[Message]:
+    return [Message(queue, row[0], row[1], row[2] if len(row) > 2 else "") for row in rows]

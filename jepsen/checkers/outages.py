@@ -1,0 +1,56 @@
+"""When a system did not answer: what lateness is excused by. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from jepsen.checkers.messages import operations
+from jepsen.ops import Op
+
+Outage = tuple[int, int]  # ns since the start of the run, both ends
+
+STALL_NS: Final = 500_000_000
+SETTLE_NS: Final = 1_000_000_000
+"""After the first answer of a new leader: clients find it, and what fell due meanwhile is worked off."""
+
+
+def outages(ops: Sequence[Op], *, f: str = "send", stall_ns: int = STALL_NS) -> list[Outage]:
+    """Return when `f` got no answer, in order and apart from each other.
+
+    An operation that is not answered `ok`, or only after more than `stall_ns`, shows an outage as long as itself; one
+    that never ends lasts to the end of the history.
+    """
+    end_ns = ops[-1].t_ns if ops else 0
+    found = []
+    for pair in operations(ops):
+        if pair.invoke.f != f:
+            continue
+        ended_ns = end_ns if pair.completion is None else pair.completion.t_ns
+        if pair.type != "ok" or ended_ns - pair.invoke.t_ns > stall_ns:
+            found.append((pair.invoke.t_ns, ended_ns))
+    return joined(sorted(found))
+
+
+def joined(spans: Iterable[Outage]) -> list[Outage]:
+    """Join sorted spans that touch."""
+    found: list[Outage] = []
+    for began, ended in spans:
+        if found and began <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], ended))
+        else:
+            found.append((began, ended))
+    return found
+
+
+def overdue_ns(due_ns: int, came_ns: int, spans: Iterable[Outage], *, late_ns: int) -> int:
+    """Return how late something came, not counting the time in which nobody could deliver it."""
+    for began, ended in spans:
+        if began < came_ns and began <= due_ns + late_ns and ended + SETTLE_NS > due_ns:
+            due_ns = ended + SETTLE_NS
+    return came_ns - due_ns
+
+
+def meets(due_ns: int, came_ns: int, spans: Iterable[Outage]) -> bool:
+    """Whether an outage lies between due time and arrival."""
+    return any(began < came_ns and ended + SETTLE_NS > due_ns for began, ended in spans)

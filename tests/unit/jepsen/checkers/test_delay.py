@@ -1,0 +1,105 @@
+from jepsen.checkers.delay import check_delay
+from tests.unit.jepsen.checkers.histories import History, Q, assert_shows_only
+
+SECOND = 1_000_000_000
+
+
+def send(
+    history: History, key: str, due_ns: int, type_: str = "ok", latest_ns: int | None = None
+) -> None:
+    value = {"key": key, "queue": Q, "due_ns": due_ns}
+    told = {**value, "offset": None, "due_ns": latest_ns or due_ns}
+    history.do(0, "send", value, told if type_ == "ok" else None, type_)  # type: ignore[arg-type]
+
+
+def test_a_message_that_comes_when_it_is_due() -> None:
+    history = History()
+    send(history, "a", SECOND)
+    history.now_ns = SECOND
+    history.poll([0, "a"])  # answered 10 ms later
+    history.poll([0, "a"])
+    result = check_delay(history.ops)
+    assert result.valid is True
+    assert result.counts["late_ms"] == {"p50": 10.0, "p99": 10.0}
+    assert result.counts["redelivered"] == 1
+
+
+def test_a_message_that_comes_early() -> None:
+    history = History()
+    send(history, "a", SECOND)
+    history.poll([0, "a"])
+    assert_shows_only(check_delay(history.ops), "early")
+
+
+def test_a_message_at_two_places() -> None:
+    history = History()
+    send(history, "a", 0)
+    history.poll([0, "a"], [1, "a"])
+    assert_shows_only(check_delay(history.ops), "duplicate")
+
+
+def test_a_message_that_never_comes() -> None:
+    history = History()
+    send(history, "a", SECOND)
+    send(history, "b", 0)
+    history.poll([0, "b"])
+    history.now_ns = 3 * SECOND
+    history.drained(1)
+    assert_shows_only(check_delay(history.ops), "lost")
+
+
+def test_a_message_that_is_not_due_yet_is_not_lost() -> None:
+    history = History()
+    send(history, "a", 60 * SECOND)
+    send(history, "b", 0)
+    history.poll([0, "b"])
+    history.drained(1)
+    result = check_delay(history.ops)
+    assert result.valid is None
+    assert result.counts["unseen"] == 1
+
+
+def test_a_refused_message_that_comes() -> None:
+    history = History()
+    send(history, "b", 0)
+    send(history, "a", 0, "fail")
+    history.poll([0, "b"], [1, "a"])
+    assert_shows_only(check_delay(history.ops), "unexpected")
+
+
+def test_lateness_is_judged_where_a_bound_is_given() -> None:
+    history = History()
+    send(history, "a", SECOND)
+    history.now_ns = 4 * SECOND
+    history.poll([0, "a"])
+    assert check_delay(history.ops).valid is True
+    assert_shows_only(check_delay(history.ops, late_max_ns=SECOND), "late")
+
+
+def test_an_outage_excuses_lateness() -> None:
+    history = History()
+    send(history, "a", SECOND)
+    history.do(1, "send", {"key": "probe", "queue": Q}, type_="info")
+    history.begin(1, "send", {"key": "probe2", "queue": Q})
+    history.now_ns = 4 * SECOND
+    history.end(1, {"key": "probe2", "queue": Q, "offset": 0})
+    history.poll([1, "a"])
+    result = check_delay(history.ops, late_max_ns=SECOND)
+    assert result.valid is True
+    assert result.counts["excused"] == 1
+    assert result.counts["late_ms"] == {"p50": None, "p99": None}
+
+
+def test_a_due_time_known_within_bounds_is_early_by_the_first_and_late_by_the_last() -> None:
+    history = History()
+    send(history, "a", SECOND, latest_ns=3 * SECOND)
+    history.now_ns = 3 * SECOND + SECOND // 2
+    history.poll([0, "a"])
+    assert check_delay(history.ops, late_max_ns=SECOND).valid is True
+
+
+def test_a_run_without_a_message_is_unknown() -> None:
+    history = History()
+    send(history, "a", SECOND)
+    assert check_delay(History().ops).valid is None
+    assert check_delay(history.ops).valid is None

@@ -1,0 +1,84 @@
+from jepsen.checkers.total_queue import check_total_queue
+from tests.unit.jepsen.checkers.histories import History, Q, assert_shows_only
+
+
+def test_what_went_in_came_out() -> None:
+    history = History()
+    history.send("a", 0)
+    history.send("b")  # unknown, and stored
+    history.send("c")  # unknown, and not stored
+    history.do(0, "send", {"key": "d", "queue": Q}, type_="fail")
+    history.poll([0, "a"], [1, "b"])
+    history.poll([0, "a"])
+    history.drained(2)
+    result = check_total_queue(history.ops)
+    assert result.valid is True
+    assert result.counts == {
+        "sent": 4,
+        "acknowledged": 1,
+        "received": 2,
+        "lost": 0,
+        "unseen": 0,
+        "unexpected": 0,
+        "duplicated": 0,
+        "recovered": 1,
+    }
+
+
+def test_a_lost_message() -> None:
+    history = History()
+    history.send("a", 0)
+    history.drained(1)
+    assert_shows_only(check_total_queue(history.ops), "lost")
+
+
+def test_a_message_in_a_queue_that_nobody_drained_is_unseen_and_proves_nothing() -> None:
+    history = History()
+    history.send("a", 0)
+    history.drained(5, queue="orders/broker-a/1")
+    result = check_total_queue(history.ops)
+    assert result.valid is None
+    assert "1 acknowledged" in result.why_unknown
+
+
+def test_a_message_acknowledged_after_the_draining_is_unseen() -> None:
+    history = History()
+    history.drained(0)
+    history.send("a", 0)
+    assert check_total_queue(history.ops).valid is None
+
+
+def test_a_queue_drained_below_an_acknowledged_message_has_lost_it() -> None:
+    history = History()
+    history.send("a", 7)
+    history.drained(3)
+    assert_shows_only(check_total_queue(history.ops), "lost")
+
+
+def test_a_message_that_nobody_sent() -> None:
+    history = History()
+    history.send("a", 0)
+    history.poll([0, "a"], [1, "ghost"])
+    assert_shows_only(check_total_queue(history.ops), "unexpected")
+
+
+def test_a_refused_message_that_was_read() -> None:
+    history = History()
+    history.send("a", 0)
+    history.do(0, "send", {"key": "b", "queue": Q}, type_="fail")
+    history.poll([0, "a"], [1, "b"])
+    assert_shows_only(check_total_queue(history.ops), "unexpected")
+
+
+def test_what_a_push_consumer_was_handed_counts_as_read() -> None:
+    history = History()
+    history.send("a", 0)
+    history.add(3, "ok", "receive", {Q: [[0, "a", "K1"]]})
+    history.drained(1)
+    assert check_total_queue(history.ops).valid is True
+
+
+def test_a_run_without_an_acknowledgement_is_unknown() -> None:
+    history = History()
+    history.send("a")
+    assert check_total_queue(history.ops).valid is None
