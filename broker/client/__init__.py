@@ -16,6 +16,7 @@ from broker.client.errors import (
     SendRefusedError,
 )
 from broker.client.group_requests import PullAnswer
+from broker.client.idempotent_producer import IdempotentProducer, Row, RowsResult, row_key
 from broker.client.lane import PendingSend
 from broker.client.messages import Message, ReceivedMessage, SendResult
 from broker.client.process_queue import FlowLimits
@@ -36,6 +37,7 @@ __all__ = [
     "ConnectionLostError",
     "ConsumeResult",
     "FlowLimits",
+    "IdempotentProducer",
     "InvalidMessageError",
     "Later",
     "Message",
@@ -50,6 +52,8 @@ __all__ = [
     "ReceivedMessage",
     "RequestFailedError",
     "RequestTimeoutError",
+    "Row",
+    "RowsResult",
     "SendError",
     "SendOutcomeUnknownError",
     "SendRefusedError",
@@ -57,4 +61,5 @@ __all__ = [
     "TransactionProducer",
     "TransactionResult",
     "TransactionState",
+    "row_key",
 ]

@@ -18,6 +18,7 @@ from typing import Generic, ParamSpec, Self, TypeVar, Unpack
 
 import trio
 
+from broker.client import idempotent_producer as async_idempotent_producer
 from broker.client import producer as async_producer
 from broker.client import pull_consumer as async_pull_consumer
 from broker.client import push_consumer as async_push_consumer
@@ -32,6 +33,7 @@ from broker.client.consume_results import (
 )
 from broker.client.errors import ClientClosedError, SendError
 from broker.client.group_requests import PullAnswer
+from broker.client.idempotent_producer import Row, RowsResult
 from broker.client.local_offsets import DEFAULT_FOLDER
 from broker.client.messages import Message, ReceivedMessage, SendResult
 from broker.client.process_queue import FlowLimits
@@ -223,6 +225,51 @@ class Producer(_Runner[async_producer.Producer]):
     def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """Return the queues of a topic that take messages."""
         return self.call(self._client.queues, topic)
+
+
+class IdempotentProducer(Producer):
+    """Sends rows that are stored once; arguments as `broker.client.IdempotentProducer`."""
+
+    def __init__(
+        self,
+        namesrv: str,
+        group: str,
+        *,
+        timeout_s: float = async_producer.SEND_TIMEOUT_S,
+        pending_max: int = async_producer.PENDING_MAX,
+        pending_bytes_max: int = async_producer.PENDING_BYTES_MAX,
+        instance: str | None = None,
+        **options: Unpack[SendOptions],
+    ) -> None:
+        self._rows = async_idempotent_producer.IdempotentProducer(
+            namesrv,
+            group,
+            timeout_s=timeout_s,
+            pending_max=pending_max,
+            pending_bytes_max=pending_bytes_max,
+            instance=instance,
+            **options,
+        )
+        _Runner.__init__(self, self._rows)
+
+    def send_rows(
+        self,
+        rows: Sequence[Row],
+        *,
+        sink_id: str,
+        batch_id: int,
+        queue: MessageQueue,
+        timeout_s: float | None = None,
+    ) -> RowsResult:
+        """Send rows of one batch to one queue; those that are not there yet are stored."""
+        return self.call(
+            self._rows.send_rows,
+            rows,
+            sink_id=sink_id,
+            batch_id=batch_id,
+            queue=queue,
+            timeout_s=timeout_s,
+        )
 
 
 class TransactionProducer(Producer):

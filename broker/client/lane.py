@@ -339,6 +339,7 @@ class Lane:
                     fields.queue_offset,
                     fields.transaction_id,
                     recall_handle=fields.recall_handle,
+                    rows_stored=fields.rows_stored,
                     status=SEND_STATUS[answer.code],
                     queue_id=fields.queue_id,
                 )
@@ -369,6 +370,7 @@ class Lane:
         transaction_id: str | None,
         *,
         recall_handle: str | None = None,
+        rows_stored: str | None = None,
         status: str = "SEND_OK",
         queue_id: int = -1,
     ) -> None:
@@ -383,6 +385,7 @@ class Lane:
             queue_offset,
             transaction_id,
             recall_handle,
+            rows_stored,
         )
         pending.settle()
         self._on_settled(pending)

@@ -35,6 +35,7 @@ _RESERVED: Final = frozenset(
     name.decode()
     for name in (
         names.UNIQ_KEY,
+        names.SINK_ROW,
         names.TAGS,
         names.KEYS,
         names.DELAY,
@@ -95,6 +96,7 @@ class SendResult(msgspec.Struct, frozen=True):
         queue_offset: in the queue; of a batch, the first message's.
         transaction_id: of a half message.
         recall_handle: of a message with a due time that lies ahead; `Producer.recall` takes it.
+        rows_stored: of rows (`IdempotentProducer`): 1 for each that was stored now, 0 for one already there.
     """
 
     status: str
@@ -104,6 +106,7 @@ class SendResult(msgspec.Struct, frozen=True):
     queue_offset: int
     transaction_id: str | None = None
     recall_handle: str | None = None
+    rows_stored: str | None = None
 
     @property
     def queue_id(self) -> int:

@@ -21,6 +21,7 @@ from broker.client.queues import MessageQueue
 from broker.remoting.codes import RequestCode
 from broker.remoting.frame import Frame
 from broker.remoting.header import FLAG_ONEWAY, PROTOCOL_VERSION
+from broker.remoting.requests import ROWS_STORED, SINK_BATCH
 from broker.store.names import AUTO_CREATE_TOPIC
 
 AUTO_CREATE_QUEUES: Final = 4
@@ -59,12 +60,15 @@ class SendTemplates:
         flag: int = 0,
         is_batch: bool = False,
         is_oneway: bool = False,
+        sink_batch: str | None = None,
     ) -> bytes:
-        """Return the whole frame of one send."""
+        """Return the whole frame of one send; with `sink_batch` its messages are rows of that batch."""
         place = (queue, sys_flag, flag, is_batch)
         head = self._heads.get(place)
         if head is None:
             head = self._head(*place)
+        if sink_batch is not None:
+            head += b'"%b":%b,' % (SINK_BATCH.encode(), _json(sink_batch))
         header = b'%b"g":"%d","i":%b,%b' % (
             head,
             born_timestamp_ms,
@@ -105,6 +109,7 @@ class SendAnswerFields(msgspec.Struct, rename="camel", gc=False):
     queue_offset: int = -1
     transaction_id: str | None = None
     recall_handle: str | None = None
+    rows_stored: str | None = msgspec.field(name=ROWS_STORED, default=None)
 
 
 class SendAnswer(msgspec.Struct, gc=False):

@@ -29,6 +29,10 @@ from broker.remoting.header import (
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
+SINK_BATCH: Final = "dledgerSinkBatch"
+ROWS_STORED: Final = "dledgerRowsStored"
+"""In the answer to a send with SINK_BATCH: 1 for each row that was stored now, 0 for one already there."""
+
 PULL_COMMIT_OFFSET: Final = 0x1
 PULL_SUSPEND: Final = 0x2
 PULL_SUBSCRIPTION: Final = 0x4
@@ -44,6 +48,8 @@ class SendFields(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         properties: the properties text (0x01 and 0x02 as separators); may be None.
         max_reconsume_times: None when the client did not say.
         is_batch: the body holds several messages; decides, not the code.
+        sink_batch: the messages are rows of a sink's batch, "batch id, space, sink id", to be stored if
+            they are not there yet; ours alone (docs/protocol.md).
     """
 
     producer_group: str = msgspec.field(name="a")
@@ -59,6 +65,7 @@ class SendFields(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     unit_mode: bool | None = msgspec.field(name="k", default=False)
     max_reconsume_times: Int32 | None = msgspec.field(name="l", default=None)
     is_batch: bool | None = msgspec.field(name="m", default=False)
+    sink_batch: str | None = msgspec.field(name=SINK_BATCH, default=None)
 
 
 class _SendFieldsLongNames(SendFields, frozen=True, gc=False, kw_only=True):
@@ -251,6 +258,7 @@ def _send(command: RemotingCommand, names: Sequence[str]) -> SendRequest:
             unit_mode=fields.boolean(ext, k, default=False),
             max_reconsume_times=fields.int32(ext, l, None),
             is_batch=fields.boolean(ext, m, default=False),
+            sink_batch=ext.get(SINK_BATCH),
         ),
     )
 

@@ -349,6 +349,7 @@ class Broker:
             self._ends,
             self._repeats,
             config.broker_name,
+            sinks=self.state.sinks,
         )
 
     def _make_ends(self, store_host: bytes) -> TransactionEnds:

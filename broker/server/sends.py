@@ -29,6 +29,7 @@ from broker.remoting.requests import SendRequest
 from broker.server.commits import Commits
 from broker.server.gate import Errand, Gate
 from broker.server.origin import answer
+from broker.server.row_sends import RowSends
 from broker.server.transactions import TransactionEnds
 from broker.service.catalog import NOTHING_NEW
 from broker.service.refusal import Refusal
@@ -37,6 +38,7 @@ from broker.service.send import MessagePlan, SendPlan, SendRules
 from broker.service.send_back import SendBack, SendBackRules
 from broker.store.names import SCHEDULE_TOPIC
 from broker.store.schedule import DELIVERY_PROPERTIES_BYTES
+from broker.store.sinks import Sinks
 from broker.store.staging import StagedEntry
 from broker.store.timers import TIMER_KEY
 from dledger import DLedgerError, RefusedError
@@ -62,10 +64,12 @@ class Sends:
         ends: TransactionEnds,
         repeats: Repeats | None = None,
         broker_name: str = "",
+        *,
+        sinks: Sinks,
     ) -> None:
         """Prepare. `repeats` recognises sends that were stored before; None: every send is stored.
 
-        `broker_name` is what recall handles say.
+        `broker_name` is what recall handles say; `sinks` is the fold's view of them.
         """
         self._commits = commits
         self._gate = gate
@@ -77,6 +81,7 @@ class Sends:
         self._repeats = repeats
         self._ahead: dict[bytes, _SendWaiter] = {}
         self._ends = ends
+        self._rows = RowSends(commits, gate, sinks, ids, stage=self._stage, on_failure=self.failed)
 
     def send(self, errand: Errand, request: SendRequest) -> None:
         """One send, single or batch; the message is the frame's body."""
@@ -89,6 +94,9 @@ class Sends:
             return
         if plan.creation is not NOTHING_NEW:
             self._commits.create(plan.creation)
+        if header.sink_batch is not None:
+            self._rows.send(errand, plan, header.sink_batch, header.born_timestamp_ms)
+            return
         if plan.is_half:
             self._ends.begin(errand, plan, header.born_timestamp_ms)
             return

@@ -12,6 +12,7 @@ from broker.store.locks import QueueLocks
 from broker.store.offsets import ConsumerOffsets
 from broker.store.refusals import RefusalKind
 from broker.store.schedule import Schedule
+from broker.store.sinks import Sinks
 from broker.store.timers import Timers
 from broker.store.topics import Topics, is_deletable
 from broker.store.transactions import Transactions
@@ -29,6 +30,7 @@ class Tables(Protocol):
     marks: DigestMarks
     transactions: Transactions
     timers: Timers
+    sinks: Sinks
 
 
 def obey(
@@ -67,10 +69,10 @@ def obey(
             return _obey_timers(state, command, physical_offset)
         case control.MarkDigests():
             state.marks.compare(command.marked_index, command.digests)
-        case control.CheckTransactions():
-            state.transactions.check(command.queue_offsets, command.at_ms)
-        case control.ResumeTransaction():
-            state.transactions.resume(command.queue_offset, command.at_ms)
+        case control.CheckTransactions() | control.ResumeTransaction():
+            _obey_transactions(state, command)
+        case control.TakeRows():
+            return state.sinks.take(command.sink_id, command.batch_id, command.keys, now_ms)
         case _:
             assert_never(command)
     return None
@@ -94,6 +96,15 @@ def _obey_schedule(
         return state.schedule.advance(command.level, command.first, command.end)
     state.schedule.set_delays(command.delays_ms)
     return None
+
+
+def _obey_transactions(
+    state: Tables, command: control.CheckTransactions | control.ResumeTransaction
+) -> None:
+    if isinstance(command, control.CheckTransactions):
+        state.transactions.check(command.queue_offsets, command.at_ms)
+    else:
+        state.transactions.resume(command.queue_offset, command.at_ms)
 
 
 def _obey_timers(

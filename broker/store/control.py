@@ -14,11 +14,12 @@ from msgspec import Meta
 
 from broker.store.errors import NewerVersionError
 from broker.store.groups import SubscriptionGroupConfig
+from broker.store.sinks import SINK_ID_BYTES_MAX
 from broker.store.topics import CONTROL_TOPICS, TopicConfig
 
 VERSION: Final = 1
 
-TOPICS, GROUPS, OFFSETS, LOCKS, SCHEDULE, DIGESTS, TRANSACTIONS = CONTROL_TOPICS
+TOPICS, GROUPS, OFFSETS, LOCKS, SCHEDULE, DIGESTS, TRANSACTIONS, SINKS = CONTROL_TOPICS
 
 QueueId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Offset = Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -180,6 +181,18 @@ class ResumeTransaction(_Command, frozen=True, tag="resume_transaction"):
     v: int = VERSION
 
 
+class TakeRows(_Command, frozen=True, tag="take_rows"):
+    """The messages before it in its entry are rows of a sink's batch, with these keys (8 bytes each).
+
+    A higher batch than the sink's current one ends that; without keys it does nothing but that.
+    """
+
+    sink_id: Annotated[str, Meta(min_length=1, max_length=SINK_ID_BYTES_MAX)]
+    batch_id: Offset
+    keys: bytes = b""
+    v: int = VERSION
+
+
 Command = (
     PutTopic
     | DeleteTopic
@@ -197,6 +210,7 @@ Command = (
     | ResumeTransaction
     | DeliverTimers
     | RecallTimer
+    | TakeRows
 )
 
 _TOPIC_OF: Final[dict[type[Command], str]] = {
@@ -216,6 +230,7 @@ _TOPIC_OF: Final[dict[type[Command], str]] = {
     ResumeTransaction: TRANSACTIONS,
     DeliverTimers: SCHEDULE,
     RecallTimer: SCHEDULE,
+    TakeRows: SINKS,
 }
 
 

@@ -49,6 +49,7 @@ from broker.store.recent_sends import RecentSends
 from broker.store.refusals import Refusal, RefusalKind, Refusals
 from broker.store.saved import ByteSource, SavedTable, StateHead
 from broker.store.schedule import SCHEDULE_KEY, Schedule, level_of
+from broker.store.sinks import Sinks
 from broker.store.timers import NEAR_MAX, TIMER_KEY, FarTimers, Timers, timer_of
 from broker.store.topics import CONTROL_TOPICS, Topics
 from broker.store.transactions import HALF_KEY, TRANSACTION_KEYS, Transactions
@@ -101,7 +102,7 @@ class BrokerState:
 
     Attributes:
         queues, key_index, topics, groups, offsets, locks, schedule, recent_sends, transactions,
-            timers, refusals: the components.
+            timers, sinks, refusals: the components.
         last_store_ms: the latest store time of any record; leaders stamp no earlier one.
         put_count, put_bytes: of all records folded.
     """
@@ -129,6 +130,7 @@ class BrokerState:
         self.recent_sends = RecentSends()
         self.transactions = Transactions()
         self.timers = Timers(far_timers, limits.near_timers_max)
+        self.sinks = Sinks()
         self.refusals = Refusals()
         self.marks = DigestMarks()
         self._is_marked = False
@@ -192,6 +194,7 @@ class BrokerState:
             "recent_sends": self.recent_sends.digest,
             "transactions": self.transactions.digest,
             "timers": self.timers.digest,
+            "sinks": self.sinks.digest,
             "refusals": self.refusals.digest,
         }
 
@@ -293,6 +296,7 @@ class BrokerState:
             "recent_sends": self.recent_sends,
             "transactions": self.transactions,
             "timers": self.timers,
+            "sinks": self.sinks,
             "refusals": self.refusals,
             "marks": self.marks,
         }

@@ -75,7 +75,16 @@ def _plain(name: str, queue_count: int, perm: int = PERM_DEFAULT) -> TopicConfig
 
 CONTROL_TOPICS: Final = tuple(
     names.CONTROL_PREFIX + part
-    for part in ("topics", "groups", "offsets", "locks", "schedule", "digests", "transactions")
+    for part in (
+        "topics",
+        "groups",
+        "offsets",
+        "locks",
+        "schedule",
+        "digests",
+        "transactions",
+        "sinks",
+    )
 )
 """Topics of control records; one queue each (docs/formats/control.md)."""
 

@@ -55,6 +55,14 @@ commands: st.SearchStrategy[Command] = st.one_of(
         st.just(b"12345678"),
         st.lists(st.sampled_from([48, 200, 300]), max_size=2),
     ),
+    st.builds(
+        control.TakeRows,
+        st.sampled_from(["s", "t"]),
+        st.integers(0, 2),
+        st.lists(st.integers(0, 9), max_size=4).map(
+            lambda some: b"".join(n.to_bytes(8, "big") for n in some)
+        ),
+    ),
 )
 malformed = st.tuples(
     st.sampled_from([control.TOPICS, control.OFFSETS]),

@@ -58,6 +58,8 @@ def answers(state: BrokerState) -> object:
         list(state.transactions),
         [state.transactions.verdict(offset) for offset in range(60)],
         state.transactions.due(2**41, timeout_ms=1, interval_ms=1, limit=100),
+        [(name, one.batch_id, one.used_ms, list(one.keys)) for name, one in state.sinks],
+        (state.sinks.key_count, len(state.sinks)),
         list(state.refusals.newest),
         (state.last_store_ms, state.put_count, state.put_bytes),
     )

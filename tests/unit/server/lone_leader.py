@@ -135,6 +135,7 @@ class LoneLeader:
             None,  # type: ignore[arg-type]  # no transactions here
             Repeats(self.state, lambda offset: read_message(self.log, offset)),
             "broker-a",
+            sinks=self.state.sinks,
         )
         delivered: tuple[Any, ...] = (self.log, self.state, self.commits)
         self.delays = Delays(*delivered, self.log_ms)

@@ -82,6 +82,8 @@ class Gate:
     def hold(self, errand: Errand) -> None:
         self.held.append(errand)
 
+    bring = hold
+
 
 class Bench:
     """A leader from which everything but sends is taken away."""
@@ -117,6 +119,7 @@ class Bench:
             OffsetIdMaker(HOST),
             None,  # type: ignore[arg-type]  # no transactions here
             repeats if is_on else None,
+            sinks=self.state.sinks,
         )
         self._born = count(1)
         self.new_term()

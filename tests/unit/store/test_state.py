@@ -195,5 +195,6 @@ def test_digests_name_the_components() -> None:
         "recent_sends",
         "transactions",
         "timers",
+        "sinks",
         "refusals",
     ]

@@ -1,0 +1,112 @@
+"""Rows of sinks: what a send of them asks for, and whether the bounds allow it. Pure.
+
+A send whose header has a sink batch ("17 query-4711": batch id, space, sink id) holds rows, and each of its
+messages says which one in its property SINK_ROW: sixteen hex digits of the key, a space, and the header's
+text. Only the header makes a row of a message: a copy that is given back for retry, delivered later or
+copied by a tool carries the property along, and is stored like any message.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from broker.message.properties import SINK_ROW, find_property
+from broker.remoting.codes import ResponseCode
+from broker.service.refusal import Refusal
+from broker.service.send import SendPlan
+from broker.store.names import is_retry_topic
+from broker.store.sinks import (
+    BATCH_KEYS_MAX,
+    KEY_BYTES,
+    KEYS_MAX,
+    SINK_ID_BYTES_MAX,
+    SINKS_MAX,
+    Sinks,
+)
+
+_HEX_DIGITS: Final = 2 * KEY_BYTES
+_BATCH_DIGITS_MAX: Final = 18
+
+
+class Rows(msgspec.Struct, frozen=True):
+    """The rows of one send; `keys` in the order of its messages, KEY_BYTES each."""
+
+    sink_id: str
+    batch_id: int
+    keys: tuple[bytes, ...]
+
+
+def read_rows(sink_batch: str, plan: SendPlan) -> Rows | Refusal:
+    """The rows that a send with that header holds."""
+    batch_text, _, sink_id = sink_batch.partition(" ")
+    if not (batch_text.isascii() and batch_text.isdigit() and len(batch_text) <= _BATCH_DIGITS_MAX):
+        return _illegal(f"the batch id in {sink_batch[:200]!r} is no number of at most 18 digits")
+    if not 0 < len(sink_id.encode(errors="replace")) <= SINK_ID_BYTES_MAX:
+        return _illegal(
+            f"the sink id in {sink_batch[:200]!r} has not 1 to {SINK_ID_BYTES_MAX} bytes"
+        )
+    if plan.is_half:
+        return _illegal("rows of a sink cannot be sent in a transaction")
+    if is_retry_topic(plan.topic):
+        return _illegal(f"rows of a sink cannot be sent to {plan.topic}")
+    keys = []
+    ending = b" " + sink_batch.encode(errors="replace")
+    for place, message in enumerate(plan.messages):
+        text = find_property(message.properties, SINK_ROW) or b""
+        if len(text) != _HEX_DIGITS + len(ending) or not text.endswith(ending):
+            return _illegal(f"message {place} is no row of batch {sink_batch!r}: {text[:200]!r}")
+        try:
+            keys.append(bytes.fromhex(text[:_HEX_DIGITS].decode("ascii")))
+        except ValueError:
+            return _illegal(f"the row key of message {place} is not hexadecimal: {text[:200]!r}")
+    return Rows(sink_id, int(batch_text), tuple(keys))
+
+
+def new_rows(rows: Rows, sinks: Sinks) -> list[bool]:
+    """For each row whether it is to be stored; a key twice in one send is one row."""
+    sink = sinks.get(rows.sink_id)
+    if sink is not None and rows.batch_id < sink.batch_id:
+        return [False] * len(rows.keys)
+    taken = sink.keys if sink is not None and rows.batch_id == sink.batch_id else ()
+    seen: set[bytes] = set()
+    wanted = []
+    for key in rows.keys:
+        wanted.append(key not in seen and key not in taken)
+        seen.add(key)
+    return wanted
+
+
+def bounds_problem(rows: Rows, new_count: int, flying_count: int, sinks: Sinks) -> Refusal | None:
+    """Why there is no room for these rows, if so.
+
+    Args:
+        rows: the send.
+        new_count: how many of them are to be stored.
+        flying_count: rows of all sinks that are on their way.
+        sinks: what is taken.
+    """
+    sink = sinks.get(rows.sink_id)
+    if sink is None and len(sinks) >= SINKS_MAX:
+        return _illegal(
+            f"there are {len(sinks)} sinks, at most {SINKS_MAX}; idle ones go after 7 days"
+        )
+    held = len(sink.keys) if sink is not None else 0
+    is_current = sink is not None and sink.batch_id == rows.batch_id
+    in_batch = held if is_current else 0
+    if in_batch + new_count > BATCH_KEYS_MAX:
+        return _illegal(
+            f"batch {rows.batch_id} of sink {rows.sink_id} has {in_batch} rows, at most "
+            f"{BATCH_KEYS_MAX} fit: make its batches smaller"
+        )
+    if sinks.key_count - held + in_batch + flying_count + new_count > KEYS_MAX:
+        return _illegal(
+            f"the current batches of {len(sinks)} sinks have {sinks.key_count} rows, at most {KEYS_MAX} "
+            "fit together: end batches that are done, or make them smaller"
+        )
+    return None
+
+
+def _illegal(remark: str) -> Refusal:
+    return Refusal(ResponseCode.MESSAGE_ILLEGAL, f"{remark}; nothing was stored")

@@ -1,0 +1,135 @@
+"""A job that repeats its batches while leaders die: every row stands in the log once."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import trio
+
+from broker.client import (
+    IdempotentProducer,
+    Message,
+    MessageQueue,
+    PullConsumer,
+    Row,
+    SendError,
+    row_key,
+)
+from broker.client import blocking as sync
+from jepsen.history import Recorder
+from jepsen.nemesis import LeaderKiller
+from jepsen.observer import Observer
+from jepsen.processes import Group
+from jepsen.workload import wait_for_queues
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+TOPIC = "Rows"
+SINK = "test"
+KILLS = 3
+ROWS_PER_SEND = 20
+SENDS_PER_BATCH = 8
+
+
+def rows_of(batch: int, number: int) -> list[Row]:
+    bodies = [b"%d %d %d" % (batch, number, place) for place in range(ROWS_PER_SEND)]
+    return [Row(row_key(body), Message(TOPIC, body)) for body in bodies]
+
+
+class Job:
+    """Writes batch after batch; two attempts at every send overlap, and some batches are sent again."""
+
+    def __init__(self, producer: IdempotentProducer, queues: tuple[MessageQueue, ...]) -> None:
+        self.producer = producer
+        self.queues = queues
+        self.batches = 0
+        self.stored = self.already = 0
+
+    async def attempt(self, batch: int, number: int, *, again: bool) -> None:
+        while True:
+            try:
+                result = await self.producer.send_rows(
+                    rows_of(batch, number),
+                    sink_id=SINK,
+                    batch_id=batch,
+                    queue=self.queues[number % len(self.queues)],
+                    timeout_s=1.0,
+                )
+            except SendError:
+                continue
+            self.stored += result.stored_count
+            self.already += len(result.stored) - result.stored_count
+            return
+
+    async def write(self, batch: int) -> None:
+        async with trio.open_nursery() as nursery:
+            for number in range(SENDS_PER_BATCH):
+                for again in (False, True):
+                    nursery.start_soon(lambda n=number, a=again: self.attempt(batch, n, again=a))
+
+    async def run(self, stop: trio.Event) -> None:
+        while not stop.is_set():
+            await self.write(self.batches)
+            if self.batches % 3 == 2:  # as after a crash before the batch was noted as done
+                await self.write(self.batches)
+            self.batches += 1
+
+
+async def everything(group: Group, queues: tuple[MessageQueue, ...]) -> Counter[bytes]:
+    found: Counter[bytes] = Counter()
+    async with PullConsumer(group.namesrv, "reader") as reader:
+        for queue in queues:
+            offset, end = 0, await reader.max_offset(queue)
+            while offset < end:
+                answer = await reader.pull(queue, offset)
+                found.update(message.body for message in answer.messages)
+                offset = answer.next_offset
+    return found
+
+
+async def test_every_row_stands_once_while_leaders_die(group: Group) -> None:
+    history = Recorder()
+    observer = Observer(group, history)
+    killer = LeaderKiller(group, observer, history, kills=KILLS, period_s=2.0, restart_after_s=0.5)
+    stop = trio.Event()
+    async with trio.open_nursery() as nursery, IdempotentProducer(group.namesrv, "p") as producer:
+        nursery.start_soon(observer.run)
+        await wait_for_queues(producer, TOPIC, 20)
+        await producer.send(Message(TOPIC, b"there is a topic now"))
+        job = Job(producer, await producer.queues(TOPIC))
+        async with trio.open_nursery() as working:
+            working.start_soon(job.run, stop)
+            await killer.run()
+            stop.set()
+        late = await producer.send_rows(
+            rows_of(0, 0), sink_id=SINK, batch_id=0, queue=job.queues[0]
+        )
+        assert not late.stored_count, "the batch is over"
+        found = await everything(group, job.queues)
+        nursery.cancel_scope.cancel()
+    del found[b"there is a topic now"]
+    wanted = {
+        row.message.body
+        for batch in range(job.batches)
+        for number in range(SENDS_PER_BATCH)
+        for row in rows_of(batch, number)
+    }
+    assert killer.done == KILLS
+    assert job.batches > 5
+    assert job.already >= len(wanted), "every send was made at least twice"
+    assert job.stored <= len(wanted), "what a lost answer told is missing here"
+    assert wanted - found.keys() == set(), "lost"
+    assert [body for body, times in found.items() if times > 1] == [], "stored twice"
+    assert found.keys() <= wanted
+
+
+def test_without_async_and_with_delays(group: Group) -> None:
+    with sync.IdempotentProducer(group.namesrv, "p") as producer:
+        producer.send(Message("Delayed", b"there is a topic now"))
+        queue = producer.queues("Delayed")[0]
+        delayed = [Row(row_key("a"), Message("Delayed", b"later", delay_level=2, tags="T"))]
+        large = [Row(row_key("b"), Message("Delayed", b"x" * 20_000))]
+        for rows, stored in ((delayed, True), (delayed, False), (large, True), (large, False)):
+            result = producer.send_rows(rows, sink_id="d", batch_id=1, queue=queue)
+            assert result.stored == (stored,)
