@@ -1,0 +1,250 @@
+"""The columns that records can be seen as, by name; batches of those that are wanted.
+
+The first nine are RocketMQ's Spark connector's, same names, types and order, so that users' code carries
+over. A column is made only when it is asked for: bodies that nobody wants are never copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from broker.message.hashes import tags_code
+from broker.message.hosts import HOST_V4_BYTES, unpack_host
+from broker.message.ids import offset_msg_id
+from broker.message.properties import KEYS, TAGS, UNIQ_KEY
+from broker.message.sys_flags import BORN_HOST_V6, STORE_HOST_V6
+from pipeline.scan.properties import PropertyColumn
+from pipeline.scan.records import Int64s, RecordTable
+
+TIME_TYPE: Final = pa.timestamp("us", tz="UTC")
+
+MESSAGE_COLUMNS: Final = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("flag", pa.int32()),
+        ("body", pa.binary()),
+        ("properties", pa.string()),
+        ("brokerName", pa.string()),
+        ("queueId", pa.int32()),
+        ("queueOffset", pa.int64()),
+        ("bornTimestamp", TIME_TYPE),
+        ("storeTimestamp", TIME_TYPE),
+    ]
+)
+"""Of every source. `body` is inflated as a consumer gets it; `properties` is JSON, or a map of texts when
+the wanted schema says so."""
+
+METADATA_COLUMNS: Final = pa.schema(
+    [
+        ("msgId", pa.string()),
+        ("keys", pa.string()),
+        ("tags", pa.string()),
+        ("commitLogOffset", pa.int64()),
+        ("term", pa.int64()),
+        ("reconsumeTimes", pa.int32()),
+    ]
+)
+
+LOG_COLUMNS: Final = pa.schema(
+    [
+        ("physicalOffset", pa.int64()),
+        ("size", pa.int32()),
+        ("term", pa.int64()),
+        ("index", pa.int64()),
+        ("crcOk", pa.bool_()),
+        ("segment", pa.string()),
+    ]
+)
+"""What only the log knows: `index` and `term` of the entry, `segment` its file's name."""
+
+RECORD_COLUMNS: Final = pa.schema(
+    [
+        ("sysFlag", pa.int32()),
+        ("preparedTransactionOffset", pa.int64()),
+        ("bornHost", pa.string()),
+        ("storeHost", pa.string()),
+        ("uniqKey", pa.string()),
+        ("tagHash", pa.int64()),
+    ]
+)
+"""The rest of a record, for those who ask by name."""
+
+_EARLIEST_MS: Final = -62_135_596_800_000
+_LATEST_MS: Final = 253_402_300_799_999
+"""Years 1 to 9999: what a timestamp column can show. A client's clock may say anything; it is clipped."""
+
+_HEX: Final = np.array([f"{octet:02X}".encode() for octet in range(256)], "S2")
+
+
+class UnknownColumnError(ValueError):
+    """A column was asked for that records do not have, or under another type."""
+
+
+class _Rows:
+    """The records of one batch, and what several columns share."""
+
+    def __init__(self, table: RecordTable) -> None:
+        self.table = table
+
+    @cached_property
+    def properties(self) -> PropertyColumn:
+        return PropertyColumn(self.table.properties)
+
+    def numbers(self, name: str) -> pa.Array:
+        """A fixed field in the type of its bytes."""
+        part = self.table.front if name in (self.table.front.dtype.names or ()) else self.table.back
+        return pa.array(part[name].astype(part[name].dtype.newbyteorder("=")))
+
+    def times(self, ms: Int64s) -> pa.Array:
+        """Milliseconds as a timestamp."""
+        return pa.array(np.clip(ms, _EARLIEST_MS, _LATEST_MS) * 1000).view(TIME_TYPE)
+
+    def ids(self) -> pa.StringArray:
+        """Offset message ids: store host and physical offset in hex."""
+        table = self.table
+        if np.any(table.front["sys_flag"] & STORE_HOST_V6):
+            offsets = table.physical_offset.tolist()
+            pairs = zip(self._host_bytes(table.store_host_at, STORE_HOST_V6), offsets, strict=True)
+            return pa.array([offset_msg_id(host, offset) for host, offset in pairs], pa.string())
+        octets: NDArray[Any] = np.empty((len(table), 16), np.uint8)
+        data = np.frombuffer(table.data, np.uint8)
+        octets[:, :8] = data[table.store_host_at[:, None] + np.arange(8)]
+        octets[:, 8:] = (
+            np.ascontiguousarray(table.front["physical_offset"]).view(np.uint8).reshape(-1, 8)
+        )
+        offsets = np.arange(0, 32 * len(table) + 1, 32, dtype=np.int32)
+        parts = [None, pa.py_buffer(offsets), pa.py_buffer(_HEX[octets])]
+        return pa.Array.from_buffers(pa.string(), len(table), parts)
+
+    def _host_bytes(self, at: Int64s, wide_bit: int) -> list[bytes]:
+        table = self.table
+        size = np.where(table.front["sys_flag"] & wide_bit, 20, HOST_V4_BYTES)
+        pairs = zip(at.tolist(), (at + size).tolist(), strict=True)
+        return [bytes(table.data[begin:end]) for begin, end in pairs]
+
+    def hosts(self, at: Int64s, wide_bit: int) -> pa.StringArray:
+        """Host fields as `address:port`."""
+        found = pa.array(self._host_bytes(at, wide_bit), pa.binary()).dictionary_encode()
+        texts = []
+        for host in found.dictionary.to_pylist():
+            address, port = unpack_host(host)
+            texts.append(f"[{address}]:{port}" if ":" in address else f"{address}:{port}")
+        return pa.array(texts, pa.string()).take(found.indices)
+
+    def tag_hashes(self) -> pa.Array:
+        """The Java hash of the tag, 0 for none: what stands in a consume queue."""
+        found = self.properties.value(TAGS).dictionary_encode()
+        hashes = pa.array([tags_code(tag) for tag in found.dictionary.to_pylist()], pa.int64())
+        return hashes.take(found.indices).fill_null(0)
+
+
+def _property_column(rows: _Rows, kind: pa.DataType) -> pa.Array:
+    return rows.properties.map() if pa.types.is_map(kind) else rows.properties.json()
+
+
+_BUILDERS: Final[dict[str, Callable[[_Rows], pa.Array]]] = {
+    "topic": lambda rows: rows.table.topics,
+    "flag": lambda rows: rows.numbers("flag"),
+    "queueId": lambda rows: rows.numbers("queue_id"),
+    "queueOffset": lambda rows: rows.numbers("queue_offset"),
+    "bornTimestamp": lambda rows: rows.times(rows.table.number("born_ms")),
+    "storeTimestamp": lambda rows: rows.times(rows.table.store_ms),
+    "msgId": lambda rows: rows.ids(),
+    "keys": lambda rows: rows.properties.value(KEYS),
+    "tags": lambda rows: rows.properties.value(TAGS),
+    "uniqKey": lambda rows: rows.properties.value(UNIQ_KEY),
+    "tagHash": lambda rows: rows.tag_hashes(),
+    "commitLogOffset": lambda rows: rows.numbers("physical_offset"),
+    "physicalOffset": lambda rows: rows.numbers("physical_offset"),
+    "size": lambda rows: rows.numbers("size"),
+    "reconsumeTimes": lambda rows: rows.numbers("reconsume_times"),
+    "sysFlag": lambda rows: rows.numbers("sys_flag"),
+    "preparedTransactionOffset": lambda rows: rows.numbers("prepared_offset"),
+    "bornHost": lambda rows: rows.hosts(rows.table.start + 48, BORN_HOST_V6),
+    "storeHost": lambda rows: rows.hosts(rows.table.store_host_at, STORE_HOST_V6),
+    "crcOk": lambda rows: pa.array(rows.table.body_crc_ok()),
+}
+_MAP_OF_TEXTS: Final = pa.map_(pa.string(), pa.string())
+
+
+def record_batches(
+    table: RecordTable, schema: pa.Schema, given: Mapping[str, Any] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The records in batches of exactly that schema, in order.
+
+    Batches have at most `BATCH_ROWS_MAX` rows and about `BATCH_BYTES_MAX` bytes, unless one message is
+    larger. The batch's schema is `schema` itself, as Spark demands.
+
+    Args:
+        table: what `read_records` returned, or a selection of it.
+        schema: the wanted columns, with the types of the schemas above (`properties` may be a map).
+        given: columns that are not in the records, by name: one value for all (`brokerName`), or a
+            numpy or Arrow array with one element per record (`term`). They go before what the records
+            say. A known column that neither has is null.
+
+    Raises:
+        UnknownColumnError: names the column.
+    """
+    known = given or {}
+    _check_columns(schema, known)
+    for first, end in table.batch_ends():
+        while first < end:
+            part = table.select(slice(first, end))
+            bodies: pa.Array | None = None
+            if "body" in schema.names and "body" not in known:
+                bodies, count = part.bodies()
+                part = part if count == len(part) else part.select(slice(0, count))
+            rows = _Rows(part)
+            here = slice(first, first + len(part))
+            columns = [_column(field, rows, bodies, known, here) for field in schema]
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)
+            first += len(part)
+
+
+def _column(
+    field: pa.Field, rows: _Rows, bodies: pa.Array | None, given: Mapping[str, Any], here: slice
+) -> pa.Array:
+    name = field.name
+    if name in given:
+        return _given(given[name], field.type, here)
+    if name == "body":
+        return bodies
+    if name == "properties":
+        return _property_column(rows, field.type)
+    if name in _BUILDERS:
+        return _BUILDERS[name](rows)
+    return pa.nulls(len(rows.table), field.type)
+
+
+def _given(value: Any, kind: pa.DataType, here: slice) -> pa.Array:
+    if isinstance(value, (np.ndarray, pa.Array)):
+        return (
+            pa.array(value[here], kind) if isinstance(value, np.ndarray) else value[here].cast(kind)
+        )
+    return pa.repeat(pa.scalar(value, kind), here.stop - here.start)
+
+
+def _types() -> dict[str, pa.DataType]:
+    every = (MESSAGE_COLUMNS, METADATA_COLUMNS, LOG_COLUMNS, RECORD_COLUMNS)
+    return {field.name: field.type for schema in every for field in schema}
+
+
+_TYPES: Final = _types()
+
+
+def _check_columns(schema: pa.Schema, given: Mapping[str, Any]) -> None:
+    for field in schema:
+        kind = _TYPES.get(field.name)
+        if kind is None and field.name not in given:
+            raise UnknownColumnError(
+                f"there is no column {field.name}; there are: {', '.join(_TYPES)}"
+            )
+        is_map = field.name == "properties" and field.type == _MAP_OF_TEXTS
+        if kind is not None and field.type != kind and not is_map:
+            raise UnknownColumnError(f"column {field.name} is {kind}, not {field.type}")
