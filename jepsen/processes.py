@@ -32,35 +32,53 @@ class NotReadyError(RuntimeError):
 
 
 class Process:
-    """One child process that can be started again with the same command and log."""
+    """One child process that can be started again with the same command and log.
 
-    def __init__(self, name: str, command: list[str], log: Path, port: int) -> None:
+    Attributes:
+        host, port: where it listens.
+        environment: added to ours at the next start.
+        prefix: put before the command at the next start: `ip netns exec ...`.
+    """
+
+    def __init__(
+        self, name: str, command: list[str], log: Path, port: int, host: str = "127.0.0.1"
+    ) -> None:
         self.name = name
         self.command = command
         self.log = log
+        self.host = host
         self.port = port
+        self.environment: dict[str, str] = {}
+        self.prefix: list[str] = []
         self._child: subprocess.Popen[bytes] | None = None
         self.is_paused = False
 
     @property
     def address(self) -> str:
         """Where clients reach it."""
-        return f"127.0.0.1:{self.port}"
+        return f"{self.host}:{self.port}"
 
     @property
     def pid(self) -> int | None:
         """Its process id while it runs."""
         return self._child.pid if self._child and self._child.poll() is None else None
 
+    @property
+    def exit_status(self) -> int | None:
+        """How it ended, negative for a signal; None while it runs or before its first start."""
+        return self._child.poll() if self._child else None
+
     def start(self) -> None:
         """Start it; output is appended to its log."""
         assert self.pid is None, f"{self.name} runs already"
         self.is_paused = False
         with self.log.open("ab") as out:
-            out.write(f"--- {' '.join(self.command)}\n".encode())
+            command = [*self.prefix, *self.command]
+            out.write(f"--- {' '.join(command)}\n".encode())
             out.flush()
             self._child = subprocess.Popen(
-                self.command,
+                command,
+                env={**os.environ, **self.environment},
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
@@ -104,7 +122,7 @@ class Process:
     def is_listening(self) -> bool:
         """Whether its port accepts a connection now."""
         try:
-            with socket.create_connection(("127.0.0.1", self.port), timeout=0.5):
+            with socket.create_connection((self.host, self.port), timeout=0.5):
                 return True
         except OSError:
             return False
@@ -197,10 +215,9 @@ class Group:
     def check_alive(self) -> None:
         """Raise ProcessDiedError when a process ended that nobody killed through us."""
         for process in self.processes():
-            if process._child is not None and process._child.poll() not in (None, -signal.SIGKILL):  # noqa: SLF001 - same module
-                raise ProcessDiedError(
-                    f"{process.name} ended with {process._child.returncode}\n{process.log_tail()}"  # noqa: SLF001 - same module
-                )
+            status = process.exit_status
+            if status not in (None, -signal.SIGKILL):
+                raise ProcessDiedError(f"{process.name} ended with {status}\n{process.log_tail()}")
 
     def close(self) -> None:
         """Kill what still runs."""

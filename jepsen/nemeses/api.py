@@ -12,20 +12,30 @@ from jepsen.system import System
 Scope = Literal["one", "leader", "minority", "majority", "all"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 
+LinkKind = Literal["none", "any", "proxies", "namespaces"]
+
+
+class PromiseBrokenError(Exception):
+    """The system did, before the fault's eyes, what it must never do: the run is invalid."""
+
 
 class Fault(ABC):
     """One way to break a system, with its cure.
 
     The interpreter calls `lacking` and `prepare` before the system starts, then `inject` and `cure` in
     turn, and `cure` once more at the end of a run whatever happened; `cure` of a whole system does nothing.
+    A fault that consists of many blows (a crash loop, a flapping link) deals them within `inject`, which may
+    be cancelled between them.
 
     Attributes:
-        name: as the command line has it: "kill", "partition-ring", "disk-full", ...
+        name: its specification, as the command line has it: "kill:leader", "partition:ring", ...
         scope: whom it strikes, where that can be chosen.
+        links: the links that the system must be started with: "any" kind, or just that one.
     """
 
     name: str
     scope: Scope = "one"
+    links: LinkKind = "none"
 
     def lacking(self) -> str | None:
         """Say what this machine lacks for the fault, or None when it can be done."""
@@ -36,7 +46,11 @@ class Fault(ABC):
 
     @abstractmethod
     async def inject(self, system: System, chance: random.Random) -> str:
-        """Break it; returns what was done, for the history."""
+        """Break it; returns what was done, for the history.
+
+        Raises:
+            PromiseBrokenError: the system's answer to the fault is wrong in itself.
+        """
 
     @abstractmethod
     async def cure(self, system: System) -> str:

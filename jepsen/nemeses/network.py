@@ -1,0 +1,149 @@
+"""Faults of the links between members, and between clients and members."""
+
+from __future__ import annotations
+
+import random
+from typing import Final
+
+import trio
+
+from jepsen.nemeses.api import Fault, LinkKind, Scope
+from jepsen.nemeses.partitions import Link, Partition, between, cut_links
+from jepsen.nemeses.process import struck
+from jepsen.system import CLIENTS, CUT, WHOLE, Links, Shape, System
+
+FLAP_S: Final = 0.1
+FLAP_ROUNDS: Final = 50
+REPLAY_ROUNDS: Final = 20
+REPLAY_PAUSE_S: Final = 0.25
+REPLAYED_FRAMES: Final = 20
+
+
+def links_of(system: System) -> Links:
+    """The links that the fault had asked for."""
+    assert system.links is not None, "the system was started without links"
+    return system.links
+
+
+def _names(system: System) -> list[str]:
+    return [node.name for node in system.nodes]
+
+
+def _told(links: set[Link]) -> str:
+    """Directed links as text: `n0<->n1 n0->n2`."""
+    both = sorted({tuple(sorted(link)) for link in links if link[::-1] in links})
+    single = sorted(link for link in links if link[::-1] not in links)
+    return " ".join([*(f"{a}<->{b}" for a, b in both), *(f"{a}->{b}" for a, b in single)])
+
+
+class _LinkFault(Fault):
+    """Base: the cure makes every link whole."""
+
+    links: LinkKind = "any"
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._is_struck = False
+
+    async def cure(self, system: System) -> str:
+        """Make every link whole."""
+        if not self._is_struck or system.links is None:
+            return ""
+        self._is_struck = False
+        system.links.heal()
+        return "all links are whole"
+
+
+class CutLinks(_LinkFault):
+    """A partition: bytes are swallowed, connections stay open."""
+
+    def __init__(self, name: str, partition: Partition) -> None:
+        super().__init__(name)
+        self._partition = partition
+
+    async def inject(self, system: System, chance: random.Random) -> str:
+        """Cut."""
+        self._is_struck = True
+        cut = cut_links(self._partition, _names(system), system.leader, chance)
+        for source, target in sorted(cut):
+            links_of(system).shape(source, target, CUT)
+        return f"cut {_told(cut)}"
+
+
+class HalfOpen(_LinkFault):
+    """A node's connections stay open, but nothing is taken from them any more: TCP notices nothing.
+
+    As a peer that vanished without a word, or a firewall that forgot its connections.
+    """
+
+    links: LinkKind = "proxies"
+
+    def __init__(self, name: str, scope: Scope) -> None:
+        super().__init__(name)
+        self.scope = scope
+
+    async def inject(self, system: System, chance: random.Random) -> str:
+        """Stall all links of whom it strikes."""
+        self._is_struck = True
+        names = struck(system, self.scope, chance, running=False)
+        for name in names:
+            for source, target in between([name], [*set(_names(system)) - {name}, CLIENTS]):
+                links_of(system).shape(source, target, Shape(flow="stall"))
+        return f"nothing leaves or reaches {', '.join(names)}; connections stay open"
+
+
+class Flap(_LinkFault):
+    """One node's links are cut and healed ten times a second."""
+
+    def __init__(self, name: str, scope: Scope) -> None:
+        super().__init__(name)
+        self.scope = scope
+
+    async def inject(self, system: System, chance: random.Random) -> str:
+        """Flap for some seconds."""
+        self._is_struck = True
+        (name, *_) = struck(system, self.scope, chance, running=False)
+        cut = sorted(between([name], set(_names(system)) - {name}))
+        for at in range(2 * FLAP_ROUNDS):
+            for source, target in cut:
+                links_of(system).shape(source, target, WHOLE if at % 2 else CUT)
+            await trio.sleep(FLAP_S)
+        return f"{name} was cut off and joined again {FLAP_ROUNDS} times"
+
+
+class ShapeLinks(_LinkFault):
+    """All links between members get a shape; clients' links too, if it is one that TCP could have."""
+
+    links: LinkKind = "proxies"
+
+    def __init__(self, name: str, shape: Shape, *, with_clients: bool) -> None:
+        super().__init__(name)
+        self._shape = shape
+        self._with_clients = with_clients
+
+    async def inject(self, system: System, chance: random.Random) -> str:
+        """Shape."""
+        self._is_struck = True
+        names = _names(system)
+        ends = [*names, CLIENTS] if self._with_clients else names
+        for source in ends:
+            for target in ends:
+                if source != target:
+                    links_of(system).shape(source, target, self._shape)
+        return f"{self.name} on all links{'' if self._with_clients else ' between members'}"
+
+
+class ReplayFrames(_LinkFault):
+    """Members receive frames of earlier terms and of the first seconds once more, on live connections."""
+
+    links: LinkKind = "proxies"
+
+    async def inject(self, system: System, chance: random.Random) -> str:
+        """Replay on random links, again and again."""
+        count = 0
+        names = _names(system)
+        for _ in range(REPLAY_ROUNDS):
+            source, target = chance.sample(names, 2)
+            count += links_of(system).replay(source, target, REPLAYED_FRAMES)
+            await trio.sleep(REPLAY_PAUSE_S)
+        return f"replayed {count} old frames between members"

@@ -1,0 +1,71 @@
+"""What the harness and its proxy process say to each other: one JSON object per line, each answered."""
+
+from __future__ import annotations
+
+import msgspec
+
+from jepsen.system import Shape
+
+
+class Route(msgspec.Struct, frozen=True):
+    """One listener of the proxy.
+
+    Attributes:
+        source: who connects there; None on a broker's client port, where the first frame tells: a
+            HELLO of the link between brokers (docs/formats/broker_link.md) names its node, all others
+            are clients.
+        target: whom it leads to.
+        host, port: where the proxy listens.
+        target_host, target_port: where the target listens.
+    """
+
+    source: str | None
+    target: str
+    host: str
+    port: int
+    target_host: str
+    target_port: int
+
+
+class Serve(msgspec.Struct, frozen=True, tag="serve"):
+    """The first command: listen on all routes."""
+
+    routes: list[Route]
+    seed: int
+
+
+class Treat(msgspec.Struct, frozen=True, tag="treat"):
+    """Treat what goes from source to target so from now on."""
+
+    source: str
+    target: str
+    shape: Shape
+
+
+class Heal(msgspec.Struct, frozen=True, tag="heal"):
+    """Treat everything as a whole link does."""
+
+
+class Replay(msgspec.Struct, frozen=True, tag="replay"):
+    """Send old frames once more."""
+
+    source: str
+    target: str
+    count: int
+
+
+class Swallowed(msgspec.Struct, frozen=True, tag="swallowed"):
+    """How many bytes have cuts of this link swallowed?"""
+
+    source: str
+    target: str
+
+
+Command = Serve | Treat | Heal | Replay | Swallowed
+
+
+class Done(msgspec.Struct, frozen=True):
+    """The answer to a command; `count` is how many frames were replayed, or bytes swallowed."""
+
+    count: int = 0
+    problem: str = ""

@@ -1,0 +1,59 @@
+"""Faults of links tell the links what to do, and the cure heals them."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from jepsen.nemeses import named, specifications
+from jepsen.nemeses import network as network_faults
+from jepsen.system import CLIENTS, WHOLE, Shape
+from tests.integration.nemeses.conftest import FakeSystem
+
+pytestmark = pytest.mark.integration
+
+
+class NotedLinks:
+    """Remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.shapes: dict[tuple[str, str], Shape] = {}
+        self.changes = 0
+
+    def shape(self, source: str, target: str, shape: Shape) -> None:
+        self.shapes[source, target] = shape
+        self.changes += 1
+
+    def replay(self, source: str, target: str, count: int) -> int:
+        self.changes += 1
+        return count
+
+    def heal(self) -> None:
+        self.shapes = dict.fromkeys(self.shapes, WHOLE)
+
+
+@pytest.mark.parametrize("spec", [spec for spec in specifications() if named(spec).links != "none"])
+async def test_every_fault_of_links_strikes_and_is_cured(
+    system: FakeSystem, spec: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(network_faults, "FLAP_S", 0.0)
+    monkeypatch.setattr(network_faults, "REPLAY_PAUSE_S", 0.0)
+    links = system.links = NotedLinks()
+    fault = named(spec)
+    assert await fault.cure(system) == ""
+    assert await fault.inject(system, random.Random(1))
+    assert links.changes > 0
+    if not spec.startswith(("flap", "replay")):
+        assert any(shape != WHOLE for shape in links.shapes.values())
+    assert await fault.cure(system) == ("" if spec == "replay" else "all links are whole")
+    assert set(links.shapes.values()) <= {WHOLE}
+    assert await fault.cure(system) == ""
+
+
+async def test_what_tcp_never_does_is_not_done_to_clients(system: FakeSystem) -> None:
+    links = system.links = NotedLinks()
+    await named("corrupt").inject(system, random.Random(1))
+    assert not any(CLIENTS in link for link in links.shapes)
+    await named("delay").inject(system, random.Random(1))
+    assert any(CLIENTS in link for link in links.shapes)

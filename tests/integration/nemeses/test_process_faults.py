@@ -1,0 +1,88 @@
+"""Faults of processes do what they say to harmless ones, and their cures undo it."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from jepsen.nemeses import PromiseBrokenError, named
+from jepsen.nemeses import process as process_faults
+from tests.integration.nemeses.conftest import FakeSystem
+
+pytestmark = pytest.mark.integration
+
+
+def chance() -> random.Random:
+    return random.Random(1)
+
+
+def is_stopped(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+@pytest.mark.parametrize(
+    ("spec", "left"), [("kill:leader", 2), ("kill:majority", 1), ("kill:all", 0), ("term:one", 2)]
+)
+async def test_ended_processes_are_started_by_the_cure(
+    system: FakeSystem, spec: str, left: int
+) -> None:
+    fault = named(spec)
+    assert await fault.inject(system, chance())
+    assert len(system.running()) == left
+    if "leader" in spec or "majority" in spec:
+        assert "n1" not in system.running()
+    assert (await fault.cure(system)).startswith("started")
+    assert system.running() == ["n0", "n1", "n2"]
+    assert await fault.cure(system) == ""
+
+
+async def test_a_paused_process_stands_still_until_the_cure(system: FakeSystem) -> None:
+    fault = named("pause:leader")
+    pid = system.node("n1").pid
+    assert pid is not None
+    assert await fault.inject(system, chance()) == "paused n1"
+    assert await process_faults.wait_until(lambda: is_stopped(pid), 10)
+    assert await fault.cure(system) == "resumed n1"
+    assert await process_faults.wait_until(lambda: not is_stopped(pid), 10)
+    assert await fault.cure(system) == ""
+
+
+async def test_a_second_process_that_refuses_is_well(system: FakeSystem) -> None:
+    told = await named("same-id-twice").inject(system, chance())
+    assert "refused with status 1: the store is in use" in told
+    assert system.running() == ["n0", "n1", "n2"]
+
+
+async def test_a_second_process_that_runs_breaks_a_promise(
+    system: FakeSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process_faults, "REFUSAL_WAIT_S", 0.1)
+    for node in system.nodes:
+        node.command = ["sleep", "60"]
+    with pytest.raises(PromiseBrokenError, match="not refused"):
+        await named("same-id-twice").inject(system, chance())
+
+
+async def test_a_rolling_restart_gives_every_process_a_new_id(system: FakeSystem) -> None:
+    before = [node.pid for node in system.nodes]
+    assert await named("rolling-restart").inject(system, chance())
+    assert all(node.is_listening() for node in system.nodes)
+    assert not set(before) & {node.pid for node in system.nodes}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spec", ["crash-loop:one", "kill-in-recovery", "kill-in-election"])
+async def test_blow_after_blow(
+    system: FakeSystem, spec: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process_faults, "LOOP_PERIOD_S", 0.05)
+    monkeypatch.setattr(process_faults, "RECOVERY_S", 0.1)
+    monkeypatch.setattr(process_faults, "ELECTION_WAIT_S", 0.1)
+    fault = named(spec)
+    assert await fault.inject(system, chance())
+    logs = [node.log.read_text() for node in system.nodes]
+    assert max(log.count("--- ") for log in logs) >= (1 if spec == "kill-in-election" else 6)
+    await fault.cure(system)
+    assert system.running() == ["n0", "n1", "n2"]
