@@ -32,6 +32,7 @@ from dledger.errors import (
     HandshakeRefusedError,
     NotLeaderError,
     OutcomeUnknownError,
+    OutOfRangeError,
     PeerProtocolError,
     RefusedError,
     TransferFailedError,
