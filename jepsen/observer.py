@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 import trio
 
 from dledger import Client, StatusAnswer
+from jepsen.history import Recorder
 from jepsen.processes import Group
 
 INTERVAL_S: Final = 0.05
@@ -23,17 +23,11 @@ class Observer:
         term: of that leader, or the last one.
     """
 
-    def __init__(self, group: Group, on_leader: Callable[[str, int], None]) -> None:
-        """Prepare.
-
-        Args:
-            group: whom to watch.
-            on_leader: told the name and the term of each new leader.
-        """
+    def __init__(self, group: Group, history: Recorder) -> None:
         self.leader: str | None = None
         self.term = 0
         self._group = group
-        self._on_leader = on_leader
+        self._history = history
         self._seen: dict[str, StatusAnswer] = {}
         self._changed = trio.Event()
 
@@ -63,7 +57,7 @@ class Observer:
         self.leader = newest.node_id
         if newest.term > self.term:
             self.term = newest.term
-            self._on_leader(newest.node_id, newest.term)
+            self._history.add("leader", node=newest.node_id, term=newest.term)
 
     def is_whole(self) -> bool:
         """Whether one node leads and all others follow closely."""

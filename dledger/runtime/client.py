@@ -32,7 +32,6 @@ from dledger.errors import (
     HandshakeRefusedError,
     NotLeaderError,
     OutcomeUnknownError,
-    OutOfRangeError,
     PeerProtocolError,
     RefusedError,
     TransferFailedError,
@@ -163,11 +162,7 @@ class Client:
         timeout_s: float | None = None,
         local: NodeId | None = None,
     ) -> list[Entry]:
-        """Committed entries from `index`: at least one, fewer than `count` only where the log ends.
-
-        Without `local` this is a linearizable read: the leader confirms that it still leads, so an entry that was
-        acknowledged to anybody before the call is there. A large range is read in parts, and ends where the log
-        ended at the last part.
+        """Committed entries from `index`: at least one, fewer than `count` when the log ends.
 
         Args:
             index: of the first entry, from 1.
@@ -177,8 +172,7 @@ class Client:
 
         Raises:
             OutOfRangeError, CompactedError: the first entry is not there.
-            RefusedError: not all of it could be read in time; what was read before is not returned, for it would
-                look like the end of the log.
+            RefusedError: it could not be read in time.
         """
         if index < 1 or count < 1:
             raise UsageError(f"index={index} and count={count} must be at least 1")
@@ -188,7 +182,7 @@ class Client:
             wanted = count - len(entries)
             try:
                 entries += await self._get_some(first, wanted, timeout_s, local)
-            except OutOfRangeError:
+            except RefusedError:
                 if entries:
                     break
                 raise
