@@ -1,0 +1,435 @@
+"""The parts of a broker, joined: everything that decides and answers, without sockets, files and clocks.
+
+`Broker` gives it a life on trio; the simulator (broker/testing) drives the same parts under a virtual clock. What
+differs between the two is the `World`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import trio
+
+from broker.message.hosts import pack_host
+from broker.message.ids import OffsetIdMaker, UniqKeyMaker
+from broker.message.record import StoredMessage
+from broker.net.address import Address
+from broker.remoting.frame import Frame
+from broker.remoting.replies import SendReplies
+from broker.remoting.requests import PullFields
+from broker.server.admin import Admin
+from broker.server.commits import Commits
+from broker.server.committers import Committers
+from broker.server.config import BrokerConfig
+from broker.server.delays import Delays
+from broker.server.digest_watch import DigestWatch
+from broker.server.dispatch import Dispatch
+from broker.server.gate import Gate
+from broker.server.linear import LinearReads
+from broker.server.link import LeaderLink
+from broker.server.locks import Locks
+from broker.server.members import Members
+from broker.server.offsets import Offsets
+from broker.server.origin import Origin, Outputs
+from broker.server.private_codes import PrivateCode
+from broker.server.pulls import Pulls, offset_commit_forward
+from broker.server.runtime_info import RuntimeInfo
+from broker.server.sends import Sends
+from broker.server.timers import Timers
+from broker.server.transaction_checks import TransactionChecks
+from broker.server.transaction_resumes import TransactionResumes
+from broker.server.transactions import TransactionEnds
+from broker.service.catalog import Catalog, Creation
+from broker.service.pull import PullRules
+from broker.service.repeats import Repeats
+from broker.service.send import SendRules, SendSettings
+from broker.service.send_back import SendBackRules
+from broker.service.timers import RecallRules, TimerRules
+from broker.service.transactions import EndRules
+from broker.store.control import SetDelayLevels
+from broker.store.names import AUTO_CREATE_TOPIC
+from broker.store.reading import MessageGoneError, read_message
+from broker.store.staging import Staging
+from broker.store.state import BrokerState
+from broker.store.topics import PERM_ALL, TopicConfig, configured_system_topics
+from dledger import LogServer, NotLeaderError, RoleView
+
+EXPIRE_MS = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What a broker's parts know of the world around them.
+
+    Attributes:
+        service_address: where clients connect.
+        link_nonce: proves to this node that another one has read its attributes.
+        wall_ms: milliseconds since 1970, without jumps.
+        monotonic_ms: a clock that never goes back, for everything that waits.
+        pick: a number below its argument.
+        key_numbers: two numbers that make the unique keys of this process its own.
+        nursery: for what has to wait.
+        make_link, make_linear: the two parts that wait themselves.
+    """
+
+    service_address: Address
+    link_nonce: str
+    wall_ms: Callable[[], int]
+    monotonic_ms: Callable[[], int]
+    pick: Callable[[int], int]
+    key_numbers: tuple[int, int]
+    nursery: trio.Nursery
+    make_link: Callable[..., LeaderLink] = LeaderLink
+    make_linear: Callable[..., LinearReads] = LinearReads
+
+
+class BrokerParts:
+    """One broker.
+
+    Attributes:
+        commits, timers, delays, members, link, runtime: parts that its owner runs or asks.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        log: LogServer,
+        state: BrokerState,
+        outputs: Outputs,
+        world: World,
+    ) -> None:
+        self._config = config
+        self._log = log
+        self._state = state
+        self._outputs = outputs
+        self._world = world
+        self._was_serving = False
+        self._next_expiry_ms = 0
+        self.link: LeaderLink
+        store_host = pack_host(world.service_address.host, world.service_address.port)
+        self._catalog = Catalog(state.topics.get, state.groups.get)
+        self.commits = Commits(
+            log,
+            Staging(state, store_host),
+            self._catalog,
+            outputs,
+            count_max=config.limits.staged_messages_max,
+            bytes_max=config.limits.staged_bytes_max,
+            now_ms=world.wall_ms,
+        )
+        self._make_ways()
+        self.members = Members(
+            log,
+            self.commits,
+            self._catalog,
+            self.link,
+            outputs,
+            world.nursery,
+            auto_create_groups=config.auto_create_groups,
+            tasks_max=config.limits.requests_max,
+            now_ms=world.monotonic_ms,
+        )
+        linear = world.make_linear(log, self._gate, outputs, world.nursery)
+        self._committers = Committers(state.locks, self.members.members)
+        self._offsets = Offsets(
+            log, state, self.commits, self._gate, linear, self._committers, world.monotonic_ms
+        )
+        self._repeats = Repeats(state, self._load) if config.recognise_repeats else None
+        self._ends = self._make_ends(store_host)
+        self._pulls = self._make_pulls()
+        self.delays = Delays(log, state, self.commits, self._log_ms)
+        self.timers = Timers(
+            log,
+            state,
+            self.commits,
+            self._gate,
+            RecallRules(config.recall, config.broker_name, state.topics.__contains__),
+            self._log_ms,
+        )
+        self._checks = self._make_checks()
+        self._digests = DigestWatch(log, state, self.commits)
+        self.runtime = RuntimeInfo(config, log, state, world.wall_ms())
+        self._sends = self._make_sends(store_host)
+        self._dispatch = self._make_dispatch()
+
+    # What happens.
+
+    def handle(self, origin: Origin, frame: Frame) -> None:
+        """One frame of a client, or of another node.
+
+        Raises:
+            FrameError: the header cannot be read; the connection has to be closed.
+        """
+        self._dispatch.handle(origin, frame)
+
+    def connection_closed(self, number: int) -> None:
+        """A client's connection ended."""
+        self._dispatch.connection_closed(number)
+        self._sends.connection_closed(number)
+        self._pulls.connection_closed(number)
+        self.members.connection_closed(number)
+
+    def applied(self) -> None:
+        """Entries were applied."""
+        self._pulls.applied()
+
+    def link_connected(self) -> None:
+        """Requests can be passed on to the leader."""
+        self.members.exchange.ask_again()
+        self._gate.retry()
+        self._outputs.flush()
+
+    def role_changed(self, view: RoleView) -> None:
+        """The node's role, term or leader has changed, or it begins or ceases to serve."""
+        if self._was_serving and not view.is_serving:
+            self.commits.lost(NotLeaderError(view.leader_id, view.term))
+            self._offsets.lost()
+            self._sends.lost()
+        elif view.is_serving and not self._was_serving:
+            self.commits.staging.discard()
+            self._ends.start_reign()
+            self._checks.start_reign()
+            self._set_up()
+        self._was_serving = view.is_serving
+        self.link.leader_changed()
+        self.members.exchange.role_changed()
+        self._gate.retry()
+        self._pulls.look_at_all()
+
+    def tick(self, now_ms: int) -> None:
+        """What is looked at every 50 ms or so; `now_ms` of `World.monotonic_ms`."""
+        self._gate.retry()
+        self._gate.expire(now_ms)
+        self._pulls.expire(now_ms)
+        self.link.expire(now_ms)
+        self._offsets.tick(now_ms)
+        self._digests.tick(now_ms)
+        self._checks.tick()
+        if now_ms >= self._next_expiry_ms:
+            self._next_expiry_ms = now_ms + EXPIRE_MS
+            self.members.expire(now_ms)
+            self.runtime.sample(now_ms)
+        self._outputs.flush()
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nobody waits for an answer."""
+        return self.commits.is_idle and not self._gate.waiting_count and not self.link.asked_count
+
+    # Joining the parts.
+
+    def _make_ways(self) -> None:
+        """The link to the leader, and the gate before it."""
+        limits = self._config.limits
+        self.link = self._world.make_link(
+            self._log,
+            secret=self._config.secret,
+            asked_max=limits.forwards_max,
+            now_ms=self._world.monotonic_ms,
+            flush=self._outputs.flush,
+            connected=self.link_connected,
+            union_changed=lambda: self.members.exchange.ask_again(),
+            ask_producer=lambda group, frame: self.members.ask_producer_here(group, frame),
+        )
+        self._gate = Gate(
+            self._log,
+            self.link,
+            waiting_max=limits.requests_max,
+            now_ms=self._world.monotonic_ms,
+            serve=lambda errand, request: self._dispatch.serve(errand, request),
+        )
+
+    def _make_dispatch(self) -> Dispatch:
+        config = self._config
+        admin = Admin(
+            self._log,
+            self._state,
+            self.commits,
+            self._gate,
+            self.members,
+            broker_name=config.broker_name,
+            config_text=self.runtime.config_text,
+            runtime=self.runtime.table,
+        )
+        return Dispatch(
+            self._gate,
+            self._sends,
+            self._pulls,
+            self._offsets,
+            self.members,
+            Locks(self.commits, self._gate, self._state.locks, self._committers),
+            self._ends,
+            self._make_resumes(),
+            self.timers,
+            admin,
+            group=config.group,
+            node_ids=frozenset(str(peer.node_id) for peer in config.peers),
+            secret=config.secret,
+            link_nonce=self._world.link_nonce,
+            frame_bytes_max=config.limits.frame_bytes_max,
+            now_ms=self._world.monotonic_ms,
+        )
+
+    def _make_sends(self, store_host: bytes) -> Sends:
+        config = self._config
+        keys = UniqKeyMaker(store_host[:4], *self._world.key_numbers)
+        level_max = len(config.delay_levels_ms)
+        rules = SendRules(
+            self._catalog,
+            SendSettings(
+                message_bytes_max=config.message_bytes_max,
+                auto_create_topics=config.auto_create_topics,
+                auto_create_groups=config.auto_create_groups,
+                permission=config.permission,
+                delay_level_max=level_max,
+                reject_transactions=config.reject_transactions,
+                stamp=SendSettings.make_stamp(
+                    region=config.region, trace_on=config.trace_on, cluster=config.cluster
+                ),
+            ),
+            pick=self._world.pick,
+            new_key=lambda: keys.next_key(self._world.wall_ms()),
+            timers=self._timer_rules(),
+            has_live_lock=lambda group: self._state.locks.has_live_lock(group, self._log_ms()),
+        )
+        back_rules = SendBackRules(
+            self._catalog,
+            permission=config.permission,
+            auto_create_groups=config.auto_create_groups,
+            delay_level_max=level_max,
+            load=self._load,
+            pick=self._world.pick,
+        )
+        return Sends(
+            self.commits,
+            self._gate,
+            rules,
+            back_rules,
+            SendReplies(config.region, trace_on=config.trace_on),
+            OffsetIdMaker(store_host),
+            self._ends,
+            self._repeats,
+            config.broker_name,
+            sinks=self._state.sinks,
+        )
+
+    def _make_ends(self, store_host: bytes) -> TransactionEnds:
+        config = self._config
+        return TransactionEnds(
+            self.commits,
+            self._gate,
+            self._state.transactions,
+            EndRules(
+                self._state.transactions,
+                timeout_ms=config.transaction_timeout_ms,
+                delay_level_max=len(config.delay_levels_ms),
+                timers=self._timer_rules(),
+                load=self._load,
+            ),
+            SendReplies(config.region, trace_on=config.trace_on),
+            OffsetIdMaker(store_host),
+            self._repeats,
+            open_max=config.limits.open_transactions_max,
+            now_ms=self._world.wall_ms,
+        )
+
+    def _make_resumes(self) -> TransactionResumes:
+        return TransactionResumes(
+            self.commits,
+            self._gate,
+            self._state.transactions,
+            self._ends,
+            self._load,
+            self._log_ms,
+        )
+
+    def _make_checks(self) -> TransactionChecks:
+        config = self._config
+        return TransactionChecks(
+            self._log,
+            self._state,
+            self.commits,
+            self._ends,
+            self._catalog,
+            self.members.ask_producer,
+            broker_name=config.broker_name,
+            timeout_ms=config.transaction_timeout_ms,
+            interval_ms=config.transaction_check_interval_ms,
+            check_max=config.transaction_check_max,
+            wall_ms=self._world.wall_ms,
+            monotonic_ms=self._world.monotonic_ms,
+        )
+
+    def _timer_rules(self) -> TimerRules | None:
+        config = self._config
+        return TimerRules(config.timer_delay_max_ms, self._log_ms) if config.timers else None
+
+    def _log_ms(self) -> int:
+        """This node's time, but never before what the log says already: due times are judged by it."""
+        return max(self._world.wall_ms(), self._state.last_store_ms)
+
+    def _load(self, physical_offset: int) -> StoredMessage | None:
+        try:
+            return read_message(self._log, physical_offset)
+        except MessageGoneError:
+            return None
+
+    def _make_pulls(self) -> Pulls:
+        config = self._config
+        rules = PullRules(
+            self._catalog,
+            permission=config.permission,
+            auto_create_groups=config.auto_create_groups,
+            members=self.members.members,
+            forbidden_bits=self._state.groups.forbidden_bits,
+        )
+        return Pulls(
+            self._log,
+            self._state,
+            rules,
+            held_max=config.limits.held_pulls_max,
+            long_polling=config.long_polling,
+            now_ms=self._world.monotonic_ms,
+            commit_offset=self._commit_pulled_offset,
+            create=self._create_for_pull,
+        )
+
+    def _set_up(self) -> None:
+        """A new leader: topics and delays that the configuration names and the log does not have yet."""
+        config, state = self._config, self._state
+        topics = [
+            TopicConfig(
+                topic.name, config.default_topic_queues, config.default_topic_queues, PERM_ALL
+            )
+            if topic.name == AUTO_CREATE_TOPIC
+            else topic
+            for topic in configured_system_topics(
+                config.cluster,
+                config.broker_name,
+                auto_create=config.auto_create_topics,
+                trace=False,
+            )
+            if topic.name not in state.topics
+        ]
+        self.commits.create(Creation(topics=tuple(topics)))
+        if tuple(state.schedule.delays_ms) != config.delay_levels_ms:
+            self.commits.stage_control(SetDelayLevels(list(config.delay_levels_ms)))
+
+    def _commit_pulled_offset(self, origin: Origin, fields: PullFields) -> None:
+        """A pull carried an offset (E14): it joins the next commit, here or at the leader."""
+        if self._log.is_serving:
+            self._offsets.note(
+                fields.consumer_group,
+                fields.topic,
+                fields.queue_id,
+                fields.commit_offset,
+                address=origin.address,
+            )
+        else:
+            ext, body = offset_commit_forward(origin.address, fields)
+            self.link.tell(PrivateCode.FORWARD, ext=ext, body=body)
+
+    def _create_for_pull(self, creation: Creation) -> None:
+        if self._log.is_serving:
+            self.commits.create(creation)
