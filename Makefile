@@ -41,7 +41,7 @@ fix: setup  ## format and mend what can be mended by itself
 golden: setup  ## rewrite the expected outputs of scripts and generated pages; read the diff
 	@REWRITE=1 $(BIN)/pytest -q tests/interaction tests/architecture
 
-sim: setup  ## simulate whole groups: SEEDS=1000, or SEED=n to replay one
+sim: setup  ## simulate whole groups under fresh seeds: SEEDS=1000, or SEED=n to replay one
 	@$(BIN)/python -m dledger.testing.sim $(if $(SEED),--seed $(SEED) --trace,--seeds $(SEEDS))
 
 bench: setup  ## sends, pulls and CPU per message, beside PySyncObj in the same run

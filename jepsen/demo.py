@@ -84,7 +84,7 @@ class Demo:
         self._console = console
         self._progress = Progress(history.events)
         self._phase = "starting"
-        self._observer = Observer(group, history)
+        self._observer = Observer(group, history.note_leader)
         self._cpp: dict[str, CppWorker] = {}
         self._streams: list[StreamWorkload] = []
         if settings.with_streams:

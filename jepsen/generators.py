@@ -3,13 +3,22 @@
 A generator is asked with the state of the run and answers with what to do and with the generator that
 stands in its place from then on. It does no I/O, reads no clock and draws no chance but from its own
 `random.Random`, so that a seed gives the same plan.
+
+    Phases(
+        TimeLimit(30 * SECOND_NS, Stagger(10 * MILLISECOND_NS, Mix([(3, sends), (1, polls)], chance), chance)),
+        EachSlot({slot: Once(Invocation("poll")) for slot in range(4)}, 4),
+    )
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
+
+MILLISECOND_NS: Final = 1_000_000
+SECOND_NS: Final = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,11 +27,13 @@ class Context:
 
     Attributes:
         t_ns: since the start of the run.
-        free: processes that could take an operation now.
+        free: processes that could take an operation now, the one that waits longest first.
+        busy: how many processes are at work.
     """
 
     t_ns: int
-    free: Collection[int]
+    free: Sequence[int]
+    busy: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +54,222 @@ class Pending:
 
 PENDING: Final = Pending()
 
+Step = Invocation | Pending | None
+
 
 class Generator(Protocol):
     """Asked again and again by the interpreter; None as the step means that it is exhausted."""
 
-    def next(self, context: Context) -> tuple[Invocation | Pending | None, Generator]:
-        """Return what to do now, and who is to be asked next."""
+    def next(self, context: Context) -> tuple[Step, Generator]:
+        """Return what to do now, and who is to be asked next.
+
+        A step that nobody can take (no process is free) is not to be given: `Pending` is.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Nothing:
+    """Is exhausted from the start."""
+
+    def next(self, _context: Context) -> tuple[Step, Generator]:
+        """Nothing, for ever."""
+        return None, self
+
+
+@dataclass(frozen=True, slots=True)
+class Once:
+    """Does one thing, once."""
+
+    invocation: Invocation
+
+    def next(self, context: Context) -> tuple[Step, Generator]:
+        """The invocation, as soon as somebody is free who may do it."""
+        wanted = self.invocation.process
+        if not context.free or (wanted is not None and wanted not in context.free):
+            return PENDING, self
+        return self.invocation, Nothing()
+
+
+@dataclass(frozen=True, slots=True)
+class Endless:
+    """Whatever `make` makes, without end; `make` draws from a chance of its own."""
+
+    make: Callable[[], Invocation]
+
+    def next(self, context: Context) -> tuple[Step, Generator]:
+        """The next one, when somebody is free."""
+        return (self.make(), self) if context.free else (PENDING, self)
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """At most `count` invocations of another one."""
+
+    count: int
+    inner: Generator
+
+    def next(self, context: Context) -> tuple[Step, Generator]:
+        """What the inner one says, while there are some left."""
+        if self.count <= 0:
+            return None, Nothing()
+        step, inner = self.inner.next(context)
+        left = self.count - isinstance(step, Invocation)
+        return step, Limit(left, inner)
+
+
+@dataclass(frozen=True, slots=True)
+class TimeLimit:
+    """Asks another one for so long, counted from the first question."""
+
+    duration_ns: int
+    inner: Generator
+    end_ns: int | None = None
+
+    def next(self, context: Context) -> tuple[Step, Generator]:
+        """What the inner one says, until the time is over."""
+        end_ns = context.t_ns + self.duration_ns if self.end_ns is None else self.end_ns
+        if context.t_ns >= end_ns:
+            return None, Nothing()
+        step, inner = self.inner.next(context)
+        if isinstance(step, Pending):
+            until_ns = end_ns if step.until_ns is None else min(step.until_ns, end_ns)
+            step = Pending(until_ns)
+        return step, TimeLimit(self.duration_ns, inner, end_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class Stagger:
+    """Spreads another one: between two invocations 0 to 2 x `interval_ns`, evenly drawn."""
+
+    interval_ns: int
+    inner: Generator
+    chance: random.Random
+    at_ns: int = 0
+
+    def next(self, context: Context) -> tuple[Step, Generator]:
+        """What the inner one says, not before its time."""
+        if context.t_ns < self.at_ns:
+            return Pending(self.at_ns), self
+        step, inner = self.inner.next(context)
+        if not isinstance(step, Invocation):
+            return step, replace(self, inner=inner)
+        # Counted from the time that was due, so that the rate is kept; but what was missed in a long
+        # outage is not made up for in a burst.
+        start_ns = max(self.at_ns, context.t_ns - self.interval_ns)
+        at_ns = start_ns + self.chance.randint(0, 2 * self.interval_ns)
+        return step, replace(self, inner=inner, at_ns=at_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """Draws from several, by weight; one that is exhausted is left out from then on."""
+
+    parts: Sequence[tuple[int, Generator]]
+    chance: random.Random
+
+    def next(self, context: Context) -> tuple[Step, Generator]:
+        """What a drawn one says; another one is drawn when that has to wait."""
+        parts = list(self.parts)
+        waiting: list[Pending] = []
+        order = self._drawn(parts)
+        for place in order:
+            weight, part = parts[place]
+            step, part = part.next(context)
+            parts[place] = (weight if step is not None else 0, part)
+            if isinstance(step, Invocation):
+                return step, Mix([each for each in parts if each[0]], self.chance)
+            if isinstance(step, Pending):
+                waiting.append(step)
+        left = Mix([each for each in parts if each[0]], self.chance)
+        return (earliest(waiting) if waiting else None), left
+
+    def _drawn(self, parts: Sequence[tuple[int, Generator]]) -> list[int]:
+        left = list(range(len(parts)))
+        order: list[int] = []
+        while left:
+            (place,) = self.chance.choices(left, [parts[each][0] for each in left])
+            left.remove(place)
+            order.append(place)
+        return order
+
+
+@dataclass(frozen=True, slots=True)
+class Phases:
+    """One after the other; the next one begins when all work of the one before has ended."""
+
+    parts: Sequence[Generator]
+
+    def next(self, context: Context) -> tuple[Step, Generator]:
+        """What the first one says that is not exhausted."""
+        if not self.parts:
+            return None, self
+        step, first = self.parts[0].next(context)
+        if step is not None:
+            return step, Phases([first, *self.parts[1:]])
+        if context.busy:
+            return PENDING, Phases([Nothing(), *self.parts[1:]])
+        return Phases(self.parts[1:]).next(context)
+
+
+@dataclass(frozen=True, slots=True)
+class EachSlot:
+    """A generator for each worker; worker `slot` has the processes slot, slot + slots, slot + 2 x slots, ...
+
+    What a worker has left to do stays its own when its process gets a new number.
+    """
+
+    parts: Mapping[int, Generator]
+    slots: int
+
+    def next(self, context: Context) -> tuple[Step, Generator]:
+        """What the generator of a free worker says."""
+        parts = dict(self.parts)
+        waiting: list[Pending] = []
+        for process in context.free:
+            slot = process % self.slots
+            part = parts.get(slot)
+            if part is None:
+                continue
+            step, part = part.next(Context(context.t_ns, (process,), context.busy))
+            parts[slot] = part
+            if isinstance(step, Invocation):
+                return replace(step, process=process), EachSlot(parts, self.slots)
+            if step is None:
+                del parts[slot]
+            else:
+                waiting.append(step)
+        rest = EachSlot(parts, self.slots)
+        if not parts:
+            return None, rest
+        return earliest(waiting), rest
+
+
+@dataclass(frozen=True, slots=True)
+class Until:
+    """Asks another one until a condition holds, which the clients bring about: "everything was read"."""
+
+    is_over: Callable[[], bool]
+    inner: Generator
+
+    def next(self, context: Context) -> tuple[Step, Generator]:
+        """What the inner one says, while the condition does not hold."""
+        if self.is_over():
+            return None, Nothing()
+        step, inner = self.inner.next(context)
+        return step, Until(self.is_over, inner)
+
+
+def each_slot(slots: int, make: Callable[[int], Generator]) -> EachSlot:
+    """Give every worker the generator that `make` makes for its slot."""
+    return EachSlot({slot: make(slot) for slot in range(slots)}, slots)
+
+
+def sequence(invocations: Sequence[Invocation]) -> Phases:
+    """Do these, one after the other has ended."""
+    return Phases([Once(invocation) for invocation in invocations])
+
+
+def earliest(waiting: Sequence[Pending]) -> Pending:
+    """Return what is to be waited for when several wait; without a time while none has one."""
+    times = [each.until_ns for each in waiting if each.until_ns is not None]
+    return Pending(min(times)) if times else PENDING

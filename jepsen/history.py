@@ -107,6 +107,10 @@ class Recorder:
             self._file.write(_encoder.encode(event).decode() + "\n")
         return event
 
+    def note_leader(self, node: str, term: int) -> None:
+        """Append that a node leads a term."""
+        self.add("leader", node=node, term=term)
+
     def close(self) -> None:
         """Write out and close the file; the events stay readable."""
         if self._file is not None:

@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
 
 import trio
 
 from dledger import Client, StatusAnswer
-from jepsen.history import Recorder
-from jepsen.processes import Group
+from jepsen.processes import Process
 
 INTERVAL_S: Final = 0.05
 STATUS_TIMEOUT_S: Final = 0.3
 CLOSE_ENTRIES: Final = 50  # a node this close behind the leader has caught up, under load
+
+
+class Watched(Protocol):
+    """A group of members, as the onlooker needs it: where they listen, and what the group is called."""
+
+    @property
+    def peers(self) -> str:
+        """All members, as `dledger.Client` takes them."""
+
+    @property
+    def group(self) -> str:
+        """Name of the group."""
+
+    @property
+    def nodes(self) -> Sequence[Process]:
+        """The members."""
 
 
 class Observer:
@@ -23,11 +39,17 @@ class Observer:
         term: of that leader, or the last one.
     """
 
-    def __init__(self, group: Group, history: Recorder) -> None:
+    def __init__(self, group: Watched, on_leader: Callable[[str, int], None]) -> None:
+        """Prepare.
+
+        Args:
+            group: whom to watch.
+            on_leader: told the name and the term of each new leader.
+        """
         self.leader: str | None = None
         self.term = 0
         self._group = group
-        self._history = history
+        self._on_leader = on_leader
         self._seen: dict[str, StatusAnswer] = {}
         self._changed = trio.Event()
 
@@ -57,7 +79,7 @@ class Observer:
         self.leader = newest.node_id
         if newest.term > self.term:
             self.term = newest.term
-            self._history.add("leader", node=newest.node_id, term=newest.term)
+            self._on_leader(newest.node_id, newest.term)
 
     def is_whole(self) -> bool:
         """Whether one node leads and all others follow closely."""

@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -194,30 +194,12 @@ class Group:
             process.start()
 
     def wait_listening(self, timeout_s: float = 30.0) -> None:
-        """Wait until every process accepts connections.
-
-        Raises:
-            ProcessDiedError: one ended meanwhile.
-            NotReadyError: the time is over.
-        """
-        waiting = list(self.processes())
-
-        def all_listen() -> bool:
-            self.check_alive()
-            waiting[:] = [process for process in waiting if not process.is_listening()]
-            return not waiting
-
-        if not poll(all_listen, timeout_s):
-            names = ", ".join(process.name for process in waiting)
-            tail = waiting[0].log_tail()
-            raise NotReadyError(f"not listening after {timeout_s} s: {names}\n{tail}")
+        """As `wait_listening`, for every process."""
+        wait_listening(self.processes(), timeout_s)
 
     def check_alive(self) -> None:
-        """Raise ProcessDiedError when a process ended that nobody killed through us."""
-        for process in self.processes():
-            status = process.exit_status
-            if status not in (None, -signal.SIGKILL):
-                raise ProcessDiedError(f"{process.name} ended with {status}\n{process.log_tail()}")
+        """As `check_alive`, for every process."""
+        check_alive(self.processes())
 
     def close(self) -> None:
         """Kill what still runs."""
@@ -236,6 +218,34 @@ class Group:
     ) -> None:
         self.close()
         atexit.unregister(self.close)
+
+
+def wait_listening(processes: Sequence[Process], timeout_s: float) -> None:
+    """Wait until each of them accepts connections.
+
+    Raises:
+        ProcessDiedError: one ended meanwhile.
+        NotReadyError: the time is over.
+    """
+    waiting = list(processes)
+
+    def all_listen() -> bool:
+        check_alive(processes)
+        waiting[:] = [process for process in waiting if not process.is_listening()]
+        return not waiting
+
+    if not poll(all_listen, timeout_s):
+        names = ", ".join(process.name for process in waiting)
+        tail = waiting[0].log_tail()
+        raise NotReadyError(f"not listening after {timeout_s} s: {names}\n{tail}")
+
+
+def check_alive(processes: Sequence[Process]) -> None:
+    """Raise ProcessDiedError when one ended that nobody killed through us."""
+    for process in processes:
+        status = process.exit_status
+        if status not in (None, -signal.SIGKILL):
+            raise ProcessDiedError(f"{process.name} ended with {status}\n{process.log_tail()}")
 
 
 def program(name: str) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, Protocol
+from typing import Final, Literal, Protocol, get_args
 
 import msgspec
 
+from jepsen.ops import OpLog
 from jepsen.processes import Process
 
 CLIENTS: Final = "clients"
@@ -50,6 +53,9 @@ class Shape(msgspec.Struct, frozen=True, omit_defaults=True):
 
 WHOLE: Final = Shape()
 CUT: Final = Shape(flow="drop")
+
+Network = Literal["none", "proxies", "namespaces"]
+NETWORKS: tuple[Network, ...] = get_args(Network)
 
 
 class Links(Protocol):
@@ -104,3 +110,61 @@ class System(Protocol):
     @property
     def leader(self) -> str | None:
         """Who leads, as the observer last saw it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SystemOptions:
+    """What the command line says about a system.
+
+    Attributes:
+        nodes: how many members.
+        network: what stands between them: nothing, a proxy on each directed link, or network namespaces.
+    """
+
+    nodes: int = 3
+    network: Network = "none"
+
+
+class Subject(System, Protocol):
+    """A system as the runner needs it: the faults and clients see `System` alone.
+
+    Entering it takes ports and folders, leaving it ends every process that it started.
+    """
+
+    @property
+    def processes(self) -> Sequence[Process]:
+        """All of its processes, in the order in which they start: name servers and such first."""
+
+    def start(self) -> None:
+        """Start all processes."""
+
+    async def wait_ready(self, timeout_s: float) -> None:
+        """Wait until clients can work.
+
+        Raises:
+            NotReadyError, ProcessDiedError: it did not become ready in time, with the end of a log.
+        """
+
+    async def watch(self, log: OpLog) -> None:
+        """Look on until cancelled: keep `leader`, and note each new leader.
+
+        The operation is OBSERVER, "info", f "leader", value {"term": number}, node: who leads.
+        """
+
+    async def wait_whole(self, timeout_s: float) -> bool:
+        """Wait until one node leads and all others follow closely; False when it took too long."""
+
+    async def replica_digests(self, timeout_s: float) -> Mapping[str, Mapping[str, object]]:
+        """Return what each replica says of its state, all at one index where that can be had in time.
+
+        Returns:
+            By name: "index", "digests" (component -> digest), and "alarm" where a node has found
+            itself that it differs. Empty when the system has no digests.
+        """
+
+
+class SubjectMaker(Protocol):
+    """Makes a system; it starts nothing until it is entered and told to."""
+
+    def __call__(self, folder: Path, options: SystemOptions) -> AbstractContextManager[Subject]:
+        """Return a system that keeps stores and logs in `folder`."""

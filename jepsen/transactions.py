@@ -206,7 +206,7 @@ async def carry_out(
     """Run transactions, kill leaders, and compare."""
     ledger, chance = Ledger(), random.Random(seed)
     async with trio.open_nursery() as nursery:
-        observer = Observer(group, history)
+        observer = Observer(group, history.note_leader)
         nursery.start_soon(observer.run)
         async with (
             TransactionProducer(group.namesrv, "bank", checker=ledger.look_up) as one,

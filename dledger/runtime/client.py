@@ -32,6 +32,7 @@ from dledger.errors import (
     HandshakeRefusedError,
     NotLeaderError,
     OutcomeUnknownError,
+    OutOfRangeError,
     PeerProtocolError,
     RefusedError,
     TransferFailedError,
@@ -162,7 +163,11 @@ class Client:
         timeout_s: float | None = None,
         local: NodeId | None = None,
     ) -> list[Entry]:
-        """Committed entries from `index`: at least one, fewer than `count` when the log ends.
+        """Committed entries from `index`: at least one, fewer than `count` only where the log ends.
+
+        Without `local` this is a linearizable read: the leader confirms that it still leads, so an entry that was
+        acknowledged to anybody before the call is there. A large range is read in parts, and ends where the log
+        ended at the last part.
 
         Args:
             index: of the first entry, from 1.
@@ -172,7 +177,8 @@ class Client:
 
         Raises:
             OutOfRangeError, CompactedError: the first entry is not there.
-            RefusedError: it could not be read in time.
+            RefusedError: not all of it could be read in time; what was read before is not returned, for it would
+                look like the end of the log.
         """
         if index < 1 or count < 1:
             raise UsageError(f"index={index} and count={count} must be at least 1")
@@ -182,7 +188,7 @@ class Client:
             wanted = count - len(entries)
             try:
                 entries += await self._get_some(first, wanted, timeout_s, local)
-            except RefusedError:
+            except OutOfRangeError:
                 if entries:
                     break
                 raise

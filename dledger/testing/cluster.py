@@ -10,16 +10,16 @@ compares the clocks of two members is found out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from random import Random
 from typing import Any
 
 from dledger.codec.rpc import decode_message, encode_entries, encode_message
 from dledger.config import LogConfig, Peer, RaftConfig
 from dledger.engine import Engine, PersistJob
-from dledger.errors import DiskFailedError, DiskFullError, DLedgerError
+from dledger.errors import CorruptionError, DiskFailedError, DiskFullError, DLedgerError
 from dledger.raft.effects import Outcome, Role
 from dledger.raft.events import Event, Received, StepDown, Tick
 from dledger.raft.ids import NodeId
@@ -39,6 +39,9 @@ SAVE_WRITES_MAX = 8
 
 FULL_RETRY_MS = 50
 """A member whose disk is full leads no longer, and tries its save again so often."""
+
+NEVER_MS = 1 << 60
+"""A moment that no run reaches."""
 
 STEPS_MAX = 200_000
 """A run with more steps than this is caught in a loop (usual runs have about a thousand)."""
@@ -62,6 +65,8 @@ class SimCluster:
         on_stopped: told when a member has stopped; its waiting callers hear nothing more.
         on_sent: told of every message as it leaves.
         on_committed: told when a member has learned that more is committed.
+        on_refused: told when a member finds its store damaged, and stays down.
+        calm: members between which, and at which, nothing fails any more.
     """
 
     def __init__(
@@ -80,11 +85,12 @@ class SimCluster:
         self.voters = tuple(NodeId(f"n{number}") for number in range(settings.node_count))
         self.checker = StateChecker(self.voters)
         self.nodes = {node_id: self._make_node(node_id) for node_id in self.voters}
-        self.is_calm = False
+        self.calm: frozenset[NodeId] = frozenset()
         self.on_resolved: Callable[[SimNode, int, Outcome], None] = lambda _node, _token, _end: None
         self.on_stopped: Callable[[SimNode], None] = lambda _node: None
         self.on_sent: Callable[[SimNode, Message], None] = lambda _node, _message: None
         self.on_committed: Callable[[SimNode], None] = lambda _node: None
+        self.on_refused: Callable[[SimNode], None] = lambda _node: None
         self._engine_type = engine_type
         self._heap: list[tuple[int, int, Callable[..., object], tuple[Any, ...]]] = []
         self._scheduled_count = 0
@@ -119,15 +125,20 @@ class SimCluster:
     # Members.
 
     def start(self, node: SimNode) -> None:
-        """Open a member's store and let it take part; nothing when it is up."""
-        if node.engine is not None:
+        """Open a member's store and let it take part; nothing when it is up, refuses or is frozen."""
+        if node.engine is not None or node.refusal or node.is_frozen:
             return
         config, local_ms = self._config(node.node_id), node.local_ms(self.now_ms)
         try:
             node.engine = self._engine_type(config, node.disk, draw=node.draw, now_ms=local_ms)
+            self._opened(node, node.engine)
+        except CorruptionError as error:
+            self._refuse_start(node, error)
+            return
         except OSError as error:
             self.say(node, f"does not start: {error}")
-            if self.is_calm:
+            node.engine = None
+            if node.node_id in self.calm:
                 raise
             self.start_later(node)
             return
@@ -139,18 +150,37 @@ class SimCluster:
             self.checker.started(node.node_id, node.engine)
             self._drain(node, node.engine)
 
+    def _opened(self, node: SimNode, engine: Engine) -> None:
+        """A store was opened. For groups with a state machine: it is restored here.
+
+        Raises:
+            CorruptionError, OSError: the member cannot start.
+        """
+
+    def _refuse_start(self, node: SimNode, error: CorruptionError) -> None:
+        """A damaged store is an operator's business: the member stays down until its disk is replaced."""
+        node.engine = None
+        node.incarnation += 1
+        node.refusal = str(error)
+        self.say(node, f"refuses to start: {error}")
+        self.on_refused(node)
+        if node.node_id in self.calm:
+            self.wipe(node)
+            self.start_later(node)
+
     def stop(self, node: SimNode, *, power_loss: bool) -> None:
         """A member dies. Without power loss everything that it wrote is still there, synced or not."""
         if node.engine is None:
             return
-        power_loss = power_loss and self.settings.fsync
+        power_loss = power_loss and self.settings.fsync and not node.is_damaged
         self.say(node, "loses power" if power_loss else "is killed")
         node.engine = None
         node.incarnation += 1
         node.paused_until_ms = 0
         node.crashes_in_save = False
         if power_loss:
-            node.disk.crash()
+            is_harmless = self.rng.random() * 1000 >= self.settings.crash_fault_permille
+            node.disk.crash(keep=1.0 if is_harmless else None)
         else:
             node.disk.restart()
         self.on_stopped(node)
@@ -207,13 +237,16 @@ class SimCluster:
 
     @contextmanager
     def _disk_of(self, node: SimNode) -> Iterator[None]:
-        """A member whose disk fails stops, and starts again later."""
+        """A member whose disk fails stops, and starts again later; one whose bytes are damaged does not."""
         try:
             yield
         except (OSError, DiskFailedError) as error:
             self.say(node, f"disk failed: {error}")
             self.stop(node, power_loss=False)
             self.start_later(node)
+        except CorruptionError as error:
+            self.stop(node, power_loss=False)
+            self._refuse_start(node, error)
 
     def _drain(self, node: SimNode, engine: Engine) -> None:
         """Check what a step did, and carry its outputs away."""
@@ -228,12 +261,7 @@ class SimCluster:
         if engine.has_committed:
             self._check_leases(engine)
             self.on_committed(node)
-        while engine.has_committed:
-            checker.handed_out(node.node_id, engine.take_committed(HANDED_OUT_BYTES_MAX))
-        for token, outcome in engine.take_resolved():
-            if self.trace is not None:
-                self.say(node, f"answers call {token}: {describe_outcome(outcome)}")
-            self.on_resolved(node, token, outcome)
+        self._settle(node, engine)
         for to, message in engine.take_outbox():
             checker.sent(node.node_id, to, message, engine)
             self._post(node, to, message)
@@ -241,6 +269,15 @@ class SimCluster:
         if not engine.is_persisting and engine.has_unsaved:
             self._begin_job(node, engine)
         self._arm(node, engine)
+
+    def _settle(self, node: SimNode, engine: Engine) -> None:
+        """Hand out what is committed, and tell callers. Groups with a state machine do it their way."""
+        while engine.has_committed:
+            self.checker.handed_out(node.node_id, engine.take_committed(HANDED_OUT_BYTES_MAX))
+        for token, outcome in engine.take_resolved():
+            if self.trace is not None:
+                self.say(node, f"answers call {token}: {describe_outcome(outcome)}")
+            self.on_resolved(node, token, outcome)
 
     def _trace_log(self, node: SimNode, engine: Engine) -> None:
         """Trace where the log ends and how far it is committed, when a step has moved either."""
@@ -321,7 +358,7 @@ class SimCluster:
 
     def _sync_ms(self, node: SimNode) -> int:
         """How long a persist job takes."""
-        if self.is_calm:
+        if node.node_id in self.calm:
             return 0
         is_slow = node.slow_until_ms > self.now_ms
         most = self.settings.slow_sync_ms_max if is_slow else self.settings.sync_ms_max
@@ -350,7 +387,8 @@ class SimCluster:
         except (OSError, DLedgerError) as error:
             self.say(node, f"save failed: {error}")
             engine.fail_persist(job, error, now_local_ms)
-            self._drain(node, engine)
+            with self._disk_of(node):
+                self._drain(node, engine)
             self.stop(node, power_loss=False)
             self.start_later(node)
             return
@@ -378,7 +416,12 @@ class SimCluster:
     def wipe(self, node: SimNode) -> None:
         """A stopped member's disk is replaced by an empty one."""
         assert node.engine is None, f"{node.node_id} is up"
+        fired = node.disk.fired
         node.disk = SimDisk(Random(f"disk/{self.settings.seed}/{node.node_id}/{node.incarnation}"))
+        node.disk.fired = fired
+        node.refusal = ""
+        node.is_damaged = False
+        self.say(node, "gets an empty disk")
         self.checker.wiped(node.node_id)
 
     def start_later(self, node: SimNode) -> None:
@@ -386,17 +429,37 @@ class SimCluster:
         pause_ms = 1 + int(self.rng.random() * self.settings.restart_ms_max)
         self.at(self.now_ms + pause_ms, self.start, node)
 
-    def calm(self) -> None:
-        """Heal everything and start everybody; from now on nothing fails."""
-        self.is_calm = True
-        self.network.heal()
-        self.network.is_calm = True
+    def calm_down(self, members: Iterable[NodeId], *, is_cut_off: bool = False) -> None:
+        """Heal these members and the links between them, and start them; the others are frozen as they are.
+
+        What is down there stays down, what pauses goes on pausing, what is cut stays cut; with
+        `is_cut_off` nothing at all goes between the two.
+        """
+        self.calm = frozenset(members)
+        if is_cut_off:
+            self.network.cut_both(self.calm, self.nodes.keys() - self.calm)
+        self.network.calm_down(self.calm)
         for node in self.nodes.values():
+            node.is_frozen = node.node_id not in self.calm
+            if node.is_frozen:
+                node.paused_until_ms = NEVER_MS if node.paused_until_ms > self.now_ms else 0
+                continue
+            if node.refusal:
+                self.wipe(node)
             node.disk.forget_faults()
             node.disk.capacity_bytes = None
             node.crashes_in_save = False
+            if node.paused_until_ms == NEVER_MS:
+                self._wake(node)
             node.paused_until_ms = 0
             self.start(node)
+
+    def _wake(self, node: SimNode) -> None:
+        """A pause without an end has ended: what waits for that is due now."""
+        for place, (_, number, action, args) in enumerate(self._heap):
+            if args and args[0] is node and action in {self._deliver, self._tick, self._end_job}:
+                self._heap[place] = (self.now_ms, number, action, args)
+        heapify(self._heap)
 
     def _make_node(self, node_id: NodeId) -> SimNode:
         """A member with an empty disk and a clock of its own."""

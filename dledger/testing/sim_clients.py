@@ -74,10 +74,14 @@ class SimClients:
             self._think(client)
 
     def probe(self) -> None:
-        """Append one entry through the leader, and try again until it is acknowledged."""
+        """Append one more entry through the leader, and try again until it is acknowledged."""
+        self._probe_state = None
+        self._try_probe()
+
+    def _try_probe(self) -> None:
         if self._probe_state:
             return
-        self._cluster.at(self._cluster.now_ms + self._settings.heartbeat_ms, self.probe)
+        self._cluster.at(self._cluster.now_ms + self._settings.heartbeat_ms, self._try_probe)
         node = self._cluster.leader()
         if self._probe_state is None and node is not None:
             self._probe_state = False
@@ -89,12 +93,13 @@ class SimClients:
         return bool(self._probe_state)
 
     def unanswered(self) -> list[str]:
-        """Calls that members which are still up have not answered."""
+        """Calls that calm members which are still up have not answered."""
         nodes = self._cluster.nodes
         return [
             f"call {token} at {call.node_id}"
             for token, call in self._calls.items()
             if nodes[call.node_id].incarnation == call.incarnation
+            and call.node_id in self._cluster.calm
         ]
 
     # What a client does.

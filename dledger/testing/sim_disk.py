@@ -14,6 +14,7 @@ from __future__ import annotations
 import builtins
 import errno
 import os
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -105,6 +106,7 @@ class SimFile:
         self._check()
         data = b"".join(parts)
         self._disk.count_write(self._path, offset + len(data) - len(self._inode.now))
+        offset = self._disk.place_of(offset, len(data), len(self._inode.now))
         _apply(self._inode.now, offset, data)
         self._inode.unsynced.append(_Write(offset, data))
 
@@ -151,18 +153,23 @@ class SimDisk:
     Args:
         random: source of every decision about what a crash keeps.
         capacity_bytes: size of the device; None: endless.
+
+    Attributes:
+        fired: how often each fault that was asked for really came.
     """
 
     def __init__(self, random: Random, *, capacity_bytes: int | None = None) -> None:
         self.random = random
         self.capacity_bytes = capacity_bytes
         self.generation = 0
+        self.fired: Counter[str] = Counter()
         self._now: dict[str, _Inode] = {}
         self._durable: dict[str, _Inode] = {}
         self._changes: list[_Change] = []
         self._folders: set[str] = {""}
         self._write_count = self._sync_count = 0
         self._failing_sync = self._failing_write = self._failing_read = 0
+        self._misdirected_write = 0
 
     # --- the Disk interface -------------------------------------------------------------------
 
@@ -257,6 +264,7 @@ class SimDisk:
     def forget_faults(self) -> None:
         """Forget the faults that were asked for and have not come yet."""
         self._failing_sync = self._failing_write = self._failing_read = 0
+        self._misdirected_write = 0
 
     def _tear(self, inode: _Inode, keep: float) -> None:
         for write in inode.unsynced:
@@ -315,6 +323,21 @@ class SimDisk:
         """The n-th read from now fails with EIO."""
         self._failing_read = nth
 
+    def misdirect_write(self, nth: int = 1) -> None:
+        """The n-th write from now lands elsewhere in its file, whole sectors away, and nobody is told."""
+        self._misdirected_write = nth
+
+    def place_of(self, offset: int, size: int, file_bytes: int) -> int:
+        """Where a write really lands."""
+        if not self._misdirected_write:
+            return offset
+        self._misdirected_write -= 1
+        if self._misdirected_write:
+            return offset
+        self.fired["misdirect-write"] += 1
+        sectors = max(1, (file_bytes + size) // SECTOR_BYTES)
+        return self.random.randrange(sectors) * SECTOR_BYTES + offset % SECTOR_BYTES
+
     def statistics(self) -> SimDiskStatistics:
         """Counts so far."""
         return SimDiskStatistics(self._write_count, self._sync_count, self.generation)
@@ -327,12 +350,14 @@ class SimDisk:
         if self._failing_write:
             self._failing_write -= 1
             if not self._failing_write:
+                self.fired["fail-write"] += 1
                 raise OSError(errno.EIO, "simulated write failure", path)
         if (
             grown_bytes > 0
             and self.capacity_bytes is not None
             and self._used_bytes() + grown_bytes > self.capacity_bytes
         ):
+            self.fired["full-disk"] += 1
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
 
     def count_sync(self, path: str) -> None:
@@ -341,6 +366,7 @@ class SimDisk:
         if self._failing_sync:
             self._failing_sync -= 1
             if not self._failing_sync:
+                self.fired["fail-sync"] += 1
                 raise OSError(errno.EIO, "simulated sync failure", path)
 
     def count_read(self, path: str) -> None:
@@ -348,6 +374,7 @@ class SimDisk:
         if self._failing_read:
             self._failing_read -= 1
             if not self._failing_read:
+                self.fired["fail-read"] += 1
                 raise OSError(errno.EIO, "simulated read failure", path)
 
     def _used_bytes(self) -> int:

@@ -8,6 +8,7 @@ and cuts are healed by a fault of their own or at the end of the first phase.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from random import Random
@@ -16,6 +17,7 @@ from dledger.raft.effects import Role
 from dledger.raft.events import PeerUnreachable
 from dledger.raft.ids import NodeId
 from dledger.raft.messages import AppendRequest, AppendResponse, Message, TimeoutNow, VoteResponse
+from dledger.storage.hard_state import HARD_STATE_NAME
 from dledger.testing.cluster import SimCluster
 from dledger.testing.sim_node import SimNode
 
@@ -37,11 +39,15 @@ class SimFaults:
     """The faults of one run.
 
     Invariants: nothing is struck and nothing is armed once `stop` was called; `_unproven` holds the
-    members that may not vote, since their stores are new.
+    members that may not vote, since their stores are new. They and those whose disks have lied are a
+    minority together, once the group was formed.
+
+    Attributes:
+        counts: how often each kind was struck; of those that wait for their moment, how often it came.
     """
 
     def __init__(self, cluster: SimCluster) -> None:
-        self.struck_count = 0
+        self.counts: Counter[str] = Counter()
         self._cluster = cluster
         self._rng = Random(f"faults/{cluster.settings.seed}")
         self._is_stopped = False
@@ -72,6 +78,12 @@ class SimFaults:
             "full-disk": self._full_disk,
             "unreachable": self._unreachable,
             "wipe-one": self._wipe_one,
+            "clog": self._clog,
+            "fail-write": self._fail_write,
+            "misdirect-write": self._misdirect_write,
+            "flip-log": partial(self._flip, "data/"),
+            "flip-index": partial(self._flip, "index/"),
+            "flip-hard-state": partial(self._flip, HARD_STATE_NAME),
         }
         for kind in ARMED_KINDS:
             self._strikes[kind] = partial(self._armed.setdefault, kind)
@@ -83,10 +95,25 @@ class SimFaults:
         if self._kinds:
             self._schedule()
 
+    @property
+    def struck_count(self) -> int:
+        """Faults struck in all."""
+        return sum(self.counts.values())
+
     def stop(self) -> None:
         """Nothing goes wrong any more."""
         self._is_stopped = True
         self._armed.clear()
+
+    def pick_core(self) -> list[NodeId]:
+        """A majority of members whose stores are sound, by chance; all that can start if there is none."""
+        voters = self._cluster.voters
+        self._look_for_proof()
+        sound = [node_id for node_id in voters if node_id not in self._lost_stores()]
+        least = len(voters) // 2 + 1
+        if len(sound) < least:
+            return list(voters)
+        return self._rng.sample(sound, self._rng.randint(least, len(sound)))
 
     def _schedule(self) -> None:
         mean_ms = self._cluster.settings.fault_interval_ms
@@ -97,17 +124,26 @@ class SimFaults:
         """Do one fault, and schedule the next."""
         if self._is_stopped:
             return
-        for node in self._cluster.running():
-            engine = node.engine
-            if engine is not None and engine.node.is_voter and not engine.has_unsaved:
-                self._unproven.discard(node.node_id)
+        self._look_for_proof()
         kind = self._rng.choices(self._kinds, self._weights)[0]
-        self.struck_count += 1
         self._cluster.say(None, f"fault: {kind}")
+        if kind not in ARMED_KINDS:
+            self.counts[kind] += 1
         self._strikes[kind]()
         if kind.startswith(("partition", "heal")):
             self._cluster.say(None, f"network: {self._cluster.network.describe()}")
         self._schedule()
+
+    def draws_even(self) -> bool:
+        """One of two ways, by chance."""
+        return self._rng.random() < 0.5
+
+    def _look_for_proof(self) -> None:
+        """Which members have become voters with their new stores."""
+        for node in self._cluster.running():
+            engine = node.engine
+            if engine is not None and engine.node.is_voter and not engine.has_unsaved:
+                self._unproven.discard(node.node_id)
 
     # Crashes.
 
@@ -150,11 +186,20 @@ class SimFaults:
         if node is not None:
             node.crashes_in_save = True
 
+    def _lost_stores(self) -> set[NodeId]:
+        """Members whose stores do not count."""
+        damaged = {node.node_id for node in self._cluster.nodes.values() if node.is_damaged}
+        return self._unproven | damaged
+
+    def _is_spare(self, node: SimNode) -> bool:
+        """Whether this member's store may be lost: a majority of stores must stay that lost nothing."""
+        lost = self._lost_stores() | {node.node_id}
+        return len(lost) <= (len(self._cluster.voters) - 1) // 2
+
     def _wipe_one(self) -> None:
-        """A member loses its disk for ever, if a majority of stores stays that lost none."""
+        """A member loses its disk for ever."""
         node = self._any_running()
-        spare_count = (len(self._cluster.voters) - 1) // 2
-        if node is None or len(self._unproven | {node.node_id}) > spare_count:
+        if node is None or not self._is_spare(node):
             return
         self._unproven.add(node.node_id)
         self._cluster.stop(node, power_loss=True)
@@ -168,6 +213,7 @@ class SimFaults:
         if kind not in self._armed:
             return False
         del self._armed[kind]
+        self.counts[kind] += 1
         self._cluster.say(None, f"fault strikes: {kind}")
         return True
 
@@ -271,10 +317,18 @@ class SimFaults:
             self._cluster.at(due_ms, self._flap_once, lone, turn % 2 == 0)
 
     def _flap_once(self, lone: NodeId, is_cut: bool) -> None:
-        if is_cut and not self._is_stopped:
+        if self._is_stopped:
+            return
+        if is_cut:
             self._split([lone])
         else:
             self._cluster.network.heal()
+
+    def _clog(self) -> None:
+        """What one member sends to another is held back for a while, and comes all at once."""
+        source, target = self._rng.choices(self._cluster.voters, k=2)
+        length_ms = self._rng.randint(1, self._cluster.settings.clog_ms_max)
+        self._cluster.network.clog(source, target, self._cluster.now_ms + length_ms)
 
     def _unreachable(self) -> None:
         """Connections break though nobody died."""
@@ -311,4 +365,40 @@ class SimFaults:
         self._cluster.at(self._cluster.now_ms + length_ms, self._make_room, node)
 
     def _make_room(self, node: SimNode) -> None:
-        node.disk.capacity_bytes = None
+        if not node.is_frozen:
+            node.disk.capacity_bytes = None
+
+    def _fail_write(self) -> None:
+        node = self._any_running()
+        if node is not None:
+            node.disk.fail_write(self._rng.randint(1, 4))
+
+    # Disks that lie.
+
+    def _may_lie(self, node: SimNode) -> bool:
+        """Whether a log could tell: without syncs no index unit proves what was there."""
+        return self._cluster.settings.fsync and self._is_spare(node)
+
+    def _misdirect_write(self) -> None:
+        """A write lands elsewhere, and nobody is told."""
+        node = self._any_running()
+        if node is not None and self._may_lie(node):
+            node.is_damaged = True
+            node.disk.misdirect_write(self._rng.randint(1, 4))
+
+    def _flip(self, prefix: str) -> None:
+        """A bit of a file turns over, where something was written."""
+        node = self._any_running()
+        if node is None or not self._may_lie(node):
+            return
+        paths = [path for path in node.disk.paths() if path.startswith(prefix)]
+        if not paths:
+            return
+        path = self._rng.choice(paths)
+        size = len(node.disk.content(path).rstrip(b"\0"))
+        if not size:
+            return
+        node.is_damaged = True
+        byte_offset, bit = self._rng.randrange(size), self._rng.randrange(8)
+        node.disk.flip_bit(path, byte_offset, bit)
+        self._cluster.say(node, f"bit {bit} of byte {byte_offset} of {path} turns over")

@@ -1,4 +1,4 @@
-"""A network that loses, delays, duplicates, reorders and cuts, all by one seeded stream of chance.
+"""A network that loses, delays, duplicates, replays, clogs and cuts, by one seeded stream of chance.
 
 It decides only when a message arrives and whether a link is open; the cluster carries the messages.
 A link is directed, so a cut may hold in one direction only. A message in flight when its link is cut
@@ -7,6 +7,7 @@ is lost too: it is asked about again on arrival.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from random import Random
 
@@ -18,31 +19,47 @@ class SimNetwork:
     """Links between the members of one group.
 
     Invariant: a cut link is in `_cut`; everything else is open.
+
+    Attributes:
+        calm: members between which nothing is lost, duplicated or late any more.
+        counts: how often each thing happened to a message.
     """
 
-    __slots__ = ("_cut", "_rng", "_settings", "is_calm")
+    __slots__ = ("_clogged", "_cut", "_rng", "_settings", "calm", "counts")
 
     def __init__(self, settings: SimSettings, rng: Random) -> None:
         self._settings = settings
         self._rng = rng
         self._cut: set[tuple[NodeId, NodeId]] = set()
-        self.is_calm = False
-        """Set for the second phase: nothing is lost, duplicated or late any more."""
+        self._clogged: dict[tuple[NodeId, NodeId], int] = {}
+        self.calm: frozenset[NodeId] = frozenset()
+        self.counts: Counter[str] = Counter()
 
     def arrivals(self, source: NodeId, target: NodeId, now_ms: int) -> tuple[int, ...]:
-        """When a message sent now arrives; empty when it is lost, two times when it is duplicated."""
+        """When a message sent now arrives: never when it is lost, several times when it comes again."""
         if (source, target) in self._cut:
+            self.counts["cut"] += 1
             return ()
-        if self.is_calm:
+        if source in self.calm and target in self.calm:
             return (now_ms + 1,)
         settings = self._settings
         chance = self._rng.random
         if settings.loss_permille and chance() * 1000 < settings.loss_permille:
+            self.counts["lost"] += 1
             return ()
-        first = now_ms + self._delay()
+        first = max(now_ms + self._delay(), self._clogged.get((source, target), 0))
+        again: tuple[int, ...] = ()
         if settings.duplicate_permille and chance() * 1000 < settings.duplicate_permille:
-            return (first, first + self._delay())
-        return (first,)
+            self.counts["duplicated"] += 1
+            again = (first + self._delay(),)
+        if settings.replay_permille and chance() * 1000 < settings.replay_permille:
+            self.counts["replayed"] += 1
+            again = (*again, first + 1 + int(chance() * settings.replay_ms_max))
+        return (first, *again)
+
+    def clog(self, source: NodeId, target: NodeId, until_ms: int) -> None:
+        """Hold back what one member sends to another until a moment."""
+        self._clogged[source, target] = until_ms
 
     def is_open(self, source: NodeId, target: NodeId) -> bool:
         """Whether a message that arrives now gets through."""
@@ -63,6 +80,14 @@ class SimNetwork:
         """Open every link."""
         self._cut.clear()
 
+    def calm_down(self, members: Iterable[NodeId]) -> None:
+        """Between these members every link is open, and nothing goes wrong any more."""
+        self.calm = frozenset(members)
+        within = {(source, target) for source in self.calm for target in self.calm}
+        self._cut -= within
+        for link in within:
+            self._clogged.pop(link, None)
+
     def describe(self) -> str:
         """The cut links, for a trace."""
         return " ".join(f"{source}-x->{target}" for source, target in sorted(self._cut)) or "whole"
@@ -72,6 +97,7 @@ class SimNetwork:
         settings = self._settings
         chance = self._rng.random
         if settings.spike_permille and chance() * 1000 < settings.spike_permille:
+            self.counts["late"] += 1
             return settings.delay_min_ms + int(chance() * settings.spike_ms_max)
         span = settings.delay_max_ms - settings.delay_min_ms + 1
         return settings.delay_min_ms + int(chance() * span)

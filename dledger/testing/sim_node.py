@@ -22,6 +22,11 @@ class SimNode:
         clock_zero_ms, clock_drift_permille: its own clock.
         slow_until_ms: its disk is slow until then.
         crashes_in_save: the next persist job is cut short by a power loss.
+        refusal: why its store cannot be opened; it stays down until its disk is replaced.
+        is_damaged: its disk has lied. Such a member loses no power until the disk is replaced: after a
+            power cut, damage in the entries of the last batch passes for a torn tail (storage/recovery.py
+            says so), and no log can tell.
+        is_frozen: it does not start, and what ails it is not cured.
         traced_log: what the trace last said about its log.
     """
 
@@ -36,6 +41,9 @@ class SimNode:
     clock_drift_permille: int = 0
     slow_until_ms: int = 0
     crashes_in_save: bool = False
+    refusal: str = ""
+    is_damaged: bool = False
+    is_frozen: bool = False
     traced_log: str = ""
 
     def local_ms(self, now_ms: int) -> int:

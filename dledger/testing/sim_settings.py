@@ -39,8 +39,19 @@ FAULT_KINDS = (
 )
 """Everything that can go wrong on purpose (docs/testing.md tells what each does)."""
 
-WIPE_KINDS = ("wipe-one",)
-"""Faults that no seed draws; who wants them sets their weights (tests/simulation/test_wipes.py)."""
+GROWN_KINDS = (
+    "clog",
+    "fail-write",
+    "misdirect-write",
+    "flip-log",
+    "flip-index",
+    "flip-hard-state",
+    "wipe-one",
+)
+"""Faults of grown runs (`draw_settings`), beside those above. All but the first two may cost a member its
+store, so they strike a minority only."""
+
+ALL_KINDS = FAULT_KINDS + GROWN_KINDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +71,13 @@ class SimSettings:
         delay_min_ms, delay_max_ms: of a message.
         spike_permille, spike_ms_max: messages that take much longer, and so arrive out of order.
         loss_permille, duplicate_permille: messages lost, and delivered twice.
+        replay_permille, replay_ms_max: messages delivered once more, up to so much later.
+        clog_ms_max: how long a clogged link holds back what it is given.
+        crash_fault_permille: power losses that may cost what was not synced; the others cost nothing.
         sync_ms_max: of an ordinary persist job; 0 means at once.
         slow_sync_ms_max: of a job while the disk is slow.
         fault_interval_ms: mean pause between faults.
-        fault_weights: how often each of `FAULT_KINDS` is chosen; 0: never in this run.
+        fault_weights: how often each of `ALL_KINDS` is chosen; 0: never in this run.
         restart_ms_max: how long a crashed node stays away.
         client_count, think_ms_max, client_timeout_ms: who asks, how often, how patiently.
         read_permille, transfer_permille: of the clients' operations; the others are appends.
@@ -96,6 +110,10 @@ class SimSettings:
     spike_ms_max: int = 0
     loss_permille: int = 0
     duplicate_permille: int = 0
+    replay_permille: int = 0
+    replay_ms_max: int = 0
+    clog_ms_max: int = 1000
+    crash_fault_permille: int = 1000
     sync_ms_max: int = 2
     slow_sync_ms_max: int = 200
     fault_interval_ms: int = 300
@@ -146,15 +164,52 @@ LEASES_TRIED = {
 """Faults of a run in which a leader is replaced behind its back while callers still read from it."""
 
 
-def draw_settings(seed: int, *, wire: bool = False) -> SimSettings:
-    """Draw a run's knobs from its seed; `wire` insists on the wire's bytes, else chance decides."""
+def draw_settings(seed: int, *, wire: bool = False, is_grown: bool = True) -> SimSettings:
+    """Draw a run's knobs from its seed.
+
+    Args:
+        seed: of the run.
+        wire: insists on the wire's bytes; else chance decides.
+        is_grown: False: without the faults of `GROWN_KINDS`, and with the chances of older seeds.
+    """
     settings = _draw_mixed(seed, wire=wire)
     purpose = Random(f"purpose/{seed}").random() * 1000
     if purpose < SPECIAL_PERMILLE:
         return _bend_to_cuts(settings)
     if purpose < 2 * SPECIAL_PERMILLE:
         return _bend_to_leases(settings)
-    return settings
+    return _grow(settings) if is_grown else settings
+
+
+def _grow(settings: SimSettings) -> SimSettings:
+    """Add what came later, from a stream of its own, so that the other knobs of old seeds stay.
+
+    The ranges are those of TigerBeetle's VOPR: loss 0 to 30 %, replay 0 to 50 %, a fault on 80 to 100 %
+    of the crashes.
+    """
+    rng = Random(f"grown/{settings.seed}")
+    weights = {kind: rng.choice((0, 0, 1, 3)) for kind in GROWN_KINDS}
+    if rng.random() < 0.2:
+        weights[rng.choice(GROWN_KINDS)] = 10
+    loss_permille, replay_permille = settings.loss_permille, 0
+    if rng.random() < 0.3:
+        loss_permille = rng.randint(0, 300)
+    if rng.random() < 0.4:
+        replay_permille = rng.randint(0, 500)
+    replay_ms_max = rng.choice((settings.lease_ms, 1000, 5000))
+    clog_ms_max = rng.choice((settings.heartbeat_ms, settings.lease_ms, 2000))
+    return replace(
+        settings,
+        fault_weights={**settings.fault_weights, **weights},
+        # What is on its way when the calm begins may come so late, and a replayed request of a leader
+        # that is no more still keeps others from campaigning.
+        settle_ms_max=settings.settle_ms_max + replay_ms_max + clog_ms_max,
+        loss_permille=loss_permille,
+        replay_permille=replay_permille,
+        replay_ms_max=replay_ms_max,
+        clog_ms_max=clog_ms_max,
+        crash_fault_permille=rng.randint(800, 1000),
+    )
 
 
 def _bend_to_cuts(settings: SimSettings) -> SimSettings:

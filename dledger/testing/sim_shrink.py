@@ -12,7 +12,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from dledger.errors import UsageError
-from dledger.testing.sim_settings import FAULT_KINDS, SimSettings
+from dledger.testing.sim_settings import ALL_KINDS, SimSettings
 from dledger.testing.simulation import SimResult, Verdict
 
 SIMPLEST: tuple[tuple[str, int], ...] = (
@@ -22,6 +22,8 @@ SIMPLEST: tuple[tuple[str, int], ...] = (
     ("spike_permille", 0),
     ("loss_permille", 0),
     ("duplicate_permille", 0),
+    ("replay_permille", 0),
+    ("crash_fault_permille", 1000),
     ("transfer_permille", 0),
     ("read_permille", 0),
     ("client_count", 0),
@@ -48,7 +50,7 @@ def override(settings: SimSettings, assignments: Sequence[str]) -> SimSettings:
         UsageError: there is no such knob or kind of fault, or the value is no number.
     """
     changes: dict[str, Any] = {}
-    kinds = {field.name: field.type for field in fields(SimSettings)}
+    kinds = {field.name: field.type for field in fields(settings)}
     for assignment in assignments:
         name, _, value = assignment.partition("=")
         if name == "faults":
@@ -63,7 +65,7 @@ def override(settings: SimSettings, assignments: Sequence[str]) -> SimSettings:
 
 
 def _weights(text: str) -> dict[str, int]:
-    weights = dict.fromkeys(FAULT_KINDS, 0)
+    weights = dict.fromkeys(ALL_KINDS, 0)
     for item in filter(None, text.split(",")):
         kind, _, weight = item.partition(":")
         if kind not in weights or not weight.isdigit():
@@ -76,7 +78,7 @@ def assignments(drawn: SimSettings, wanted: SimSettings) -> list[str]:
     """What `override` needs to make `wanted` of the settings that the seed gives."""
     changed = [
         f"{field.name}={getattr(wanted, field.name)}"
-        for field in fields(SimSettings)
+        for field in fields(drawn)
         if field.name != "fault_weights"
         and getattr(wanted, field.name) != getattr(drawn, field.name)
     ]

@@ -1,21 +1,30 @@
-"""One run from one seed: chaos first, then calm and a demand for progress.
+"""One run from one seed: safety first, then liveness of a core, then of all (as TigerBeetle's VOPR).
 
-First phase (safety): clients work while anything may fail; `StateChecker` looks after every step.
-Second phase (liveness): every member is started, every link healed, no disk fails; a new append must
-be acknowledged and reach every member within a bounded virtual time, and no caller of a member that
-is still up may be left without an answer.
+Safety: clients work while anything may fail; `StateChecker` looks after every step.
+Core: a majority of members with sound stores is healed, and the links between them; the others stay as
+they are: down, paused, cut off or half heard. A new append must be acknowledged within a bounded virtual
+time, and no caller of a core member may be left without an answer. Every other run the others are cut off
+for good; then it must reach the whole core, too (a leader outside that one core member cannot hear would
+do as well for the rest).
+All: everybody is healed, and whose store is damaged gets an empty disk. The same is demanded of all, and
+every log must hold the same bytes.
 """
 
 from __future__ import annotations
 
 import traceback
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 from dledger.engine import Engine
+from dledger.errors import CorruptionError
+from dledger.raft.ids import NodeId
 from dledger.testing.cluster import SimCluster, StuckError
 from dledger.testing.sim_clients import CallCounts, SimClients
 from dledger.testing.sim_faults import SimFaults
+from dledger.testing.sim_node import SimNode
 from dledger.testing.sim_settings import SimSettings, draw_settings
 from dledger.testing.sim_trace import Trace
 from dledger.testing.state_checker import Violation
@@ -41,7 +50,9 @@ class SimResult:
         step_count: events that members saw.
         committed_count, leader_count: entries committed, terms led.
         fault_count: faults struck.
+        coverage: how often each thing that can go wrong did.
         calls: how the clients' calls ended.
+        work: what else was done, by name.
         digest: of the trace; empty when none was kept.
     """
 
@@ -53,8 +64,10 @@ class SimResult:
     committed_count: int
     leader_count: int
     fault_count: int
+    coverage: dict[str, int]
     calls: CallCounts
     digest: str
+    work: dict[str, int] = field(default_factory=dict)
 
 
 class Simulation:
@@ -71,6 +84,7 @@ class Simulation:
         self._trace = trace
         self._cluster = SimCluster(settings, engine_type=engine_type, trace=trace)
         self._clients = SimClients(self._cluster)
+        self._is_core_alone = False
         self._faults = SimFaults(self._cluster)
 
     def run(self) -> SimResult:
@@ -78,7 +92,9 @@ class Simulation:
         verdict, problem = Verdict.FINE, ""
         try:
             self._chaos()
-            self._calm()
+            self._settle("core", self._faults.pick_core())
+            self._settle("all", self._cluster.voters)
+            self._compare()
         except Violation as violation:
             verdict, problem = Verdict.WRONG, str(violation)
         except StuckError as stuck:
@@ -95,6 +111,7 @@ class Simulation:
             committed_count=self._cluster.checker.committed_count,
             leader_count=self._cluster.checker.leader_count,
             fault_count=self._faults.struck_count,
+            coverage=self._coverage(),
             calls=self._clients.counts,
             digest=self._trace.digest() if self._trace is not None else "",
         )
@@ -107,27 +124,54 @@ class Simulation:
         self._faults.start()
         self._cluster.run_until(self._settings.chaos_ms)
 
-    def _calm(self) -> None:
-        """Nothing fails; the group must come together and go on."""
+    def _settle(self, phase: str, members: Iterable[NodeId]) -> None:
+        """Nothing fails at these members any more; they must come together and go on."""
         cluster = self._cluster
         self._faults.stop()
         self._clients.is_stopped = True
-        cluster.calm()
-        cluster.say(None, "calm: everything is healed")
+        cluster.say(None, f"calm ({phase}): {' '.join(sorted(members))} are healed")
+        self._is_core_alone = self._faults.draws_even()
+        cluster.calm_down(members, is_cut_off=self._is_core_alone)
         self._clients.probe()
         if not cluster.run_until(cluster.now_ms + self._settings.settle_ms_max, self._is_settled):
-            raise StuckError(self._why_not_settled())
+            raise StuckError(f"{phase}: {self._why_not_settled()}")
+
+    def _compare(self) -> None:
+        """Every member has the same bytes; or it says which are damaged, if its disk has lied."""
+        for node in self._cluster.running():
+            assert node.engine is not None, "it runs"
+            try:
+                self._cluster.checker.compare(node.node_id, node.engine)
+            except CorruptionError as error:
+                if not node.is_damaged:
+                    raise
+                self._cluster.say(node, f"has bytes that it refuses to give: {error}")
+
+    def _coverage(self) -> dict[str, int]:
+        """What went wrong, and how often; what did not is there with 0."""
+        counts = Counter(dict.fromkeys(self._settings.fault_weights, 0))
+        counts.update(self._faults.counts)
+        counts.update({f"message-{name}": n for name, n in self._cluster.network.counts.items()})
+        for node in self._cluster.nodes.values():
+            counts.update({f"disk-{name}": count for name, count in node.disk.fired.items()})
+        return dict(counts)
+
+    def _calm_nodes(self) -> list[SimNode]:
+        nodes = self._cluster.nodes
+        return [nodes[node_id] for node_id in sorted(self._cluster.calm)]
 
     def _is_settled(self) -> bool:
-        """Whether the probe reached every member and nobody waits any more."""
-        if not self._clients.is_probe_acknowledged:
+        """Whether the probe reached every calm member and nobody waits any more."""
+        if not self._clients.is_probe_acknowledged or self._clients.unanswered():
             return False
-        wanted = self._cluster.checker.acknowledged_index
-        for node in self._cluster.nodes.values():
+        if not self._is_core_alone and len(self._cluster.calm) < len(self._cluster.voters):
+            return True
+        wanted = self._cluster.checker.committed_count
+        for node in self._calm_nodes():
             engine = node.engine
             if engine is None or engine.node.commit_index < wanted:
                 return False
-        return not self._clients.unanswered()
+        return True
 
     def _why_not_settled(self) -> str:
         """What is missing after all that time."""
@@ -139,9 +183,9 @@ class Simulation:
             return f"never answered: {', '.join(waiting)}"
         places = ", ".join(
             f"{node.node_id} {'down' if node.engine is None else f'at {node.engine.node.commit_index}'}"
-            for node in self._cluster.nodes.values()
+            for node in self._calm_nodes()
         )
-        return f"members did not catch up with {self._cluster.checker.acknowledged_index}: {places}"
+        return f"members did not catch up with {self._cluster.checker.committed_count}: {places}"
 
 
 def run_seed(

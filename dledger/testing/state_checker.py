@@ -191,6 +191,24 @@ class StateChecker:
                 )
             view.applied_index = int(entry.index)
 
+    def restored(self, node_id: NodeId, applied_index: int) -> None:
+        """A member's state machine contains this much without having been handed it."""
+        self._views[node_id].applied_index = applied_index
+
+    def compare(self, node_id: NodeId, engine: Engine) -> None:
+        """The group has settled: a member's log must hold, byte for byte, what was committed."""
+        commit_index = int(engine.node.commit_index)
+        if commit_index != len(self._committed):
+            raise Violation(
+                f"{node_id} has settled at commit index {commit_index}, but {len(self._committed)} "
+                "entries are committed"
+            )
+        first = int(engine.log.shape.first_index)
+        for entry in engine.log.entries(Index(first), Index(commit_index + 1)):
+            known = self._entries[entry.index, self._committed[entry.index - 1]]
+            if known.header != entry.header or known.body != entry.body:
+                raise Violation(f"{node_id} has settled with other bytes in {entry.id}")
+
     # Watching callers.
 
     def acknowledged(self, bodies: Sequence[bytes], outcome: Committed) -> None:

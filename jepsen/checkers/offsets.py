@@ -9,8 +9,9 @@ failover, a restart or a copy of old files changes is a broken promise.
     spurious   a read shows a value that nobody committed, while the history has the commits of this group and queue;
                the classic is the zero of a default
 
-No stored offset reads as null and counts as less than every offset. A push consumer commits on its own: where the
-history has no commits of a group and queue, any fall is a rewind and nothing is spurious.
+No stored offset reads as null and counts like 0: a broker answers 0 to a group of a young queue that has none. A push
+consumer commits on its own: where the history has no commits of a group and queue, any fall is a rewind and nothing is
+spurious.
 
 Shapes: `commit` and `committed` of `messages.py`.
 """
@@ -26,7 +27,6 @@ from jepsen.checkers.results import Anomaly, CheckResult, judged
 from jepsen.ops import Op, Pair
 
 NAME = "offsets"
-NONE_STORED = -1
 
 Register = tuple[str, str]  # group, queue
 
@@ -37,6 +37,7 @@ class _Step:
 
     offset: int
     pair: Pair
+    is_stored: bool = True
 
     @property
     def begin(self) -> int:
@@ -82,8 +83,9 @@ def _registers(ops: Sequence[Op]) -> dict[Register, _Steps]:
             registers[place].commits.append(_Step(asked["offset"], pair))
         elif pair.invoke.f == "committed" and pair.completion is not None and pair.type == "ok":
             told = pair.completion.value
-            offset = NONE_STORED if told["offset"] is None else told["offset"]
-            registers[told.get("group") or "", told["queue"]].reads.append(_Step(offset, pair))
+            place = (told.get("group") or "", told["queue"])
+            is_stored = told["offset"] is not None
+            registers[place].reads.append(_Step(told["offset"] or 0, pair, is_stored))
     return registers
 
 
@@ -103,7 +105,7 @@ def _rewinds(who: str, steps: _Steps) -> Iterator[Anomaly]:
             continue
         back = _set_back(read, highest, steps.commits)
         if back is None:
-            text = f"the {who} went back from {highest.offset} to {_shown(read.offset)}"
+            text = f"the {who} went back from {highest.offset} to {_shown(read)}"
             yield Anomaly("rewind", text, (highest.end or 0, read.end or 0))
         else:
             highest = back  # a client's doing; from here on that is what stands
@@ -124,10 +126,10 @@ def _spurious(who: str, steps: _Steps) -> Iterator[Anomaly]:
         return
     for read in steps.reads:
         begun = [step for step in steps.commits if step.begin < (read.end or 0)]
-        if read.offset != NONE_STORED and all(step.offset != read.offset for step in begun):
+        if read.is_stored and all(step.offset != read.offset for step in begun):
             text = f"the {who} is {read.offset}, which nobody committed"
             yield Anomaly("spurious", text, (read.end or 0,))
 
 
-def _shown(offset: int) -> str:
-    return "none" if offset == NONE_STORED else str(offset)
+def _shown(read: _Step) -> str:
+    return str(read.offset) if read.is_stored else "none"

@@ -15,12 +15,23 @@ from jepsen.system import System
 
 
 class Completion(Protocol):
-    """How an operation ended: its type, value, error and node, as in `Op`."""
+    """How an operation ended; `jepsen.outcomes.Outcome` is one."""
 
-    type: OpType
-    value: Any
-    error: str
-    node: str
+    @property
+    def type(self) -> OpType:
+        """As in `Op`."""
+
+    @property
+    def value(self) -> Any:
+        """As in `Op`."""
+
+    @property
+    def error(self) -> str:
+        """As in `Op`."""
+
+    @property
+    def node(self) -> str:
+        """As in `Op`."""
 
 
 class WorkloadClient(Protocol):

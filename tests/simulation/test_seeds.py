@@ -1,31 +1,40 @@
-"""Short seeded runs in every test run, and every seed that ever failed."""
+"""Short seeded runs in every test run, every seed that ever failed, and fresh seeds for a while."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
-from dledger.testing.sim import replay_command
+from dledger.testing import sim
+from dledger.testing.sim_command import Simulator, run_command, run_one
 from dledger.testing.simulation import SimResult, Verdict, run_seed
 
 SEEDS_FILE = Path(__file__).parent / "seeds.txt"
 SWEEP_FIRST, SWEEP_COUNT = 1000, 60
+FRESH_SECONDS = 30
+
+SIMULATORS = {"log": sim.LOG_SIMULATOR}
 
 
-def remembered_seeds() -> list[int]:
+def remembered_seeds() -> list[tuple[str, int]]:
     lines = SEEDS_FILE.read_text().splitlines()
-    return [int(line.split()[0]) for line in lines if line.strip() and not line.startswith("#")]
+    rows = [line.split() for line in lines if line.strip() and not line.startswith("#")]
+    return [(row[0], int(row[1])) for row in rows]
 
 
-def check(result: SimResult) -> None:
-    told = f"{result.problem}\nreplay: {replay_command(result.seed, wire=False)}"
-    assert result.verdict is Verdict.FINE, told
+def check(result: SimResult, simulator: Simulator = sim.LOG_SIMULATOR, options: str = "") -> None:
+    replay = simulator.replay_command(result.seed, options=options)
+    assert result.verdict is Verdict.FINE, f"{result.problem}\nreplay: {replay}"
 
 
-@pytest.mark.parametrize("seed", remembered_seeds())
-def test_a_seed_that_once_failed_is_fine(seed: int) -> None:
-    check(run_seed(seed))
+@pytest.mark.parametrize(("name", "seed"), remembered_seeds())
+def test_a_seed_that_once_failed_is_fine(name: str, seed: int) -> None:
+    kind, _, classic = name.partition("-")
+    simulator = SIMULATORS[kind]
+    result = run_one(simulator, seed, wire=False, is_grown=not classic)
+    check(result, simulator, " --classic" if classic else "")
 
 
 @pytest.mark.slow
@@ -44,3 +53,14 @@ def test_a_short_sweep_is_fine_and_gets_something_done() -> None:
 def test_all_messages_may_pass_through_the_wire() -> None:
     for seed in range(1, 15):
         check(run_seed(seed, wire=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SIMULATORS)
+def test_fresh_seeds_are_fine(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Other seeds every time: one that fails is a bug, and its command is in the output."""
+    code = run_command(SIMULATORS[name], ["--seconds", str(FRESH_SECONDS)])
+    told = capsys.readouterr().out
+    with capsys.disabled():
+        sys.stdout.write(f"\n{told.splitlines()[0]}\n")
+    assert code == 0, told

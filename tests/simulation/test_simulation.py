@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from random import Random
 
 import pytest
+from rich.console import Console
 
 from dledger.engine import Engine
 from dledger.raft.events import Event, Tick
@@ -13,12 +15,15 @@ from dledger.raft.ids import NodeId
 from dledger.testing import sim
 from dledger.testing.cluster import SimCluster
 from dledger.testing.sim_clients import SimClients
+from dledger.testing.sim_command import show_tally
 from dledger.testing.sim_disk import SimDisk
 from dledger.testing.sim_faults import SimFaults
 from dledger.testing.sim_network import SimNetwork
 from dledger.testing.sim_node import SimNode
-from dledger.testing.sim_settings import FAULT_KINDS, WIPE_KINDS, SimSettings, draw_settings
-from dledger.testing.simulation import Simulation, Verdict, run_seed
+from dledger.testing.sim_settings import ALL_KINDS, SimSettings, draw_settings
+from dledger.testing.sim_tally import SILENT_SEEDS_MIN, Tally
+from dledger.testing.sim_trace import Trace
+from dledger.testing.simulation import SimResult, Simulation, Verdict, run_seed
 
 N0, N1, N2 = NodeId("n0"), NodeId("n1"), NodeId("n2")
 
@@ -88,34 +93,66 @@ def test_the_exit_codes_differ() -> None:
 def test_the_command_sums_up_and_exits_with_the_worst_verdict(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert sim.main(["--seeds", "3", "--processes", "1", "--json"]) == 0
+    few = ["--first", "1", "--seeds", "3", "--processes", "1"]
+    assert sim.main([*few, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert (told["seeds"], told["fine"], told["bad"]) == (3, 3, [])
+    assert (told["first"], told["seeds"], told["fine"], told["bad"]) == (1, 3, 3, [])
+    assert told["simulated_per_real"] > 1
 
-    def wrong_at_two(seed: int, *, wire: bool) -> sim.SimResult:
-        result = run_seed(1)
-        verdict = Verdict.WRONG if seed == 2 else Verdict.STUCK
-        return type(result)(**{**_fields(result), "seed": seed, "verdict": verdict, "problem": "x"})
+    def wrong_at_two(settings: SimSettings, *, trace: Trace | None = None) -> SimResult:
+        verdict = Verdict.WRONG if settings.seed == 2 else Verdict.STUCK
+        return replace(run_seed(1), seed=settings.seed, verdict=verdict, problem="x")
 
-    monkeypatch.setattr(sim, "run_seed", wrong_at_two)
-    assert sim.main(["--seeds", "3", "--processes", "1"]) == int(Verdict.WRONG)
+    monkeypatch.setattr(sim, "LOG_SIMULATOR", replace(sim.LOG_SIMULATOR, run=wrong_at_two))
+    assert sim.main(few) == int(Verdict.WRONG)
     assert "--seed 2 --trace" in capsys.readouterr().out
 
 
-def _fields(result: sim.SimResult) -> dict[str, object]:
-    return {name: getattr(result, name) for name in result.__slots__}  # type: ignore[attr-defined] - slots
+def test_seeds_are_fresh_unless_told_and_the_base_is_printed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    bases = set()
+    for _ in range(2):
+        assert sim.main(["--seeds", "1", "--processes", "1", "--json"]) == 0
+        bases.add(json.loads(capsys.readouterr().out)["first"])
+    assert len(bases) == 2
+    assert sim.main(["--seconds", "0.01", "--processes", "1"]) == 0
+    assert "fresh seeds from" in capsys.readouterr().out
+
+
+def test_what_never_went_wrong_in_many_runs_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    tally = Tally()
+    result = replace(run_seed(1), coverage={"pause": 2, "earthquake": 0})
+    for _ in range(SILENT_SEEDS_MIN):
+        tally.add(result)
+    assert tally.silent() == ["earthquake"]
+    show_tally(sim.LOG_SIMULATOR, Console(), tally, 1.0)
+    assert "never went wrong, which is a defect: earthquake" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_everything_goes_wrong_somewhere() -> None:
+    tally = Tally()
+    for seed in range(1, 400):
+        tally.add(run_seed(seed))
+    assert tally.silent() == []
+    for name in ("message-lost", "message-replayed", "message-duplicated", "message-late"):
+        assert tally.coverage[name] > 0
+    for name in ("fail-read", "fail-write", "fail-sync", "full-disk", "misdirect-write"):
+        assert tally.coverage[f"disk-{name}"] > 0
 
 
 def test_a_replay_prints_settings_trace_and_digest(capsys: pytest.CaptureFixture[str]) -> None:
     assert sim.main(["--seed", "2", "--trace"]) == 0
     told = capsys.readouterr().out
     assert "heartbeat_ms" in told
-    assert "calm: everything is healed" in told
+    assert "calm (core): " in told
+    assert "calm (all): n0 n1 n2" in told
     assert run_digest(2)[:16] in told
 
 
 def run_digest(seed: int) -> str:
-    return run_seed(seed, trace=sim.Trace()).digest
+    return run_seed(seed, trace=Trace()).digest
 
 
 # Settings and faults.
@@ -123,8 +160,8 @@ def run_digest(seed: int) -> str:
 
 def test_every_fault_has_its_turn_and_its_absence() -> None:
     drawn = [draw_settings(seed).fault_weights for seed in range(100)]
-    for kind in FAULT_KINDS:
-        weights = [weights[kind] for weights in drawn]
+    for kind in ALL_KINDS:
+        weights = [weights.get(kind, 0) for weights in drawn]
         assert any(weights), kind
         assert not all(weights), kind
 
@@ -132,11 +169,11 @@ def test_every_fault_has_its_turn_and_its_absence() -> None:
 def test_every_fault_can_strike() -> None:
     cluster = SimCluster(SimSettings(seed=1))
     faults = SimFaults(cluster)
-    assert sorted(faults._strikes) == sorted(FAULT_KINDS + WIPE_KINDS)
+    assert sorted(faults._strikes) == sorted(ALL_KINDS)
     for node in cluster.nodes.values():
         cluster.start(node)
     cluster.run_until(2000)
-    for kind in FAULT_KINDS:
+    for kind in ALL_KINDS:
         faults._strikes[kind]()
         cluster.run_until(cluster.now_ms + 200)
 
@@ -151,6 +188,47 @@ def test_stopped_faults_strike_no_more() -> None:
     faults.stop()
     cluster.run_until(200)
     assert faults.struck_count == struck
+
+
+def test_a_core_goes_on_while_the_others_stay_as_they_are() -> None:
+    cluster = SimCluster(SimSettings(seed=1))
+    for node in cluster.nodes.values():
+        cluster.start(node)
+    assert cluster.run_until(5000, lambda: cluster.leader() is not None)
+    cluster.stop(cluster.nodes[N2], power_loss=False)
+    cluster.start_later(cluster.nodes[N2])
+    cluster.pause(cluster.nodes[N1], cluster.now_ms + 50)
+    cluster.network.cut_both([N0], [N1, N2])
+    cluster.calm_down([N0, N1])
+    cluster.run_until(cluster.now_ms + 5000)
+    assert cluster.leader() is not None
+    assert cluster.nodes[N2].engine is None
+    assert not cluster.network.is_open(N0, N2)
+    cluster.calm_down([N0, N1, N2])
+    cluster.run_until(cluster.now_ms + 3000)
+    logs = [node.engine.log.last_id for node in cluster.nodes.values() if node.engine]
+    assert len(logs) == 3
+    assert len(set(logs)) == 1
+
+
+def test_a_member_with_damaged_bytes_stays_down_until_its_disk_is_replaced() -> None:
+    cluster = SimCluster(SimSettings(seed=1))
+    for node in cluster.nodes.values():
+        cluster.start(node)
+    assert cluster.run_until(5000, lambda: cluster.leader() is not None)
+    cluster.run_until(cluster.now_ms + 500)
+    victim = cluster.nodes[N2]
+    victim.disk.flip_bit("hard_state", 5)
+    cluster.stop(victim, power_loss=False)
+    cluster.start(victim)
+    assert victim.engine is None
+    assert "hard_state" in victim.refusal
+    cluster.start(victim)
+    assert victim.engine is None
+    cluster.calm_down([N0, N1, N2])
+    cluster.run_until(cluster.now_ms + 3000)
+    assert victim.engine is not None
+    assert victim.engine.node.is_voter
 
 
 # The network.
@@ -174,6 +252,16 @@ def test_a_cut_is_directed_and_heals() -> None:
     assert net.describe() == "whole"
 
 
+def test_a_clogged_link_holds_back_and_a_replay_comes_much_later() -> None:
+    net = network(replay_permille=1000, replay_ms_max=4000)
+    net.clog(N0, N1, 500)
+    first, again = net.arrivals(N0, N1, 100)
+    assert first == 500
+    assert 500 < again <= 4501
+    assert net.arrivals(N1, N0, 100)[0] < 200
+    assert net.counts["replayed"] == 2
+
+
 def test_losses_duplicates_and_delays_come_as_often_as_the_settings_say() -> None:
     net = network(loss_permille=300, duplicate_permille=500, delay_min_ms=2, delay_max_ms=4)
     counts = [0, 0, 0]
@@ -183,7 +271,7 @@ def test_losses_duplicates_and_delays_come_as_often_as_the_settings_say() -> Non
         assert all(102 <= arrival <= 108 for arrival in arrivals)
     assert 500 < counts[0] < 700
     assert 600 < counts[2] < 800
-    net.is_calm = True
+    net.calm_down([N0, N1])
     assert net.arrivals(N0, N1, 100) == (101,)
 
 

@@ -67,7 +67,7 @@ async def test_q5_i7_nothing_is_left_out_while_leaders_die_and_members_change(
     ]
     stop = trio.Event()
     history = Recorder()
-    observer = Observer(group, history)
+    observer = Observer(group, history.note_leader)
     killer = LeaderKiller(group, observer, history, kills=KILLS, period_s=2.5, restart_after_s=0.7)
 
     async def send(number: int) -> None:

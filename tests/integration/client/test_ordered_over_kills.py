@@ -83,7 +83,7 @@ async def test_p_order_of_every_key_holds_while_leaders_die_and_members_change(
 ) -> None:
     consumed, sent, stop = Consumed(), dict.fromkeys(KEYS, 0), trio.Event()
     history = Recorder()
-    observer = Observer(group, history)
+    observer = Observer(group, history.note_leader)
     killer = LeaderKiller(group, observer, history, kills=KILLS, period_s=2.5, restart_after_s=0.7)
     async with (
         trio.open_nursery() as nursery,

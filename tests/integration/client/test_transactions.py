@@ -65,7 +65,7 @@ class Leaders:
 @asynccontextmanager
 async def leaders_of(group: Group) -> AsyncIterator[Leaders]:
     async with trio.open_nursery() as nursery:
-        observer = Observer(group, Recorder())
+        observer = Observer(group, Recorder().note_leader)
         nursery.start_soon(observer.run)
         yield Leaders(group, observer)
         nursery.cancel_scope.cancel()

@@ -14,7 +14,10 @@ from dledger import (
     AckTimeoutError,
     Client,
     ConnectionLostError,
+    Entry,
+    EntryKind,
     HandshakeRefusedError,
+    Index,
     LeaderNotReadyError,
     LeadershipLostError,
     NodeId,
@@ -23,9 +26,11 @@ from dledger import (
     OutOfRangeError,
     Peer,
     PeerProtocolError,
+    Position,
     RefusedError,
     StatusAnswer,
     SyncClient,
+    Term,
     TransferFailedError,
     UnsupportedError,
     UsageError,
@@ -216,6 +221,27 @@ async def test_a_read_without_an_answer_is_a_refusal() -> None:
             await client.get(1)
         with pytest.raises(RefusedError, match="nothing was read"):
             await client.get(1, local=NodeId("n1"))
+
+
+async def test_a_range_ends_where_the_log_ends_and_not_where_reading_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client = Client("n0-127.0.0.1:1")
+    entry = Entry(Index(1), Term(1), Position(0), EntryKind.NORMAL, b"x")
+    answers: list[list[Entry] | RefusedError] = []
+
+    async def get_some(*_: object) -> list[Entry]:
+        answer = answers.pop(0)
+        if isinstance(answer, RefusedError):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(client, "_get_some", get_some)
+    answers[:] = [[entry], OutOfRangeError(2, 1, 1)]
+    assert await client.get(1, 10) == [entry]
+    answers[:] = [[entry], RefusedError("nobody leads")]
+    with pytest.raises(RefusedError, match="nobody leads"):
+        await client.get(1, 10)
 
 
 async def test_a_wrong_answer_is_a_broken_protocol() -> None:

@@ -140,3 +140,19 @@ def test_a_flipped_bit_is_seen_before_and_after_a_crash() -> None:
     assert file.read_at(0, 2) == b"\0\x80"
     disk.crash()
     assert disk.content("x") == b"\0\x80"
+
+
+def test_a_misdirected_write_lands_elsewhere_in_its_file_and_nobody_is_told() -> None:
+    disk = SimDisk(Random(3))
+    file = disk.open("a", create=True)
+    file.preallocate(8 * 512)
+    disk.misdirect_write(2)
+    file.write_at(512, [b"here"])
+    file.write_at(1024, [b"astray"])
+    file.write_at(2048, [b"there"])
+    file.sync()
+    content = disk.content("a")
+    assert (content[512:516], content[2048:2053]) == (b"here", b"there")
+    assert content.index(b"astray") % 512 == 0
+    assert content[1024:1030] == bytes(6)
+    assert disk.fired["misdirect-write"] == 1

@@ -43,6 +43,13 @@ def test_an_offset_that_vanished() -> None:
     assert_shows_only(check_offsets(history.ops), "rewind")
 
 
+def test_no_offset_and_zero_are_the_same() -> None:
+    history = History()
+    history.do(0, "commit", at(0))
+    history.do(2, "committed", None, at(None))
+    assert check_offsets(history.ops).valid is True
+
+
 def test_a_client_may_set_its_group_back() -> None:
     history = History()
     history.do(0, "commit", at(5))

@@ -1,0 +1,261 @@
+"""The command of a simulator: many seeds, or one seed with its trace, or one made smaller.
+
+Several simulators share it (`dledger.testing.sim` for the log; a user of the log may simulate itself with
+its state machine): a `Simulator` says how settings are drawn and run. Exit codes: 0 all runs fine; 1 a run
+was wrong (a promise was broken), 3 stuck (no progress without faults), 4 crashed (a member raised); with
+several findings the smallest code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import secrets
+import sys
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import count
+from typing import Protocol
+
+from rich.console import Console
+from rich.table import Table
+
+from dledger.testing.sim_settings import SimSettings
+from dledger.testing.sim_shrink import assignments, override, shrink
+from dledger.testing.sim_tally import SILENT_SEEDS_MIN, Tally
+from dledger.testing.sim_trace import Trace
+from dledger.testing.simulation import SimResult, Verdict
+
+CHUNK_SEEDS = 4
+"""Seeds that a worker process takes at a time."""
+
+ROUND_CHUNKS = 4
+"""Chunks for each worker in one round; between rounds the time is looked at."""
+
+PROBLEMS_SHOWN_MAX = 10
+
+FRESH_SEEDS = 10**9
+"""A fresh base is drawn below this."""
+
+
+class Draws(Protocol):
+    """Draws settings."""
+
+    def __call__(self, seed: int, *, wire: bool = False, is_grown: bool = True) -> SimSettings:
+        """The settings of a seed."""
+        ...
+
+
+class Runs(Protocol):
+    """Runs settings."""
+
+    def __call__(self, settings: SimSettings, *, trace: Trace | None = None) -> SimResult:
+        """One run."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Simulator:
+    """What there is to run. Both functions must be importable, for the workers.
+
+    Attributes:
+        module: of its command, for `python -m`.
+        title: for people.
+    """
+
+    module: str
+    title: str
+    draw: Draws
+    run: Runs
+
+    def replay_command(self, seed: int, *, options: str = "") -> str:
+        """The command that shows a run again."""
+        return f"python -m {self.module} --seed {seed} --trace{options}"
+
+
+def run_command(simulator: Simulator, arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code."""
+    options = _parser(simulator).parse_args(arguments)
+    if options.seed is None:
+        return _sweep(simulator, options)
+    drawn = simulator.draw(options.seed, wire=options.wire, is_grown=not options.classic)
+    settings = override(drawn, options.set)
+    if options.shrink:
+        return _shrink(simulator, drawn, settings, options)
+    return _replay(simulator, settings, options)
+
+
+def _parser(simulator: Simulator) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {simulator.module}",
+        description=f"Simulate {simulator.title} under seeds: faults first, then a demand for progress.",
+    )
+    add = parser.add_argument
+    add("--seeds", type=int, default=1000, help="how many seeds to run")
+    add("--seconds", type=float, help="run seeds for so long instead")
+    add("--first", type=int, help="the first of them; a fresh one if not given")
+    add("--seed", type=int, help="replay this seed alone")
+    add("--trace", action="store_true", help="with --seed: print every event")
+    add("--shrink", action="store_true", help="with --seed: look for a smaller run")
+    add(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KNOB=VALUE",
+        help="with --seed: change a knob",
+    )
+    add("--processes", type=int, default=2, help="worker processes")
+    add("--wire", action="store_true", help="pass messages through the wire's bytes")
+    add("--classic", action="store_true", help="without the faults of grown runs (older seeds)")
+    add("--json", action="store_true", help="print one JSON object instead of tables")
+    return parser
+
+
+def _options_text(options: argparse.Namespace) -> str:
+    """The options that change what a seed means."""
+    return f"{' --wire' if options.wire else ''}{' --classic' if options.classic else ''}"
+
+
+# One seed.
+
+
+def _replay(simulator: Simulator, settings: SimSettings, options: argparse.Namespace) -> int:
+    """Run one seed, with its settings and, if asked, its trace."""
+    out = sys.stdout
+    if not options.json:
+        for name, value in settings.describe():
+            out.write(f"{name:<22} {value}\n")
+        out.write("\n")
+    trace = Trace(_print_row if options.trace and not options.json else None)
+    result = simulator.run(settings, trace=trace)
+    if options.json:
+        out.write(json.dumps(_as_json(result)) + "\n")
+    else:
+        out.write(f"\nseed {result.seed}: {result.verdict.name.lower()} {result.problem}\n")
+        out.write(
+            f"{result.step_count} steps, {result.virtual_ms} ms, digest {result.digest[:16]}\n"
+        )
+    return int(result.verdict)
+
+
+def _shrink(
+    simulator: Simulator, drawn: SimSettings, settings: SimSettings, options: argparse.Namespace
+) -> int:
+    """Look for a smaller run with the same verdict, and print the command that shows it."""
+    before = simulator.run(settings)
+    if before.verdict is Verdict.FINE:
+        sys.stdout.write(f"seed {settings.seed} is fine: there is nothing to shrink\n")
+        return int(before.verdict)
+    smaller = shrink(settings, simulator.run)
+    after = simulator.run(smaller)
+    changes = "".join(f" --set {change}" for change in assignments(drawn, smaller))
+    command = simulator.replay_command(settings.seed, options=_options_text(options))
+    sys.stdout.write(
+        f"{before.step_count} steps became {after.step_count}: {after.verdict.name.lower()} "
+        f"{_last_line(after)}\n  {command}{changes}\n"
+    )
+    return int(after.verdict)
+
+
+def _print_row(row: str) -> None:
+    sys.stdout.write(row + "\n")
+
+
+def _last_line(result: SimResult) -> str:
+    return result.problem.strip().splitlines()[-1]
+
+
+def _as_json(result: SimResult) -> dict[str, object]:
+    """A result for scripts."""
+    return {**asdict(result), "verdict": result.verdict.name.lower()}
+
+
+# Many seeds.
+
+
+def run_one(simulator: Simulator, seed: int, *, wire: bool, is_grown: bool) -> SimResult:
+    """Draw and run one seed; for workers."""
+    return simulator.run(simulator.draw(seed, wire=wire, is_grown=is_grown))
+
+
+def run_many(
+    run: Callable[[int], SimResult], seeds: Iterator[int], *, processes: int, until_s: float
+) -> Generator[SimResult]:
+    """Run seeds until there are no more or the time is over; results come in the order of the seeds.
+
+    Args:
+        run: one seed; for several processes it must be picklable.
+        seeds: may be endless.
+        processes: 1: in this one.
+        until_s: of `time.monotonic`; looked at between rounds.
+    """
+    if processes <= 1:
+        for seed in seeds:
+            yield run(seed)
+            if time.monotonic() >= until_s:
+                return
+        return
+    round_seeds = processes * CHUNK_SEEDS * ROUND_CHUNKS
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+        while time.monotonic() < until_s:
+            batch = [seed for _, seed in zip(range(round_seeds), seeds, strict=False)]
+            if not batch:
+                return
+            yield from pool.imap(run, batch, chunksize=CHUNK_SEEDS)
+
+
+def _sweep(simulator: Simulator, options: argparse.Namespace) -> int:
+    """Run many seeds and sum up."""
+    console = Console(stderr=options.json, highlight=False)
+    first = secrets.randbelow(FRESH_SEEDS) if options.first is None else options.first
+    seeds = iter(range(first, first + options.seeds)) if options.seconds is None else count(first)
+    console.print(
+        f"{simulator.title}: {'fresh ' if options.first is None else ''}seeds from {first}"
+    )
+    started_s = time.monotonic()
+    until_s = started_s + (options.seconds if options.seconds is not None else 1e9)
+    run = partial(run_one, simulator, wire=options.wire, is_grown=not options.classic)
+    tally = Tally()
+    with (
+        console.status("simulating") as status,
+        closing(run_many(run, seeds, processes=options.processes, until_s=until_s)) as results,
+    ):
+        for result in results:
+            tally.add(result)
+            status.update(f"simulating: {tally.seed_count} seeds, {tally.bad_count} bad")
+    took_s = time.monotonic() - started_s
+    if options.json:
+        told = {
+            "first": first,
+            **tally.summary(took_s),
+            "coverage": tally.coverage,
+            "bad": [_as_json(one) for one in tally.bad],
+        }
+        sys.stdout.write(json.dumps(told) + "\n")
+    else:
+        show_tally(simulator, console, tally, took_s, options=_options_text(options))
+    return tally.exit_code
+
+
+def show_tally(
+    simulator: Simulator, console: Console, tally: Tally, took_s: float, *, options: str = ""
+) -> None:
+    """Print the sums, what went wrong how often, and the first findings."""
+    table = Table(show_header=False)
+    for name, value in tally.summary(took_s).items():
+        table.add_row(name.replace("_", " "), f"{value:,}")
+    console.print(table)
+    fired = ", ".join(f"{name} {n}" for name, n in sorted(tally.coverage.items()) if n)
+    console.print(f"went wrong: {fired or 'nothing'}")
+    if tally.silent() and tally.seed_count >= SILENT_SEEDS_MIN:
+        console.print(f"never went wrong, which is a defect: {', '.join(tally.silent())}")
+    for result in tally.bad[:PROBLEMS_SHOWN_MAX]:
+        replay = simulator.replay_command(result.seed, options=options)
+        console.print(f"seed {result.seed} [bold]{result.verdict.name.lower()}[/]: ", end="")
+        console.print(_last_line(result), markup=False)
+        console.print(f"  replay: {replay}")
+        console.print(f"  shrink: {replay.replace('--trace', '--shrink')}")

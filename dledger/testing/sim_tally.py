@@ -1,0 +1,80 @@
+"""Sums over many runs: what they did, what went wrong in them, and how fast they went."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from dledger.testing.simulation import SimResult, Verdict
+
+BAD_KEPT_MAX = 100
+"""Failing runs of which the problem is kept; the others are only counted."""
+
+SILENT_SEEDS_MIN = 2000
+"""In so many runs everything that can go wrong must have gone wrong once."""
+
+
+class Tally:
+    """Adds up results.
+
+    Attributes:
+        seed_count: runs.
+        bad: the first failing ones.
+        coverage: how often each thing that can go wrong did.
+    """
+
+    def __init__(self) -> None:
+        self.seed_count = 0
+        self.bad: list[SimResult] = []
+        self.coverage: Counter[str] = Counter()
+        self._verdicts: Counter[Verdict] = Counter()
+        self._sums: Counter[str] = Counter()
+        self._virtual_ms = 0
+
+    def add(self, result: SimResult) -> None:
+        """One more run."""
+        self.seed_count += 1
+        self._verdicts[result.verdict] += 1
+        if result.verdict is not Verdict.FINE and len(self.bad) < BAD_KEPT_MAX:
+            self.bad.append(result)
+        self.coverage.update(result.coverage)
+        self._virtual_ms += result.virtual_ms
+        self._sums.update(
+            {
+                "steps": result.step_count,
+                "terms_led": result.leader_count,
+                "faults": result.fault_count,
+                "entries_committed": result.committed_count,
+                "acknowledged": result.calls.acknowledged,
+                "refused": result.calls.refused,
+                "unknown": result.calls.unknown,
+                "reads": result.calls.reads,
+                "transfers": result.calls.transfers,
+                **result.work,
+            }
+        )
+
+    @property
+    def bad_count(self) -> int:
+        """Runs that were not fine."""
+        return self.seed_count - self._verdicts[Verdict.FINE]
+
+    @property
+    def exit_code(self) -> int:
+        """The smallest code of all verdicts but `FINE`; 0 when all were."""
+        return min((int(verdict) for verdict in self._verdicts if verdict), default=0)
+
+    def silent(self) -> list[str]:
+        """What never went wrong in all these runs though it could."""
+        return sorted(name for name, count in self.coverage.items() if not count)
+
+    def summary(self, took_s: float) -> dict[str, float]:
+        """Everything as numbers; `simulated_per_real` is virtual time by real time."""
+        return {
+            "seeds": self.seed_count,
+            "seconds": round(took_s, 2),
+            "seeds_per_second": round(self.seed_count / took_s, 1),
+            "virtual_seconds": self._virtual_ms // 1000,
+            "simulated_per_real": round(self._virtual_ms / 1000 / took_s, 1),
+            **self._sums,
+            **{verdict.name.lower(): self._verdicts[verdict] for verdict in Verdict},
+        }

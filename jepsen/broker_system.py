@@ -1,0 +1,150 @@
+"""A broker group as the system under test: real brokers and a name server, watched from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from broker.admin.ask import ask_all
+from broker.admin.verify import Verdict, compare
+from dledger import parse_peers
+from jepsen.nemeses.proxy import Member, ProxyLinks
+from jepsen.observer import Observer
+from jepsen.ops import OBSERVER, OpLog
+from jepsen.processes import Group, Process
+from jepsen.system import Links, System, SystemOptions
+
+BROKER_CONF: Final = """transactionTimeOut=1000
+transactionCheckInterval=500
+transactionCheckMax=1000
+"""
+"""Checks come soon, and nobody is given up while its leaders die."""
+
+MARK_POLL_S: Final = 0.5
+
+
+class BrokerSystem:
+    """A broker group; see `Subject` for what its parts do.
+
+    Attributes:
+        namesrv: addresses of the name servers, as clients want them.
+        group: the processes.
+    """
+
+    def __init__(self, group: Group, links: Links | None = None) -> None:
+        self.group = group
+        self.folder = group.folder
+        self.nodes: Sequence[Process] = group.nodes
+        self.processes: Sequence[Process] = group.processes()
+        self.links = links
+        self.namesrv = group.namesrv
+        self._observer = Observer(group, self._note_leader)
+        self._log: OpLog | None = None
+
+    def node(self, name: str) -> Process:
+        """Return the broker called `name`."""
+        return self.group.node(name)
+
+    def store(self, name: str) -> Path:
+        """Return the folder of its store."""
+        return self.folder / name
+
+    @property
+    def leader(self) -> str | None:
+        """Who leads, as the observer last saw it."""
+        return self._observer.leader
+
+    def start(self) -> None:
+        """Start name server and brokers."""
+        self.group.start()
+
+    async def wait_ready(self, timeout_s: float) -> None:
+        """Wait until every process accepts connections. Raises NotReadyError, ProcessDiedError."""
+        await trio.to_thread.run_sync(self.group.wait_listening, timeout_s, abandon_on_cancel=True)
+
+    async def watch(self, log: OpLog) -> None:
+        """Keep `leader` and note each new one until cancelled."""
+        self._log = log
+        await self._observer.run()
+
+    def _note_leader(self, node: str, term: int) -> None:
+        assert self._log is not None, "the observer runs in `watch` alone"
+        self._log.add(OBSERVER, "info", "leader", {"term": term}, node=node)
+
+    async def wait_whole(self, timeout_s: float) -> bool:
+        """Wait until all nodes are together."""
+        return await self._observer.wait_whole(timeout_s)
+
+    async def replica_digests(self, timeout_s: float) -> Mapping[str, Mapping[str, object]]:
+        """Return the digests of all nodes at the newest mark that all have.
+
+        Marks come every ten seconds while records come; waits for one that is newer than this call.
+        """
+        addresses = [node.address for node in self.nodes]
+        deadline = trio.current_time() + timeout_s
+        first_index: int | None = None
+        while True:
+            verdict = compare(await ask_all(addresses))
+            first_index = verdict.index if first_index is None else first_index
+            is_new = verdict.is_whole and verdict.index > first_index
+            if is_new or trio.current_time() >= deadline:
+                return _by_node(verdict)
+            await trio.sleep(MARK_POLL_S)
+
+
+def _by_node(verdict: Verdict) -> dict[str, dict[str, object]]:
+    if not verdict.index:
+        return {}
+    found: dict[str, dict[str, object]] = {}
+    for place, node in enumerate(verdict.nodes):
+        digests = {name: values[place] for name, values in verdict.digests.items()}
+        found[node] = {"index": verdict.index, "digests": digests}
+        if node in verdict.alarms:
+            found[node]["alarm"] = verdict.alarms[node]
+    return found
+
+
+def brokers(system: System) -> BrokerSystem:
+    """Return the system as a broker group, which a workload of messages needs."""
+    assert isinstance(system, BrokerSystem), f"{system} is no broker group"
+    return system
+
+
+@contextmanager
+def broker_system(folder: Path, options: SystemOptions) -> Iterator[BrokerSystem]:
+    """Make a broker group whose processes end with the context. A `SubjectMaker`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        group = stack.enter_context(Group(folder, nodes=options.nodes))
+        links: ProxyLinks | None = None
+        if options.network == "proxies":
+            links = ProxyLinks([_member(group, node) for node in group.nodes])
+            stack.enter_context(links)
+        for node in group.nodes:
+            _place(node, folder, links)
+        yield BrokerSystem(group, links)
+
+
+def _member(group: Group, node: Process) -> Member:
+    peer = next(peer for peer in parse_peers(group.peers) if peer.node_id == node.name)
+    return Member(node.name, peer.port, node.port)
+
+
+def _place(node: Process, folder: Path, links: ProxyLinks | None) -> None:
+    """Give a broker its configuration file and, with links, the addresses that lead through them."""
+    conf = BROKER_CONF
+    if links is not None:
+        conf += f"brokerIP1={links.advertised_host(node.name)}\n"
+        _set_option(node.command, "--listen", node.address)
+        _set_option(node.command, "--peers", links.peers_of(node.name))
+    path = folder / f"{node.name}.conf"
+    path.write_text(conf)
+    node.command += ["-c", str(path)]
+
+
+def _set_option(command: list[str], name: str, value: str) -> None:
+    command[command.index(name) + 1] = value

@@ -1,0 +1,119 @@
+"""What can be named on the command line: workloads with their systems, and faults."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from jepsen.broker_system import broker_system
+from jepsen.log_system import log_system
+from jepsen.nemeses.api import Fault
+from jepsen.nemeses.registry import UnknownFaultError, named
+from jepsen.system import NETWORKS, Network, SubjectMaker
+from jepsen.workloads.api import Workload
+from jepsen.workloads.log_append import LogAppendWorkload
+from jepsen.workloads.log_set import LogSetWorkload
+from jepsen.workloads.queue import QueueWorkload
+
+NO_FAULT: Final = "none"
+
+
+class UnknownNameError(ValueError):
+    """The command line names something that there is not; the message lists what there is."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadEntry:
+    """A workload and the systems that it runs on.
+
+    Attributes:
+        make: makes it for a number of workers.
+        systems: make a system, by its name; the first one is taken when none is asked for.
+        text: one line for `list`.
+        compares_replicas: whether the systems can tell digests, which must then be equal at the end.
+    """
+
+    make: Callable[[int], Workload]
+    systems: Mapping[str, SubjectMaker]
+    text: str
+    compares_replicas: bool = True
+
+
+_BROKERS: Final[Mapping[str, SubjectMaker]] = {"brokers": broker_system}
+_LOGS: Final[Mapping[str, SubjectMaker]] = {"log": log_system}
+
+WORKLOADS: Final[Mapping[str, WorkloadEntry]] = {
+    "queue": WorkloadEntry(
+        QueueWorkload, _BROKERS, "sends, polls and consumer offsets over several queues"
+    ),
+    "log-set": WorkloadEntry(
+        LogSetWorkload, _LOGS, "elements appended to the log, the whole log read as a set"
+    ),
+    "log-append": WorkloadEntry(
+        LogAppendWorkload, _LOGS, "lists by key in the log, linearizable appends and reads"
+    ),
+}
+
+
+def workload_entry(name: str) -> WorkloadEntry:
+    """Return the entry of a workload.
+
+    Raises:
+        UnknownNameError: there is none.
+    """
+    entry = WORKLOADS.get(name)
+    if entry is None:
+        raise UnknownNameError(f"no workload {name!r}; there are: {', '.join(sorted(WORKLOADS))}")
+    return entry
+
+
+def system_maker(entry: WorkloadEntry, name: str) -> SubjectMaker:
+    """Return who makes the system of that name for a workload; the workload's first one for "".
+
+    Raises:
+        UnknownNameError: the workload does not run on it.
+    """
+    if not name:
+        return next(iter(entry.systems.values()))
+    maker = entry.systems.get(name)
+    if maker is None:
+        raise UnknownNameError(f"no system {name!r} here; there are: {', '.join(entry.systems)}")
+    return maker
+
+
+def make_faults(text: str) -> list[Fault]:
+    """Make the faults of a list of specifications joined with commas; "none" is no fault.
+
+    Raises:
+        UnknownNameError: one of them is not there.
+    """
+    specs = [spec.strip() for spec in text.split(",") if spec.strip()]
+    try:
+        return [named(spec) for spec in specs if spec != NO_FAULT]
+    except UnknownFaultError as error:
+        raise UnknownNameError(str(error)) from error
+
+
+def network_for(faults: Sequence[Fault], asked: Network | None) -> Network:
+    """Return what must stand between the nodes for these faults.
+
+    Args:
+        faults: of the run.
+        asked: what the command line says; None leaves it to the faults.
+
+    Raises:
+        UnknownNameError: the faults want different links, or others than were asked for.
+    """
+    wanted = {fault.links for fault in faults} - {"none"}
+    kinds = wanted - {"any"}
+    if len(kinds) > 1:
+        raise UnknownNameError(f"no run can have links of two kinds: {', '.join(sorted(kinds))}")
+    for network in NETWORKS:
+        if network in kinds:
+            if asked not in (None, network):
+                raise UnknownNameError(f"these faults need --network {network}, not {asked}")
+            return network
+    if wanted and asked == "none":
+        raise UnknownNameError("these faults need links: --network proxies or namespaces")
+    return asked or ("proxies" if wanted else "none")

@@ -1,0 +1,24 @@
+"""Answers to faults that are wrong in themselves: a second process with a node's store that was not refused.
+
+The model: none. A fault sees such an answer itself and notes it as "broken" (`nemeses/schedule.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jepsen.checkers.results import Anomaly, CheckResult, judged
+from jepsen.ops import NEMESIS, Op
+
+NAME = "answers"
+
+
+def check_answers(ops: Sequence[Op]) -> CheckResult:
+    """Gather what faults saw."""
+    strikes = [op for op in ops if op.process == NEMESIS and isinstance(op.value, dict)]
+    broken = [
+        Anomaly("answer", f"{op.f}: {op.value['broken']}", (op.index,))
+        for op in strikes
+        if "broken" in op.value
+    ]
+    return judged(NAME, broken, {"faults": sum("done" in op.value for op in strikes)})

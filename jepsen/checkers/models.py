@@ -1,0 +1,134 @@
+"""Objects as values: what a register, a text and a list do when one operation comes after the other. Pure.
+
+A model is a state that can be hashed, and a step: given the state, an operation's argument and its result, the state
+behind it, or None when an operation with that result cannot come here. Operations of unknown outcome have no result;
+their step says what they do if they take effect, and None when they would do nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+State = Hashable
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One operation on one object.
+
+    Attributes:
+        f: what is done.
+        argument: with what.
+        result: what came of it; None also for an operation that returns nothing.
+        is_known: whether it was seen to succeed; else it may take effect at any time after its invocation, or never.
+        index: of its invocation in the history.
+    """
+
+    f: str
+    argument: Any
+    result: Any
+    is_known: bool
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """How an object behaves.
+
+    Attributes:
+        name: of the object.
+        initial: its first state.
+        step: the state behind a call, or None.
+        is_read: whether a known call changes no state whatever, in no place of an order.
+        needed: leaves out calls of unknown outcome that cannot matter: if the others can be put in order, all can.
+    """
+
+    name: str
+    initial: State
+    step: Callable[[Any, Call], State | None]
+    is_read: Callable[[Call], bool]
+    needed: Callable[[Sequence[Call]], list[Call]]
+
+
+# None is no state, so a register is a tuple of one; nothing written reads as None.
+
+
+def _register_step(state: tuple[Any], call: Call) -> State | None:
+    match call.f:
+        case "read":
+            return state if state[0] == call.result else None
+        case "write":
+            return (call.argument,)
+        case "cas":
+            old, new = call.argument
+            if not call.is_known or call.result:
+                return (new,) if state[0] == old else None
+            return state if state[0] != old else None
+        case _:
+            raise ValueError(f"a register knows read, write and cas, not {call.f!r}")
+
+
+def _register_needed(calls: Sequence[Call]) -> list[Call]:
+    """Unknown writes of values that nobody saw could as well come last; a failed cas may have seen any value."""
+    known = [call for call in calls if call.is_known]
+    if any(call.f == "cas" and not call.result for call in known):
+        return _without_unknown_reads(calls)
+    seen = [call.result for call in known if call.f == "read"]
+    seen += [call.argument[0] for call in calls if call.f == "cas"]
+    return [
+        call
+        for call in _without_unknown_reads(calls)
+        if call.is_known or call.f != "write" or call.argument in seen
+    ]
+
+
+def _text_step(state: str, call: Call) -> State | None:
+    match call.f:
+        case "get":
+            return state if state == call.result else None
+        case "put":
+            return str(call.argument)
+        case "append":
+            return state + str(call.argument)
+        case _:
+            raise ValueError(f"a text knows get, put and append, not {call.f!r}")
+
+
+def _list_step(state: tuple[Any, ...], call: Call) -> State | None:
+    match call.f:
+        case "read":
+            return state if list(state) == list(call.result) else None
+        case "append":
+            return (*state, call.argument)
+        case _:
+            raise ValueError(f"a list knows read and append, not {call.f!r}")
+
+
+def _list_needed(calls: Sequence[Call]) -> list[Call]:
+    """Elements of unknown outcome that no read holds could as well come last."""
+    seen = {
+        element for call in calls if call.is_known and call.f == "read" for element in call.result
+    }
+    return [
+        call for call in _without_unknown_reads(calls) if call.is_known or call.argument in seen
+    ]
+
+
+def _without_unknown_reads(calls: Sequence[Call]) -> list[Call]:
+    return [call for call in calls if call.is_known or call.f not in ("read", "get")]
+
+
+def _is_read(call: Call) -> bool:
+    return call.f in ("read", "get") or (call.f == "cas" and not call.result)
+
+
+REGISTER: Final = Model("register", (None,), _register_step, _is_read, _register_needed)
+"""read -> value; write value; cas [old, new] -> whether it was swapped."""
+
+TEXT: Final = Model("text", "", _text_step, _is_read, _without_unknown_reads)
+"""get -> text; put text; append text."""
+
+LIST_APPEND: Final = Model("list-append", (), _list_step, _is_read, _list_needed)
+"""read -> [element, ...]; append element."""

@@ -1,0 +1,28 @@
+"""Does the system come together again once every fault is cured?
+
+The model: none. The onlooker notes `healed` when everything was cured, with value {"whole": whether one node leads and
+all others follow it, "waited_ms": until then}. A system that does not is not judged wrong, but what the last reads of
+such a run miss proves nothing: the verdict is unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from jepsen.checkers.results import CheckResult, judged
+from jepsen.ops import OBSERVER, Op
+
+NAME: Final = "recovery"
+HEALED: Final = "healed"
+
+
+def check_recovery(ops: Sequence[Op]) -> CheckResult:
+    """Judge what the onlooker saw after the last cure."""
+    healed = [op for op in ops if op.process == OBSERVER and op.f == HEALED]
+    if not healed:
+        return judged(NAME, (), None, "nobody looked whether the system came together again")
+    value = healed[-1].value
+    waited_ms = value["waited_ms"]
+    why = "" if value["whole"] else f"not together again {waited_ms} ms after everything was cured"
+    return judged(NAME, (), {"waited_ms": waited_ms}, why)

@@ -1,0 +1,226 @@
+"""`dledger-jepsen`: break a group of real processes, and judge what its clients saw.
+
+    dledger-jepsen run --workload queue --nemesis kill-leader --time-limit 30
+    dledger-jepsen suite                  the standing set
+    dledger-jepsen check DIR              judge a history again
+    dledger-jepsen list                   workloads and faults, and what this machine lacks for them
+
+Exit codes: 0 valid; 1 a promise was broken; 2 unknown (nothing succeeded, the system did not start, a checker or
+client crashed, the machine lacks something) or wrong usage; 130 interrupted, with every process ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from jepsen.catalogue import (
+    NO_FAULT,
+    WORKLOADS,
+    UnknownNameError,
+    make_faults,
+    network_for,
+    system_maker,
+    workload_entry,
+)
+from jepsen.judging import judge
+from jepsen.nemeses.registry import named, specifications
+from jepsen.processes import sigterm_as_interrupt
+from jepsen.reports.folder import NoReportError, read_folder, write_folder
+from jepsen.reports.summary import Summary
+from jepsen.run import RunResult, RunSettings, execute, run_checkers
+from jepsen.show import print_suite, print_summary, progress_of
+from jepsen.suite import SUITE, TIME_LIMIT_S, SuiteRun, chosen
+from jepsen.system import NETWORKS
+
+VALID, INVALID, UNKNOWN, INTERRUPTED = 0, 1, 2, 130
+EXIT_CODES: Final = {"valid": VALID, "invalid": INVALID, "unknown": UNKNOWN, "skipped": UNKNOWN}
+SEEDS: Final = 1_000_000
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    console = Console(stderr=True)
+    sigterm_as_interrupt()
+    try:
+        match options.command:
+            case "run":
+                return _run(options, console)
+            case "suite":
+                return _suite(options, console)
+            case "check":
+                return _check(options, console)
+            case _:
+                return _list(Console())
+    except UnknownNameError as error:
+        parser.error(str(error))
+    except NoReportError as error:
+        console.print(f"dledger-jepsen: {escape(str(error))}", highlight=False)
+        return UNKNOWN
+    except KeyboardInterrupt:
+        console.print("interrupted; every process was ended")
+        return INTERRUPTED
+
+
+def _run(options: argparse.Namespace, console: Console) -> int:
+    settings = RunSettings(
+        workload=options.workload,
+        nemesis=options.nemesis,
+        time_limit_s=options.time_limit,
+        nodes=options.nodes,
+        seed=random.randrange(SEEDS) if options.seed is None else options.seed,
+        rate=options.rate,
+        workers=options.concurrency,
+        network=network_for(make_faults(options.nemesis), options.network),
+        system=options.system,
+    )
+    folder = options.keep or Path(tempfile.mkdtemp(prefix="dledger-jepsen-"))
+    summary = _made(settings, folder, console, keep_stores=options.keep_stores)
+    print_summary(summary, folder, console)
+    if options.json:
+        sys.stdout.write(msgspec.json.encode(summary).decode() + "\n")
+    return EXIT_CODES[summary.verdict]
+
+
+def _made(settings: RunSettings, folder: Path, console: Console, *, keep_stores: bool) -> Summary:
+    """Make a run, and write its folder."""
+    system_maker(workload_entry(settings.workload), settings.system)
+    console.print(f"seed {settings.seed}, report in {folder}", highlight=False, soft_wrap=True)
+    with progress_of(settings, console) as show:
+        result = execute(settings, folder, show)
+    return write_folder(result, keep_stores=keep_stores)
+
+
+def _suite(options: argparse.Namespace, console: Console) -> int:
+    runs = chosen(options.only)
+    if not runs:
+        names = ", ".join(run.name for run in SUITE)
+        raise UnknownNameError(f"no run of the suite holds {options.only}; there are: {names}")
+    root = options.keep or Path(tempfile.mkdtemp(prefix="dledger-jepsen-suite-"))
+    seed = random.randrange(SEEDS) if options.seed is None else options.seed
+    summaries = []
+    for number, run in enumerate(runs, start=1):
+        console.print(f"[bold]{number} of {len(runs)}[/bold] {escape(run.name)}", highlight=False)
+        settings = _suite_settings(run, options.time_limit, seed)
+        folder = root / run.name.replace("/", "-").replace(",", "-")
+        summaries.append(_made(settings, folder, console, keep_stores=False))
+    print_suite(summaries, Console(stderr=options.json))
+    if options.json:
+        sys.stdout.write(msgspec.json.encode(summaries).decode() + "\n")
+    return worst([EXIT_CODES[each.verdict] for each in summaries if each.verdict != "skipped"])
+
+
+def _suite_settings(run: SuiteRun, time_limit_s: float, seed: int) -> RunSettings:
+    return RunSettings(
+        run.workload,
+        run.nemesis,
+        time_limit_s,
+        nodes=run.nodes,
+        seed=seed,
+        network=network_for(make_faults(run.nemesis), None),
+    )
+
+
+def worst(codes: Sequence[int]) -> int:
+    """Return the exit code of several runs: broken beats unknown beats valid; none is unknown."""
+    for code in (INVALID, UNKNOWN):
+        if code in codes:
+            return code
+    return VALID if codes else UNKNOWN
+
+
+def _check(options: argparse.Namespace, console: Console) -> int:
+    known, ops = read_folder(options.folder)
+    checks = judge(ops, run_checkers(known.settings))
+    result = RunResult(known.settings, ops, checks, known.problems, known.faults, options.folder)
+    summary = write_folder(result, keep_stores=True)
+    print_summary(summary, options.folder, console)
+    return EXIT_CODES[summary.verdict]
+
+
+def _list(console: Console) -> int:
+    table = Table(title="Workloads", title_justify="left", show_header=False)
+    for name, entry in WORKLOADS.items():
+        table.add_row(name, escape(entry.text), f"on {', '.join(entry.systems)}")
+    console.print(table)
+    table = Table(title="Nemeses", title_justify="left", show_header=False)
+    for spec in specifications():
+        lacking = named(spec).lacking()
+        table.add_row(spec, f"[yellow]{escape(lacking)}[/yellow]" if lacking else "available")
+    table.add_row(NO_FAULT, "nothing is broken")
+    console.print(table)
+    return VALID
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="dledger-jepsen",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    run = commands.add_parser("run", help="one run: start, break, heal, judge")
+    run.add_argument("--workload", required=True, metavar="W", help="see `list`")
+    run.add_argument("--nemesis", default=NO_FAULT, metavar="N[,N2]", help="see `list`; or none")
+    run.add_argument("--time-limit", type=positive, default=TIME_LIMIT_S, metavar="S")
+    run.add_argument("--system", default="", metavar="SYSTEM", help="see `list`")
+    run.add_argument("--nodes", type=count, default=3, metavar="K")
+    run.add_argument("--rate", type=positive, default=150.0, help="operations per second")
+    run.add_argument("--concurrency", type=count, default=8, help="clients at work")
+    run.add_argument(
+        "--network", choices=NETWORKS, help="between the nodes; what the nemesis needs"
+    )
+    run.add_argument("--keep-stores", action="store_true", help="keep them of a valid run too")
+    suite = commands.add_parser("suite", help="the standing set")
+    suite.add_argument("--only", action="append", default=[], metavar="TEXT", help="in the name")
+    suite.add_argument("--time-limit", type=positive, default=TIME_LIMIT_S, metavar="S")
+    for each in (run, suite):
+        each.add_argument("--seed", type=int, help="drawn when not given")
+        each.add_argument("--keep", type=Path, metavar="DIR", help="where the report goes")
+        each.add_argument("--json", action="store_true", help="results on stdout")
+    check = commands.add_parser("check", help="judge the history of a report again")
+    check.add_argument("folder", type=Path, metavar="DIR")
+    commands.add_parser("list", help="what there is, and what this machine lacks")
+    return parser
+
+
+def positive(text: str) -> float:
+    """Read a number above 0.
+
+    Raises:
+        argparse.ArgumentTypeError: it is none.
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1e6:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return value
+
+
+def count(text: str) -> int:
+    """Read a whole number from 1 to 99.
+
+    Raises:
+        argparse.ArgumentTypeError: it is none.
+    """
+    if not text.isdecimal() or not 1 <= int(text) <= 99:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to 99")
+    return int(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,22 @@
+"""From a history to a verdict: asks every checker, and does not fall over one that does."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Sequence
+
+from jepsen.checkers.results import Checker, CheckResult
+from jepsen.ops import Op
+
+
+def judge(ops: Sequence[Op], checkers: Sequence[Checker]) -> list[CheckResult]:
+    """Ask every checker; one that crashes is unknown, with its traceback."""
+    return [_asked(ops, checker) for checker in checkers]
+
+
+def _asked(ops: Sequence[Op], checker: Checker) -> CheckResult:
+    try:
+        return checker(ops)
+    except Exception:  # noqa: BLE001 - the root of a checker: a crash proves nothing, and is told
+        name = getattr(checker, "__name__", repr(checker)).removeprefix("check_").replace("_", "-")
+        return CheckResult(name, None, why_unknown=f"the checker crashed\n{traceback.format_exc()}")

@@ -1,0 +1,42 @@
+"""What the log workloads need of a system: append a record, and read what stands in the log.
+
+A record is a key and an element. Several systems offer this (`log_system.py`, `pysyncobj_system.py`), so that the same
+workloads judge each of them.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol, runtime_checkable
+
+from jepsen.outcomes import Outcome
+from jepsen.system import System
+
+Record = tuple[str, int]  # key, element
+
+
+class Log(Protocol):
+    """The log, as one client has it. Nothing is raised for faults: an outcome tells."""
+
+    async def append(self, record: Record) -> Outcome:
+        """Append a record; `ok` when the system has acknowledged it."""
+
+    async def read_whole(self) -> Outcome:
+        """Read every record from the first one on; the value is a list of records."""
+
+    async def read(self, key: str) -> Outcome:
+        """Read the elements of a key, in order; what this client has read before may be kept."""
+
+
+@runtime_checkable
+class LogSystem(System, Protocol):
+    """A system with a log that clients can open."""
+
+    def open_log(self, process: int) -> AbstractAsyncContextManager[Log]:
+        """Open the log for a process."""
+
+
+def logs(system: System) -> LogSystem:
+    """Return the system as one with a log, which the log workloads need."""
+    assert isinstance(system, LogSystem), f"{system} has no log"
+    return system

@@ -1,0 +1,256 @@
+"""A plain log group as the system under test: `dledger server` processes, watched from outside."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import trio
+
+from dledger import (
+    Client,
+    DLedgerError,
+    Entry,
+    EntryKind,
+    NodeId,
+    OutOfRangeError,
+    StatusAnswer,
+)
+from jepsen.log_access import Log, Record
+from jepsen.nemeses.proxy import Member, ProxyLinks
+from jepsen.observer import Observer
+from jepsen.ops import OBSERVER, OpLog
+from jepsen.outcomes import Outcome, ended
+from jepsen.ports import free_ports
+from jepsen.processes import Process, program, wait_listening
+from jepsen.system import Links, SystemOptions
+
+GROUP: Final = "chaos"
+TIMEOUT_S: Final = 4.0
+ALL: Final = 1_000_000_000
+"""More entries than a run makes."""
+
+DIGEST_PAUSE_S: Final = 0.2
+
+_records = msgspec.json.Decoder(tuple[str, int])
+
+
+@dataclass(slots=True)
+class View:
+    """The log as somebody has read it so far.
+
+    Attributes:
+        next_index: of the first entry that was not read.
+        elements: by key, in the order of the log.
+    """
+
+    next_index: int = 1
+    elements: dict[str, list[int]] = field(default_factory=dict)
+
+    def take(self, entries: Sequence[Entry]) -> None:
+        """Take in the entries from `next_index` on."""
+        for entry in entries:
+            self.next_index = entry.index + 1
+            if entry.kind is EntryKind.NORMAL:
+                key, element = _records.decode(entry.body)
+                self.elements.setdefault(key, []).append(element)
+
+    def copy(self) -> View:
+        """Return another one that goes its own way."""
+        return View(self.next_index, {key: list(row) for key, row in self.elements.items()})
+
+
+class PlainLogSystem:
+    """Members of a log group; see `jepsen.system.Subject` for what its parts do.
+
+    Attributes:
+        peers: the members, as the observer finds them.
+        group: name of the group.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        options: SystemOptions,
+        ports: Sequence[int],
+        links: ProxyLinks | None,
+        server: Sequence[str],
+    ) -> None:
+        names = [f"n{number}" for number in range(options.nodes)]
+        self.folder = folder
+        self.group = GROUP
+        self.peers = ";".join(
+            f"{name}-127.0.0.1:{port}" for name, port in zip(names, ports, strict=True)
+        )
+        self.links: Links | None = links
+        self._client_peers = self.peers if links is None else links.client_peers()
+        self.nodes: Sequence[Process] = [
+            self._member(name, port, self.peers if links is None else links.peers_of(name), server)
+            for name, port in zip(names, ports, strict=True)
+        ]
+        self.processes = self.nodes
+        self._observer = Observer(self, self._note_leader)
+        self._log: OpLog | None = None
+        self._newest = View()
+
+    def _member(self, name: str, port: int, peers: str, server: Sequence[str]) -> Process:
+        command = [
+            *server,
+            *("--group", GROUP, "--id", name, "--peers", peers, "--store", str(self.store(name))),
+        ]
+        return Process(name, command, self.folder / f"{name}.log", port)
+
+    def node(self, name: str) -> Process:
+        """Return the member called `name`."""
+        return next(node for node in self.nodes if node.name == name)
+
+    def store(self, name: str) -> Path:
+        """Return the folder of its store."""
+        return self.folder / name
+
+    @property
+    def leader(self) -> str | None:
+        """Who leads, as the observer last saw it."""
+        return self._observer.leader
+
+    def start(self) -> None:
+        """Start all members."""
+        for node in self.nodes:
+            node.start()
+
+    def close(self) -> None:
+        """Kill what still runs."""
+        for node in self.nodes:
+            node.kill()
+
+    async def wait_ready(self, timeout_s: float) -> None:
+        """Wait until every member accepts connections. Raises NotReadyError, ProcessDiedError."""
+        await trio.to_thread.run_sync(wait_listening, self.nodes, timeout_s, abandon_on_cancel=True)
+
+    async def watch(self, log: OpLog) -> None:
+        """Keep `leader` and note each new one until cancelled."""
+        self._log = log
+        await self._observer.run()
+
+    def _note_leader(self, node: str, term: int) -> None:
+        assert self._log is not None, "the observer runs in `watch` alone"
+        self._log.add(OBSERVER, "info", "leader", {"term": term}, node=node)
+
+    async def wait_whole(self, timeout_s: float) -> bool:
+        """Wait until all members are together."""
+        return await self._observer.wait_whole(timeout_s)
+
+    async def replica_digests(self, timeout_s: float) -> Mapping[str, Mapping[str, object]]:
+        """Return each member's header of the last entry that all have committed.
+
+        A header holds the chain checksum of the whole log before it, and the checksum of its body.
+        """
+        deadline = trio.current_time() + timeout_s
+        async with Client(self.peers, group=GROUP, timeout_s=TIMEOUT_S) as client:
+            while True:
+                answers = await client.status()
+                seen = [each for each in answers.values() if isinstance(each, StatusAnswer)]
+                index = min((each.commit_index for each in seen), default=0)
+                is_whole = len(seen) == len(self.nodes) and index == max(
+                    each.commit_index for each in seen
+                )
+                if is_whole or trio.current_time() >= deadline:
+                    return await _headers(client, [each.node_id for each in seen], index)
+                await trio.sleep(DIGEST_PAUSE_S)
+
+    @asynccontextmanager
+    async def open_log(self, _process: int) -> AsyncIterator[Log]:
+        """Open a client that has read what some process before it had read."""
+        async with Client(self._client_peers, group=GROUP, timeout_s=TIMEOUT_S) as client:
+            log = PlainLog(client, self._newest.copy())
+            try:
+                yield log
+            finally:
+                if log.view.next_index > self._newest.next_index:
+                    self._newest = log.view
+
+
+async def _headers(
+    client: Client, nodes: Sequence[str], index: int
+) -> dict[str, dict[str, object]]:
+    found: dict[str, dict[str, object]] = {}
+    if index < 1:
+        return found
+    for name in nodes:
+        try:
+            (entry,) = await client.get(index, local=NodeId(name))
+        except DLedgerError:
+            continue  # it is gone again; whoever compares finds fewer replicas
+        found[name] = {"index": index, "digests": {"log": entry.header.hex()}}
+    return found
+
+
+class PlainLog:
+    """The log through `dledger.Client`: reads are linearizable, the leader confirms that it still leads.
+
+    Attributes:
+        view: what was read so far, for reads of a key.
+    """
+
+    def __init__(self, client: Client, view: View) -> None:
+        self.view = view
+        self._client = client
+
+    async def append(self, record: Record) -> Outcome:
+        """Append a record; nothing is sent twice."""
+        try:
+            await self._client.append(msgspec.json.encode(record))
+        except DLedgerError as error:
+            return ended(error)
+        return Outcome("ok")
+
+    async def read_whole(self) -> Outcome:
+        """Read every record from the first entry on."""
+        try:
+            entries = await self._entries(1)
+        except DLedgerError as error:
+            return ended(error, changes_nothing=True)
+        bodies = [entry.body for entry in entries if entry.kind is EntryKind.NORMAL]
+        return Outcome("ok", [_records.decode(body) for body in bodies])
+
+    async def read(self, key: str) -> Outcome:
+        """Read the entries behind those that were read before."""
+        try:
+            self.view.take(await self._entries(self.view.next_index))
+        except DLedgerError as error:
+            return ended(error, changes_nothing=True)
+        return Outcome("ok", list(self.view.elements.get(key, ())))
+
+    async def _entries(self, index: int) -> list[Entry]:
+        try:
+            return await self._client.get(index, ALL)
+        except OutOfRangeError:
+            return []  # the log ends before it
+
+
+@contextmanager
+def log_system(
+    folder: Path, options: SystemOptions, *, server: Sequence[str] = ()
+) -> Iterator[PlainLogSystem]:
+    """Make a log group whose processes end with the context. A `SubjectMaker`.
+
+    Args:
+        folder: for stores and logs.
+        options: how many members, and what stands between them.
+        server: command of a member without its options, when it is not `dledger server`.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    ports = free_ports(options.nodes)
+    with ExitStack() as stack:
+        links: ProxyLinks | None = None
+        if options.network == "proxies":
+            members = [Member(f"n{number}", port) for number, port in enumerate(ports)]
+            links = stack.enter_context(ProxyLinks(members))
+        command = server or (program("dledger"), "server")
+        system = PlainLogSystem(folder, options, ports, links, command)
+        stack.callback(system.close)
+        yield system

@@ -1,0 +1,128 @@
+"""When which fault strikes: drawn from the seed, each fault followed by its cure.
+
+Each fault has a task of its own: quiet for a while, injected, held, cured, and again, so that the faults of a
+mixed run overlap. Injecting and curing themselves happen one at a time: two of them may touch the same process.
+A fault that is alone strikes a system that has come together again, as far as that takes no longer than
+WHOLE_S; several at a time do not wait for each other.
+
+In the history a fault is three operations of "nemesis", all `info`, with f = its name and a value
+
+    {"do": "inject"}                                             it begins
+    {"do": "inject", "done": what was done}                      it is in force
+    {"do": "cure", "done": what was undone, "took_ms": ...}      it is over
+
+With "broken" in the second: the system's answer to the fault was wrong in itself.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import trio
+
+from jepsen.nemeses.api import Fault, PromiseBrokenError
+from jepsen.ops import NEMESIS, OpLog
+from jepsen.system import Subject
+
+WHOLE_S: Final = 10.0
+CURE_S: Final = 60.0  # a cure starts nodes and waits for them; longer than that it hangs
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How long a fault holds, and how long it is quiet between two, in seconds: bounds of an even draw."""
+
+    hold_s: tuple[float, float] = (1.0, 4.0)
+    quiet_s: tuple[float, float] = (1.5, 4.0)
+
+
+class Schedule:
+    """Injects and cures the faults of a run.
+
+    Args:
+        faults: prepared already; `lacking` was asked.
+        system: whom they strike.
+        log: the history.
+        seed: every fault draws from a chance of its own, so that leaving one out changes no other.
+        pace: how long and how often.
+
+    Attributes:
+        injected: how often each fault was injected.
+        crashes: what faults raised; the run then proves nothing.
+    """
+
+    def __init__(
+        self, faults: Sequence[Fault], system: Subject, log: OpLog, *, seed: int, pace: Pace
+    ) -> None:
+        self.injected: dict[str, int] = {fault.name: 0 for fault in faults}
+        self.crashes: list[str] = []
+        self._faults = faults
+        self._system = system
+        self._log = log
+        self._seed = seed
+        self._pace = pace
+        self._turn = trio.Lock()
+
+    async def run(self) -> None:
+        """Break things until cancelled; what is broken then stays so until `cure_all`."""
+        async with trio.open_nursery() as nursery:
+            for number, fault in enumerate(self._faults):
+                chance = random.Random(f"{self._seed}/{number}/{fault.name}")
+                nursery.start_soon(self._strike, fault, chance, name=f"fault {fault.name}")
+
+    async def cure_all(self) -> None:
+        """Cure everything; of a whole system that does nothing, and is not noted."""
+        for fault in self._faults:
+            await self._cure(fault)
+
+    async def _strike(self, fault: Fault, chance: random.Random) -> None:
+        while True:
+            await trio.sleep(chance.uniform(*self._pace.quiet_s))
+            if len(self._faults) == 1:
+                await self._system.wait_whole(WHOLE_S)
+            hold_s = chance.uniform(*self._pace.hold_s)
+            if not await self._inject(fault, chance):
+                return
+            await trio.sleep(hold_s)
+            await self._cure(fault)
+
+    async def _inject(self, fault: Fault, chance: random.Random) -> bool:
+        async with self._turn:
+            self._note(fault, {"do": "inject"})
+            try:
+                done = await fault.inject(self._system, chance)
+            except PromiseBrokenError as error:
+                self._note(fault, {"do": "inject", "done": "", "broken": str(error)})
+                return True
+            except Exception as error:  # noqa: BLE001 - the root of a fault: what it raises is a finding
+                self._note_crash(fault, "inject", error)
+                return False
+            self.injected[fault.name] += 1
+            self._note(fault, {"do": "inject", "done": done})
+        return True
+
+    async def _cure(self, fault: Fault) -> None:
+        # Not even the end of the run may leave a cure half done.
+        with trio.CancelScope(shield=True):
+            async with self._turn:
+                begun_ns = self._log.now_ns()
+                try:
+                    with trio.fail_after(CURE_S):
+                        done = await fault.cure(self._system)
+                except Exception as error:  # noqa: BLE001 - as above
+                    self._note_crash(fault, "cure", error)
+                    return
+                if done:
+                    took_ms = round((self._log.now_ns() - begun_ns) / 1e6)
+                    self._note(fault, {"do": "cure", "done": done, "took_ms": took_ms})
+
+    def _note(self, fault: Fault, value: dict[str, object]) -> None:
+        self._log.add(NEMESIS, "info", fault.name, value)
+
+    def _note_crash(self, fault: Fault, what: str, error: Exception) -> None:
+        text = f"{fault.name}, {what}: {type(error).__name__}: {error}"
+        self.crashes.append(text)
+        self._log.add(NEMESIS, "info", fault.name, {"do": what}, error=text)

@@ -1,0 +1,80 @@
+"""What came of a run, as results.json tells it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from jepsen.checkers.results import CheckResult
+from jepsen.run import RunResult, RunSettings
+
+VERDICTS: Final[Mapping[bool | None, str]] = {True: "valid", False: "invalid", None: "unknown"}
+
+
+class Summary(msgspec.Struct, frozen=True, omit_defaults=False):
+    """What results.json holds; its members are a promise to scripts.
+
+    Attributes:
+        verdict: "valid", "invalid", "unknown" or "skipped".
+        valid: the same as true, false or null.
+        why: in words, why it is not valid; empty when it is.
+        command: that repeats the run.
+        settings: what it was.
+        operations: invocations of workers.
+        faults: how often each was injected.
+        problems: why it proves nothing, whatever the checkers say.
+        checks: what each checker found.
+    """
+
+    verdict: str
+    valid: bool | None
+    why: str
+    command: str
+    settings: RunSettings
+    operations: int
+    faults: dict[str, int]
+    problems: tuple[str, ...]
+    checks: tuple[CheckResult, ...]
+
+
+def summary_of(result: RunResult) -> Summary:
+    """Say what came of a run."""
+    return Summary(
+        verdict="skipped" if result.skipped else VERDICTS[result.valid],
+        valid=result.valid,
+        why=why_not_valid(result),
+        command=command_of(result.settings),
+        settings=result.settings,
+        operations=sum(op.is_client and op.type == "invoke" for op in result.ops),
+        faults=dict(result.faults),
+        problems=tuple(result.problems),
+        checks=tuple(result.checks),
+    )
+
+
+def why_not_valid(result: RunResult) -> str:
+    """Return in one sentence why a run is not valid; empty when it is."""
+    if result.skipped:
+        return f"skipped: {result.skipped}"
+    broken = [check for check in result.checks if check.valid is False]
+    if broken:
+        kinds = [f"{len(check.anomalies)} by {check.name}" for check in broken]
+        return f"broken promises: {', '.join(kinds)}; the first: {broken[0].anomalies[0].text}"
+    unknown = [f"{c.name}: {c.why_unknown}" for c in result.checks if c.valid is None]
+    return "; ".join([*result.problems, *unknown])
+
+
+def command_of(settings: RunSettings) -> str:
+    """Return the command that makes such a run again."""
+    words = [
+        f"dledger-jepsen run --workload {settings.workload} --nemesis {settings.nemesis}",
+        f"--time-limit {settings.time_limit_s:g} --nodes {settings.nodes} --seed {settings.seed}",
+        f"--rate {settings.rate:g} --concurrency {settings.workers}",
+    ]
+    if settings.network != "none":
+        words.append(f"--network {settings.network}")
+    if settings.system:
+        words.append(f"--system {settings.system}")
+    return " ".join(words)

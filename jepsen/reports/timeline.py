@@ -1,0 +1,130 @@
+"""What happened when, from a history: faults with their cures, reigns of leaders, successes by second. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final, Literal
+
+from jepsen.ops import NEMESIS, OBSERVER, Op, OpType, pairs
+
+Ended = Literal["ok", "fail", "info"]
+ENDS: Final[tuple[Ended, ...]] = ("ok", "fail", "info")
+
+SOLITARY: Final = "receive"  # what a push consumer was handed: a completion without an invocation
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A fault from its beginning to its cure.
+
+    Attributes:
+        name: of the fault.
+        start_ns, end_ns: when; the end of the history when it was never cured.
+        done: what was done.
+        cured: what the cure did; empty when there was none.
+    """
+
+    name: str
+    start_ns: int
+    end_ns: int
+    done: str
+    cured: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reign:
+    """A leader's time, as an onlooker saw it."""
+
+    node: str
+    term: int
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One operation: when it was invoked, how long it took, how it ended."""
+
+    start_ns: int
+    latency_ns: int
+    type: OpType
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A time in which nothing succeeded."""
+
+    start_ns: int
+    end_ns: int
+
+    @property
+    def ms(self) -> int:
+        """How long."""
+        return round((self.end_ns - self.start_ns) / 1e6)
+
+
+def end_of(ops: Sequence[Op]) -> int:
+    """Return the time of the last operation, 0 when there is none."""
+    return ops[-1].t_ns if ops else 0
+
+
+def fault_spans(ops: Sequence[Op]) -> list[Span]:
+    """Return every fault that was injected, in the order of their beginnings.
+
+    A cure ends all spans of its name; what was cured and came back under a cure that found nothing more to do
+    does not open another one.
+    """
+    open_: dict[str, tuple[int, str]] = {}
+    found: list[Span] = []
+    for op in ops:
+        if op.process != NEMESIS or not isinstance(op.value, dict):
+            continue
+        done = str(op.value.get("done", ""))
+        if op.value.get("do") == "inject":
+            start_ns, known = open_.get(op.f, (op.t_ns, ""))
+            open_[op.f] = (start_ns, done or known)
+        elif op.value.get("do") == "cure" and op.f in open_ and not op.error:
+            start_ns, what = open_.pop(op.f)
+            found.append(Span(op.f, start_ns, op.t_ns, what, done))
+    found += [
+        Span(name, start_ns, end_of(ops), done, "") for name, (start_ns, done) in open_.items()
+    ]
+    return sorted(found, key=lambda span: span.start_ns)
+
+
+def reigns(ops: Sequence[Op]) -> list[Reign]:
+    """Return who led when; a reign ends where the next one was seen."""
+    seen = [op for op in ops if op.process == OBSERVER and op.f == "leader"]
+    ends = [op.t_ns for op in seen[1:]] + [end_of(ops)]
+    return [
+        Reign(op.node, op.value["term"], op.t_ns, end) for op, end in zip(seen, ends, strict=False)
+    ]
+
+
+def points(ops: Sequence[Op]) -> list[Point]:
+    """Return every operation of a worker; one without an end lasts as long as the history."""
+    end_ns = end_of(ops)
+    found = []
+    for pair in pairs([op for op in ops if op.f != SOLITARY]):
+        ended_ns = pair.completion.t_ns if pair.completion else end_ns
+        found.append(Point(pair.invoke.t_ns, ended_ns - pair.invoke.t_ns, pair.type))
+    return found
+
+
+def per_bucket(ops: Sequence[Op], bucket_ns: int) -> dict[Ended, list[int]]:
+    """Count completions by how they ended, in buckets of time from 0 on."""
+    count = end_of(ops) // bucket_ns + 1
+    found: dict[Ended, list[int]] = {ended: [0] * count for ended in ENDS}
+    for op in ops:
+        if op.is_client and op.type != "invoke":
+            found[op.type][op.t_ns // bucket_ns] += 1
+    return found
+
+
+def gaps(ops: Sequence[Op], longer_than_ns: int) -> list[Gap]:
+    """Return the times between two successes that were longer than that, longest first."""
+    times = [op.t_ns for op in ops if op.is_client and op.type == "ok"]
+    found = [Gap(a, b) for a, b in pairwise(times) if b - a > longer_than_ns]
+    return sorted(found, key=lambda gap: gap.start_ns - gap.end_ns)

@@ -1,0 +1,269 @@
+"""One run: start a system, let clients work, break it, heal it, read everything, and judge.
+
+    starting    all processes listen, one node leads, the workload has made its topics
+    breaking    clients work at the given rate while faults come and go, for the time limit
+    healing     every fault is cured; the system has a bounded time to come together
+    reading     new clients read everything that there is
+    comparing   the replicas are asked for their digests
+
+The history is written while all this happens; the judgement is made from it alone (`run_checkers`), so that it
+can be repeated later from the file.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from jepsen.catalogue import make_faults, system_maker, workload_entry
+from jepsen.checkers.answers import check_answers
+from jepsen.checkers.availability import check_availability
+from jepsen.checkers.recovery import HEALED, check_recovery
+from jepsen.checkers.replicas import check_replicas
+from jepsen.checkers.results import Checker, CheckResult, merged
+from jepsen.generators import SECOND_NS, Stagger, TimeLimit
+from jepsen.interpreter import Interpreter
+from jepsen.judging import judge
+from jepsen.nemeses.api import Fault
+from jepsen.nemeses.schedule import Pace, Schedule
+from jepsen.ops import OBSERVER, Op, OpLog
+from jepsen.phases import PHASE, Phase
+from jepsen.processes import NotReadyError, ProcessDiedError
+from jepsen.system import Network, Subject, SystemOptions
+from jepsen.workloads.api import Workload
+
+READY_S: Final = 60.0
+SETUP_S: Final = 60.0
+WHOLE_S: Final = 90.0
+DIGESTS_S: Final = 12.0  # marks come every 10 s
+SHOW_INTERVAL_S: Final = 0.2
+HISTORY: Final = "history.jsonl"
+NODES: Final = "nodes"
+
+
+@dataclass(frozen=True, slots=True)
+class RunSettings:
+    """What a run is; the same settings give the same plan.
+
+    Attributes:
+        workload: its name.
+        nemesis: names of faults joined with commas, or "none".
+        time_limit_s: how long things are broken; start, healing and reading come on top.
+        nodes: members of the group.
+        seed: of everything that is drawn.
+        rate: operations per second over all workers.
+        workers: how many operations may be in flight.
+        network: what stands between the nodes.
+        system: name of the system under test; "" is the workload's own.
+        pace: of the faults.
+    """
+
+    workload: str
+    nemesis: str
+    time_limit_s: float
+    nodes: int = 3
+    seed: int = 0
+    rate: float = 150.0
+    workers: int = 8
+    network: Network = "none"
+    pace: Pace = field(default_factory=Pace)
+    system: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """What came of a run.
+
+    Attributes:
+        settings: what it was.
+        ops: the history.
+        checks: judgements.
+        problems: why it proves nothing, whatever the checkers say: it did not start, a client crashed.
+        faults: how often each fault was injected.
+        folder: of history, logs and stores.
+        skipped: why it was not made: what the machine lacks.
+    """
+
+    settings: RunSettings
+    ops: Sequence[Op]
+    checks: Sequence[CheckResult]
+    problems: Sequence[str]
+    faults: Mapping[str, int]
+    folder: Path
+    skipped: str = ""
+
+    @property
+    def valid(self) -> bool | None:
+        """The verdict: broken promises count whatever else went wrong."""
+        verdict = merged(self.checks)
+        if verdict is False:
+            return False
+        return None if self.problems or self.skipped else verdict
+
+
+class Conductor:
+    """Leads one run through its phases.
+
+    Attributes:
+        phase: where it is.
+        problems: why it proves nothing.
+        faults: how often each was injected.
+    """
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        workload: Workload,
+        system: Subject,
+        faults: Sequence[Fault],
+        log: OpLog,
+    ) -> None:
+        self.phase: Phase = "starting"
+        self.problems: list[str] = []
+        self.settings = settings
+        self.log = log
+        self._workload = workload
+        self._system = system
+        self._schedule = Schedule(faults, system, log, seed=settings.seed, pace=settings.pace)
+        self._interpreter = Interpreter(
+            log, lambda process: workload.client(system, process), workers=settings.workers
+        )
+
+    @property
+    def faults(self) -> Mapping[str, int]:
+        """How often each fault was injected."""
+        return self._schedule.injected
+
+    async def run(self, show: Show) -> None:
+        """Do all phases.
+
+        Raises:
+            NotReadyError, ProcessDiedError, trio.TooSlowError: the system did not start.
+        """
+        system = self._system
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._show, show)
+            await system.wait_ready(READY_S)
+            nursery.start_soon(system.watch, self.log)
+            if not await system.wait_whole(READY_S):
+                raise NotReadyError(f"no leader that all nodes follow within {READY_S} s")
+            async with AsyncExitStack() as stack:
+                with trio.fail_after(SETUP_S):
+                    await stack.enter_async_context(self._workload.setup(system))
+                await self._break()
+                await self._heal()
+                self._enter("reading")
+                await self._interpreter.run(self._workload.final(self.settings.workers))
+            await self._compare()
+            nursery.cancel_scope.cancel()
+        self.problems += self._schedule.crashes + self._interpreter.crashes
+
+    def _enter(self, phase: Phase) -> None:
+        self.phase = phase
+        self.log.add(OBSERVER, "info", PHASE, phase)
+
+    async def _break(self) -> None:
+        self._enter("breaking")
+        settings = self.settings
+        chance = random.Random(f"{settings.seed}/workload")
+        work = self._workload.generator(chance, settings.workers)
+        spread = Stagger(round(SECOND_NS / settings.rate), work, chance)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._schedule.run)
+            await self._interpreter.run(TimeLimit(round(settings.time_limit_s * SECOND_NS), spread))
+            nursery.cancel_scope.cancel()
+
+    async def _heal(self) -> None:
+        self._enter("healing")
+        await self._schedule.cure_all()
+        begun_ns = self.log.now_ns()
+        is_whole = await self._system.wait_whole(WHOLE_S)
+        waited_ms = round((self.log.now_ns() - begun_ns) / 1e6)
+        self.log.add(OBSERVER, "info", HEALED, {"whole": is_whole, "waited_ms": waited_ms})
+
+    async def _compare(self) -> None:
+        self._enter("comparing")
+        digests = await self._system.replica_digests(DIGESTS_S)
+        for node, value in digests.items():
+            self.log.add(OBSERVER, "info", "digest", value, node=node)
+
+    async def _show(self, show: Show) -> None:
+        while True:
+            show(self)
+            await trio.sleep(SHOW_INTERVAL_S)
+
+
+Show = Callable[[Conductor], None]
+"""Called several times a second while a run goes on."""
+
+
+def show_nothing(_conductor: Conductor) -> None:
+    """A `Show` for nobody."""
+
+
+def execute(settings: RunSettings, folder: Path, show: Show = show_nothing) -> RunResult:
+    """Make a run and judge it; every process has ended when this returns, or raises.
+
+    Raises:
+        UnknownNameError: the settings name something that there is not.
+        KeyboardInterrupt: somebody has interrupted.
+    """
+    entry, faults = workload_entry(settings.workload), make_faults(settings.nemesis)
+    make_system = system_maker(entry, settings.system)
+    folder.mkdir(parents=True, exist_ok=True)
+    if skipped := "; ".join(f"{f.name}: {why}" for f in faults if (why := f.lacking())):
+        return RunResult(settings, (), (), (), {}, folder, skipped)
+    workload = entry.make(settings.workers)
+    options = SystemOptions(settings.nodes, settings.network)
+    with make_system(folder / NODES, options) as system, OpLog(folder / HISTORY) as log:
+        chance = random.Random(f"{settings.seed}/prepare")
+        for fault in faults:
+            fault.prepare(system, chance)
+        conductor = Conductor(settings, workload, system, faults, log)
+        try:
+            system.start()
+            trio.run(conductor.run, show)
+        except BaseExceptionGroup as group:
+            error = first_of(group)
+            if not isinstance(error, NotReadyError | ProcessDiedError | trio.TooSlowError):
+                raise error from None
+            conductor.problems.append(f"while {conductor.phase}: {type(error).__name__}: {error}")
+    checks = judge(log.ops, run_checkers(settings))
+    problems = tuple(conductor.problems)
+    return RunResult(settings, log.ops, checks, problems, dict(conductor.faults), folder)
+
+
+def run_checkers(settings: RunSettings) -> list[Checker]:
+    """Return everybody who judges a run of these settings.
+
+    Raises:
+        UnknownNameError: there is no such workload.
+    """
+    entry = workload_entry(settings.workload)
+    checkers = [
+        *entry.make(settings.workers).checkers(),
+        check_availability,
+        check_recovery,
+        check_answers,
+    ]
+    if entry.compares_replicas:
+        checkers.append(partial(check_replicas, replicas=settings.nodes))
+    return checkers
+
+
+def first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return the first exception of a group without the group around it; an interrupt before others.
+
+    Whoever interrupts ends tasks in the middle of something, and they may complain about that.
+    """
+    first: BaseException = group.subgroup(KeyboardInterrupt) or group
+    while isinstance(first, BaseExceptionGroup):
+        first = first.exceptions[0]
+    return first

@@ -1,0 +1,78 @@
+"""Makes topics before a run, so that no message is needed to create them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import trio
+
+from broker.client import ClientError, MessageQueue, Producer
+from broker.client.link import Link, Links, Opaques
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.header import RemotingCommand
+
+RETRY_S: Final = 0.1
+CALL_TIMEOUT_S: Final = 3.0
+
+
+async def make_topics(addresses: Sequence[str], topics: Sequence[str], *, queues: int) -> None:
+    """Create topics, asking any node that answers, until it is done.
+
+    Args:
+        addresses: client ports of the nodes.
+        topics: their names.
+        queues: of each, for reading and writing.
+    """
+    async with trio.open_nursery() as nursery:
+        links = Links(nursery, Opaques(), _ignore)
+        for topic in topics:
+            tries = 0
+            while not await _made(links.get(addresses[tries % len(addresses)]), topic, queues):
+                tries += 1
+                await trio.sleep(RETRY_S)
+        nursery.cancel_scope.cancel()
+
+
+async def wait_for_queues(
+    producer: Producer, topics: Sequence[str], *, queues: int
+) -> dict[str, MessageQueue]:
+    """Wait until the name server tells all queues of the topics; returns them by their names."""
+    found: dict[str, MessageQueue] = {}
+    for topic in topics:
+        while True:
+            try:
+                told = await producer.queues(topic)
+            except ClientError:
+                told = ()
+            if len(told) == queues:
+                found |= {queue_name(queue): queue for queue in told}
+                break
+            await trio.sleep(RETRY_S)
+    return found
+
+
+def queue_name(queue: MessageQueue) -> str:
+    """Return how histories call a queue."""
+    return f"{queue.topic}/{queue.broker_name}/{queue.queue_id}"
+
+
+async def _made(link: Link, topic: str, queues: int) -> bool:
+    fields = {
+        "topic": topic,
+        "readQueueNums": str(queues),
+        "writeQueueNums": str(queues),
+        "perm": "6",
+        "topicFilterType": "SINGLE_TAG",
+    }
+    try:
+        answer = await link.call(
+            RequestCode.UPDATE_AND_CREATE_TOPIC, fields, timeout_s=CALL_TIMEOUT_S
+        )
+    except ClientError:
+        return False
+    return bool(answer.code == ResponseCode.SUCCESS)
+
+
+def _ignore(_link: Link, _command: RemotingCommand) -> None:
+    """Nodes tell clients of rebalances; nobody consumes here."""

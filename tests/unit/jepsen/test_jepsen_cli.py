@@ -1,0 +1,111 @@
+"""`dledger-jepsen` without any process: its command line, its exit codes, judging again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from jepsen.cli import main, worst
+from jepsen.ops import OBSERVER, OpLog
+from jepsen.reports.folder import read_folder, write_folder
+from jepsen.run import HISTORY, RunResult, RunSettings
+
+SETTINGS = RunSettings("queue", "none", 5.0, seed=3)
+Q = "ChaosA/broker-a/0"
+
+
+def folder_with(tmp_path: Path, *, received: bool) -> Path:
+    """A run with one message, as it would be left."""
+    with OpLog(tmp_path / HISTORY) as log:
+        log.add(0, "invoke", "send", {"key": "m0", "queue": Q})
+        log.add(0, "ok", "send", {"key": "m0", "queue": Q, "offset": 0, "uniq": "U0"})
+        log.add(1, "invoke", "poll")
+        log.add(1, "ok", "poll", {Q: [[0, "m0", "U0"]] if received else []})
+        log.add(1, "invoke", "drained")
+        log.add(1, "ok", "drained", {Q: 1})
+        for f in ("commit", "committed"):
+            log.add(0, "invoke", f, {"queue": Q, "offset": 1, "group": "g"})
+            log.add(0, "ok", f, {"queue": Q, "offset": 1, "group": "g"})
+        log.add(OBSERVER, "info", "healed", {"whole": True, "waited_ms": 5})
+        for node in ("n0", "n1", "n2"):
+            log.add(OBSERVER, "info", "digest", {"index": 4, "digests": {"a": "00"}}, node=node)
+    write_folder(RunResult(SETTINGS, log.ops, (), (), {}, tmp_path), keep_stores=True)
+    return tmp_path
+
+
+def test_a_good_history_is_judged_valid_again(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, received=True)
+    assert main(["check", str(folder)]) == 0
+    summary, ops = read_folder(folder)
+    assert (summary.verdict, summary.valid, len(ops)) == ("valid", True, 14)
+    assert summary.settings == SETTINGS
+
+
+def test_a_history_with_a_loss_is_invalid_and_the_page_shows_it(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, received=False)
+    assert main(["check", str(folder)]) == 1
+    results = json.loads((folder / "results.json").read_text())
+    assert results["valid"] is False
+    assert "m0" in results["why"]
+    page = (folder / "report.html").read_text()
+    assert "Invalid: promises were broken" in page
+    assert "lost" in page
+
+
+def test_an_empty_history_is_unknown(tmp_path: Path) -> None:
+    with OpLog(tmp_path / HISTORY) as log:
+        pass
+    write_folder(RunResult(SETTINGS, log.ops, (), (), {}, tmp_path), keep_stores=True)
+    assert main(["check", str(tmp_path)]) == 2
+
+
+def test_a_crash_keeps_a_good_history_from_being_valid(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, received=True)
+    summary, ops = read_folder(folder)
+    crashed = RunResult(SETTINGS, ops, summary.checks, ("send: KeyError",), {}, folder)
+    write_folder(crashed, keep_stores=True)
+    assert main(["check", str(folder)]) == 2
+
+
+def test_a_folder_without_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", str(tmp_path)]) == 2
+    assert "holds no run" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "run",
+        "run --workload nothing",
+        "run --workload queue --nemesis meteor",
+        "run --workload queue --nemesis kill:moon",
+        "run --workload queue --nemesis partition --network none",
+        "run --workload queue --time-limit -1",
+        "run --workload queue --nodes 0",
+        "suite --only nothing-like-this",
+        "dance",
+    ],
+)
+def test_wrong_usage_ends_with_2_and_a_sentence(
+    words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words.split())
+    assert ended.value.code == 2
+    assert "error:" in capsys.readouterr().err
+
+
+def test_the_list_names_workloads_and_faults(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list"]) == 0
+    said = capsys.readouterr().out
+    assert "queue" in said
+    assert "kill" in said
+
+
+def test_the_worst_verdict_is_that_of_the_suite() -> None:
+    assert worst([0, 0]) == 0
+    assert worst([0, 2]) == 2
+    assert worst([0, 2, 1]) == 1
+    assert worst([]) == 2
