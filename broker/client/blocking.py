@@ -32,7 +32,7 @@ from broker.client.consume_results import (
     Result,
 )
 from broker.client.errors import ClientClosedError, SendError
-from broker.client.group_requests import PullAnswer
+from broker.client.group_requests import PULL_GRACE_S, PullAnswer, PulledRecords
 from broker.client.idempotent_producer import Row, RowsResult
 from broker.client.local_offsets import DEFAULT_FOLDER
 from broker.client.messages import Message, ReceivedMessage, SendResult
@@ -388,6 +388,39 @@ class PullConsumer(_Runner[async_pull_consumer.PullConsumer]):
             expression=expression,
             hold_s=hold_s,
         )
+
+    def pull_records(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        *,
+        max_messages: int = 32,
+        expression: str = EVERYTHING,
+        node: int | None = None,
+        answer_within_s: float = PULL_GRACE_S,
+    ) -> PulledRecords:
+        """Read from a queue, with the records as the broker sent them."""
+        return self.call(
+            self._client.pull_records,
+            queue,
+            offset,
+            max_messages=max_messages,
+            expression=expression,
+            node=node,
+            answer_within_s=answer_within_s,
+        )
+
+    def topics(self) -> tuple[str, ...]:
+        """Return the names of all topics that the name servers know."""
+        return self.call(self._client.topics)
+
+    def bounds(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, tuple[int, int]]:
+        """Return min and max offset of queues."""
+        return self.call(self._client.bounds, queues)
+
+    def commit_all(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Store the group's offsets of several queues."""
+        self.call(self._client.commit_all, offsets)
 
 
 def _in_threads(

@@ -61,6 +61,23 @@ class PullAnswer(msgspec.Struct, frozen=True):
     is_empty: bool
 
 
+class PulledRecords(msgspec.Struct, frozen=True):
+    """What a pull brought, not taken apart: for those who read in bulk.
+
+    Attributes:
+        records: CommitLog records back to back, as the broker sent them. It compares hashes of tags, so
+            there may be messages among them that the expression does not want.
+        next_offset, min_offset, max_offset, is_offset_wrong, is_empty: as in `PullAnswer`.
+    """
+
+    records: bytes
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    is_offset_wrong: bool
+    is_empty: bool
+
+
 class GroupRequests:
     """Requests in the name of one consumer group."""
 
@@ -193,6 +210,28 @@ class GroupRequests:
             ConnectionLostError, RequestTimeoutError: no answer, or one that is damaged.
             RequestFailedError: another code.
         """
+        pulled = await self.pull_records(
+            address, queue, offset, subscription, max_messages=max_messages, hold_s=hold_s
+        )
+        return _pull_answer(pulled, queue, offset, subscription)
+
+    async def pull_records(
+        self,
+        address: str,
+        queue: MessageQueue,
+        offset: int,
+        subscription: TopicSubscription,
+        *,
+        max_messages: int,
+        hold_s: float,
+        grace_s: float = PULL_GRACE_S,
+    ) -> PulledRecords:
+        """As `pull`, with the records as they came; `grace_s` is the time beyond `hold_s`.
+
+        Raises:
+            ConnectionLostError, RequestTimeoutError: no answer.
+            RequestFailedError: another code, or an answer without its numbers.
+        """
         hold_ms = max(int(hold_s * 1000), 0)
         answer = await self._session.links.get(address).call(
             RequestCode.PULL_MESSAGE,
@@ -209,11 +248,18 @@ class GroupRequests:
                 "subVersion": str(subscription.version),
                 "expressionType": "TAG",
             },
-            timeout_s=hold_s + PULL_GRACE_S,
+            timeout_s=hold_s + grace_s,
         )
         if answer.code not in _OFFSET_CODES:
             raise RequestFailedError(answer.code, answer.remark or "")
-        return _pull_answer(answer, queue, offset, subscription)
+        return PulledRecords(
+            answer.body if answer.code == ResponseCode.SUCCESS else b"",
+            _number(answer, "nextBeginOffset"),
+            _number(answer, "minOffset"),
+            _number(answer, "maxOffset"),
+            answer.code == ResponseCode.PULL_OFFSET_MOVED,
+            answer.code == ResponseCode.PULL_NOT_FOUND,
+        )
 
     async def send_back(
         self, message: ReceivedMessage, *, delay_level: int, max_reconsume_times: int
@@ -249,10 +295,10 @@ def _number(answer: RemotingCommand, name: str) -> int:
 
 
 def _pull_answer(
-    answer: RemotingCommand, queue: MessageQueue, offset: int, subscription: TopicSubscription
+    pulled: PulledRecords, queue: MessageQueue, offset: int, subscription: TopicSubscription
 ) -> PullAnswer:
     try:
-        records = decode_records(answer.body) if answer.code == ResponseCode.SUCCESS else []
+        records = decode_records(pulled.records)
     except MessageFormatError as error:
         raise ConnectionLostError(f"a pull of {queue} brought damaged records: {error}") from error
     messages = tuple(
@@ -263,9 +309,9 @@ def _pull_answer(
     )
     return PullAnswer(
         messages,
-        _number(answer, "nextBeginOffset"),
-        _number(answer, "minOffset"),
-        _number(answer, "maxOffset"),
-        answer.code == ResponseCode.PULL_OFFSET_MOVED,
-        answer.code == ResponseCode.PULL_NOT_FOUND,
+        pulled.next_offset,
+        pulled.min_offset,
+        pulled.max_offset,
+        pulled.is_offset_wrong,
+        pulled.is_empty,
     )

@@ -14,9 +14,9 @@ is only that under which offsets are stored.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Final, TypeVar
 
 import trio
 
@@ -29,18 +29,29 @@ from broker.client.errors import (
     RequestFailedError,
     RequestTimeoutError,
 )
-from broker.client.group_requests import GroupRequests, PullAnswer
+from broker.client.group_requests import (
+    PULL_GRACE_S,
+    GroupRequests,
+    PullAnswer,
+    PulledRecords,
+)
 from broker.client.lifetime import Lifetime
 from broker.client.name_servers import parse_name_servers
 from broker.client.queues import MessageQueue
 from broker.client.retry import backoff_s
-from broker.client.session import Session, is_transient
+from broker.client.session import Session, is_transient, raise_for
 from broker.client.subscriptions import EVERYTHING, subscribe
+from broker.remoting.codes import RequestCode
+from broker.remoting.errors import BodyError
+from broker.remoting.route import decode_topic_list
 from broker.store.names import group_problem
 
 ROUTE_RETRY_S: Final = 0.02
 ROUTE_PATIENCE_S: Final = 1.0
+AT_ONCE_MAX: Final = 64  # requests about queues under way together
 PULL_TIMEOUT_S: Final = 10.0  # beyond `hold_s`; outlives a failover
+
+_T = TypeVar("_T")
 
 
 class PullConsumer(Lifetime):
@@ -128,6 +139,44 @@ class PullConsumer(Lifetime):
         """Return the first offset stored at or after a time (ms since 1970). Raises ClientError."""
         return await (await self._for(queue)).offset_at(queue, timestamp_ms)
 
+    # --- many queues at once
+
+    async def topics(self) -> tuple[str, ...]:
+        """Return the names of all topics that the name servers know, sorted. Raises ClientError."""
+        answer = raise_for(
+            await self._live()[0].name_servers.call(
+                RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {}
+            )
+        )
+        try:
+            return tuple(sorted(decode_topic_list(answer.body)))
+        except BodyError as error:
+            raise RequestFailedError(answer.code, f"unreadable topic list: {error}") from error
+
+    async def bounds(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, tuple[int, int]]:
+        """Return min and max offset of queues, all asked at once.
+
+        The max offset is what is committed at the time of the call, never less.
+
+        Raises:
+            ClientError: the failure of one that could not be asked.
+        """
+
+        async def ask(queue: MessageQueue) -> tuple[int, int]:
+            requests = await self._for(queue)
+            end = await requests.max_offset(queue)
+            return await requests.min_offset(queue), end
+
+        return await _of_each(queues, ask)
+
+    async def commit_all(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Store the group's offsets of several queues. Raises ClientError; then some may be stored."""
+
+        async def store(queue: MessageQueue) -> None:
+            await (await self._for(queue)).commit(queue, offsets[queue])
+
+        await _of_each(offsets, store)
+
     # --- messages
 
     async def pull(
@@ -153,6 +202,64 @@ class PullConsumer(Lifetime):
         """
         subscription = subscribe(queue.topic, expression, time.time_ns() // 1_000_000)
         requests = await self._for(queue)
+
+        async def ask(address: str) -> PullAnswer:
+            return await requests.pull(
+                address, queue, offset, subscription, max_messages=max_messages, hold_s=hold_s
+            )
+
+        return await self._at_some_node(queue, ask, hold_s)
+
+    async def pull_records(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        *,
+        max_messages: int = 32,
+        expression: str = EVERYTHING,
+        node: int | None = None,
+        answer_within_s: float = PULL_GRACE_S,
+    ) -> PulledRecords:
+        """As `pull`, without waiting for messages, and with the records as they came: for reading in bulk.
+
+        Args:
+            queue: which one.
+            offset: the first one wanted.
+            max_messages: at most so many; the broker may send fewer.
+            expression: "*", or tags joined with "||".
+            node: which node of the group to ask, by its place in the route (0 leads; beyond the last it
+                starts over), and no other. Each serves only what is committed, and may be behind.
+                None: follow the leader until `timeout_s`.
+            answer_within_s: how long one node may take.
+
+        Raises:
+            ClientError: it did not succeed in time, or was refused.
+        """
+        subscription = subscribe(queue.topic, expression, time.time_ns() // 1_000_000)
+        requests = await self._for(queue)
+
+        async def ask(address: str) -> PulledRecords:
+            return await requests.pull_records(
+                address,
+                queue,
+                offset,
+                subscription,
+                max_messages=max_messages,
+                hold_s=0.0,
+                grace_s=answer_within_s,
+            )
+
+        if node is None:
+            return await self._at_some_node(queue, ask, 0.0)
+        addresses = self._live()[0].routes.addresses(queue.broker_name)
+        if not addresses:
+            raise NoRouteError(queue.topic, f"no node of {queue.broker_name} is known")
+        return await ask(addresses[node % len(addresses)])
+
+    async def _at_some_node(
+        self, queue: MessageQueue, ask: Callable[[str], Awaitable[_T]], hold_s: float
+    ) -> _T:
+        """Ask the leader of a queue, or whoever there is, until one answers or the time is over."""
         routes = self._live()[0].routes
         deadline = trio.current_time() + self.timeout_s + hold_s
         tries = 0
@@ -163,14 +270,7 @@ class PullConsumer(Lifetime):
                 failure = NoRouteError(queue.topic, f"no node of {queue.broker_name} is known")
             else:
                 try:
-                    return await requests.pull(
-                        address,
-                        queue,
-                        offset,
-                        subscription,
-                        max_messages=max_messages,
-                        hold_s=hold_s,
-                    )
+                    return await ask(address)
                 except (ConnectionLostError, RequestTimeoutError) as error:
                     failure = error
                 except RequestFailedError as error:
@@ -199,3 +299,28 @@ class PullConsumer(Lifetime):
         if not session.routes.knows(queue.broker_name):
             await self._read_queues(queue.topic)
         return requests
+
+
+async def _of_each(
+    queues: Iterable[MessageQueue], ask: Callable[[MessageQueue], Awaitable[_T]]
+) -> dict[MessageQueue, _T]:
+    """Ask about queues, AT_ONCE_MAX at a time; the first failure ends it."""
+    wanted = list(queues)
+    found: dict[MessageQueue, _T] = {}
+    failures: list[ClientError] = []
+    limiter = trio.CapacityLimiter(AT_ONCE_MAX)
+
+    async def one(queue: MessageQueue) -> None:
+        async with limiter:
+            try:
+                found[queue] = await ask(queue)
+            except ClientError as error:
+                failures.append(error)
+                nursery.cancel_scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        for queue in wanted:
+            nursery.start_soon(one, queue)
+    if failures:
+        raise failures[0]
+    return {queue: found[queue] for queue in wanted}

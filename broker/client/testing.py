@@ -48,7 +48,13 @@ from broker.remoting.requests import (
     SendRequest,
     decode_request,
 )
-from broker.remoting.route import BrokerData, QueueData, TopicRoute, encode_route
+from broker.remoting.route import (
+    BrokerData,
+    QueueData,
+    TopicRoute,
+    encode_route,
+    encode_topic_list,
+)
 from broker.store.names import AUTO_CREATE_TOPIC, dlq_topic, retry_topic
 
 LOST = -1  # in `FakeGroup.script`: store it, answer nothing
@@ -218,7 +224,10 @@ class FakeGroup:
             topic = request.ext.get("topic", "")
             self.topics_asked_for.append(topic)
             addresses = self._registered()
-            if request.code != RequestCode.GET_ROUTEINFO_BY_TOPIC:
+            if request.code == RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER:
+                body = encode_topic_list(self._queues)
+                answer = make_response(request.opaque, ResponseCode.SUCCESS, body=body)
+            elif request.code != RequestCode.GET_ROUTEINFO_BY_TOPIC:
                 answer = make_response(request.opaque, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
             elif addresses and self._exists(topic):
                 count = len(self._queues.get(topic, range(self.queue_count)))
@@ -418,7 +427,7 @@ class FakeGroup:
                 make_response(request.opaque, ResponseCode.TOPIC_NOT_EXIST, "no such topic")
             )
         queue = queues[fields.queue_id]
-        first = next((i for i, record in enumerate(queue) if record), len(queue))
+        first = _first_kept(queue)
         offset = fields.queue_offset
         if offset > len(queue) or offset < first:
             return self._nothing(
@@ -453,7 +462,7 @@ class FakeGroup:
             request.opaque,
             code,
             next_begin_offset=fields.queue_offset if next_offset is None else next_offset,
-            min_offset=0,
+            min_offset=_first_kept(queue),
             max_offset=len(queue),
             body_bytes=0,
         )
@@ -575,6 +584,11 @@ class FakeGroup:
         if offset is None:
             return make_response(request.opaque, ResponseCode.QUERY_NOT_FOUND, "no offset")
         return make_response(request.opaque, ResponseCode.SUCCESS, ext={"offset": str(offset)})
+
+
+def _first_kept(queue: list[bytes]) -> int:
+    """The first offset that retention has left."""
+    return next((offset for offset, record in enumerate(queue) if record), len(queue))
 
 
 @asynccontextmanager

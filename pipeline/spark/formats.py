@@ -13,6 +13,11 @@ FORMATS: Final = (
 
 
 def register_all(spark: Any) -> None:
-    """Register every format with a session."""
+    """Register every format with a session.
+
+    A planner knows nothing of its session, so the class that is registered carries how many tasks run at a
+    time; being made here, it is pickled as a whole.
+    """
+    session = {"parallelism": spark.sparkContext.defaultParallelism}
     for module, name in FORMATS:
-        spark.dataSource.register(getattr(import_module(module), name))
+        spark.dataSource.register(type(name, (getattr(import_module(module), name),), session))

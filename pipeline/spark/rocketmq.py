@@ -2,16 +2,42 @@
 
 from __future__ import annotations
 
-from pyspark.sql.datasource import DataSource
+from typing import ClassVar
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.types import StructType
+
+from pipeline.reading import source_columns
+from pipeline.source_options import read_source_options
+from pipeline.spark.schemas import spark_schema
+from pipeline.spark.source import TopicReader, TopicStreamReader, default_parallelism
 
 
 class RocketMQDataSource(DataSource):
-    """Topics of a broker. What it reads is said in `pipeline.spark.source`, what it writes in `pipeline.spark.sink`."""
+    """Topics of a broker; docs/pipeline-source.md says how they are read.
+
+    Attributes:
+        parallelism: how many tasks the session runs at a time; set when it is registered with one.
+    """
+
+    parallelism: ClassVar[int | None] = None
 
     @classmethod
     def name(cls) -> str:
         """Return the name in `format(...)`."""
         return "rocketmq"
+
+    def schema(self) -> StructType:
+        """Return the columns that the options ask for."""
+        return spark_schema(source_columns(read_source_options(self.options, "either")))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader of a table."""
+        return TopicReader(self.options, schema, self.parallelism or default_parallelism())
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Return the reader of a stream."""
+        return TopicStreamReader(self.options, schema, self.parallelism or default_parallelism())
 
 
 class DLedgerDataSource(RocketMQDataSource):

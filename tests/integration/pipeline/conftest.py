@@ -11,7 +11,10 @@ from typing import Any
 
 import pytest
 
+from broker.client.blocking import Producer
+from jepsen.processes import Group
 from pipeline.errors import CannotTellError
+from tests.integration.pipeline.topics import Topics
 
 MASTER = "local[2]"
 SETTINGS = {
@@ -25,7 +28,7 @@ SETTINGS = {
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Everything here that uses the session starts real processes."""
     for item in items:
-        if "spark" in getattr(item, "fixturenames", ()):
+        if {"spark", "topics"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.integration)
 
 
@@ -49,3 +52,15 @@ def spark(_session: Any) -> Iterator[Any]:
     for table in _session.catalog.listTables():
         if table.isTemporary:
             _session.catalog.dropTempView(table.name)
+
+
+@pytest.fixture(scope="session")
+def topics(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Topics]:
+    """Three brokers that no test breaks."""
+    with Group(tmp_path_factory.mktemp("group")) as group:
+        group.start()
+        group.wait_listening()
+        with Producer(group.namesrv, "tests", timeout_s=30) as producer:
+            shared = Topics(group, producer)
+            shared.wait_writable()
+            yield shared

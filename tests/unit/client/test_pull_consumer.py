@@ -8,12 +8,14 @@ import trio
 from broker.client import (
     ClientClosedError,
     ClientUsageError,
+    ConnectionLostError,
     NoRouteError,
     PullConsumer,
     RequestFailedError,
 )
 from broker.client.queues import MessageQueue
 from broker.client.testing import FakeGroup, open_fake_group
+from broker.message.record import decode_records
 
 Q = MessageQueue("T", "broker-a", 0)
 
@@ -119,3 +121,29 @@ async def test_failures_are_said(group: FakeGroup, consumer: PullConsumer) -> No
     with pytest.raises(RequestFailedError, match="14"):
         async with PullConsumer(group.namesrv, "g", timeout_s=0.05) as hasty:
             await hasty.pull(Q, 0)
+
+
+async def test_records_come_as_they_are_from_any_node(
+    group: FakeGroup, consumer: PullConsumer
+) -> None:
+    for n in range(3):
+        group.put("T", 0, b"%d" % n)
+    for node in (None, 0, 1, 2, 3):
+        pulled = await consumer.pull_records(Q, 1, max_messages=2, node=node)
+        assert [record.body for record in decode_records(pulled.records)] == [b"1", b"2"]
+        assert (pulled.next_offset, pulled.max_offset) == (3, 3)
+    await group.kill(group.nodes[1])
+    with pytest.raises(ConnectionLostError):
+        await consumer.pull_records(Q, 1, node=1)
+    assert (await consumer.pull_records(Q, 1)).next_offset == 3
+
+
+async def test_many_queues_are_asked_at_once(group: FakeGroup, consumer: PullConsumer) -> None:
+    other = MessageQueue("T", "broker-a", 1)
+    for _ in range(3):
+        group.put("T", 0, b"x")
+    group.drop_before("T", 0, 1)
+    assert await consumer.bounds([other, Q]) == {other: (0, 0), Q: (1, 3)}
+    await consumer.commit_all({Q: 2, other: 0})
+    assert [await consumer.committed(queue) for queue in (Q, other)] == [2, 0]
+    assert await consumer.topics() == ("T",)

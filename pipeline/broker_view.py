@@ -1,0 +1,154 @@
+"""What a driver asks brokers while it plans: which queues there are, what they hold, where a time lies.
+
+A view keeps its connections open between questions. It may be pickled: the copy has none.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, TypeVar
+
+from broker.client.blocking import PullConsumer
+from broker.client.errors import ClientError, NoRouteError
+from broker.client.queues import MessageQueue
+from broker.store.names import is_dlq_topic, is_retry_topic, is_system_topic
+from pipeline.errors import CannotTellError, UsageError
+from pipeline.offsets import Bounds
+from pipeline.source_options import SourceOptions
+
+READ_GROUP: Final = "TOOLS_CONSUMER"
+"""Reads are not those of a group, but every pull names one; this one exists on every broker."""
+
+_T = TypeVar("_T")
+log = logging.getLogger(__name__)
+
+
+class BrokerView:
+    """Answers about the topics of one table or stream.
+
+    Args:
+        options: name servers, topics, retries, and the group under which offsets are stored.
+    """
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._consumer: PullConsumer | None = None
+
+    def __getstate__(self) -> SourceOptions:
+        return self._options
+
+    def __setstate__(self, options: SourceOptions) -> None:
+        self.__init__(options)  # type: ignore[misc]  # a copy begins anew
+
+    def close(self) -> None:
+        """Leave the brokers; the next question comes back to them."""
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            consumer.close()
+
+    # --- questions
+
+    def bounds(self, *, may_miss: bool = False) -> dict[MessageQueue, Bounds]:
+        """Return what the queues of all topics hold now: everything that is committed, nothing else.
+
+        Args:
+            may_miss: leave topics out that do not exist, instead of raising.
+
+        Raises:
+            UsageError: a topic does not exist, or none matches the pattern.
+            CannotTellError: brokers or name servers do not answer.
+        """
+
+        def ask(consumer: PullConsumer) -> dict[MessageQueue, Bounds]:
+            queues: list[MessageQueue] = []
+            for topic in self._topics(consumer):
+                try:
+                    queues.extend(consumer.queues(topic))
+                except NoRouteError:
+                    if not may_miss:
+                        raise
+            found = consumer.bounds(queues)
+            return {queue: Bounds(start, max(start, end)) for queue, (start, end) in found.items()}
+
+        bounds = self._asked(ask)
+        if not bounds and not may_miss:
+            raise UsageError(f"there is no queue: {self._options.subject} at {self._servers}")
+        return bounds
+
+    def offsets_at(self, queues: Iterable[MessageQueue], time_ms: int) -> dict[MessageQueue, int]:
+        """Return each queue's first offset stored at a time or later; its end if there is none.
+
+        Raises:
+            UsageError, CannotTellError: as `bounds`.
+        """
+
+        def ask(consumer: PullConsumer) -> dict[MessageQueue, int]:
+            return {queue: consumer.offset_at(queue, time_ms) for queue in queues}
+
+        return self._asked(ask)
+
+    def try_commit(self, offsets: Mapping[MessageQueue, int]) -> bool:
+        """Store offsets under commitGroup; they are for people to look at, so a failure is only logged."""
+        try:
+            self._open().commit_all(offsets)
+        except ClientError as error:
+            log.warning("offsets of group %s are not stored: %s", self._options.commit_group, error)
+            return False
+        return True
+
+    # --- how they are asked
+
+    @property
+    def _servers(self) -> str:
+        return f"name server {self._options.name_server}"
+
+    def _topics(self, consumer: PullConsumer) -> tuple[str, ...]:
+        pattern = self._options.topic_pattern
+        if pattern is None:
+            return self._options.topics
+        return matching(pattern, consumer.topics())
+
+    def _asked(self, ask: Callable[[PullConsumer], _T]) -> _T:
+        """Ask, and again after a pause, as often as the options say."""
+        tries = 0
+        while True:
+            try:
+                return ask(self._open())
+            except ClientError as error:
+                self.close()
+                if not error.retriable or tries >= self._options.fetch_retries:
+                    raise self._failure(error) from error
+                log.warning("asking again about %s: %s", self._options.subject, error)
+            tries += 1
+            time.sleep(self._options.fetch_retry_interval_ms / 1000)
+
+    def _failure(self, error: ClientError) -> UsageError | CannotTellError:
+        if isinstance(error, NoRouteError):
+            return UsageError(
+                f"topic {error.topic} does not exist ({self._servers} knows no route)"
+            )
+        return CannotTellError(f"{self._options.subject} cannot be asked about: {error}")
+
+    def _open(self) -> PullConsumer:
+        if self._consumer is None:
+            group = self._options.commit_group or READ_GROUP
+            self._consumer = PullConsumer(self._options.name_server, group).open()
+        return self._consumer
+
+
+def matching(pattern: str, topics: Iterable[str]) -> tuple[str, ...]:
+    """Return the topics whose whole name matches.
+
+    The system's are never among them, retry and dead letter topics only if the pattern has a "%".
+    """
+    regex = re.compile(pattern)
+    return tuple(
+        topic
+        for topic in topics
+        if regex.fullmatch(topic)
+        and not is_system_topic(topic)
+        and ("%" in pattern or not (is_retry_topic(topic) or is_dlq_topic(topic)))
+    )

@@ -1,0 +1,219 @@
+"""Where a batch read begins and ends, and how a stream goes on: options and brokers' answers become offsets.
+
+Knows nothing of Spark. Both work on a `View` (`pipeline.broker_view`), so that tests can give them another.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Final, Protocol
+
+from broker.client.queues import MessageQueue
+from pipeline.errors import DataLossError, UsageError
+from pipeline.initial_offsets import kept_offsets
+from pipeline.offsets import (
+    EARLIEST,
+    LATEST,
+    Bounds,
+    Loss,
+    Offsets,
+    OffsetsForm,
+    from_form,
+    limited,
+    loss_at_end,
+    loss_at_start,
+    reached,
+    resolved,
+    to_form,
+    within,
+)
+from pipeline.source_options import Place, PlaceKind, SourceOptions
+
+INITIAL_FILE: Final = "initial-offsets.json"
+log = logging.getLogger(__name__)
+
+
+class View(Protocol):
+    """What planning asks brokers; see `BrokerView`."""
+
+    def bounds(self, *, may_miss: bool = False) -> dict[MessageQueue, Bounds]:
+        """What queues hold."""
+
+    def offsets_at(self, queues: Iterable[MessageQueue], time_ms: int) -> dict[MessageQueue, int]:
+        """Where a time lies."""
+
+    def try_commit(self, offsets: Mapping[MessageQueue, int]) -> bool:
+        """Store offsets for people to look at."""
+
+
+def on_loss(options: SourceOptions, loss: Loss) -> None:
+    """Fail, or only tell, as failOnDataLoss says.
+
+    Raises:
+        DataLossError: names what is gone.
+    """
+    if not loss:
+        return
+    if options.fail_on_data_loss:
+        raise DataLossError(f"{loss} (option failOnDataLoss=false goes on without what is gone)")
+    log.warning("going on with what is left: %s", loss)
+
+
+def place_of(
+    options: SourceOptions,
+    name: str,
+    place: Place,
+    bounds: Mapping[MessageQueue, Bounds],
+    view: View,
+) -> Offsets:
+    """Return the offsets that a start or an end stands for now.
+
+    Raises:
+        UsageError: they do not fit the queues, or nothing is as young as the time that is said.
+    """
+    if place.kind is PlaceKind.TIME:
+        return _at_time(name, place, bounds, view)
+    mark = {PlaceKind.EARLIEST: EARLIEST, PlaceKind.LATEST: LATEST}.get(place.kind)
+    wanted = place.offsets if place.offsets is not None else dict.fromkeys(bounds, mark or LATEST)
+    return resolved(wanted, bounds, f"option {name} for {options.subject}")
+
+
+def _at_time(name: str, place: Place, bounds: Mapping[MessageQueue, Bounds], view: View) -> Offsets:
+    found = view.offsets_at(bounds, place.timestamp_ms)
+    if not place.or_latest:
+        none = sorted(queue for queue, has in bounds.items() if found[queue] >= has.end)
+        if none:
+            raise UsageError(
+                f"option {name}: {none[0]}"
+                f"{f' and {len(none) - 1} more' if len(none) > 1 else ''} have no message stored at "
+                f"{place.timestamp_ms} ms or later; startingOffsetsByTimestampStrategy=latest takes their end"
+            )
+    return {queue: min(offset, bounds[queue].end) for queue, offset in found.items()}
+
+
+def batch_offsets(options: SourceOptions, view: View) -> tuple[Offsets, Offsets]:
+    """Return start and end of a batch read, settled once for all its tasks.
+
+    Raises:
+        UsageError: topics or offsets that do not exist.
+        DataLossError: what was asked for is gone, or not there yet.
+        CannotTellError: brokers do not answer.
+    """
+    bounds = view.bounds()
+    start = place_of(options, "startingOffsets", options.starting, bounds, view)
+    end = place_of(options, "endingOffsets", options.ending, bounds, view)
+    on_loss(options, loss_at_start(start, bounds))
+    on_loss(options, loss_at_end(start, end, bounds))
+    start = within(start, bounds)
+    return start, {queue: max(start[queue], at) for queue, at in within(end, bounds).items()}
+
+
+class StreamOffsets:
+    """Where a stream begins and how far its next batch goes.
+
+    Args:
+        options: of the source.
+        view: of the brokers.
+        clock: seconds, for maxTriggerDelay.
+    """
+
+    def __init__(
+        self, options: SourceOptions, view: View, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._options = options
+        self._view = view
+        self._clock = clock
+        self._initial: OffsetsForm | None = None
+        self._target: Offsets | None = None
+        self._newest: Offsets | None = None
+        self._waiting_since: float | None = None
+        self._committed: Offsets | None = None
+
+    def initial(self) -> OffsetsForm:
+        """Return where a new query begins: settled once, and kept in metadataPath if there is one."""
+        if self._initial is None:
+            folder = self._options.metadata_path
+            self._initial = (
+                self._settle_initial()
+                if folder is None
+                else kept_offsets(Path(folder) / INITIAL_FILE, self._settle_initial)
+            )
+        return self._initial
+
+    def _settle_initial(self) -> OffsetsForm:
+        bounds = self._view.bounds()
+        start = place_of(
+            self._options, "startingOffsets", self._options.starting, bounds, self._view
+        )
+        on_loss(self._options, loss_at_start(start, bounds))
+        return to_form(within(start, bounds))
+
+    def freeze(self) -> None:
+        """From now on there is nothing behind what is there now (Trigger.AvailableNow)."""
+        bounds = self._view.bounds(may_miss=True)
+        self._target = {queue: has.end for queue, has in bounds.items()}
+
+    def latest(self, start_form: object, most: int | None) -> OffsetsForm:
+        """Return the end of the batch that begins at `start_form`; the same offsets when there is none.
+
+        A queue that is new begins with its earliest offset: this batch notes that, the next one reads.
+
+        Raises:
+            DataLossError: what comes next is gone.
+            CannotTellError: brokers do not answer.
+        """
+        start = from_form(start_form, "the start of a batch")
+        self._show(start)
+        bounds = self._view.bounds(may_miss=True)
+        on_loss(self._options, loss_at_start(start, bounds))
+        end = reached(start, bounds)
+        self._newest = end
+        if self._target is not None:
+            end = _not_beyond(self._target, start, end)
+        new = {queue: min(bounds[queue].start, end[queue]) for queue in end if queue not in start}
+        end = {queue: offset for queue, offset in end.items() if queue in start}
+        if self._should_wait(start, end):
+            return to_form(start)
+        if most is not None:
+            end = limited(start, end, most)
+        return to_form(end | new)
+
+    def _should_wait(self, start: Offsets, end: Offsets) -> bool:
+        """Whether minOffsetsPerTrigger asks for more, and maxTriggerDelay is not over."""
+        least = self._options.min_offsets_per_trigger
+        if least is None or self._target is not None:
+            return False
+        waiting = sum(end[queue] - start[queue] for queue in end)
+        now = self._clock()
+        if self._waiting_since is None:
+            self._waiting_since = now
+        is_over = now - self._waiting_since >= self._options.max_trigger_delay_ms / 1000
+        if waiting < least and not is_over:
+            return True
+        self._waiting_since = None
+        return False
+
+    def newest(self) -> OffsetsForm | None:
+        """Return the committed ends as they were last seen, for progress reports."""
+        return None if self._newest is None else to_form(self._newest)
+
+    def _show(self, done: Offsets) -> None:
+        """Store what is done under commitGroup. A batch begins at `done`: all before it has ended."""
+        if self._options.commit_group is None or done == self._committed:
+            return
+        if self._view.try_commit(done):
+            self._committed = done
+
+
+def _not_beyond(target: Offsets, start: Offsets, end: Offsets) -> Offsets:
+    """Hold an end back at a target, but never before the start; queues that neither knows drop out."""
+    held: Offsets = {}
+    for queue, offset in end.items():
+        if queue in start:
+            held[queue] = max(start[queue], min(offset, target.get(queue, start[queue])))
+        elif queue in target:
+            held[queue] = min(offset, target[queue])
+    return held

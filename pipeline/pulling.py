@@ -1,0 +1,217 @@
+"""Pulls ranges of queues, whole and in order, as CommitLog records back to back.
+
+Over the deaths of leaders, with a deadline: every offset of a range is accounted for before the range ends.
+An answer without a wanted message is no loss as long as the queue still begins before it: a tag filter passes
+messages over, and queues may have gaps. Lost is what lies below the queue's first offset, on every node.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import struct
+import threading
+import time
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import suppress
+from typing import Final, NamedTuple, TypeVar
+
+from broker.client.blocking import PullConsumer
+from broker.client.errors import ClientError
+from broker.client.group_requests import PulledRecords
+from pipeline.errors import CannotTellError, DataLossError, PipelineError
+from pipeline.offsets import OFFSET_MAX
+from pipeline.ranges import QueueRange
+from pipeline.source_options import SourceOptions
+
+AHEAD: Final = 8
+"""Pulls that may be done before their records are asked for."""
+
+PAUSE_S: Final = 0.02
+NODES_ASKED_ABOUT_LOSS: Final = 5
+
+_SIZE: Final = struct.Struct(">i")
+_QUEUE_OFFSET: Final = struct.Struct(">q")
+_QUEUE_OFFSET_AT: Final = 20
+
+_T = TypeVar("_T")
+log = logging.getLogger(__name__)
+
+
+class Chunk(NamedTuple):
+    """Records of a range.
+
+    Attributes:
+        broker_name: the group they come from.
+        records: back to back, inside the range, in order; a filter may still have let too many through.
+        rows_most: not more than so many.
+    """
+
+    broker_name: str
+    records: bytes
+    rows_most: int
+
+
+class RangePuller:
+    """Reads ranges with one consumer.
+
+    Args:
+        consumer: open; its `timeout_s` is how long a leader is looked for.
+        options: batch size, filter, time per request, and whether followers may answer.
+    """
+
+    def __init__(self, consumer: PullConsumer, options: SourceOptions) -> None:
+        self._consumer = consumer
+        self._options = options
+        self._without_followers: set[str] = set()
+
+    def chunks(self, ranges: Iterable[QueueRange]) -> Iterator[Chunk]:
+        """Read ranges one after the other.
+
+        Raises:
+            DataLossError: messages are gone, and failOnDataLoss is set.
+            CannotTellError: nobody answers in time.
+            PipelineError: a broker refuses.
+        """
+        for one in ranges:
+            yield from self._range(one)
+
+    def _range(self, one: QueueRange) -> Iterator[Chunk]:
+        at = one.start
+        stuck_since: float | None = None
+        while at < one.end:
+            pulled = self._pull(one, at)
+            if pulled.min_offset > at:
+                at = self._after_loss(one, at, pulled.min_offset)
+            elif pulled.is_offset_wrong or pulled.next_offset <= at:
+                # That node has not applied what is committed: a new leader soon will have.
+                now = time.monotonic()
+                stuck_since = now if stuck_since is None else stuck_since
+                self._check_patience(one, at, pulled, now - stuck_since)
+                time.sleep(PAUSE_S)
+            else:
+                stuck_since = None
+                records = pulled.records
+                if pulled.next_offset > one.end or _first_offset(records) < at:
+                    records = trimmed(records, at, one.end)
+                count = min(pulled.next_offset, one.end) - at
+                at = pulled.next_offset
+                if records:
+                    yield Chunk(one.queue.broker_name, records, count)
+
+    def _pull(self, one: QueueRange, at: int) -> PulledRecords:
+        """One answer that brings the range on, from a follower if that is wanted and it can."""
+        name = one.queue.broker_name
+        if self._options.reads_followers and name not in self._without_followers:
+            try:
+                pulled = self._ask(one, at, node=1 + one.queue.queue_id)
+            except ClientError as error:
+                log.info("%s is read from its leader from now on: %s", name, error)
+                self._without_followers.add(name)
+            else:
+                if pulled.next_offset > at and not pulled.is_offset_wrong:
+                    return pulled
+        try:
+            return self._ask(one, at, node=None)
+        except ClientError as error:
+            text = f"{one} cannot be read from {at} on: {error}"
+            raise CannotTellError(text) if error.retriable else PipelineError(text) from error
+
+    def _ask(self, one: QueueRange, at: int, node: int | None) -> PulledRecords:
+        return self._consumer.pull_records(
+            one.queue,
+            at,
+            max_messages=min(self._options.pull_batch_size, one.end - at),
+            expression=self._options.sub_expression,
+            node=node,
+            answer_within_s=self._options.pull_timeout_ms / 1000,
+        )
+
+    def _check_patience(
+        self, one: QueueRange, at: int, pulled: PulledRecords, stuck_s: float
+    ) -> None:
+        if stuck_s < self._options.retry_timeout_ms / 1000:
+            return
+        text = f"{one} cannot be read from {at} on: the queue ends at {pulled.max_offset}"
+        raise DataLossError(f"{text}, and has for {stuck_s:.0f} s: what was committed is not there")
+
+    def _after_loss(self, one: QueueRange, at: int, begins: int) -> int:
+        """Where to go on when a node says that the queue begins behind the wanted offset.
+
+        Retention is each node's own, so another one may still have it.
+        """
+        for node in range(NODES_ASKED_ABOUT_LOSS):
+            with suppress(ClientError):
+                begins = min(begins, self._ask(one, at, node=node).min_offset)
+            if begins <= at:
+                return at
+        gone = min(begins, one.end)
+        text = f"{one.queue} begins at {begins}: offsets {at} to {gone - 1} of {one} are gone"
+        if self._options.fail_on_data_loss:
+            raise DataLossError(f"{text} (option failOnDataLoss=false goes on without them)")
+        log.warning("%s", text)
+        return gone
+
+
+def _first_offset(records: bytes) -> int:
+    if len(records) < _QUEUE_OFFSET_AT + 8:
+        return OFFSET_MAX
+    offset: int = _QUEUE_OFFSET.unpack_from(records, _QUEUE_OFFSET_AT)[0]
+    return offset
+
+
+def trimmed(records: bytes, start: int, end: int) -> bytes:
+    """Return the records with queue offsets from `start` to `end`, without `end`; they are in order.
+
+    Nothing else about them is checked here: a damaged length ends the walk, and whoever decodes the
+    records will meet it.
+    """
+    first, last, at = 0, len(records), 0
+    while at + _QUEUE_OFFSET_AT + 8 <= len(records):
+        (offset,) = _QUEUE_OFFSET.unpack_from(records, at + _QUEUE_OFFSET_AT)
+        (size,) = _SIZE.unpack_from(records, at)
+        if offset >= end:
+            last = at
+            break
+        if size <= 0:
+            break
+        at += size
+        if offset < start:
+            first = at
+    return records if (first, last) == (0, len(records)) else records[first:last]
+
+
+def ahead(source: Iterator[_T], depth: int = AHEAD) -> Generator[_T, None, None]:
+    """Yield what `source` yields, which runs in a thread of its own, at most `depth` items ahead."""
+    ready: queue.Queue[tuple[bool, _T | BaseException | None]] = queue.Queue(depth)
+    is_over = threading.Event()
+
+    def put(item: tuple[bool, _T | BaseException | None]) -> bool:
+        while not is_over.is_set():
+            with suppress(queue.Full):
+                ready.put(item, timeout=0.1)
+                return True
+        return False
+
+    def run() -> None:
+        try:
+            for item in source:
+                if not put((True, item)):
+                    return
+            put((False, None))
+        except BaseException as error:  # noqa: BLE001 - the root of this thread; raised by the reader
+            put((False, error))
+
+    thread = threading.Thread(target=run, name="pulling", daemon=True)
+    thread.start()
+    try:
+        while True:
+            is_item, item = ready.get()
+            if is_item:
+                yield item  # type: ignore[misc]  # an item, then
+            elif isinstance(item, BaseException):
+                raise item
+            else:
+                return
+    finally:
+        is_over.set()

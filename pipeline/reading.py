@@ -1,0 +1,134 @@
+"""Ranges of queues in, Arrow batches out: what a task of the source does, without Spark.
+
+Pulled records are decoded in bulk (`pipeline.scan`); nothing is done message by message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from broker.client.blocking import PullConsumer
+from broker.client.subscriptions import EVERYTHING, subscribe
+from broker.message.errors import RecordError
+from broker.message.properties import TAGS
+from pipeline.broker_view import READ_GROUP
+from pipeline.errors import PipelineError, UsageError
+from pipeline.pulling import Chunk, RangePuller, ahead
+from pipeline.ranges import QueueRange, describe
+from pipeline.scan.columns import (
+    MESSAGE_COLUMNS,
+    METADATA_COLUMNS,
+    record_batches,
+)
+from pipeline.scan.properties import PropertyColumn
+from pipeline.scan.records import BATCH_BYTES_MAX, BATCH_ROWS_MAX, RecordTable, read_records
+from pipeline.source_options import SourceOptions
+
+MAP_OF_TEXTS: Final = pa.map_(pa.string(), pa.string())
+
+
+def source_columns(options: SourceOptions) -> pa.Schema:
+    """Return the columns that the options ask for."""
+    columns = list(MESSAGE_COLUMNS)
+    if not options.has_properties:
+        columns = [column for column in columns if column.name != "properties"]
+    elif options.properties_as_map:
+        columns = [
+            pa.field("properties", MAP_OF_TEXTS) if column.name == "properties" else column
+            for column in columns
+        ]
+    if options.has_metadata:
+        columns.extend(METADATA_COLUMNS)
+    return pa.schema(columns)
+
+
+def check_columns(wanted: pa.Schema, known: pa.Schema) -> None:
+    """Refuse a projection that is none.
+
+    Raises:
+        UsageError: names a column that does not exist, or has another type.
+    """
+    kinds = {column.name: column.type for column in known}
+    for column in wanted:
+        kind = kinds.get(column.name)
+        if kind is None:
+            raise UsageError(f"there is no column {column.name}; there are {', '.join(kinds)}")
+        if not column.type.equals(kind):
+            raise UsageError(f"column {column.name} is {kind}, not {column.type}")
+
+
+def read_batches(
+    ranges: Sequence[QueueRange], options: SourceOptions, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """Read ranges; every message of them that the filter wants comes once, queue by queue in order.
+
+    Args:
+        ranges: of one or several groups and topics.
+        options: of the source.
+        schema: the wanted columns, exactly as the batches will have them.
+
+    Raises:
+        PipelineError: what `RangePuller` raises, or damaged records; names the ranges.
+    """
+    consumer = PullConsumer(
+        options.name_server, READ_GROUP, timeout_s=options.retry_timeout_ms / 1000
+    )
+    with consumer, closing(ahead(RangePuller(consumer, options).chunks(ranges))) as chunks:
+        for broker_name, records in _gathered(chunks):
+            try:
+                table = read_records(records)
+                _check_bodies(table, schema)
+            except RecordError as error:
+                text = f"damaged records came from {broker_name} for {describe(ranges)}: {error}"
+                raise PipelineError(text) from error
+            table = _wanted(table, options)
+            yield from record_batches(table, schema, {"brokerName": broker_name})
+
+
+def _gathered(chunks: Iterator[Chunk]) -> Iterator[tuple[str, bytes]]:
+    """Join chunks of one group up to the size of a batch."""
+    held: list[bytes] = []
+    name, size, count = "", 0, 0
+    for chunk in chunks:
+        is_full = (
+            size + len(chunk.records) > BATCH_BYTES_MAX or count + chunk.rows_most > BATCH_ROWS_MAX
+        )
+        if held and (is_full or chunk.broker_name != name):
+            yield name, b"".join(held)
+            held, size, count = [], 0, 0
+        name = chunk.broker_name
+        held.append(chunk.records)
+        size += len(chunk.records)
+        count += chunk.rows_most
+    if held:
+        yield name, b"".join(held)
+
+
+def _check_bodies(table: RecordTable, schema: pa.Schema) -> None:
+    """Compare the bodies that are wanted with their checksums."""
+    if "body" not in schema.names:
+        return
+    wrong = np.flatnonzero(~table.body_crc_ok())
+    if len(wrong):
+        first = int(wrong[0])
+        raise RecordError(
+            f"the body of {table.topics[first]}/{table.queue_id[first]} at queue offset "
+            f"{table.queue_offset[first]} does not have its checksum",
+            int(table.start[first]),
+        )
+
+
+def _wanted(table: RecordTable, options: SourceOptions) -> RecordTable:
+    """Drop what only has the hash of a wanted tag."""
+    if options.sub_expression == EVERYTHING:
+        return table
+    tags: Any = sorted(subscribe("any", options.sub_expression, 0).tags)
+    found = PropertyColumn(table.properties).value(TAGS)
+    is_wanted = pc.is_in(found, pa.array(tags, pa.string()))
+    return table.select(is_wanted.to_numpy(zero_copy_only=False))

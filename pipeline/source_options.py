@@ -1,0 +1,258 @@
+"""The options of reading topics, checked and typed (docs/pipeline-source.md has the table).
+
+Everything that can be refused without asking a broker is refused here, when the table or stream is defined.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, Literal
+
+from broker.client.errors import ClientUsageError
+from broker.client.name_servers import parse_name_servers
+from broker.client.subscriptions import EVERYTHING, subscribe
+from broker.store.names import group_problem, topic_problem
+from pipeline.errors import UsageError
+from pipeline.offsets import EARLIEST, LATEST, Offsets, from_form
+from pipeline.options import OptionReader
+
+Use = Literal["batch", "stream", "either"]
+"""What options are read for; "either" while that is not known: then only what suits neither is refused."""
+
+FORMAT: Final = 'format "rocketmq"'
+PULL_BATCH_MAX: Final = 1024
+HOUR_MS: Final = 3_600_000
+
+_GROUP_REFUSED: Final = (
+    "is not taken: where a query stands is in its checkpoint; commitGroup shows it to lag tools"
+)
+
+
+class PlaceKind(Enum):
+    """What a start or an end was said to be."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    OFFSETS = "offsets"
+    TIME = "time"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where reading begins or ends.
+
+    Attributes:
+        kind: how it was said.
+        offsets: for OFFSETS; LATEST and EARLIEST may stand for numbers.
+        timestamp_ms: for TIME: the first message stored then or later.
+        or_latest: for TIME as a start: where no message is so young, the queue's end will do.
+    """
+
+    kind: PlaceKind
+    offsets: Offsets | None = None
+    timestamp_ms: int = 0
+    or_latest: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """What reading topics was asked to do; names are those of the options."""
+
+    name_server: str
+    topics: tuple[str, ...]
+    topic_pattern: str | None
+    starting: Place
+    ending: Place
+    max_offsets_per_trigger: int | None
+    min_offsets_per_trigger: int | None
+    max_trigger_delay_ms: int
+    fail_on_data_loss: bool
+    num_partitions: int | None
+    min_partitions: int | None
+    sub_expression: str
+    pull_batch_size: int
+    pull_timeout_ms: int
+    retry_timeout_ms: int
+    fetch_retries: int
+    fetch_retry_interval_ms: int
+    has_properties: bool
+    properties_as_map: bool
+    has_metadata: bool
+    commit_group: str | None
+    metadata_path: str | None
+    reads_followers: bool
+
+    @property
+    def subject(self) -> str:
+        """The topics, for errors."""
+        if self.topic_pattern is not None:
+            return f"topics matching {self.topic_pattern!r}"
+        return f"topic{'s' if len(self.topics) > 1 else ''} {', '.join(self.topics)}"
+
+
+def read_source_options(given: Mapping[str, str], use: Use) -> SourceOptions:
+    """Check and type the options.
+
+    Raises:
+        UsageError: names the option and what is wrong with it.
+    """
+    options = OptionReader(given, FORMAT)
+    options.refuse("group", _GROUP_REFUSED)
+    options.refuse("consumerGroup", _GROUP_REFUSED)
+    if use == "batch":
+        for name in (
+            "maxOffsetsPerTrigger",
+            "minOffsetsPerTrigger",
+            "maxTriggerDelay",
+            "commitGroup",
+        ):
+            options.refuse(name, "is for streams")
+    if use == "stream":
+        for name in ("endingOffsets", "endingTimestamp"):
+            options.refuse(name, "is for batch reads: a stream has no end")
+    topics, pattern = _topics(options)
+    read = SourceOptions(
+        name_server=_name_server(options),
+        topics=topics,
+        topic_pattern=pattern,
+        starting=_starting(options, use),
+        ending=_ending(options),
+        max_offsets_per_trigger=options.number("maxOffsetsPerTrigger", None, least=1),
+        min_offsets_per_trigger=options.number("minOffsetsPerTrigger", None, least=1),
+        max_trigger_delay_ms=options.duration_ms("maxTriggerDelay", HOUR_MS // 4),
+        fail_on_data_loss=options.boolean("failOnDataLoss", default=True),
+        num_partitions=options.number("numPartitions", None, least=1, most=100_000),
+        min_partitions=options.number("minPartitions", None, least=1, most=100_000),
+        sub_expression=_expression(options),
+        pull_batch_size=options.number("pullBatchSize", 256, least=1, most=PULL_BATCH_MAX),
+        pull_timeout_ms=options.number("pullTimeoutMs", 3000, least=1, most=HOUR_MS),
+        retry_timeout_ms=options.number("retryTimeoutMs", 60_000, least=1, most=24 * HOUR_MS),
+        fetch_retries=options.number("fetchOffset.numRetries", 3, most=1000),
+        fetch_retry_interval_ms=options.number("fetchOffset.retryIntervalMs", 1000, most=HOUR_MS),
+        has_properties=_includes_properties(options),
+        properties_as_map=options.choice("propertiesAs", ("json", "map"), "json") == "map",
+        has_metadata=options.boolean("includeMetadata", default=False),
+        commit_group=_commit_group(options),
+        metadata_path=_metadata_path(options),
+        reads_followers=options.choice("readFrom", ("leader", "any"), "leader") == "any",
+    )
+    options.finish()
+    return read
+
+
+def _name_server(options: OptionReader) -> str:
+    text = options.required("nameServer")
+    try:
+        return ";".join(parse_name_servers(text))
+    except ClientUsageError as error:
+        raise options.error("nameServer", f"is {text!r}: {error}") from None
+
+
+def _topics(options: OptionReader) -> tuple[tuple[str, ...], str | None]:
+    said = {name: options.text(name) for name in ("topic", "subscribe", "topicPattern")}
+    given = [name for name, text in said.items() if text is not None]
+    if len(given) != 1:
+        raise UsageError(
+            f"{FORMAT} needs one of the options topic, subscribe (the same) and topicPattern; "
+            f"given: {', '.join(given) or 'none'}"
+        )
+    pattern = said["topicPattern"]
+    if pattern is not None:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise options.error("topicPattern", f"is {pattern!r}, no regex: {error}") from None
+        return (), pattern
+    name = given[0]
+    topics = [topic.strip() for topic in (said[name] or "").split(",")]
+    for topic in topics:
+        problem = topic_problem(topic)
+        if problem is not None:
+            raise options.error(name, f"names {topic!r}: {problem}")
+    return tuple(sorted(set(topics))), None
+
+
+def _starting(options: OptionReader, use: Use) -> Place:
+    text = options.text("startingOffsets")
+    time_ms = options.number("startingTimestamp", None)
+    strategy = options.choice("startingOffsetsByTimestampStrategy", ("error", "latest"), "error")
+    if time_ms is not None:
+        return Place(PlaceKind.TIME, timestamp_ms=time_ms, or_latest=strategy == "latest")
+    if text is None:
+        return Place(PlaceKind.EARLIEST if use == "batch" else PlaceKind.LATEST)
+    if text.lower() == "earliest":
+        return Place(PlaceKind.EARLIEST)
+    marks = {EARLIEST} if use == "batch" else {EARLIEST, LATEST}
+    if text.lower() == "latest":
+        if use == "batch":
+            raise options.error("startingOffsets", "is latest: a batch read would have no rows")
+        return Place(PlaceKind.LATEST)
+    return Place(PlaceKind.OFFSETS, _offsets("startingOffsets", text, frozenset(marks)))
+
+
+def _ending(options: OptionReader) -> Place:
+    text = options.text("endingOffsets")
+    time_ms = options.number("endingTimestamp", None)
+    if time_ms is not None:
+        return Place(PlaceKind.TIME, timestamp_ms=time_ms, or_latest=True)
+    if text is None or text.lower() == "latest":
+        return Place(PlaceKind.LATEST)
+    if text.lower() == "earliest":
+        raise options.error("endingOffsets", "is earliest: nothing would lie before it")
+    return Place(PlaceKind.OFFSETS, _offsets("endingOffsets", text, frozenset({LATEST})))
+
+
+def _offsets(name: str, text: str, marks: frozenset[int]) -> Offsets:
+    what = f"{FORMAT}: option {name}"
+    try:
+        value = json.loads(text, object_pairs_hook=_object_without_repeats)
+    except ValueError as error:
+        raise UsageError(f"{what} is no JSON ({error}): {text[:200]}") from None
+    return from_form(value, what, marks)
+
+
+def _object_without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError(f"a name stands twice in one object: {[name for name, _ in pairs]}")
+    return found
+
+
+def _expression(options: OptionReader) -> str:
+    text = options.text("subExpression") or EVERYTHING
+    try:
+        return subscribe("any", text, 0).expression
+    except ClientUsageError:
+        raise options.error("subExpression", f"is {text!r}, no tags joined with ||") from None
+
+
+def _includes_properties(options: OptionReader) -> bool:
+    first = options.boolean("includeProperties", default=True)
+    alias = options.boolean("includeHeaders", default=True)
+    return first and alias
+
+
+def _commit_group(options: OptionReader) -> str | None:
+    group = options.text("commitGroup")
+    problem = group_problem(group) if group is not None else None
+    if problem is not None:
+        raise options.error("commitGroup", f"is {group!r}: {problem}")
+    return group
+
+
+def _metadata_path(options: OptionReader) -> str | None:
+    path = options.text("metadataPath")
+    if path is None:
+        return None
+    path = (
+        path.removeprefix("file://") if path.startswith("file:///") else path.removeprefix("file:")
+    )
+    if "://" in path:
+        raise options.error(
+            "metadataPath", f"is {path!r}; it must be a folder that the driver sees"
+        )
+    return path

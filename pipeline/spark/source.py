@@ -1,0 +1,147 @@
+"""Reading topics: the batch reader and the stream reader behind `format("rocketmq")`.
+
+Spark makes these objects where it likes, and pickles them: a planner asks brokers (`broker_view`), tasks in
+workers read the ranges that the planner gave them (`reading`), and nothing else passes between the two.
+
+Filters are not pushed down on purpose: PySpark 4.3 keeps what was pushed for one query in the table, and the
+next query on it returns too few rows (tests/integration/pipeline/test_filter_pushdown.py).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from broker.client.queues import MessageQueue
+from pipeline.broker_view import BrokerView
+from pipeline.offsets import OffsetsForm, from_form
+from pipeline.planning import StreamOffsets, batch_offsets
+from pipeline.ranges import QueueRange, plan
+from pipeline.reading import check_columns, read_batches, source_columns
+from pipeline.source_options import SourceOptions, read_source_options
+from pipeline.spark.schemas import arrow_schema, spark_schema
+
+
+class RangesPartition(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, ranges: tuple[QueueRange, ...]) -> None:
+        self.ranges = ranges
+
+
+class TopicTasks:
+    """What both readers do alike: cutting a batch into tasks, and the tasks themselves.
+
+    Args:
+        options: of the source.
+        schema: the wanted columns, all or some.
+        parallelism: how many tasks a batch gets at most, unless numPartitions says so.
+
+    Raises:
+        UsageError: a column does not exist or has another type.
+    """
+
+    def __init__(self, options: SourceOptions, schema: StructType, parallelism: int) -> None:
+        self.options = options
+        self._schema = arrow_schema(schema)
+        check_columns(self._schema, arrow_schema(spark_schema(source_columns(options))))
+        self._parallelism = parallelism
+
+    def tasks(
+        self, start: Mapping[MessageQueue, int], end: Mapping[MessageQueue, int]
+    ) -> list[InputPartition]:
+        """Return the tasks between two offsets; what is in `end` only has no rows yet."""
+        known = {queue: offset for queue, offset in end.items() if queue in start}
+        parts = plan(
+            start,
+            known,
+            bins_max=self.options.num_partitions or self._parallelism,
+            parts_min=self.options.min_partitions,
+        )
+        return [RangesPartition(ranges) for ranges in parts]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read what a task has; nothing if Spark asks for the read of an empty plan."""
+        if isinstance(partition, RangesPartition):
+            yield from read_batches(partition.ranges, self.options, self._schema)
+
+
+class TopicReader(DataSourceReader):
+    """Reads topics as a table: from start to end as they are when the first action runs."""
+
+    def __init__(self, given: Mapping[str, str], schema: StructType, parallelism: int) -> None:
+        self._tasks = TopicTasks(read_source_options(given, "batch"), schema, parallelism)
+
+    def partitions(self) -> list[InputPartition]:
+        """Settle start and end, and share the ranges out."""
+        view = BrokerView(self._tasks.options)
+        try:
+            return self._tasks.tasks(*batch_offsets(self._tasks.options, view))
+        finally:
+            view.close()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one task's ranges."""
+        return self._tasks.read(partition)
+
+
+class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads topics as a stream; see `pipeline.planning.StreamOffsets`."""
+
+    def __init__(self, given: Mapping[str, str], schema: StructType, parallelism: int) -> None:
+        options = read_source_options(given, "stream")
+        self._tasks = TopicTasks(options, schema, parallelism)
+        self._view = BrokerView(options)
+        self._offsets = StreamOffsets(options, self._view)
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return what maxOffsetsPerTrigger says."""
+        most = self._tasks.options.max_offsets_per_trigger
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def initialOffset(self) -> OffsetsForm:
+        """Return where a new query begins."""
+        return self._offsets.initial()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Take what is there now for everything."""
+        self._offsets.freeze()
+
+    def latestOffset(self, start: Any, limit: ReadLimit) -> OffsetsForm:
+        """Return the end of the next batch."""
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        return self._offsets.latest(start, most)
+
+    def reportLatestOffset(self) -> OffsetsForm | None:
+        """Return what is committed, for the lag in progress reports."""
+        return self._offsets.newest()
+
+    def partitions(self, start: Any, end: Any) -> list[InputPartition]:
+        """Share out what lies between; depends on nothing else."""
+        return self._tasks.tasks(
+            from_form(start, "the start of a batch"), from_form(end, "the end of a batch")
+        )
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one task's ranges."""
+        return self._tasks.read(partition)
+
+    def stop(self) -> None:
+        """Leave the brokers."""
+        self._view.close()
+
+
+def default_parallelism() -> int:
+    """Return how many tasks a batch gets when nobody knows the cluster."""
+    return max(os.cpu_count() or 1, 2)

@@ -1,0 +1,224 @@
+"""Where batches and streams begin and end, against brokers that are a table."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import pytest
+
+from broker.client.queues import MessageQueue
+from pipeline.broker_view import BrokerView, matching
+from pipeline.errors import CannotTellError, DataLossError, UsageError
+from pipeline.offsets import Bounds, OffsetsForm
+from pipeline.planning import INITIAL_FILE, StreamOffsets, batch_offsets
+from pipeline.source_options import SourceOptions, Use, read_source_options
+
+A = MessageQueue("T", "b", 0)
+B = MessageQueue("T", "b", 1)
+LEAST = {"nameServer": "127.0.0.1:9876", "topic": "T"}
+
+
+class TableView:
+    """Brokers whose queues are what the test says."""
+
+    def __init__(self, bounds: dict[MessageQueue, Bounds]) -> None:
+        self.table = bounds
+        self.times: dict[MessageQueue, int] = {}
+        self.stored: list[dict[MessageQueue, int]] = []
+        self.takes_offsets = True
+
+    def bounds(self, *, may_miss: bool = False) -> dict[MessageQueue, Bounds]:
+        return dict(self.table)
+
+    def offsets_at(self, queues: Iterable[MessageQueue], time_ms: int) -> dict[MessageQueue, int]:
+        return {queue: self.times[queue] for queue in queues}
+
+    def try_commit(self, offsets: Mapping[MessageQueue, int]) -> bool:
+        self.stored.append(dict(offsets))
+        return self.takes_offsets
+
+
+def options(use: Use, **more: object) -> SourceOptions:
+    return read_source_options(LEAST | {name: str(value) for name, value in more.items()}, use)
+
+
+def form(**offsets: int) -> OffsetsForm:
+    return {"T": {"b": {name[1:]: offset for name, offset in offsets.items()}}}
+
+
+@pytest.fixture
+def view() -> TableView:
+    return TableView({A: Bounds(10, 20), B: Bounds(0, 5)})
+
+
+# --- batch
+
+
+def test_a_batch_is_everything_that_is_committed(view: TableView) -> None:
+    assert batch_offsets(options("batch"), view) == ({A: 10, B: 0}, {A: 20, B: 5})
+
+
+def test_a_batch_between_offsets(view: TableView) -> None:
+    wanted = options(
+        "batch",
+        startingOffsets=json.dumps(form(q0=12, q1=-2)),
+        endingOffsets=json.dumps(form(q0=15, q1=-1)),
+    )
+    assert batch_offsets(wanted, view) == ({A: 12, B: 0}, {A: 15, B: 5})
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "text", "left"),
+    [
+        (form(q0=9, q1=0), None, "T@b/0 begins at 10, 9 was next", ({A: 10, B: 0}, {A: 20, B: 5})),
+        (form(q0=10, q1=6), None, "T@b/1 ends at 5, 6 was next", ({A: 10, B: 5}, {A: 20, B: 5})),
+        (None, form(q0=21, q1=5), "T@b/0 is to be read to 21", ({A: 10, B: 0}, {A: 20, B: 5})),
+        (
+            form(q0=15, q1=0),
+            form(q0=14, q1=5),
+            "before its start 15",
+            ({A: 15, B: 0}, {A: 15, B: 5}),
+        ),
+    ],
+)
+def test_offsets_out_of_range_are_data_loss_or_cut(
+    view: TableView,
+    start: OffsetsForm | None,
+    end: OffsetsForm | None,
+    text: str,
+    left: tuple[dict[MessageQueue, int], dict[MessageQueue, int]],
+) -> None:
+    given = {"startingOffsets": start, "endingOffsets": end}
+    more = {name: json.dumps(value) for name, value in given.items() if value}
+    with pytest.raises(DataLossError) as caught:
+        batch_offsets(options("batch", **more), view)
+    assert text in str(caught.value)
+    assert "failOnDataLoss=false" in str(caught.value)
+    assert batch_offsets(options("batch", failOnDataLoss="false", **more), view) == left
+
+
+def test_times(view: TableView) -> None:
+    view.times = {A: 13, B: 5}
+    with pytest.raises(UsageError, match="T@b/1 have no message stored at 7 ms or later"):
+        batch_offsets(options("batch", startingTimestamp=7), view)
+    late = options("batch", startingTimestamp=7, startingOffsetsByTimestampStrategy="latest")
+    assert batch_offsets(late, view) == ({A: 13, B: 5}, {A: 20, B: 5})
+    assert batch_offsets(options("batch", endingTimestamp=7), view) == (
+        {A: 10, B: 0},
+        {A: 13, B: 5},
+    )
+
+
+# --- stream
+
+
+def test_a_stream_reads_what_is_new(view: TableView) -> None:
+    stream = StreamOffsets(options("stream"), view)
+    start = stream.initial()
+    assert start == form(q0=20, q1=5)
+    assert stream.latest(start, None) == start
+    view.table[A] = Bounds(10, 30)
+    assert stream.latest(start, None) == form(q0=30, q1=5)
+    assert stream.newest() == form(q0=30, q1=5)
+
+
+def test_the_initial_offset_is_settled_once(view: TableView, tmp_path: Path) -> None:
+    kept = options("stream", metadataPath=tmp_path / "meta")
+    first = StreamOffsets(kept, view).initial()
+    view.table[A] = Bounds(10, 99)
+    assert StreamOffsets(kept, view).initial() == first
+    unkept = StreamOffsets(options("stream"), view)
+    again = unkept.initial()
+    view.table[A] = Bounds(10, 100)
+    assert unkept.initial() == again != first
+
+
+def test_a_damaged_initial_file_is_named(view: TableView, tmp_path: Path) -> None:
+    (tmp_path / INITIAL_FILE).write_text('{"version": 1, "offsets": {"T": 5}}')
+    with pytest.raises(CannotTellError, match=r"initial-offsets\.json"):
+        StreamOffsets(options("stream", metadataPath=tmp_path), view).initial()
+
+
+def test_limits_hold_for_each_batch(view: TableView) -> None:
+    stream = StreamOffsets(options("stream", startingOffsets="earliest"), view)
+    start, sizes = stream.initial(), []
+    while (end := stream.latest(start, 6)) != start:
+        sizes.append(
+            sum(end["T"]["b"][queue] - start["T"]["b"][queue] for queue in start["T"]["b"])
+        )
+        start = end
+    assert sizes == [6, 6, 3]
+
+
+def test_what_is_gone_fails_the_stream_with_its_name(view: TableView) -> None:
+    stream = StreamOffsets(options("stream"), view)
+    with pytest.raises(DataLossError, match="T@b/0 begins at 10, 9 was next"):
+        stream.latest(form(q0=9, q1=0), None)
+    with pytest.raises(DataLossError, match="T@b/7 is gone, 4 was next"):
+        stream.latest(form(q0=20, q1=5, q7=4), None)
+    tolerant = StreamOffsets(options("stream", failOnDataLoss="false"), view)
+    assert tolerant.latest(form(q0=9, q1=7, q7=4), None) == form(q0=20, q1=7, q7=4)
+
+
+def test_a_new_queue_is_noted_first_and_read_from_its_earliest_offset(view: TableView) -> None:
+    stream = StreamOffsets(options("stream"), view)
+    start = {"T": {"b": {"1": 5}}}
+    noted = stream.latest(start, None)
+    assert noted == form(q0=10, q1=5)
+    assert stream.latest(noted, None) == form(q0=20, q1=5)
+
+
+def test_available_now_ends_where_it_began_to_look(view: TableView) -> None:
+    stream = StreamOffsets(options("stream", minOffsetsPerTrigger=1000), view)
+    stream.freeze()
+    view.table |= {A: Bounds(10, 50), MessageQueue("T", "b", 2): Bounds(0, 9)}
+    assert stream.latest(form(q0=15, q1=0), None) == form(q0=20, q1=5)
+    assert stream.latest(form(q0=20, q1=5), None) == form(q0=20, q1=5)
+    assert stream.latest(form(q0=30, q1=5), None) == form(q0=30, q1=5)
+
+
+def test_a_trigger_waits_for_enough_but_not_for_ever(view: TableView) -> None:
+    now = [100.0]
+    stream = StreamOffsets(
+        options("stream", minOffsetsPerTrigger=20, maxTriggerDelay="10s"), view, lambda: now[0]
+    )
+    start = form(q0=15, q1=0)
+    assert stream.latest(start, None) == start
+    now[0] += 9.9
+    assert stream.latest(start, None) == start
+    now[0] += 0.2
+    assert stream.latest(start, None) == form(q0=20, q1=5)
+    view.table[A] = Bounds(10, 60)
+    assert stream.latest(start, None) == form(q0=60, q1=5)
+
+
+def test_what_is_done_is_shown_under_the_commit_group(view: TableView) -> None:
+    stream = StreamOffsets(options("stream", commitGroup="spark"), view)
+    stream.latest(form(q0=15, q1=0), None)
+    stream.latest(form(q0=15, q1=0), None)
+    view.takes_offsets = False
+    stream.latest(form(q0=16, q1=0), None)
+    stream.latest(form(q0=16, q1=0), None)
+    assert view.stored == [{A: 15, B: 0}, {A: 16, B: 0}, {A: 16, B: 0}]
+
+
+# --- the view
+
+
+def test_patterns_match_whole_names_and_pass_over_the_systems_topics() -> None:
+    topics = ("Orders", "OrdersOld", "%RETRY%g", "%DLQ%g", "TBW102", "rmq_sys_dledger_offsets")
+    assert matching("Orders", topics) == ("Orders",)
+    assert matching(".*", topics) == ("Orders", "OrdersOld")
+    assert matching("%DLQ%.*", topics) == ("%DLQ%g",)
+
+
+def test_a_view_can_be_pickled_and_nobody_there_is_one_sentence() -> None:
+    nobody = read_source_options(
+        {"nameServer": "127.0.0.1:1", "topic": "T", "fetchOffset.numRetries": "0"}, "batch"
+    )
+    view: BrokerView = pickle.loads(pickle.dumps(BrokerView(nobody)))
+    with pytest.raises(CannotTellError, match="topic T cannot be asked about: no name server"):
+        view.bounds()
