@@ -12,9 +12,11 @@ from jepsen.nemeses.api import Fault
 from jepsen.nemeses.registry import UnknownFaultError, named
 from jepsen.system import NETWORKS, Network, SubjectMaker
 from jepsen.workloads.api import Workload
+from jepsen.workloads.delay import DelayWorkload
 from jepsen.workloads.log_append import LogAppendWorkload
 from jepsen.workloads.log_set import LogSetWorkload
 from jepsen.workloads.queue import QueueWorkload
+from jepsen.workloads.transactions import TransactionWorkload
 
 NO_FAULT: Final = "none"
 
@@ -53,6 +55,10 @@ WORKLOADS: Final[Mapping[str, WorkloadEntry]] = {
     "log-append": WorkloadEntry(
         LogAppendWorkload, _LOGS, "lists by key in the log, linearizable appends and reads"
     ),
+    "transactions": WorkloadEntry(
+        TransactionWorkload, _BROKERS, "half messages, decisions told and untold, checks"
+    ),
+    "delay": WorkloadEntry(DelayWorkload, _BROKERS, "levels, delays and due times"),
 }
 
 

@@ -38,7 +38,7 @@ from jepsen.nemeses.registry import named, specifications
 from jepsen.processes import sigterm_as_interrupt
 from jepsen.reports.folder import NoReportError, read_folder, write_folder
 from jepsen.reports.summary import Summary
-from jepsen.run import RunResult, RunSettings, execute, run_checkers
+from jepsen.run import FolderInUseError, RunResult, RunSettings, execute, run_checkers
 from jepsen.show import print_suite, print_summary, progress_of
 from jepsen.suite import SUITE, TIME_LIMIT_S, SuiteRun, chosen
 from jepsen.system import NETWORKS
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return _list(Console())
     except UnknownNameError as error:
         parser.error(str(error))
-    except NoReportError as error:
+    except (NoReportError, FolderInUseError) as error:
         console.print(f"dledger-jepsen: {escape(str(error))}", highlight=False)
         return UNKNOWN
     except KeyboardInterrupt:

@@ -48,6 +48,10 @@ HISTORY: Final = "history.jsonl"
 NODES: Final = "nodes"
 
 
+class FolderInUseError(Exception):
+    """A run's folder must be new."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunSettings:
     """What a run is; the same settings give the same plan.
@@ -130,6 +134,7 @@ class Conductor:
         self.settings = settings
         self.log = log
         self._workload = workload
+        workload.log = log
         self._system = system
         self._schedule = Schedule(faults, system, log, seed=settings.seed, pace=settings.pace)
         self._interpreter = Interpreter(
@@ -213,10 +218,13 @@ def execute(settings: RunSettings, folder: Path, show: Show = show_nothing) -> R
 
     Raises:
         UnknownNameError: the settings name something that there is not.
+        FolderInUseError: the folder holds a run already, whose stores would be taken for ours.
         KeyboardInterrupt: somebody has interrupted.
     """
     entry, faults = workload_entry(settings.workload), make_faults(settings.nemesis)
     make_system = system_maker(entry, settings.system)
+    if (folder / NODES).exists():
+        raise FolderInUseError(f"{folder} holds a run already; name another folder, or remove it")
     folder.mkdir(parents=True, exist_ok=True)
     if skipped := "; ".join(f"{f.name}: {why}" for f in faults if (why := f.lacking())):
         return RunResult(settings, (), (), (), {}, folder, skipped)

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from jepsen.checkers.results import Checker
 from jepsen.generators import Generator
-from jepsen.ops import OpType
+from jepsen.ops import OpLog, OpType
 from jepsen.system import System
 
 
@@ -46,9 +46,12 @@ class Workload(ABC):
 
     Attributes:
         name: as the command line has it.
+        log: the history, for what happens without being asked (a message is handed to a listener) and
+            for the clock of the run; the runner sets it before `setup`.
     """
 
     name: str
+    log: OpLog
 
     @abstractmethod
     def setup(self, system: System) -> AbstractAsyncContextManager[None]:

@@ -16,62 +16,28 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from broker.client import ClientError, Message, MessageQueue, Producer, PullConsumer
-from jepsen.broker_system import BrokerSystem, brokers
+from jepsen.broker_system import brokers
 from jepsen.checkers.offsets import check_offsets
 from jepsen.checkers.queue_log import check_queue_log
 from jepsen.checkers.results import Checker
 from jepsen.checkers.total_queue import check_total_queue
-from jepsen.generators import (
-    MILLISECOND_NS,
-    Endless,
-    Generator,
-    Invocation,
-    Mix,
-    Once,
-    Phases,
-    Stagger,
-    TimeLimit,
-    Until,
-    each_slot,
-)
+from jepsen.generators import Endless, Generator, Invocation, Mix, each_slot
 from jepsen.outcomes import Outcome, ended
 from jepsen.system import System
 from jepsen.topics import make_topics, queue_name, wait_for_queues
 from jepsen.workloads.api import Workload, WorkloadClient
+from jepsen.workloads.reading import QueueReader, Reader, body_of, drain, share_out
 
 TOPICS: Final = ("ChaosA", "ChaosB")
 QUEUES: Final = 4
 SHARES: Final = {"send": 6, "poll": 3, "commit": 1, "committed": 1}
 SEND_TIMEOUT_S: Final = 6.0
 READ_TIMEOUT_S: Final = 4.0
-FINAL_TIMEOUT_NS: Final = 90_000 * MILLISECOND_NS
-FINAL_PAUSE_NS: Final = 2 * MILLISECOND_NS
-BODY_PADDING: Final = 64
-
-
-@dataclass(slots=True)
-class _Reader:
-    """The reading of one worker, over all of its processes.
-
-    Attributes:
-        queues: names of those that it reads.
-        positions: where it reads on, by queue.
-        from_first: read from the first offset, and not from the committed one.
-        at_end: by queue, whether nothing came the last time.
-        has_drained: whether it has read everything, in the end.
-    """
-
-    queues: tuple[str, ...] = ()
-    positions: dict[str, int] = field(default_factory=dict)
-    from_first: bool = False
-    at_end: dict[str, bool] = field(default_factory=dict)
-    has_drained: bool = False
 
 
 class QueueWorkload(Workload):
@@ -82,7 +48,7 @@ class QueueWorkload(Workload):
     def __init__(self, workers: int) -> None:
         self._workers = workers
         self.queues: dict[str, MessageQueue] = {}
-        self.readers: list[_Reader] = []
+        self.readers: list[Reader] = []
         self._numbers = itertools.count()
 
     @asynccontextmanager
@@ -92,18 +58,7 @@ class QueueWorkload(Workload):
         await make_topics([node.address for node in group.nodes], TOPICS, queues=QUEUES)
         async with Producer(group.namesrv, "chaos-setup") as producer:
             self.queues = await wait_for_queues(producer, TOPICS, queues=QUEUES)
-        names, workers = list(self.queues), self._workers
-        # Two workers read each queue, so that readers can be compared with each other.
-        self.readers = [
-            _Reader(
-                tuple(
-                    name
-                    for place, name in enumerate(names)
-                    if slot in {place % workers, (place + 1) % workers}
-                )
-            )
-            for slot in range(workers)
-        ]
+        self.readers = share_out(list(self.queues), self._workers)
         yield
 
     @asynccontextmanager
@@ -115,7 +70,8 @@ class QueueWorkload(Workload):
             Producer(group.namesrv, "chaos-send", timeout_s=SEND_TIMEOUT_S) as producer,
             PullConsumer(group.namesrv, group_of(slot), timeout_s=READ_TIMEOUT_S) as consumer,
         ):
-            yield QueueClient(self, self.readers[slot], group, producer, consumer)
+            reader = QueueReader(self.readers[slot], consumer, self.queues)
+            yield QueueClient(self.queues, producer, consumer, reader)
 
     def generator(self, chance: random.Random, workers: int) -> Generator:
         """Sends, polls, commits and questions for offsets, mixed."""
@@ -151,22 +107,7 @@ class QueueWorkload(Workload):
 
     def final(self, workers: int) -> Generator:
         """Every worker reads its share of the queues from the first offset to the end."""
-        names = list(self.queues)
-        return TimeLimit(
-            FINAL_TIMEOUT_NS,
-            each_slot(workers, lambda slot: self._drain(slot, tuple(names[slot::workers]))),
-        )
-
-    def _drain(self, slot: int, queues: tuple[str, ...]) -> Generator:
-        reader = self.readers[slot]
-
-        def step() -> Invocation:
-            is_at_end = all(reader.at_end.get(queue) for queue in queues)
-            return Invocation("drained" if is_at_end else "poll")
-
-        reading = Stagger(FINAL_PAUSE_NS, Endless(step), random.Random(slot))
-        assign = Invocation("assign", {"queues": queues, "from": "first"})
-        return Phases([Once(assign), Until(lambda: reader.has_drained, reading)])
+        return drain(self.readers, list(self.queues))
 
     def checkers(self) -> Sequence[Checker]:
         """A bag, a log per queue, and registers of offsets."""
@@ -178,20 +119,15 @@ class QueueClient:
 
     def __init__(
         self,
-        workload: QueueWorkload,
-        reader: _Reader,
-        group: BrokerSystem,
+        queues: Mapping[str, MessageQueue],
         producer: Producer,
         consumer: PullConsumer,
+        reader: QueueReader,
     ) -> None:
-        self._queues = workload.queues
-        self._reader = reader
-        self._group = group
+        self._queues = queues
         self._producer = producer
         self._consumer = consumer
-        # The worker's places belong to the process before; this one finds out where to go on.
-        reader.positions = {}
-        reader.at_end = {}
+        self._reader = reader
 
     async def invoke(self, f: str, value: Any) -> Outcome:
         """Do one operation."""
@@ -199,8 +135,6 @@ class QueueClient:
             match f:
                 case "send":
                     return await self._send(value)
-                case "poll":
-                    return await self._poll()
                 case "commit":
                     await self._consumer.commit(self._queues[value["queue"]], value["offset"])
                     return Outcome("ok", value)
@@ -209,12 +143,8 @@ class QueueClient:
                     # A broker that keeps a queue's first message says 0 to a group without an offset
                     # (semantics.md): nothing else can be told from it.
                     return Outcome("ok", {**value, "offset": offset or None})
-                case "assign":
-                    return self._assign(value)
-                case "drained":
-                    return await self._drained()
                 case _:
-                    raise AssertionError(f"no operation of this workload: {f}")
+                    return await self._reader.invoke(f, value)
         except ClientError as error:
             return ended(error, value, changes_nothing=f not in {"send", "commit"})
 
@@ -232,67 +162,7 @@ class QueueClient:
         }
         return Outcome("ok", told)
 
-    async def _poll(self) -> Outcome:
-        """Ask each queue once; what was read before an error counts."""
-        reader = self._reader
-        read: dict[str, list[list[object]]] = {}
-        for name in reader.queues:
-            try:
-                position = await self._position(name)
-                pulled = await self._consumer.pull(self._queues[name], position)
-            except ClientError as error:
-                if not read:
-                    return ended(error, changes_nothing=True)
-                break
-            read[name] = [
-                [each.queue_offset, key_of(each.body), each.unique_key] for each in pulled.messages
-            ]
-            reader.positions[name] = pulled.next_offset
-            reader.at_end[name] = pulled.is_empty
-        return Outcome("ok", read)
-
-    async def _position(self, name: str) -> int:
-        reader = self._reader
-        if name not in reader.positions:
-            queue = self._queues[name]
-            stored = None if reader.from_first else await self._consumer.committed(queue)
-            if stored is None:
-                stored = await self._consumer.min_offset(queue)
-            reader.positions[name] = stored
-        return reader.positions[name]
-
-    def _assign(self, value: dict[str, Any]) -> Outcome:
-        reader = self._reader
-        reader.queues = tuple(value["queues"])
-        reader.from_first = True
-        reader.positions = {}
-        reader.at_end = {}
-        return Outcome("ok", value)
-
-    async def _drained(self) -> Outcome:
-        """Say up to where everything was read, if that is the end now."""
-        reader = self._reader
-        ends: dict[str, int] = {}
-        for name in reader.queues:
-            end = await self._consumer.max_offset(self._queues[name])
-            if reader.positions.get(name, -1) < end:
-                reader.at_end[name] = False
-                return Outcome("fail", None, f"{name} goes on to {end}")
-            ends[name] = end
-        reader.has_drained = True
-        return Outcome("ok", ends)
-
 
 def group_of(slot: int) -> str:
     """Return the consumer group of a worker."""
     return f"chaos-{slot}"
-
-
-def body_of(key: str) -> bytes:
-    """Return the body of a message: its key, padded so that messages have some weight."""
-    return key.encode().ljust(BODY_PADDING)
-
-
-def key_of(body: bytes) -> str:
-    """Return the key that a body carries."""
-    return body.decode(errors="replace").rstrip()

@@ -1,0 +1,205 @@
+"""Readers of queues: what several workloads of messages do alike.
+
+A worker reads the queues that belong to it, place by place, over all of its processes. While things break each queue
+is read by two workers, from the group's committed offset on; in the end every queue has one reader that starts at the
+first offset and goes on until it has everything.
+
+    poll      asks each queue once; what was read before an error counts
+    assign    gives the worker other queues and places
+    drained   says up to where everything was read, if that is the end now
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from broker.client import ClientError, MessageQueue, PullConsumer
+from jepsen.generators import (
+    MILLISECOND_NS,
+    Endless,
+    Generator,
+    Invocation,
+    Once,
+    Phases,
+    Stagger,
+    TimeLimit,
+    Until,
+    each_slot,
+)
+from jepsen.outcomes import Outcome, ended
+
+FINAL_TIMEOUT_NS: Final = 120_000 * MILLISECOND_NS
+FINAL_PAUSE_NS: Final = 20 * MILLISECOND_NS
+BODY_PADDING: Final = 64
+READS: Final = frozenset({"poll", "assign", "drained"})
+
+
+@dataclass(slots=True)
+class Reader:
+    """The reading of one worker, over all of its processes.
+
+    Attributes:
+        queues: names of those that it reads.
+        positions: where it reads on, by queue.
+        from_first: read from the first offset, and not from the committed one.
+        at_end: by queue, whether nothing came the last time.
+        has_drained: whether it has read everything, in the end.
+    """
+
+    queues: tuple[str, ...] = ()
+    positions: dict[str, int] = field(default_factory=dict)
+    from_first: bool = False
+    at_end: dict[str, bool] = field(default_factory=dict)
+    has_drained: bool = False
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether nothing came from any queue the last time."""
+        return all(self.at_end.get(queue) for queue in self.queues)
+
+    def forget_places(self) -> None:
+        """Find out anew where to go on: the worker has a new process."""
+        self.positions, self.at_end = {}, {}
+
+
+def share_out(queues: Sequence[str], workers: int) -> list[Reader]:
+    """Give each queue to two workers, so that readers can be compared with each other."""
+    return [
+        Reader(
+            tuple(
+                name
+                for place, name in enumerate(queues)
+                if slot in {place % workers, (place + 1) % workers}
+            )
+        )
+        for slot in range(workers)
+    ]
+
+
+def drain(
+    readers: Sequence[Reader],
+    queues: Sequence[str],
+    is_complete: Callable[[], bool] = lambda: True,
+) -> Generator:
+    """Return the generator of the end: each worker reads its share from the first offset to the end.
+
+    Args:
+        readers: one for each worker.
+        queues: all of them.
+        is_complete: whether everything that must still come has been read by somebody; the end of a
+            queue is looked for until then, or until the time is over.
+    """
+    workers = len(readers)
+
+    def drain_one(slot: int) -> Generator:
+        reader, share = readers[slot], tuple(queues[slot::workers])
+
+        def step() -> Invocation:
+            is_end = reader.is_at_end and is_complete()
+            return Invocation("drained" if is_end else "poll")
+
+        reading = Stagger(FINAL_PAUSE_NS, Endless(step), random.Random(slot))
+        assign = Invocation("assign", {"queues": share, "from": "first"})
+        return Phases([Once(assign), Until(lambda: reader.has_drained, reading)])
+
+    return TimeLimit(FINAL_TIMEOUT_NS, each_slot(workers, drain_one))
+
+
+class QueueReader:
+    """Reads for one process.
+
+    Args:
+        reader: of its worker.
+        consumer: open.
+        queues: all queues by their names.
+        on_read: told the keys that were read.
+    """
+
+    def __init__(
+        self,
+        reader: Reader,
+        consumer: PullConsumer,
+        queues: Mapping[str, MessageQueue],
+        on_read: Callable[[str], None] = lambda _key: None,
+    ) -> None:
+        self._reader = reader
+        self._consumer = consumer
+        self._queues = queues
+        self._on_read = on_read
+        reader.forget_places()
+
+    async def invoke(self, f: str, value: Any) -> Outcome:
+        """Do one of `READS`.
+
+        Raises:
+            ClientError: nothing was read; the operation has failed.
+        """
+        match f:
+            case "poll":
+                return await self._poll()
+            case "assign":
+                return self._assign(value)
+            case _:
+                return await self._drained()
+
+    async def _poll(self) -> Outcome:
+        reader = self._reader
+        read: dict[str, list[list[object]]] = {}
+        for name in reader.queues:
+            try:
+                position = await self._position(name)
+                pulled = await self._consumer.pull(self._queues[name], position)
+            except ClientError as error:
+                if not read:
+                    return ended(error, changes_nothing=True)
+                break
+            read[name] = [
+                [each.queue_offset, key_of(each.body), each.unique_key] for each in pulled.messages
+            ]
+            for each in pulled.messages:
+                self._on_read(key_of(each.body))
+            reader.positions[name] = pulled.next_offset
+            reader.at_end[name] = pulled.is_empty
+        return Outcome("ok", read)
+
+    async def _position(self, name: str) -> int:
+        reader = self._reader
+        if name not in reader.positions:
+            queue = self._queues[name]
+            stored = None if reader.from_first else await self._consumer.committed(queue)
+            if stored is None:
+                stored = await self._consumer.min_offset(queue)
+            reader.positions[name] = stored
+        return reader.positions[name]
+
+    def _assign(self, value: dict[str, Any]) -> Outcome:
+        reader = self._reader
+        reader.queues = tuple(value["queues"])
+        reader.from_first = True
+        reader.forget_places()
+        return Outcome("ok", value)
+
+    async def _drained(self) -> Outcome:
+        reader = self._reader
+        ends: dict[str, int] = {}
+        for name in reader.queues:
+            end = await self._consumer.max_offset(self._queues[name])
+            if reader.positions.get(name, -1) < end:
+                reader.at_end[name] = False
+                return Outcome("fail", None, f"{name} goes on to {end}")
+            ends[name] = end
+        reader.has_drained = True
+        return Outcome("ok", ends)
+
+
+def body_of(key: str) -> bytes:
+    """Return the body of a message: its key, padded so that messages have some weight."""
+    return key.encode().ljust(BODY_PADDING)
+
+
+def key_of(body: bytes) -> str:
+    """Return the key that a body carries."""
+    return body.decode(errors="replace").rstrip()

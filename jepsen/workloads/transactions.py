@@ -1,0 +1,226 @@
+"""Transactions: messages that become visible only if something else happened too.
+
+The model. A transaction stores a half message that nobody sees, then decides. What was committed stands in its queue
+once, what was rolled back or never decided is never seen, and nothing is seen before it was decided. The
+application's table of decisions is the truth: a broker that did not hear the word asks, and is told the same.
+
+What is done. Each process has a producer of one group and a consumer. The generator draws the decision, and whether it
+is told: a share of the transactions ends silently and leaves the word to a check, which any producer of the
+group answers from the table (as a database would hold it). Undecided ones answer every check with "not yet".
+In the end everything that was committed must be read, and a little later nothing else has come.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from typing import Any, Final
+
+import trio
+
+from broker.client import (
+    ClientError,
+    Message,
+    MessageQueue,
+    Producer,
+    PullConsumer,
+    ReceivedMessage,
+    TransactionProducer,
+    TransactionState,
+)
+from jepsen.broker_system import brokers
+from jepsen.checkers.queue_log import check_queue_log
+from jepsen.checkers.results import Checker
+from jepsen.checkers.transactions import check_transactions
+from jepsen.generators import SECOND_NS, Endless, Generator, Invocation, Mix
+from jepsen.outcomes import Outcome, ended
+from jepsen.system import System
+from jepsen.topics import make_topics, wait_for_queues
+from jepsen.workloads.api import Workload, WorkloadClient
+from jepsen.workloads.reading import (
+    READS,
+    QueueReader,
+    Reader,
+    body_of,
+    drain,
+    key_of,
+    share_out,
+)
+
+TOPIC: Final = "ChaosBank"
+QUEUES: Final = 4
+DECISIONS: Final = {"commit": 60, "rollback": 25, "none": 15}
+SILENT_SHARE: Final = 0.25
+LOCAL_S: Final = 0.02
+TIMEOUT_S: Final = 6.0
+SETTLE_NS: Final = 45 * SECOND_NS  # a check comes every half second once somebody leads
+QUIET_NS: Final = (
+    2 * SECOND_NS
+)  # several intervals of checks: what must not be seen would be by then
+STATES: Final = {
+    "commit": TransactionState.COMMIT,
+    "rollback": TransactionState.ROLLBACK,
+    "none": TransactionState.UNKNOWN,
+}
+WORDS: Final = {state: word for word, state in STATES.items()}
+
+
+class Decisions:
+    """The table of the application: how each transaction was decided, shared by all its producers.
+
+    Attributes:
+        owed: committed and acknowledged, and not yet read.
+    """
+
+    def __init__(self) -> None:
+        self.owed: set[str] = set()
+        self._states: dict[str, TransactionState] = {}
+        self._read: set[str] = set()
+
+    def decide(self, key: str, decision: str) -> None:
+        """Note how it was decided; from here on checks hear that."""
+        self._states[key] = STATES[decision]
+
+    def owe(self, key: str) -> None:
+        """Note that its half message is stored, and that it was committed."""
+        if key not in self._read:
+            self.owed.add(key)
+
+    def note_read(self, key: str) -> None:
+        """Note that it was read."""
+        self._read.add(key)
+        self.owed.discard(key)
+
+    async def look_up(self, message: ReceivedMessage) -> TransactionState:
+        """The checker: of what is not in the table nobody knows anything yet."""
+        return self._states.get(key_of(message.body), TransactionState.UNKNOWN)
+
+
+class TransactionWorkload(Workload):
+    """See the module's text."""
+
+    name = "transactions"
+
+    def __init__(self, workers: int) -> None:
+        self._workers = workers
+        self._queues: dict[str, MessageQueue] = {}
+        self._readers: list[Reader] = []
+        self._numbers = itertools.count()
+        self._decisions = Decisions()
+        self._final_ns = 0
+        self._quiet_ns = 0
+
+    @asynccontextmanager
+    async def setup(self, system: System) -> AsyncIterator[None]:
+        """Make the topic and share out its queues."""
+        group = brokers(system)
+        await make_topics([node.address for node in group.nodes], [TOPIC], queues=QUEUES)
+        async with Producer(group.namesrv, "chaos-setup") as producer:
+            self._queues = await wait_for_queues(producer, [TOPIC], queues=QUEUES)
+        self._readers = share_out(list(self._queues), self._workers)
+        yield
+
+    @asynccontextmanager
+    async def client(self, system: System, process: int) -> AsyncIterator[WorkloadClient]:
+        """Open a producer of the group, and a consumer."""
+        namesrv = brokers(system).namesrv
+        slot = process % self._workers
+        async with (
+            TransactionProducer(
+                namesrv, "chaos-bank", checker=self._decisions.look_up, timeout_s=TIMEOUT_S
+            ) as producer,
+            PullConsumer(namesrv, f"chaos-bank-{slot}", timeout_s=TIMEOUT_S) as consumer,
+        ):
+            # Brokers ask those who have told them of themselves, and a producer tells the brokers of
+            # the routes that it has; without a leader the route comes with the first transaction.
+            with suppress(ClientError):
+                await producer.queues(TOPIC)
+            note = self._decisions.note_read
+            reader = QueueReader(self._readers[slot], consumer, self._queues, note)
+            yield TransactionClient(self, producer, reader)
+
+    def generator(self, chance: random.Random, workers: int) -> Generator:
+        """Transactions, and polls beside them."""
+        poll = Endless(lambda: Invocation("poll"))
+        return Mix([(2, Endless(partial(self._txn, chance))), (1, poll)], chance)
+
+    def _txn(self, chance: random.Random) -> Invocation:
+        (decision,) = chance.choices(list(DECISIONS), list(DECISIONS.values()))
+        value = {
+            "key": f"t{next(self._numbers)}",
+            "decision": decision,
+            "silent": chance.random() < SILENT_SHARE,
+            "local_ms": round(chance.uniform(0, LOCAL_S) * 1000),
+        }
+        return Invocation("txn", value)
+
+    def final(self, workers: int) -> Generator:
+        """Read everything, until all that was committed has come and nothing else does."""
+        return drain(self._readers, list(self._queues), self._is_complete)
+
+    def _is_complete(self) -> bool:
+        now_ns = self.log.now_ns()
+        self._final_ns = self._final_ns or now_ns
+        if self._decisions.owed and now_ns < self._final_ns + SETTLE_NS:
+            return False
+        self._quiet_ns = self._quiet_ns or now_ns
+        return now_ns >= self._quiet_ns + QUIET_NS
+
+    def checkers(self) -> Sequence[Checker]:
+        """Transactions, and each queue as a log."""
+        return (check_transactions, check_queue_log)
+
+    async def carry_out(self, producer: TransactionProducer, value: dict[str, Any]) -> Outcome:
+        """Run one transaction and say what the broker said."""
+        key, decision = value["key"], value["decision"]
+        told = dict(value)
+
+        async def local(_message: Message, _transaction_id: str) -> TransactionState:
+            await trio.sleep(value["local_ms"] / 1000)
+            told["decided_ns"] = self.log.now_ns()
+            self._decisions.decide(key, decision)
+            return TransactionState.UNKNOWN if value["silent"] else STATES[decision]
+
+        try:
+            message = Message(TOPIC, body_of(key))
+            result = await producer.send_in_transaction(message, local)
+        except ClientError as error:
+            if "decided_ns" in told:  # stored and decided: only the word about the end was refused
+                self._owe(key, decision)
+                return Outcome("ok", told, error=f"{type(error).__name__}: {error}")
+            # It may be stored; then a check comes, and hears of the decision.
+            outcome = ended(error, told)
+            if outcome.type == "info":
+                self._decisions.decide(key, decision)
+            return outcome
+        self._owe(key, decision)
+        if result.is_confirmed:
+            told["confirmed"] = WORDS[result.state]
+        return Outcome("ok", told)
+
+    def _owe(self, key: str, decision: str) -> None:
+        if decision == "commit":
+            self._decisions.owe(key)
+
+
+class TransactionClient:
+    """One producer of the group, and a reader."""
+
+    def __init__(
+        self, workload: TransactionWorkload, producer: TransactionProducer, reader: QueueReader
+    ) -> None:
+        self._workload = workload
+        self._producer = producer
+        self._reader = reader
+
+    async def invoke(self, f: str, value: Any) -> Outcome:
+        """Do one operation."""
+        if f not in READS:
+            return await self._workload.carry_out(self._producer, value)
+        try:
+            return await self._reader.invoke(f, value)
+        except ClientError as error:
+            return ended(error, value, changes_nothing=True)
