@@ -39,5 +39,9 @@ class JavaMissingError(CannotTellError):
     """No Java runtime fits."""
 
 
+class BadRowError(PipelineError):
+    """A row that cannot be sent; says which one, and why."""
+
+
 class DataLossError(PipelineError):
     """Messages that were to be read are gone for good."""

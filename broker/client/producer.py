@@ -284,6 +284,40 @@ class Producer(Lifetime):
             InvalidMessageError: empty, more than one topic, a delay, or too large.
             Others as `send`.
         """
+        pending = await self._prepare_batch(messages, queue, key, selector, timeout_s)
+        lane = self._enter(pending, at_once=True)
+        try:
+            return await pending.wait()
+        except trio.Cancelled:
+            lane.abandon(pending)
+            raise
+
+    async def submit_batch(
+        self,
+        messages: Sequence[Message],
+        *,
+        queue: MessageQueue | None = None,
+        key: str | bytes | None = None,
+        selector: QueueSelector | None = None,
+        timeout_s: float | None = None,
+    ) -> PendingSend:
+        """Queue several messages as one request and return at once, or when there is room for it.
+
+        Raises:
+            InvalidMessageError, NoRouteError, NameServersUnreachableError: nothing was sent.
+        """
+        pending = await self._prepare_batch(messages, queue, key, selector, timeout_s)
+        self._enter(pending, at_once=False)
+        return pending
+
+    async def _prepare_batch(
+        self,
+        messages: Sequence[Message],
+        queue: MessageQueue | None,
+        key: str | bytes | None,
+        selector: QueueSelector | None,
+        timeout_s: float | None,
+    ) -> PendingSend:
         session = self._live()
         if not messages:
             raise InvalidMessageError("a batch without messages")
@@ -309,7 +343,7 @@ class Producer(Lifetime):
             target, body, b"", opaque=opaque, born_timestamp_ms=now_ms, is_batch=True
         )
         deadline = trio.current_time() + (self.timeout_s if timeout_s is None else timeout_s)
-        pending = PendingSend(
+        return PendingSend(
             target,
             ",".join(keys),
             frame,
@@ -318,12 +352,6 @@ class Producer(Lifetime):
             is_oneway=False,
             attempts_max=self._settings.attempts_max,
         )
-        lane = self._enter(pending, at_once=True)
-        try:
-            return await pending.wait()
-        except trio.Cancelled:
-            lane.abandon(pending)
-            raise
 
     async def send_oneway(
         self,

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+)
 from pyspark.sql.types import StructType
 
 from pipeline.reading import source_columns
 from pipeline.source_options import read_source_options
 from pipeline.spark.schemas import spark_schema
+from pipeline.spark.sink import BatchSinkWriter, StreamSinkWriter, plan_sink
 from pipeline.spark.source import TopicReader, TopicStreamReader, default_parallelism
 
 
 class RocketMQDataSource(DataSource):
-    """Topics of a broker; docs/pipeline-source.md says how they are read.
+    """Topics of a broker; docs/pipeline-source.md says how they are read, docs/pipeline.md how written.
 
     Attributes:
         parallelism: how many tasks the session runs at a time; set when it is registered with one.
@@ -38,6 +45,18 @@ class RocketMQDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a stream."""
         return TopicStreamReader(self.options, schema, self.parallelism or default_parallelism())
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        """Plan a batch write."""
+        plan = plan_sink(schema, self.options, overwrite=overwrite, is_stream=False)
+        return BatchSinkWriter(plan)
+
+    def streamWriter(  # noqa: N802 - Spark's name, and the parameters': a commit passes them by keyword
+        self, schema: StructType, overwrite: bool
+    ) -> DataSourceStreamArrowWriter:
+        """Plan a streaming query's writes."""
+        plan = plan_sink(schema, self.options, overwrite=overwrite, is_stream=True)
+        return StreamSinkWriter(plan)
 
 
 class DLedgerDataSource(RocketMQDataSource):

@@ -1,0 +1,94 @@
+"""Which columns a frame may have that is written to topics, and which it lacks."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from pipeline.errors import UsageError
+from pipeline.sink.options import AUTO, COLUMN, WHAT, SinkOptions
+
+_WHOLE: Final = ("tinyint", "smallint", "int", "bigint")
+
+COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
+    "body": ("string", "binary"),
+    "topic": ("string",),
+    "tags": ("string",),
+    "keys": ("string", "array<string>"),
+    "properties": ("string", "map<string,string>"),
+    "flag": _WHOLE,
+    "brokerName": ("string",),
+    "queueId": _WHOLE,
+    "queueOffset": _WHOLE,
+    "delayLevel": _WHOLE,
+    "deliverAt": ("timestamp", "timestamp_ntz"),
+    "idempotencyKey": ("string", "binary", *_WHOLE),
+}
+"""Names of columns, and the types that each may have."""
+
+COORDINATES: Final = ("topic", "brokerName", "queueId", "queueOffset")
+
+
+@dataclass(frozen=True, slots=True)
+class SinkColumns:
+    """The columns that a frame has.
+
+    Attributes:
+        names: of all of them, in the frame's order.
+        key_columns: what names a row of an exactly-once sink: ("idempotencyKey",), the source's
+            coordinates, or nothing for partition and row number.
+    """
+
+    names: tuple[str, ...]
+    key_columns: tuple[str, ...]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.names
+
+
+def check_columns(fields: Mapping[str, str], options: SinkOptions) -> SinkColumns:
+    """Compare a frame's columns with what the sink can do.
+
+    Args:
+        fields: names and types, as Spark writes them ("map<string,string>").
+        options: the sink's.
+
+    Raises:
+        UsageError: names the column.
+    """
+    for name, kind in fields.items():
+        if name not in COLUMNS:
+            near = difflib.get_close_matches(name, COLUMNS, n=1, cutoff=0.7)
+            hint = f"; did you mean {near[0]}?" if near else ", drop it or put it into properties"
+            raise UsageError(f"{WHAT} has no column {name}{hint} (it has {', '.join(COLUMNS)})")
+        if kind not in COLUMNS[name]:
+            raise UsageError(
+                f"{WHAT}: column {name} has type {kind}, it must be {' or '.join(COLUMNS[name])}"
+            )
+    if "body" not in fields:
+        raise UsageError(f"{WHAT} needs a column body (string or binary)")
+    if "topic" not in fields and options.topic is None:
+        raise UsageError(f"{WHAT} needs option topic, or a column topic")
+    if "delayLevel" in fields and "deliverAt" in fields:
+        raise UsageError(f"{WHAT}: a frame has delayLevel or deliverAt, not both")
+    if options.queue_selector == COLUMN and not {"queueId", "brokerName"} <= fields.keys():
+        raise UsageError(f"{WHAT}: queueSelector column needs the columns brokerName and queueId")
+    return SinkColumns(tuple(fields), _key_columns(fields, options))
+
+
+def _key_columns(fields: Mapping[str, str], options: SinkOptions) -> tuple[str, ...]:
+    if not options.is_exactly_once:
+        return ()
+    if "idempotencyKey" in fields:
+        return ("idempotencyKey",)
+    if set(COORDINATES) <= fields.keys():
+        return COORDINATES
+    if options.row_keys == AUTO:
+        raise UsageError(
+            f"{WHAT}: delivery exactly-once must know a row again: give a column idempotencyKey, or keep the "
+            f"source's {', '.join(COORDINATES)}; partition and row number (option rowKeys=position) will do "
+            "only for a plan without shuffle, sort or chance"
+        )
+    return ()

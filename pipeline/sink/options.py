@@ -1,0 +1,134 @@
+"""The options of the sink (docs/pipeline.md has the table)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from broker.client.errors import ClientUsageError
+from broker.client.messages import BODY_BYTES_MAX
+from broker.client.name_servers import parse_name_servers
+from broker.store.names import topic_problem
+from broker.store.sinks import SINK_ID_BYTES_MAX
+from pipeline.errors import UsageError
+from pipeline.options import OptionReader
+
+WHAT: Final = 'the sink of format "rocketmq"'
+PRODUCER_GROUP: Final = "dledger-pipeline"
+
+AT_LEAST_ONCE: Final = "at-least-once"
+EXACTLY_ONCE: Final = "exactly-once"
+HASH: Final = "hash"
+ROUND_ROBIN: Final = "roundrobin"
+COLUMN: Final = "column"
+AUTO: Final = "auto"
+POSITION: Final = "position"
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """What a user asked for.
+
+    Attributes:
+        topic: None: each row says its own.
+        sink_id: None: the id of the streaming query.
+        batch_id: of a batch write; a stream has its own.
+        row_keys: AUTO: from idempotencyKey or source coordinates; POSITION: partition and row number.
+        batch_bytes: bodies and properties of one request, at most; a larger row goes alone.
+        send_s: how long a send is tried, over all nodes and failovers.
+        rows_per_second: of each task; None for no bound.
+        metadata_folder: where the queue list of an exactly-once sink is kept.
+    """
+
+    name_server: str
+    topic: str | None
+    is_exactly_once: bool
+    sink_id: str | None
+    batch_id: int
+    queue_selector: str
+    row_keys: str
+    batch_bytes: int
+    send_s: float
+    rows_per_second: int | None
+    metadata_folder: Path | None
+
+
+def read_options(given: Mapping[str, str], *, is_stream: bool) -> SinkOptions:
+    """Read and check the options of a sink.
+
+    Raises:
+        UsageError: names the option and what is wrong with it.
+    """
+    reader = OptionReader(given, WHAT)
+    name_server = reader.required("nameServer")
+    try:
+        parse_name_servers(name_server)
+    except ClientUsageError as error:
+        raise reader.error("nameServer", f"is {name_server!r}: {error}") from error
+    topic = reader.text("topic")
+    problem = topic_problem(topic) if topic is not None else None
+    if problem is not None:
+        raise reader.error("topic", f"is {topic!r}: {problem}")
+    delivery = reader.choice("delivery", (AT_LEAST_ONCE, EXACTLY_ONCE), AT_LEAST_ONCE)
+    is_exactly_once = delivery == EXACTLY_ONCE
+    sink_id = _sink_id(reader)
+    if is_stream:
+        reader.refuse("batchId", "is for batch writes; a stream counts its own batches")
+    batch_id = reader.number("batchId", 0, most=10**18 - 1)
+    if is_exactly_once and not is_stream and sink_id is None:
+        raise UsageError(
+            f"{WHAT}: delivery exactly-once in a batch write needs option sinkId, a name that is the "
+            "same when the write is repeated"
+        )
+    queue_selector = reader.choice("queueSelector", (HASH, ROUND_ROBIN, COLUMN), HASH)
+    if is_exactly_once and queue_selector == ROUND_ROBIN:
+        raise reader.error(
+            "queueSelector",
+            "is roundrobin: with delivery exactly-once a row must meet the same queue when it is sent "
+            "again (use hash or column)",
+        )
+    send_timeout_ms = reader.number("sendTimeoutMs", 3000, least=1, most=600_000)
+    retries = reader.number("retries", 3, most=1000)
+    options = SinkOptions(
+        name_server=name_server,
+        topic=topic,
+        is_exactly_once=is_exactly_once,
+        sink_id=sink_id,
+        batch_id=batch_id,
+        queue_selector=queue_selector,
+        row_keys=reader.choice("rowKeys", (AUTO, POSITION), AUTO),
+        batch_bytes=reader.number("sendBatchBytes", 1 << 20, least=1, most=BODY_BYTES_MAX),
+        send_s=send_timeout_ms * (retries + 1) / 1000,
+        rows_per_second=reader.number("maxRowsPerSecond", None, least=1),
+        metadata_folder=_metadata_folder(reader),
+    )
+    reader.finish()
+    return options
+
+
+def _sink_id(reader: OptionReader) -> str | None:
+    text = reader.text("sinkId")
+    if text is not None and (
+        not text.isprintable() or not 0 < len(text.encode()) <= SINK_ID_BYTES_MAX
+    ):
+        raise reader.error(
+            "sinkId", f"is {text!r}, it must be 1 to {SINK_ID_BYTES_MAX} bytes of printable text"
+        )
+    return text
+
+
+def _metadata_folder(reader: OptionReader) -> Path | None:
+    """`metadataPath`, else a folder below the checkpoint; None when there is no place on this machine."""
+    given, checkpoint = reader.text("metadataPath"), reader.text("checkpointLocation")
+    for text, below in ((given, ""), (checkpoint, "rocketmq-sink")):
+        if text is None:
+            continue
+        url = urlsplit(text)
+        if url.scheme not in ("", "file"):
+            continue
+        path = unquote(url.path) if url.scheme else text
+        return Path(path) / below
+    return None

@@ -1,0 +1,197 @@
+"""From Arrow batches to messages: one pass, and a clear word about the row that cannot be sent."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from broker.client import InvalidMessageError, Message, row_key
+from broker.client.messages import check_message
+from broker.store.names import topic_problem
+from pipeline.errors import BadRowError
+from pipeline.sink.columns import COORDINATES, SinkColumns
+from pipeline.sink.options import SinkOptions
+
+SYSTEM_PROPERTIES: Final = frozenset(
+    {
+        *("UNIQ_KEY", "SINK_ROW", "TAGS", "KEYS", "WAIT", "DELAY", "RETRY_TOPIC", "REAL_TOPIC"),
+        *("REAL_QID", "TRAN_MSG", "PGROUP", "MIN_OFFSET", "MAX_OFFSET", "ORIGIN_MESSAGE_ID"),
+        *(
+            "RECONSUME_TIME",
+            "MAX_RECONSUME_TIMES",
+            "MSG_REGION",
+            "TRACE_ON",
+            "CLUSTER",
+            "INNER_NUM",
+        ),
+        *("INNER_BASE", "TRAN_PREPARED_QUEUE_OFFSET", "__transactionId__", "POP_CK"),
+        *("CHECK_IMMUNITY_TIME_IN_SECONDS", "TRANSACTION_CHECK_TIMES", "TRAN_VERDICT"),
+        *("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "TIMER_OUT_MS"),
+        *("TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "DLQ_ORIGIN_TOPIC", "DLQ_ORIGIN_MESSAGE_ID"),
+    }
+)
+"""Belong to one stored message, not to its content: a row that was read from a topic loses them."""
+
+_texts: Final = msgspec.json.Decoder(dict[str, str])
+_EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_MILLISECOND: Final = datetime.timedelta(milliseconds=1)
+
+
+class OutRow(NamedTuple):
+    """A row as it goes out.
+
+    Attributes:
+        number: in its partition, from 0.
+        key: of an exactly-once sink, else empty.
+        broker_name, queue_id: as the row says, for queueSelector column.
+    """
+
+    number: int
+    message: Message
+    key: bytes
+    broker_name: str | None
+    queue_id: int | None
+
+
+class RowReader:
+    """Reads the rows of one partition, in order."""
+
+    def __init__(self, columns: SinkColumns, options: SinkOptions, partition: int) -> None:
+        self._columns = columns
+        self._options = options
+        self._partition = partition
+        self._count = 0
+        self._seen: set[bytes] | None = set() if columns.key_columns == COORDINATES else None
+
+    def read(self, batch: Any) -> Iterator[OutRow]:
+        """Give the rows of an Arrow batch.
+
+        Raises:
+            BadRowError: a row cannot be sent.
+        """
+        given = {
+            name: _values(batch.column(place)) for place, name in enumerate(self._columns.names)
+        }
+        nothing: Sequence[None] = [None] * batch.num_rows
+        ordered = [given.get(name, nothing) for name in _ORDER]
+        for values in zip(*ordered, strict=True):
+            number, self._count = self._count, self._count + 1
+            try:
+                yield self._row(number, *values)
+            except (InvalidMessageError, ValueError, OverflowError) as error:
+                raise self._bad(number, str(error), values) from error
+
+    def _row(
+        self,
+        number: int,
+        body: bytes | str | None,
+        topic: str | None,
+        tags: str | None,
+        keys: str | list[str | None] | None,
+        properties: str | list[tuple[str, str | None]] | None,
+        flag: int | None,
+        broker_name: str | None,
+        queue_id: int | None,
+        queue_offset: int | None,
+        delay_level: int | None,
+        deliver_at: datetime.datetime | None,
+        row_id: object,
+    ) -> OutRow:
+        target = self._options.topic or topic
+        if target is None:
+            raise ValueError("topic is null")
+        if body is None:
+            raise ValueError("body is null")
+        pairs = _properties(properties) if properties else {}
+        if tags is None:
+            tags = pairs.get("TAGS")
+        if keys is None:
+            keys = pairs.get("KEYS")
+        message = Message(
+            target,
+            body.encode() if isinstance(body, str) else body,
+            tags,
+            () if keys is None else keys if isinstance(keys, str) else [k for k in keys if k],
+            {name: text for name, text in pairs.items() if name not in SYSTEM_PROPERTIES and text},
+            flag or 0,
+            delay_level or 0,
+            deliver_at_ms=None if deliver_at is None else _milliseconds(deliver_at),
+        )
+        problem = topic_problem(target)
+        if problem is not None:
+            raise ValueError(problem)
+        check_message(message)
+        key = b""
+        if self._options.is_exactly_once:
+            key = self._key(number, row_id, (topic, broker_name, queue_id, queue_offset))
+        return OutRow(number, message, key, broker_name, queue_id)
+
+    def _key(self, number: int, row_id: object, place: tuple[object, ...]) -> bytes:
+        columns = self._columns.key_columns
+        if not columns:
+            return row_key("position", str(self._partition), str(number))
+        if columns == COORDINATES:
+            if None in place:
+                raise ValueError(
+                    f"one of {', '.join(COORDINATES)} is null: the row cannot be known again"
+                )
+            key = row_key("source", *map(str, place))
+            assert self._seen is not None, "made for these columns"
+            if key in self._seen:
+                raise ValueError(
+                    f"a second row of this partition comes from {place[0]}@{place[1]}/{place[2]} offset "
+                    f"{place[3]}: give a column idempotencyKey that tells them apart"
+                )
+            self._seen.add(key)
+            return key
+        if row_id is None:
+            raise ValueError("idempotencyKey is null: the row cannot be known again")
+        return row_key("key", row_id if isinstance(row_id, bytes) else str(row_id))
+
+    def _bad(self, number: int, why: str, values: tuple[Any, ...]) -> BadRowError:
+        named = dict(zip(_ORDER, values, strict=True))
+        hints = [f"{name} {named[name]!r}"[:120] for name in ("topic", "keys") if named[name]]
+        about = f" ({', '.join(hints)})" if hints else ""
+        return BadRowError(
+            f"row {number} of partition {self._partition}{about} cannot be sent: {why}"
+        )
+
+
+_ORDER: Final = (
+    *(
+        "body",
+        "topic",
+        "tags",
+        "keys",
+        "properties",
+        "flag",
+        "brokerName",
+        "queueId",
+        "queueOffset",
+    ),
+    *("delayLevel", "deliverAt", "idempotencyKey"),
+)
+"""The columns in the order in which `_row` takes them."""
+
+
+def _values(column: Any) -> list[Any]:
+    values: list[Any] = column.to_pylist()
+    return values
+
+
+def _properties(given: str | Sequence[tuple[str, str | None]]) -> Mapping[str, str]:
+    if not isinstance(given, str):
+        return {name: text for name, text in given if text is not None}
+    try:
+        return _texts.decode(given)
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"properties is no JSON object of texts: {error}") from error
+
+
+def _milliseconds(moment: datetime.datetime) -> int:
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=datetime.UTC)
+    return (moment - _EPOCH) // _MILLISECOND

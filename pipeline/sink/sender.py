@@ -1,0 +1,266 @@
+"""Sends the rows of one task: batch messages per queue, many under way, every acknowledgement awaited."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+import trio
+
+from broker.client import (
+    ClientError,
+    IdempotentProducer,
+    Message,
+    MessageQueue,
+    PendingSend,
+    Row,
+    SendResult,
+)
+from broker.client.idempotent_producer import PendingRows, RowsResult
+from broker.client.queues import RoundRobin, queue_for_key
+from pipeline.errors import BadRowError, PipelineError
+from pipeline.sink.options import COLUMN, PRODUCER_GROUP, ROUND_ROBIN, SinkOptions
+from pipeline.sink.rows import OutRow, RowReader
+
+ROW_OVERHEAD_BYTES: Final = 256
+"""What a row takes in a request besides its body and its texts, with something to spare."""
+BATCH_ROWS_MAX: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class SinkTask:
+    """Which rows these are.
+
+    Attributes:
+        partition: number of the task's partition, for errors.
+        sink_id, batch_id: of an exactly-once sink.
+        queues: of the option's topic; empty when rows name their topics.
+    """
+
+    partition: int
+    sink_id: str
+    batch_id: int
+    queues: tuple[MessageQueue, ...]
+
+
+@dataclass(slots=True)
+class SinkCounts:
+    """What a task did. `already`: rows of an exactly-once sink that were there before."""
+
+    rows: int = 0
+    stored: int = 0
+    already: int = 0
+
+
+@dataclass(slots=True)
+class _Gathered:
+    rows: list[OutRow]
+    size_bytes: int
+
+
+@dataclass(slots=True)
+class _Sent:
+    first: int
+    last: int
+    queue: MessageQueue
+    pending: PendingSend | PendingRows
+
+
+class Sender:
+    """Sends rows in their order; rows of one queue keep it. Use as an async context manager."""
+
+    def __init__(self, options: SinkOptions, task: SinkTask) -> None:
+        self._options = options
+        self._task = task
+        self._producer = IdempotentProducer(
+            options.name_server,
+            PRODUCER_GROUP,
+            timeout_s=options.send_s,
+            retries=None,
+        )
+        self._turn = RoundRobin(task.partition)
+        self._queues: dict[str, tuple[MessageQueue, ...]] = {}
+        self._gathered: dict[MessageQueue, _Gathered] = {}
+        self._sent: list[_Sent] = []
+        self._began = 0.0
+        self.counts = SinkCounts()
+
+    async def __aenter__(self) -> Sender:
+        await self._producer.__aenter__()
+        self._began = trio.current_time()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._producer.__aexit__(*error)  # type: ignore[arg-type]  # passed on as they came
+
+    async def send(self, rows: Iterable[OutRow]) -> None:
+        """Send rows and wait until all of them are stored.
+
+        Raises:
+            BadRowError: a row names a queue that is not there.
+            PipelineError: rows are not known to be stored; says which, and why.
+        """
+        try:
+            for row in rows:
+                await self._add(row)
+            for queue in list(self._gathered):
+                await self._flush(queue)
+        finally:
+            sent, self._sent = self._sent, []
+            with trio.CancelScope(shield=True):  # bounded by the sends' own deadlines
+                failures = [failure for one in sent if (failure := await self._outcome(one))]
+        if failures:
+            raise failures[0]
+        await self._slow_down()
+
+    async def _add(self, row: OutRow) -> None:
+        queue = await self._queue_of(row)
+        message = row.message
+        if message.is_delayed:  # never in a batch message
+            await self._flush(queue)
+            self._gathered[queue] = _Gathered([row], 0)
+            await self._flush(queue)
+            return
+        size = ROW_OVERHEAD_BYTES + len(message.body) + _texts_bytes(message)
+        gathered = self._gathered.get(queue)
+        if gathered is not None and (
+            gathered.size_bytes + size > self._options.batch_bytes
+            or len(gathered.rows) >= BATCH_ROWS_MAX
+        ):
+            await self._flush(queue)
+            gathered = None
+        if gathered is None:
+            gathered = self._gathered[queue] = _Gathered([], 0)
+        gathered.rows.append(row)
+        gathered.size_bytes += size
+
+    async def _flush(self, queue: MessageQueue) -> None:
+        gathered = self._gathered.pop(queue, None)
+        if gathered is None:
+            return
+        rows = gathered.rows
+        first, last = rows[0].number, rows[-1].number
+        try:
+            pending = await self._submit(queue, rows)
+        except ClientError as error:
+            raise self._failed(first, last, queue, error) from error
+        self._sent.append(_Sent(first, last, queue, pending))
+
+    async def _submit(self, queue: MessageQueue, rows: list[OutRow]) -> PendingSend | PendingRows:
+        producer = self._producer
+        if self._options.is_exactly_once:
+            return await producer.submit_rows(
+                [Row(row.key, row.message) for row in rows],
+                sink_id=self._task.sink_id,
+                batch_id=self._task.batch_id,
+                queue=queue,
+            )
+        if len(rows) == 1:
+            return await producer.submit(rows[0].message, queue=queue)
+        return await producer.submit_batch([row.message for row in rows], queue=queue)
+
+    async def _outcome(self, sent: _Sent) -> PipelineError | None:
+        waiting: Awaitable[SendResult | RowsResult] = sent.pending.wait()
+        count = sent.last - sent.first + 1
+        try:
+            result = await waiting
+        except ClientError as error:
+            return self._failed(sent.first, sent.last, sent.queue, error)
+        if isinstance(result, RowsResult):
+            self.counts.rows += len(result.stored)
+            self.counts.stored += result.stored_count
+            self.counts.already += len(result.stored) - result.stored_count
+        else:
+            stored = result.message_id.count(",") + 1 if count > 1 else 1
+            self.counts.rows += stored
+            self.counts.stored += stored
+        return None
+
+    def _failed(
+        self, first: int, last: int, queue: MessageQueue, error: ClientError
+    ) -> PipelineError:
+        which = f"row {first}" if first == last else f"rows {first} to {last}"
+        stored = "not stored" if error.definite else "not known to be stored"
+        return PipelineError(
+            f"{which} of partition {self._task.partition} for {queue} are {stored}: {error}"
+        )
+
+    async def _queue_of(self, row: OutRow) -> MessageQueue:
+        topic = row.message.topic
+        queues = self._queues.get(topic)
+        if queues is None:
+            queues = self._queues[topic] = self._task.queues or await self._ask(topic, row)
+        if self._options.queue_selector == COLUMN:
+            found = MessageQueue(
+                topic, row.broker_name or "", -1 if row.queue_id is None else row.queue_id
+            )
+            if found not in queues:
+                raise self._no_queue(row, found, queues)
+            return found
+        keys = row.message.keys
+        if keys and self._options.queue_selector != ROUND_ROBIN:
+            return queue_for_key(queues, keys if isinstance(keys, str) else " ".join(keys))
+        if row.key:
+            return queue_for_key(queues, row.key)
+        return self._turn(queues)
+
+    async def _ask(self, topic: str, row: OutRow) -> tuple[MessageQueue, ...]:
+        try:
+            queues = tuple(sorted(await self._producer.queues(topic)))
+        except ClientError as error:
+            raise BadRowError(
+                f"row {row.number} of partition {self._task.partition} cannot be sent: {error}"
+            ) from error
+        groups = {queue.broker_name for queue in queues}
+        if (
+            self._options.is_exactly_once
+            and len(groups) > 1
+            and self._options.queue_selector != COLUMN
+        ):
+            raise PipelineError(
+                f"topic {topic} is served by {len(groups)} broker groups: an exactly-once sink writes there "
+                "only with option topic (its queue list is kept) or queueSelector column"
+            )
+        return queues
+
+    def _no_queue(
+        self, row: OutRow, wanted: MessageQueue, queues: tuple[MessageQueue, ...]
+    ) -> BadRowError:
+        known = sorted({queue.broker_name for queue in queues})
+        return BadRowError(
+            f"row {row.number} of partition {self._task.partition} names queue {wanted}, which does not "
+            f"exist: {wanted.topic} has {len(queues)} queues on {', '.join(known)}"
+        )
+
+    async def _slow_down(self) -> None:
+        """Keep to the rate, when there is one."""
+        rate = self._options.rows_per_second
+        if rate is not None:
+            await trio.sleep_until(self._began + self.counts.rows / rate)
+
+
+def _texts_bytes(message: Message) -> int:
+    """About what tags, keys and properties take; in UTF-8 a character may take four."""
+    texts = sum(len(name) + len(text) for name, text in message.properties.items())
+    keys = message.keys
+    texts += len(keys) if isinstance(keys, str) else sum(map(len, keys))
+    return 4 * (texts + len(message.tags or "")) if texts or message.tags else 0
+
+
+def send_all(
+    options: SinkOptions, task: SinkTask, reader: RowReader, batches: Iterable[object]
+) -> SinkCounts:
+    """Send every row of some Arrow batches; returns when all of them are stored.
+
+    Raises:
+        BadRowError, PipelineError: some are not.
+    """
+
+    async def run() -> SinkCounts:
+        async with Sender(options, task) as sender:
+            for batch in batches:
+                await sender.send(reader.read(batch))
+        return sender.counts
+
+    return trio.run(run)

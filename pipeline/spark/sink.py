@@ -1,0 +1,127 @@
+"""Joins the sink to Spark: planned on the driver, written by tasks, nothing undone.
+
+`writer` and `streamWriter` of the data source come here. The plan (options, columns, queue list) is made on the
+driver and travels to the tasks by pickle; a task waits for every acknowledgement before it says that it is
+done. What was sent stays sent: an aborted job's rows are there, and for an exactly-once sink its repetition
+finds them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from broker.client import MessageQueue
+from pipeline.errors import PipelineError, UsageError
+from pipeline.sink.columns import SinkColumns, check_columns
+from pipeline.sink.options import WHAT, SinkOptions, read_options
+from pipeline.sink.queues import plan_queues
+from pipeline.sink.rows import RowReader
+from pipeline.sink.sender import SinkTask, send_all
+
+# Properties of a streaming task; Spark sets them and documents them nowhere. Tests watch them.
+BATCH_ID_PROPERTY: Final = "streaming.sql.batchId"
+QUERY_ID_PROPERTY: Final = "sql.streaming.queryId"
+
+
+@dataclass(frozen=True)
+class SinkCommit(WriterCommitMessage):
+    """What one task did; see `pipeline.sink.sender.SinkCounts`."""
+
+    partition: int
+    rows: int
+    stored: int
+    already: int
+
+
+@dataclass(frozen=True)
+class SinkPlan:
+    """What tasks need to know."""
+
+    options: SinkOptions
+    columns: SinkColumns
+    queues: tuple[MessageQueue, ...]
+
+
+def plan_sink(
+    schema: Any, given: Mapping[str, str], *, overwrite: bool, is_stream: bool
+) -> SinkPlan:
+    """Check everything that can be checked before a task runs.
+
+    Args:
+        schema: the frame's `StructType`.
+        given: the options.
+        overwrite: whether the mode is overwrite (stream: complete).
+        is_stream: whether a streaming query writes.
+
+    Raises:
+        UsageError: option, column or mode.
+        PipelineError: no such topic, or nobody there.
+    """
+    if overwrite:
+        mode = "outputMode complete" if is_stream else 'mode "overwrite"'
+        raise UsageError(f'{WHAT} only appends, {mode} is not for topics; use "append"')
+    options = read_options(given, is_stream=is_stream)
+    fields = {field.name: field.dataType.simpleString() for field in schema.fields}
+    columns = check_columns(fields, options)
+    return SinkPlan(options, columns, plan_queues(options))
+
+
+def _write(plan: SinkPlan, iterator: Iterator[Any]) -> SinkCommit:
+    context = TaskContext.get()
+    partition = context.partitionId() if context is not None else 0
+    sink_id, batch_id = _batch_of(plan.options, context)
+    task = SinkTask(partition, sink_id, batch_id, plan.queues)
+    reader = RowReader(plan.columns, plan.options, partition)
+    counts = send_all(plan.options, task, reader, iterator)
+    return SinkCommit(partition, counts.rows, counts.stored, counts.already)
+
+
+def _batch_of(options: SinkOptions, context: TaskContext | None) -> tuple[str, int]:
+    """The sink and the batch that a task writes."""
+    query_id = context.getLocalProperty(QUERY_ID_PROPERTY) if context is not None else None
+    batch_id = context.getLocalProperty(BATCH_ID_PROPERTY) if context is not None else None
+    if query_id is None or batch_id is None or options.batch_id:
+        if options.is_exactly_once and options.sink_id is None:
+            raise PipelineError(
+                f"{WHAT}: this version of Spark does not tell a task its query and batch "
+                f"({QUERY_ID_PROPERTY} {query_id!r}, {BATCH_ID_PROPERTY} {batch_id!r})"
+            )
+        return options.sink_id or "", options.batch_id
+    return options.sink_id or str(query_id), int(batch_id)
+
+
+class BatchSinkWriter(DataSourceArrowWriter):
+    """Writes the tasks of a batch."""
+
+    def __init__(self, plan: SinkPlan) -> None:
+        self._plan = plan
+
+    def write(self, iterator: Iterator[Any]) -> SinkCommit:
+        """Send the rows of one partition and wait until all are stored."""
+        return _write(self._plan, iterator)
+
+
+class StreamSinkWriter(DataSourceStreamArrowWriter):
+    """Writes the tasks of a streaming query's batches."""
+
+    def __init__(self, plan: SinkPlan) -> None:
+        self._plan = plan
+
+    def write(self, iterator: Iterator[Any]) -> SinkCommit:
+        """Send the rows of one partition and wait until all are stored."""
+        return _write(self._plan, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Nothing: every row was stored when its task ended."""
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Nothing: what was sent may have been read. The batch is repeated."""
