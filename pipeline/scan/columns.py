@@ -19,6 +19,7 @@ from broker.message.hosts import HOST_V4_BYTES, unpack_host
 from broker.message.ids import offset_msg_id
 from broker.message.properties import KEYS, TAGS, UNIQ_KEY
 from broker.message.sys_flags import BORN_HOST_V6, STORE_HOST_V6
+from pipeline.errors import UsageError
 from pipeline.scan.properties import PropertyColumn
 from pipeline.scan.records import Int64s, RecordTable
 
@@ -75,6 +76,11 @@ RECORD_COLUMNS: Final = pa.schema(
 )
 """The rest of a record, for those who ask by name."""
 
+CONTROL_COLUMNS: Final = pa.schema(
+    [("op", pa.string()), ("command", pa.string()), ("problem", pa.string())]
+)
+"""What a control record says (pipeline.scan.control); `problem` also what is wrong with a damaged place."""
+
 _EARLIEST_MS: Final = -62_135_596_800_000
 _LATEST_MS: Final = 253_402_300_799_999
 """Years 1 to 9999: what a timestamp column can show. A client's clock may say anything; it is clipped."""
@@ -82,7 +88,7 @@ _LATEST_MS: Final = 253_402_300_799_999
 _HEX: Final = np.array([f"{octet:02X}".encode() for octet in range(256)], "S2")
 
 
-class UnknownColumnError(ValueError):
+class UnknownColumnError(UsageError):
     """A column was asked for that records do not have, or under another type."""
 
 
@@ -192,7 +198,7 @@ def record_batches(
         UnknownColumnError: names the column.
     """
     known = given or {}
-    _check_columns(schema, known)
+    check_columns(schema, known)
     for first, end in table.batch_ends():
         while first < end:
             part = table.select(slice(first, end))
@@ -231,14 +237,19 @@ def _given(value: Any, kind: pa.DataType, here: slice) -> pa.Array:
 
 
 def _types() -> dict[str, pa.DataType]:
-    every = (MESSAGE_COLUMNS, METADATA_COLUMNS, LOG_COLUMNS, RECORD_COLUMNS)
+    every = (MESSAGE_COLUMNS, METADATA_COLUMNS, LOG_COLUMNS, RECORD_COLUMNS, CONTROL_COLUMNS)
     return {field.name: field.type for schema in every for field in schema}
 
 
 _TYPES: Final = _types()
 
 
-def _check_columns(schema: pa.Schema, given: Mapping[str, Any]) -> None:
+def check_columns(schema: pa.Schema, given: Mapping[str, Any]) -> None:
+    """Refuse columns that can not be made; see `record_batches`.
+
+    Raises:
+        UnknownColumnError: names the column.
+    """
     for field in schema:
         kind = _TYPES.get(field.name)
         if kind is None and field.name not in given:

@@ -193,7 +193,9 @@ class RecordTable:
         return pieces.take(pa.array(np.arange(0, 2 * count, 2)))
 
 
-def read_records(data: Bytes, spans: Sequence[tuple[int, int]] | None = None) -> RecordTable:
+def read_records(
+    data: Bytes, spans: Sequence[tuple[int, int]] | Int64s | None = None
+) -> RecordTable:
     """Find and check records back to back.
 
     Args:
@@ -206,7 +208,7 @@ def read_records(data: Bytes, spans: Sequence[tuple[int, int]] | None = None) ->
     """
     if len(data) > DATA_BYTES_MAX:
         raise RecordError(f"{len(data)} bytes at once, at most {DATA_BYTES_MAX}")
-    bounds = np.array(spans if spans is not None else [(0, len(data))], np.int64).reshape(-1, 2)
+    bounds = np.asarray(spans if spans is not None else [(0, len(data))], np.int64).reshape(-1, 2)
     table = _take_apart(data, _walk(data, bounds), bounds)
     try:
         _ = table.topics

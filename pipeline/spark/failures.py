@@ -11,7 +11,8 @@ import re
 from typing import Final
 
 _OURS: Final = re.compile(
-    r"(?:pipeline\.errors\.|broker\.client\.errors\.)\w+: (.*?)(?=\n\s*\n|\n\s+at |\nTraceback|\n\n|\Z)",
+    r"(?:pipeline\.(?:scan\.)?errors\.|broker\.client\.errors\.)\w+: (.*?)"
+    r"(?= SQLSTATE: |\n\s*\n|\n\s+at |\nTraceback|\n\n|\Z)",
     re.DOTALL,
 )
 _PYTHON: Final = re.compile(r"^(?:\w+\.)*\w+(?:Error|Exception): .*$", re.MULTILINE)

@@ -8,6 +8,7 @@ from typing import Any, Final
 FORMATS: Final = (
     ("pipeline.spark.rocketmq", "RocketMQDataSource"),
     ("pipeline.spark.rocketmq", "DLedgerDataSource"),
+    ("pipeline.spark.commitlog", "CommitLogDataSource"),
 )
 """Module and class of each `pyspark.sql.datasource.DataSource`."""
 

@@ -1,0 +1,169 @@
+"""A store's folder, read while its node may be running: segments, where entries stand, what is committed.
+
+Nothing here is written to and nothing is mapped into memory: files are read, so that one that is cut or
+removed meanwhile is an error with a name and not the end of the process. The index files (32 bytes per entry,
+docs/formats/index_unit.md) tell where a scan may begin and with which chain CRC; each is believed only as
+far as the entries agree, which the scan of the range in front of it verifies.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dledger.codec.index_unit import INDEX_UNIT_BYTES, IndexFormatError, decode_sealed
+from dledger.raft.entry import ENTRY_HEADER_BYTES
+from dledger.storage.segment import SEGMENT_NAME_DIGITS, Layout
+from pipeline.scan.entries import HEADER, Chain
+from pipeline.scan.errors import DamagedLogError, NotAStoreError
+
+Units: TypeAlias = NDArray[Any]
+"""Index units, big-endian, with the names of `UNIT`."""
+
+UNIT: Final = np.dtype(
+    [("index", ">i8"), ("term", ">i8"), ("position", ">i8"), ("size", ">i4"), ("chain_crc", ">u4")]
+)
+assert UNIT.itemsize == INDEX_UNIT_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFile:
+    """One data file of the log.
+
+    Attributes:
+        path: the data file.
+        index_path: its index file, which may be missing.
+        first_position: position of its first entry, as its name says.
+    """
+
+    path: str
+    index_path: str
+    first_position: int
+
+    @property
+    def name(self) -> str:
+        """The file's name: twenty digits."""
+        return f"{self.first_position:0{SEGMENT_NAME_DIGITS}d}"
+
+    def size_bytes(self) -> int:
+        """Bytes in the file now, preallocated ones included.
+
+        Raises:
+            DamagedLogError: it is gone.
+        """
+        try:
+            return Path(self.path).stat().st_size
+        except FileNotFoundError:
+            raise DamagedLogError(self.path, 0, "the segment is gone") from None
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentIndex:
+    """What the index file of a segment says.
+
+    Attributes:
+        units: of entries that follow each other from the segment's start.
+        is_sealed: whether the index is finished, and right in every byte.
+    """
+
+    units: Units
+    is_sealed: bool
+
+
+def chain_of(unit: Any) -> Chain:
+    """The end of an entry, as its index unit tells it."""
+    end = int(unit["position"]) + int(unit["size"])
+    return Chain(int(unit["index"]), int(unit["term"]), end, int(unit["chain_crc"]))
+
+
+class Store:
+    """The log in one folder, as it was when this was made.
+
+    Attributes:
+        path: the folder.
+        segments: its data files in order; each begins where the one before ends.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        """List the segments.
+
+        Raises:
+            NotAStoreError: there are none.
+            DamagedLogError: the first one is missing.
+        """
+        self.path = str(path)
+        layout = Layout(self.path)
+        folder = Path(layout.data_folder)
+        if not folder.is_dir():
+            raise NotAStoreError(
+                f"{self.path} is no store: it has no folder data/ with segments in it"
+            )
+        positions = sorted(
+            int(each.name)
+            for each in folder.iterdir()
+            if len(each.name) == SEGMENT_NAME_DIGITS and each.name.isascii() and each.name.isdigit()
+        )
+        if not positions:
+            raise NotAStoreError(f"{self.path} is no store: {folder} has no segments")
+        if positions[0]:
+            raise DamagedLogError(
+                layout.data_path(0), 0, f"missing; the first segment is {positions[0]}"
+            )
+        self.segments = [
+            SegmentFile(layout.data_path(each), layout.index_path(each), each) for each in positions
+        ]
+
+
+def read_index(segment: SegmentFile, before: Chain) -> SegmentIndex:
+    """Read a segment's index file as far as its units follow each other.
+
+    Args:
+        segment: whose.
+        before: what its first entry follows.
+    """
+    try:
+        data = Path(segment.index_path).read_bytes()
+    except FileNotFoundError:
+        return SegmentIndex(np.empty(0, UNIT), is_sealed=False)
+    units = np.frombuffer(data[: len(data) - len(data) % INDEX_UNIT_BYTES], UNIT)
+    first_index = before.index + 1
+    if before.crc is None and len(units):
+        first_index = int(units["index"][0])
+    try:
+        columns = decode_sealed(
+            data, first_index=first_index, first_position=segment.first_position
+        )
+    except IndexFormatError:
+        return SegmentIndex(units[: _count_following(units, segment, first_index)], is_sealed=False)
+    return SegmentIndex(units[: len(columns)], is_sealed=True)
+
+
+def _count_following(units: Units, segment: SegmentFile, first_index: int) -> int:
+    """How many units follow each other from the start: zeros and a torn seal do not."""
+    if not len(units):
+        return 0
+    size = units["size"].astype(np.int64)
+    expected = segment.first_position + np.concatenate(([0], np.cumsum(size)[:-1]))
+    right = units["index"] == first_index + np.arange(len(units))
+    right &= (units["position"] == expected) & (size >= ENTRY_HEADER_BYTES)
+    wrong = np.flatnonzero(~right)
+    return int(wrong[0]) if len(wrong) else len(units)
+
+
+def agrees(segment: SegmentFile, unit: Any) -> bool:
+    """Whether the header at a unit's place is the one that the unit remembers, and its body is there."""
+    with Path(segment.path).open("rb") as file:
+        if file.seek(0, os.SEEK_END) < chain_of(unit).position - segment.first_position:
+            return False
+        file.seek(int(unit["position"]) - segment.first_position)
+        octets = file.read(ENTRY_HEADER_BYTES)
+    if len(octets) < ENTRY_HEADER_BYTES:
+        return False
+    header = np.frombuffer(octets, HEADER)[0]
+    names = ("index", "term", "position", "size", "chain_crc")
+    return all(int(header[name]) == int(unit[name]) for name in names)
