@@ -9,9 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from jepsen.nemeses import damage, disk
 from jepsen.nemeses.api import SCOPES, Fault, Scope
+from jepsen.nemeses.clock import CLOCK_FAULTS, ClockFault, ShiftClocks
+from jepsen.nemeses.damaged import DamageOne, Helical, OldCopy, Wiped
+from jepsen.nemeses.disk import BadDisk, DiskRules, FullAtVote, LoseUnsynced
 from jepsen.nemeses.network import CutLinks, Flap, HalfOpen, ReplayFrames, ShapeLinks
 from jepsen.nemeses.partitions import PARTITIONS, Partition
+from jepsen.nemeses.preload import Rule
 from jepsen.nemeses.process import (
     CrashLoop,
     Kill,
@@ -55,6 +60,53 @@ def _shaped(shape: Shape, *, with_clients: bool) -> Kind:
     return Kind((), lambda spec, _: ShapeLinks(spec, shape, with_clients=with_clients))
 
 
+def _clock(spec: str, choice: str) -> Fault:
+    kind: ClockFault = next(each for each in CLOCK_FAULTS if each == choice)
+    return ShiftClocks(spec, kind)
+
+
+def _bad_disk(scopes: tuple[Scope, ...], told: str, *rules: Rule) -> Kind:
+    return Kind(scopes, lambda spec, choice: BadDisk(spec, _scope(choice), DiskRules(rules, told)))
+
+
+def _disk_full(spec: str, choice: str) -> Fault:
+    match choice:
+        case "vote":
+            rules = DiskRules((disk.FULL_AT_VOTE,), "no room for the vote")
+            return FullAtVote(spec, "one", rules)
+        case "segment":
+            rules = DiskRules((disk.FULL_AT_SEGMENT,), "no room for a segment")
+            return BadDisk(spec, "leader", rules)
+        case "index":
+            rules = DiskRules((disk.FULL_AT_INDEX,), "no room for an index")
+            return BadDisk(spec, "leader", rules)
+        case _:
+            return BadDisk(spec, _scope(choice), DiskRules((disk.FULL,), "the disk is full"))
+
+
+_FLIPS: dict[str, damage.Damage] = {
+    "log": damage.flip_log,
+    "index": damage.flip_index,
+    "vote": damage.flip_vote,
+    "snapshot": damage.flip_snapshot,
+    "derived": damage.flip_derived,
+}
+_RUNNING = "log-running"
+
+
+def _bit_flip(spec: str, choice: str) -> Fault:
+    is_running = choice == _RUNNING
+    return DamageOne(spec, _FLIPS["log" if is_running else choice], is_running=is_running)
+
+
+def _segment(spec: str, choice: str) -> Fault:
+    if choice == "lost":
+        return DamageOne(spec, damage.lose_segment)
+    return OldCopy(spec, segment_only=True)
+
+
+_STRIKES: tuple[Scope, ...] = ("leader", "one", "all")
+
 _LOSSES = {"10": 0.1, "1": 0.01, "30": 0.3}
 
 KINDS: dict[str, Kind] = {
@@ -80,6 +132,26 @@ KINDS: dict[str, Kind] = {
     "corrupt": _shaped(Shape(corrupt=0.01), with_clients=False),
     "bandwidth": _shaped(Shape(bytes_per_s=125_000), with_clients=False),
     "replay": Kind((), lambda spec, _: ReplayFrames(spec)),
+    "clock": Kind(CLOCK_FAULTS, _clock),
+    "disk-full": Kind((*_STRIKES, "vote", "segment", "index"), _disk_full),
+    "fsync-slow": _bad_disk(_STRIKES, "syncs are slow", disk.SLOW_SYNC),
+    "fsync-fail": _bad_disk(_STRIKES, "the next sync fails", disk.SYNC_FAILS_ONCE),
+    "fsync-broken": _bad_disk(_STRIKES, "every sync fails", disk.SYNC_FAILS),
+    "read-fail": _bad_disk(_STRIKES, "the next reads of the log fail", disk.READ_FAILS),
+    "read-only": _bad_disk(_STRIKES, "the disk is read-only", *disk.READ_ONLY),
+    "lost-unsynced": Kind(
+        SCOPES, lambda spec, choice: LoseUnsynced(spec, _scope(choice), is_torn=False)
+    ),
+    "torn-unsynced": Kind(
+        SCOPES, lambda spec, choice: LoseUnsynced(spec, _scope(choice), is_torn=True)
+    ),
+    "torn-tail": Kind((), lambda spec, _: DamageOne(spec, damage.tear_tail)),
+    "bit-flip": Kind((*_FLIPS, _RUNNING), _bit_flip),
+    "helical": Kind((), lambda spec, _: Helical(spec)),
+    "misdirected": Kind((), lambda spec, _: DamageOne(spec, damage.misdirect)),
+    "segment": Kind(("lost", "old"), _segment),
+    "wipe": Kind((), lambda spec, _: Wiped(spec)),
+    "backup": Kind((), lambda spec, _: OldCopy(spec, segment_only=False)),
 }
 
 

@@ -26,7 +26,7 @@ def heard_by_both(links: set[Link], nodes: list[str], one: str) -> set[str]:
 
 
 @pytest.mark.parametrize("nodes", [THREE, FIVE])
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 def test_halves_leave_a_majority_with_its_clients(nodes: list[str], seed: int) -> None:
     links = cut("halves", nodes, seed)
     sides = {frozenset(heard_by_both(links, nodes, each)) for each in nodes}
@@ -46,14 +46,14 @@ def test_the_leader_is_alone(nodes: list[str]) -> None:
     assert all("n1" in link for link in links)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 def test_a_bridge_of_five_joins_two_sides_that_do_not_hear_each_other(seed: int) -> None:
     links = cut("bridge", FIVE, seed)
     reach = sorted(len(heard_by_both(links, FIVE, each)) for each in FIVE)
     assert reach == [3, 3, 3, 3, 5]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("nodes", [FIVE, [f"n{i}" for i in range(7)]])
 def test_in_a_ring_each_hears_a_majority_and_no_two_the_same(nodes: list[str], seed: int) -> None:
     links = cut("ring", nodes, seed)

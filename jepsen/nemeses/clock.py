@@ -1,0 +1,112 @@
+"""Faults of clocks. They need the preload library (`preload.py`), so nodes must be started with it.
+
+The kernel's clocks are left alone: what a node reads is shifted by an offset that may change while it runs.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from datetime import UTC, datetime
+from typing import Final, Literal, get_args
+
+import trio
+
+from jepsen.nemeses.api import Fault
+from jepsen.nemeses.preload import attach, control_of, lacking_preload
+from jepsen.nemeses.process import revive, struck
+from jepsen.system import System
+
+ClockFault = Literal["jump", "strobe", "skew", "past", "future", "monotonic"]
+CLOCK_FAULTS: tuple[ClockFault, ...] = get_args(ClockFault)
+
+SECOND_NS: Final = 1_000_000_000
+JUMP_S: Final = 3600
+SKEW_S: Final = 300
+STROBE_S: Final = 0.1
+STROBE_ROUNDS: Final = 50
+SUSPEND_S: Final = 60
+PAST: Final = datetime(1970, 1, 2, tzinfo=UTC)
+FUTURE: Final = datetime(
+    2106, 2, 8, tzinfo=UTC
+)  # behind the last second of an unsigned 32-bit clock
+
+
+class ShiftClocks(Fault):
+    """One node's (skew: every node's) wall clock, or monotonic clock, shows something else.
+
+    jump       an hour on or back, at once
+    strobe     an hour on and back again ten times a second
+    skew       every node up to five minutes off
+    past, future
+               the node starts again and believes it is January 1970, or February 2106
+    monotonic  the node is paused for a moment in which its monotonic clock goes on by a minute: a suspend
+    """
+
+    def __init__(self, name: str, kind: ClockFault) -> None:
+        self.name = name
+        self._kind = kind
+
+    def lacking(self) -> str | None:
+        """A C compiler."""
+        return lacking_preload()
+
+    def prepare(self, system: System, chance: random.Random) -> None:
+        """Let nodes start with the library."""
+        attach(system)
+
+    async def inject(self, system: System, chance: random.Random) -> str:
+        """Shift."""
+        if self._kind == "skew":
+            return self._skew(system, chance)
+        name = (struck(system, "one", chance) or [system.nodes[0].name])[0]
+        control = control_of(system, name)
+        match self._kind:
+            case "jump":
+                seconds = chance.choice([JUMP_S, -JUMP_S])
+                control.shift_clocks(realtime_ns=seconds * SECOND_NS)
+                return f"the clock of {name} jumps by {seconds} s"
+            case "strobe":
+                for at in range(2 * STROBE_ROUNDS):
+                    control.shift_clocks(realtime_ns=0 if at % 2 else JUMP_S * SECOND_NS)
+                    await trio.sleep(STROBE_S)
+                return f"the clock of {name} jumped by {JUMP_S} s and back {STROBE_ROUNDS} times"
+            case "past":
+                return self._reboot(system, name, PAST)
+            case "future":
+                return self._reboot(system, name, FUTURE)
+            case "monotonic":
+                node = system.node(name)
+                node.pause()
+                control.shift_clocks(monotonic_ns=SUSPEND_S * SECOND_NS)
+                node.resume()
+                return f"{name} was suspended; its monotonic clock went on by {SUSPEND_S} s"
+
+    def _skew(self, system: System, chance: random.Random) -> str:
+        told: list[str] = []
+        for node in system.nodes:
+            seconds = chance.randint(-SKEW_S, SKEW_S)
+            control_of(system, node.name).shift_clocks(realtime_ns=seconds * SECOND_NS)
+            told.append(f"{node.name} {seconds:+d} s")
+        return f"clocks are off: {', '.join(told)}"
+
+    def _reboot(self, system: System, name: str, now: datetime) -> str:
+        node = system.node(name)
+        node.kill()
+        offset_s = round(now.timestamp() - time.time())
+        control_of(system, name).shift_clocks(realtime_ns=offset_s * SECOND_NS)
+        node.start()
+        return f"{name} starts again and believes it is {now:%Y-%m-%d}"
+
+    async def cure(self, system: System) -> str:
+        """Set the wall clocks right; monotonic clocks are never set back. Start who has ended."""
+        right: list[str] = []
+        for node in system.nodes:
+            control = control_of(system, node.name)
+            realtime_ns, monotonic_ns = control.clocks()
+            if realtime_ns:
+                control.shift_clocks(monotonic_ns=monotonic_ns)
+                right.append(node.name)
+        started = revive(system.nodes)
+        told = [f"the clocks of {', '.join(right)} are right"] if right else []
+        return "; ".join(told + ([f"started {', '.join(started)}"] if started else []))

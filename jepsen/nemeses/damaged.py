@@ -1,0 +1,147 @@
+"""Faults of what is stored: damaged, torn, lost, or older than it should be."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from jepsen.nemeses import damage
+from jepsen.nemeses.api import Fault
+from jepsen.nemeses.preload import side_folder
+from jepsen.nemeses.process import revive, struck, wait_until
+from jepsen.system import System
+
+VERDICT_WAIT_S: Final = 30.0
+BACKUP_AGE_S: Final = 5.0
+
+
+class Damaged(Fault):
+    """Base: a node's store is damaged, and the node started with it.
+
+    The cure waits until each struck node serves. One that refuses to start gets what the handbook says
+    (docs/formats/hard_state.md): its store is wiped, and it comes back from the others. That is done to a
+    minority only, and told.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._names: list[str] = []
+
+    async def cure(self, system: System) -> str:
+        """Wait for the nodes, and wipe those that refuse."""
+        names, self._names = self._names, []
+        told: list[str] = []
+        for name in names:
+            node = system.node(name)
+
+            def is_decided(name: str = name) -> bool:
+                node = system.node(name)
+                return node.pid is None or node.is_listening()
+
+            await wait_until(is_decided, VERDICT_WAIT_S)
+            if node.pid is not None:
+                told.append(f"{name} serves")
+            elif 2 * len(names) < len(system.nodes):
+                reason = node.log_tail(1)
+                forget(system, name)
+                node.start()
+                told.append(f"{name} had refused ({reason}); its store was wiped")
+            else:
+                told.append(f"{name} refuses: {node.log_tail(1)}")
+        started = revive(system.nodes)
+        return "; ".join(told + ([f"started {', '.join(started)}"] if started else []))
+
+
+class DamageOne(Damaged):
+    """One node's files are damaged, while it is stopped or while it runs."""
+
+    def __init__(self, name: str, what: damage.Damage, *, is_running: bool = False) -> None:
+        super().__init__(name)
+        self._what = what
+        self._is_running = is_running
+
+    async def inject(self, system: System, chance: random.Random) -> str:
+        """Kill, damage, start; or just damage."""
+        (name, *_) = struck(system, "one", chance, running=False)
+        self._names = [name]
+        node = system.node(name)
+        if not self._is_running:
+            node.kill()
+        told = self._what(system.store(name), chance)
+        revive([node])
+        return f"{name}: {told}"
+
+
+class Helical(Damaged):
+    """Every replica is damaged, each in other entries, so that each entry survives on the others."""
+
+    async def inject(self, system: System, chance: random.Random) -> str:
+        """Kill all, damage, start all."""
+        self._names = [node.name for node in system.nodes]
+        for node in system.nodes:
+            node.kill()
+        told = damage.helical([system.store(name) for name in self._names], chance)
+        revive(system.nodes)
+        return told
+
+
+class Wiped(Damaged):
+    """One node's store is gone; it starts with the same id and an empty disk."""
+
+    async def inject(self, system: System, chance: random.Random) -> str:
+        """Kill, wipe, start."""
+        (name, *_) = struck(system, "one", chance, running=False)
+        self._names = [name]
+        system.node(name).kill()
+        forget(system, name)
+        revive([system.node(name)])
+        return f"{name}: its store was wiped"
+
+
+class OldCopy(Damaged):
+    """One node's store, or the newest segment alone, is replaced by a copy that is some seconds old.
+
+    Its term, vote and acknowledged entries of those seconds are forgotten, as when a backup is restored.
+    """
+
+    def __init__(self, name: str, *, segment_only: bool) -> None:
+        super().__init__(name)
+        self._segment_only = segment_only
+
+    async def inject(self, system: System, chance: random.Random) -> str:
+        """Copy while it stands still, let it run on, kill it, put the copy in its place."""
+        (name, *_) = struck(system, "one", chance, running=False)
+        self._names = [name]
+        node, store = system.node(name), system.store(name)
+        backup = system.folder / "faults" / name / "backup"
+        shutil.rmtree(backup, ignore_errors=True)
+        node.kill()
+        damage.copy_store(store, backup)
+        node.start()
+        await trio.sleep(BACKUP_AGE_S)
+        node.kill()
+        told = self._put_segment(store, backup) if self._segment_only else "its store"
+        if not self._segment_only:
+            forget(system, name)
+            damage.copy_store(backup, store)
+        node.start()
+        return f"{name}: {told} is {BACKUP_AGE_S} s old"
+
+    @staticmethod
+    def _put_segment(store: Path, backup: Path) -> str:
+        newest = sorted((backup / "data").glob("[0-9]*"))[-1]
+        damage.copy_file(newest, store / "data" / newest.name)
+        return f"segment {newest.name}"
+
+
+def forget(system: System, name: str) -> None:
+    """Wipe a node's store, with the journal of what it had not synced."""
+    damage.wipe(system.store(name))
+    journal = side_folder(system, name) / "journal"
+    if journal.is_dir():
+        for each in journal.iterdir():
+            each.unlink()
