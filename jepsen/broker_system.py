@@ -21,8 +21,11 @@ from jepsen.system import Links, System, SystemOptions
 BROKER_CONF: Final = """transactionTimeOut=1000
 transactionCheckInterval=500
 transactionCheckMax=1000
+mappedFileSizeCommitLog=1048576
+snapshotLogBytes=1048576
 """
-"""Checks come soon, and nobody is given up while its leaders die."""
+"""Checks come soon, and nobody is given up while its leaders die. Segments and snapshots come soon, too: a full
+disk is felt when a segment is made, and only what exists can be damaged."""
 
 MARK_POLL_S: Final = 0.5
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 
 from dledger.errors import StoreLockedError
+from dledger.storage.posix import make_durable_folder
 
 LOCK_NAME = "lock"
 
@@ -23,7 +24,7 @@ class StoreLock:
             OSError: the file cannot be made.
         """
         folder = Path(store_path).absolute()
-        folder.mkdir(parents=True, exist_ok=True)
+        make_durable_folder(folder)
         self.path = str(folder / LOCK_NAME)
         self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         try:

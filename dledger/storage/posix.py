@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from dledger.errors import UsageError
@@ -102,8 +103,7 @@ class PosixDisk:
             OSError: the folder cannot be made.
         """
         self._root = Path(root).absolute()
-        if not self._root.is_dir():
-            self._make_durable(self._root)
+        make_durable_folder(self._root)
 
     @property
     def root(self) -> Path:
@@ -133,7 +133,7 @@ class PosixDisk:
         """Create a folder with its parents, durable."""
         full = self._resolve(folder)
         if not full.is_dir():
-            self._make_durable(full)
+            make_durable_folder(full)
 
     def exists(self, path: str) -> bool:
         """Whether a file is there."""
@@ -156,12 +156,22 @@ class PosixDisk:
         status = os.statvfs(self._root)
         return status.f_bavail * status.f_frsize
 
-    def _make_durable(self, folder: Path) -> None:
-        missing = [folder]
-        while not missing[-1].parent.is_dir():
-            missing.append(missing[-1].parent)
-        for each in reversed(missing):
-            each.mkdir(exist_ok=True)
+
+def make_durable_folder(folder: Path) -> None:
+    """Create a folder with its parents so that no power cut takes them back.
+
+    The name of a folder that is there is synced, too: whoever made it may have been killed before that. A
+    parent that may not be read is left to its owner.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    missing = [folder]
+    while not missing[-1].parent.is_dir():
+        missing.append(missing[-1].parent)
+    for each in reversed(missing):
+        each.mkdir(exist_ok=True)
+        with suppress(PermissionError):
             _sync_folder(each.parent)
 
 

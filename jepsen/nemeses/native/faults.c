@@ -208,15 +208,13 @@ static int is_below_root(const char *path)
            (path[root_length] == '/' || !path[root_length]);
 }
 
-/* The path of a descriptor; 0 when it is none of ours. */
+/* The path of a descriptor, "" when it has none; 0 when it is none of ours. */
 static int path_of(int file, char *path)
 {
     char link[64];
     snprintf(link, sizeof link, "/proc/self/fd/%d", file);
     ssize_t length = syscall(SYS_readlink, link, path, PATH_MAX - 1);
-    if (length <= 0)
-        return 0;
-    path[length] = 0;
+    path[length > 0 ? length : 0] = 0;
     return is_below_root(path);
 }
 
@@ -497,11 +495,28 @@ ssize_t pread64(int file, void *data, size_t size, off_t at)
     return pread(file, data, size, at);
 }
 
+/* Whether a path is the folder in which the root itself stands. */
+static int is_parent_of_root(const char *path)
+{
+    size_t length = strlen(path);
+    return root_length > length && !strncmp(root, path, length) && root[length] == '/' &&
+           !strchr(root + length + 1, '/');
+}
+
 static int sync_with(int (*real)(int), int file)
 {
     char path[PATH_MAX];
-    if (!is_watched(OP_SYNC) || !path_of(file, path))
+    if (!is_watched(OP_SYNC))
         return real(file);
+    if (!path_of(file, path)) {
+        int result = real(file);
+        if (!result && journal[0] && is_parent_of_root(path)) {
+            pthread_mutex_lock(&lock);
+            note_name("synced", 0, path, "");
+            after(1);
+        }
+        return result;
+    }
     int error = strike(path, OP_SYNC, 0, 0, 0);
     if (error) {
         errno = error;

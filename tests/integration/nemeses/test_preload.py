@@ -280,6 +280,24 @@ def test_a_power_cut_takes_nothing_that_was_synced(
     assert contents(puppet.store) == left
 
 
+def test_the_store_itself_is_lost_unless_the_folder_it_stands_in_was_synced(
+    puppet: Puppet,
+) -> None:
+    folder, store = str(puppet.store.parent), str(puppet.store)
+    sync = f"os.fsync(os.open({folder!r}, os.O_RDONLY))"
+    assert (
+        puppet.do(f"os.chdir({folder!r}); os.rmdir({store!r}); os.mkdir({store!r}); {sync}") == "ok"
+    )
+    puppet.lose_unsynced()
+    assert puppet.store.is_dir()
+    puppet.start()
+    assert (
+        puppet.do(f"os.chdir({folder!r}); os.rmdir({store!r}); {sync}; os.mkdir({store!r})") == "ok"
+    )
+    puppet.lose_unsynced()
+    assert not puppet.store.exists()
+
+
 def test_a_kill_keeps_the_journal_for_a_later_power_cut(puppet: Puppet) -> None:
     synced(puppet)
     assert puppet.do("os.pwrite(a, b'NEW', 0)") == "ok"

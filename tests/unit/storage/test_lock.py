@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from dledger.errors import StoreLockedError
+from dledger.storage import posix
 from dledger.storage.lock import StoreLock
 
 
@@ -22,6 +23,16 @@ def test_a_held_store_is_refused_naming_file_and_process(tmp_path: Path) -> None
         assert f"process {os.getpid()}" in str(caught.value)
     with StoreLock(tmp_path / "store"):
         pass
+
+
+def test_the_name_of_a_new_store_is_durable_before_anything_is_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut took the whole store of a young group: its folder had never been synced."""
+    synced: list[Path] = []
+    monkeypatch.setattr(posix, "_sync_folder", synced.append)
+    StoreLock(tmp_path / "a" / "store").release()
+    assert synced == [tmp_path, tmp_path / "a"]
 
 
 def test_a_released_store_can_be_taken_again(tmp_path: Path) -> None:

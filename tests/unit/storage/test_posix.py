@@ -23,6 +23,16 @@ def test_the_root_is_made_with_its_parents(tmp_path: Path) -> None:
     assert disk.root.is_dir()
 
 
+def test_the_root_is_durable_even_if_its_maker_was_killed_before_the_sync(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "store").mkdir()
+    synced: list[Path] = []
+    monkeypatch.setattr(posix, "_sync_folder", synced.append)
+    PosixDisk(tmp_path / "store")
+    assert synced == [tmp_path]
+
+
 @pytest.mark.parametrize("name", ["../x", "a/../../x", "/etc/passwd", "a/./b", "a\0b", ".."])
 def test_names_never_lead_out_of_the_root(disk: PosixDisk, name: str) -> None:
     for action in (
