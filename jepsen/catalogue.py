@@ -10,6 +10,7 @@ from jepsen.broker_system import broker_system
 from jepsen.log_system import log_system
 from jepsen.nemeses.api import Fault
 from jepsen.nemeses.registry import UnknownFaultError, named
+from jepsen.pysyncobj_system import pysyncobj_system
 from jepsen.system import NETWORKS, Network, SubjectMaker
 from jepsen.workloads.api import Workload
 from jepsen.workloads.delay import DelayWorkload
@@ -43,7 +44,7 @@ class WorkloadEntry:
 
 
 _BROKERS: Final[Mapping[str, SubjectMaker]] = {"brokers": broker_system}
-_LOGS: Final[Mapping[str, SubjectMaker]] = {"log": log_system}
+_LOGS: Final[Mapping[str, SubjectMaker]] = {"log": log_system, "pysyncobj": pysyncobj_system}
 
 WORKLOADS: Final[Mapping[str, WorkloadEntry]] = {
     "queue": WorkloadEntry(
