@@ -1,0 +1,196 @@
+"""Scenarios of rows 61 to 66: resources, versions, backups."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from jepsen.checklist.stage import Catalogue, SkippedError, Stage
+
+OPERATIONS: Final = Catalogue()
+MEMORY_CONTROLLER: Final = Path("/sys/fs/cgroup/memory")
+MEMORY_ROOM: Final = 96 << 20
+"""What a leader may use beyond what it has at rest."""
+
+BUSY_PER_CORE: Final = 4
+FILES_LEFT: Final = 16
+BEFORE: Final = "ff0f5db"
+"""The commit that a rolling upgrade starts from: the version before chaos and pipeline."""
+
+
+@contextmanager
+def memory_limit(pid: int, limit_bytes: int) -> Iterator[Path]:
+    """Hold a process below a limit by a memory cgroup (version 1); yields its folder.
+
+    Raises:
+        SkippedError: this machine lets us make no such group.
+    """
+    folder = MEMORY_CONTROLLER / f"dledger-jepsen-{os.getpid()}"
+    try:
+        folder.mkdir()
+        (folder / "memory.limit_in_bytes").write_text(str(limit_bytes))
+        (folder / "cgroup.procs").write_text(str(pid))
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+        raise SkippedError(f"no memory cgroup can be made here: {error}") from None
+    try:
+        yield folder
+    finally:
+        for member in (folder / "cgroup.procs").read_text().split():
+            with contextlib.suppress(OSError):
+                (MEMORY_CONTROLLER / "cgroup.procs").write_text(member)
+        folder.rmdir()
+
+
+@OPERATIONS.add(61, rate=2000.0)
+async def memory_limit_reached(stage: Stage) -> None:
+    """The leader lives in little memory while a backlog grows: pressure goes to the clients."""
+    leader = await stage.leader()
+    await stage.progress(200)
+    pid = stage.system.node(leader).pid
+    assert pid is not None, "the leader runs"
+    limit = int(stage.memory_mib(leader) * 2**20) + MEMORY_ROOM
+    with memory_limit(pid, limit) as group:
+        stage.note("memory", f"{leader} may use {limit >> 20} MiB")
+        for _ in range(4):
+            await stage.lets_run(5.0)
+            await stage.progress(200)
+        peak = int((group / "memory.max_usage_in_bytes").read_text())
+        stage.note("memory", f"peak {peak >> 20} MiB")
+        stage.expect(await stage.leader() == leader, "the leader stays")
+    await stage.whole()
+
+
+@OPERATIONS.add(62)
+async def file_descriptors_run_out(stage: Stage) -> None:
+    """Clients eat all descriptors of the leader: members and old clients keep theirs."""
+    leader = await stage.leader()
+    term = await stage.term()
+    node = stage.system.node(leader)
+    assert node.pid is not None, "the leader runs"
+    in_use = len(os.listdir(f"/proc/{node.pid}/fd"))  # noqa: PTH208 - a count of a process's files
+    before = resource.prlimit(node.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(node.pid, resource.RLIMIT_NOFILE, (in_use + FILES_LEFT, before[1]))
+    with ExitStack() as stack:
+        for _ in range(10 * FILES_LEFT):
+            with contextlib.suppress(OSError):
+                stack.enter_context(socket.create_connection(("127.0.0.1", node.port), timeout=0.5))
+        stage.note(
+            "files", f"{leader} may open {FILES_LEFT} more; clients asked for ten times that"
+        )
+        await stage.progress(50)
+        stage.expect(await stage.leader() == leader, "the leader stays")
+    resource.prlimit(node.pid, resource.RLIMIT_NOFILE, before)
+    stage.expect(await stage.term() == term, "no election for want of descriptors")
+    await stage.progress(50)
+    await stage.whole()
+
+
+@contextmanager
+def busy_machine() -> Iterator[int]:
+    """Keep every core busy several times over; yields the number of busy processes."""
+    busy = [
+        subprocess.Popen([sys.executable, "-c", "while True: pass"])
+        for _ in range(BUSY_PER_CORE * (os.cpu_count() or 1))
+    ]
+    try:
+        yield len(busy)
+    finally:
+        for each in busy:
+            each.kill()
+            each.wait()
+
+
+@OPERATIONS.add(63, rate=50.0)
+async def no_cpu(stage: Stage) -> None:
+    """Everything else on the machine is busy and goes first: elections stay rare."""
+    term = await stage.term()
+    for node in stage.system.nodes:
+        if node.pid is not None:
+            os.setpriority(os.PRIO_PROCESS, node.pid, 10)
+    with busy_machine() as loops:
+        stage.note("cpu", f"{loops} busy loops, brokers at a lower priority")
+        await stage.lets_run(15.0)
+    grown = await stage.term() - term
+    stage.expect(grown <= 15, f"no storm of elections in 15 s (terms grew by {grown})")
+    await stage.progress(20, timeout_s=60)
+    await stage.whole()
+
+
+@contextmanager
+def version_before(folder: Path) -> Iterator[Path]:
+    """Check the version before out beside this one; yields its folder.
+
+    Raises:
+        SkippedError: this is no clone with a history.
+    """
+    here = Path(__file__).parents[2]
+    tree = folder / "version-before"
+    git = ["git", "-C", str(here)]
+    try:
+        made = subprocess.run(
+            [*git, "worktree", "add", "--detach", str(tree), BEFORE],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+    except FileNotFoundError:
+        raise SkippedError("git is not there to fetch the version before") from None
+    if made.returncode != 0:
+        raise SkippedError(f"the version before ({BEFORE}) is not in this clone")
+    try:
+        yield tree
+    finally:
+        subprocess.run([*git, "worktree", "remove", "--force", str(tree)], check=False)
+
+
+@OPERATIONS.add(65)
+async def rolling_upgrade_and_downgrade(stage: Stage) -> None:
+    """Each node goes to the version before, then each comes back, under load."""
+    with version_before(stage.system.folder) as tree:
+        for older in (True, False):
+            for name in stage.names:
+                node = stage.system.node(name)
+                await trio.to_thread.run_sync(node.stop)
+                if older:
+                    node.environment["PYTHONPATH"] = str(tree)
+                else:
+                    del node.environment["PYTHONPATH"]
+                stage.note("version", f"{name} is {'the version before' if older else 'this one'}")
+                node.start()
+                await stage.progress(50)
+                await stage.whole()
+
+
+@OPERATIONS.add(66)
+async def one_node_from_an_old_backup(stage: Stage) -> None:
+    """A follower comes back with the store that it had some thousand messages ago."""
+    victim = stage.others(await stage.leader())[0]
+    await stage.progress(50)
+    backup = stage.system.folder / "backup"
+    stage.kill(victim)
+    shutil.copytree(stage.store(victim), backup)
+    stage.start(victim)
+    await stage.whole()
+    await stage.progress(200)
+    stage.kill(victim)
+    shutil.rmtree(stage.store(victim))
+    shutil.move(backup, stage.store(victim))
+    stage.note("backup", f"{victim} starts with its old store")
+    stage.start(victim)
+    await stage.whole()
+    other = stage.others(victim, await stage.leader())[0]
+    stage.kill(other)  # the restored one is now needed for every majority
+    await stage.progress(50)
+    stage.start(other)
+    await stage.whole()

@@ -1,0 +1,568 @@
+"""The list of faults: what is done, what must hold, and which commands show it.
+
+Expected of every row unless it says otherwise: no acknowledged message is lost, no committed offset goes
+back, nothing is stored twice under one UNIQ_KEY, and all replicas have equal digests after healing. A
+row is shown by a scenario on real processes (`scenarios_*.py`, run as `dledger-jepsen checklist --row N`),
+by the simulator, by tests, or by several of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of the list.
+
+    Attributes:
+        number: 1 to 66.
+        section: process, network, clock, disk, input or operations.
+        fault: what is done.
+        expectation: what must hold beside what always must.
+        how: how it is injected here, in prose.
+        tests: pytest node ids (files, or file::test) that show it.
+        sim: fault kinds of the simulator that are the same fault, as `--set faults=` names them.
+        unbuilt: what is not built yet and would be needed; such a row is never "holds".
+    """
+
+    number: int
+    section: str
+    fault: str
+    expectation: str
+    how: str
+    tests: tuple[str, ...] = ()
+    sim: tuple[str, ...] = ()
+    unbuilt: str = ""
+
+
+_HOSTILE = "tests/integration/hostile/test_bad_input.py"
+_DISK_FULL = "tests/integration/hostile/test_full_disk.py"
+
+PROCESS: Final = (
+    Row(
+        1,
+        "process",
+        "leader kill -9, idle",
+        "first success within 2 s",
+        "SIGKILL by pid",
+        sim=("crash-leader",),
+    ),
+    Row(
+        2,
+        "process",
+        "leader kill -9 under full load, 50 rounds",
+        "p99 gap under 3 s; retries recognised",
+        "SIGKILL by pid, one producer object sending to every queue",
+        sim=("crash-leader",),
+    ),
+    Row(3, "process", "follower kill -9", "no visible error", "SIGKILL by pid", sim=("crash-one",)),
+    Row(
+        4,
+        "process",
+        "two of three killed",
+        "writes refused with a clear code, reads by policy",
+        "SIGKILL twice",
+        (
+            "tests/integration/broker/test_three_nodes.py::test_without_a_majority_the_reason_is_told",
+        ),
+    ),
+    Row(
+        5,
+        "process",
+        "all killed at once, restarted in every order",
+        "everything acknowledged is there",
+        "SIGKILL three times, six orders of start",
+        sim=("crash-all",),
+    ),
+    Row(
+        6,
+        "process",
+        "kill during an election",
+        "elects again",
+        "the winner is killed at once when an observer sees it lead",
+        sim=("cut-new-leader",),
+    ),
+    Row(
+        7,
+        "process",
+        "kill during recovery at restart, 20 times",
+        "recovery can be interrupted anywhere",
+        "SIGKILL 0 to 1 s after the start of the process",
+        sim=("crash-during-save",),
+    ),
+    Row(
+        8,
+        "process",
+        "crash loop of one node",
+        "the others stay as they are, terms do not grow",
+        "SIGKILL every second, restart at once",
+        sim=("crash-one",),
+    ),
+    Row(
+        9,
+        "process",
+        "leader paused for longer than an election",
+        "the stale leader never acknowledges, no stale reads",
+        "SIGSTOP, SIGCONT",
+        sim=("pause",),
+    ),
+    Row(
+        10,
+        "process",
+        "follower paused for long",
+        "it catches up; the leader's memory is bounded",
+        "SIGSTOP, SIGCONT under load",
+        sim=("pause",),
+    ),
+    Row(
+        11,
+        "process",
+        "whole group paused (a machine that is suspended)",
+        "no storm of elections",
+        "SIGSTOP of all, SIGCONT of all",
+        sim=("pause",),
+    ),
+    Row(
+        12,
+        "process",
+        "SIGTERM of the leader",
+        "leadership moves first, no send fails",
+        "SIGTERM under load",
+        (
+            "tests/integration/broker/test_three_nodes.py::test_an_orderly_stop_of_the_leader_fails_no_send",
+        ),
+    ),
+    Row(
+        13,
+        "process",
+        "same id twice, same store twice",
+        "the second refuses",
+        "a second process",
+        (
+            f"{_HOSTILE}::test_a_second_process_on_the_same_store_refuses_to_start",
+            f"{_HOSTILE}::test_a_second_process_with_the_same_id_refuses_to_start",
+            "tests/integration/dledger/test_command.py::test_a_twin_at_another_address_is_refused_by_the_group",
+        ),
+    ),
+    Row(
+        14,
+        "process",
+        "exception in the fold at one entry",
+        "the node stops there, again after a restart; the others go on",
+        "a fold that raises at entry k",
+    ),
+)
+
+NETWORK: Final = (
+    Row(
+        15,
+        "network",
+        "leader isolated",
+        "the old leader steps down within one election timeout",
+        "proxies or namespaces: all links of the leader cut",
+        sim=("partition-leader",),
+    ),
+    Row(
+        16,
+        "network",
+        "a follower isolated, healed",
+        "no needless election on its return",
+        "proxies or namespaces",
+        sim=("partition-one",),
+    ),
+    Row(
+        17,
+        "network",
+        "one-way cut leader to follower",
+        "no endless elections",
+        "proxy: one direction of a link",
+        sim=("partition-one-way",),
+    ),
+    Row(
+        18,
+        "network",
+        "bridge and ring, five nodes",
+        "progress while a majority is mutually linked",
+        "proxies: matrix of links",
+        sim=("partition-bridge",),
+    ),
+    Row(19, "network", "clients see only the minority", "a clear refusal", "proxies or namespaces"),
+    Row(
+        20,
+        "network",
+        "members do not hear each other, clients reach all",
+        "no two leaders acknowledge",
+        "proxies between members only",
+        sim=("partition-creeping",),
+    ),
+    Row(
+        21,
+        "network",
+        "flapping link, 100 ms up, 100 ms down",
+        "the growth of terms is bounded",
+        "proxies: all links of one follower",
+        sim=("flap",),
+    ),
+    Row(22, "network", "delay 50 to 500 ms with jitter", "throughput falls smoothly", "proxies"),
+    Row(23, "network", "loss 1, 10, 30 %", "no stall afterwards", "proxies lose whole frames"),
+    Row(
+        24,
+        "network",
+        "frames duplicated and reordered, old ones replayed",
+        "refused by term, index and round",
+        "proxies",
+    ),
+    Row(
+        25,
+        "network",
+        "bytes corrupted in flight",
+        "the frame's CRC refuses, the connection is dropped",
+        "proxies flip bits",
+    ),
+    Row(26, "network", "bandwidth 1 Mbit/s", "bulk data does not starve heartbeats", "proxies"),
+    Row(
+        27,
+        "network",
+        "half-open connections (a peer vanishes)",
+        "noticed by heartbeats, not by TCP",
+        "proxies hold connections open and carry nothing",
+    ),
+    Row(
+        28,
+        "network",
+        "MTU 600 on a link, large frames",
+        "progress, or a clean timeout",
+        "namespaces: MTU of the veth pairs",
+    ),
+    Row(
+        29,
+        "network",
+        "a client that does not read",
+        "only that client is cut; the leader's memory stays flat",
+        "a socket that asks for pulls and reads nothing",
+    ),
+    Row(
+        30,
+        "network",
+        "a flood of idle connections",
+        "members' port and other clients unaffected",
+        "thousands of connections to the client port",
+    ),
+)
+
+CLOCK: Final = (
+    Row(
+        31,
+        "clock",
+        "wall clock +1 h, -1 h on one node",
+        "store times never fall, nothing early",
+        "preloaded clock calls",
+        (
+            "tests/integration/broker/test_timers.py::test_clocks_that_differ_and_jump_deliver_nothing_early",
+        ),
+    ),
+    Row(
+        32,
+        "clock",
+        "strobing clock, every 100 ms",
+        "no elections from wall time",
+        "preloaded clock calls",
+    ),
+    Row(
+        33,
+        "clock",
+        "skew of 5 minutes, then a failover",
+        "what is due follows the time of the log",
+        "preloaded clock calls",
+    ),
+    Row(
+        34,
+        "clock",
+        "jump of the monotonic clock after a suspend",
+        "no lease is trusted across the gap",
+        "preloaded clock calls; SIGSTOP in row 11",
+        sim=("pause",),
+    ),
+    Row(
+        35,
+        "clock",
+        "1970 or 2106 at the start",
+        "warns or refuses, deletes nothing",
+        "preloaded clock calls",
+    ),
+    Row(
+        36,
+        "clock",
+        "leap second, summer time",
+        "nothing happens",
+        "preloaded clock calls around the second",
+    ),
+)
+
+DISK: Final = (
+    Row(
+        37,
+        "disk",
+        "disk full on the leader",
+        "gives way or refuses with the true cause; goes on when there is room",
+        "tmpfs of 24 MiB",
+        (f"{_DISK_FULL}::test_a_leader_with_a_full_disk_gives_way",),
+        ("full-disk",),
+    ),
+    Row(
+        38,
+        "disk",
+        "disk full on a follower, on all",
+        "a minority: nobody notices; all: writes refused, reads work",
+        "tmpfs, preloaded ENOSPC",
+        (f"{_DISK_FULL}::test_when_all_disks_are_full_sends_are_refused_with_the_cause",),
+        ("full-disk",),
+    ),
+    Row(
+        39,
+        "disk",
+        "disk full exactly at the vote, the next segment, the index",
+        "no half state",
+        "preloaded ENOSPC by path",
+        sim=("full-disk",),
+    ),
+    Row(
+        40,
+        "disk",
+        "fdatasync fails once with EIO",
+        "never acknowledged; the node fences itself",
+        "preloaded EIO",
+        sim=("fail-sync",),
+    ),
+    Row(
+        41,
+        "disk",
+        "a committed entry cannot be read (EIO)",
+        "fetched from a peer",
+        "preloaded EIO",
+        sim=("fail-read",),
+    ),
+    Row(
+        42,
+        "disk",
+        "syncs of 0.5 to 5 s",
+        "a leader with a slow disk gives way; its health shows it",
+        "preloaded delay",
+        sim=("slow-disk",),
+    ),
+    Row(
+        43,
+        "disk",
+        "unsynced writes lost at a crash, one node",
+        "acknowledged data is safe",
+        "a preloaded journal of what was not synced, rolled back after SIGKILL",
+        sim=("crash-one", "crash-after-ack"),
+    ),
+    Row(
+        44,
+        "disk",
+        "unsynced writes lost on all nodes at once",
+        "acknowledged data is safe",
+        "the same on all",
+        sim=("crash-all", "crash-all-after-ack"),
+    ),
+    Row(
+        45,
+        "disk",
+        "torn last write",
+        "cut to the last whole entry, not further",
+        "the file is cut in mid-entry after SIGKILL",
+        ("tests/unit/storage/test_recovery.py",),
+        ("crash-during-save",),
+    ),
+    Row(
+        46,
+        "disk",
+        "bit flip in a committed entry, one replica, stopped and running",
+        "noticed, repaired from peers",
+        "a bit of the file",
+    ),
+    Row(
+        47,
+        "disk",
+        "bit flips on another slice of every replica",
+        "everything is still served",
+        "bits of the files of all",
+    ),
+    Row(
+        48,
+        "disk",
+        "flip in the vote, the index, a queue, a snapshot",
+        "no vote until that is safe; what is derived is rebuilt",
+        "a bit of each file",
+    ),
+    Row(
+        49,
+        "disk",
+        "segment deleted, or an older copy in its place",
+        "noticed by identity, fetched again",
+        "rm, cp",
+    ),
+    Row(
+        50,
+        "disk",
+        "whole store wiped on one node",
+        "it rejoins and does not vote with amnesia",
+        "rm -r and restart",
+        (
+            "tests/integration/admin/test_admin_processes.py::test_a_wiped_follower_rejoins_under_load_and_agrees",
+            "tests/simulation/test_wipes.py",
+        ),
+    ),
+    Row(
+        51,
+        "disk",
+        "misdirected write",
+        "the checksum knows the place",
+        "a part of the file copied over another",
+    ),
+    Row(52, "disk", "file system turns read-only", "the node fences itself", "preloaded EROFS"),
+)
+
+INPUT: Final = (
+    Row(
+        53,
+        "input",
+        "random bytes, huge and zero lengths, a header longer than its frame",
+        "the connection is closed, memory bounded, one line in the log",
+        "bytes on client, member and name server ports",
+        (
+            f"{_HOSTILE}::test_garbage_ends_its_connection_and_nothing_else",
+            f"{_HOSTILE}::test_claims_of_huge_frames_cost_no_memory",
+            f"{_HOSTILE}::test_the_logs_name_the_connection_and_show_no_traceback",
+            "tests/integration/namesrv/test_server.py::test_hostile_bytes_cost_one_connection",
+            "tests/unit/remoting/test_frame.py",
+            "tests/unit/runtime/test_frame.py",
+        ),
+    ),
+    Row(
+        54,
+        "input",
+        "whole frames with hostile fields",
+        "an error code, never a traceback",
+        "requests with bad fields, unknown codes, bad UTF-8",
+        (
+            f"{_HOSTILE}::test_a_hostile_send_is_refused_with_a_reason",
+            f"{_HOSTILE}::test_a_request_without_its_fields_is_refused",
+            f"{_HOSTILE}::test_an_unknown_code_is_told_so",
+            f"{_HOSTILE}::test_a_heartbeat_that_is_none_is_refused",
+            "tests/unit/remoting/test_header.py",
+        ),
+    ),
+    Row(
+        55,
+        "input",
+        "oversize bodies and properties, long and strange topic names",
+        "refused on both sides; names are no paths",
+        "requests",
+        (
+            f"{_HOSTILE}::test_a_hostile_send_is_refused_with_a_reason",
+            "tests/unit/store/test_names.py",
+        ),
+    ),
+    Row(
+        56,
+        "input",
+        "append requests and votes of yesterday",
+        "refused by term and group",
+        "recorded messages, replayed",
+        ("tests/property/raft/test_group.py", "tests/unit/runtime/test_handshake.py"),
+    ),
+    Row(
+        57,
+        "input",
+        "a peer of another group or version",
+        "refused with the reason",
+        "handshakes",
+        ("tests/unit/runtime/test_handshake.py",),
+    ),
+    Row(
+        58,
+        "input",
+        "half frames, very slow ones",
+        "closed when idle; nobody else waits",
+        "sockets that send byte by byte",
+        (
+            f"{_HOSTILE}::test_half_a_frame_does_not_hold_up_others",
+            "tests/unit/net/test_connection.py",
+        ),
+    ),
+    Row(
+        59,
+        "input",
+        "a message that breaks its consumer",
+        "retries, then the dead letters; the queue goes on",
+        "a body that the handler refuses",
+        (
+            "tests/integration/admin/test_resend_processes.py",
+            "tests/integration/broker/test_single_node.py::test_a_message_that_is_sent_back_comes_again",
+        ),
+    ),
+    Row(
+        60,
+        "input",
+        "late, repeated and contradictory ends of transactions",
+        "the first one wins, later ones hear its result",
+        "ends after a failover",
+        (
+            "tests/integration/broker/test_transactions.py::test_a_repeated_or_contradictory_end_is_told_what_was_recorded",
+            "tests/integration/broker/test_transactions.py::test_a_failover_between_half_commit_and_answer",
+        ),
+    ),
+)
+
+OPERATIONS: Final = (
+    Row(
+        61,
+        "operations",
+        "memory limit reached, a large backlog",
+        "pressure back to the clients, no change of leader",
+        "cgroup memory limit under a backlog",
+    ),
+    Row(
+        62,
+        "operations",
+        "file descriptors and threads run out",
+        "clients refused before members",
+        "prlimit",
+    ),
+    Row(
+        63,
+        "operations",
+        "no CPU",
+        "no storm of elections",
+        "busy loops on every core, broker at lowest priority",
+    ),
+    Row(
+        64,
+        "operations",
+        "members added, removed, replaced under load and partition",
+        "never two majorities",
+        "-",
+        unbuilt="membership change: a group's members are fixed at its start",
+    ),
+    Row(
+        65,
+        "operations",
+        "rolling upgrade and downgrade under load",
+        "nothing lost, digests equal across versions",
+        "two built versions, nodes restarted one by one",
+    ),
+    Row(
+        66,
+        "operations",
+        "one node from an old backup, all nodes from one backup",
+        "the old one catches up; all restored: a notice",
+        "folders copied",
+        sim=(),
+    ),
+)
+
+ROWS: Final[tuple[Row, ...]] = PROCESS + NETWORK + CLOCK + DISK + INPUT + OPERATIONS

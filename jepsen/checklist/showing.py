@@ -1,0 +1,133 @@
+"""Runs what shows a row, and says what came of it. A way that could not be gone is "skipped", never "holds"."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ET
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+
+from jepsen.checklist.rows import Row
+
+Verdict = Literal["holds", "broken", "skipped", "unknown", "not built"]
+_WORST_FIRST: Final[tuple[Verdict, ...]] = ("broken", "unknown", "not built", "holds", "skipped")
+
+TESTS_TIMEOUT_S: Final = 300.0
+SIM_SEEDS: Final = 200
+SIM_TIMEOUT_S: Final = 300.0
+SIM_VERDICTS: Final[dict[int, Verdict]] = {0: "holds", 1: "broken", 3: "broken", 4: "broken"}
+
+
+class Shown(msgspec.Struct, frozen=True):
+    """What one way of showing a row came to.
+
+    Attributes:
+        way: "process", "simulator" or "tests".
+        command: that repeats it.
+        verdict: what it says.
+        text: the facts, or why it was skipped.
+        seconds: how long it took.
+    """
+
+    way: str
+    command: str
+    verdict: Verdict
+    text: str
+    seconds: float
+
+
+class RowResult(msgspec.Struct, frozen=True):
+    """What all ways of showing a row came to."""
+
+    number: int
+    verdict: Verdict
+    shown: tuple[Shown, ...]
+
+
+def joined(row: Row, shown: Sequence[Shown]) -> RowResult:
+    """Join the ways of a row: one that is broken breaks it; one that was skipped does not hold it up."""
+    if row.unbuilt:
+        return RowResult(row.number, "not built", tuple(shown))
+    verdicts = {each.verdict for each in shown}
+    verdict = next((each for each in _WORST_FIRST if each in verdicts), "unknown")
+    return RowResult(row.number, verdict, tuple(shown))
+
+
+def sim_command(row: Row) -> list[str]:
+    """The command that simulates groups with the faults of a row alone."""
+    faults = ",".join(f"{kind}:10" for kind in row.sim)
+    return ["-m", "dledger.testing.sim", "--seeds", str(SIM_SEEDS), "--set", f"faults={faults}"]
+
+
+def show_by_simulation(row: Row) -> Shown:
+    """Simulate SIM_SEEDS groups."""
+    command = sim_command(row)
+    begun = time.monotonic()
+    try:
+        done = subprocess.run(
+            [sys.executable, *command],
+            capture_output=True,
+            text=True,
+            timeout=SIM_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return _shown("simulator", command, "unknown", f"no end in {SIM_TIMEOUT_S:g} s", begun)
+    verdict = SIM_VERDICTS.get(done.returncode, "unknown")
+    text = f"{SIM_SEEDS} seeds" if verdict == "holds" else _last_lines(done.stdout + done.stderr)
+    return _shown("simulator", command, verdict, text, begun)
+
+
+def show_by_tests(row: Row) -> Shown:
+    """Run the tests of a row with pytest, in the folder of the project."""
+    command = ["-m", "pytest", "-q", *row.tests]
+    begun = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        try:
+            done = subprocess.run(
+                [sys.executable, *command, f"--junitxml={report}"],
+                capture_output=True, text=True, timeout=TESTS_TIMEOUT_S, check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return _shown("tests", command, "unknown", f"no end in {TESTS_TIMEOUT_S:g} s", begun)
+        if not report.exists():
+            return _shown(
+                "tests", command, "unknown", _last_lines(done.stdout + done.stderr), begun
+            )
+        verdict, text = _read_report(report)
+    return _shown("tests", command, verdict, text, begun)
+
+
+def _read_report(report: Path) -> tuple[Verdict, str]:
+    # Written by our own pytest a moment ago: nobody else's XML is read.
+    suite = ET.parse(report).getroot().find("testsuite")  # noqa: S314
+    assert suite is not None, "pytest writes one suite"
+    counts = {
+        name: int(suite.get(name, "0")) for name in ("tests", "failures", "errors", "skipped")
+    }
+    if counts["failures"] or counts["errors"]:
+        failed = [case.get("name", "") for case in suite if case.find("failure") is not None]
+        return "broken", f"failed: {', '.join(failed) or 'errors'}"
+    passed = counts["tests"] - counts["skipped"]
+    if not passed:
+        reasons = {each.get("message", "") for each in suite.iter("skipped")}
+        return "skipped", "; ".join(sorted(reasons))
+    return "holds", f"{passed} passed" + (
+        f", {counts['skipped']} skipped" if counts["skipped"] else ""
+    )
+
+
+def _shown(way: str, command: Sequence[str], verdict: Verdict, text: str, begun: float) -> Shown:
+    line = " ".join(["python", *command])
+    return Shown(way, line, verdict, text, round(time.monotonic() - begun, 1))
+
+
+def _last_lines(text: str) -> str:
+    return " | ".join(text.strip().splitlines()[-3:])

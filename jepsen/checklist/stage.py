@@ -1,0 +1,268 @@
+"""The stage of a scenario: a system under load, and what a director may do to it and expect of it.
+
+A scenario is an async function that breaks a running system in one particular way and says what must hold
+beside what the checkers of the workload judge in every run. Whatever it does is noted in the history.
+Nothing waits for a time to pass where it can wait for a condition.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from dledger import Client, StatusAnswer
+from jepsen.broker_system import BrokerSystem, brokers
+from jepsen.checkers.results import Anomaly
+from jepsen.nemeses.api import Fault
+from jepsen.ops import NEMESIS, Op, OpLog
+from jepsen.system import Network, Subject
+
+POLL_S: Final = 0.02
+STATUS_TIMEOUT_S: Final = 2.0
+LEADER_WAIT_S: Final = 30.0
+WHOLE_WAIT_S: Final = 60.0
+
+
+class SkippedError(Exception):
+    """The machine lacks what the scenario needs; the text says what."""
+
+
+class Stage:
+    """What the director of a scenario works with.
+
+    Attributes:
+        system: the system under test.
+        log: its history so far.
+        chance: from the seed of the run.
+        unmet: expectations that did not hold.
+    """
+
+    def __init__(
+        self, system: Subject, log: OpLog, chance: random.Random, faults: Mapping[str, Fault]
+    ) -> None:
+        self.system = system
+        self.log = log
+        self.chance = chance
+        self.unmet: list[Anomaly] = []
+        self._faults = faults
+
+    # What is known.
+
+    @property
+    def broker(self) -> BrokerSystem:
+        """The system, as a group of brokers."""
+        return brokers(self.system)
+
+    @property
+    def names(self) -> list[str]:
+        """The members."""
+        return [node.name for node in self.system.nodes]
+
+    def others(self, *names: str) -> list[str]:
+        """The members but these."""
+        return [name for name in self.names if name not in names]
+
+    def store(self, name: str) -> Path:
+        """The folder of a member's store."""
+        return self.system.store(name)
+
+    def ends(self, f: str = "send", since_ns: int = 0) -> list[Op]:
+        """Completions of an operation since a time."""
+        return [
+            op
+            for op in self.log.ops
+            if op.is_client and op.type != "invoke" and op.f == f and op.t_ns >= since_ns
+        ]
+
+    def acknowledged(self, since_ns: int = 0) -> int:
+        """How many sends were acknowledged since a time."""
+        return sum(op.type == "ok" for op in self.ends(since_ns=since_ns))
+
+    async def statuses(self) -> dict[str, StatusAnswer]:
+        """What each member says of itself; who does not answer is left out."""
+        group = self.broker.group
+        async with Client(group.peers, group=group.group, timeout_s=STATUS_TIMEOUT_S) as client:
+            answers = await client.status()
+        return {str(name): told for name, told in answers.items() if isinstance(told, StatusAnswer)}
+
+    async def term(self) -> int:
+        """The highest term that any member tells."""
+        return max((told.term for told in (await self.statuses()).values()), default=0)
+
+    async def leader(self, other_than: str | None = None) -> str:
+        """Wait for a serving leader, another one than `other_than`.
+
+        Raises:
+            trio.TooSlowError: there is none in LEADER_WAIT_S.
+        """
+        with trio.fail_after(LEADER_WAIT_S):
+            while True:
+                name = self.system.leader
+                if name is not None and name != other_than:
+                    return name
+                await trio.sleep(POLL_S)
+
+    # What is done.
+
+    def note(self, what: str, text: str) -> None:
+        """Write something that the director did into the history."""
+        self.log.add(NEMESIS, "info", what, {"do": "inject", "done": text})
+
+    def kill(self, *names: str) -> None:
+        """SIGKILL to these members."""
+        self.note("kill", ", ".join(names))
+        for name in names:
+            self.system.node(name).kill()
+
+    def start(self, *names: str) -> None:
+        """Start these members again."""
+        self.note("start", ", ".join(names))
+        for name in names:
+            self.system.node(name).start()
+
+    def pause(self, *names: str) -> None:
+        """SIGSTOP to these members."""
+        self.note("pause", ", ".join(names))
+        for name in names:
+            self.system.node(name).pause()
+
+    def resume(self, *names: str) -> None:
+        """SIGCONT to these members."""
+        self.note("resume", ", ".join(names))
+        for name in names:
+            self.system.node(name).resume()
+
+    @asynccontextmanager
+    async def fault(self, spec: str) -> AsyncIterator[str]:
+        """Inject one of the scenario's faults and cure it at the end of the block; yields what was done."""
+        fault = self._faults[spec]
+        done = await fault.inject(self.system, self.chance)
+        self.log.add(NEMESIS, "info", fault.name, {"do": "inject", "done": done})
+        try:
+            yield done
+        finally:
+            with trio.CancelScope(shield=True):
+                cured = await fault.cure(self.system)
+            self.log.add(NEMESIS, "info", fault.name, {"do": "cure", "done": cured})
+
+    # What is waited for and expected.
+
+    async def lets_run(self, seconds: float) -> None:
+        """Leave the load alone for a while: the fault lasts that long, nothing is waited for."""
+        await trio.sleep(seconds)
+
+    async def progress(self, count: int = 20, timeout_s: float = 30.0) -> float:
+        """Wait until `count` more sends were acknowledged; returns the seconds that the first took.
+
+        A timeout is an unmet expectation, not an error: the run goes on and is judged.
+        """
+        begun_ns = self.log.now_ns()
+        if not await self.until(lambda: self.acknowledged(begun_ns) >= count, timeout_s):
+            got = self.acknowledged(begun_ns)
+            self.expect(
+                False, f"{count} more sends acknowledged within {timeout_s:g} s (got {got})"
+            )
+            return timeout_s
+        first = next(op for op in self.ends(since_ns=begun_ns) if op.type == "ok")
+        return (first.t_ns - begun_ns) / 1e9
+
+    async def until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait for a condition; whether it came in time."""
+        with trio.move_on_after(timeout_s):
+            while not condition():  # noqa: ASYNC110 - what is waited for has no event
+                await trio.sleep(POLL_S)
+        return condition()
+
+    async def until_told(
+        self, condition: Callable[[], Awaitable[bool]], timeout_s: float, interval_s: float = 0.1
+    ) -> bool:
+        """The same for a condition that has to ask somebody."""
+        with trio.move_on_after(timeout_s):
+            while not await condition():  # noqa: ASYNC110 - somebody has to be asked
+                await trio.sleep(interval_s)
+            return True
+        return False
+
+    async def whole(self, timeout_s: float = WHOLE_WAIT_S) -> None:
+        """Expect that all members come together again."""
+        self.expect(
+            await self.system.wait_whole(timeout_s), f"all members together within {timeout_s:g} s"
+        )
+
+    def expect(self, holds: bool, text: str) -> bool:
+        """Note an expectation that did not hold; the run is then invalid."""
+        if not holds:
+            self.unmet.append(Anomaly("expectation", text))
+            self.log.add(NEMESIS, "info", "expectation", None, error=text)
+        return holds
+
+    def memory_mib(self, name: str) -> float:
+        """Resident memory of a member, in MiB; 0 when it does not run."""
+        pid = self.system.node(name).pid
+        if pid is None:
+            return 0.0
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+        return pages * 4096 / 2**20
+
+
+Director = Callable[[Stage], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A way to show one row on real processes.
+
+    Attributes:
+        row: number of the row that it shows.
+        name: in words, from the function's name.
+        direct: breaks things and says what it expects.
+        nodes, network: of the system.
+        faults: specs of the faults that it uses, prepared before the system starts.
+        rate: sends a second of the load; 0 for none.
+        skipped: asks why this machine cannot do it; None when it can.
+    """
+
+    row: int
+    name: str
+    direct: Director
+    nodes: int = 3
+    network: Network = "none"
+    faults: Sequence[str] = ()
+    rate: float = 100.0
+    broker_settings: Mapping[str, str] = field(default_factory=dict)
+
+
+class Catalogue:
+    """Gathers the scenarios of a module."""
+
+    def __init__(self) -> None:
+        self.scenarios: list[Scenario] = []
+
+    def add(
+        self,
+        row: int,
+        *,
+        nodes: int = 3,
+        network: Network = "none",
+        faults: Sequence[str] = (),
+        rate: float = 100.0,
+        broker_settings: Mapping[str, str] | None = None,
+    ) -> Callable[[Director], Director]:
+        """Register the function below as a scenario of a row."""
+
+        def register(direct: Director) -> Director:
+            name = getattr(direct, "__name__", "scenario").replace("_", " ")
+            self.scenarios.append(
+                Scenario(
+                    row, name, direct, nodes, network, tuple(faults), rate, broker_settings or {}
+                )
+            )
+            return direct
+
+        return register
