@@ -3,6 +3,7 @@
     dledger-jepsen run --workload queue --nemesis kill-leader --time-limit 30
     dledger-jepsen suite                  the standing set
     dledger-jepsen check DIR              judge a history again
+    dledger-jepsen checklist --row 9      the 66 faults, row by row
     dledger-jepsen list                   workloads and faults, and what this machine lacks for them
 
 Exit codes: 0 valid; 1 a promise was broken; 2 unknown (nothing succeeded, the system did not start, a checker or
@@ -33,6 +34,7 @@ from jepsen.catalogue import (
     system_maker,
     workload_entry,
 )
+from jepsen.checklist import command as checklist
 from jepsen.judging import judge
 from jepsen.nemeses.registry import named, specifications
 from jepsen.processes import sigterm_as_interrupt
@@ -62,9 +64,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return _suite(options, console)
             case "check":
                 return _check(options, console)
+            case "checklist":
+                return checklist.run(options, console)
             case _:
                 return _list(Console())
-    except UnknownNameError as error:
+    except (UnknownNameError, checklist.NoRowError) as error:
         parser.error(str(error))
     except (NoReportError, FolderInUseError) as error:
         console.print(f"dledger-jepsen: {escape(str(error))}", highlight=False)
@@ -192,6 +196,7 @@ def _parser() -> argparse.ArgumentParser:
         each.add_argument("--json", action="store_true", help="results on stdout")
     check = commands.add_parser("check", help="judge the history of a report again")
     check.add_argument("folder", type=Path, metavar="DIR")
+    checklist.add_parser(commands)
     commands.add_parser("list", help="what there is, and what this machine lacks")
     return parser
 

@@ -18,7 +18,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import trio
 
@@ -28,7 +28,7 @@ from jepsen.checkers.availability import check_availability
 from jepsen.checkers.recovery import HEALED, check_recovery
 from jepsen.checkers.replicas import check_replicas
 from jepsen.checkers.results import Checker, CheckResult, merged
-from jepsen.generators import SECOND_NS, Stagger, TimeLimit
+from jepsen.generators import SECOND_NS, Stagger, TimeLimit, Until
 from jepsen.interpreter import Interpreter
 from jepsen.judging import judge
 from jepsen.nemeses.api import Fault
@@ -112,6 +112,34 @@ class RunResult:
         return None if self.problems or self.skipped else verdict
 
 
+class Breaker(Protocol):
+    """Breaks a system while clients work: a schedule of faults, or a script.
+
+    Attributes:
+        injected: how often each fault was injected.
+        crashes: what went wrong with the breaker itself; the run then proves nothing.
+    """
+
+    injected: dict[str, int]
+    crashes: list[str]
+
+    async def run(self) -> None:
+        """Break things until cancelled, or to the end; when it returns the clients stop, too."""
+
+    async def cure_all(self) -> None:
+        """Undo whatever is still broken."""
+
+
+BreakerMaker = Callable[[RunSettings, Sequence[Fault], Subject, OpLog], Breaker]
+
+
+def by_schedule(
+    settings: RunSettings, faults: Sequence[Fault], system: Subject, log: OpLog
+) -> Breaker:
+    """Let the faults come and go by a schedule that is drawn from the seed."""
+    return Schedule(faults, system, log, seed=settings.seed, pace=settings.pace)
+
+
 class Conductor:
     """Leads one run through its phases.
 
@@ -126,7 +154,7 @@ class Conductor:
         settings: RunSettings,
         workload: Workload,
         system: Subject,
-        faults: Sequence[Fault],
+        breaker: Breaker,
         log: OpLog,
     ) -> None:
         self.phase: Phase = "starting"
@@ -136,7 +164,8 @@ class Conductor:
         self._workload = workload
         workload.log = log
         self._system = system
-        self._schedule = Schedule(faults, system, log, seed=settings.seed, pace=settings.pace)
+        self._breaker = breaker
+        self._is_broken = False
         self._interpreter = Interpreter(
             log, lambda process: workload.client(system, process), workers=settings.workers
         )
@@ -144,7 +173,7 @@ class Conductor:
     @property
     def faults(self) -> Mapping[str, int]:
         """How often each fault was injected."""
-        return self._schedule.injected
+        return self._breaker.injected
 
     async def run(self, show: Show) -> None:
         """Do all phases.
@@ -168,7 +197,7 @@ class Conductor:
                 await self._interpreter.run(self._workload.final(self.settings.workers))
             await self._compare()
             nursery.cancel_scope.cancel()
-        self.problems += self._schedule.crashes + self._interpreter.crashes
+        self.problems += [*self._breaker.crashes, *self._interpreter.crashes]
 
     def _enter(self, phase: Phase) -> None:
         self.phase = phase
@@ -180,14 +209,19 @@ class Conductor:
         chance = random.Random(f"{settings.seed}/workload")
         work = self._workload.generator(chance, settings.workers)
         spread = Stagger(round(SECOND_NS / settings.rate), work, chance)
+        limited = TimeLimit(round(settings.time_limit_s * SECOND_NS), spread)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._schedule.run)
-            await self._interpreter.run(TimeLimit(round(settings.time_limit_s * SECOND_NS), spread))
+            nursery.start_soon(self._run_breaker)
+            await self._interpreter.run(Until(lambda: self._is_broken, limited))
             nursery.cancel_scope.cancel()
+
+    async def _run_breaker(self) -> None:
+        await self._breaker.run()
+        self._is_broken = True
 
     async def _heal(self) -> None:
         self._enter("healing")
-        await self._schedule.cure_all()
+        await self._breaker.cure_all()
         begun_ns = self.log.now_ns()
         is_whole = await self._system.wait_whole(WHOLE_S)
         waited_ms = round((self.log.now_ns() - begun_ns) / 1e6)
@@ -213,8 +247,22 @@ def show_nothing(_conductor: Conductor) -> None:
     """A `Show` for nobody."""
 
 
-def execute(settings: RunSettings, folder: Path, show: Show = show_nothing) -> RunResult:
+def execute(
+    settings: RunSettings,
+    folder: Path,
+    show: Show = show_nothing,
+    *,
+    break_it: BreakerMaker = by_schedule,
+    more_checkers: Sequence[Checker] = (),
+) -> RunResult:
     """Make a run and judge it; every process has ended when this returns, or raises.
+
+    Args:
+        settings: what to run.
+        folder: for history, logs and stores.
+        show: called while it runs.
+        break_it: makes what breaks the system.
+        more_checkers: who judges beside those of the workload.
 
     Raises:
         UnknownNameError: the settings name something that there is not.
@@ -234,7 +282,8 @@ def execute(settings: RunSettings, folder: Path, show: Show = show_nothing) -> R
         chance = random.Random(f"{settings.seed}/prepare")
         for fault in faults:
             fault.prepare(system, chance)
-        conductor = Conductor(settings, workload, system, faults, log)
+        breaker = break_it(settings, faults, system, log)
+        conductor = Conductor(settings, workload, system, breaker, log)
         try:
             system.start()
             trio.run(conductor.run, show)
@@ -243,7 +292,7 @@ def execute(settings: RunSettings, folder: Path, show: Show = show_nothing) -> R
             if not isinstance(error, NotReadyError | ProcessDiedError | trio.TooSlowError):
                 raise error from None
             conductor.problems.append(f"while {conductor.phase}: {type(error).__name__}: {error}")
-    checks = judge(log.ops, run_checkers(settings))
+    checks = judge(log.ops, [*run_checkers(settings), *more_checkers])
     problems = tuple(conductor.problems)
     return RunResult(settings, log.ops, checks, problems, dict(conductor.faults), folder)
 

@@ -14,11 +14,16 @@ from typing import Final, Literal
 import msgspec
 
 from jepsen.checklist.rows import Row
+from jepsen.checklist.script import play
+from jepsen.checklist.stage import Scenario
+from jepsen.reports.folder import write_folder
+from jepsen.run import RunResult
 
 Verdict = Literal["holds", "broken", "skipped", "unknown", "not built"]
 _WORST_FIRST: Final[tuple[Verdict, ...]] = ("broken", "unknown", "not built", "holds", "skipped")
 
 TESTS_TIMEOUT_S: Final = 300.0
+TROUBLES_SHOWN: Final = 3
 SIM_SEEDS: Final = 200
 SIM_TIMEOUT_S: Final = 300.0
 SIM_VERDICTS: Final[dict[int, Verdict]] = {0: "holds", 1: "broken", 3: "broken", 4: "broken"}
@@ -55,8 +60,35 @@ def joined(row: Row, shown: Sequence[Shown]) -> RowResult:
     if row.unbuilt:
         return RowResult(row.number, "not built", tuple(shown))
     verdicts = {each.verdict for each in shown}
-    verdict = next((each for each in _WORST_FIRST if each in verdicts), "unknown")
+    verdict: Verdict = next((each for each in _WORST_FIRST if each in verdicts), "unknown")
     return RowResult(row.number, verdict, tuple(shown))
+
+
+def show_by_scenario(scenario: Scenario, folder: Path, *, seed: int) -> Shown:
+    """Play a scenario; its folder stays when it did not hold."""
+    command = ["-m", "jepsen.cli", "checklist", "--row", str(scenario.row), "--seed", str(seed)]
+    begun = time.monotonic()
+    result = play(scenario, folder, seed=seed)
+    write_folder(result, keep_stores=False)
+    facts = f"{scenario.name}: {_facts(result)}"
+    if result.skipped:
+        return _shown("process", command, "skipped", f"{scenario.name}: {result.skipped}", begun)
+    verdict: Verdict = "unknown" if result.valid is None else "holds" if result.valid else "broken"
+    return _shown("process", command, verdict, facts, begun)
+
+
+def _facts(result: RunResult) -> str:
+    anomalies = [
+        f"{check.name}: {anomaly.kind}: {anomaly.text}"
+        for check in result.checks
+        for anomaly in check.anomalies
+    ]
+    unknown = [check.why_unknown for check in result.checks if check.valid is None]
+    troubles = [*anomalies, *result.problems, *unknown]
+    if troubles:
+        return "; ".join(troubles[:TROUBLES_SHOWN]) + f" (in {result.folder.name})"
+    acknowledged = sum(op.type == "ok" and op.f == "send" and op.is_client for op in result.ops)
+    return f"{acknowledged} sends acknowledged"
 
 
 def sim_command(row: Row) -> list[str]:

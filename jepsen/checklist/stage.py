@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -18,10 +18,12 @@ import trio
 
 from dledger import Client, StatusAnswer
 from jepsen.broker_system import BrokerSystem, brokers
-from jepsen.checkers.results import Anomaly
 from jepsen.nemeses.api import Fault
 from jepsen.ops import NEMESIS, Op, OpLog
 from jepsen.system import Network, Subject
+
+UNMET: Final = "unmet"
+"""The operation of the nemesis that notes an expectation that did not hold."""
 
 POLL_S: Final = 0.02
 STATUS_TIMEOUT_S: Final = 2.0
@@ -40,7 +42,6 @@ class Stage:
         system: the system under test.
         log: its history so far.
         chance: from the seed of the run.
-        unmet: expectations that did not hold.
     """
 
     def __init__(
@@ -49,7 +50,6 @@ class Stage:
         self.system = system
         self.log = log
         self.chance = chance
-        self.unmet: list[Anomaly] = []
         self._faults = faults
 
     # What is known.
@@ -198,8 +198,7 @@ class Stage:
     def expect(self, holds: bool, text: str) -> bool:
         """Note an expectation that did not hold; the run is then invalid."""
         if not holds:
-            self.unmet.append(Anomaly("expectation", text))
-            self.log.add(NEMESIS, "info", "expectation", None, error=text)
+            self.log.add(NEMESIS, "info", UNMET, None, error=text)
         return holds
 
     def memory_mib(self, name: str) -> float:
@@ -224,8 +223,7 @@ class Scenario:
         direct: breaks things and says what it expects.
         nodes, network: of the system.
         faults: specs of the faults that it uses, prepared before the system starts.
-        rate: sends a second of the load; 0 for none.
-        skipped: asks why this machine cannot do it; None when it can.
+        rate: operations a second of the load.
     """
 
     row: int
@@ -235,7 +233,6 @@ class Scenario:
     network: Network = "none"
     faults: Sequence[str] = ()
     rate: float = 100.0
-    broker_settings: Mapping[str, str] = field(default_factory=dict)
 
 
 class Catalogue:
@@ -252,17 +249,12 @@ class Catalogue:
         network: Network = "none",
         faults: Sequence[str] = (),
         rate: float = 100.0,
-        broker_settings: Mapping[str, str] | None = None,
     ) -> Callable[[Director], Director]:
         """Register the function below as a scenario of a row."""
 
         def register(direct: Director) -> Director:
             name = getattr(direct, "__name__", "scenario").replace("_", " ")
-            self.scenarios.append(
-                Scenario(
-                    row, name, direct, nodes, network, tuple(faults), rate, broker_settings or {}
-                )
-            )
+            self.scenarios.append(Scenario(row, name, direct, nodes, network, tuple(faults), rate))
             return direct
 
         return register

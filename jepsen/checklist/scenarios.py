@@ -1,0 +1,21 @@
+"""All scenarios, in the order of their rows."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from jepsen.checklist.network_faults import NETWORK
+from jepsen.checklist.operations import OPERATIONS
+from jepsen.checklist.process_faults import PROCESS
+from jepsen.checklist.stage import Scenario
+
+SCENARIOS: Final[tuple[Scenario, ...]] = (
+    *PROCESS.scenarios,
+    *NETWORK.scenarios,
+    *OPERATIONS.scenarios,
+)
+
+
+def scenarios_of(number: int) -> list[Scenario]:
+    """Return the scenarios that show a row."""
+    return [scenario for scenario in SCENARIOS if scenario.row == number]
