@@ -25,6 +25,7 @@ from jepsen.checklist.showing import (
     RowResult,
     Shown,
     joined,
+    show_by_run,
     show_by_scenario,
     show_by_simulation,
     show_by_tests,
@@ -68,7 +69,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     Raises:
         NoRowError: there is no such row.
     """
-    rows = _chosen(options.row, options.section)
+    rows = rows_asked_for(options.row, options.section)
     seed = random.randrange(SEEDS) if options.seed is None else options.seed
     root = options.keep or Path(tempfile.mkdtemp(prefix="dledger-checklist-"))
     ways = tuple(options.way) or WAYS
@@ -102,6 +103,9 @@ def show(row: Row, root: Path, *, seed: int, ways: Sequence[str]) -> RowResult:
         for scenario in scenarios_of(row.number):
             folder = root / f"{row.number:02} {scenario.name}".replace(" ", "-")
             shown.append(show_by_scenario(scenario, folder, seed=seed))
+        for workload, nemesis in row.runs:
+            folder = root / f"{row.number:02}-{workload}-{nemesis}"
+            shown.append(show_by_run(workload, nemesis, folder, seed=seed))
     if "simulator" in ways and row.sim:
         shown.append(show_by_simulation(row))
     if "tests" in ways and row.tests:
@@ -129,7 +133,12 @@ def record(docs: Path, results: dict[int, RowResult]) -> None:
     (docs / "faults.md").write_text(page(told.rows, seen_on=seen_on))
 
 
-def _chosen(numbers: Sequence[int], sections: Sequence[str]) -> list[Row]:
+def rows_asked_for(numbers: Sequence[int], sections: Sequence[str]) -> list[Row]:
+    """Return the rows with these numbers and in these sections; all of them when neither is named.
+
+    Raises:
+        NoRowError: there is no such row.
+    """
     known = {row.number for row in ROWS}
     if unknown := sorted(set(numbers) - known):
         raise NoRowError(f"there is no row {unknown[0]}: rows have the numbers 1 to {len(ROWS)}")

@@ -24,6 +24,7 @@ class Row:
         how: how it is injected here, in prose.
         tests: pytest node ids (files, or file::test) that show it.
         sim: fault kinds of the simulator that are the same fault, as `--set faults=` names them.
+        runs: workloads with a nemesis that show it, beside the scenarios, which have the queue workload.
         unbuilt: what is not built yet and would be needed; such a row is never "holds".
     """
 
@@ -34,6 +35,7 @@ class Row:
     how: str
     tests: tuple[str, ...] = ()
     sim: tuple[str, ...] = ()
+    runs: tuple[tuple[str, str], ...] = ()
     unbuilt: str = ""
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from jepsen.checklist.clock_faults import CLOCK
+from jepsen.checklist.disk_faults import DISK
 from jepsen.checklist.network_faults import NETWORK
 from jepsen.checklist.operations import OPERATIONS
 from jepsen.checklist.process_faults import PROCESS
@@ -12,6 +14,8 @@ from jepsen.checklist.stage import Scenario
 SCENARIOS: Final[tuple[Scenario, ...]] = (
     *PROCESS.scenarios,
     *NETWORK.scenarios,
+    *CLOCK.scenarios,
+    *DISK.scenarios,
     *OPERATIONS.scenarios,
 )
 

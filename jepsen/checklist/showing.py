@@ -13,15 +13,17 @@ from typing import Final, Literal
 
 import msgspec
 
+from jepsen.catalogue import make_faults, network_for
 from jepsen.checklist.rows import Row
 from jepsen.checklist.script import play
 from jepsen.checklist.stage import Scenario
 from jepsen.reports.folder import write_folder
-from jepsen.run import RunResult
+from jepsen.run import RunResult, RunSettings, execute
 
 Verdict = Literal["holds", "broken", "skipped", "unknown", "not built"]
 _WORST_FIRST: Final[tuple[Verdict, ...]] = ("broken", "unknown", "not built", "holds", "skipped")
 
+RUN_S: Final = 30.0
 TESTS_TIMEOUT_S: Final = 300.0
 TROUBLES_SHOWN: Final = 3
 SIM_SEEDS: Final = 200
@@ -64,17 +66,30 @@ def joined(row: Row, shown: Sequence[Shown]) -> RowResult:
     return RowResult(row.number, verdict, tuple(shown))
 
 
+def show_by_run(workload: str, nemesis: str, folder: Path, *, seed: int) -> Shown:
+    """Make a run of another workload with the faults of a row."""
+    settings = RunSettings(
+        workload, nemesis, RUN_S, seed=seed, network=network_for(make_faults(nemesis), None)
+    )
+    words = f"-m jepsen.cli run --workload {workload} --nemesis {nemesis} --time-limit {RUN_S:g}"
+    begun = time.monotonic()
+    result = execute(settings, folder)
+    return _judged([*words.split(), "--seed", str(seed)], workload, result, begun)
+
+
 def show_by_scenario(scenario: Scenario, folder: Path, *, seed: int) -> Shown:
     """Play a scenario; its folder stays when it did not hold."""
     command = ["-m", "jepsen.cli", "checklist", "--row", str(scenario.row), "--seed", str(seed)]
     begun = time.monotonic()
-    result = play(scenario, folder, seed=seed)
-    write_folder(result, keep_stores=False)
-    facts = f"{scenario.name}: {_facts(result)}"
+    return _judged(command, scenario.name, play(scenario, folder, seed=seed), begun)
+
+
+def _judged(command: Sequence[str], name: str, result: RunResult, begun: float) -> Shown:
     if result.skipped:
-        return _shown("process", command, "skipped", f"{scenario.name}: {result.skipped}", begun)
+        return _shown("process", command, "skipped", f"{name}: {result.skipped}", begun)
+    write_folder(result, keep_stores=False)
     verdict: Verdict = "unknown" if result.valid is None else "holds" if result.valid else "broken"
-    return _shown("process", command, verdict, facts, begun)
+    return _shown("process", command, verdict, f"{name}: {_facts(result)}", begun)
 
 
 def _facts(result: RunResult) -> str:
@@ -87,8 +102,8 @@ def _facts(result: RunResult) -> str:
     troubles = [*anomalies, *result.problems, *unknown]
     if troubles:
         return "; ".join(troubles[:TROUBLES_SHOWN]) + f" (in {result.folder.name})"
-    acknowledged = sum(op.type == "ok" and op.f == "send" and op.is_client for op in result.ops)
-    return f"{acknowledged} sends acknowledged"
+    done = sum(op.type == "ok" and op.is_client for op in result.ops)
+    return f"{done} operations succeeded"
 
 
 def sim_command(row: Row) -> list[str]:
@@ -133,11 +148,12 @@ def show_by_tests(row: Row) -> Shown:
             return _shown(
                 "tests", command, "unknown", _last_lines(done.stdout + done.stderr), begun
             )
-        verdict, text = _read_report(report)
+        verdict, text = read_report(report)
     return _shown("tests", command, verdict, text, begun)
 
 
-def _read_report(report: Path) -> tuple[Verdict, str]:
+def read_report(report: Path) -> tuple[Verdict, str]:
+    """Read what pytest's --junitxml says: a verdict and the facts."""
     # Written by our own pytest a moment ago: nobody else's XML is read.
     suite = ET.parse(report).getroot().find("testsuite")  # noqa: S314
     assert suite is not None, "pytest writes one suite"
@@ -148,6 +164,8 @@ def _read_report(report: Path) -> tuple[Verdict, str]:
         failed = [case.get("name", "") for case in suite if case.find("failure") is not None]
         return "broken", f"failed: {', '.join(failed) or 'errors'}"
     passed = counts["tests"] - counts["skipped"]
+    if not counts["tests"]:
+        return "unknown", "no test was found"
     if not passed:
         reasons = {each.get("message", "") for each in suite.iter("skipped")}
         return "skipped", "; ".join(sorted(reasons))

@@ -42,6 +42,7 @@ class Stage:
         system: the system under test.
         log: its history so far.
         chance: from the seed of the run.
+        cured: what the last cure of a fault did.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Stage:
         self.system = system
         self.log = log
         self.chance = chance
+        self.cured = ""
         self._faults = faults
 
     # What is known.
@@ -149,6 +151,7 @@ class Stage:
         finally:
             with trio.CancelScope(shield=True):
                 cured = await fault.cure(self.system)
+            self.cured = cured
             self.log.add(NEMESIS, "info", fault.name, {"do": "cure", "done": cured})
 
     # What is waited for and expected.

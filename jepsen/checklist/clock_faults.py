@@ -1,0 +1,78 @@
+"""Scenarios of rows 31 to 36: what happens to clocks."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from jepsen.checklist.stage import Catalogue, Stage
+
+CLOCK: Final = Catalogue()
+
+
+async def _no_election(stage: Stage, spec: str, times: int) -> None:
+    """Inject the fault several times; wall clocks must not move a term."""
+    await stage.progress(20)
+    term = await stage.term()
+    for _ in range(times):
+        async with stage.fault(spec):
+            await stage.progress(50)
+        await stage.progress(20)
+    after = await stage.term()
+    stage.expect(after == term, f"no election from wall time (term {term}, then {after})")
+    await stage.whole()
+
+
+@CLOCK.add(31, faults=("clock:jump",))
+async def wall_clock_jumps(stage: Stage) -> None:
+    """An hour on or back, on one node, four times."""
+    await _no_election(stage, "clock:jump", 4)
+
+
+@CLOCK.add(32, faults=("clock:strobe",))
+async def wall_clock_strobes(stage: Stage) -> None:
+    """An hour on and back again, every 100 ms."""
+    await _no_election(stage, "clock:strobe", 3)
+
+
+@CLOCK.add(33, faults=("clock:skew",))
+async def skew_then_failover(stage: Stage) -> None:
+    """Clocks that are minutes apart, and leadership that moves between them."""
+    async with stage.fault("clock:skew"):
+        for _ in range(3):
+            await stage.progress(30)
+            leader = await stage.leader()
+            stage.kill(leader)
+            await stage.progress(30)
+            stage.start(leader)
+            await stage.whole()
+
+
+@CLOCK.add(34, faults=("clock:monotonic",))
+async def monotonic_clock_jumps(stage: Stage) -> None:
+    """A member whose monotonic clock has gone on by a minute meanwhile, as after a suspend."""
+    for _ in range(4):
+        await stage.progress(30)
+        async with stage.fault("clock:monotonic"):
+            await stage.progress(30)
+    await stage.whole()
+
+
+async def _boots(stage: Stage, spec: str) -> None:
+    await stage.progress(30)
+    async with stage.fault(spec):
+        await stage.progress(50)
+        await stage.whole()
+        await stage.progress(50)
+    await stage.whole()
+
+
+@CLOCK.add(35, faults=("clock:past",))
+async def boots_in_1970(stage: Stage) -> None:
+    """A node whose battery is empty: it starts in 1970 and must delete nothing."""
+    await _boots(stage, "clock:past")
+
+
+@CLOCK.add(35, faults=("clock:future",))
+async def boots_in_2106(stage: Stage) -> None:
+    """A node that starts behind the last second of an unsigned 32-bit clock."""
+    await _boots(stage, "clock:future")

@@ -1,0 +1,232 @@
+"""Scenarios of rows 37 to 52: what happens to disks and to what is stored."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from jepsen.checklist.stage import Catalogue, Stage
+
+DISK: Final = Catalogue()
+
+
+async def _strikes(stage: Stage, spec: str, *, times: int = 1, goes_on: bool = True) -> None:
+    """Inject and cure a fault under load; with `goes_on` the others must work meanwhile."""
+    for _ in range(times):
+        await stage.progress(50)
+        async with stage.fault(spec):
+            if goes_on:
+                await stage.progress(50, timeout_s=60)
+            else:
+                await stage.lets_run(4.0)
+        await stage.progress(50, timeout_s=60)
+        await stage.whole()
+
+
+async def _mends(stage: Stage, spec: str, *, times: int = 1) -> None:
+    """Damage a store; its node must come back with it, from its peers, and not as an empty one."""
+    for _ in range(times):
+        await stage.progress(100)
+        async with stage.fault(spec):
+            await stage.progress(50, timeout_s=60)
+        stage.expect("wiped" not in stage.cured, f"nobody has to wipe a store ({stage.cured})")
+        stage.expect("refuses" not in stage.cured, f"nobody refuses for ever ({stage.cured})")
+        await stage.whole()
+        await stage.progress(50)
+
+
+@DISK.add(37, faults=("disk-full:leader",))
+async def leader_disk_full(stage: Stage) -> None:
+    """The leader gives way, and takes part again when there is room."""
+    await _strikes(stage, "disk-full:leader", times=2)
+
+
+@DISK.add(38, faults=("disk-full:one",))
+async def one_disk_full(stage: Stage) -> None:
+    """Any one: hardly anybody notices."""
+    await _strikes(stage, "disk-full:one", times=2)
+
+
+@DISK.add(38, faults=("disk-full:all",))
+async def all_disks_full(stage: Stage) -> None:
+    """Nobody has room: nothing is acknowledged, and everything goes on afterwards."""
+    await stage.progress(50)
+    async with stage.fault("disk-full:all"):
+        await stage.lets_run(2.0)
+        begun_ns = stage.log.now_ns()
+        await stage.lets_run(5.0)
+        acknowledged = stage.acknowledged(begun_ns)
+        stage.expect(acknowledged == 0, f"nothing is acknowledged without room ({acknowledged})")
+    await stage.progress(50, timeout_s=60)
+    await stage.whole()
+
+
+@DISK.add(39, faults=("disk-full:vote",))
+async def full_at_the_vote(stage: Stage) -> None:
+    """A vote that cannot be saved is not given."""
+    await _strikes(stage, "disk-full:vote", goes_on=False)
+
+
+@DISK.add(39, faults=("disk-full:segment",), rate=500.0)
+async def full_at_a_segment(stage: Stage) -> None:
+    """No room for the next segment."""
+    await _strikes(stage, "disk-full:segment")
+
+
+@DISK.add(39, faults=("disk-full:index",))
+async def full_at_the_index(stage: Stage) -> None:
+    """No room for the index: it is derived, and can wait."""
+    await _strikes(stage, "disk-full:index")
+
+
+@DISK.add(40, faults=("fsync-fail:leader",))
+async def sync_fails_on_the_leader(stage: Stage) -> None:
+    """The leader never acknowledges what it could not sync; another one leads."""
+    for _ in range(2):
+        await stage.progress(50)
+        leader = await stage.leader()
+        async with stage.fault("fsync-fail:leader"):
+            await stage.leader(other_than=leader)
+            await stage.progress(50, timeout_s=60)
+        await stage.whole()
+
+
+@DISK.add(40, faults=("fsync-fail:one",))
+async def sync_fails_on_one(stage: Stage) -> None:
+    """Any one of them fences itself."""
+    await _strikes(stage, "fsync-fail:one", times=2)
+
+
+@DISK.add(41, faults=("read-fail:one",))
+async def reads_fail(stage: Stage) -> None:
+    """Committed entries cannot be read on one node; peers have them."""
+    await _strikes(stage, "read-fail:one", times=2)
+
+
+@DISK.add(42, faults=("fsync-slow:leader",))
+async def slow_syncs_on_the_leader(stage: Stage) -> None:
+    """A leader whose syncs take half a second and more gives way to one with a good disk."""
+    leader = await stage.leader()
+    await stage.progress(50)
+    async with stage.fault("fsync-slow:leader"):
+        await stage.lets_run(10.0)
+        stage.note("slow disk", f"{leader} was slow; {stage.system.leader} leads after 10 s")
+        await stage.progress(30, timeout_s=60)
+    await stage.progress(50)
+    await stage.whole()
+
+
+@DISK.add(43, faults=("lost-unsynced:one",))
+async def one_loses_what_was_not_synced(stage: Stage) -> None:
+    """A power cut of one node."""
+    await _strikes(stage, "lost-unsynced:one", times=4)
+
+
+@DISK.add(43, faults=("lost-unsynced:leader",))
+async def the_leader_loses_what_was_not_synced(stage: Stage) -> None:
+    """A power cut of the leader."""
+    await _strikes(stage, "lost-unsynced:leader", times=4)
+
+
+@DISK.add(44, faults=("lost-unsynced:all",), rate=500.0)
+async def all_lose_what_was_not_synced(stage: Stage) -> None:
+    """A power cut of everything, five times: what was acknowledged is there."""
+    await _strikes(stage, "lost-unsynced:all", times=5, goes_on=False)
+
+
+@DISK.add(44, faults=("torn-unsynced:all",), rate=500.0)
+async def all_tear_what_was_not_synced(stage: Stage) -> None:
+    """The same, and any sectors of the last writes came through."""
+    await _strikes(stage, "torn-unsynced:all", times=5, goes_on=False)
+
+
+@DISK.add(45, faults=("torn-tail",))
+async def torn_tail(stage: Stage) -> None:
+    """The last entry is cut in two: nothing before it may be lost."""
+    await _mends(stage, "torn-tail", times=3)
+
+
+@DISK.add(46, faults=("bit-flip:log",))
+async def bit_flip_while_stopped(stage: Stage) -> None:
+    """A committed entry has a wrong bit when its node starts."""
+    await _mends(stage, "bit-flip:log", times=3)
+
+
+@DISK.add(46, faults=("bit-flip:log-running",))
+async def bit_flip_while_running(stage: Stage) -> None:
+    """A committed entry gets a wrong bit below a running node, which reads it sooner or later."""
+    await _mends(stage, "bit-flip:log-running", times=2)
+    victim = await stage.leader()
+    stage.kill(victim)
+    stage.start(victim)
+    await stage.whole()
+
+
+@DISK.add(47, faults=("helical",))
+async def helical_damage(stage: Stage) -> None:
+    """Every replica is damaged, each in other entries: together they have everything."""
+    await stage.progress(300)
+    async with stage.fault("helical"):
+        await stage.lets_run(1.0)
+    stage.expect("wiped" not in stage.cured, f"nobody has to wipe a store ({stage.cured})")
+    stage.expect("refuses" not in stage.cured, f"nobody refuses for ever ({stage.cured})")
+    await stage.progress(50, timeout_s=60)
+    await stage.whole()
+
+
+@DISK.add(48, faults=("bit-flip:vote",))
+async def bit_flip_in_the_vote(stage: Stage) -> None:
+    """A member that cannot know whom it voted for does not vote until that is safe."""
+    await _mends(stage, "bit-flip:vote", times=2)
+
+
+@DISK.add(48, faults=("bit-flip:index",))
+async def bit_flip_in_the_index(stage: Stage) -> None:
+    """The index is made again from the log."""
+    await _mends(stage, "bit-flip:index", times=2)
+
+
+@DISK.add(48, faults=("bit-flip:derived",))
+async def bit_flip_in_a_queue(stage: Stage) -> None:
+    """What is derived is made again."""
+    await _mends(stage, "bit-flip:derived", times=2)
+
+
+@DISK.add(48, faults=("bit-flip:snapshot",))
+async def bit_flip_in_a_snapshot(stage: Stage) -> None:
+    """A snapshot that is damaged is not believed."""
+    await _mends(stage, "bit-flip:snapshot")
+
+
+@DISK.add(49, faults=("segment:lost",), rate=500.0)
+async def segment_deleted(stage: Stage) -> None:
+    """A segment is gone: its entries come from the others."""
+    await _mends(stage, "segment:lost")
+
+
+@DISK.add(49, faults=("segment:old",), rate=500.0)
+async def segment_replaced_by_an_older_copy(stage: Stage) -> None:
+    """A segment is some seconds old: it must not count as the whole log."""
+    await _mends(stage, "segment:old")
+
+
+@DISK.add(50, faults=("wipe",))
+async def store_wiped(stage: Stage) -> None:
+    """A node starts with its id and an empty disk."""
+    await _strikes(stage, "wipe", times=2)
+
+
+@DISK.add(51, faults=("misdirected",))
+async def misdirected_write(stage: Stage) -> None:
+    """A part of the log stands where another part belongs."""
+    await _mends(stage, "misdirected", times=2)
+
+
+@DISK.add(52, faults=("read-only:leader",))
+async def read_only_leader(stage: Stage) -> None:
+    """The file system of the leader turns read-only: it fences itself."""
+    leader = await stage.leader()
+    async with stage.fault("read-only:leader"):
+        await stage.leader(other_than=leader)
+        await stage.progress(50, timeout_s=60)
+    await stage.progress(50)
+    await stage.whole()
