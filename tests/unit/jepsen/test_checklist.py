@@ -106,13 +106,13 @@ def test_an_unmet_expectation_is_an_anomaly() -> None:
     [
         ('<testsuite tests="2" failures="0" errors="0" skipped="0"/>', "holds"),
         (
-            '<testsuite tests="2" failures="1" errors="0" skipped="0"><testcase name="a"><failure/>'
-            "</testcase></testsuite>",
+            '<testsuite tests="2" failures="1" errors="0" skipped="0">'
+             '<testcase name="a"><failure/></testcase></testsuite>',
             "broken",
         ),
         (
-            '<testsuite tests="1" failures="0" errors="0" skipped="1"><testcase name="a">'
-            '<skipped message="no root"/></testcase></testsuite>',
+            '<testsuite tests="1" failures="0" errors="0" skipped="1">'
+             '<testcase name="a"><skipped message="no root"/></testcase></testsuite>',
             "skipped",
         ),
         ('<testsuite tests="0" failures="0" errors="0" skipped="0"/>', "unknown"),
