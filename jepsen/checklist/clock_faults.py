@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
+import trio
+
 from jepsen.checklist.stage import Catalogue, Stage
+from jepsen.nemeses.clock import SECOND_NS
+from jepsen.nemeses.preload import control_of
 
 CLOCK: Final = Catalogue()
 
@@ -76,3 +80,21 @@ async def boots_in_1970(stage: Stage) -> None:
 async def boots_in_2106(stage: Stage) -> None:
     """A node that starts behind the last second of an unsigned 32-bit clock."""
     await _boots(stage, "clock:future")
+
+
+@CLOCK.add(36, faults=("clock:jump",))
+async def leap_seconds(stage: Stage) -> None:
+    """A second that every clock shows twice, and later one that every clock leaves out.
+
+    Summer time is no event here: times are kept in UTC.
+    """
+    await stage.progress(30)
+    term = await stage.term()
+    for offset_s in (-1, 0):
+        for name in stage.names:
+            control_of(stage.system, name).shift_clocks(realtime_ns=offset_s * SECOND_NS)
+        stage.note("leap second", f"all clocks are {offset_s} s off")
+        await trio.sleep(2.0)
+        await stage.progress(50)
+    stage.expect(await stage.term() == term, "no election for a leap second")
+    await stage.whole()

@@ -101,26 +101,26 @@ def test_an_unmet_expectation_is_an_anomaly() -> None:
     assert judged.anomalies[0].ops == (1,)
 
 
+FAILED = '<testcase name="a"><failure/></testcase>'
+SKIPPED = '<testcase name="a"><skipped message="no root"/></testcase>'
+
+
 @pytest.mark.parametrize(
-    ("body", "verdict"),
+    ("tests", "failures", "skipped", "cases", "verdict"),
     [
-        ('<testsuite tests="2" failures="0" errors="0" skipped="0"/>', "holds"),
-        (
-            '<testsuite tests="2" failures="1" errors="0" skipped="0">'
-             '<testcase name="a"><failure/></testcase></testsuite>',
-            "broken",
-        ),
-        (
-            '<testsuite tests="1" failures="0" errors="0" skipped="1">'
-             '<testcase name="a"><skipped message="no root"/></testcase></testsuite>',
-            "skipped",
-        ),
-        ('<testsuite tests="0" failures="0" errors="0" skipped="0"/>', "unknown"),
+        (2, 0, 0, "", "holds"),
+        (2, 1, 0, FAILED, "broken"),
+        (1, 0, 1, SKIPPED, "skipped"),
+        (2, 0, 1, SKIPPED, "holds"),
+        (0, 0, 0, "", "unknown"),
     ],
 )
-def test_a_report_of_tests_is_read(tmp_path: Path, body: str, verdict: str) -> None:
+def test_a_report_of_tests_is_read(
+    tmp_path: Path, tests: int, failures: int, skipped: int, cases: str, verdict: str
+) -> None:
     report = tmp_path / "report.xml"
-    report.write_text(f"<testsuites>{body}</testsuites>")
+    counts = f'tests="{tests}" failures="{failures}" errors="0" skipped="{skipped}"'
+    report.write_text(f"<testsuites><testsuite {counts}>{cases}</testsuite></testsuites>")
     told, text = read_report(report)
     assert told == verdict
     assert verdict != "skipped" or text == "no root"
