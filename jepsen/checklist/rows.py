@@ -237,6 +237,7 @@ NETWORK: Final = (
         "MTU 600 on a link, large frames",
         "progress, or a clean timeout",
         "namespaces: MTU of the veth pairs",
+        unbuilt="the run in network namespaces",
     ),
     Row(
         29,
