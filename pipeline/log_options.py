@@ -25,6 +25,7 @@ class LogOptions:
     """What reading a store was asked to do; names are those of the options."""
 
     path: str
+    from_index: int
     up_to: str | None
     name_server: str | None
     group: str | None
@@ -49,6 +50,7 @@ def read_log_options(given: Mapping[str, str]) -> LogOptions:
     topics = reader.text("topic")
     options = LogOptions(
         path=reader.required("path"),
+        from_index=reader.number("fromIndex", 1, least=1),
         up_to=reader.text("upTo"),
         name_server=reader.text("nameServer"),
         group=reader.text("group"),
@@ -114,7 +116,11 @@ def plan_log(options: LogOptions) -> Plan:
     store = Store(options.path)
     fails = options.on_corrupt is OnCorrupt.FAIL
     return plan_scan(
-        store, committed_bound(options, store), split_bytes=options.split_bytes, fails=fails
+        store,
+        committed_bound(options, store),
+        first_index=options.from_index,
+        split_bytes=options.split_bytes,
+        fails=fails,
     )
 
 

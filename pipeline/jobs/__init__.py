@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 from pipeline.jobs.context import JobContext
 
-JOBS: Final = ("environment",)
+JOBS: Final = ("environment", "archive")
 
 
 class Job(Protocol):

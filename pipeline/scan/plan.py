@@ -54,6 +54,7 @@ class Plan:
         path: the store.
         ranges: in the order of the log; each goes on where the one before ends.
         committed: the bound.
+        start: the entry before the first range.
         end: the last entry of the last range.
         log_end: the last whole entry that the store has.
     """
@@ -61,6 +62,7 @@ class Plan:
     path: str
     ranges: tuple[LogRange, ...]
     committed: Committed
+    start: Chain
     end: Chain
     log_end: Chain
 
@@ -113,13 +115,19 @@ def committed_by_snapshot(store: Store) -> Committed:
 
 
 def plan_scan(
-    store: Store, committed: Committed, *, split_bytes: int = SPLIT_BYTES, fails: bool = True
+    store: Store,
+    committed: Committed,
+    *,
+    first_index: int = 1,
+    split_bytes: int = SPLIT_BYTES,
+    fails: bool = True,
 ) -> Plan:
     """Decide what to scan.
 
     Args:
         store: the log.
         committed: scan nothing behind.
+        first_index: the first entry that is wanted.
         split_bytes: a segment is divided into ranges of about so many bytes where its index allows it.
         fails: whether damage ends the scan; else a place where segments do not join is scanned as it is.
 
@@ -129,14 +137,20 @@ def plan_scan(
     """
     layout = _Layout(store, fails=fails)
     end = _bounded(layout, committed)
+    start = LOG_START
+    if first_index > 1:
+        start = end if first_index > end.index else layout.entry(first_index - 1)
     ranges: list[LogRange] = []
     for place, segment in enumerate(store.segments):
-        before = layout.befores[place]
-        if before.position >= end.position:
-            break
-        segment_end = min(layout.ends[place], end, key=lambda chain: chain.position)
-        ranges += _split(segment, layout.indexes[place], before, segment_end, split_bytes)
-    return Plan(store.path, tuple(ranges), committed, end, layout.ends[-1])
+        before = max(layout.befores[place], start, key=_position)
+        segment_end = min(layout.ends[place], end, key=_position)
+        if before.position < segment_end.position:
+            ranges += _split(segment, layout.indexes[place], before, segment_end, split_bytes)
+    return Plan(store.path, tuple(ranges), committed, start, end, layout.ends[-1])
+
+
+def _position(chain: Chain) -> int:
+    return chain.position
 
 
 def _bounded(layout: _Layout, committed: Committed) -> Chain:

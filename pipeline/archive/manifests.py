@@ -1,0 +1,295 @@
+"""Manifests: what an archive holds. Only what one of them lists counts.
+
+An archive is a folder:
+
+    topic=NAME/date=YYYY-MM-DD/part-FIRST-LAST-*.parquet   rows; partition columns as Spark writes them
+    _manifests/<last index, 20 digits>.json                one per stretch of the log, written last
+    _staging/                                              work of a run that goes on, or was ended;
+                                                           its file `lock` is held by the one run that writes
+
+A manifest is written aside, synced, renamed, and its folder synced, after all files that it lists were. So a name
+in `_manifests` stands for whole files, and a Parquet file that no manifest lists is left over from a run that
+was ended; the next run removes it. Manifests follow each other without a gap from the log's first entry.
+
+Layout, JSON, one object:
+
+    version            1
+    brokerName         name of the group, "" when it was not given
+    firstIndex, lastIndex                 entries of the log, both included
+    firstPosition, endPosition            bytes of the log; the end excluded
+    firstChainCrc      chain CRC of the entry before the first (0: none): which log it goes on
+    lastChainCrc       chain CRC of the last entry: it identifies the whole log up to there
+    knownBy            how it was known to be committed
+    rows               records in all
+    queues             [{topic, queueId, count, minOffset, maxOffset, hashXor, hashSum}]
+    files              [{path, bytes, rows, crc32c}], path relative to the archive
+    crc32c             of the object without this field, as `json.dumps(..., sort_keys=True)` writes it
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from crc32c import crc32c
+
+from dledger.storage.posix import PosixDisk
+from pipeline.errors import CannotTellError, PipelineError
+from pipeline.scan.plan import Committed, plan_scan
+from pipeline.scan.stores import Store
+
+VERSION: Final = 1
+MANIFESTS: Final = "_manifests"
+STAGING: Final = "_staging"
+_DIGITS: Final = 20
+_NAME: Final = re.compile(r"[0-9]{20}\.json")
+_CHUNK_BYTES: Final = 4 * 1024 * 1024
+
+
+class ArchiveError(PipelineError):
+    """The archive is not as manifests say, or belongs to another log."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueTotals:
+    """What a stretch of the log holds of one queue.
+
+    Attributes:
+        min_offset, max_offset: queue offsets, both included.
+        hash_xor, hash_sum: over the rows' 64-bit hashes; the sum as decimal text.
+    """
+
+    topic: str
+    queue_id: int
+    count: int
+    min_offset: int
+    max_offset: int
+    hash_xor: int
+    hash_sum: str
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedFile:
+    """One Parquet file; `path` is relative to the archive."""
+
+    path: str
+    bytes: int
+    rows: int
+    crc32c: int
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """One stretch of the log in the archive; the fields of the module's layout."""
+
+    broker_name: str
+    first_index: int
+    last_index: int
+    first_position: int
+    end_position: int
+    first_chain_crc: int
+    last_chain_crc: int
+    known_by: str
+    rows: int
+    queues: tuple[QueueTotals, ...]
+    files: tuple[ArchivedFile, ...]
+
+
+def load_manifests(archive: str | Path) -> list[Manifest]:
+    """All manifests of an archive in the order of the log; none for a new folder.
+
+    Raises:
+        ArchiveError: one is damaged, of another version, or missing in between.
+    """
+    folder = Path(archive) / MANIFESTS
+    names = sorted(each.name for each in (folder.iterdir() if folder.is_dir() else ()))
+    names = [each for each in names if _NAME.fullmatch(each)]
+    found: list[Manifest] = []
+    for name in names:
+        manifest = _read(folder / name)
+        expected = found[-1].last_index + 1 if found else 1
+        if manifest.first_index != expected or manifest.last_index != int(name[:_DIGITS]):
+            raise ArchiveError(
+                f"{folder / name}: entries {manifest.first_index} to {manifest.last_index}, where entry "
+                f"{expected} should come next: a manifest is missing or misnamed"
+            )
+        if found and manifest.first_chain_crc != found[-1].last_chain_crc:
+            raise ArchiveError(f"{folder / name}: it goes on another log than the one before")
+        found.append(manifest)
+    return found
+
+
+def _read(path: Path) -> Manifest:
+    try:
+        content = json.loads(path.read_text())
+        told = content.pop("crc32c")
+        if content.get("version") != VERSION:
+            raise ArchiveError(f"{path}: version {content.get('version')}, known is {VERSION}")
+        if _crc(content) != told:
+            raise ArchiveError(f"{path}: its crc32c is {_crc(content)}, it says {told}")
+        queues = tuple(_from_json(QueueTotals, each) for each in content["queues"])
+        files = tuple(_from_json(ArchivedFile, each) for each in content["files"])
+        manifest: Manifest = _from_json(Manifest, content | {"queues": queues, "files": files})
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ArchiveError(f"{path} is no manifest: {error!r}") from error
+    return manifest
+
+
+def write_manifest(archive: str | Path, manifest: Manifest) -> Path:
+    """Write a manifest; durable on return. Everything that it lists is durable already.
+
+    Raises:
+        OSError: the disk failed; there is no such manifest then.
+    """
+    content = {"version": VERSION} | _to_json(asdict(manifest))
+    content["crc32c"] = _crc(content)
+    disk = PosixDisk(archive)
+    disk.make_folder(MANIFESTS)
+    name = f"{MANIFESTS}/{manifest.last_index:0{_DIGITS}d}.json"
+    aside = f"{name}.aside"
+    if disk.exists(aside):
+        disk.remove(aside)
+    file = disk.open(aside, create=True)
+    try:
+        file.write_at(0, [json.dumps(content, indent=1).encode() + b"\n"])
+        file.sync()
+    finally:
+        file.close()
+    disk.rename(aside, name)
+    disk.sync_folder(MANIFESTS)
+    return Path(archive) / name
+
+
+def _crc(content: dict[str, Any]) -> int:
+    value: int = crc32c(json.dumps(content, sort_keys=True).encode())
+    return value
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(part.capitalize() for part in rest)
+
+
+def _to_json(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {_camel(name): _to_json(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_to_json(each) for each in value]
+    return value
+
+
+def _from_json(kind: Any, content: dict[str, Any]) -> Any:
+    return kind(**{name: content[_camel(name)] for name in kind.__dataclass_fields__})
+
+
+def listed_files(archive: str | Path, topics: frozenset[str] | None = None) -> list[str]:
+    """Full paths of the Parquet files that manifests list: what a reader of the archive reads.
+
+    Args:
+        archive: the folder.
+        topics: only those with rows of these topics; None: all.
+
+    Raises:
+        ArchiveError: a manifest is damaged, or a file is missing or has another size.
+    """
+    return [
+        str(_checked(Path(archive), each))
+        for manifest in load_manifests(archive)
+        for each in manifest.files
+        if topics is None or topic_of(each.path) in topics
+    ]
+
+
+def topic_of(path: str) -> str:
+    """The topic in the path of an archived file, as Spark's partition folders spell it."""
+    folder = path.partition("/")[0].removeprefix("topic=")
+    pieces = folder.split("%")
+    octets = pieces[0].encode()
+    for piece in pieces[1:]:
+        try:
+            octets += bytes([int(piece[:2], 16)]) + piece[2:].encode()
+        except ValueError:
+            octets += b"%" + piece.encode()
+    return octets.decode(errors="replace")
+
+
+def _checked(archive: Path, file: ArchivedFile) -> Path:
+    path = archive / file.path
+    try:
+        size = path.stat().st_size
+    except FileNotFoundError:
+        raise ArchiveError(f"{path} is missing, and a manifest lists it") from None
+    if size != file.bytes:
+        raise ArchiveError(f"{path} has {size} bytes, the manifest says {file.bytes}")
+    return path
+
+
+def check_contents(archive: str | Path, manifests: list[Manifest]) -> None:
+    """Read every listed file and compare its checksum.
+
+    Raises:
+        ArchiveError: names the first file that is not as it was written.
+    """
+    for manifest in manifests:
+        for file in manifest.files:
+            found = file_crc(_checked(Path(archive), file))
+            if found != file.crc32c:
+                raise ArchiveError(
+                    f"{Path(archive) / file.path}: its crc32c is {found:#010x}, the manifest says "
+                    f"{file.crc32c:#010x}"
+                )
+
+
+def file_crc(path: Path) -> int:
+    """CRC32C of a file."""
+    total = 0
+    for chunk in _chunks(path):
+        total = crc32c(chunk, total)
+    return total
+
+
+def _chunks(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            yield chunk
+
+
+def may_delete(archive: str | Path, store: str | Path, position: int) -> bool:
+    """Whether the log may be deleted before a position: for retention to ask, and to refuse without a yes.
+
+    True only when manifests without a gap reach at least that far, every file that they list is there and has
+    its checksum, and the store's log is the very one that they were made from. Whatever stands in the way of
+    knowing that is a no.
+    """
+    try:
+        manifests = load_manifests(archive)
+        if not manifests or position > manifests[-1].end_position:
+            return position <= 0
+        check_contents(archive, manifests)
+        check_same_log(manifests[-1], Store(store))
+    except (PipelineError, OSError):
+        return False
+    return True
+
+
+def check_same_log(manifest: Manifest, store: Store) -> None:
+    """Refuse a store whose log is not the one that a manifest was made from.
+
+    Raises:
+        ArchiveError: it is another log.
+        CannotTellError: the store does not reach so far.
+    """
+    plan = plan_scan(store, Committed(manifest.last_index, "a manifest", is_exact=False))
+    if plan.end.index < manifest.last_index:
+        raise CannotTellError(
+            f"{store.path}: its log ends at entry {plan.end.index}, the archive goes to {manifest.last_index}"
+        )
+    if plan.end.crc != manifest.last_chain_crc or plan.end.position != manifest.end_position:
+        raise ArchiveError(
+            f"{store.path} is another log than the archive's: entry {manifest.last_index} differs "
+            f"(chain crc {plan.end.crc or 0:#010x}, the archive has {manifest.last_chain_crc:#010x})"
+        )

@@ -1,0 +1,114 @@
+"""`dledger-pipeline archive`: expired log to Parquet, verified and listed in manifests."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from rich.table import Table
+
+from pipeline.errors import EXIT_FINE
+from pipeline.jobs.context import JobContext
+from pipeline.jobs.store_arguments import add_bound_arguments, bound_of, store_of
+
+name = "archive"
+summary = (
+    "write expired log to Parquet by topic and date, verified, so that retention may delete it"
+)
+
+OLDER_THAN: Final = "72h"
+MIB: Final = 1024 * 1024
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the store, the archive, and what is expired."""
+    parser.add_argument("store", help="folder of a node's store")
+    parser.add_argument("archive", help="folder of the archive; created when missing")
+    add_bound_arguments(parser)
+    parser.add_argument(
+        "--older-than",
+        metavar="DURATION",
+        help=f"only finished segments whose messages are all older, as fileReservedTime counts; default: "
+        f"{OLDER_THAN}, and with --up-to: no matter",
+    )
+    parser.add_argument(
+        "--stretch-mib", type=int, default=1024, help="MiB of log in one manifest; default: 1024"
+    )
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="read every file that manifests list, and archive nothing",
+    )
+
+
+def run(context: JobContext) -> int:
+    """Archive what is expired and not yet archived."""
+    from pipeline.archive.manifests import check_contents
+    from pipeline.archive.writing import Archive
+
+    options = context.options
+    store = store_of(options.store)
+    started = time.monotonic()
+    with Archive(options.archive) as archive:
+        added_bytes = 0
+        if options.check:
+            check_contents(archive.path, archive.manifests)
+        else:
+            added_bytes = _add_all(context, archive, store)
+        result: dict[str, Any] = {
+            "archive": str(archive.path),
+            "manifests": len(archive.manifests),
+            "rows": sum(each.rows for each in archive.manifests),
+            "files": sum(len(each.files) for each in archive.manifests),
+            "lastIndex": archive.covered_index,
+            "endPosition": archive.manifests[-1].end_position if archive.manifests else 0,
+            "addedBytes": added_bytes,
+            "seconds": round(time.monotonic() - started, 3),
+        }
+    context.report(result, lambda: _table(result))
+    return EXIT_FINE
+
+
+def _add_all(context: JobContext, archive: Any, store: Any) -> int:
+    """Archive stretch by stretch; returns the bytes of log that were added."""
+    from pipeline.archive.writing import expired_index
+    from pipeline.options import OptionReader
+    from pipeline.scan.plan import Committed
+
+    options = context.options
+    committed = bound_of(options, store)
+    age = options.older_than or (None if options.up_to else OLDER_THAN)
+    if age is not None:
+        reader = OptionReader({"older-than": age}, "archive")
+        cutoff_ms = int(time.time() * 1000) - reader.duration_ms("older-than", 0)
+        expired = expired_index(store, cutoff_ms)
+        if committed.index is None or expired < committed.index:
+            committed = Committed(expired, f"{committed.known_by}; older than {age}")
+    found = archive.stretches(store, committed, options.stretch_mib * MIB)
+    added = 0
+    with context.progress() as progress:
+        task = progress.add_task(f"archive {Path(store.path).name}, MiB", total=None)
+        progress.update(task, total=sum(each.size_bytes for each in found) // MIB)
+        for stretch in found:
+            archive.add(
+                context.spark,
+                store,
+                stretch,
+                broker_name=options.broker_name or options.group or "",
+                known_by=committed.known_by,
+            )
+            added += stretch.size_bytes
+            progress.update(task, completed=added // MIB)
+    return added
+
+
+def _table(result: dict[str, Any]) -> Table:
+    table = Table(title=f"archive {result['archive']}")
+    table.add_column("what")
+    table.add_column("value", justify="right")
+    for key, value in result.items():
+        if key != "archive":
+            table.add_row(key, str(value))
+    return table
