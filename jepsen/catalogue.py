@@ -16,6 +16,7 @@ from jepsen.workloads.api import Workload
 from jepsen.workloads.delay import DelayWorkload
 from jepsen.workloads.log_append import LogAppendWorkload
 from jepsen.workloads.log_set import LogSetWorkload
+from jepsen.workloads.ordered import OrderedWorkload
 from jepsen.workloads.queue import QueueWorkload
 from jepsen.workloads.transactions import TransactionWorkload
 
@@ -59,6 +60,7 @@ WORKLOADS: Final[Mapping[str, WorkloadEntry]] = {
     "transactions": WorkloadEntry(
         TransactionWorkload, _BROKERS, "half messages, decisions told and untold, checks"
     ),
+    "ordered": WorkloadEntry(OrderedWorkload, _BROKERS, "consumption in order, under locks"),
     "delay": WorkloadEntry(DelayWorkload, _BROKERS, "levels, delays and due times"),
 }
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -188,9 +187,10 @@ class Conductor:
             nursery.start_soon(system.watch, self.log)
             if not await system.wait_whole(READY_S):
                 raise NotReadyError(f"no leader that all nodes follow within {READY_S} s")
-            async with AsyncExitStack() as stack:
-                with trio.fail_after(SETUP_S):
-                    await stack.enter_async_context(self._workload.setup(system))
+            is_set_up = trio.Event()
+            nursery.start_soon(_limit_setup, is_set_up)
+            async with self._workload.setup(system):
+                is_set_up.set()
                 await self._break()
                 await self._heal()
                 self._enter("reading")
@@ -237,6 +237,13 @@ class Conductor:
         while True:
             show(self)
             await trio.sleep(SHOW_INTERVAL_S)
+
+
+async def _limit_setup(is_set_up: trio.Event) -> None:
+    with trio.move_on_after(SETUP_S):
+        await is_set_up.wait()
+    if not is_set_up.is_set():
+        raise NotReadyError(f"the workload did not get what it needs within {SETUP_S} s")
 
 
 Show = Callable[[Conductor], None]

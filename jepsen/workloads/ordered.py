@@ -1,0 +1,245 @@
+"""Ordered consumption under locks: one member at a time per queue, every key in its order.
+
+The model. A key's messages are numbered and go to one queue, one after the other. A queue has a lock, which one member
+of the consumer group holds; the holder hands messages to its listener one by one, in the order of their
+offsets. So a listener never sees a key go back, except to be delivered again from the last committed offset on, no
+acknowledged message is passed over, and no two members work on one queue at the same time.
+
+What is done. Members of one group consume for the whole run, each listener taking a little while for a message so
+that two at work on one queue would be seen; now and then a member leaves and comes back, which hands its queues
+over. The workers send, each for a key of its own. In the end the group must have committed the end of every queue.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, Final
+
+import trio
+
+from broker.client import (
+    ClientError,
+    Message,
+    MessageQueue,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    ReceivedMessage,
+)
+from broker.client.queues import queue_for_key
+from jepsen.broker_system import brokers
+from jepsen.checkers.messages import RECEIVE
+from jepsen.checkers.ordered import check_ordered
+from jepsen.checkers.queue_log import check_queue_log
+from jepsen.checkers.results import Checker
+from jepsen.checkers.total_queue import check_total_queue
+from jepsen.generators import (
+    MILLISECOND_NS,
+    SECOND_NS,
+    Endless,
+    Generator,
+    Invocation,
+    Mix,
+    Stagger,
+    TimeLimit,
+    Until,
+    each_slot,
+)
+from jepsen.outcomes import Outcome, ended
+from jepsen.system import System
+from jepsen.topics import make_topics, queue_name, wait_for_queues
+from jepsen.workloads.api import Workload, WorkloadClient
+from jepsen.workloads.reading import body_of, key_of
+
+TOPIC: Final = "ChaosOrdered"
+GROUP: Final = "chaos-ordered"
+QUEUES: Final = 6
+MEMBERS: Final = 3
+LISTENER_S: Final = 0.004
+TIMEOUT_S: Final = 6.0
+AWAY_S: Final = 1.0
+REJOIN_SHARE: Final = 0.004
+FINAL_TIMEOUT_NS: Final = (
+    150 * SECOND_NS
+)  # the lock of a member that could not say goodbye lasts a minute
+FINAL_PAUSE_NS: Final = 100 * MILLISECOND_NS
+FIRST_LISTENER: Final = 1_000_000
+"""Listeners stand in the history as processes, far above the workers' numbers."""
+
+
+class OrderedWorkload(Workload):
+    """See the module's text."""
+
+    name = "ordered"
+
+    def __init__(self, workers: int) -> None:
+        self._workers = workers
+        self._queues: dict[str, MessageQueue] = {}
+        self._numbers: Counter[int] = Counter()
+        self._members: list[Member] = []
+        self._is_drained = False
+
+    @asynccontextmanager
+    async def setup(self, system: System) -> AsyncIterator[None]:
+        """Make the topic, and let the members consume until the end."""
+        group = brokers(system)
+        await make_topics([node.address for node in group.nodes], [TOPIC], queues=QUEUES)
+        async with Producer(group.namesrv, "chaos-setup") as producer:
+            self._queues = await wait_for_queues(producer, [TOPIC], queues=QUEUES)
+        chance = random.Random(0)
+        async with trio.open_nursery() as nursery:
+            self._members = [Member(self, number, chance) for number in range(MEMBERS)]
+            for member in self._members:
+                nursery.start_soon(member.run, group.namesrv)
+            yield
+            nursery.cancel_scope.cancel()
+
+    @asynccontextmanager
+    async def client(self, system: System, process: int) -> AsyncIterator[WorkloadClient]:
+        """Open a producer, and a consumer that only asks for offsets."""
+        namesrv = brokers(system).namesrv
+        async with (
+            Producer(namesrv, "chaos-keys", timeout_s=TIMEOUT_S) as producer,
+            PullConsumer(namesrv, GROUP, timeout_s=TIMEOUT_S) as asker,
+        ):
+            yield OrderedClient(self, producer, asker)
+
+    def generator(self, chance: random.Random, workers: int) -> Generator:
+        """Each worker sends for its key; now and then a member leaves and comes back."""
+
+        def one(slot: int) -> Generator:
+            rejoin = Endless(lambda: Invocation("rejoin", {"member": chance.randrange(MEMBERS)}))
+            share = round(1 / REJOIN_SHARE)
+            return Mix([(share, Endless(partial(self._send, slot))), (1, rejoin)], chance)
+
+        return each_slot(workers, one)
+
+    def _send(self, slot: int) -> Invocation:
+        number = self._numbers[slot]
+        self._numbers[slot] += 1
+        queue = queue_for_key(list(self._queues.values()), f"key{slot}")
+        value = {"key": f"key{slot}-{number}", "queue": queue_name(queue)}
+        return Invocation("send", value)
+
+    def final(self, workers: int) -> Generator:
+        """Ask until the group has committed the end of every queue."""
+        asking = Stagger(
+            FINAL_PAUSE_NS, Endless(lambda: Invocation("drained")), random.Random(workers)
+        )
+        return TimeLimit(FINAL_TIMEOUT_NS, Until(lambda: self._is_drained, asking))
+
+    def checkers(self) -> Sequence[Checker]:
+        """Order and locks; nothing lost; and each queue as a log whose messages may come again."""
+        return (check_ordered, check_total_queue, partial(check_queue_log, redelivery=True))
+
+    def queue(self, name: str) -> MessageQueue:
+        """Return the queue of a name."""
+        return self._queues[name]
+
+    def rejoin(self, member: int) -> None:
+        """Let a member leave, and come back a little later."""
+        self._members[member].leave()
+
+    async def ends(self, asker: PullConsumer) -> dict[str, int] | None:
+        """Return the ends of all queues if the group has committed them all."""
+        found: dict[str, int] = {}
+        for name, queue in self._queues.items():
+            end = await asker.max_offset(queue)
+            if end and (await asker.committed(queue) or 0) < end:
+                return None
+            found[name] = end
+        self._is_drained = True
+        return found
+
+
+class Member:
+    """One member of the group, that notes what its listener is handed."""
+
+    def __init__(self, workload: OrderedWorkload, number: int, chance: random.Random) -> None:
+        self._workload = workload
+        self._number = number
+        self._chance = chance
+        self._lives = 0
+        self._leaving = trio.Event()
+        self._queues: dict[str, int] = {}
+
+    def leave(self) -> None:
+        """Leave the group soon, for a while."""
+        self._leaving.set()
+
+    async def run(self, namesrv: str) -> None:
+        """Consume until cancelled."""
+        while True:
+            self._leaving = trio.Event()
+            self._lives += 1
+            async with PushConsumer(
+                namesrv,
+                GROUP,
+                self._listen,
+                subscriptions={TOPIC: "*"},
+                ordered=True,
+                start_from="first",
+                commit_interval_s=0.5,
+            ):
+                await self._leaving.wait()
+            await trio.sleep(AWAY_S)
+
+    async def _listen(self, message: ReceivedMessage) -> None:
+        """Take a message, and a little while for it."""
+        log, queue, key = self._workload.log, queue_name(message.queue), key_of(message.body)
+        process = self._process_of(queue)
+        value = {
+            "queue": queue,
+            "offset": message.queue_offset,
+            "key": key,
+            "member": f"member{self._number}.{self._lives}",
+        }
+        rows = [[message.queue_offset, key, message.unique_key]]
+        log.add(process, "invoke", "process", value)
+        ended_as = "info"
+        try:
+            await trio.sleep(self._chance.uniform(0, LISTENER_S))
+            ended_as = "ok"
+        finally:
+            log.add(process, "ok" if ended_as == "ok" else "info", "process", value)
+        log.add(process, "ok", RECEIVE, {queue: rows})
+
+    def _process_of(self, queue: str) -> int:
+        """One process for each queue of each life of a member: it works on several at once."""
+        place = self._queues.setdefault(queue, len(self._queues))
+        return FIRST_LISTENER + (self._lives * MEMBERS + self._number) * QUEUES + place
+
+
+class OrderedClient:
+    """A producer for a key, and an asker for offsets."""
+
+    def __init__(self, workload: OrderedWorkload, producer: Producer, asker: PullConsumer) -> None:
+        self._workload = workload
+        self._producer = producer
+        self._asker = asker
+
+    async def invoke(self, f: str, value: Any) -> Outcome:
+        """Do one operation."""
+        try:
+            match f:
+                case "send":
+                    return await self._send(value)
+                case "rejoin":
+                    self._workload.rejoin(value["member"])
+                    return Outcome("ok", value)
+                case _:
+                    ends = await self._workload.ends(self._asker)
+                    return Outcome("ok", ends) if ends is not None else Outcome("fail")
+        except ClientError as error:
+            return ended(error, value, changes_nothing=f != "send")
+
+    async def _send(self, value: dict[str, Any]) -> Outcome:
+        queue = self._workload.queue(value["queue"])
+        message = Message(TOPIC, body_of(value["key"]))
+        result = await self._producer.send(message, queue=queue)
+        told = {**value, "offset": result.queue_offset, "uniq": result.unique_key}
+        return Outcome("ok", told)
