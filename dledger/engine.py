@@ -47,8 +47,16 @@ from dledger.raft.events import (
 )
 from dledger.raft.hard_state import HardState
 from dledger.raft.ids import NO_INDEX, Index, NodeId
-from dledger.raft.messages import AppendRequest, Message
+from dledger.raft.messages import (
+    AppendRequest,
+    Message,
+    PeerMessage,
+    RepairAnswer,
+    RepairMessage,
+    RepairRequest,
+)
 from dledger.raft.node import RaftNode
+from dledger.repair.serving import first_to_give, whole_end
 from dledger.storage.api import Disk
 from dledger.storage.hard_state import HardStateStore
 from dledger.storage.segmented_log import SegmentedLog
@@ -120,7 +128,7 @@ class Engine:
             applied_index: what the state machine already contains; entries are handed out behind it.
 
         Raises:
-            CorruptionError: durable bytes are damaged; the node must not start.
+            CorruptionError: durable bytes are damaged: see `StoreRepair`; a group of one must not start.
             OSError: the disk cannot be read.
         """
         self.log = SegmentedLog.open(
@@ -130,9 +138,12 @@ class Engine:
             cache_bytes_max=config.cache_bytes_max,
             syncs=config.fsync,
         )
-        self._store = self.store_type.open(disk, folder, last_id=self.log.last_id)
+        is_alone = len(config.raft.voters) == 1
+        self._store = self.store_type.open(
+            disk, folder, last_id=self.log.last_id, may_forget=not is_alone
+        )
         state = self._store.state
-        self._is_new_store = self._store.is_new and len(config.raft.voters) > 1
+        self._is_new_store = self._store.is_new and not is_alone
         if self._is_new_store:
             # Whether this member ever had a store, and promised anything, nobody knows here.
             state = replace(state, is_voter=False)
@@ -145,7 +156,7 @@ class Engine:
         self._committed_index = NO_INDEX
         self._anchor: tuple[Index, int] | None = None
         self._handed_out_index = applied_index
-        self._outbox: list[tuple[NodeId, Message]] = []
+        self._outbox: list[tuple[NodeId, PeerMessage]] = []
         self._resolved: list[tuple[int, Outcome]] = []
         self._role_changes: list[RoleChanged] = []
 
@@ -188,6 +199,33 @@ class Engine:
         except (OSError, DLedgerError) as error:
             self._latch(error)
             raise
+
+    def repair(self, message: RepairMessage) -> None:
+        """Help a member that has lost entries."""
+        if isinstance(message, RepairRequest) and self.failure is None:
+            self._outbox.append((message.source, self._give(message)))
+
+    def _give(self, request: RepairRequest) -> RepairAnswer:
+        """The entries that are named, if this log has them: who leads does not matter."""
+        log, last = self.log, request.last_index
+        if not log.shape.has(last) or log.chain_crc_of(last) != request.last_chain_crc:
+            return RepairAnswer(self._node_id, request.number, (), lacks=self.node.is_voter)
+        first = first_to_give(
+            lambda index: (
+                log.shape.position_of(Index(index + 1)) - log.shape.position_of(Index(index))
+            ),
+            max(request.first_index, log.shape.first_index),
+            last,
+        )
+        entries = whole_end(self._whole_entries, first, last)
+        return RepairAnswer(self._node_id, request.number, entries, lacks=False)
+
+    def _whole_entries(self, first: int, end: int) -> list[Entry] | None:
+        """Entries as the disk gives them; None when not all of them are whole."""
+        try:
+            return self.log.entries(Index(first), Index(end))
+        except (OSError, CorruptionError):
+            return None
 
     def next_deadline_ms(self) -> int:
         """When the next `Tick` is due at the latest."""
@@ -246,7 +284,7 @@ class Engine:
 
     # What comes out.
 
-    def take_outbox(self) -> list[tuple[NodeId, Message]]:
+    def take_outbox(self) -> list[tuple[NodeId, PeerMessage]]:
         """Messages that may leave now, in order."""
         taken, self._outbox = self._outbox, []
         return taken
@@ -290,6 +328,11 @@ class Engine:
     def is_new_store(self) -> bool:
         """Whether the store was empty when it was opened, in a group of several."""
         return self._is_new_store
+
+    @property
+    def lost_vote(self) -> CorruptionError | None:
+        """What was wrong with the hard state: this member lost its vote until it is admitted."""
+        return self._store.lost
 
     @property
     def has_committed(self) -> bool:

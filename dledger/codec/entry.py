@@ -161,6 +161,49 @@ def expected_chain_crc(header: bytes, prev_chain_crc: int) -> int:
     return crc
 
 
+def _chain_step(chain_crc: int) -> int:
+    """What the bytes of an all-zero header make of a chain CRC."""
+    crc: int = crc32c(_ZERO_CHAINED, chain_crc)
+    return crc
+
+
+def _invert_chain_step() -> tuple[int, ...]:
+    """The chain CRC's way back: for every bit of a difference behind a header the one before it.
+
+    For bytes of a fixed length a CRC is an affine, invertible function of the CRC that it started
+    with (over GF(2)), whatever the bytes are. Gauss-Jordan elimination over its 32 columns.
+    """
+    zero = _chain_step(0)
+    rows = [(_chain_step(1 << bit) ^ zero, 1 << bit) for bit in range(32)]
+    for bit in range(32):
+        pivot = next(k for k in range(bit, 32) if rows[k][0] >> bit & 1)
+        rows[bit], rows[pivot] = rows[pivot], rows[bit]
+        image, origin = rows[bit]
+        rows = [
+            (other ^ image, source ^ origin) if k != bit and other >> bit & 1 else (other, source)
+            for k, (other, source) in enumerate(rows)
+        ]
+    return tuple(origin for _, origin in rows)
+
+
+_ZERO_CHAINED = bytes(ENTRY_HEADER_BYTES - _U32.size)
+_CHAIN_STEP_BACK = _invert_chain_step()
+
+
+def preceding_chain_crc(header: bytes) -> int:
+    """The chain CRC of the only entry that can stand before this header.
+
+    So an intact header names the entry before it, even when that entry is lost.
+    """
+    own = int.from_bytes(header[_CHAIN_CRC_AT:_BODY_CRC_AT], "big")
+    difference = own ^ expected_chain_crc(header, 0)
+    found = 0
+    for bit, origin in enumerate(_CHAIN_STEP_BACK):
+        if difference >> bit & 1:
+            found ^= origin
+    return found
+
+
 def check_entry(entry: Entry, prev_chain_crc: int | None = None) -> None:
     """Verify that a sealed entry's header says what its fields and its body say.
 

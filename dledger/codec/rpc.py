@@ -1,7 +1,7 @@
 """Messages between members as headers and blobs (docs/formats/rpc.md, members).
 
-A message is a msgpack array; the entries of an append request travel as its blob: the sealed
-entries back to back, as they stand in the log. Bodies are never packed. What is decoded here is
+A message is a msgpack array; the entries of an append request (and of a repair's answer) travel as its
+blob: the sealed entries back to back, as they stand in the log. Bodies are never packed. What is decoded here is
 consistent in itself: a request's entries follow each other without gaps, their terms do not
 decrease, and every checksum is right. Whether they fit the receiver's log is for the log to say.
 """
@@ -29,9 +29,11 @@ from dledger.raft.ids import Index, NodeId, Term
 from dledger.raft.messages import (
     AppendRequest,
     AppendResponse,
-    Message,
+    PeerMessage,
     PreVoteRequest,
     PreVoteResponse,
+    RepairAnswer,
+    RepairRequest,
     TimeoutNow,
     VoteRequest,
     VoteResponse,
@@ -111,8 +113,35 @@ class TimeoutNowCall(Header, frozen=True, tag="timeout-now"):
     source: Name
 
 
+class RepairCall(Header, frozen=True, tag="repair"):
+    """RepairRequest."""
+
+    source: Name
+    number: Number
+    first_index: Number
+    last_index: Number
+    last_chain_crc: Number
+
+
+class RepairReply(Header, frozen=True, tag="repair-answer"):
+    """RepairAnswer; the blob is `count` entries."""
+
+    source: Name
+    number: Number
+    count: Number
+    lacks: bool
+
+
 _DECODER = msgspec.msgpack.Decoder(
-    PreVoteCall | PreVoteAnswer | VoteCall | VoteAnswer | AppendCall | AppendAnswer | TimeoutNowCall
+    PreVoteCall
+    | PreVoteAnswer
+    | VoteCall
+    | VoteAnswer
+    | AppendCall
+    | AppendAnswer
+    | TimeoutNowCall
+    | RepairCall
+    | RepairReply
 )
 
 
@@ -143,7 +172,7 @@ def _header_of_append_answer(m: AppendResponse) -> Header:
     )
 
 
-_HEADER_OF: dict[type[Message], Callable[[Any], Header]] = {
+_HEADER_OF: dict[type[PeerMessage], Callable[[Any], Header]] = {
     AppendRequest: _header_of_append,
     AppendResponse: _header_of_append_answer,
     PreVoteRequest: lambda m: PreVoteCall(m.term, m.source, m.last_index, m.last_term, m.campaign),
@@ -153,11 +182,15 @@ _HEADER_OF: dict[type[Message], Callable[[Any], Header]] = {
     ),
     VoteResponse: lambda m: VoteAnswer(m.term, m.source, m.granted),
     TimeoutNow: lambda m: TimeoutNowCall(m.term, m.source),
+    RepairRequest: lambda m: RepairCall(
+        m.source, m.number, m.first_index, m.last_index, m.last_chain_crc
+    ),
+    RepairAnswer: lambda m: RepairReply(m.source, m.number, len(m.entries), m.lacks),
 }
 
 
-def encode_message(message: Message) -> bytes:
-    """The header of a message; the blob of an append request is `encode_entries(its entries)`."""
+def encode_message(message: PeerMessage) -> bytes:
+    """The header of a message; the blob of one with entries is `encode_entries(its entries)`."""
     return encode_header(_HEADER_OF[type(message)](message))
 
 
@@ -188,7 +221,7 @@ def decode_entries(blob: Buffer, count: int) -> tuple[Entry, ...]:
     return entries
 
 
-def decode_message(header: bytes, blob: Buffer) -> Message:
+def decode_message(header: bytes, blob: Buffer) -> PeerMessage:
     """A message with every field and every entry checked.
 
     Raises:
@@ -197,9 +230,15 @@ def decode_message(header: bytes, blob: Buffer) -> Message:
     call = decode_with(_DECODER, header, "message")
     if type(call) is AppendCall:
         return _append_request(call, blob)
+    if type(call) is RepairReply:
+        entries = decode_entries(blob, call.count)
+        return RepairAnswer(NodeId(call.source), call.number, entries, call.lacks)
     if len(blob):
         raise PeerProtocolError(f"{len(blob)} bytes behind a message that has no blob")
-    source, term = NodeId(call.source), Term(call.term)
+    source = NodeId(call.source)
+    if type(call) is RepairCall:
+        return _repair_request(call)
+    term = Term(call.term)
     match call:
         case AppendAnswer():
             return AppendResponse(
@@ -232,6 +271,21 @@ def decode_message(header: bytes, blob: Buffer) -> Message:
             return VoteResponse(term, source, call.granted)
         case _:
             return TimeoutNow(term, source)
+
+
+def _repair_request(call: RepairCall) -> RepairRequest:
+    """Check that something is asked for, by a name."""
+    if not 0 < call.first_index <= call.last_index or call.last_chain_crc >= 1 << 32:
+        raise PeerProtocolError(
+            f"entries {call.first_index} to {call.last_index} with chain crc {call.last_chain_crc}"
+        )
+    return RepairRequest(
+        NodeId(call.source),
+        call.number,
+        Index(call.first_index),
+        Index(call.last_index),
+        call.last_chain_crc,
+    )
 
 
 def _append_request(call: AppendCall, blob: Buffer) -> AppendRequest:

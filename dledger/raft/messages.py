@@ -130,3 +130,45 @@ Message = (
     | AppendResponse
     | TimeoutNow
 )
+
+
+@dataclass(frozen=True, slots=True)
+class RepairRequest:
+    """Give me entries of mine that my disk has lost (docs/adr/0100).
+
+    The last one is named by its chain CRC, which identifies the whole log up to it. So whoever has
+    it has the same entries before it, and it does not matter who leads or what is committed.
+
+    Attributes:
+        number: of this request among those of the sender; the answer repeats it.
+        first_index, last_index: what is lost, both included.
+    """
+
+    source: NodeId
+    number: int
+    first_index: Index
+    last_index: Index
+    last_chain_crc: int
+
+
+@dataclass(frozen=True, slots=True)
+class RepairAnswer:
+    """The end of what was asked for, as much as one message bears; or why there is nothing.
+
+    Attributes:
+        entries: sealed, without gaps, the last one being the one that was named.
+        lacks: the sender's log is whole, its vote never was in doubt, and it does not have that
+            entry. False without entries: it cannot tell, or cannot read it now.
+    """
+
+    source: NodeId
+    number: int
+    entries: tuple[Entry, ...]
+    lacks: bool
+
+
+RepairMessage = RepairRequest | RepairAnswer
+"""Between disks, not between roles: no term, no promise."""
+
+PeerMessage = Message | RepairMessage
+"""Everything that a member may send to another."""

@@ -42,7 +42,7 @@ from dledger.raft.events import (
     TransferRequested,
 )
 from dledger.raft.ids import EntryId, Index, NodeId, Term
-from dledger.raft.messages import Message
+from dledger.raft.messages import PeerMessage, RepairAnswer, RepairRequest
 from dledger.runtime.callers import Answered, Callers, Done
 from dledger.runtime.clock import now_ms, now_s
 from dledger.runtime.crew import Crew, open_crew
@@ -278,7 +278,10 @@ class Driver:
         deadline_ms = self.engine.next_deadline_ms()
         return deadline_ms if self._blocked_job is None else min(deadline_ms, self._retry_ms)
 
-    def _deliver(self, message: Message) -> None:
+    def _deliver(self, message: PeerMessage) -> None:
+        if isinstance(message, RepairRequest | RepairAnswer):
+            self.engine.repair(message)
+            return
         # The time of each message, not of the pass: a promise made to the leader counts from here.
         self._step(Received(message))
 

@@ -20,7 +20,7 @@ from dledger.codec.frame import encode_frames
 from dledger.codec.rpc import encode_entries, encode_message
 from dledger.raft.entry import Entry
 from dledger.raft.ids import EntryId
-from dledger.raft.messages import AppendRequest, Message
+from dledger.raft.messages import AppendRequest, PeerMessage, RepairAnswer
 
 QUEUE_BYTES_MAX: Final = 64 * 1024 * 1024
 """Entries that wait for one member; a single larger request is still taken when nothing waits."""
@@ -86,11 +86,11 @@ class PeerLink:
 
     def _reset(self) -> None:
         self._partial: memoryview | None = None
-        self._small: deque[Message] = deque()
+        self._small: deque[PeerMessage] = deque()
         self._twin: AppendRequest | None = None
         self._chunks: deque[bytes] = deque()
         self._cut_request: AppendRequest | None = None
-        self._ordered: deque[AppendRequest] = deque()
+        self._ordered: deque[AppendRequest | RepairAnswer] = deque()
         self._queued_bytes = 0
 
     def open(self, sock: socket.socket) -> None:
@@ -117,24 +117,24 @@ class PeerLink:
             or self._twin is not None
         )
 
-    def post(self, message: Message) -> None:
+    def post(self, message: PeerMessage) -> None:
         """Queue a message for the next `flush`; without a connection it is dropped."""
         if self.sock is None:
             self.dropped_count += 1
-        elif not isinstance(message, AppendRequest):
-            self._post_small(message)
-        elif message.entries:
+        elif isinstance(message, AppendRequest | RepairAnswer) and message.entries:
             self._post_entries(message)
-        else:
+        elif isinstance(message, AppendRequest):
             self._post_heartbeat(message)
+        else:
+            self._post_small(message)
 
-    def _post_small(self, message: Message) -> None:
+    def _post_small(self, message: PeerMessage) -> None:
         if len(self._small) >= SMALL_COUNT_MAX:
             self.dropped_count += 1
             return
         self._small.append(message)
 
-    def _post_entries(self, request: AppendRequest) -> None:
+    def _post_entries(self, request: AppendRequest | RepairAnswer) -> None:
         size_bytes = _entries_bytes(request)
         if self._ordered and self._queued_bytes + size_bytes > QUEUE_BYTES_MAX:
             self.dropped_count += 1
@@ -157,11 +157,11 @@ class PeerLink:
 
     def _oldest_waiting(self) -> AppendRequest | None:
         """The oldest request with entries of which a part has not even been begun."""
-        if self._chunks:
+        if self._chunks and self._cut_request is not None:
             return self._cut_request
-        if self._ordered and self._ordered[0].entries:
-            return self._ordered[0]
-        return None
+        requests = (each for each in self._ordered if isinstance(each, AppendRequest))
+        oldest = next(requests, None)
+        return oldest if oldest is not None and oldest.entries else None
 
     def flush(self) -> bool:
         """Send as much as the kernel takes; returns whether something still waits.
@@ -212,11 +212,11 @@ class PeerLink:
         self._queued_bytes -= _entries_bytes(request)
         frames = encode_frames(encode_message(request), self._cache.encode(request.entries))
         self._chunks.extend(frames[1:])
-        self._cut_request = request
+        self._cut_request = request if isinstance(request, AppendRequest) else None
         return frames[0]
 
 
-def _entries_bytes(request: AppendRequest) -> int:
+def _entries_bytes(request: AppendRequest | RepairAnswer) -> int:
     """Size of a request's entries; positions have no gaps."""
     if not request.entries:
         return 0

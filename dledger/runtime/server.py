@@ -20,6 +20,7 @@ from dledger.errors import (
     AckTimeoutError,
     CompactedError,
     ConfigError,
+    CorruptionError,
     DiskFailedError,
     DLedgerError,
     LeaderNotReadyError,
@@ -31,16 +32,18 @@ from dledger.errors import (
 from dledger.raft.effects import Committed, Failed, Outcome, ReadAt, Role, TransferDone
 from dledger.raft.entry import ENTRY_HEADER_BYTES, Entry
 from dledger.raft.ids import NO_INDEX, NO_TERM, EntryId, Index, NodeId, Position, Term
+from dledger.repair.store_repair import StoreRepair, is_repairable
 from dledger.runtime.callers import Answered, Done
 from dledger.runtime.client_port import ClientPort
 from dledger.runtime.clock import draw, draw_incarnation, now_ms
-from dledger.runtime.crew import open_crew
+from dledger.runtime.crew import Crew, open_crew
 from dledger.runtime.driver import Driver, RoleView
 from dledger.runtime.events_log import log_event
 from dledger.runtime.handshake import Identity
+from dledger.runtime.repairing import repair_on
 from dledger.runtime.snapshot_fetch import SnapshotFetch
 from dledger.runtime.snapshotting import SnapshotPart, Snapshotter, restore_newest
-from dledger.runtime.statistics import Statistics
+from dledger.runtime.statistics import Statistics, nothing_yet
 from dledger.runtime.transport import Transport
 from dledger.state_machine import SnapshotMachine, StateMachine
 from dledger.storage.api import Disk
@@ -51,8 +54,12 @@ from dledger.storage.snapshots import SnapshotStore
 DRAIN_TIMEOUT_S: Final = 1.5
 """A hand-over before a stop takes two round trips; whoever needs longer is not waited for."""
 
+REPAIRS_MAX: Final = 3
+"""What is still damaged after so many repairs is damaged by its disk anew each time."""
+
 NAME_LENGTH_MAX: Final = 64
 
+ATTRIBUTE_LENGTH_MAX: Final = 1024
 ATTRIBUTES_BYTES_MAX: Final = 16 * 1024
 """Service attributes travel in every handshake."""
 
@@ -91,6 +98,7 @@ class LogServer:
         self._machine = machine
         self._disk = disk
         self._driver: Driver | None = None
+        self._repair: StoreRepair | None = None
         self._is_draining = False
         self._has_stopped = False
         self.snapshotter: Snapshotter | None = None
@@ -136,10 +144,19 @@ class LogServer:
             # Left in reverse order: whoever gets the lock next finds the port free.
             stack.callback(self._transport.close)
             await self._transport.listen()
-            # Recovery reads and verifies; other tasks of this process go on meanwhile.
-            engine = await trio.to_thread.run_sync(self._open_engine, disk)
-            stack.callback(self._stop, engine)
-            await self._run_with(engine, task_status)
+            async with open_crew() as crew:
+                crew.start(self._live, disk, crew, stack, task_status, name="member")
+
+    async def _live(
+        self, disk: Disk, crew: Crew, stack: ExitStack, task_status: trio.TaskStatus[None]
+    ) -> None:
+        """Open the store, mended by the other members if need be, and be a member."""
+        engine = await self._open_whole(disk, crew)
+        stack.callback(self._stop, engine)
+        if self._repair is None:
+            crew.start(self._transport.run, name="transport")
+        self._repair = None
+        await self._run_with(engine, task_status)
 
     def _take_store(self, stack: ExitStack) -> Disk:
         """Lock the folder for this process.
@@ -156,7 +173,32 @@ class LogServer:
                 f"no store can be kept in {self.config.store_path}: {error}"
             ) from error
 
-    def _open_engine(self, disk: Disk) -> Engine:
+    async def _open_whole(self, disk: Disk, crew: Crew) -> Engine:
+        """Open the store; what is damaged in its log comes back from the other members first.
+
+        Raises:
+            CorruptionError: the store is damaged, and nobody can help.
+            DiskFailedError: the disk failed.
+        """
+        for repair_count in range(REPAIRS_MAX + 1):
+            # Recovery reads and verifies; other tasks of this process go on meanwhile.
+            opened = await trio.to_thread.run_sync(self._open_engine, disk)
+            if isinstance(opened, Engine):
+                return opened
+            if repair_count == REPAIRS_MAX:
+                raise opened
+            try:
+                repair = await trio.to_thread.run_sync(StoreRepair, self.config, disk, opened)
+            except OSError as error:
+                raise DiskFailedError(f"the store cannot be read: {error}") from error
+            if self._repair is None:
+                crew.start(self._transport.run, name="transport")
+            self._repair = repair
+            await repair_on(self._transport, repair, self.node_id)
+        raise AssertionError("the last turn returns or raises")
+
+    def _open_engine(self, disk: Disk) -> Engine | CorruptionError:
+        """The engine, or the damage that other members can mend."""
         try:
             engine = Engine(
                 self.config,
@@ -165,6 +207,18 @@ class LogServer:
                 now_ms=now_ms(),
                 applied_index=self._machine.applied_index,
             )
+        except (OSError, CorruptionError) as error:
+            problem = is_repairable(self.config, error)
+            if problem is not None:
+                return problem
+            if isinstance(error, OSError):
+                raise DiskFailedError(f"the store cannot be opened: {error}") from error
+            raise
+        if engine.lost_vote is not None:
+            log_event(logging.ERROR, "vote-lost", node=self.node_id, reason=engine.lost_vote)
+        for note in engine.log.recovery_notes:
+            log_event(logging.WARNING, "recovered", node=self.node_id, note=note)
+        try:
             if isinstance(self._machine, SnapshotMachine):
                 self._restore(self._machine, engine, disk)
         except OSError as error:
@@ -198,7 +252,6 @@ class LogServer:
         )
         async with open_crew() as crew:
             crew.start(driver.run, name="driver")
-            crew.start(self._transport.run, name="transport")
             if self.snapshotter is not None:
                 crew.start(self.snapshotter.run, name="snapshots")
             if self._fetch is not None:
@@ -259,6 +312,11 @@ class LogServer:
     def is_leader(self) -> bool:
         """Whether this node leads."""
         return self.role is Role.LEADER
+
+    @property
+    def is_voter(self) -> bool:
+        """Whether it may vote and is counted (docs/adr/0061)."""
+        return self._driver is not None and self._driver.engine.node.is_voter
 
     @property
     def is_serving(self) -> bool:
@@ -455,7 +513,10 @@ class LogServer:
     def attributes(self, node_id: NodeId) -> Mapping[str, str]:
         """What a member told of itself; empty when it was never met."""
         if node_id == self.node_id:
-            return self.config.service_attributes
+            own = dict(self.config.service_attributes)
+            if self._repair is not None:
+                own["repair"] = self._repair.describe()[:ATTRIBUTE_LENGTH_MAX]
+            return own
         return self._transport.attributes(node_id)
 
     def address_of(self, node_id: str) -> str:
@@ -471,7 +532,9 @@ class LogServer:
 
     def statistics(self) -> Statistics:
         """This member as it sees itself."""
-        driver = self._running
+        driver = self._driver
+        if driver is None:
+            return nothing_yet(self.node_id, tuple(self.peers_connected()))
         node, log = driver.engine.node, driver.engine.log
         return Statistics(
             node_id=self.node_id,

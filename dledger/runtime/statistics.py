@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dledger.raft.effects import Role
-from dledger.raft.ids import Index, NodeId, Term
+from dledger.raft.ids import NO_INDEX, NO_TERM, Index, NodeId, Term
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,3 +37,26 @@ class Statistics:
     sync_count: int
     pass_count: int
     applied_count: int
+
+
+def nothing_yet(node_id: NodeId, peers_connected: tuple[NodeId, ...]) -> Statistics:
+    """A member whose log is not open: it is being repaired."""
+    return Statistics(
+        node_id=node_id,
+        role=Role.FOLLOWER,
+        term=NO_TERM,
+        leader_id=None,
+        is_serving=False,
+        first_index=NO_INDEX,
+        last_index=NO_INDEX,
+        durable_index=NO_INDEX,
+        commit_index=NO_INDEX,
+        applied_index=NO_INDEX,
+        match_indexes={},
+        peers_connected=peers_connected,
+        pending_count=0,
+        sync_latency_us=0,
+        sync_count=0,
+        pass_count=0,
+        applied_count=0,
+    )

@@ -21,7 +21,7 @@ from dledger.codec.rpc import decode_message
 from dledger.config import Peer
 from dledger.errors import DLedgerError, PeerProtocolError, UnreachableError
 from dledger.raft.ids import NodeId
-from dledger.raft.messages import Message
+from dledger.raft.messages import PeerMessage
 from dledger.runtime.clock import draw, now_s
 from dledger.runtime.crew import Crew, open_crew
 from dledger.runtime.events_log import LimitedLog, log_event
@@ -136,7 +136,7 @@ class Transport:
 
     # What the driver uses; nothing here waits.
 
-    def receive(self, deliver: Callable[[Message], None]) -> None:
+    def receive(self, deliver: Callable[[PeerMessage], None]) -> None:
         """Read what every member has sent, and hand over each message; finish waiting sends."""
         for descriptor, mask in self._epoll.poll(0):
             match self._by_descriptor.get(descriptor):
@@ -150,7 +150,7 @@ class Transport:
                 case None:
                     pass
 
-    def post(self, to: NodeId, message: Message) -> None:
+    def post(self, to: NodeId, message: PeerMessage) -> None:
         """Queue a message; `flush` sends it."""
         self._outgoing[to].link.post(message)
 
@@ -185,7 +185,7 @@ class Transport:
 
     # Reading and writing.
 
-    def _read(self, incoming: Incoming, deliver: Callable[[Message], None]) -> None:
+    def _read(self, incoming: Incoming, deliver: Callable[[PeerMessage], None]) -> None:
         for _ in range(READS_PER_PASS_MAX):
             try:
                 count = incoming.sock.recv_into(self._buffer)
@@ -441,7 +441,7 @@ def _trust(stream: FrameStream, blob_bytes_max: int) -> None:
     stream.decoder.raise_bounds(frame_bytes_max=FRAME_BYTES_MAX, blob_bytes_max=blob_bytes_max)
 
 
-def _check_source(message: Message, node_id: NodeId) -> None:
+def _check_source(message: PeerMessage, node_id: NodeId) -> None:
     if message.source != node_id:
         raise PeerProtocolError(f"a message of {message.source} came from {node_id}")
 

@@ -11,6 +11,18 @@ from collections.abc import Sequence
 from typing import Protocol
 
 
+class ReadableFile(Protocol):
+    """What is needed to look at a file."""
+
+    def size(self) -> int:
+        """Bytes, preallocated ones included."""
+        ...
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        """Read up to `size` bytes; fewer only at the end of the file."""
+        ...
+
+
 class File(Protocol):
     """An open file."""
 

@@ -1,7 +1,8 @@
 """Term and vote on disk. Saved before any message that reflects them; a failed save stops the node.
 
 A member that forgets its vote may vote twice in one term, and then two leaders may be elected. So a
-damaged file is never replaced by a guess, and a missing one only by a fresh start of a fresh log.
+damaged file is never replaced by a guess. In a group of several its member keeps its log and becomes a
+no-voter until a leader has admitted it (docs/adr/0061, 0100); alone it refuses to start.
 """
 
 from __future__ import annotations
@@ -24,12 +25,22 @@ class HardStateStore:
     """Keeps one hard state. `save` does I/O only and may run in another thread, one at a time.
 
     Attributes:
-        is_new: there was none when it was opened.
+        is_new: there was none when it was opened, and no log either.
+        lost: what was wrong with the one that should have been there; None: nothing.
     """
 
-    def __init__(self, disk: Disk, folder: str, state: HardState, *, is_new: bool = False) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        folder: str,
+        state: HardState,
+        *,
+        is_new: bool = False,
+        lost: CorruptionError | None = None,
+    ) -> None:
         """Use `HardStateStore.open`."""
         self.is_new = is_new
+        self.lost = lost
         self._disk = disk
         self._folder = folder
         self._path = _path(folder)
@@ -37,13 +48,16 @@ class HardStateStore:
         self._latch = FailureLatch()
 
     @classmethod
-    def open(cls, disk: Disk, folder: str = "", *, last_id: EntryId) -> HardStateStore:
+    def open(
+        cls, disk: Disk, folder: str = "", *, last_id: EntryId, may_forget: bool = False
+    ) -> HardStateStore:
         """Read the hard state of the log in the same folder.
 
         Args:
             disk: where the file is.
             folder: the log's folder.
             last_id: the log's last entry; term 0 and index 0 for an empty log.
+            may_forget: a lost state is no error: the member may not vote until it is admitted.
 
         Raises:
             CorruptionError: the file is damaged, or missing beside a log with entries, or older
@@ -58,24 +72,14 @@ class HardStateStore:
             disk.remove(path + ASIDE_SUFFIX)
         # A process that was killed between rename and sync left a name that a power cut may undo.
         disk.sync_folder(folder)
-        if not disk.exists(path):
-            if last_id.index > 0:
-                raise CorruptionError(
-                    path, 0, f"missing, but the log has entries up to {last_id}; the vote is lost"
-                )
+        if not disk.exists(path) and last_id.index == 0:
             return cls(disk, folder, HardState(NO_TERM, None), is_new=True)
-        file = disk.open(path)
         try:
-            state = decode_hard_state(file.read_at(0, _FILE_BYTES_MAX))
-        except HardStateFormatError as error:
-            raise CorruptionError(file.path, error.byte_offset, error.problem) from error
-        finally:
-            file.close()
-        if state.term < last_id.term:
-            raise CorruptionError(
-                path, 6, f"term {state.term} is older than the log's last entry {last_id}"
-            )
-        return cls(disk, folder, state)
+            return cls(disk, folder, _read(disk, path, last_id))
+        except CorruptionError as error:
+            if not may_forget:
+                raise
+            return cls(disk, folder, HardState(last_id.term, None, is_voter=False), lost=error)
 
     @property
     def state(self) -> HardState:
@@ -116,6 +120,35 @@ class HardStateStore:
             if self._disk.exists(aside):
                 self._disk.remove(aside)
             raise DiskFullError(f"{aside}: no room for the hard state") from error
+
+
+def _read(disk: Disk, path: str, last_id: EntryId) -> HardState:
+    """Read the file of a log that ends with `last_id`.
+
+    Raises:
+        CorruptionError: it is not to be believed.
+        OSError: the disk failed.
+    """
+    if not disk.exists(path):
+        raise CorruptionError(
+            path, 0, f"missing, but the log has entries up to {last_id}; the vote is lost"
+        )
+    file = disk.open(path)
+    try:
+        state = decode_hard_state(file.read_at(0, _FILE_BYTES_MAX))
+    except HardStateFormatError as error:
+        raise CorruptionError(file.path, error.byte_offset, error.problem) from error
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        raise CorruptionError(file.path, 0, f"the device does not give it: {error}") from error
+    finally:
+        file.close()
+    if state.term < last_id.term:
+        raise CorruptionError(
+            path, 6, f"term {state.term} is older than the log's last entry {last_id}"
+        )
+    return state
 
 
 def _path(folder: str) -> str:

@@ -21,12 +21,13 @@ from dledger.codec.index_unit import (
     IndexFormatError,
     decode_sealed,
     encode_columns,
+    encode_unit,
 )
 from dledger.errors import CorruptionError
 from dledger.raft.entry import ENTRY_HEADER_BYTES
 from dledger.raft.ids import Position
 from dledger.raft.log_shape import LogShape
-from dledger.storage.api import Disk, File
+from dledger.storage.api import Disk, File, ReadableFile
 from dledger.storage.recovery import (
     EARLIER_SEGMENT,
     LAST_SEGMENT,
@@ -150,7 +151,7 @@ def _open_earlier(disk: Disk, segment: Segment, next_position: int, log: OpenedL
     units, problem_at = Units.AGREE, min(data.size(), wanted_bytes)
     columns = _sealed_columns(index_bytes, segment, next_position)
     if columns is not None:
-        follows = _first_header_follows(data, columns, after)
+        follows = _first_header_follows(data, columns, after) and holds_last(data, columns)
         entries = Entries.NOT_SCANNED if follows else Entries.FIRST_DIFFERS
         problem_at = 0 if entries is Entries.FIRST_DIFFERS else problem_at
     else:
@@ -213,6 +214,14 @@ def _first_header_follows(data: File, columns: EntryColumns, after: ChainEnd) ->
         == columns.chain_crcs[0]
         == int.from_bytes(header[36:40], "big")
     )
+
+
+def holds_last(data: ReadableFile, columns: EntryColumns) -> bool:
+    """Whether the last header of a sealed segment is there: in an older copy of the file it is not."""
+    last = columns.unit(len(columns) - 1)
+    header = data.read_at(last.position - columns.first_position, ENTRY_HEADER_BYTES)
+    # index, term and pos stand together in both; then size, then chainCrc (docs/formats).
+    return header[8:32] + header[4:8] + header[36:40] == encode_unit(last)
 
 
 def _open_last(disk: Disk, segment: Segment, log: OpenedLog) -> EntryColumns:

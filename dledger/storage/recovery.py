@@ -6,8 +6,8 @@ combination of facts and finds exactly one row for each.
 
 The distinction that matters: a *torn tail* is what a crash leaves of a write that nobody was told
 about; it is cut. *Corruption* is the loss of bytes that once were durable and perhaps acknowledged;
-it is never cut, never skipped and never mended in silence: the store refuses to open, naming file
-and byte. Three proofs tell the one from the other:
+it is never cut and never skipped: the store refuses to open, naming file and byte, and in a group of
+several the lost entries come back from the other members (docs/adr/0100). Three proofs tell the one from the other:
 
 - an index unit is written only after its entry is durable, so a unit without its entry is a loss;
 - a write batch has at most 4 MiB (or one entry) and starts only when the one before is durable, so a
@@ -72,8 +72,12 @@ class Entries(Enum):
 
     WHOLE = "whole entries up to the next segment"
     BROKEN = "a place where the next entry is not whole"
-    NOT_SCANNED = "the index is sealed, and its first unit fits the first header and the chain"
-    FIRST_DIFFERS = "the index is sealed, but its first unit does not fit the header or the chain"
+    NOT_SCANNED = (
+        "the index is sealed, its first unit fits the first header and the chain, its last the last"
+    )
+    FIRST_DIFFERS = (
+        "the index is sealed, but its first or last unit does not fit the header or the chain"
+    )
 
 
 class Action(Enum):
@@ -85,7 +89,7 @@ class Action(Enum):
     CUT_AND_REBUILD = "remove the torn tail, write the index again"
     TRIM = "cut the data file to its entries"
     REBUILD_AND_SEAL = "write the index again, seal it, cut the data file to its entries"
-    REFUSE = "raise CorruptionError"
+    REFUSE = "raise CorruptionError: the other members have the bytes (adr/0100)"
 
 
 FactT = TypeVar("FactT")

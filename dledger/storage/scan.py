@@ -14,7 +14,7 @@ from dledger.codec.index_unit import (
     encode_columns,
 )
 from dledger.raft.entry import ENTRY_HEADER_BYTES
-from dledger.storage.api import File
+from dledger.storage.api import File, ReadableFile
 from dledger.storage.recovery import Beyond, Tail, Units
 from dledger.storage.write_batch import WRITE_BATCH_BYTES_MAX
 
@@ -33,18 +33,20 @@ class ChainEnd:
     chain_crc: int
 
 
-def scan_data(file: File, after: ChainEnd, end_offset: int | None = None) -> EntryScan:
-    """Verify all whole entries from the start of a data file, every checksum.
+def scan_data(
+    file: ReadableFile, after: ChainEnd, end_offset: int | None = None, *, offset: int = 0
+) -> EntryScan:
+    """Verify all whole entries of a data file from a place on, every checksum.
 
     Args:
         file: the data file.
         after: what the first entry follows; its position is the end of the entry before.
         end_offset: stop there at the latest; None: at the end of the file.
+        offset: where in the file the first entry stands.
     """
     columns = EntryColumns(first_index=after.index + 1, first_position=after.position)
     scan = EntryScan(columns, after.chain_crc, after.term)
     size = file.size() if end_offset is None else end_offset
-    offset = 0
     while offset < size:
         wanted = min(max(_SCAN_BYTES, scan.wanted_bytes), size - offset)
         taken, end = scan.feed(file.read_at(offset, wanted))

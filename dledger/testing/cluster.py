@@ -23,7 +23,15 @@ from dledger.errors import CorruptionError, DiskFailedError, DiskFullError, DLed
 from dledger.raft.effects import Outcome, Role
 from dledger.raft.events import Event, Received, StepDown, Tick
 from dledger.raft.ids import NodeId
-from dledger.raft.messages import AppendRequest, Message
+from dledger.raft.messages import (
+    AppendRequest,
+    Message,
+    PeerMessage,
+    RepairAnswer,
+    RepairMessage,
+    RepairRequest,
+)
+from dledger.repair.store_repair import StoreRepair, is_repairable
 from dledger.testing.sim_disk import SimDisk
 from dledger.testing.sim_network import SimNetwork
 from dledger.testing.sim_node import SimNode
@@ -47,9 +55,9 @@ STEPS_MAX = 200_000
 """A run with more steps than this is caught in a loop (usual runs have about a thousand)."""
 
 
-def through_wire(message: Message) -> Message:
+def through_wire(message: PeerMessage) -> PeerMessage:
     """A message as its receiver decodes it from the bytes of the peer protocol."""
-    entries = message.entries if isinstance(message, AppendRequest) else ()
+    entries = message.entries if isinstance(message, AppendRequest | RepairAnswer) else ()
     return decode_message(encode_message(message), encode_entries(entries))
 
 
@@ -126,18 +134,23 @@ class SimCluster:
 
     def start(self, node: SimNode) -> None:
         """Open a member's store and let it take part; nothing when it is up, refuses or is frozen."""
-        if node.engine is not None or node.refusal or node.is_frozen:
+        is_up = node.engine is not None or node.repair is not None
+        if is_up or node.refusal or node.is_frozen:
             return
         config, local_ms = self._config(node.node_id), node.local_ms(self.now_ms)
         try:
             node.engine = self._engine_type(config, node.disk, draw=node.draw, now_ms=local_ms)
             self._opened(node, node.engine)
-        except CorruptionError as error:
-            self._refuse_start(node, error)
-            return
-        except OSError as error:
+        except (OSError, CorruptionError) as error:
             self.say(node, f"does not start: {error}")
             node.engine = None
+            problem = is_repairable(config, error)
+            if problem is not None:
+                self._start_repair(node, StoreRepair(config, node.disk, problem))
+                return
+            if isinstance(error, CorruptionError):
+                self._refuse_start(node, error)
+                return
             if node.node_id in self.calm:
                 raise
             self.start_later(node)
@@ -146,6 +159,8 @@ class SimCluster:
         self.say(
             node, f"starts, log ends at {node.engine.log.last_id}, vote {node.engine.node.vote}"
         )
+        if node.engine.lost_vote is not None:
+            self.checker.wiped(node.node_id)
         with self._disk_of(node):
             self.checker.started(node.node_id, node.engine)
             self._drain(node, node.engine)
@@ -158,7 +173,7 @@ class SimCluster:
         """
 
     def _refuse_start(self, node: SimNode, error: CorruptionError) -> None:
-        """A damaged store is an operator's business: the member stays down until its disk is replaced."""
+        """Nobody can mend a damaged store: the member stays down until its disk is replaced."""
         node.engine = None
         node.incarnation += 1
         node.refusal = str(error)
@@ -168,13 +183,49 @@ class SimCluster:
             self.wipe(node)
             self.start_later(node)
 
+    def _start_repair(self, node: SimNode, repair: StoreRepair) -> None:
+        """A member's log is damaged: it only asks for entries until it is whole."""
+        node.repair = repair
+        self._carry_on_repair(node, node.incarnation)
+
+    def _carry_on_repair(self, node: SimNode, incarnation: int) -> None:
+        """Let a repair act, and come back when it wants to act again."""
+        repair = node.repair
+        if repair is None or node.incarnation != incarnation:
+            return
+        if node.paused_until_ms > self.now_ms:
+            self.at(node.paused_until_ms, self._carry_on_repair, node, incarnation)
+            return
+        self.step_count += 1
+        with self._disk_of(node):
+            repair.tick(node.local_ms(self.now_ms))
+            if not self._drain_repair(node, repair):
+                due_ms = max(node.true_ms(repair.next_deadline_ms()), self.now_ms + 1)
+                self.at(due_ms, self._carry_on_repair, node, incarnation)
+
+    def _drain_repair(self, node: SimNode, repair: StoreRepair) -> bool:
+        """Carry a repair's messages away; start the member when it is done, and say so."""
+        for note in repair.notes:
+            self.say(node, note)
+        repair.notes.clear()
+        for to, message in repair.take_outbox():
+            self._post(node, to, message)
+        if not repair.is_done:
+            return False
+        self.say(node, f"is repaired: {repair.repaired_count} entries")
+        node.repair = None
+        if repair.has_cut:
+            self.checker.wiped(node.node_id)
+        self.start(node)
+        return True
+
     def stop(self, node: SimNode, *, power_loss: bool) -> None:
         """A member dies. Without power loss everything that it wrote is still there, synced or not."""
-        if node.engine is None:
+        if node.engine is None and node.repair is None:
             return
         power_loss = power_loss and self.settings.fsync and not node.is_damaged
         self.say(node, "loses power" if power_loss else "is killed")
-        node.engine = None
+        node.engine = node.repair = None
         node.incarnation += 1
         node.paused_until_ms = 0
         node.crashes_in_save = False
@@ -237,7 +288,7 @@ class SimCluster:
 
     @contextmanager
     def _disk_of(self, node: SimNode) -> Iterator[None]:
-        """A member whose disk fails stops, and starts again later; one whose bytes are damaged does not."""
+        """A member whose disk fails stops, and starts again later."""
         try:
             yield
         except (OSError, DiskFailedError) as error:
@@ -263,6 +314,9 @@ class SimCluster:
             self.on_committed(node)
         self._settle(node, engine)
         for to, message in engine.take_outbox():
+            if isinstance(message, RepairRequest | RepairAnswer):
+                self._post(node, to, message)
+                continue
             checker.sent(node.node_id, to, message, engine)
             self._post(node, to, message)
             self.on_sent(node, message)
@@ -300,7 +354,7 @@ class SimCluster:
                     f"term {engine.node.term} commits"
                 )
 
-    def _post(self, node: SimNode, to: NodeId, message: Message) -> None:
+    def _post(self, node: SimNode, to: NodeId, message: PeerMessage) -> None:
         """Let the network decide when a message arrives."""
         if self.settings.wire:
             message = through_wire(message)
@@ -311,10 +365,15 @@ class SimCluster:
         for arrival in arrivals:
             self.at(arrival, self._deliver, self.nodes[to], message)
 
-    def _deliver(self, node: SimNode, message: Message) -> None:
+    def _deliver(self, node: SimNode, message: PeerMessage) -> None:
         """A message arrives, unless its link was cut meanwhile or its target is away."""
         engine = node.engine
-        if engine is None or not self.network.is_open(message.source, node.node_id):
+        if not self.network.is_open(message.source, node.node_id):
+            return
+        if isinstance(message, RepairRequest | RepairAnswer):
+            self._deliver_repair(node, message)
+            return
+        if engine is None:
             return
         if node.paused_until_ms > self.now_ms:
             self.at(node.paused_until_ms, self._deliver, node, message)
@@ -322,6 +381,24 @@ class SimCluster:
         if self.trace is not None:
             self.say(node, f"<- {message.source} {describe_message(message)}")
         self._step(node, engine, Received(message))
+
+    def _deliver_repair(self, node: SimNode, message: RepairMessage) -> None:
+        """A request for lost entries, or an answer to one."""
+        if node.engine is None and node.repair is None:
+            return
+        if node.paused_until_ms > self.now_ms:
+            self.at(node.paused_until_ms, self._deliver_repair, node, message)
+            return
+        if self.trace is not None:
+            self.say(node, f"<- {message.source} {describe_message(message)}")
+        self.step_count += 1
+        with self._disk_of(node):
+            if node.repair is not None:
+                node.repair.receive(message, node.local_ms(self.now_ms))
+                self._drain_repair(node, node.repair)
+            elif node.engine is not None:
+                node.engine.repair(message)
+                self._drain(node, node.engine)
 
     def _arm(self, node: SimNode, engine: Engine) -> None:
         """Schedule the next tick, unless an earlier one is scheduled that will look again."""
@@ -457,7 +534,18 @@ class SimCluster:
     def _wake(self, node: SimNode) -> None:
         """A pause without an end has ended: what waits for that is due now."""
         for place, (_, number, action, args) in enumerate(self._heap):
-            if args and args[0] is node and action in {self._deliver, self._tick, self._end_job}:
+            if (
+                args
+                and args[0] is node
+                and action
+                in {
+                    self._deliver,
+                    self._deliver_repair,
+                    self._carry_on_repair,
+                    self._tick,
+                    self._end_job,
+                }
+            ):
                 self._heap[place] = (self.now_ms, number, action, args)
         heapify(self._heap)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from dledger.engine import Engine
 from dledger.raft.ids import NodeId
+from dledger.repair.store_repair import StoreRepair
 from dledger.testing.sim_disk import SimDisk
 
 
@@ -15,14 +16,15 @@ class SimNode:
     """One member, up or down.
 
     Attributes:
-        engine: None while it is down.
+        engine: None while it is down, or being repaired.
+        repair: of its damaged log, before it can have an engine.
         incarnation: counts its stops; whatever was scheduled for an earlier one is dropped.
         timer_ms: when its next tick is scheduled, in true time; None: none is.
         paused_until_ms: it does nothing before that.
         clock_zero_ms, clock_drift_permille: its own clock.
         slow_until_ms: its disk is slow until then.
         crashes_in_save: the next persist job is cut short by a power loss.
-        refusal: why its store cannot be opened; it stays down until its disk is replaced.
+        refusal: why its store cannot be opened and not be mended; it stays down until its disk is replaced.
         is_damaged: its disk has lied. Such a member loses no power until the disk is replaced: after a
             power cut, damage in the entries of the last batch passes for a torn tail (storage/recovery.py
             says so), and no log can tell.
@@ -34,6 +36,7 @@ class SimNode:
     disk: SimDisk
     draw: Callable[[int, int], int]
     engine: Engine | None = None
+    repair: StoreRepair | None = None
     incarnation: int = 0
     timer_ms: int | None = None
     paused_until_ms: int = 0

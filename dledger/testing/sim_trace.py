@@ -18,9 +18,11 @@ from dledger.raft.ids import NodeId
 from dledger.raft.messages import (
     AppendRequest,
     AppendResponse,
-    Message,
+    PeerMessage,
     PreVoteRequest,
     PreVoteResponse,
+    RepairAnswer,
+    RepairRequest,
     TimeoutNow,
     VoteRequest,
     VoteResponse,
@@ -61,7 +63,7 @@ class Trace:
         return self._digest.hexdigest()
 
 
-def describe_message(message: Message) -> str:
+def describe_message(message: PeerMessage) -> str:
     """A message in a few words."""
     match message:
         case AppendRequest():
@@ -87,6 +89,11 @@ def describe_message(message: Message) -> str:
             return f"vote! t{message.term} {'yes' if message.granted else 'no'}"
         case TimeoutNow():
             return f"timeout-now t{message.term}"
+        case RepairRequest():
+            return f"repair? {message.first_index}..{message.last_index} #{message.number}"
+        case RepairAnswer():
+            lacks = " lacks it" if message.lacks else ""
+            return f"repair! +{len(message.entries)}{lacks} #{message.number}"
         case _:
             assert_never(message)
 

@@ -211,7 +211,7 @@ def test_a_core_goes_on_while_the_others_stay_as_they_are() -> None:
     assert len(set(logs)) == 1
 
 
-def test_a_member_with_damaged_bytes_stays_down_until_its_disk_is_replaced() -> None:
+def test_a_member_with_a_damaged_vote_keeps_its_log_and_votes_again_when_admitted() -> None:
     cluster = SimCluster(SimSettings(seed=1))
     for node in cluster.nodes.values():
         cluster.start(node)
@@ -221,13 +221,31 @@ def test_a_member_with_damaged_bytes_stays_down_until_its_disk_is_replaced() -> 
     victim.disk.flip_bit("hard_state", 5)
     cluster.stop(victim, power_loss=False)
     cluster.start(victim)
-    assert victim.engine is None
-    assert "hard_state" in victim.refusal
-    cluster.start(victim)
-    assert victim.engine is None
-    cluster.calm_down([N0, N1, N2])
+    assert victim.engine is not None
+    assert victim.engine.log.last_id.index
+    assert not victim.engine.node.is_voter
     cluster.run_until(cluster.now_ms + 3000)
     assert victim.engine is not None
+    assert victim.engine.node.is_voter
+
+
+def test_a_member_with_a_damaged_log_is_mended_by_the_others() -> None:
+    cluster = SimCluster(SimSettings(seed=1))
+    for node in cluster.nodes.values():
+        cluster.start(node)
+    assert cluster.run_until(5000, lambda: cluster.leader() is not None)
+    cluster.run_until(cluster.now_ms + 500)
+    victim = cluster.nodes[N2]
+    assert victim.engine is not None
+    before = victim.engine.log.last_id
+    cluster.stop(victim, power_loss=False)
+    victim.disk.flip_bit("data/00000000000000000000", 5)
+    cluster.start(victim)
+    assert victim.engine is None
+    assert victim.repair is not None
+    assert cluster.run_until(cluster.now_ms + 3000, lambda: victim.engine is not None)
+    assert victim.engine is not None
+    assert victim.engine.log.last_id >= before
     assert victim.engine.node.is_voter
 
 

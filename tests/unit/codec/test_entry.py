@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 from crc32c import crc32c
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dledger.codec.entry import (
     EntryFormatError,
@@ -17,6 +19,7 @@ from dledger.codec.entry import (
     decode_known,
     find_headers,
     index_unit_of,
+    preceding_chain_crc,
     seal,
 )
 from dledger.codec.index_unit import EntryColumns, decode_unit
@@ -235,3 +238,9 @@ def test_headers_are_found_behind_damage_only_at_their_own_place() -> None:
     assert [header.index for _, header in found] == [2, 3]
     assert found[0][0] == 7 + entries[1].position
     assert not list(find_headers(data, base_position=0, index_min=1))
+
+
+@given(st.integers(0, 2**32 - 1), st.binary(max_size=60))
+def test_a_header_names_the_only_entry_that_can_stand_before_it(before: int, body: bytes) -> None:
+    entry = seal(Entry(Index(7), Term(2), Position(99), EntryKind.NORMAL, body), before)
+    assert preceding_chain_crc(entry.header) == before

@@ -17,9 +17,11 @@ from dledger.raft.ids import Index, NodeId, Position, Term
 from dledger.raft.messages import (
     AppendRequest,
     AppendResponse,
-    Message,
+    PeerMessage,
     PreVoteRequest,
     PreVoteResponse,
+    RepairAnswer,
+    RepairRequest,
     TimeoutNow,
     VoteRequest,
     VoteResponse,
@@ -47,8 +49,8 @@ def request_with(*bodies: bytes) -> AppendRequest:
     return AppendRequest(Term(3), N1, Index(4), Term(2), entries_from(5, *bodies), Index(4), 9)
 
 
-def through_the_wire(message: Message) -> Message:
-    entries = message.entries if isinstance(message, AppendRequest) else ()
+def through_the_wire(message: PeerMessage) -> PeerMessage:
+    entries = message.entries if isinstance(message, AppendRequest | RepairAnswer) else ()
     return decode_message(encode_message(message), encode_entries(entries))
 
 
@@ -66,11 +68,22 @@ number = st.integers(0, 2**63 - 1)
         TimeoutNow(Term(1), N1),
         request_with(),
         request_with(b"one", b"", bytes(5000)),
+        RepairRequest(N1, 7, Index(2), Index(3), 0xFFFF_FFFF),
+        RepairAnswer(N1, 7, (), lacks=True),
+        RepairAnswer(N1, 7, entries_from(5, b"one", b""), lacks=False),
     ],
     ids=lambda message: type(message).__name__,
 )
-def test_every_message_comes_back_as_it_was(message: Message) -> None:
+def test_every_message_comes_back_as_it_was(message: PeerMessage) -> None:
     assert through_the_wire(message) == message
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "crc"), [(0, 1, 0), (3, 2, 0), (1, 1, 1 << 32)], ids=["none", "order", "crc"]
+)
+def test_a_repair_must_ask_for_something(first: int, last: int, crc: int) -> None:
+    with pytest.raises(PeerProtocolError, match="entries"):
+        through_the_wire(RepairRequest(N1, 1, Index(first), Index(last), crc))
 
 
 @given(number, number, number, number, st.booleans())

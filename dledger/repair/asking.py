@@ -1,0 +1,182 @@
+"""Asking the other members for lost entries, one range and one member at a time.
+
+An answer is believed for its chain CRC only: its last entry must be the one that was named, and the
+others must lead to it. So it does not matter who sends it, in which state, or whether the entries are
+committed. Answers bring the end of a range first; what they bring names the entry before it, and so the
+range shrinks from its end until the entries join what stands before it.
+
+Members are asked in turn. One that does not answer in time is passed over, and asked again in the next
+round; a range that nobody can help with now lets the others go first.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+from typing import Final
+
+from dledger.codec.entry import (
+    EntryFormatError,
+    chain_crc,
+    check_entry,
+    preceding_chain_crc,
+)
+from dledger.raft.entry import Entry
+from dledger.raft.ids import Index, NodeId
+from dledger.raft.messages import RepairAnswer, RepairRequest
+from dledger.raft.quorum import majority
+from dledger.storage.damage import Missing
+
+ANSWER_TIMEOUT_MS: Final = 1000
+"""A member answers from its own disk; a slow one is passed over."""
+
+ROUND_PAUSE_MS: Final = 250
+"""Nobody could help with any range: wait before asking everybody again."""
+
+NEVER_MS: Final = 1 << 62
+
+
+class Asking:
+    """What is still missing, and who has been asked for it.
+
+    Invariants: at most one request is under way; `_lacking` and `_tried` are about the first range.
+
+    Attributes:
+        waits: ranges in the order in which they are asked for, each with what is known to lack it.
+        next_ms: when `next_request` should be asked again.
+    """
+
+    def __init__(self, node_id: NodeId, peers: tuple[NodeId, ...], missing: list[Missing]) -> None:
+        self.waits: deque[tuple[Missing, frozenset[NodeId]]] = deque(
+            (each, frozenset()) for each in missing
+        )
+        self.next_ms = 0
+        self._node_id = node_id
+        self._peers = peers
+        self._number = 0
+        self._asked: NodeId | None = None
+        self._tried: list[NodeId] = []
+        self._fruitless_count = 0
+        self._preferred = 0
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is missing any more."""
+        return not self.waits
+
+    def add(self, missing: Missing) -> None:
+        """Something more is missing; known ranges are not taken twice."""
+        if all(
+            each.last_index < missing.first_index or missing.last_index < each.first_index
+            for each, _ in self.waits
+        ):
+            self.waits.append((missing, frozenset()))
+            self.next_ms = 0
+
+    def next_request(self, now_ms: int) -> tuple[NodeId, RepairRequest] | None:
+        """Whom to ask for what now; None: wait for an answer, or until `next_ms`."""
+        if not self.waits:
+            self.next_ms = NEVER_MS
+            return None
+        if now_ms < self.next_ms:
+            return None
+        self._asked = None
+        if len(self._tried) == len(self._peers):
+            self._rotate()
+            self._fruitless_count += 1
+            if self._fruitless_count >= len(self.waits):
+                self._fruitless_count = 0
+                self.next_ms = now_ms + ROUND_PAUSE_MS
+                return None
+        places = range(self._preferred, self._preferred + len(self._peers))
+        turn = [self._peers[place % len(self._peers)] for place in places]
+        peer = next(each for each in turn if each not in self._tried)
+        self._tried.append(peer)
+        self._asked = peer
+        self._number += 1
+        self.next_ms = now_ms + ANSWER_TIMEOUT_MS
+        wanted = self.waits[0][0]
+        return peer, RepairRequest(
+            self._node_id,
+            self._number,
+            Index(wanted.first_index),
+            Index(wanted.last_index),
+            wanted.last_chain_crc,
+        )
+
+    def answered(self, answer: RepairAnswer) -> tuple[Entry, ...]:
+        """Take an answer; returns the entries that it brings, every one verified.
+
+        They are counted as here from now on: if writing them fails, begin anew.
+        """
+        if answer.source != self._asked or answer.number != self._number or not self.waits:
+            return ()
+        self._asked = None
+        self.next_ms = 0
+        wanted, lacking = self.waits[0]
+        if not answer.entries:
+            if answer.lacks:
+                self.waits[0] = (wanted, lacking | {answer.source})
+            return ()
+        if not _fits(wanted, answer.entries):
+            return ()
+        self.waits.popleft()
+        self._tried.clear()
+        self._fruitless_count = 0
+        self._preferred = self._peers.index(answer.source)
+        first = answer.entries[0]
+        if first.index > wanted.first_index:
+            rest = replace(
+                wanted,
+                last_index=first.index - 1,
+                end_position=first.position,
+                last_chain_crc=preceding_chain_crc(first.header),
+                is_tail=False,
+            )
+            self.waits.appendleft((rest, frozenset()))
+        return answer.entries
+
+    def unknown_to_all(self) -> Missing | None:
+        """A range, not at the log's end, whose last entry no other member has: it was named wrongly."""
+        return next(
+            (
+                each
+                for each, lacking in self.waits
+                if not each.is_tail and len(lacking) == len(self._peers)
+            ),
+            None,
+        )
+
+    def never_committed(self) -> Missing | None:
+        """The range at the log's end, when a majority of the group does not have its last entry."""
+        needed = majority(len(self._peers) + 1)
+        return next(
+            (each for each, lacking in self.waits if each.is_tail and len(lacking) >= needed), None
+        )
+
+    def _rotate(self) -> None:
+        """Nobody helps with the first range now: the others have their turn."""
+        self.waits.rotate(-1)
+        self._tried.clear()
+
+
+def _fits(wanted: Missing, entries: tuple[Entry, ...]) -> bool:
+    """Whether these are the entries that were named, in every byte."""
+    first, last = entries[0], entries[-1]
+    is_whole = first.index == wanted.first_index
+    if (
+        first.index < wanted.first_index
+        or last.index != wanted.last_index
+        or last.end_position != wanted.end_position
+        or (first.position != wanted.position if is_whole else first.position < wanted.position)
+        or len(entries) != last.index - first.index + 1
+    ):
+        return False
+    prev = wanted.prev_chain_crc if is_whole else None
+    try:
+        for entry in entries:
+            check_entry(entry, prev)
+            prev = chain_crc(entry)
+    except EntryFormatError:
+        return False
+    return prev == wanted.last_chain_crc

@@ -1,0 +1,52 @@
+"""Answering a member that has lost entries: whoever has the entry by its name gives it.
+
+By its name, that is by index and chain CRC: so there is no question of who leads, what is committed or
+how healthy the one who answers is otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from dledger.raft.entry import Entry
+
+ANSWER_BYTES_MAX: Final = 1024 * 1024
+"""Entries in one answer; a single entry may have more."""
+
+ANSWER_COUNT_MAX: Final = 4096
+
+
+def first_to_give(size_of: Callable[[int], int], first_index: int, last_index: int) -> int:
+    """The first of the entries up to `last_index` that fit one answer; at least the last one."""
+    first = last_index
+    size = size_of(first)
+    first_index = max(first_index, last_index + 1 - ANSWER_COUNT_MAX)
+    while first > first_index:
+        size += size_of(first - 1)
+        if size > ANSWER_BYTES_MAX:
+            break
+        first -= 1
+    return first
+
+
+def whole_end(
+    read: Callable[[int, int], Sequence[Entry] | None], first_index: int, last_index: int
+) -> tuple[Entry, ...]:
+    """The whole entries at the end of first_index..last_index, as the disk gives them; may be none.
+
+    Args:
+        read: gives the entries of a range (end excluded), or None when not all of them are whole.
+        first_index: the first that is of interest.
+        last_index: the last.
+    """
+    entries = read(first_index, last_index + 1)
+    if entries is not None:
+        return tuple(entries)
+    found: list[Entry] = []
+    for index in range(last_index, first_index - 1, -1):
+        one = read(index, index + 1)
+        if one is None:
+            break
+        found[:0] = one
+    return tuple(found)

@@ -1,0 +1,556 @@
+"""What of a damaged log is whole, and what exactly is missing (docs/adr/0100).
+
+`opening` refuses a log in which durable bytes were lost. This module then looks at all of it, believes
+nothing but checksums, and says which entries are whole (`Run`) and which are missing between and behind
+them (`Missing`). It only reads. An entry that cannot be found is named without having it: the chain CRC
+is invertible, so the header of the first whole entry behind a gap names the last entry in the gap; and at
+the log's end the index remembers what stood there.
+
+What is found behind a broken place is a claim until the repaired entries join it: they are verified
+from the entry before the gap to the one behind, and a claim that no other member knows is given up
+(`Survey.distrust`).
+"""
+
+from __future__ import annotations
+
+import errno
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from crc32c import crc32c
+
+from dledger.codec.entry import (
+    EntryFormatError,
+    chain_crc,
+    decode_header,
+    find_headers,
+    preceding_chain_crc,
+)
+from dledger.codec.index_unit import (
+    INDEX_UNIT_BYTES,
+    EntryColumns,
+    IndexFormatError,
+    IndexUnit,
+    decode_sealed,
+    decode_unit,
+)
+from dledger.raft.entry import ENTRY_HEADER_BYTES, Entry
+from dledger.storage.api import Disk, File
+from dledger.storage.opening import holds_last
+from dledger.storage.scan import ChainEnd, scan_data
+from dledger.storage.segment import SEGMENT_NAME_DIGITS, Layout
+from dledger.storage.write_batch import WRITE_BATCH_BYTES_MAX
+
+_SEARCH_BYTES = 1024 * 1024
+_SECTOR_BYTES = 4096
+_UNREADABLE = b"\x5a"
+"""Stands in for bytes that the device does not give: neither zeros nor part of any header."""
+
+
+@dataclass(slots=True)
+class Run:
+    """Whole entries in a row.
+
+    Attributes:
+        columns: the entries; each follows the one before.
+        before_chain_crc: chain CRC of the entry before the first, as the first header demands it.
+        is_proven: the first header is verified too, by what stands before it or by the index's unit of
+            that; the others are verified by the chain.
+    """
+
+    columns: EntryColumns
+    before_chain_crc: int
+    is_proven: bool = False
+
+    @property
+    def first_index(self) -> int:
+        """Of its first entry."""
+        return self.columns.first_index
+
+    @property
+    def last_index(self) -> int:
+        """Of its last entry."""
+        return self.columns.first_index + len(self.columns) - 1
+
+    def end(self) -> ChainEnd:
+        """Its last entry."""
+        columns = self.columns
+        return ChainEnd(
+            self.last_index, columns.terms[-1], columns.end_position, columns.chain_crcs[-1]
+        )
+
+    def cut(self, index: int) -> None:
+        """Give up `index` and everything behind it."""
+        place = index - self.first_index
+        columns = self.columns
+        for column in (columns.terms, columns.positions, columns.sizes, columns.chain_crcs):
+            del column[place:]
+
+    def drop_first(self) -> None:
+        """Give up the first entry; what follows it names it."""
+        columns = self.columns
+        self.before_chain_crc = columns.chain_crcs[0]
+        self.is_proven = True  # what was dropped named it
+        columns.first_position += columns.sizes[0]
+        columns.first_index += 1
+        for column in (columns.terms, columns.positions, columns.sizes, columns.chain_crcs):
+            del column[:1]
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Entries that were durable here and are not whole any more.
+
+    Attributes:
+        first_index, last_index: both included.
+        position, end_position: where they stood.
+        prev_chain_crc: of the entry before the first.
+        last_chain_crc: of the last one: it identifies all of them.
+        is_tail: no whole entry stands behind them.
+    """
+
+    first_index: int
+    last_index: int
+    position: int
+    end_position: int
+    prev_chain_crc: int
+    last_chain_crc: int
+    is_tail: bool = False
+
+    def __str__(self) -> str:
+        place = f"bytes {self.position} to {self.end_position} of the log"
+        if self.first_index == self.last_index:
+            return f"entry {self.first_index} ({place})"
+        return f"entries {self.first_index} to {self.last_index} ({place})"
+
+
+@dataclass(slots=True)
+class Survey:
+    """A damaged log as it was found.
+
+    Attributes:
+        names: first positions of the segments that are or were there, ascending, 0 included.
+        runs: the whole entries, in order.
+        tail: the last entry that the index remembers behind all runs.
+        is_tail_cut: entries were lost behind the last run or `tail`, and nobody here knows which.
+        is_end_unreadable: the device does not give some bytes of the last segment.
+        doubtful: segments whose index is to be made again from the data.
+    """
+
+    names: list[int] = field(default_factory=lambda: [0])
+    runs: list[Run] = field(default_factory=list)
+    tail: IndexUnit | None = None
+    is_tail_cut: bool = False
+    is_end_unreadable: bool = False
+    doubtful: set[int] = field(default_factory=set)
+
+    def missing(self) -> list[Missing]:
+        """The gaps, in order."""
+        found: list[Missing] = []
+        at = ChainEnd(0, 0, 0, 0)
+        for run in self.runs:
+            columns = run.columns
+            if run.first_index > at.index + 1:
+                found.append(
+                    Missing(
+                        at.index + 1,
+                        run.first_index - 1,
+                        at.position,
+                        columns.first_position,
+                        at.chain_crc,
+                        run.before_chain_crc,
+                    )
+                )
+            at = run.end()
+        if self.tail is not None and self.tail.index > at.index:
+            unit = self.tail
+            found.append(
+                Missing(
+                    at.index + 1,
+                    unit.index,
+                    at.position,
+                    unit.position + unit.size_bytes,
+                    at.chain_crc,
+                    unit.chain_crc,
+                    is_tail=True,
+                )
+            )
+        return found
+
+    def learn(self, entries: Sequence[Entry]) -> None:
+        """Entries are back that end where a run begins, or the log does; they were verified."""
+        first = entries[0]
+        columns = EntryColumns(first.index, first.position)
+        for entry in entries:
+            columns.terms.append(entry.term)
+            columns.positions.append(entry.position)
+            columns.sizes.append(entry.size_bytes)
+            columns.chain_crcs.append(chain_crc(entry))
+        place = bisect_right(self.runs, int(first.index), key=lambda run: run.first_index)
+        before = self.runs[place - 1].end() if place else ChainEnd(0, 0, 0, 0)
+        own_before = preceding_chain_crc(first.header)
+        joins = (before.index + 1, before.chain_crc) == (first.index, own_before)
+        if place < len(self.runs):
+            self.runs[place].is_proven = True
+        self.runs.insert(place, Run(columns, own_before, is_proven=joins))
+
+    def distrust(self, missing: Missing) -> None:
+        """Nobody knows the entry that would stand before the run behind a gap: doubt that run's first."""
+        run = self.run_of(missing.last_index + 1)
+        if run is None:
+            return
+        if len(run.columns) > 1:
+            run.drop_first()
+            return
+        lone = run.columns.unit(0)
+        self.runs.remove(run)
+        if lone.index > max(self.last_end().index, self.tail.index if self.tail else 0):
+            self.tail = lone
+
+    def last_end(self) -> ChainEnd:
+        """The last whole entry, or the log's start."""
+        return self.runs[-1].end() if self.runs else ChainEnd(0, 0, 0, 0)
+
+    def run_of(self, index: int) -> Run | None:
+        """The run that holds an entry."""
+        place = bisect_right(self.runs, index, key=lambda run: run.first_index) - 1
+        if place < 0 or index > self.runs[place].last_index:
+            return None
+        return self.runs[place]
+
+
+class TolerantFile:
+    """Reads around what the device does not give (EIO): those bytes come back as no entry's bytes."""
+
+    def __init__(self, file: File) -> None:
+        self._file = file
+        self.has_failed = False
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        """As `File.read_at`."""
+        try:
+            return self._file.read_at(offset, size)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+        end = min(offset + size, self._file.size())
+        pieces: list[bytes] = []
+        while offset < end:
+            step = min(_SECTOR_BYTES - offset % _SECTOR_BYTES, end - offset)
+            try:
+                pieces.append(self._file.read_at(offset, step))
+            except OSError as error:
+                if error.errno != errno.EIO:
+                    raise
+                self.has_failed = True
+                pieces.append(_UNREADABLE * step)
+            offset += step
+        return b"".join(pieces)
+
+    def size(self) -> int:
+        """As `File.size`."""
+        return self._file.size()
+
+
+@dataclass(frozen=True, slots=True)
+class _IndexView:
+    """What a segment's index claims; every unit by itself, since any may be damaged.
+
+    Attributes:
+        units: by index, those that fit the majority's numbering.
+        sealed: all of them, when the seal is right in every byte.
+    """
+
+    units: dict[int, IndexUnit]
+    sealed: EntryColumns | None
+    has_failed: bool = False
+
+
+def survey(disk: Disk, layout: Layout) -> Survey:
+    """Look at a whole log.
+
+    Raises:
+        OSError: the disk failed in another way than by not giving some bytes.
+    """
+    found = Survey()
+    data_names = set(segment_names(disk, layout.data_folder))
+    views: dict[int, _IndexView] = {}
+    for name in segment_names(disk, layout.index_folder):
+        view = _read_index(disk, layout, name)
+        if view.units or name in data_names:
+            views[name] = view
+    found.names = sorted({0, *data_names, *views})
+    for place, name in enumerate(found.names):
+        is_last = place + 1 == len(found.names)
+        end = None if is_last else found.names[place + 1]
+        view = views.get(name, _IndexView({}, None))
+        if view.has_failed:
+            found.doubtful.add(name)
+        if name in data_names:
+            _survey_segment(disk, layout, found, name, end, view)
+        else:
+            found.doubtful.add(name)
+    _settle_conflicts(found, views)
+    if found.names[-1] in views:
+        _survey_end(found, found.names[-1], views[found.names[-1]])
+    return found
+
+
+def segment_names(disk: Disk, folder: str) -> list[int]:
+    """First positions of the segment files in a folder, ascending. Other names are not ours."""
+    return [
+        int(name)
+        for name in disk.list(folder)
+        if len(name) == SEGMENT_NAME_DIGITS and name.isascii() and name.isdigit()
+    ]
+
+
+def _read_index(disk: Disk, layout: Layout, name: int) -> _IndexView:
+    file = disk.open(layout.index_path(name))
+    try:
+        tolerant = TolerantFile(file)
+        data = tolerant.read_at(0, file.size())
+    finally:
+        file.close()
+    sealed: EntryColumns | None = None
+    if first := decode_unit(data) if len(data) >= INDEX_UNIT_BYTES else None:
+        try:
+            sealed = decode_sealed(data, first_index=first.index, first_position=name)
+        except IndexFormatError:
+            sealed = None
+    used_bytes = min(len(data.rstrip(b"\0")) + INDEX_UNIT_BYTES, len(data))
+    placed = [
+        (place, unit)
+        for place in range(used_bytes // INDEX_UNIT_BYTES)
+        if (unit := decode_unit(data, place * INDEX_UNIT_BYTES)) is not None
+        and unit.index > place
+        and unit.position >= name
+        and unit.size_bytes >= ENTRY_HEADER_BYTES
+    ]
+    bases = Counter(unit.index - place for place, unit in placed)
+    if not bases:
+        return _IndexView({}, None, tolerant.has_failed)
+    base = bases.most_common(1)[0][0]
+    units = {unit.index: unit for place, unit in placed if unit.index - place == base}
+    return _IndexView(units, sealed, tolerant.has_failed)
+
+
+def _survey_segment(
+    disk: Disk, layout: Layout, found: Survey, name: int, end: int | None, view: _IndexView
+) -> None:
+    """Add the whole entries of one data file."""
+    file = disk.open(layout.data_path(name))
+    try:
+        tolerant = TolerantFile(file)
+        size = file.size() if end is None else min(file.size(), end - name)
+        sealed = _believed(tolerant, name, end, size, view)
+        if sealed is not None:
+            _add(found, sealed[0], sealed[1], view)
+            return
+        if end is not None:
+            found.doubtful.add(name)
+        for columns, before in _whole_entries(tolerant, name, size, view, is_last=end is None):
+            if len(columns) > 1 or _is_credible(columns, before, view, found.last_end()):
+                _add(found, columns, before, view)
+        if tolerant.has_failed:
+            found.doubtful.add(name)
+            found.is_end_unreadable = end is None
+    finally:
+        file.close()
+
+
+def _believed(
+    file: TolerantFile, name: int, end: int | None, size: int, view: _IndexView
+) -> tuple[EntryColumns, int] | None:
+    """The entries of a sealed segment, unread, as a start believes them: seal, length, first header."""
+    columns = view.sealed
+    if columns is None or columns.end_position - name > size:
+        return None
+    if end is not None and columns.end_position != end:
+        return None
+    header = file.read_at(0, ENTRY_HEADER_BYTES)
+    try:
+        first = decode_header(header)
+    except EntryFormatError:
+        return None
+    told = IndexUnit(first.index, first.term, first.position, first.size_bytes, first.chain_crc)
+    if told != columns.unit(0) or not holds_last(file, columns):
+        return None
+    return columns, preceding_chain_crc(header)
+
+
+def _whole_entries(
+    file: TolerantFile, name: int, size: int, view: _IndexView, *, is_last: bool
+) -> Iterator[tuple[EntryColumns, int]]:
+    """Rows of whole entries of one data file, each with the chain CRC that it follows."""
+    offset: int | None = 0
+    while offset is not None and offset < size:
+        header = file.read_at(offset, ENTRY_HEADER_BYTES)
+        try:
+            first = decode_header(header)
+        except EntryFormatError:
+            first = None
+        if first is not None and first.position == name + offset and first.index > 0:
+            before = preceding_chain_crc(header)
+            after = ChainEnd(first.index - 1, 0, name + offset, before)
+            columns = scan_data(file, after, size, offset=offset).columns
+            if len(columns):
+                yield columns, before
+                offset = columns.end_position - name
+                continue
+        # Behind the end of a torn tail nothing counts (recovery, rows C and D).
+        reach = 0
+        if is_last and not _remembers(view, name + offset):
+            reach = offset + WRITE_BATCH_BYTES_MAX
+            if next(_headers_behind(file, name, offset, size, reach), None) is None:
+                return
+        offset = next(_headers_behind(file, name, offset, size, 0), None)
+
+
+def _remembers(view: _IndexView, position: int) -> bool:
+    """Whether the index has a unit of an entry that stands there or behind."""
+    return any(unit.position >= position for unit in view.units.values())
+
+
+def _headers_behind(
+    file: TolerantFile, name: int, offset: int, size: int, reach: int
+) -> Iterator[int]:
+    """Offsets behind `offset` at which a whole entry starts, if it ends behind `reach`."""
+    at = offset + 1
+    while at < size:
+        data = file.read_at(at, min(_SEARCH_BYTES, size - at))
+        for place, header in find_headers(data, base_position=name + at, index_min=1):
+            end = at + place + header.size_bytes
+            if end > size or end <= reach:
+                continue
+            body = file.read_at(at + place + ENTRY_HEADER_BYTES, header.body_bytes)
+            if crc32c(body) == header.body_crc:
+                yield at + place
+        # Overlap, so that a header across the border is seen whole.
+        is_end = at + len(data) >= size
+        at += max(len(data) if is_end else len(data) - ENTRY_HEADER_BYTES, 1)
+
+
+def _is_credible(columns: EntryColumns, before: int, view: _IndexView, last: ChainEnd) -> bool:
+    """Whether to believe a lone entry, whose own header no other one vouches for.
+
+    A flipped bit in its index or term leaves all its checksums right. To take a whole entry for a lost
+    one costs nothing: it comes back.
+    """
+    own = columns.unit(0)
+    known = [unit for unit in view.units.values() if unit.position == own.position]
+    if known:
+        return own in known
+    gap_entries, gap_bytes = own.index - last.index - 1, own.position - last.position
+    if gap_entries == 0:
+        return gap_bytes == 0 and before == last.chain_crc
+    return gap_entries > 0 and gap_bytes >= gap_entries * ENTRY_HEADER_BYTES
+
+
+def _add(found: Survey, columns: EntryColumns, before: int, view: _IndexView) -> None:
+    """Put entries behind the last run, or begin a new one."""
+    last = found.last_end()
+    joins = (columns.first_index, columns.first_position, before) == (
+        last.index + 1,
+        last.position,
+        last.chain_crc,
+    )
+    if joins and found.runs:
+        known = found.runs[-1].columns
+        known.terms.extend(columns.terms)
+        known.positions.extend(columns.positions)
+        known.sizes.extend(columns.sizes)
+        known.chain_crcs.extend(columns.chain_crcs)
+        return
+    run = Run(columns, before, is_proven=joins)
+    unit = view.units.get(columns.first_index - 1)
+    if not joins and unit is not None and unit.position < columns.first_position:
+        # The index knows the lost entry that the header names: one of the two is damaged, or both right.
+        run.is_proven = unit.chain_crc == before
+        if not run.is_proven:
+            if len(columns) == 1:
+                return
+            run.drop_first()
+    found.runs.append(run)
+
+
+def _settle_conflicts(found: Survey, views: dict[int, _IndexView]) -> None:
+    """Of runs that contradict each other a lone entry gives way, else the earlier one.
+
+    A lone entry may have a flipped bit in its own index. Longer ones contradict each other when a data
+    file was replaced by an older copy, of another history: what stands behind follows what it lacks.
+    """
+    while True:
+        for one, other in pairwise(found.runs):
+            end = one.end()
+            gap_entries = other.first_index - end.index - 1
+            gap_bytes = other.columns.first_position - end.position
+            if gap_entries > 0 and gap_bytes >= gap_entries * ENTRY_HEADER_BYTES:
+                continue
+            if len(other.columns) == 1:
+                found.runs.remove(other)
+            elif len(one.columns) == 1:
+                found.runs.remove(one)
+            else:
+                _cut_run(found, one, views)
+            break
+        else:
+            return
+
+
+def _cut_run(found: Survey, run: Run, views: dict[int, _IndexView]) -> None:
+    """Take back the entries of a run's last segment, from where its index tells of others."""
+    columns = run.columns
+    name = found.names[bisect_right(found.names, columns.positions[-1]) - 1]
+    found.doubtful.add(name)
+    first = run.first_index + bisect_left(columns.positions, name)
+    foreign = _first_foreign(run, first, views.get(name))
+    run.cut(foreign if foreign is not None else first)
+    if not len(columns):
+        found.runs.remove(run)
+
+
+def _first_foreign(run: Run, first: int, view: _IndexView | None) -> int | None:
+    """The first entry from `first` on of which the index tells another history, to the run's end."""
+    if view is None:
+        return None
+    foreign: int | None = None
+    for index in range(first, run.last_index + 1):
+        unit, own = view.units.get(index), run.columns.unit(index - run.first_index)
+        if unit is None:
+            continue
+        if unit.chain_crc == own.chain_crc:
+            foreign = None  # the chain CRC vouches for everything before it
+        elif unit.position == own.position and unit.term != own.term and foreign is None:
+            foreign = index
+    return foreign
+
+
+def _survey_end(found: Survey, name: int, view: _IndexView) -> None:
+    """What the last segment's index tells of entries behind the last run, and of another history."""
+    if view.sealed is not None:
+        found.is_tail_cut = True
+        found.doubtful.add(name)
+    if found.runs and found.runs[-1].columns.end_position > name:
+        run = found.runs[-1]
+        first = run.first_index + bisect_left(run.columns.positions, name)
+        foreign = None if view.sealed is not None else _first_foreign(run, first, view)
+        if foreign is not None:
+            run.cut(foreign)
+            if not len(run.columns):
+                found.runs.remove(run)
+            found.is_tail_cut = True
+            found.doubtful.add(name)
+            return
+    last = found.last_end()
+    behind = [
+        unit
+        for unit in view.units.values()
+        if unit.index > last.index and unit.position >= last.position and unit.term >= last.term
+    ]
+    if behind:
+        found.tail = max(behind, key=lambda unit: unit.index)
+        found.doubtful.add(name)
