@@ -31,19 +31,20 @@ from pipeline.archive.manifests import (
     load_manifests,
     write_manifest,
 )
-from pipeline.archive.rows import (
-    ARCHIVE_COLUMNS,
-    PARTITION_COLUMNS,
-    arranged,
-    collected,
-    first_difference,
-    totals,
-)
 from pipeline.errors import PipelineError
 from pipeline.scan.entries import LOG_START, Chain
 from pipeline.scan.plan import Committed, plan_scan
 from pipeline.scan.records import read_records
 from pipeline.scan.stores import SegmentFile, Store, read_index
+from pipeline.spark.archive_rows import (
+    PARTITION_COLUMNS,
+    arranged,
+    collected,
+    first_difference,
+    log_rows,
+    parquet_rows,
+    totals,
+)
 
 STRETCH_BYTES: Final = 1024 * 1024 * 1024
 """Log in one manifest: what a run that is killed has to do again at most."""
@@ -165,13 +166,14 @@ class Archive:
         known_by: str,
     ) -> Manifest:
         """Write the rows aside, and prove that they are the log's."""
-        rows = log_rows(spark, store, stretch, broker_name)
+        bounds = (stretch.before.index + 1, stretch.end.index)
+        rows = log_rows(spark, store.path, *bounds, broker_name)
         writer = arranged(rows).write.partitionBy(*PARTITION_COLUMNS).mode("overwrite")
         writer.option("compression", "zstd").option("parquet.block.size", _ROW_GROUP_BYTES).parquet(
             str(staged)
         )
         written = collected(totals(parquet_rows(spark, [str(staged)])))
-        of_log = collected(totals(log_rows(spark, store, stretch, broker_name)))
+        of_log = collected(totals(log_rows(spark, store.path, *bounds, broker_name)))
         difference = first_difference(of_log, written)
         if difference is not None:
             raise ArchiveError(f"{staged} is not what the log holds: {difference}")
@@ -234,41 +236,6 @@ class Archive:
 
 def _span(stretch: Stretch) -> str:
     return f"{stretch.before.index + 1:020d}-{stretch.end.index:020d}"
-
-
-def log_rows(spark: Any, store: Store, stretch: Stretch, broker_name: str) -> Any:
-    """All records of a stretch of the log, in the archive's columns."""
-    from pipeline.spark.schemas import spark_schema
-
-    reader = spark.read.format("commitlog").schema(spark_schema(ARCHIVE_COLUMNS))
-    options = {
-        "records": "all",
-        "fromIndex": str(stretch.before.index + 1),
-        "upTo": str(stretch.end.index),
-        "splitBytes": str(max(stretch.size_bytes // 8, 16 * 1024 * 1024)),
-    }
-    if broker_name:
-        options["brokerName"] = broker_name
-    return reader.options(**options).load(store.path)
-
-
-def parquet_rows(spark: Any, paths: list[str], base: str | None = None) -> Any:
-    """Rows of archived files, in the archive's columns and `date`.
-
-    Args:
-        spark: the session.
-        paths: one staging folder, or files that manifests list (`listed_files`).
-        base: for files: the archive's folder, which their partition folders stand in.
-    """
-    from pyspark.sql.types import StringType
-
-    from pipeline.spark.schemas import spark_schema
-
-    schema = spark_schema(ARCHIVE_COLUMNS).add("date", StringType())
-    reader = spark.read.schema(schema)
-    if base is not None:
-        reader = reader.option("basePath", base)
-    return reader.parquet(*paths) if paths else spark.createDataFrame([], schema)
 
 
 def expired_index(store: Store, cutoff_ms: int) -> int:

@@ -51,9 +51,7 @@ class RocketMQDataSource(DataSource):
         plan = plan_sink(schema, self.options, overwrite=overwrite, is_stream=False)
         return BatchSinkWriter(plan)
 
-    def streamWriter(  # noqa: N802 - Spark's name, and the parameters': a commit passes them by keyword
-        self, schema: StructType, overwrite: bool
-    ) -> DataSourceStreamArrowWriter:
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """Plan a streaming query's writes."""
         plan = plan_sink(schema, self.options, overwrite=overwrite, is_stream=True)
         return StreamSinkWriter(plan)

@@ -27,10 +27,11 @@ from pipeline.archive.manifests import (
     topic_of,
     write_manifest,
 )
-from pipeline.archive.writing import Archive, expired_index, parquet_rows
+from pipeline.archive.writing import Archive, expired_index
 from pipeline.errors import PipelineError
 from pipeline.scan.plan import Committed
 from pipeline.scan.stores import Store
+from pipeline.spark.archive_rows import parquet_rows
 from tests.unit.pipeline.stores import orders, write_store
 from tests.unit.store.lone_broker import START_MS
 

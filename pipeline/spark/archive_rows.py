@@ -1,13 +1,12 @@
-"""The archive's rows: which columns, in which order, and totals by which two tables are compared.
-
-Pure: from data frames to data frames.
-"""
+"""The archive's rows: which columns, in which order, and totals by which two tables are compared."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
 import pyarrow as pa
+from pyspark.sql import functions as f
+from pyspark.sql.types import StringType
 
 from pipeline.archive.manifests import QueueTotals
 from pipeline.scan.columns import (
@@ -16,6 +15,7 @@ from pipeline.scan.columns import (
     METADATA_COLUMNS,
     RECORD_COLUMNS,
 )
+from pipeline.spark.schemas import spark_schema
 
 ARCHIVE_COLUMNS: Final = pa.schema(
     [
@@ -31,12 +31,12 @@ ARCHIVE_COLUMNS: Final = pa.schema(
 """What is kept of each record, control records included. `topic` and `date` are partition columns."""
 
 PARTITION_COLUMNS: Final = ("topic", "date")
+SPLIT_BYTES: Final = 64 * 1024 * 1024
+"""Log that one task reads while it is archived."""
 
 
 def dated(rows: Any) -> Any:
     """The rows with `date`, the day in UTC on which each was stored."""
-    from pyspark.sql import functions as f
-
     return rows.withColumn("date", f.date_format("storeTimestamp", "yyyy-MM-dd"))
 
 
@@ -48,8 +48,6 @@ def arranged(rows: Any) -> Any:
 
 def totals(rows: Any) -> Any:
     """Per queue: count, offsets, and two sums over a 64-bit hash of all columns, whatever the order."""
-    from pyspark.sql import functions as f
-
     hashed = f.xxhash64(*(f.col(name) for name in ARCHIVE_COLUMNS.names))
     return (
         rows.withColumn("hash", hashed)
@@ -99,3 +97,32 @@ def _words(each: QueueTotals | None) -> str:
         f"{each.count} rows from offset {each.min_offset} to {each.max_offset}, "
         f"hash {each.hash_xor & 0xFFFF_FFFF_FFFF_FFFF:016x}"
     )
+
+
+def log_rows(spark: Any, path: str, first_index: int, last_index: int, broker_name: str) -> Any:
+    """All records of some entries of the log in a store, in the archive's columns."""
+    reader = spark.read.format("commitlog").schema(spark_schema(ARCHIVE_COLUMNS))
+    options = {
+        "records": "all",
+        "fromIndex": str(first_index),
+        "upTo": str(last_index),
+        "splitBytes": str(SPLIT_BYTES),
+    }
+    if broker_name:
+        options["brokerName"] = broker_name
+    return reader.options(**options).load(path)
+
+
+def parquet_rows(spark: Any, paths: list[str], base: str | None = None) -> Any:
+    """Rows of archived files, in the archive's columns and `date`.
+
+    Args:
+        spark: the session.
+        paths: one staging folder, or files that manifests list (`listed_files`).
+        base: for files: the archive's folder, which their partition folders stand in.
+    """
+    schema = spark_schema(ARCHIVE_COLUMNS).add("date", StringType())
+    reader = spark.read.schema(schema)
+    if base is not None:
+        reader = reader.option("basePath", base)
+    return reader.parquet(*paths) if paths else spark.createDataFrame([], schema)
