@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 SEEDS ?= 1000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup interop demo test check fix golden sim bench docs clean
+.PHONY: help setup interop demo pipeline-demo test check fix golden sim bench docs clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,6 +21,9 @@ interop: setup  ## fetch the real C++ and Node clients into .interop (what canno
 
 demo: setup  ## three nodes, real clients, transactions, timers, order; leaders killed, nothing may be lost
 	@$(BIN)/python -m jepsen.demo $(DEMO_ARGS)
+
+pipeline-demo: setup  ## a streaming job between two topics, killed and killed again: every order exactly once
+	@$(BIN)/python -m bench.pipeline exactly-once $(PIPELINE_DEMO_ARGS)
 
 check: setup  ## format, lint, types and the quick tests: about a minute
 	@$(BIN)/ruff format --check .

@@ -1,0 +1,21 @@
+"""`python -m bench.pipeline WHAT`: measure or prove something about the pipeline."""
+
+from __future__ import annotations
+
+import sys
+
+from bench.pipeline import exactly_once
+
+COMMANDS = {"exactly-once": exactly_once.main}
+
+
+def main() -> int:
+    """Run one of them."""
+    if len(sys.argv) < 2 or sys.argv[1] not in COMMANDS:
+        sys.stderr.write(f"usage: python -m bench.pipeline {'|'.join(COMMANDS)} [options]\n")
+        return 2
+    return COMMANDS[sys.argv[1]](sys.argv[2:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,404 @@
+"""Orders flow through a streaming job while leaders and the job are killed: every order comes out once.
+
+    python -m bench.pipeline exactly-once [--kills 2] [--rate 400] [--seed N] [--keep DIR] [--json]
+
+Starts a name server and three brokers, sends numbered orders, runs `examples/enrich_orders.py` (source, join,
+exactly-once sink) as a process of its own, and in turn kills the job and the broker's leader with SIGKILL, each
+`--kills` times, while the job is at work. In the end both topics are read whole and compared.
+
+Exit code 0: nothing lost, nothing twice, nothing wrong. 1: something was. 2: it could not be told, because the
+group or the job did not start or did not get through in time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Final
+
+import trio
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from bench.pipeline.spark_process import SparkProcess
+from broker.client import ClientError, Message, MessageQueue, SendResult
+from broker.client.blocking import Producer, PullConsumer
+from dledger import Client, StatusAnswer
+from jepsen.processes import Group, NotReadyError, Process, ProcessDiedError, poll
+
+EXAMPLE: Final = Path(__file__).parents[2] / "examples" / "enrich_orders.py"
+ORDERS: Final = "Orders"
+ENRICHED: Final = "Enriched"
+START_S: Final = 300.0
+"""For a JVM and the first batch, on a machine that has other things to do."""
+THROUGH_S: Final = 300.0
+ORDERS_PER_SEND: Final = 40
+PATIENCE_S: Final = 60.0
+SOON_S: Final = 1.5
+RESTART_AFTER_S: Final = 0.5
+STATUS_S: Final = 1.0
+
+
+class CannotTellError(Exception):
+    """The run proves nothing; says why."""
+
+
+@dataclass
+class Proof:
+    """What came of a run.
+
+    Attributes:
+        acknowledged: orders that the producer was told are stored.
+        orders: orders in the topic.
+        enriched: rows in the other topic.
+        lost: orders that are not there.
+        duplicated: orders that are there more than once, in either topic.
+        wrong: rows that are not what becomes of their order.
+    """
+
+    spark_kills: int = 0
+    leader_kills: int = 0
+    acknowledged: int = 0
+    orders: int = 0
+    enriched: int = 0
+    lost: int = 0
+    duplicated: int = 0
+    wrong: int = 0
+    seconds: float = 0.0
+    details: list[str] = field(default_factory=list)
+
+    @property
+    def holds(self) -> bool:
+        """Whether every order came out exactly once."""
+        return not (self.lost or self.duplicated or self.wrong)
+
+
+class OrderStream:
+    """Sends numbered orders from a thread of its own, until told to stop."""
+
+    def __init__(self, namesrv: str, rate: int) -> None:
+        self.acknowledged: set[int] = set()
+        self.failure: Exception | None = None
+        self._namesrv = namesrv
+        self._rate = rate
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="orders", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End, with everything acknowledged that was sent."""
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        number = 0
+        try:
+            with Producer(self._namesrv, "orders", timeout_s=PATIENCE_S) as producer:
+                while not self._stop.wait(ORDERS_PER_SEND / self._rate):
+                    numbers = range(number, number + ORDERS_PER_SEND)
+                    ended = producer.send_many([Message(ORDERS, order(n)) for n in numbers])
+                    self.acknowledged.update(
+                        n
+                        for n, end in zip(numbers, ended, strict=True)
+                        if isinstance(end, SendResult)
+                    )
+                    number += ORDERS_PER_SEND
+        except ClientError as error:
+            self.failure = error
+
+
+def order(number: int) -> bytes:
+    """The body of an order."""
+    return json.dumps(
+        {
+            "id": number,
+            "customer": number % 5,
+            "quantity": 1 + number % 3,
+            "price_cents": 100 + number,
+        }
+    ).encode()
+
+
+def total_of(number: int) -> int:
+    """What the job has to compute."""
+    return (1 + number % 3) * (100 + number)
+
+
+class Reader:
+    """Reads topics whole, and counts what they hold."""
+
+    def __init__(self, namesrv: str) -> None:
+        self._consumer = PullConsumer(namesrv, "proof", timeout_s=PATIENCE_S)
+
+    def __enter__(self) -> Reader:
+        self._consumer.open()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._consumer.close()
+
+    def count(self, topic: str) -> int:
+        """Messages in a topic now."""
+        return sum(map(self._consumer.max_offset, self._consumer.queues(topic)))
+
+    def bodies(self, topic: str) -> list[bytes]:
+        """Every body of a topic."""
+        return [body for queue in self._consumer.queues(topic) for body in self._queue(queue)]
+
+    def _queue(self, queue: MessageQueue) -> list[bytes]:
+        bodies: list[bytes] = []
+        offset, end = 0, self._consumer.max_offset(queue)
+        while offset < end:
+            answer = self._consumer.pull(queue, offset, max_messages=1024)
+            bodies.extend(message.body for message in answer.messages)
+            offset = answer.next_offset
+        return bodies
+
+
+async def serving_nodes(group: Group) -> list[str]:
+    """The node that leads, as the nodes say; two only while an old one has not noticed yet."""
+    async with Client(group.peers, group=group.group, timeout_s=STATUS_S) as client:
+        answers = await client.status()
+    serving = [a for a in answers.values() if isinstance(a, StatusAnswer) and a.is_serving]
+    serving.sort(key=lambda answer: answer.term, reverse=True)
+    return [str(answer.node_id) for answer in serving]
+
+
+class Run:
+    """One proof, from empty folders to the comparison."""
+
+    def __init__(
+        self, group: Group, folder: Path, *, kills: int, rate: int, chance: random.Random
+    ) -> None:
+        self.proof = Proof()
+        self._group = group
+        self._kills = kills
+        self._chance = chance
+        self._orders = OrderStream(group.namesrv, rate)
+        self._job = SparkProcess(
+            [
+                str(EXAMPLE),
+                *("--name-server", group.namesrv),
+                *("--checkpoint", str(folder / "checkpoint")),
+                *("--master", "local[2]"),
+            ],
+            folder / "spark.log",
+            {"PYTHONUNBUFFERED": "1"},
+        )
+
+    def carry_out(self, tell: Callable[[str], None]) -> Proof:
+        """Do it all; `tell` is given what happens."""
+        began = time.monotonic()
+        self._create_topics()
+        with Reader(self._group.namesrv) as reader, self._job:
+            self._orders.start()
+            try:
+                self._job.start()
+                tell("the job starts")
+                self._wait_at_work(reader)
+                for number in range(1, self._kills + 1):
+                    tell(f"kill {number} of {self._kills}: the broker's leader")
+                    self._kill_leader(reader)
+                    tell(f"kill {number} of {self._kills}: the job")
+                    self._kill_job(reader)
+            finally:
+                self._orders.stop()
+            if self._orders.failure is not None:
+                raise CannotTellError(f"orders cannot be sent: {self._orders.failure}")
+            tell("the job works off the rest")
+            self._wait_through(reader)
+            tell("both topics are read")
+            self._compare(reader)
+        self.proof.seconds = round(time.monotonic() - began, 1)
+        return self.proof
+
+    def _create_topics(self) -> None:
+        with Producer(self._group.namesrv, "setup", timeout_s=START_S) as producer:
+
+            def are_made() -> bool:
+                try:
+                    for topic, number in ((ORDERS, -1), (ENRICHED, -1)):
+                        producer.send(Message(topic, order(number), tags="setup"))
+                except ClientError:
+                    return False
+                return True
+
+            if not poll(are_made, START_S):
+                raise CannotTellError(f"no broker takes messages after {START_S:.0f} s")
+
+    def _wait_at_work(self, reader: Reader) -> None:
+        """Wait until rows come out, and then a moment that differs each time."""
+        before = reader.count(ENRICHED)
+        if not self._poll(lambda: reader.count(ENRICHED) > before, START_S):
+            raise CannotTellError(f"no row came out within {START_S:.0f} s\n{self._job.log_tail()}")
+        time.sleep(self._chance.uniform(0, SOON_S))  # a fault's moment, not a wait for something
+
+    def _kill_job(self, reader: Reader) -> None:
+        self._job.kill()
+        self.proof.spark_kills += 1
+        self._job.start()
+        self._wait_at_work(reader)
+
+    def _kill_leader(self, reader: Reader) -> None:
+        leader = self._leader()
+        leader.kill()
+        self.proof.leader_kills += 1
+        time.sleep(RESTART_AFTER_S)  # how long a broker is away
+        leader.start()
+        if not poll(leader.is_listening, START_S):
+            raise CannotTellError(f"{leader.name} does not come back\n{leader.log_tail()}")
+        self._wait_at_work(reader)
+
+    def _leader(self) -> Process:
+        names: list[str] = []
+
+        def is_known() -> bool:
+            names[:] = trio.run(serving_nodes, self._group)
+            return bool(names)
+
+        if not self._poll(is_known, START_S):
+            raise CannotTellError(f"nobody leads after {START_S:.0f} s")
+        return self._group.node(names[0])
+
+    def _wait_through(self, reader: Reader) -> None:
+        wanted = reader.count(ORDERS) + 1  # and the row that made the topic
+        if not self._poll(lambda: reader.count(ENRICHED) >= wanted, THROUGH_S):
+            have = reader.count(ENRICHED)
+            if have >= wanted or not self._job.is_running:
+                raise CannotTellError(f"the job ended\n{self._job.log_tail()}")
+        # What comes twice may come late: everything that the job still has under way.
+        settled = [reader.count(ENRICHED), 0]
+
+        def is_quiet() -> bool:
+            now = reader.count(ENRICHED)
+            settled[1] = settled[1] + 1 if now == settled[0] else 0
+            settled[0] = now
+            return settled[1] >= 4
+
+        poll(is_quiet, THROUGH_S, interval_s=0.5)
+
+    def _poll(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        def holds() -> bool:
+            if not self._job.is_running:
+                raise CannotTellError(f"the job ended by itself\n{self._job.log_tail()}")
+            try:
+                return condition()
+            except ClientError:
+                return False  # no leader just now
+
+        return poll(holds, timeout_s, interval_s=0.1)
+
+    def _compare(self, reader: Reader) -> None:
+        proof = self.proof
+        orders = Counter(json.loads(body)["id"] for body in reader.bodies(ORDERS))
+        rows = [json.loads(body) for body in reader.bodies(ENRICHED)]
+        rows.remove(json.loads(order(-1)))
+        enriched = Counter(row["id"] for row in rows)
+        for topic, counts in ((ORDERS, orders), (ENRICHED, enriched)):
+            twice = sorted(number for number, times in counts.items() if times > 1)
+            proof.duplicated += len(twice)
+            proof.details.extend(f"order {n} is {counts[n]} times in {topic}" for n in twice[:5])
+        missing = sorted(self._orders.acknowledged - orders.keys())
+        missing += sorted(orders.keys() - enriched.keys())
+        strange = [
+            r for r in rows if r["id"] not in orders or r["total_cents"] != total_of(r["id"])
+        ]
+        proof.acknowledged = len(self._orders.acknowledged)
+        proof.orders, proof.enriched = sum(orders.values()) - 1, len(rows) - 1
+        proof.lost, proof.wrong = len(missing), len(strange)
+        proof.details.extend(f"order {number} is missing" for number in missing[:5])
+        proof.details.extend(f"row {row} is wrong" for row in strange[:5])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the proof and print it."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.pipeline exactly-once", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument("--kills", type=int, default=2, help="of each kind; default 2")
+    parser.add_argument("--rate", type=int, default=400, help="orders per second; default 400")
+    parser.add_argument("--seed", type=int, help="for the moments of the kills")
+    parser.add_argument("--keep", type=Path, help="keep stores, checkpoint and logs in this folder")
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+    options = parser.parse_args(arguments)
+    seed = random.randrange(2**31) if options.seed is None else options.seed
+    folder = options.keep or Path(tempfile.mkdtemp(prefix="pipeline-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    console = Console(stderr=True)
+    try:
+        with Group(folder) as group:
+            group.start()
+            group.wait_listening()
+            run = Run(
+                group, folder, kills=options.kills, rate=options.rate, chance=random.Random(seed)
+            )
+            proof = _watched(run, console, quiet=options.json)
+    except (CannotTellError, NotReadyError, ProcessDiedError, ClientError) as error:
+        sys.stderr.write(f"nothing is proved (seed {seed}): {error}\n")
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    finally:
+        if options.keep is None:
+            shutil.rmtree(folder, ignore_errors=True)
+    if options.json:
+        sys.stdout.write(json.dumps(asdict(proof) | {"seed": seed}) + "\n")
+    else:
+        Console().print(_table(proof))
+    if not proof.holds:
+        sys.stderr.write(f"replay: python -m bench.pipeline exactly-once --seed {seed}\n")
+    return 0 if proof.holds and proof.enriched else (1 if not proof.holds else 2)
+
+
+def _watched(run: Run, console: Console, *, quiet: bool) -> Proof:
+    with Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        disable=quiet,
+    ) as progress:
+        task = progress.add_task("the group starts", total=None)
+
+        def tell(text: str) -> None:
+            progress.update(task, description=text)
+            if not console.is_terminal and not quiet:
+                console.print(text)
+
+        return run.carry_out(tell)
+
+
+def _table(proof: Proof) -> Table:
+    table = Table(title="Exactly once, through kills", show_header=False)
+    table.add_column("what")
+    table.add_column("count", justify="right")
+    table.add_row("kills of the job (SIGKILL)", f"{proof.spark_kills}")
+    table.add_row("kills of the broker's leader (SIGKILL)", f"{proof.leader_kills}")
+    table.add_row("orders acknowledged", f"{proof.acknowledged}")
+    table.add_row("orders in the topic", f"{proof.orders}")
+    table.add_row("enriched orders", f"{proof.enriched}")
+    for name, count in (
+        ("lost", proof.lost),
+        ("duplicated", proof.duplicated),
+        ("wrong", proof.wrong),
+    ):
+        table.add_row(name, f"[{'red' if count else 'green'}]{count}[/]")
+    table.add_row("seconds", f"{proof.seconds:.0f}")
+    for line in proof.details:
+        table.add_row("", line)
+    return table
