@@ -8,7 +8,7 @@ SEEDS ?= 1000
 .PHONY: help setup interop demo pipeline-demo test check fix golden sim bench docs clean
 
 help:  ## list the targets
-	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(VENV)/.ready: pyproject.toml scripts/setup
 	@scripts/setup $(PYTHON) $(VENV)

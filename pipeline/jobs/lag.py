@@ -1,0 +1,65 @@
+"""`dledger-pipeline lag`: how far consumer groups and streaming queries are behind, live."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+
+from rich.table import Table
+
+from pipeline.errors import EXIT_FINE, EXIT_FOUND
+from pipeline.jobs.context import JobContext
+from pipeline.lag import QueueLag, TopicLag, ask_lags, by_topic
+
+name = "lag"
+summary = "say how far consumer groups and streaming queries (commitGroup) are behind, per topic and queue"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add whom to ask, what about, and when that is too much."""
+    parser.add_argument("--name-server", required=True, help="HOST:PORT[;HOST:PORT]")
+    parser.add_argument("--group", help="this consumer group only")
+    parser.add_argument("--topic", help="this topic only")
+    parser.add_argument("--queues", action="store_true", help="a line for each queue")
+    parser.add_argument(
+        "--max-lag", type=int, metavar="N", help="exit code 1 when a group is further behind"
+    )
+
+
+def run(context: JobContext) -> int:
+    """Ask, print, and judge by --max-lag."""
+    options = context.options
+    lags = ask_lags(options.name_server, group=options.group, topic=options.topic)
+    sums = by_topic(lags)
+    result = {
+        "groups": [
+            {"group": one.group, "topic": one.topic, "lag": one.lag, "missed": one.missed}
+            for one in sums
+        ],
+        "queues": [asdict(one) | {"lag": one.lag, "missed": one.missed} for one in lags],
+    }
+    context.report(result, lambda: _queue_table(lags) if options.queues else _table(sums))
+    is_behind = options.max_lag is not None and any(one.lag > options.max_lag for one in sums)
+    return EXIT_FOUND if is_behind else EXIT_FINE
+
+
+def _table(sums: list[TopicLag]) -> Table:
+    table = Table(title="lag")
+    for title in ("group", "topic", "queues", "lag", "missed", "furthest behind"):
+        table.add_column(title, justify="left" if title in ("group", "topic") else "right")
+    for one in sums:
+        worst = f"{one.worst.broker_name}/{one.worst.queue_id}: {one.worst.lag}"
+        missed = f"[red]{one.missed}[/]" if one.missed else "0"
+        table.add_row(one.group, one.topic, f"{one.queues}", f"{one.lag}", missed, worst)
+    return table
+
+
+def _queue_table(lags: list[QueueLag]) -> Table:
+    table = Table(title="lag by queue")
+    for title in ("group", "topic", "queue", "committed", "end", "lag", "missed"):
+        table.add_column(title, justify="left" if title in ("group", "topic") else "right")
+    for one in lags:
+        numbers = (one.committed, one.end, one.lag, one.missed)
+        queue = f"{one.broker_name}/{one.queue_id}"
+        table.add_row(one.group, one.topic, queue, *map(str, numbers))
+    return table

@@ -1,0 +1,190 @@
+"""`dledger-pipeline replay`: messages of the past are sent again, in order, each exactly once."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from broker.store.names import topic_problem
+from pipeline.errors import EXIT_FINE, EXIT_FOUND, UsageError
+from pipeline.jobs.context import JobContext
+from pipeline.replay import (
+    NEEDED,
+    QueueCount,
+    Wanted,
+    batch_span,
+    chosen,
+    counts_of,
+    outgoing,
+    target_of,
+    with_map,
+)
+from pipeline.sink.options import read_options
+from pipeline.sink.queues import plan_queues
+
+name = "replay"
+summary = "send messages of an archive, of Parquet files or of a store's log to a topic again"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add where from, which, where to and how fast."""
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument(
+        "--parquet", metavar="DIR", help="Parquet files with the source's columns, or an archive"
+    )
+    source.add_argument("--store", metavar="DIR", help="a broker's store: what its log has")
+    parser.add_argument(
+        "--up-to", metavar="OFFSET", help="of a store: the committed physical offset to read up to"
+    )
+    parser.add_argument("--topic", required=True, help="the topic that the messages were in")
+    parser.add_argument(
+        "--from", dest="from_time", type=_time, metavar="TIME", help="stored then or later"
+    )
+    parser.add_argument("--to", dest="to_time", type=_time, metavar="TIME", help="stored before")
+    parser.add_argument("--key", help="only messages with this key")
+    parser.add_argument("--name-server", required=True, help="HOST:PORT[;HOST:PORT]")
+    parser.add_argument("--to-topic", required=True, help="where the messages go")
+    parser.add_argument(
+        "--id", required=True, help="names the replay; started again with it, it goes on"
+    )
+    parser.add_argument("--rate", type=int, metavar="N", help="messages per second, all together")
+    parser.add_argument(
+        "--state", metavar="DIR", help="keeps the target's queue list; needed for several groups"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="only count")
+
+
+def _time(text: str) -> int:
+    """A time as ms since 1970, or in ISO form (UTC unless it says otherwise)."""
+    if text.isdigit():
+        return int(text)
+    try:
+        moment = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no time: 2026-01-31T12:00 or ms since 1970"
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=datetime.UTC)
+    return int(moment.timestamp() * 1000)
+
+
+def run(context: JobContext) -> int:
+    """Count, and unless it is a dry run, send."""
+    options = context.options
+    problem = topic_problem(options.to_topic)
+    if problem is not None:
+        raise UsageError(f"--to-topic {options.to_topic!r}: {problem}")
+    if options.rate is not None and options.rate < 1:
+        raise UsageError(f"--rate {options.rate} must be above 0")
+    given = {
+        "nameServer": options.name_server,
+        "topic": options.to_topic,
+        "delivery": "exactly-once",
+        "sinkId": f"replay-{options.id}",
+        "queueSelector": "column",
+    }
+    if options.state:
+        given["metadataPath"] = options.state
+    sink = read_options(given, is_stream=False)
+    rows = chosen(
+        with_map(_frame(context)),
+        Wanted(options.topic, options.from_time, options.to_time, options.key),
+    )
+    with context.progress() as progress:
+        task = progress.add_task("counting", total=None)
+        counts = counts_of(rows)
+        total = sum(one.messages for one in counts)
+        progress.update(task, description="sending", total=total)
+        sent = 0
+        if counts and not options.dry_run:
+            queues = plan_queues(sink)
+            targets = {
+                (one.broker_name, one.queue_id): target_of(one.broker_name, one.queue_id, queues)
+                for one in counts
+            }
+            writer_options = dict(given)
+            if options.rate:
+                tasks = len(set(targets.values()))
+                writer_options["maxRowsPerSecond"] = str(max(1, options.rate // tasks))
+            sent = _send(rows, counts, targets, writer_options, options.to_topic, progress, task)
+    result = {
+        "id": options.id,
+        "messages": total,
+        "sent": sent,
+        "dry_run": options.dry_run,
+        "queues": [
+            {
+                "broker": c.broker_name,
+                "queue": c.queue_id,
+                "messages": c.messages,
+                "first": c.first,
+                "last": c.last,
+                "bytes": c.body_bytes,
+            }
+            for c in counts
+        ],
+    }
+    context.report(result, lambda: _table(counts, options))
+    return EXIT_FINE if total else EXIT_FOUND
+
+
+def _frame(context: JobContext) -> Any:
+    """The messages to choose from."""
+    options = context.options
+    place = Path(options.parquet or options.store)
+    if not place.exists():
+        raise UsageError(f"there is no {place}")
+    if options.store:
+        reader = context.spark.read.format("commitlog").option("path", str(place.absolute()))
+        if options.up_to:
+            reader = reader.option("upTo", options.up_to)
+        return reader.option("topic", options.topic).option("brokerName", "log").load()
+    frame = context.spark.read.parquet(str(place.absolute()))
+    missing = [column for column in NEEDED if column not in frame.columns]
+    if missing:
+        raise UsageError(f"{place} has no column {', '.join(missing)}: it cannot be replayed")
+    return frame
+
+
+def _send(
+    rows: Any,
+    counts: list[QueueCount],
+    targets: Any,
+    given: dict[str, str],
+    to_topic: str,
+    progress: Any,
+    task: Any,
+) -> int:
+    """Write batch after batch; each ends before the next begins."""
+    from pyspark.sql import functions as f
+
+    span = batch_span(counts)
+    sent = 0
+    for batch in range(
+        min(c.first for c in counts) // span, max(c.last for c in counts) // span + 1
+    ):
+        low, high = batch * span, (batch + 1) * span
+        part = rows.where((f.col("queueOffset") >= low) & (f.col("queueOffset") < high))
+        frame = outgoing(part, targets, to_topic)
+        writer = frame.write.format("rocketmq").options(**given).option("batchId", batch)
+        writer.mode("append").save()
+        sent += sum(max(0, min(c.last + 1, high) - max(c.first, low)) for c in counts)
+        progress.update(task, completed=sent)
+    return sum(c.messages for c in counts)
+
+
+def _table(counts: list[QueueCount], options: argparse.Namespace) -> Table:
+    what = "would be sent" if options.dry_run else "sent"
+    table = Table(title=f"replay {options.id}: {options.topic} to {options.to_topic}, {what}")
+    for title in ("queue", "messages", "first", "last", "bytes"):
+        table.add_column(title, justify="right")
+    for c in counts:
+        numbers = (c.messages, c.first, c.last, c.body_bytes)
+        table.add_row(f"{c.broker_name}/{c.queue_id}", *map(str, numbers))
+    table.add_row("all", str(sum(c.messages for c in counts)), "", "", "")
+    return table

@@ -1,0 +1,68 @@
+"""`dledger-pipeline trace`: what became of one message, or of all with a key."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+from dataclasses import asdict
+
+from rich.console import Group
+from rich.tree import Tree
+
+from pipeline.errors import EXIT_FINE, EXIT_FOUND
+from pipeline.jobs.context import JobContext
+from pipeline.trace import Standing, Story, trace
+
+name = "trace"
+summary = "follow a message through delays, transactions, retries, dead letters and groups"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add whom to ask, and about which message."""
+    parser.add_argument("message", help="an offset message id; with --topic a unique key or a key")
+    parser.add_argument("--topic", help="the topic that it was sent to")
+    parser.add_argument("--name-server", required=True, help="HOST:PORT[;HOST:PORT]")
+
+
+def run(context: JobContext) -> int:
+    """Ask, and print the stories; exit code 1 when nothing is known of it."""
+    options = context.options
+    stories = trace(options.name_server, options.message, topic=options.topic)
+    result = {
+        "messages": [
+            asdict(story)
+            | {"standings": [asdict(one) | {"is_done": one.is_done} for one in story.standings]}
+            for story in stories
+        ]
+    }
+    context.report(
+        result, lambda: Group(*map(_tree, stories)) if stories else "nothing is known of it"
+    )
+    return EXIT_FINE if stories else EXIT_FOUND
+
+
+def _tree(story: Story) -> Tree:
+    tree = Tree(f"[bold]{story.topic}[/] {story.unique_key}")
+    for step in story.steps:
+        place = f"{step.topic}@{step.broker_name}/{step.queue_id} offset {step.queue_offset}"
+        branch = tree.add(f"{_time(step.at_ms)}  [cyan]{step.what}[/]  {place}  {step.message_id}")
+        for one in story.standings:
+            if (one.topic, one.broker_name, one.queue_id, one.queue_offset) == (
+                step.topic,
+                step.broker_name,
+                step.queue_id,
+                step.queue_offset,
+            ):
+                branch.add(_standing(one))
+    return tree
+
+
+def _standing(one: Standing) -> str:
+    if one.is_done:
+        return f"[green]{one.group} is done with it[/] (stands at {one.committed})"
+    return f"[yellow]{one.group} has {one.queue_offset - one.committed} before it[/]"
+
+
+def _time(at_ms: int) -> str:
+    moment = datetime.datetime.fromtimestamp(at_ms / 1000, tz=datetime.UTC)
+    return moment.isoformat(sep=" ", timespec="milliseconds").removesuffix("+00:00")

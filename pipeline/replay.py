@@ -1,0 +1,159 @@
+"""Sends messages of the past again: from Parquet or a store's log to a topic, in order, each exactly once.
+
+A replay has an id. Its rows go through the exactly-once sink under the sink id "replay-ID", with the original
+coordinates as keys, so a replay that was interrupted is simply started again. Rows of one original queue go
+to one queue of the target, in their order. Large replays are cut into batches by queue offset, the same way
+every time, because a broker group remembers the rows of a sink's current batch only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from zlib import crc32
+
+from broker.client import MessageQueue
+
+BATCH_ROWS: Final = 2_000_000
+"""Half of what a broker group takes in one batch of a sink."""
+
+ORIGIN_TOPIC: Final = "ORIGIN_TOPIC"
+ORIGIN_BROKER: Final = "ORIGIN_BROKER"
+ORIGIN_QUEUE_ID: Final = "ORIGIN_QUEUE_ID"
+ORIGIN_QUEUE_OFFSET: Final = "ORIGIN_QUEUE_OFFSET"
+ORIGIN_STORE_TIMESTAMP: Final = "ORIGIN_STORE_TIMESTAMP"
+
+NEEDED: Final = (
+    *("topic", "brokerName", "queueId", "queueOffset", "body", "properties", "storeTimestamp"),
+)
+"""Columns of a frame that can be replayed; the source, the log reader and archives have them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which messages are replayed; None: no bound.
+
+    Attributes:
+        from_ms, to_ms: store time in ms since 1970, `to_ms` excluded.
+    """
+
+    topic: str
+    from_ms: int | None = None
+    to_ms: int | None = None
+    key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class QueueCount:
+    """What is replayed of one original queue."""
+
+    broker_name: str
+    queue_id: int
+    messages: int
+    first: int
+    last: int
+    body_bytes: int
+
+
+def chosen(frame: Any, wanted: Wanted) -> Any:
+    """Return the messages that are wanted; one of several copies where an archive overlaps itself."""
+    from pyspark.sql import functions as f
+
+    rows = frame.where(f.col("topic") == wanted.topic)
+    if wanted.from_ms is not None:
+        rows = rows.where(f.col("storeTimestamp") >= f.timestamp_millis(f.lit(wanted.from_ms)))
+    if wanted.to_ms is not None:
+        rows = rows.where(f.col("storeTimestamp") < f.timestamp_millis(f.lit(wanted.to_ms)))
+    if wanted.key is not None:
+        keys = f.coalesce(f.col("properties")["KEYS"], f.lit(""))
+        rows = rows.where(f.array_contains(f.split(keys, " "), wanted.key))
+    return rows
+
+
+def with_map(frame: Any) -> Any:
+    """Return the frame with `properties` as a map, whatever it was."""
+    from pyspark.sql import functions as f
+
+    if frame.schema["properties"].dataType.typeName() == "map":
+        return frame
+    return frame.withColumn("properties", f.from_json("properties", "map<string,string>"))
+
+
+def counts_of(rows: Any) -> list[QueueCount]:
+    """Count what would be replayed, queue by queue."""
+    from pyspark.sql import functions as f
+
+    found = rows.groupBy("brokerName", "queueId").agg(
+        f.count("*").alias("messages"),
+        f.min("queueOffset").alias("first"),
+        f.max("queueOffset").alias("last"),
+        f.sum(f.octet_length("body")).alias("bytes"),
+    )
+    counts = [
+        QueueCount(r.brokerName or "", r.queueId, r.messages, r.first, r.last, r.bytes)
+        for r in found.collect()
+    ]
+    return sorted(counts, key=lambda one: (one.broker_name, one.queue_id))
+
+
+def target_of(broker_name: str, queue_id: int, queues: Sequence[MessageQueue]) -> MessageQueue:
+    """Return the target's queue for an original queue: the same number where it exists."""
+    group = crc32(broker_name.encode())
+    names = sorted({queue.broker_name for queue in queues})
+    own = [queue for queue in queues if queue.broker_name == names[group % len(names)]]
+    return own[queue_id % len(own)]
+
+
+def batch_span(counts: Sequence[QueueCount], rows_max: int = BATCH_ROWS) -> int:
+    """Return how many offsets of each queue go into one batch.
+
+    It depends on the number of queues alone, so that an interrupted replay is cut alike when more has come.
+    """
+    return max(1, rows_max // max(1, len(counts)))
+
+
+def outgoing(rows: Any, targets: dict[tuple[str, int], MessageQueue], to_topic: str) -> Any:
+    """Return the rows as the sink takes them, partitioned and sorted so that each queue keeps its order."""
+    from pyspark.sql import functions as f
+
+    origin = f.concat_ws("/", f.coalesce("brokerName", f.lit("")), "queueId")
+    names = [
+        part
+        for (broker, queue), target in targets.items()
+        for part in (f.lit(f"{broker}/{queue}"), f.lit(f"{target.queue_id}/{target.broker_name}"))
+    ]
+    target = f.create_map(*names)[origin]
+    marks = f.create_map(
+        f.lit(ORIGIN_TOPIC),
+        "topic",
+        f.lit(ORIGIN_BROKER),
+        f.coalesce("brokerName", f.lit("")),
+        f.lit(ORIGIN_QUEUE_ID),
+        f.col("queueId").cast("string"),
+        f.lit(ORIGIN_QUEUE_OFFSET),
+        f.col("queueOffset").cast("string"),
+        f.lit(ORIGIN_STORE_TIMESTAMP),
+        f.unix_millis("storeTimestamp").cast("string"),
+    )
+    own = f.map_filter(
+        f.coalesce("properties", f.create_map().cast("map<string,string>")),
+        lambda name, _: ~name.startswith("ORIGIN_"),
+    )
+    return (
+        rows.withColumn("_target", target)
+        .repartition(max(1, len(set(targets.values()))), "_target")
+        .sortWithinPartitions("_target", "brokerName", "queueId", "queueOffset")
+        .select(
+            "body",
+            f.lit(to_topic).alias("topic"),
+            f.map_filter(
+                f.map_concat(own, marks), lambda _, text: text.isNotNull() & (text != "")
+            ).alias("properties"),
+            f.split_part("_target", f.lit("/"), f.lit(1)).cast("int").alias("queueId"),
+            f.split_part("_target", f.lit("/"), f.lit(2)).alias("brokerName"),
+            f.concat_ws(
+                "/", "topic", f.coalesce("brokerName", f.lit("")), "queueId", "queueOffset"
+            ).alias("idempotencyKey"),
+        )
+    )

@@ -1,0 +1,225 @@
+"""Follows one message through a broker: delays, transactions, retries per group, dead letters, offsets.
+
+The copies that a message leaves keep its UNIQ_KEY, and every topic has an index of unique keys; so the story is
+put together from look-ups in the topics where a copy can be. Where groups stand tells who is done with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+import trio
+
+from broker.client import ClientError
+from broker.client.inspector import GroupOffsets, Inspector
+from broker.message.errors import MessageFormatError
+from broker.message.ids import offset_msg_id, parse_offset_msg_id
+from broker.message.properties import REAL_TOPIC, TIMER_OUT_MS, UNIQ_KEY, find_property
+from broker.message.record import StoredMessage
+from broker.store.names import (
+    CHECK_MAX_TOPIC,
+    DLQ_PREFIX,
+    HALF_TOPIC,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
+    is_dlq_topic,
+    is_retry_topic,
+)
+from pipeline.errors import CannotTellError, UsageError
+
+WAITING: Final = (HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC)
+MESSAGES_MAX: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One record of the story.
+
+    Attributes:
+        what: in words.
+        group: the consumer group whose doing it is; empty for the producer's.
+    """
+
+    at_ms: int
+    what: str
+    broker_name: str
+    topic: str
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    message_id: str
+    group: str
+    reconsume_times: int
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a consumer group stands in a queue that holds the message, or a copy for it."""
+
+    group: str
+    topic: str
+    broker_name: str
+    queue_id: int
+    queue_offset: int
+    committed: int
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the group has it behind itself, consumed or given back."""
+        return self.committed > self.queue_offset
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """Everything that is known of one message."""
+
+    unique_key: str
+    topic: str
+    steps: list[Step] = field(default_factory=list)
+    standings: list[Standing] = field(default_factory=list)
+
+
+def trace(
+    name_server: str, wanted: str, *, topic: str | None = None, timeout_s: float = 10.0
+) -> list[Story]:
+    """Trace a message by its id, or all messages with a key.
+
+    Args:
+        name_server: host:port, several joined with ";".
+        wanted: an offset message id; or, with a topic, a unique key or a key.
+        topic: the topic that the message was sent to.
+        timeout_s: for each question.
+
+    Raises:
+        UsageError: no such id, or a key without a topic.
+        CannotTellError: name servers or brokers do not answer.
+    """
+
+    async def ask() -> list[Story]:
+        async with Inspector(name_server, timeout_s=timeout_s) as inspector:
+            names = await inspector.broker_names()
+            offsets = {name: await inspector.consumer_offsets(name) for name in names}
+            keys = await _unique_keys(inspector, names, wanted, topic)
+            return [
+                await _story(inspector, offsets, key, its_topic)
+                for its_topic, key in keys[:MESSAGES_MAX]
+            ]
+
+    try:
+        return trio.run(ask)
+    except ClientError as error:
+        raise CannotTellError(f"{wanted} cannot be traced: {error}") from error
+
+
+async def _unique_keys(
+    inspector: Inspector, names: Iterable[str], wanted: str, topic: str | None
+) -> list[tuple[str, str]]:
+    """Topic and unique key of the messages that are meant, oldest first, each once."""
+    found: dict[tuple[str, str], None] = {}
+    if topic is None:
+        try:
+            _, _, physical_offset = parse_offset_msg_id(wanted)
+        except MessageFormatError as error:
+            raise UsageError(
+                f"{wanted!r} is no offset message id ({error}); a key needs --topic"
+            ) from error
+        for name in names:
+            message = await inspector.view(name, physical_offset)
+            if message is None:
+                continue
+            if offset_msg_id(message.store_host, message.physical_offset) != wanted.upper():
+                continue
+            found[_own_topic(message), _unique_key(message)] = None
+        return list(found)
+    for name in names:
+        for holder in (topic, *WAITING):
+            for message in await inspector.find(name, holder, wanted):
+                if _own_topic(message) == topic:
+                    found[topic, _unique_key(message)] = None
+    return list(found)
+
+
+async def _story(
+    inspector: Inspector, offsets: dict[str, GroupOffsets], key: str, topic: str
+) -> Story:
+    story = Story(key, topic)
+    for name, groups in offsets.items():
+        places = [topic, *WAITING, CHECK_MAX_TOPIC]
+        for group in sorted(groups):
+            places += [RETRY_PREFIX + group, DLQ_PREFIX + group]
+        for place in places:
+            for message in await inspector.find(name, place, key):
+                if _unique_key(message) == key:
+                    story.steps.append(_step(name, message, topic))
+    story.steps.sort(key=lambda step: (step.at_ms, step.broker_name, step.physical_offset))
+    for step in story.steps:
+        story.standings.extend(_standings(step, offsets[step.broker_name]))
+    return story
+
+
+def _own_topic(message: StoredMessage) -> str:
+    """The topic that the message is for."""
+    if message.topic in WAITING:
+        return (message.find(REAL_TOPIC) or b"").decode(errors="replace")
+    return message.topic
+
+
+def _unique_key(message: StoredMessage) -> str:
+    key = find_property(message.properties, UNIQ_KEY)
+    if key is None:
+        return offset_msg_id(message.store_host, message.physical_offset)
+    return key.decode(errors="replace")
+
+
+def _step(broker_name: str, message: StoredMessage, topic: str) -> Step:
+    what, group = _what(message, topic)
+    return Step(
+        message.store_timestamp_ms,
+        what,
+        broker_name,
+        message.topic,
+        message.queue_id,
+        message.queue_offset,
+        message.physical_offset,
+        offset_msg_id(message.store_host, message.physical_offset),
+        group,
+        message.reconsume_times,
+    )
+
+
+def _what(message: StoredMessage, topic: str) -> tuple[str, str]:
+    """The record in words, and the consumer group that it concerns."""
+    place = message.topic
+    real = (message.find(REAL_TOPIC) or b"").decode(errors="replace")
+    if place == HALF_TOPIC:
+        return "prepared in a transaction", ""
+    if place == CHECK_MAX_TOPIC:
+        return "given up: nobody said how its transaction ended", ""
+    if place in (SCHEDULE_TOPIC, TIMER_TOPIC):
+        due = (message.find(TIMER_OUT_MS) or b"").decode()
+        wait = f"delay level {message.queue_id + 1}" if place == SCHEDULE_TOPIC else f"until {due}"
+        if is_retry_topic(real):
+            group = real.removeprefix(RETRY_PREFIX)
+            return f"given back by {group}, waits ({wait})", group
+        return f"waits ({wait})", ""
+    if is_retry_topic(place):
+        group = place.removeprefix(RETRY_PREFIX)
+        return f"retry {message.reconsume_times} for {group}", group
+    if is_dlq_topic(place):
+        group = place.removeprefix(DLQ_PREFIX)
+        times = message.reconsume_times
+        return f"dead letter of {group}, which gave it back {times} times", group
+    if place == topic and message.find(REAL_TOPIC) is not None:
+        return "delivered after its wait", ""
+    return "stored", ""
+
+
+def _standings(step: Step, groups: GroupOffsets) -> list[Standing]:
+    return [
+        Standing(group, step.topic, step.broker_name, step.queue_id, step.queue_offset, committed)
+        for group, topics in sorted(groups.items())
+        if (committed := topics.get(step.topic, {}).get(step.queue_id)) is not None
+    ]

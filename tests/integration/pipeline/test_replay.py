@@ -1,0 +1,111 @@
+"""Messages of the past come again: in order, once, with their origin, and a replay that is repeated adds nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.client import Message, ReceivedMessage
+from broker.client.blocking import PullConsumer
+from pipeline.cli import main
+from pipeline.jobs import replay as replay_job
+from pipeline.jobs.context import JobContext
+from tests.integration.pipeline.topics import Topics, load
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def kept_open(monkeypatch: pytest.MonkeyPatch, spark: Any) -> Any:
+    """The command uses the tests' session and leaves it open."""
+    monkeypatch.setattr(JobContext, "spark", spark)
+    monkeypatch.setattr(JobContext, "close", lambda _: None)
+    return spark
+
+
+def messages(topics: Topics, topic: str) -> dict[int, list[ReceivedMessage]]:
+    found: dict[int, list[ReceivedMessage]] = {}
+    with PullConsumer(topics.namesrv, "reader") as reader:
+        for queue in reader.queues(topic):
+            some = found[queue.queue_id] = []
+            end = reader.max_offset(queue)
+            while len(some) < end:
+                some.extend(reader.pull(queue, len(some), max_messages=256).messages)
+    return found
+
+
+def test_a_table_is_replayed_once(
+    kept_open: Any, topics: Topics, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old, new = topics.fresh(), topics.fresh()
+    topics.fill(old, 200)
+    topics.send([Message(old, b"200", tags="T", keys="a b", properties={"colour": "red"})])
+    folder = str(tmp_path / "history")
+    load(kept_open, topics, old).write.parquet(folder)
+    command = ["replay", "--parquet", folder, "--topic", old, "--to-topic", new, "--id", new]
+    command += ["--name-server", topics.namesrv, "--json"]
+
+    assert main([*command, "--dry-run"]) == 0
+    counted = json.loads(capsys.readouterr().out)
+    assert (counted["messages"], counted["sent"], len(counted["queues"])) == (201, 0, 4)
+
+    assert main(command) == 0
+    assert json.loads(capsys.readouterr().out)["sent"] == 201
+    before, after = messages(topics, old), messages(topics, new)
+    for number, some in before.items():
+        again = after[number]
+        assert [m.body for m in again] == [m.body for m in some], "the order of the queue"
+        assert [m.properties["ORIGIN_QUEUE_OFFSET"] for m in again] == [
+            str(m.queue_offset) for m in some
+        ]
+        assert all(m.properties["ORIGIN_TOPIC"] == old for m in again)
+    (marked,) = [m for some in after.values() for m in some if m.body == b"200"]
+    assert (marked.tags, marked.keys, marked.properties["colour"]) == ("T", ("a", "b"), "red")
+
+    assert main(command) == 0, "as after a crash: started again under its id"
+    assert messages(topics, new) == after
+
+
+def test_an_interrupted_replay_is_cut_alike_and_goes_on(
+    kept_open: Any, topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = topics.fresh(), topics.fresh()
+    topics.fill(old, 100)
+    folder = str(tmp_path / "history")
+    load(kept_open, topics, old).write.parquet(folder)
+    monkeypatch.setattr(replay_job, "batch_span", lambda counts: 10)
+    command = ["replay", "--parquet", folder, "--topic", old, "--to-topic", new, "--id", new]
+    command += ["--name-server", topics.namesrv, "--rate", "1000"]
+    real = replay_job.outgoing
+    batches: list[int] = []
+
+    def fails_in_the_second(*arguments: Any) -> Any:
+        batches.append(1)
+        if len(batches) == 2:
+            raise KeyboardInterrupt
+        return real(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(replay_job, "outgoing", fails_in_the_second)
+        assert main(command) == 130
+    assert sum(map(len, messages(topics, new).values())) == 40, "the first batch"
+    assert main(command) == 0
+    for number, some in messages(topics, new).items():
+        assert [int(m.body) for m in some] == list(range(number, 100, 4))
+
+
+def test_what_cannot_be_replayed(
+    kept_open: Any, topics: Topics, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept_open.range(3).write.parquet(str(tmp_path / "other"))
+    rest = ["--topic", "T", "--to-topic", "U", "--id", "x", "--name-server", topics.namesrv]
+    for source, why in (
+        (["--parquet", str(tmp_path / "nothing")], "there is no"),
+        (["--parquet", str(tmp_path / "other")], "has no column topic"),
+        (["--parquet", str(tmp_path), "--rate", "0"], "must be above 0"),
+    ):
+        assert main(["replay", *source, *rest]) == 2
+        assert why in capsys.readouterr().err
