@@ -5,26 +5,18 @@ from __future__ import annotations
 import argparse
 import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
 from broker.store.names import topic_problem
 from pipeline.errors import EXIT_FINE, EXIT_FOUND, UsageError
 from pipeline.jobs.context import JobContext
-from pipeline.replay import (
-    NEEDED,
-    QueueCount,
-    Wanted,
-    batch_span,
-    chosen,
-    counts_of,
-    outgoing,
-    target_of,
-    with_map,
-)
 from pipeline.sink.options import read_options
 from pipeline.sink.queues import plan_queues
+
+if TYPE_CHECKING:
+    from pipeline.spark.replay import QueueCount
 
 name = "replay"
 summary = "send messages of an archive, of Parquet files or of a store's log to a topic again"
@@ -75,6 +67,8 @@ def _time(text: str) -> int:
 
 def run(context: JobContext) -> int:
     """Count, and unless it is a dry run, send."""
+    from pipeline.spark import replay as replaying
+
     options = context.options
     problem = topic_problem(options.to_topic)
     if problem is not None:
@@ -91,20 +85,22 @@ def run(context: JobContext) -> int:
     if options.state:
         given["metadataPath"] = options.state
     sink = read_options(given, is_stream=False)
-    rows = chosen(
-        with_map(_frame(context)),
-        Wanted(options.topic, options.from_time, options.to_time, options.key),
+    rows = replaying.chosen(
+        replaying.with_map(_frame(context)),
+        replaying.Wanted(options.topic, options.from_time, options.to_time, options.key),
     )
     with context.progress() as progress:
         task = progress.add_task("counting", total=None)
-        counts = counts_of(rows)
+        counts = replaying.counts_of(rows)
         total = sum(one.messages for one in counts)
         progress.update(task, description="sending", total=total)
         sent = 0
         if counts and not options.dry_run:
             queues = plan_queues(sink)
             targets = {
-                (one.broker_name, one.queue_id): target_of(one.broker_name, one.queue_id, queues)
+                (one.broker_name, one.queue_id): replaying.target_of(
+                    one.broker_name, one.queue_id, queues
+                )
                 for one in counts
             }
             writer_options = dict(given)
@@ -135,6 +131,8 @@ def run(context: JobContext) -> int:
 
 def _frame(context: JobContext) -> Any:
     """The messages to choose from."""
+    from pipeline.spark import replay as replaying
+
     options = context.options
     place = Path(options.parquet or options.store)
     if not place.exists():
@@ -145,7 +143,7 @@ def _frame(context: JobContext) -> Any:
             reader = reader.option("upTo", options.up_to)
         return reader.option("topic", options.topic).option("brokerName", "log").load()
     frame = context.spark.read.parquet(str(place.absolute()))
-    missing = [column for column in NEEDED if column not in frame.columns]
+    missing = [column for column in replaying.NEEDED if column not in frame.columns]
     if missing:
         raise UsageError(f"{place} has no column {', '.join(missing)}: it cannot be replayed")
     return frame
@@ -161,16 +159,16 @@ def _send(
     task: Any,
 ) -> int:
     """Write batch after batch; each ends before the next begins."""
-    from pyspark.sql import functions as f
+    from pipeline.spark import replay as replaying
 
-    span = batch_span(counts)
+    span = replaying.batch_span(counts)
     sent = 0
     for batch in range(
         min(c.first for c in counts) // span, max(c.last for c in counts) // span + 1
     ):
         low, high = batch * span, (batch + 1) * span
-        part = rows.where((f.col("queueOffset") >= low) & (f.col("queueOffset") < high))
-        frame = outgoing(part, targets, to_topic)
+        part = replaying.between(rows, low, high)
+        frame = replaying.outgoing(part, targets, to_topic)
         writer = frame.write.format("rocketmq").options(**given).option("batchId", batch)
         writer.mode("append").save()
         sent += sum(max(0, min(c.last + 1, high) - max(c.first, low)) for c in counts)

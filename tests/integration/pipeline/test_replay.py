@@ -11,7 +11,6 @@ import pytest
 from broker.client import Message, ReceivedMessage
 from broker.client.blocking import PullConsumer
 from pipeline.cli import main
-from pipeline.jobs import replay as replay_job
 from pipeline.jobs.context import JobContext
 from tests.integration.pipeline.topics import Topics, load
 
@@ -72,14 +71,16 @@ def test_a_table_is_replayed_once(
 def test_an_interrupted_replay_is_cut_alike_and_goes_on(
     kept_open: Any, topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from pipeline.spark import replay as replaying
+
     old, new = topics.fresh(), topics.fresh()
     topics.fill(old, 100)
     folder = str(tmp_path / "history")
     load(kept_open, topics, old).write.parquet(folder)
-    monkeypatch.setattr(replay_job, "batch_span", lambda counts: 10)
+    monkeypatch.setattr(replaying, "batch_span", lambda counts: 10)
     command = ["replay", "--parquet", folder, "--topic", old, "--to-topic", new, "--id", new]
     command += ["--name-server", topics.namesrv, "--rate", "1000"]
-    real = replay_job.outgoing
+    real = replaying.outgoing
     batches: list[int] = []
 
     def fails_in_the_second(*arguments: Any) -> Any:
@@ -89,7 +90,7 @@ def test_an_interrupted_replay_is_cut_alike_and_goes_on(
         return real(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(replay_job, "outgoing", fails_in_the_second)
+        patch.setattr(replaying, "outgoing", fails_in_the_second)
         assert main(command) == 130
     assert sum(map(len, messages(topics, new).values())) == 40, "the first batch"
     assert main(command) == 0

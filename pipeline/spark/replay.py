@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 from zlib import crc32
 
+from pyspark.sql import functions as f
+
 from broker.client import MessageQueue
 
 BATCH_ROWS: Final = 2_000_000
@@ -58,8 +60,6 @@ class QueueCount:
 
 def chosen(frame: Any, wanted: Wanted) -> Any:
     """Return the messages that are wanted; one of several copies where an archive overlaps itself."""
-    from pyspark.sql import functions as f
-
     rows = frame.where(f.col("topic") == wanted.topic)
     if wanted.from_ms is not None:
         rows = rows.where(f.col("storeTimestamp") >= f.timestamp_millis(f.lit(wanted.from_ms)))
@@ -73,8 +73,6 @@ def chosen(frame: Any, wanted: Wanted) -> Any:
 
 def with_map(frame: Any) -> Any:
     """Return the frame with `properties` as a map, whatever it was."""
-    from pyspark.sql import functions as f
-
     if frame.schema["properties"].dataType.typeName() == "map":
         return frame
     return frame.withColumn("properties", f.from_json("properties", "map<string,string>"))
@@ -82,8 +80,6 @@ def with_map(frame: Any) -> Any:
 
 def counts_of(rows: Any) -> list[QueueCount]:
     """Count what would be replayed, queue by queue."""
-    from pyspark.sql import functions as f
-
     found = rows.groupBy("brokerName", "queueId").agg(
         f.count("*").alias("messages"),
         f.min("queueOffset").alias("first"),
@@ -115,8 +111,6 @@ def batch_span(counts: Sequence[QueueCount], rows_max: int = BATCH_ROWS) -> int:
 
 def outgoing(rows: Any, targets: dict[tuple[str, int], MessageQueue], to_topic: str) -> Any:
     """Return the rows as the sink takes them, partitioned and sorted so that each queue keeps its order."""
-    from pyspark.sql import functions as f
-
     origin = f.concat_ws("/", f.coalesce("brokerName", f.lit("")), "queueId")
     names = [
         part
@@ -157,3 +151,8 @@ def outgoing(rows: Any, targets: dict[tuple[str, int], MessageQueue], to_topic: 
             ).alias("idempotencyKey"),
         )
     )
+
+
+def between(rows: Any, low: int, high: int) -> Any:
+    """Return the rows of one batch: queue offsets from `low` to `high`, without `high`."""
+    return rows.where((f.col("queueOffset") >= low) & (f.col("queueOffset") < high))
