@@ -11,7 +11,16 @@ from jepsen.system import CLIENTS
 
 Link = tuple[str, str]
 Partition = Literal[
-    "halves", "one", "leader", "bridge", "ring", "one-way", "clients-minority", "peers-only"
+    "halves",
+    "one",
+    "leader",
+    "leader-peers",
+    "leader-deaf",
+    "bridge",
+    "ring",
+    "one-way",
+    "clients-minority",
+    "peers-only",
 ]
 PARTITIONS: tuple[Partition, ...] = get_args(Partition)
 
@@ -30,6 +39,8 @@ def cut_links(
         halves            a majority with its clients on one side, the rest on the other
         one               a random node hears nobody, clients included, and nobody hears it
         leader            the same with the leader
+        leader-peers      the leader and its followers do not hear each other, clients reach all of them
+        leader-deaf       what the leader says reaches its followers, what they answer does not reach it
         bridge            two sides that do not hear each other; one node hears both
         ring              each node hears a majority, no two the same one (with three: its two neighbours,
                           so one link between two nodes is cut)
@@ -52,6 +63,10 @@ def cut_links(
             return _isolate(order[0], order)
         case "leader":
             return _isolate(first, order)
+        case "leader-peers":
+            return between([first], followers)
+        case "leader-deaf":
+            return {(follower, first) for follower in followers}
         case "bridge":
             return _bridge(order)
         case "ring":

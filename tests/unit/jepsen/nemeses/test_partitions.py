@@ -67,6 +67,16 @@ def test_a_ring_of_three_has_one_link_cut() -> None:
     assert sorted(len(heard_by_both(links, THREE, each)) for each in THREE) == [2, 2, 3]
 
 
+def test_a_leader_without_peers_keeps_its_clients() -> None:
+    links = cut("leader-peers", THREE)
+    assert heard_by_both(links, THREE, "n1") == {"n1"}
+    assert not any(CLIENTS in link for link in links)
+
+
+def test_a_deaf_leader_is_heard() -> None:
+    assert cut("leader-deaf", THREE) == {("n0", "n1"), ("n2", "n1")}
+
+
 def test_one_way_is_one_way() -> None:
     ((source, target),) = cut("one-way", THREE)
     assert source == "n1"
