@@ -72,6 +72,8 @@ class Schedule:
             for number, fault in enumerate(self._faults):
                 chance = random.Random(f"{self._seed}/{number}/{fault.name}")
                 nursery.start_soon(self._strike, fault, chance, name=f"fault {fault.name}")
+            # Faults that crashed have ended, and there may be none: the run goes on all the same.
+            await trio.sleep_forever()
 
     async def cure_all(self) -> None:
         """Cure everything; of a whole system that does nothing, and is not noted."""

@@ -71,7 +71,6 @@ CASES = [
         "none",
         "none",
         {"transactions": {"half-visible", "rolled-back-visible", "undecided-visible"}},
-        3.0,
     ),
     Case("timer_early", "delay", "none", "none", {"delay": {"early"}}, 4.0),
 ]
