@@ -12,6 +12,7 @@ import trio
 from broker.admin.ask import ask_all
 from broker.admin.verify import Verdict, compare
 from dledger import parse_peers
+from jepsen.nemeses.namespaces import NamespaceLinks
 from jepsen.nemeses.proxy import Member, ProxyLinks
 from jepsen.observer import Observer
 from jepsen.ops import OBSERVER, OpLog
@@ -123,13 +124,39 @@ def broker_system(folder: Path, options: SystemOptions) -> Iterator[BrokerSystem
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         group = stack.enter_context(Group(folder, nodes=options.nodes))
-        links: ProxyLinks | None = None
+        links: ProxyLinks | NamespaceLinks | None = None
         if options.network == "proxies":
             links = ProxyLinks([_member(group, node) for node in group.nodes])
+        elif options.network == "namespaces":
+            links = NamespaceLinks([node.name for node in group.nodes])
+        if links is not None:
             stack.enter_context(links)
+        if isinstance(links, NamespaceLinks):
+            _move(group, links)
         for node in group.nodes:
-            _place(node, folder, links)
+            _place(node, folder, links if isinstance(links, ProxyLinks) else None)
+        # Namespaces can be removed only when nobody is in them.
+        stack.callback(group.close)
         yield BrokerSystem(group, links)
+
+
+def _move(group: Group, links: NamespaceLinks) -> None:
+    """Give each node its namespace and addresses; name servers listen where nodes find the harness."""
+    group.peers = ";".join(
+        f"{peer.node_id}-{links.address(peer.node_id)}:{peer.port}"
+        for peer in parse_peers(group.peers)
+    )
+    for server in group.name_servers:
+        server.host = links.harness
+        _set_option(server.command, "--listen", server.address)
+    group.namesrv = ";".join(server.address for server in group.name_servers)
+    for node in group.nodes:
+        node.host = links.address(node.name)
+        node.prefix = links.prefix(node.name)
+        _set_option(node.command, "--listen", node.address)
+        _set_option(node.command, "--peers", group.peers)
+        _set_option(node.command, "--namesrv", group.namesrv)
+    group.by_address = {node.address: node for node in group.nodes}
 
 
 def _member(group: Group, node: Process) -> Member:

@@ -21,7 +21,8 @@ from dledger import (
     StatusAnswer,
 )
 from jepsen.log_access import Log, Record
-from jepsen.nemeses.proxy import Member, ProxyLinks
+from jepsen.nemeses.namespaces import NamespaceLinks
+from jepsen.nemeses.proxy import LOOPBACK, Member, ProxyLinks
 from jepsen.observer import Observer
 from jepsen.ops import OBSERVER, OpLog
 from jepsen.outcomes import Outcome, ended
@@ -77,32 +78,42 @@ class PlainLogSystem:
         folder: Path,
         options: SystemOptions,
         ports: Sequence[int],
-        links: ProxyLinks | None,
+        links: ProxyLinks | NamespaceLinks | None,
         server: Sequence[str],
     ) -> None:
         names = [f"n{number}" for number in range(options.nodes)]
         self.folder = folder
         self.group = GROUP
+        spaces = links if isinstance(links, NamespaceLinks) else None
+        proxies = links if isinstance(links, ProxyLinks) else None
+        hosts = [LOOPBACK if spaces is None else spaces.address(name) for name in names]
         self.peers = ";".join(
-            f"{name}-127.0.0.1:{port}" for name, port in zip(names, ports, strict=True)
+            f"{name}-{host}:{port}" for name, host, port in zip(names, hosts, ports, strict=True)
         )
         self.links: Links | None = links
-        self._client_peers = self.peers if links is None else links.client_peers()
+        self._client_peers = self.peers if proxies is None else proxies.client_peers()
         self.nodes: Sequence[Process] = [
-            self._member(name, port, self.peers if links is None else links.peers_of(name), server)
-            for name, port in zip(names, ports, strict=True)
+            self._member(
+                Process(name, [], folder / f"{name}.log", port, host),
+                self.peers if proxies is None else proxies.peers_of(name),
+                server,
+            )
+            for name, host, port in zip(names, hosts, ports, strict=True)
         ]
+        for node in self.nodes:
+            node.prefix = [] if spaces is None else spaces.prefix(node.name)
         self.processes = self.nodes
         self._observer = Observer(self, self._note_leader)
         self._log: OpLog | None = None
         self._newest = View()
 
-    def _member(self, name: str, port: int, peers: str, server: Sequence[str]) -> Process:
-        command = [
+    def _member(self, process: Process, peers: str, server: Sequence[str]) -> Process:
+        name = process.name
+        process.command = [
             *server,
             *("--group", GROUP, "--id", name, "--peers", peers, "--store", str(self.store(name))),
         ]
-        return Process(name, command, self.folder / f"{name}.log", port)
+        return process
 
     def node(self, name: str) -> Process:
         """Return the member called `name`."""
@@ -246,10 +257,16 @@ def log_system(
     folder.mkdir(parents=True, exist_ok=True)
     ports = free_ports(options.nodes)
     with ExitStack() as stack:
-        links: ProxyLinks | None = None
+        links: ProxyLinks | NamespaceLinks | None = None
+        names = [f"n{number}" for number in range(options.nodes)]
         if options.network == "proxies":
-            members = [Member(f"n{number}", port) for number, port in enumerate(ports)]
-            links = stack.enter_context(ProxyLinks(members))
+            links = ProxyLinks(
+                [Member(name, port) for name, port in zip(names, ports, strict=True)]
+            )
+        elif options.network == "namespaces":
+            links = NamespaceLinks(names)
+        if links is not None:
+            stack.enter_context(links)
         command = server or (program("dledger"), "server")
         system = PlainLogSystem(folder, options, ports, links, command)
         stack.callback(system.close)

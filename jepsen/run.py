@@ -31,6 +31,7 @@ from jepsen.generators import SECOND_NS, Stagger, TimeLimit, Until
 from jepsen.interpreter import Interpreter
 from jepsen.judging import judge
 from jepsen.nemeses.api import Fault
+from jepsen.nemeses.namespaces import lacking_namespaces
 from jepsen.nemeses.schedule import Pace, Schedule
 from jepsen.ops import OBSERVER, Op, OpLog
 from jepsen.phases import PHASE, Phase
@@ -281,7 +282,10 @@ def execute(
     if (folder / NODES).exists():
         raise FolderInUseError(f"{folder} holds a run already; name another folder, or remove it")
     folder.mkdir(parents=True, exist_ok=True)
-    if skipped := "; ".join(f"{f.name}: {why}" for f in faults if (why := f.lacking())):
+    lacking = [f"{fault.name}: {why}" for fault in faults if (why := fault.lacking())]
+    if settings.network == "namespaces" and (why := lacking_namespaces()) and not lacking:
+        lacking = [why]
+    if skipped := "; ".join(lacking):
         return RunResult(settings, (), (), (), {}, folder, skipped)
     workload = entry.make(settings.workers)
     options = SystemOptions(settings.nodes, settings.network)

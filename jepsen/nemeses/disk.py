@@ -25,6 +25,7 @@ NEEDS_ROOM: Final = Operation.WRITE | Operation.CREATE | Operation.RESERVE
 SLOW_SYNC_MS: Final = 500
 
 FULL: Final = Rule(NEEDS_ROOM, error=errno.ENOSPC, growing=True)
+FULL_THIN: Final = Rule(NEEDS_ROOM, error=errno.ENOSPC)
 FULL_AT_VOTE: Final = Rule(NEEDS_ROOM, error=errno.ENOSPC, growing=True, contains="hard_state")
 FULL_AT_SEGMENT: Final = Rule(NEEDS_ROOM, error=errno.ENOSPC, growing=True, contains="/data/")
 FULL_AT_INDEX: Final = Rule(NEEDS_ROOM, error=errno.ENOSPC, growing=True, contains="/index/")

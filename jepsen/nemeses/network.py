@@ -8,6 +8,7 @@ from typing import Final
 import trio
 
 from jepsen.nemeses.api import Fault, LinkKind, Scope
+from jepsen.nemeses.namespaces import NamespaceLinks, lacking_namespaces
 from jepsen.nemeses.partitions import Link, Partition, between, cut_links
 from jepsen.nemeses.process import struck
 from jepsen.system import CLIENTS, CUT, WHOLE, Links, Shape, System
@@ -17,6 +18,7 @@ FLAP_ROUNDS: Final = 50
 REPLAY_ROUNDS: Final = 20
 REPLAY_PAUSE_S: Final = 0.25
 REPLAYED_FRAMES: Final = 20
+SMALL_MTU: Final = 600
 
 
 def links_of(system: System) -> Links:
@@ -114,10 +116,11 @@ class Flap(_LinkFault):
 class ShapeLinks(_LinkFault):
     """All links between members get a shape; clients' links too, if it is one that TCP could have."""
 
-    links: LinkKind = "proxies"
-
-    def __init__(self, name: str, shape: Shape, *, with_clients: bool) -> None:
+    def __init__(
+        self, name: str, shape: Shape, *, with_clients: bool, links: LinkKind = "proxies"
+    ) -> None:
         super().__init__(name)
+        self.links = links
         self._shape = shape
         self._with_clients = with_clients
 
@@ -131,6 +134,48 @@ class ShapeLinks(_LinkFault):
                 if source != target:
                     links_of(system).shape(source, target, self._shape)
         return f"{self.name} on all links{'' if self._with_clients else ' between members'}"
+
+
+class _NamespaceFault(_LinkFault):
+    """Base of what only real devices can do."""
+
+    links: LinkKind = "namespaces"
+
+    def lacking(self) -> str | None:
+        """Root, and `ip`."""
+        return lacking_namespaces()
+
+
+def _namespaces(system: System) -> NamespaceLinks:
+    links = links_of(system)
+    assert isinstance(links, NamespaceLinks), "the system was started without namespaces"
+    return links
+
+
+class Unplug(_NamespaceFault):
+    """One node's cable is out: not even its own kernel hears that connections end."""
+
+    def __init__(self, name: str, scope: Scope) -> None:
+        super().__init__(name)
+        self.scope = scope
+
+    async def inject(self, system: System, chance: random.Random) -> str:
+        """Unplug."""
+        self._is_struck = True
+        names = struck(system, self.scope, chance, running=False)
+        for name in names:
+            _namespaces(system).set_plugged(name, is_plugged=False)
+        return f"unplugged {', '.join(names)}"
+
+
+class SmallPackets(_NamespaceFault):
+    """No packet above 600 bytes passes between nodes."""
+
+    async def inject(self, system: System, chance: random.Random) -> str:
+        """Shrink."""
+        self._is_struck = True
+        _namespaces(system).set_mtu(SMALL_MTU)
+        return f"packets have at most {SMALL_MTU} bytes"
 
 
 class ReplayFrames(_LinkFault):

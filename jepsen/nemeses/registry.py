@@ -14,7 +14,16 @@ from jepsen.nemeses.api import SCOPES, Fault, Scope
 from jepsen.nemeses.clock import CLOCK_FAULTS, ClockFault, ShiftClocks
 from jepsen.nemeses.damaged import DamageOne, Helical, OldCopy, Wiped
 from jepsen.nemeses.disk import BadDisk, DiskRules, FullAtVote, LoseUnsynced
-from jepsen.nemeses.network import CutLinks, Flap, HalfOpen, ReplayFrames, ShapeLinks
+from jepsen.nemeses.limits import CPU, MEMORY, Limited
+from jepsen.nemeses.network import (
+    CutLinks,
+    Flap,
+    HalfOpen,
+    ReplayFrames,
+    ShapeLinks,
+    SmallPackets,
+    Unplug,
+)
 from jepsen.nemeses.partitions import PARTITIONS, Partition
 from jepsen.nemeses.preload import Rule
 from jepsen.nemeses.process import (
@@ -81,6 +90,9 @@ def _disk_full(spec: str, choice: str) -> Fault:
         case "index":
             rules = DiskRules((disk.FULL_AT_INDEX,), "no room for an index")
             return BadDisk(spec, "leader", rules)
+        case "thin":
+            rules = DiskRules((disk.FULL_THIN,), "no room even for what was reserved")
+            return BadDisk(spec, "leader", rules)
         case _:
             return BadDisk(spec, _scope(choice), DiskRules((disk.FULL,), "the disk is full"))
 
@@ -132,10 +144,17 @@ KINDS: dict[str, Kind] = {
     "duplicate": _shaped(Shape(duplicate=0.2), with_clients=False),
     "reorder": _shaped(Shape(reorder=0.2), with_clients=False),
     "corrupt": _shaped(Shape(corrupt=0.01), with_clients=False),
-    "bandwidth": _shaped(Shape(bytes_per_s=125_000), with_clients=False),
+    "bandwidth": Kind(
+        (),
+        lambda spec, _: ShapeLinks(
+            spec, Shape(bytes_per_s=125_000), with_clients=False, links="any"
+        ),
+    ),
+    "unplug": Kind(("leader", "one"), lambda spec, choice: Unplug(spec, _scope(choice))),
+    "mtu": Kind((), lambda spec, _: SmallPackets(spec)),
     "replay": Kind((), lambda spec, _: ReplayFrames(spec)),
     "clock": Kind(CLOCK_FAULTS, _clock),
-    "disk-full": Kind((*_STRIKES, "vote", "segment", "index"), _disk_full),
+    "disk-full": Kind((*_STRIKES, "thin", "vote", "segment", "index"), _disk_full),
     "fsync-slow": _bad_disk(_STRIKES, "syncs are slow", disk.SLOW_SYNC),
     "fsync-fail": _bad_disk(_STRIKES, "the next sync fails", disk.SYNC_FAILS_ONCE),
     "fsync-broken": _bad_disk(_STRIKES, "every sync fails", disk.SYNC_FAILS),
@@ -147,6 +166,8 @@ KINDS: dict[str, Kind] = {
     "torn-unsynced": Kind(
         SCOPES, lambda spec, choice: LoseUnsynced(spec, _scope(choice), is_torn=True)
     ),
+    "cpu": Kind(_STRIKES, lambda spec, choice: Limited(spec, _scope(choice), CPU)),
+    "memory": Kind(_STRIKES, lambda spec, choice: Limited(spec, _scope(choice), MEMORY)),
     "torn-tail": Kind((), lambda spec, _: DamageOne(spec, damage.tear_tail)),
     "bit-flip": Kind((*_FLIPS, _RUNNING), _bit_flip),
     "helical": Kind((), lambda spec, _: Helical(spec)),

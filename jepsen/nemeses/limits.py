@@ -1,0 +1,129 @@
+"""Processes that get little of the machine, by a control group of their own. Needs cgroups that we may write to.
+
+Only done where nobody else manages that resource of ours: our own cgroup must be the root of its hierarchy.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from jepsen.nemeses.api import Fault, Scope
+from jepsen.nemeses.process import revive, struck
+from jepsen.system import System
+
+CGROUPS: Final = Path("/sys/fs/cgroup")
+OWN: Final = Path("/proc/self/cgroup")
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """What a cgroup may limit.
+
+    Attributes:
+        controller: who does it.
+        limit_v1, limit_v2: file and text, in the first and the second version of cgroups.
+        told: the limit in words.
+    """
+
+    controller: str
+    limit_v1: tuple[str, str]
+    limit_v2: tuple[str, str]
+    told: str
+
+
+CPU: Final = Resource(
+    "cpu", ("cpu.cfs_quota_us", "5000"), ("cpu.max", "5000 100000"), "5 % of a processor"
+)
+MEMORY: Final = Resource(
+    "memory",
+    ("memory.limit_in_bytes", str(200 * 1024 * 1024)),
+    ("memory.max", str(200 * 1024 * 1024)),
+    "200 MiB of memory",
+)
+
+
+class CgroupError(Exception):
+    """There is no cgroup that we may use; the text says why."""
+
+
+def hierarchy(resource: Resource, cgroups: Path, own: Path) -> tuple[Path, tuple[str, str]]:
+    """Find where a cgroup for a resource can be made, and the limit to write there.
+
+    Raises:
+        CgroupError: nowhere.
+    """
+    try:
+        lines = [line.split(":", 2) for line in own.read_text().splitlines()]
+    except OSError as error:
+        raise CgroupError(f"no cgroups: {error}") from error
+    of_controller = {name: path for _, names, path in lines for name in names.split(",")}
+    if resource.controller in of_controller:
+        folder, limit = cgroups / resource.controller, resource.limit_v1
+        path = of_controller[resource.controller]
+    else:
+        folder, limit, path = cgroups, resource.limit_v2, of_controller.get("", "/")
+        enabled = folder / "cgroup.subtree_control"
+        if not enabled.exists() or resource.controller not in enabled.read_text().split():
+            raise CgroupError(f"no cgroup controller {resource.controller}")
+    if path != "/":
+        raise CgroupError(
+            f"the {resource.controller} of this process is managed already: cgroup {path}"
+        )
+    if not os.access(folder, os.W_OK):
+        raise CgroupError(f"no right to make a cgroup in {folder}")
+    return folder, limit
+
+
+class Limited(Fault):
+    """Nodes share a cgroup that has little of one resource, until the cure."""
+
+    def __init__(
+        self,
+        name: str,
+        scope: Scope,
+        resource: Resource,
+        *,
+        cgroups: Path = CGROUPS,
+        own: Path = OWN,
+    ) -> None:
+        self.name = name
+        self.scope = scope
+        self._resource = resource
+        self._cgroups = cgroups
+        self._own = own
+        self._group: Path | None = None
+
+    def lacking(self) -> str | None:
+        """A cgroup that may be used."""
+        try:
+            hierarchy(self._resource, self._cgroups, self._own)
+        except CgroupError as error:
+            return str(error)
+        return None
+
+    async def inject(self, system: System, chance: random.Random) -> str:
+        """Move the processes into the cgroup."""
+        folder, (file, limit) = hierarchy(self._resource, self._cgroups, self._own)
+        self._group = folder / f"jepsen-{os.getpid()}-{self._resource.controller}"
+        self._group.mkdir(exist_ok=True)
+        (self._group / file).write_text(limit)
+        names = struck(system, self.scope, chance)
+        for name in names:
+            (self._group / "cgroup.procs").write_text(str(system.node(name).pid))
+        return f"{', '.join(names)} have {self._resource.told}"
+
+    async def cure(self, system: System) -> str:
+        """Move them back, remove the cgroup, start who was killed by it."""
+        group, self._group = self._group, None
+        told: list[str] = []
+        if group is not None:
+            for pid in (group / "cgroup.procs").read_text().split():
+                (group.parent / "cgroup.procs").write_text(pid)
+            group.rmdir()
+            told.append(f"no limit of {self._resource.controller}")
+        started = revive(system.nodes)
+        return "; ".join(told + ([f"started {', '.join(started)}"] if started else []))
