@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 SEEDS ?= 1000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup interop demo pipeline-demo test check fix golden sim bench docs clean
+.PHONY: help setup interop demo pipeline-demo chaos test check fix golden sim bench docs clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,6 +24,9 @@ demo: setup  ## three nodes, real clients, transactions, timers, order; leaders 
 
 pipeline-demo: setup  ## a streaming job between two topics, killed and killed again: every order exactly once
 	@$(BIN)/python -m bench.pipeline exactly-once $(PIPELINE_DEMO_ARGS)
+
+chaos: setup  ## the standing set of dledger-jepsen: half an hour; CHAOS_ARGS="--only queue/kill"
+	@$(BIN)/dledger-jepsen suite $(CHAOS_ARGS)
 
 check: setup  ## format, lint, types and the quick tests: about a minute
 	@$(BIN)/ruff format --check .

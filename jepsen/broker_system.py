@@ -11,7 +11,7 @@ import trio
 
 from broker.admin.ask import ask_all
 from broker.admin.verify import Verdict, compare
-from dledger import parse_peers
+from dledger import Client, parse_peers
 from jepsen.nemeses.namespaces import NamespaceLinks
 from jepsen.nemeses.proxy import Member, ProxyLinks
 from jepsen.observer import Observer
@@ -82,6 +82,11 @@ class BrokerSystem:
     async def wait_whole(self, timeout_s: float) -> bool:
         """Wait until all nodes are together."""
         return await self._observer.wait_whole(timeout_s)
+
+    async def hand_over(self, timeout_s: float) -> str:
+        """Tell the leader to hand over; returns who was told to lead. Raises DLedgerError."""
+        async with Client(self.group.peers, group=self.group.group, timeout_s=timeout_s) as client:
+            return await client.transfer()
 
     async def replica_digests(self, timeout_s: float) -> Mapping[str, Mapping[str, object]]:
         """Return the digests of all nodes at the newest mark that all have.

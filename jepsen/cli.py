@@ -2,6 +2,8 @@
 
     dledger-jepsen run --workload queue --nemesis kill-leader --time-limit 30
     dledger-jepsen suite                  the standing set
+    dledger-jepsen failover --rounds 20   how long is nothing acknowledged when the leader dies?
+    dledger-jepsen transfer --rounds 20   and when it hands over as planned?
     dledger-jepsen check DIR              judge a history again
     dledger-jepsen checklist --row 9      the 66 faults, row by row
     dledger-jepsen list                   workloads and faults, and what this machine lacks for them
@@ -36,6 +38,7 @@ from jepsen.catalogue import (
 )
 from jepsen.checklist import command as checklist
 from jepsen.judging import judge
+from jepsen.measure import KINDS, check_no_failed_sends, in_rounds, settings_of, times_of
 from jepsen.nemeses.registry import named, specifications
 from jepsen.processes import sigterm_as_interrupt
 from jepsen.reports.folder import NoReportError, read_folder, write_folder
@@ -62,6 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return _run(options, console)
             case "suite":
                 return _suite(options, console)
+            case "failover" | "transfer":
+                return _measure(options, console)
             case "check":
                 return _check(options, console)
             case "checklist":
@@ -105,6 +110,35 @@ def _made(settings: RunSettings, folder: Path, console: Console, *, keep_stores:
     with progress_of(settings, console) as show:
         result = execute(settings, folder, show)
     return write_folder(result, keep_stores=keep_stores)
+
+
+def _measure(options: argparse.Namespace, console: Console) -> int:
+    """Strike again and again, and print the distribution of the times."""
+    kind = KINDS[options.command]
+    seed = random.randrange(SEEDS) if options.seed is None else options.seed
+    settings = settings_of(
+        kind, rounds=options.rounds, seed=seed, rate=options.rate, nodes=options.nodes
+    )
+    folder = options.keep or Path(tempfile.mkdtemp(prefix=f"dledger-{options.command}-"))
+    console.print(f"seed {seed}, report in {folder}", highlight=False, soft_wrap=True)
+    with progress_of(settings, console) as show:
+        result = execute(
+            settings,
+            folder,
+            show,
+            break_it=in_rounds(options.rounds),
+            more_checkers=() if kind.forgives else (check_no_failed_sends,),
+        )
+    summary = write_folder(result, keep_stores=False)
+    print_summary(summary, folder, console)
+    times = times_of(result.ops)
+    line = msgspec.json.encode({"verdict": summary.verdict, **msgspec.to_builtins(times)}).decode()
+    if options.json:
+        sys.stdout.write(line + "\n")
+    else:
+        console.print(line, highlight=False, soft_wrap=True)
+    is_whole = times.overcome == options.rounds or summary.verdict != "valid"
+    return EXIT_CODES[summary.verdict] if is_whole else UNKNOWN
 
 
 def _suite(options: argparse.Namespace, console: Console) -> int:
@@ -190,7 +224,17 @@ def _parser() -> argparse.ArgumentParser:
     suite = commands.add_parser("suite", help="the standing set")
     suite.add_argument("--only", action="append", default=[], metavar="TEXT", help="in the name")
     suite.add_argument("--time-limit", type=positive, default=TIME_LIMIT_S, metavar="S")
-    for each in (run, suite):
+    measures = [
+        commands.add_parser(
+            "failover", help="kill the leader again and again: how long is the gap?"
+        ),
+        commands.add_parser("transfer", help="hand over again and again: no send may fail"),
+    ]
+    for each in measures:
+        each.add_argument("--rounds", type=count, default=20, metavar="N")
+        each.add_argument("--nodes", type=count, default=3, metavar="K")
+        each.add_argument("--rate", type=positive, default=200.0, help="operations per second")
+    for each in (run, suite, *measures):
         each.add_argument("--seed", type=int, help="drawn when not given")
         each.add_argument("--keep", type=Path, metavar="DIR", help="where the report goes")
         each.add_argument("--json", action="store_true", help="results on stdout")
@@ -217,13 +261,13 @@ def positive(text: str) -> float:
 
 
 def count(text: str) -> int:
-    """Read a whole number from 1 to 99.
+    """Read a whole number from 1 to 9999.
 
     Raises:
         argparse.ArgumentTypeError: it is none.
     """
-    if not text.isdecimal() or not 1 <= int(text) <= 99:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to 99")
+    if not text.isdecimal() or not 1 <= int(text) <= 9999:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to 9999")
     return int(text)
 
 

@@ -36,6 +36,7 @@ from jepsen.nemeses.process import (
     SameIdTwice,
     Terminate,
 )
+from jepsen.nemeses.transfer import Transfer
 from jepsen.nemeses.votes import VoteTwice
 from jepsen.system import Shape
 
@@ -131,6 +132,7 @@ KINDS: dict[str, Kind] = {
     "kill-in-recovery": Kind((), lambda spec, _: KillInRecovery(spec)),
     "rolling-restart": Kind((), lambda spec, _: RollingRestart(spec)),
     "vote-twice": Kind((), lambda spec, _: VoteTwice(spec)),
+    "transfer": Kind((), lambda spec, _: Transfer(spec)),
     "same-id-twice": Kind((), lambda spec, _: SameIdTwice(spec)),
     "partition": Kind(PARTITIONS, _partition),
     "flap": Kind(("one", "leader"), lambda spec, choice: Flap(spec, _scope(choice))),

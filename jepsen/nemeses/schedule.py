@@ -48,6 +48,7 @@ class Schedule:
         log: the history.
         seed: every fault draws from a chance of its own, so that leaving one out changes no other.
         pace: how long and how often.
+        rounds: after so many strikes of each fault it is over; None for no end.
 
     Attributes:
         injected: how often each fault was injected.
@@ -55,7 +56,14 @@ class Schedule:
     """
 
     def __init__(
-        self, faults: Sequence[Fault], system: Subject, log: OpLog, *, seed: int, pace: Pace
+        self,
+        faults: Sequence[Fault],
+        system: Subject,
+        log: OpLog,
+        *,
+        seed: int,
+        pace: Pace,
+        rounds: int | None = None,
     ) -> None:
         self.injected: dict[str, int] = {fault.name: 0 for fault in faults}
         self.crashes: list[str] = []
@@ -64,10 +72,13 @@ class Schedule:
         self._log = log
         self._seed = seed
         self._pace = pace
+        self._rounds = rounds
         self._turn = trio.Lock()
 
     async def run(self) -> None:
-        """Break things until cancelled; what is broken then stays so until `cure_all`."""
+        """Break things until cancelled, or for all rounds; what is broken then is left to `cure_all`."""
+        if not self._faults:
+            await trio.sleep_forever()
         async with trio.open_nursery() as nursery:
             for number, fault in enumerate(self._faults):
                 chance = random.Random(f"{self._seed}/{number}/{fault.name}")
@@ -81,7 +92,7 @@ class Schedule:
             await self._cure(fault)
 
     async def _strike(self, fault: Fault, chance: random.Random) -> None:
-        while True:
+        while self._rounds is None or self.injected[fault.name] < self._rounds:
             await trio.sleep(chance.uniform(*self._pace.quiet_s))
             if len(self._faults) == 1:
                 await self._system.wait_whole(WHOLE_S)
@@ -90,6 +101,7 @@ class Schedule:
                 return
             await trio.sleep(hold_s)
             await self._cure(fault)
+        await trio.sleep(self._pace.quiet_s[1])  # the last one is to be overcome, too
 
     async def _inject(self, fault: Fault, chance: random.Random) -> bool:
         async with self._turn:

@@ -14,6 +14,7 @@ import msgspec
 
 from jepsen.checkers.results import Anomaly, CheckResult
 from jepsen.ops import Op
+from jepsen.phases import phase_spans, span_of
 from jepsen.reports.style import STYLE
 from jepsen.reports.summary import Summary
 from jepsen.reports.svg import Axis, lanes_chart, latency_chart, rate_chart
@@ -119,10 +120,10 @@ def _charts(ops: Sequence[Op], spans: Sequence[Span]) -> str:
     return (
         f'<section><h2>Over time</h2><div class="legend">{legend}'
         '<span class="key shade">a fault, until its cure</span></div>'
-        f'<div class="charts">{lanes_chart(axis, spans, reigns(ops))}'
+        f'<div class="charts">{lanes_chart(axis, spans, reigns(ops), phase_spans(ops))}'
         f"<h3>Latency of each operation</h3>{latency_chart(axis, points(ops), spans)}"
         f"<h3>Operations ended per second</h3>"
-        f"{rate_chart(axis, per_bucket(ops, bucket_ns), bucket_ns, spans)}</div>"
+        f"{rate_chart(axis, per_bucket(ops, bucket_ns), bucket_ns, spans, span_of(ops, 'breaking')[1])}</div>"
         f"{_gaps(ops)}</section>"
     )
 
@@ -133,7 +134,9 @@ def _gaps(ops: Sequence[Op]) -> str:
     ]
     if not rows:
         return ""
-    return "<h3>Longest times without a success</h3>" + _table(("for", "from", "to"), rows)
+    return "<h3>Longest times without a success, while clients worked</h3>" + _table(
+        ("for", "from", "to"), rows
+    )
 
 
 def _anomalies(checks: Sequence[CheckResult], ops: Sequence[Op]) -> str:
@@ -241,11 +244,20 @@ def _settings(summary: Summary) -> str:
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    top = "".join(f"<th>{escape(name)}</th>" for name in head)
-    body = "".join(
-        f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows
-    )
-    return f"<table><tr>{top}</tr>{body}</table>"
+    """Return a table; columns of whole numbers are aligned as such."""
+    body = list(rows)
+    numbers = [
+        all(row[place].isdecimal() for row in body) and bool(body) for place in range(len(head))
+    ]
+
+    def cells(tag: str, row: Sequence[str]) -> str:
+        return "".join(
+            f"<{tag}{' class=number' if is_number else ''}>{escape(cell)}</{tag}>"
+            for cell, is_number in zip(row, numbers, strict=True)
+        )
+
+    lines = "".join(f"<tr>{cells('td', row)}</tr>" for row in body)
+    return f"<table><tr>{cells('th', head)}</tr>{lines}</table>"
 
 
 def _s(t_ns: int) -> str:

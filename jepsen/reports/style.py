@@ -26,7 +26,8 @@ h2 { font-size: 19px; margin: 34px 0 8px; } h3 { font-size: 14px; margin: 18px 0
 .charts { overflow-x: auto; } svg { display: block; width: 100%; min-width: 720px; height: auto; }
 svg text { font: 11px system-ui, sans-serif; fill: var(--soft); dominant-baseline: middle; }
 text.lane { text-anchor: end; } text.tick { text-anchor: middle; }
-text.inside { text-anchor: middle; fill: #fff; }
+text.inside { text-anchor: middle; fill: #fff; } text.middle { text-anchor: middle; }
+.phase { fill: var(--card); stroke: var(--line); }
 .grid { stroke: var(--line); stroke-dasharray: 2 4; } .axis { stroke: var(--soft); }
 .shade { fill: var(--shade); } .fault { fill: var(--fault); }
 .node0 { fill: var(--n0); } .node1 { fill: var(--n1); } .node2 { fill: var(--n2); } .node3 { fill: var(--n3); }
@@ -44,7 +45,7 @@ text.inside { text-anchor: middle; fill: #fff; }
 table { border-collapse: collapse; width: 100%; font-size: 13.5px; margin: 6px 0; }
 th { text-align: left; color: var(--soft); font-weight: 600; }
 th, td { padding: 4px 12px 4px 0; border-bottom: 1px solid var(--line); vertical-align: top; overflow-wrap: anywhere; }
-td:first-child { white-space: nowrap; }
+td:first-child { white-space: nowrap; } td.number, th.number { text-align: right; padding-right: 24px; width: 12%; }
 .mark { font-weight: 600; white-space: nowrap; } .mark.kept { color: var(--kept); }
 .mark.broken { color: var(--broken); } .mark.unknown { color: var(--unknown); }
 .anomaly { border-left: 4px solid var(--broken); padding: 2px 0 2px 14px; margin: 12px 0; }

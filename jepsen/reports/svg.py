@@ -54,17 +54,23 @@ def chart_of(title: str, height: float, body: Sequence[str]) -> str:
     )
 
 
-def lanes_chart(axis: Axis, spans: Sequence[Span], leaders: Sequence[Reign]) -> str:
-    """Return one lane with the leaders and one for each kind of fault."""
+def lanes_chart(
+    axis: Axis,
+    spans: Sequence[Span],
+    leaders: Sequence[Reign],
+    phases: Sequence[tuple[str, int, int]] = (),
+) -> str:
+    """Return one lane with the phases, one with the leaders, and one for each kind of fault."""
     names = list(dict.fromkeys(span.name for span in spans))
     nodes = sorted({reign.node for reign in leaders})
-    body = [_lane_name(0, "leader and term")]
+    body = [_lane_name(0, "phase"), _lane_name(1, "leader · term")]
+    body += [_phase(axis, *phase) for phase in phases]
     body += [_reign(axis, reign, nodes.index(reign.node)) for reign in leaders]
-    for place, name in enumerate(names, start=1):
+    for place, name in enumerate(names, start=2):
         body.append(_lane_name(place, name))
         body += [_span(axis, span, place) for span in spans if span.name == name]
-    height = LANE * (len(names) + 1)
-    return chart_of("leaders and faults over time", height + 2, body)
+    height = LANE * (len(names) + 2)
+    return chart_of("phases, leaders and faults over time", height + 2, body)
 
 
 def latency_chart(axis: Axis, points: Sequence[Point], spans: Sequence[Span]) -> str:
@@ -92,12 +98,20 @@ def latency_chart(axis: Axis, points: Sequence[Point], spans: Sequence[Span]) ->
 
 
 def rate_chart(
-    axis: Axis, counts: Mapping[Ended, Sequence[int]], bucket_ns: int, spans: Sequence[Span]
+    axis: Axis,
+    counts: Mapping[Ended, Sequence[int]],
+    bucket_ns: int,
+    spans: Sequence[Span],
+    until_ns: int,
 ) -> str:
-    """Return how many operations ended per second, stacked by how."""
+    """Return how many operations ended per second, stacked by how.
+
+    The scale is that of the time before `until_ns`; the reading at the end is faster, and is cut off.
+    """
     per_s = bucket_ns / 1e9
     totals = [sum(row) / per_s for row in zip(*counts.values(), strict=True)]
-    top = _round_up(max(totals, default=1) or 1)
+    seen = totals[: max(until_ns // bucket_ns, 1)]
+    top = _round_up(max(seen, default=1) or 1)
 
     def height_of(value: float) -> float:
         return RATE_HEIGHT * value / per_s / top
@@ -111,7 +125,8 @@ def rate_chart(
         width = max(axis.x((place + 1) * bucket_ns) - left - 0.6, 0.6)
         base = float(bottom)
         for ended in ENDS:
-            height = height_of(counts[ended][place])
+            room = base - (bottom - RATE_HEIGHT)
+            height = min(height_of(counts[ended][place]), room)
             if height:
                 base -= height
                 body.append(
@@ -126,6 +141,17 @@ def _lane_name(place: int, name: str) -> str:
     return f'<text class="lane" x="{LEFT - 8}" y="{y:.0f}">{escape(name)}</text>'
 
 
+def _phase(axis: Axis, name: str, start_ns: int, end_ns: int) -> str:
+    x, width = axis.x(start_ns), axis.x(end_ns) - axis.x(start_ns)
+    label = name if width > len(name) * LABEL_PX else ""
+    told = f"{name} from {_seconds(start_ns)} to {_seconds(end_ns)}"
+    return (
+        f'<g><title>{escape(told)}</title><rect class="phase" x="{x:.1f}" y="3" '
+        f'width="{max(width - 1, 0.8):.1f}" height="{LANE - 6}" rx="2"/>'
+        f'<text class="middle" x="{x + width / 2:.1f}" y="{LANE / 2:.0f}">{escape(label)}</text></g>'
+    )
+
+
 def _reign(axis: Axis, reign: Reign, color: int) -> str:
     x, width = axis.x(reign.start_ns), axis.x(reign.end_ns) - axis.x(reign.start_ns)
     told = f"{reign.node} leads term {reign.term} from {_seconds(reign.start_ns)}"
@@ -133,9 +159,9 @@ def _reign(axis: Axis, reign: Reign, color: int) -> str:
     if width < len(label) * LABEL_PX:
         label = str(reign.term) if width > len(str(reign.term)) * LABEL_PX + 2 else ""
     return (
-        f'<g><title>{escape(told)}</title><rect class="reign node{color % 5}" x="{x:.1f}" y="3" '
+        f'<g><title>{escape(told)}</title><rect class="reign node{color % 5}" x="{x:.1f}" y="{LANE + 3}" '
         f'width="{max(width - 1, 0.8):.1f}" height="{LANE - 6}" rx="2"/>'
-        f'<text class="inside" x="{x + width / 2:.1f}" y="{LANE / 2:.0f}">{escape(label)}</text></g>'
+        f'<text class="inside" x="{x + width / 2:.1f}" y="{LANE * 1.5:.0f}">{escape(label)}</text></g>'
     )
 
 

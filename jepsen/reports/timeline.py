@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Final, Literal
 
 from jepsen.ops import NEMESIS, OBSERVER, Op, OpType, pairs
+from jepsen.phases import span_of
 
 Ended = Literal["ok", "fail", "info"]
 ENDS: Final[tuple[Ended, ...]] = ("ok", "fail", "info")
@@ -124,7 +125,12 @@ def per_bucket(ops: Sequence[Op], bucket_ns: int) -> dict[Ended, list[int]]:
 
 
 def gaps(ops: Sequence[Op], longer_than_ns: int) -> list[Gap]:
-    """Return the times between two successes that were longer than that, longest first."""
-    times = [op.t_ns for op in ops if op.is_client and op.type == "ok"]
+    """Return the times without a success that were longer than that, longest first.
+
+    Looked at is the phase in which clients work all the time; what is quiet later has no work.
+    """
+    start_ns, end_ns = span_of(ops, "breaking")
+    inside = (op for op in ops if op.is_client and op.type == "ok")
+    times = [op.t_ns for op in inside if start_ns <= op.t_ns <= end_ns]
     found = [Gap(a, b) for a, b in pairwise(times) if b - a > longer_than_ns]
     return sorted(found, key=lambda gap: gap.start_ns - gap.end_ns)

@@ -24,12 +24,20 @@ from jepsen.broker_system import brokers
 from jepsen.checkers.delay import LATE_NS, check_delay
 from jepsen.checkers.queue_log import check_queue_log
 from jepsen.checkers.results import Checker
-from jepsen.generators import MILLISECOND_NS, SECOND_NS, Endless, Generator, Invocation, Mix
+from jepsen.generators import MILLISECOND_NS, SECOND_NS, Generator, Invocation
 from jepsen.outcomes import Outcome, ended
 from jepsen.system import System
 from jepsen.topics import make_topics, queue_name, wait_for_queues
 from jepsen.workloads.api import Workload, WorkloadClient
-from jepsen.workloads.reading import READS, QueueReader, Reader, body_of, drain, share_out
+from jepsen.workloads.reading import (
+    READS,
+    QueueReader,
+    Reader,
+    body_of,
+    drain,
+    mixed_with_polls,
+    share_out,
+)
 
 TOPIC: Final = "ChaosTimers"
 QUEUES: Final = 4
@@ -79,8 +87,7 @@ class DelayWorkload(Workload):
 
     def generator(self, chance: random.Random, workers: int) -> Generator:
         """Sends in three ways, and polls beside them: arrivals are told by the clock of the run."""
-        poll = Endless(lambda: Invocation("poll"))
-        return Mix([(1, Endless(partial(self._send, chance))), (1, poll)], chance)
+        return mixed_with_polls(self._readers, partial(self._send, chance), 1, chance)
 
     def _send(self, chance: random.Random) -> Invocation:
         number = next(self._numbers)

@@ -22,6 +22,8 @@ from jepsen.generators import (
     Endless,
     Generator,
     Invocation,
+    Mix,
+    Nothing,
     Once,
     Phases,
     Stagger,
@@ -79,6 +81,25 @@ def share_out(queues: Sequence[str], workers: int) -> list[Reader]:
     ]
 
 
+def mixed_with_polls(
+    readers: Sequence[Reader], make: Callable[[], Invocation], weight: int, chance: random.Random
+) -> Generator:
+    """Return a generator in which every worker does what `make` says, and reads if it has queues.
+
+    Args:
+        readers: one for each worker.
+        make: makes what is done beside polls.
+        weight: how often that is done for one poll.
+        chance: draws.
+    """
+    work, poll = Endless(make), Endless(lambda: Invocation("poll"))
+
+    def one(slot: int) -> Generator:
+        return Mix([(weight, work), (1, poll)], chance) if readers[slot].queues else work
+
+    return each_slot(len(readers), one)
+
+
 def drain(
     readers: Sequence[Reader],
     queues: Sequence[str],
@@ -96,6 +117,8 @@ def drain(
 
     def drain_one(slot: int) -> Generator:
         reader, share = readers[slot], tuple(queues[slot::workers])
+        if not share:
+            return Nothing()
 
         def step() -> Invocation:
             is_end = reader.is_at_end and is_complete()

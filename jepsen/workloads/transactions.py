@@ -35,7 +35,7 @@ from jepsen.broker_system import brokers
 from jepsen.checkers.queue_log import check_queue_log
 from jepsen.checkers.results import Checker
 from jepsen.checkers.transactions import check_transactions
-from jepsen.generators import SECOND_NS, Endless, Generator, Invocation, Mix
+from jepsen.generators import SECOND_NS, Generator, Invocation
 from jepsen.outcomes import Outcome, ended
 from jepsen.system import System
 from jepsen.topics import make_topics, wait_for_queues
@@ -47,6 +47,7 @@ from jepsen.workloads.reading import (
     body_of,
     drain,
     key_of,
+    mixed_with_polls,
     share_out,
 )
 
@@ -144,8 +145,7 @@ class TransactionWorkload(Workload):
 
     def generator(self, chance: random.Random, workers: int) -> Generator:
         """Transactions, and polls beside them."""
-        poll = Endless(lambda: Invocation("poll"))
-        return Mix([(2, Endless(partial(self._txn, chance))), (1, poll)], chance)
+        return mixed_with_polls(self._readers, partial(self._txn, chance), 2, chance)
 
     def _txn(self, chance: random.Random) -> Invocation:
         (decision,) = chance.choices(list(DECISIONS), list(DECISIONS.values()))

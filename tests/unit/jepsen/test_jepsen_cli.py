@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from jepsen.catalogue import make_faults, network_for, workload_entry
 from jepsen.cli import main, worst
 from jepsen.ops import OBSERVER, OpLog
 from jepsen.reports.folder import read_folder, write_folder
 from jepsen.run import HISTORY, RunResult, RunSettings
+from jepsen.suite import SUITE, chosen
+from jepsen.system import NETWORKS
 
 SETTINGS = RunSettings("queue", "none", 5.0, seed=3)
 Q = "ChaosA/broker-a/0"
@@ -102,6 +105,14 @@ def test_the_list_names_workloads_and_faults(capsys: pytest.CaptureFixture[str])
     said = capsys.readouterr().out
     assert "queue" in said
     assert "kill" in said
+
+
+def test_every_run_of_the_suite_names_what_there_is() -> None:
+    for run in SUITE:
+        workload_entry(run.workload)
+        assert network_for(make_faults(run.nemesis), None) in NETWORKS
+    assert len({run.name for run in SUITE}) == len(SUITE)
+    assert [run.name for run in chosen(["delay/kill:leader"])] == ["delay/kill:leader"]
 
 
 def test_the_worst_verdict_is_that_of_the_suite() -> None:

@@ -1,0 +1,52 @@
+"""Leadership is handed over on purpose, as before a restart: no client should notice more than a pause."""
+
+from __future__ import annotations
+
+import random
+from typing import Final, Protocol, runtime_checkable
+
+from dledger import DLedgerError
+from jepsen.nemeses.api import Fault
+from jepsen.nemeses.process import wait_until
+from jepsen.system import System
+
+WAIT_S: Final = 10.0
+
+
+@runtime_checkable
+class HandsOver(Protocol):
+    """A system whose leader can be told to hand over."""
+
+    async def hand_over(self, timeout_s: float) -> str:
+        """Tell the leader to hand over to whoever is best placed; returns who was told to lead.
+
+        Raises:
+            DLedgerError: it did not.
+        """
+
+
+class Transfer(Fault):
+    """The leader hands over; nothing is broken, so there is no cure."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.scope = "leader"
+        self._is_struck = False
+
+    async def inject(self, system: System, chance: random.Random) -> str:
+        """Ask, and wait until somebody else is seen to lead."""
+        assert isinstance(system, HandsOver), f"{system} cannot hand leadership over"
+        before = system.leader
+        try:
+            target = await system.hand_over(WAIT_S)
+        except DLedgerError as error:
+            return f"{before} did not hand over: {error}"
+        self._is_struck = True
+        await wait_until(lambda: system.leader not in (None, before), WAIT_S)
+        return f"{before} handed over to {target}"
+
+    async def cure(self, system: System) -> str:
+        """Say that it is over."""
+        told = "nothing was broken" if self._is_struck else ""
+        self._is_struck = False
+        return told

@@ -1,0 +1,90 @@
+"""Short runs of messages on real broker groups: whatever breaks, no promise does.
+
+Judged is safety, and that something succeeded at all: how fast a loaded machine elects a leader is not looked at.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jepsen.processes import is_running, poll
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+RUNS = [
+    ("queue", "kill:leader"),
+    ("queue", "partition:leader"),
+    ("queue", "disk-full:leader"),
+    ("transactions", "pause:leader"),
+    ("transactions", "fsync-fail:leader"),
+    ("ordered", "kill:leader"),
+]
+SECONDS = "8"
+
+
+def run(*arguments: str) -> tuple[int, dict[str, Any], str]:
+    """Exit code, the summary of `--json`, and what was said to people."""
+    command = [sys.executable, "-m", "jepsen.cli", *arguments, "--json"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    return ended.returncode, json.loads(ended.stdout or "{}"), ended.stderr
+
+
+@pytest.mark.parametrize(("workload", "nemesis"), RUNS)
+def test_no_promise_is_broken(workload: str, nemesis: str, tmp_path: Path) -> None:
+    code, summary, said = run(
+        *("run", "--workload", workload, "--nemesis", nemesis, "--time-limit", SECONDS),
+        *("--rate", "100", "--keep", str(tmp_path / "run")),
+    )
+    assert summary, said
+    if summary["verdict"] == "skipped":
+        pytest.skip(summary["why"])
+    assert code != 1, said
+    assert summary["valid"] is not False, said
+    assert not summary["problems"], said
+    counts = next(each["counts"] for each in summary["checks"] if each["name"] == "availability")
+    done = counts["txn" if workload == "transactions" else "send"]
+    assert done["ok"] > 20, said
+    assert sum(summary["faults"].values()) > 0, said
+    for name in ("results.json", "history.jsonl", "history.edn", "report.html"):
+        assert (tmp_path / "run" / name).stat().st_size, name
+
+
+def test_a_planned_transfer_fails_no_send(tmp_path: Path) -> None:
+    code, times, said = run("transfer", "--rounds", "3", "--keep", str(tmp_path / "run"))
+    assert code != 1, said
+    assert times["failed_sends"] == 0, said
+    assert times["overcome"] > 0, said
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_leaves_no_process_behind(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    folder = tmp_path / "run"
+    words = ["run", "--workload", "ordered", "--nemesis", "partition:leader", "--keep", str(folder)]
+    command = [sys.executable, "-m", "jepsen.cli", *words]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    try:
+        history = folder / "history.jsonl"
+        assert poll(lambda: history.exists() and history.stat().st_size > 0, 60)
+        children = children_of(process.pid)
+        assert len(children) >= 5, "a name server, three brokers and the proxies"
+        process.send_signal(number)
+        assert process.wait(30) == 130
+        assert poll(lambda: not any(is_running(child) for child in children), 10)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def children_of(pid: int) -> list[int]:
+    """Process ids of the children, whichever thread started them."""
+    files = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for file in files for child in file.read_text().split()]
