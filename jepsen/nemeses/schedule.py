@@ -77,14 +77,13 @@ class Schedule:
 
     async def run(self) -> None:
         """Break things until cancelled, or for all rounds; what is broken then is left to `cure_all`."""
-        if not self._faults:
-            await trio.sleep_forever()
         async with trio.open_nursery() as nursery:
             for number, fault in enumerate(self._faults):
                 chance = random.Random(f"{self._seed}/{number}/{fault.name}")
                 nursery.start_soon(self._strike, fault, chance, name=f"fault {fault.name}")
-            # Faults that crashed have ended, and there may be none: the run goes on all the same.
-            await trio.sleep_forever()
+            if self._rounds is None:
+                # Faults that crashed have ended, and there may be none: the run goes on all the same.
+                await trio.sleep_forever()
 
     async def cure_all(self) -> None:
         """Cure everything; of a whole system that does nothing, and is not noted."""

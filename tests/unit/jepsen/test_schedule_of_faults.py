@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
-import pytest
 import trio
 import trio.testing
 
@@ -108,14 +107,9 @@ async def test_leaving_one_out_changes_no_other(autojump_clock: trio.testing.Moc
 
 async def test_rounds_end_by_themselves(autojump_clock: trio.testing.MockClock) -> None:
     schedule, ops = await struck([Switch("kill")], seconds=1000, rounds=3)
+    assert trio.current_time() < 100
     assert schedule.injected == {"kill": 3}
     assert len(fault_spans(ops)) == 3
-
-
-async def test_without_faults_nothing_ends_the_run(autojump_clock: trio.testing.MockClock) -> None:
-    began = trio.current_time()
-    await struck([], seconds=50)
-    assert trio.current_time() - began == pytest.approx(50)
 
 
 async def test_a_fault_that_crashes_is_told_and_not_repeated(
