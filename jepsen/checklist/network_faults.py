@@ -240,6 +240,27 @@ async def half_open(stage: Stage) -> None:
     await stage.whole()
 
 
+@NETWORK.add(28, network="namespaces", faults=("mtu",))
+async def small_packets(stage: Stage) -> None:
+    """Packets of 600 bytes, as real packets in network namespaces: everything still passes."""
+    async with stage.fault("mtu"):
+        await stage.progress(100, timeout_s=60)
+    await stage.progress(50)
+    await stage.whole()
+
+
+@NETWORK.add(15, network="namespaces", faults=("partition:leader",))
+async def leader_isolated_in_its_namespace(stage: Stage) -> None:
+    """The same with real packets: TCP hears nothing either."""
+    for _ in range(2):
+        leader = await stage.leader()
+        async with stage.fault("partition:leader"):
+            await stage.leader(other_than=leader)
+            await stage.progress(50, timeout_s=60)
+        await stage.progress(20)
+        await stage.whole()
+
+
 @NETWORK.add(29)
 async def client_that_does_not_read(stage: Stage) -> None:
     """A client asks for everything and reads nothing; only it is cut off."""

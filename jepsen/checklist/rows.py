@@ -58,6 +58,7 @@ PROCESS: Final = (
         "p99 gap under 3 s; retries recognised",
         "SIGKILL by pid, one producer object sending to every queue",
         sim=("crash-leader",),
+        runs=(("transactions", "kill:leader"), ("ordered", "kill:leader")),
     ),
     Row(3, "process", "follower kill -9", "no visible error", "SIGKILL by pid", sim=("crash-one",)),
     Row(
@@ -154,6 +155,7 @@ PROCESS: Final = (
         "exception in the fold at one entry",
         "the node stops there, again after a restart; the others go on",
         "a fold that raises at entry k",
+        tests=("tests/integration/hostile/test_failing_fold.py",),
     ),
 )
 
@@ -237,7 +239,6 @@ NETWORK: Final = (
         "MTU 600 on a link, large frames",
         "progress, or a clean timeout",
         "namespaces: MTU of the veth pairs",
-        unbuilt="the run in network namespaces",
     ),
     Row(
         29,
@@ -265,6 +266,7 @@ CLOCK: Final = (
         (
             "tests/integration/broker/test_timers.py::test_clocks_that_differ_and_jump_deliver_nothing_early",
         ),
+        runs=(("delay", "clock:jump"),),
     ),
     Row(
         32,
@@ -279,6 +281,7 @@ CLOCK: Final = (
         "skew of 5 minutes, then a failover",
         "what is due follows the time of the log",
         "preloaded clock calls",
+        runs=(("delay", "clock:skew,kill:leader"),),
     ),
     Row(
         34,
@@ -370,6 +373,7 @@ DISK: Final = (
         "acknowledged data is safe",
         "the same on all",
         sim=("crash-all", "crash-all-after-ack"),
+        runs=(("transactions", "lost-unsynced:all"),),
     ),
     Row(
         45,
@@ -386,6 +390,7 @@ DISK: Final = (
         "bit flip in a committed entry, one replica, stopped and running",
         "noticed, repaired from peers",
         "a bit of the file",
+        sim=("flip-log",),
     ),
     Row(
         47,
@@ -400,6 +405,7 @@ DISK: Final = (
         "flip in the vote, the index, a queue, a snapshot",
         "no vote until that is safe; what is derived is rebuilt",
         "a bit of each file",
+        sim=("flip-index", "flip-hard-state"),
     ),
     Row(
         49,
@@ -425,6 +431,7 @@ DISK: Final = (
         "misdirected write",
         "the checksum knows the place",
         "a part of the file copied over another",
+        sim=("misdirect-write",),
     ),
     Row(52, "disk", "file system turns read-only", "the node fences itself", "preloaded EROFS"),
 )
