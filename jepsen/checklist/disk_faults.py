@@ -46,14 +46,21 @@ async def one_disk_full(stage: Stage) -> None:
     await _strikes(stage, "disk-full:one", times=2)
 
 
-@DISK.add(38, faults=("disk-full:all",))
+@DISK.add(38, faults=("disk-full:all",), rate=1500.0)
 async def all_disks_full(stage: Stage) -> None:
-    """Nobody has room: nothing is acknowledged, and everything goes on afterwards."""
+    """Nobody has room: once the room in the segments is used up, nothing is acknowledged."""
     await stage.progress(50)
     async with stage.fault("disk-full:all"):
-        await stage.lets_run(2.0)
+
+        def is_refusing() -> bool:
+            return any(op.type != "ok" for op in stage.ends()[-5:])
+
+        stage.expect(
+            await stage.until(is_refusing, 60.0), "sends are refused when no disk has room"
+        )
+        await stage.lets_run(1.0)
         begun_ns = stage.log.now_ns()
-        await stage.lets_run(5.0)
+        await stage.lets_run(4.0)
         acknowledged = stage.acknowledged(begun_ns)
         stage.expect(acknowledged == 0, f"nothing is acknowledged without room ({acknowledged})")
     await stage.progress(50, timeout_s=60)
