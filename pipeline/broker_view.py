@@ -6,7 +6,6 @@ A view keeps its connections open between questions. It may be pickled: the copy
 from __future__ import annotations
 
 import logging
-import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, TypeVar
@@ -14,10 +13,9 @@ from typing import Final, TypeVar
 from broker.client.blocking import PullConsumer
 from broker.client.errors import ClientError, NoRouteError
 from broker.client.queues import MessageQueue
-from broker.store.names import is_dlq_topic, is_retry_topic, is_system_topic
 from pipeline.errors import CannotTellError, UsageError
 from pipeline.offsets import Bounds
-from pipeline.source_options import SourceOptions
+from pipeline.source_options import SourceOptions, matching
 
 READ_GROUP: Final = "TOOLS_CONSUMER"
 """Reads are not those of a group, but every pull names one; this one exists on every broker."""
@@ -137,18 +135,3 @@ class BrokerView:
             group = self._options.commit_group or READ_GROUP
             self._consumer = PullConsumer(self._options.name_server, group).open()
         return self._consumer
-
-
-def matching(pattern: str, topics: Iterable[str]) -> tuple[str, ...]:
-    """Return the topics whose whole name matches.
-
-    The system's are never among them, retry and dead letter topics only if the pattern has a "%".
-    """
-    regex = re.compile(pattern)
-    return tuple(
-        topic
-        for topic in topics
-        if regex.fullmatch(topic)
-        and not is_system_topic(topic)
-        and ("%" in pattern or not (is_retry_topic(topic) or is_dlq_topic(topic)))
-    )

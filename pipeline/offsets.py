@@ -154,6 +154,34 @@ def loss_at_end(
     return Loss(tuple(clauses))
 
 
+def loss_between(past: Mapping[MessageQueue, Bounds], live: Mapping[MessageQueue, Bounds]) -> Loss:
+    """What lies in neither an archive nor the queues, and archives that cannot be of these queues."""
+    clauses = []
+    for queue in sorted(past.keys() & live.keys()):
+        archived, has = past[queue], live[queue]
+        if archived.end < has.start:
+            clauses.append(
+                f"{queue}: the archive ends before {archived.end}, the queue begins at {has.start}"
+            )
+        elif archived.end > has.end:
+            clauses.append(
+                f"{queue}: the archive goes on to {archived.end}, the queue ends at {has.end}: it is "
+                "another log's"
+            )
+    return Loss(tuple(clauses))
+
+
+def joined(
+    past: Mapping[MessageQueue, Bounds], live: Mapping[MessageQueue, Bounds]
+) -> dict[MessageQueue, Bounds]:
+    """Return what an archive and the queues hold together."""
+    both = dict(past) | dict(live)
+    for queue in past.keys() & live.keys():
+        start = min(past[queue].start, live[queue].start)
+        both[queue] = Bounds(start, max(past[queue].end, live[queue].end))
+    return both
+
+
 def within(offsets: Mapping[MessageQueue, int], bounds: Mapping[MessageQueue, Bounds]) -> Offsets:
     """Move offsets into what queues hold; queues that are gone drop out."""
     return {

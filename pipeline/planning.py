@@ -22,14 +22,17 @@ from pipeline.offsets import (
     Offsets,
     OffsetsForm,
     from_form,
+    joined,
     limited,
     loss_at_end,
     loss_at_start,
+    loss_between,
     reached,
     resolved,
     to_form,
     within,
 )
+from pipeline.ranges import QueueRange, ranges_between
 from pipeline.source_options import Place, PlaceKind, SourceOptions
 
 INITIAL_FILE: Final = "initial-offsets.json"
@@ -47,6 +50,81 @@ class View(Protocol):
 
     def try_commit(self, offsets: Mapping[MessageQueue, int]) -> bool:
         """Store offsets for people to look at."""
+
+
+class Past(Protocol):
+    """What planning asks an archive; see `pipeline.archive.history.History`."""
+
+    bounds: dict[MessageQueue, Bounds]
+
+    def offsets_at(self, queues: Iterable[MessageQueue], time_ms: int) -> dict[MessageQueue, int]:
+        """Where a time lies; queues without a message so young are left out."""
+
+
+class JoinedView:
+    """Brokers and an archive as one: each queue reaches from the archive's first offset to the brokers' end.
+
+    Args:
+        options: of the source.
+        view: of the brokers.
+        archive: opens the archive's history; its argument is the only group there is, or None.
+    """
+
+    def __init__(
+        self, options: SourceOptions, view: View, archive: Callable[[str | None], Past]
+    ) -> None:
+        self._options = options
+        self._view = view
+        self._archive = archive
+        self._live: dict[MessageQueue, Bounds] = {}
+        self.past: dict[MessageQueue, Bounds] = {}
+        self._history: Past | None = None
+
+    def bounds(self, *, may_miss: bool = False) -> dict[MessageQueue, Bounds]:
+        """What both hold together.
+
+        Raises:
+            UsageError: a topic is in neither.
+            DataLossError: what lies between the two is gone, or the archive is of another log.
+        """
+        live = self._view.bounds(may_miss=True)
+        groups = {queue.broker_name for queue in live}
+        self._history = self._archive(groups.pop() if len(groups) == 1 else None)
+        self._live = live
+        self.past = dict(self._history.bounds)
+        known = {queue.topic for queue in (*live, *self.past)}
+        missing = sorted(set(self._options.topics) - known)
+        if missing or not known:
+            what = f"topic {missing[0]}" if missing else self._options.subject
+            raise UsageError(f"{what} exists neither at the brokers nor in the archive")
+        on_loss(self._options, loss_between(self.past, live))
+        return joined(self.past, live)
+
+    def offsets_at(self, queues: Iterable[MessageQueue], time_ms: int) -> dict[MessageQueue, int]:
+        """Where a time lies: in the archive, if it is that old."""
+        wanted = list(queues)
+        found = self._view.offsets_at([queue for queue in wanted if queue in self._live], time_ms)
+        assert self._history is not None, "bounds come first"
+        older = self._history.offsets_at([queue for queue in wanted if queue in self.past], time_ms)
+        ends = {queue: has.end for queue, has in self.past.items()}
+        return ends | found | older
+
+    def try_commit(self, offsets: Mapping[MessageQueue, int]) -> bool:
+        """Pass it on."""
+        return self._view.try_commit(offsets)
+
+
+def divided(
+    start: Offsets, end: Offsets, past: Mapping[MessageQueue, Bounds]
+) -> tuple[list[QueueRange], Offsets]:
+    """Return what an archive has of a batch, and where each queue is read from brokers."""
+    turn = {
+        queue: min(max(start[queue], past[queue].end), end[queue])
+        if queue in past
+        else start[queue]
+        for queue in end
+    }
+    return ranges_between(start, turn), turn
 
 
 def on_loss(options: SourceOptions, loss: Loss) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Literal
@@ -15,7 +15,13 @@ from typing import Final, Literal
 from broker.client.errors import ClientUsageError
 from broker.client.name_servers import parse_name_servers
 from broker.client.subscriptions import EVERYTHING, subscribe
-from broker.store.names import group_problem, topic_problem
+from broker.store.names import (
+    group_problem,
+    is_dlq_topic,
+    is_retry_topic,
+    is_system_topic,
+    topic_problem,
+)
 from pipeline.errors import UsageError
 from pipeline.offsets import EARLIEST, LATEST, Offsets, from_form
 from pipeline.options import OptionReader
@@ -85,6 +91,13 @@ class SourceOptions:
     commit_group: str | None
     metadata_path: str | None
     reads_followers: bool
+    archive: str | None
+
+    def wants(self, topic: str) -> bool:
+        """Whether a topic is one of those asked for, whether it exists or not."""
+        if self.topic_pattern is None:
+            return topic in self.topics
+        return bool(matching(self.topic_pattern, [topic]))
 
     @property
     def subject(self) -> str:
@@ -114,6 +127,7 @@ def read_source_options(given: Mapping[str, str], use: Use) -> SourceOptions:
     if use == "stream":
         for name in ("endingOffsets", "endingTimestamp"):
             options.refuse(name, "is for batch reads: a stream has no end")
+        options.refuse("includeArchive", "is for batch reads")
     topics, pattern = _topics(options)
     read = SourceOptions(
         name_server=_name_server(options),
@@ -139,6 +153,7 @@ def read_source_options(given: Mapping[str, str], use: Use) -> SourceOptions:
         commit_group=_commit_group(options),
         metadata_path=_metadata_path(options),
         reads_followers=options.choice("readFrom", ("leader", "any"), "leader") == "any",
+        archive=options.text("includeArchive"),
     )
     options.finish()
     return read
@@ -256,3 +271,18 @@ def _metadata_path(options: OptionReader) -> str | None:
             "metadataPath", f"is {path!r}; it must be a folder that the driver sees"
         )
     return path
+
+
+def matching(pattern: str, topics: Iterable[str]) -> tuple[str, ...]:
+    """Return the topics whose whole name matches.
+
+    The system's are never among them, retry and dead letter topics only if the pattern has a "%".
+    """
+    regex = re.compile(pattern)
+    return tuple(
+        topic
+        for topic in topics
+        if regex.fullmatch(topic)
+        and not is_system_topic(topic)
+        and ("%" in pattern or not (is_retry_topic(topic) or is_dlq_topic(topic)))
+    )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from bench.pipeline import exactly_once
+from bench.pipeline import exactly_once, source
 
-COMMANDS = {"exactly-once": exactly_once.main}
+COMMANDS = {"exactly-once": exactly_once.main, "source": source.main}
 
 
 def main() -> int:

@@ -24,9 +24,10 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from broker.client.queues import MessageQueue
+from pipeline.archive.history import History, HistoryPart, read_history
 from pipeline.broker_view import BrokerView
 from pipeline.offsets import OffsetsForm, from_form
-from pipeline.planning import StreamOffsets, batch_offsets
+from pipeline.planning import JoinedView, StreamOffsets, batch_offsets, divided
 from pipeline.ranges import QueueRange, plan
 from pipeline.reading import check_columns, read_batches, source_columns
 from pipeline.source_options import SourceOptions, read_source_options
@@ -34,10 +35,17 @@ from pipeline.spark.schemas import arrow_schema, spark_schema
 
 
 class RangesPartition(InputPartition):
-    """What one task reads."""
+    """What one task reads from brokers."""
 
     def __init__(self, ranges: tuple[QueueRange, ...]) -> None:
         self.ranges = ranges
+
+
+class HistoryPartition(InputPartition):
+    """What one task reads from an archive."""
+
+    def __init__(self, part: HistoryPart) -> None:
+        self.part = part
 
 
 class TopicTasks:
@@ -56,7 +64,7 @@ class TopicTasks:
         self.options = options
         self._schema = arrow_schema(schema)
         check_columns(self._schema, arrow_schema(spark_schema(source_columns(options))))
-        self._parallelism = parallelism
+        self.tasks_max = options.num_partitions or parallelism
 
     def tasks(
         self, start: Mapping[MessageQueue, int], end: Mapping[MessageQueue, int]
@@ -66,7 +74,7 @@ class TopicTasks:
         parts = plan(
             start,
             known,
-            bins_max=self.options.num_partitions or self._parallelism,
+            bins_max=self.tasks_max,
             parts_min=self.options.min_partitions,
         )
         return [RangesPartition(ranges) for ranges in parts]
@@ -75,6 +83,8 @@ class TopicTasks:
         """Read what a task has; nothing if Spark asks for the read of an empty plan."""
         if isinstance(partition, RangesPartition):
             yield from read_batches(partition.ranges, self.options, self._schema)
+        elif isinstance(partition, HistoryPartition):
+            yield from read_history(partition.part, self.options, self._schema)
 
 
 class TopicReader(DataSourceReader):
@@ -85,11 +95,29 @@ class TopicReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Settle start and end, and share the ranges out."""
-        view = BrokerView(self._tasks.options)
+        options = self._tasks.options
+        view = BrokerView(options)
         try:
-            return self._tasks.tasks(*batch_offsets(self._tasks.options, view))
+            if options.archive is not None:
+                return self._with_archive(options.archive, view)
+            return self._tasks.tasks(*batch_offsets(options, view))
         finally:
             view.close()
+
+    def _with_archive(self, archive: str, view: BrokerView) -> list[InputPartition]:
+        """Tasks of which some read the archive, and the others what comes behind it."""
+        options = self._tasks.options
+        opened: list[History] = []
+
+        def open_history(broker_name: str | None) -> History:
+            opened[:] = [History(archive, options.wants, broker_name)]
+            return opened[0]
+
+        joined = JoinedView(options, view, open_history)
+        start, end = batch_offsets(options, joined)
+        archived, live = divided(start, end, joined.past)
+        parts = opened[0].parts(archived, self._tasks.tasks_max)
+        return [*map(HistoryPartition, parts), *self._tasks.tasks(live, end)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one task's ranges."""

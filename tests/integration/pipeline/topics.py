@@ -6,9 +6,12 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
+import trio
+
+from broker.admin.ask import ask_all
 from broker.client import ClientError, Message, MessageQueue, SendResult
 from broker.client.blocking import Producer
-from jepsen.processes import Group, poll
+from jepsen.processes import Group, Process, poll
 
 
 class Topics:
@@ -57,6 +60,15 @@ class Topics:
             if place < count
         ]
         assert all(sent.status == "SEND_OK" for sent in pending)
+
+
+def leader_of(group: Group) -> Process | None:
+    """The node that says it leads; None while none does."""
+    answers = trio.run(ask_all, [node.address for node in group.nodes if node.pid is not None])
+    for answer in answers:
+        if answer.table.get("raftRole") == "leader":
+            return group.by_address[answer.address]
+    return None
 
 
 def load(spark: Any, topics: Topics, topic: str, **options: object) -> Any:

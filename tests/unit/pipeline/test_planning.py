@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from broker.client.queues import MessageQueue
-from pipeline.broker_view import BrokerView, matching
+from pipeline.broker_view import BrokerView
 from pipeline.errors import CannotTellError, DataLossError, UsageError
 from pipeline.offsets import Bounds, OffsetsForm
-from pipeline.planning import INITIAL_FILE, StreamOffsets, batch_offsets
-from pipeline.source_options import SourceOptions, Use, read_source_options
+from pipeline.planning import INITIAL_FILE, JoinedView, StreamOffsets, batch_offsets, divided
+from pipeline.ranges import QueueRange
+from pipeline.source_options import SourceOptions, Use, matching, read_source_options
 
 A = MessageQueue("T", "b", 0)
 B = MessageQueue("T", "b", 1)
@@ -203,6 +204,61 @@ def test_what_is_done_is_shown_under_the_commit_group(view: TableView) -> None:
     stream.latest(form(q0=16, q1=0), None)
     stream.latest(form(q0=16, q1=0), None)
     assert view.stored == [{A: 15, B: 0}, {A: 16, B: 0}, {A: 16, B: 0}]
+
+
+# --- an archive before the brokers
+
+
+class TablePast:
+    """An archive that holds what the test says."""
+
+    def __init__(self, bounds: dict[MessageQueue, Bounds]) -> None:
+        self.bounds = bounds
+        self.times: dict[MessageQueue, int] = {}
+
+    def offsets_at(self, queues: Iterable[MessageQueue], time_ms: int) -> dict[MessageQueue, int]:
+        return {queue: self.times[queue] for queue in queues if queue in self.times}
+
+
+def test_an_archive_and_the_brokers_are_one_range(view: TableView) -> None:
+    past = TablePast({A: Bounds(2, 14), B: Bounds(0, 5)})
+    view_of_both = JoinedView(options("batch"), view, lambda group: past)
+    start, end = batch_offsets(options("batch"), view_of_both)
+    assert (start, end) == ({A: 2, B: 0}, {A: 20, B: 5})
+    archived, live = divided(start, end, view_of_both.past)
+    assert archived == [QueueRange(A, 2, 14), QueueRange(B, 0, 5)]
+    assert live == {A: 14, B: 5}
+    assert divided({A: 15, B: 0}, {A: 20, B: 3}, past.bounds) == (
+        [QueueRange(B, 0, 3)],
+        {A: 15, B: 3},
+    )
+    past.times, view.times = {A: 7}, {A: 10, B: 5}
+    late = options("batch", startingTimestamp=9, startingOffsetsByTimestampStrategy="latest")
+    assert batch_offsets(late, view_of_both)[0] == {A: 7, B: 5}
+
+
+@pytest.mark.parametrize(
+    ("has", "text"),
+    [
+        (Bounds(0, 9), "T@b/0: the archive ends before 9, the queue begins at 10"),
+        (Bounds(0, 21), "T@b/0: the archive goes on to 21, the queue ends at 20"),
+    ],
+)
+def test_holes_and_other_archives_are_named(view: TableView, has: Bounds, text: str) -> None:
+    both = JoinedView(options("batch"), view, lambda group: TablePast({A: has}))
+    with pytest.raises(DataLossError) as caught:
+        both.bounds()
+    assert text in str(caught.value)
+
+
+def test_a_topic_may_be_in_the_archive_only(view: TableView) -> None:
+    old = MessageQueue("Old", "b", 0)
+    wanted = options("batch", topic="T,Old")
+    both = JoinedView(wanted, view, lambda group: TablePast({old: Bounds(0, 3)}))
+    assert both.bounds() == {A: Bounds(10, 20), B: Bounds(0, 5), old: Bounds(0, 3)}
+    nowhere = JoinedView(options("batch", topic="T,Odl"), view, lambda group: TablePast({}))
+    with pytest.raises(UsageError, match="topic Odl exists neither"):
+        nowhere.bounds()
 
 
 # --- the view

@@ -1,0 +1,232 @@
+"""Topics as an archive holds them: to be read before what brokers still have, as one range.
+
+For each queue the archive holds the offsets that its manifests say; from its end on the queue is read from the
+brokers. Nothing is read twice, whatever the brokers still have of it, and a hole between the two is data
+loss. A file is read by one task, with pyarrow alone; the archive must be visible where tasks run.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from broker.client.queues import MessageQueue
+from broker.client.subscriptions import EVERYTHING, subscribe
+from pipeline.archive.manifests import Manifest, listed_files, load_manifests, topic_of
+from pipeline.errors import DataLossError, UsageError
+from pipeline.offsets import Bounds
+from pipeline.ranges import QueueRange
+from pipeline.scan.columns import TIME_TYPE
+from pipeline.source_options import SourceOptions
+
+BATCH_ROWS: Final = 8192
+_DATE_AT: Final = 1
+_ARCHIVED_AS: Final = {"commitLogOffset": "physicalOffset"}
+"""Columns of the source that the archive has under another name."""
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryFile:
+    """One listed file, with the topic and the date that its folders name."""
+
+    path: str
+    topic: str
+    date: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryPart:
+    """What one task reads: files, and the ranges of queues that are wanted of them."""
+
+    files: tuple[HistoryFile, ...]
+    ranges: tuple[QueueRange, ...]
+
+
+class History:
+    """What an archive holds of some topics.
+
+    Args:
+        archive: the folder.
+        wants: which topics.
+        broker_name: the group whose log it is, for manifests that do not say.
+
+    Raises:
+        ArchiveError: a manifest is damaged or missing.
+        DataLossError: a queue has a hole inside the archive.
+        UsageError: nobody says whose log it is.
+    """
+
+    def __init__(self, archive: str, wants: Callable[[str], bool], broker_name: str | None) -> None:
+        self._archive = Path(archive)
+        if not self._archive.is_dir():
+            raise UsageError(f"option includeArchive: there is no folder {archive}")
+        self._manifests = load_manifests(archive)
+        self.bounds = self._bounds(wants, broker_name)
+
+    def _bounds(
+        self, wants: Callable[[str], bool], broker_name: str | None
+    ) -> dict[MessageQueue, Bounds]:
+        bounds: dict[MessageQueue, Bounds] = {}
+        for manifest in self._manifests:
+            name = manifest.broker_name or broker_name
+            if name is None:
+                raise UsageError(
+                    f"the archive {self._archive} does not say which group's log it is, and the topics "
+                    "are those of several"
+                )
+            for each in manifest.queues:
+                if not wants(each.topic):
+                    continue
+                queue = MessageQueue(each.topic, name, each.queue_id)
+                known = bounds.get(queue)
+                end = each.max_offset + 1
+                is_whole = each.count == end - each.min_offset
+                if not is_whole or (known is not None and known.end != each.min_offset):
+                    raise DataLossError(_hole(self._archive, queue, known, manifest))
+                bounds[queue] = Bounds(known.start if known else each.min_offset, end)
+        return bounds
+
+    def files(self, topics: Collection[str]) -> list[HistoryFile]:
+        """Return the files with rows of topics, oldest first.
+
+        Raises:
+            ArchiveError: one is missing, or has another size.
+        """
+        listed = [
+            file
+            for manifest in self._manifests
+            for file in manifest.files
+            if topic_of(file.path) in topics
+        ]
+        paths = listed_files(self._archive, frozenset(topics))
+        return [
+            HistoryFile(path, topic_of(file.path), _date_of(file.path), file.bytes)
+            for path, file in zip(paths, listed, strict=False)  # a manifest may come in between
+        ]
+
+    def parts(self, ranges: Sequence[QueueRange], bins_max: int) -> list[HistoryPart]:
+        """Share the files with the rows of ranges out over at most `bins_max` tasks of about one size."""
+        files = self.files({one.queue.topic for one in ranges})
+        bins: list[list[HistoryFile]] = [[] for _ in range(min(bins_max, len(files)))]
+        for file in sorted(files, key=lambda file: (-file.bytes, file.path)):
+            min(bins, key=lambda held: sum(each.bytes for each in held)).append(file)
+        return [
+            HistoryPart(
+                tuple(sorted(held, key=lambda file: file.path)),
+                tuple(one for one in ranges if one.queue.topic in {file.topic for file in held}),
+            )
+            for held in bins
+        ]
+
+    def offsets_at(self, queues: Iterable[MessageQueue], time_ms: int) -> dict[MessageQueue, int]:
+        """Return each queue's first archived offset stored at a time or later; queues without one are left out."""
+        wanted = set(queues)
+        found: dict[MessageQueue, int] = {}
+        since = datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d")
+        for file in self.files({queue.topic for queue in wanted}):
+            if file.date < since:
+                continue
+            of_topic = {queue.queue_id: queue for queue in wanted if queue.topic == file.topic}
+            table = _opened(file).read(columns=["queueId", "queueOffset", "storeTimestamp"])
+            times = _instants(table["storeTimestamp"].combine_chunks()).cast(pa.int64())
+            young = table.filter(pc.greater_equal(times, time_ms * 1000)).group_by("queueId")
+            for row in young.aggregate([("queueOffset", "min")]).to_pylist():
+                queue = of_topic.get(row["queueId"])
+                if queue is not None:
+                    found[queue] = min(
+                        found.get(queue, row["queueOffset_min"]), row["queueOffset_min"]
+                    )
+        return found
+
+
+def _hole(archive: Path, queue: MessageQueue, known: Bounds | None, manifest: Manifest) -> str:
+    before = f"up to offset {known.end}, then " if known else ""
+    of_queue = (
+        each
+        for each in manifest.queues
+        if (each.topic, each.queue_id) == (queue.topic, queue.queue_id)
+    )
+    text = "; ".join(
+        f"{each.count} rows from {each.min_offset} to {each.max_offset}" for each in of_queue
+    )
+    return (
+        f"the archive {archive} does not hold {queue} whole: {before}{text} in the manifest of entries "
+        f"{manifest.first_index} to {manifest.last_index}"
+    )
+
+
+def _date_of(path: str) -> str:
+    return path.split("/")[_DATE_AT].removeprefix("date=")
+
+
+def _opened(file: HistoryFile) -> Any:
+    # Spark writes timestamps as INT96; nanoseconds would not reach from year 1 to 9999.
+    return pq.ParquetFile(file.path, coerce_int96_timestamp_unit="us")
+
+
+def _instants(column: pa.Array) -> pa.Array:
+    return (
+        column.cast(pa.timestamp("us")).cast(TIME_TYPE)
+        if column.type.tz is None
+        else column.cast(TIME_TYPE)
+    )
+
+
+def read_history(
+    part: HistoryPart, options: SourceOptions, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """Read what a task has of an archive, in batches of exactly that schema.
+
+    Raises:
+        DataLossError: files do not hold what manifests say.
+        OSError: a file cannot be read.
+    """
+    tags = sorted(subscribe("any", options.sub_expression, 0).tags)
+    for file in part.files:
+        ranges = {one.queue.queue_id: one for one in part.ranges if one.queue.topic == file.topic}
+        names = {_ARCHIVED_AS.get(name, name) for name in schema.names} - {"topic", "brokerName"}
+        names |= {"queueId", "queueOffset"} | (
+            {"tags"} if options.sub_expression != EVERYTHING else set()
+        )
+        for rows in _opened(file).iter_batches(batch_size=BATCH_ROWS, columns=sorted(names)):
+            mask = _inside(rows, ranges)
+            if tags:
+                is_wanted = pc.is_in(rows["tags"], pa.array(tags, pa.string()))
+                mask &= is_wanted.to_numpy(zero_copy_only=False)
+            if mask.any():
+                kept = rows.filter(pa.array(mask))
+                broker_name = next(iter(ranges.values())).queue.broker_name
+                given = {"topic": file.topic, "brokerName": broker_name}
+                columns = [_column(kept, field, given) for field in schema]
+                yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _inside(rows: pa.RecordBatch, ranges: Mapping[int, QueueRange]) -> Any:
+    """Which rows lie in the wanted ranges."""
+    ids = rows["queueId"].to_numpy()
+    offsets = rows["queueOffset"].to_numpy()
+    mask: Any = np.zeros(len(rows), bool)
+    for queue_id, one in ranges.items():
+        mask |= (ids == queue_id) & (offsets >= one.start) & (offsets < one.end)
+    return mask
+
+
+def _column(rows: pa.RecordBatch, field: pa.Field, given: Mapping[str, str]) -> pa.Array:
+    if field.name in given:
+        return pa.repeat(pa.scalar(given[field.name], field.type), len(rows))
+    column = rows[_ARCHIVED_AS.get(field.name, field.name)]
+    if field.type.equals(TIME_TYPE):
+        return _instants(column)
+    if pa.types.is_map(field.type):
+        return pa.array([list(json.loads(text).items()) for text in column.to_pylist()], field.type)
+    return column.cast(field.type)

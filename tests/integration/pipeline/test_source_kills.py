@@ -1,0 +1,179 @@
+"""Leaders and Spark itself die in the middle of a batch: every message is read, and none twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.client.blocking import Producer
+from jepsen.processes import Group, Process, poll
+from pipeline.planning import INITIAL_FILE
+from pipeline.spark.streams import METADATA_FOLDER
+from tests.integration.pipeline import stream_program
+from tests.integration.pipeline.stream_program import start_copy
+from tests.integration.pipeline.topics import Topics, leader_of, load, numbers
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+PROGRAM = stream_program.__file__
+PATIENCE_S = 300
+
+
+@pytest.fixture(scope="module")
+def frail(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Topics]:
+    """Three brokers that may be killed."""
+    with Group(tmp_path_factory.mktemp("frail")) as group:
+        group.start()
+        group.wait_listening()
+        with Producer(group.namesrv, "tests", timeout_s=60) as producer:
+            topics = Topics(group, producer)
+            topics.wait_writable()
+            yield topics
+
+
+def wait_for_leader(group: Group) -> Process:
+    found: list[Process] = []
+
+    def is_there() -> bool:
+        leader = leader_of(group)
+        found[:] = [leader] if leader is not None else []
+        return bool(found)
+
+    assert poll(is_there, PATIENCE_S), "no leader"
+    return found[0]
+
+
+def test_a_batch_outlives_the_leaders_that_serve_it(spark: Any, frail: Topics) -> None:
+    topic = frail.fresh()
+    frail.fill(topic, 4000)
+    got: list[list[int]] = []
+    failures: list[Exception] = []
+
+    def read() -> None:
+        try:
+            got.append(numbers(load(spark, frail, topic, pullBatchSize=1)))
+        except Exception as error:  # noqa: BLE001 - the test tells it
+            failures.append(error)
+
+    kills = 0
+    tracker = spark.sparkContext.statusTracker()
+    reader = threading.Thread(target=read)
+    reader.start()
+    assert poll(lambda: bool(tracker.getActiveStageIds()) or not reader.is_alive(), PATIENCE_S)
+    while reader.is_alive() and kills < 3:
+        leader = wait_for_leader(frail.group)
+        if not tracker.getActiveStageIds():
+            break
+        leader.kill()
+        kills += 1
+        wait_for_leader(frail.group)
+        leader.start()
+        assert poll(leader.is_listening, PATIENCE_S)
+    reader.join(PATIENCE_S)
+    assert not failures
+    assert got == [list(range(4000))]
+    assert kills > 0
+
+
+class Copy:
+    """The program, in a session of its own, so that it can be killed with its JVM and its workers."""
+
+    def __init__(self, topics: Topics, topic: str, folder: Path, options: dict[str, str]) -> None:
+        self.folder = folder
+        self._log = (folder / "log").open("ab")
+        self._child = subprocess.Popen(
+            [sys.executable, PROGRAM, topics.namesrv, topic, folder, json.dumps(options)],
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+    def kill(self) -> None:
+        """SIGKILL to all of it."""
+        os.killpg(self._child.pid, signal.SIGKILL)
+        self._child.wait()
+        self._log.close()
+
+    def wait_for(self, what: str) -> None:
+        """Wait until a file of the checkpoint is there."""
+        path = self.folder / "checkpoint" / what
+
+        def is_there() -> bool:
+            assert self._child.poll() is None, (self.folder / "log").read_text()[-2000:]
+            return path.exists()
+
+        assert poll(is_there, PATIENCE_S, 0.001), f"no {what}"
+
+    def is_committed(self, batch: int) -> bool:
+        """Whether the checkpoint says that a batch is done."""
+        return (self.folder / "checkpoint" / "commits" / str(batch)).exists()
+
+
+def test_spark_killed_in_its_batches_loses_and_repeats_nothing(
+    spark: Any, frail: Topics, tmp_path: Path
+) -> None:
+    topic = frail.fresh()
+    frail.fill(topic, 8)
+    slow = {"pullBatchSize": "1", "startingOffsets": "latest", "maxOffsetsPerTrigger": "500"}
+    copy = Copy(frail, topic, tmp_path, slow)
+    try:
+        copy.wait_for(f"{METADATA_FOLDER}/{INITIAL_FILE}")
+        frail.fill(topic, 1200, first=8)
+        copy.wait_for("offsets/0")
+    finally:
+        copy.kill()
+    assert not copy.is_committed(0), "the kill came too late to prove anything"
+    # What `latest` means has moved: without the kept initial offset, 1200 messages would be lost here.
+    frail.fill(topic, 100, first=1208)
+    copy = Copy(frail, topic, tmp_path, slow)
+    try:
+        copy.wait_for("offsets/1")
+        wait_for_leader(frail.group).kill()
+        copy.wait_for("offsets/2")
+    finally:
+        copy.kill()
+    for node in frail.group.nodes:
+        if node.pid is None:
+            node.start()
+    query = start_copy(spark, frail.namesrv, topic, tmp_path, {}, available_now=True)
+    assert query.awaitTermination(PATIENCE_S)
+    assert numbers(spark.read.parquet(str(tmp_path / "out"))) == list(range(8, 1308))
+
+
+CLUSTER = """
+import sys
+from pyspark.sql.functions import spark_partition_id
+from pipeline.spark.session import open_session
+quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+settings = {"spark.driver.extraJavaOptions": quick, "spark.executor.extraJavaOptions": quick}
+spark = open_session("cluster", master="local-cluster[2,1,1024]", settings=settings)
+reader = spark.read.format("rocketmq").option("nameServer", sys.argv[1]).option("topic", sys.argv[2])
+rows = reader.option("minPartitions", 4).load().select(spark_partition_id()).collect()
+print("rows", len(rows), "tasks", len(set(rows)), spark.sparkContext.master)
+"""
+
+
+def test_the_same_read_on_a_cluster(frail: Topics, tmp_path: Path) -> None:
+    topic = frail.fresh()
+    frail.fill(topic, 200)
+    program = tmp_path / "program.py"
+    program.write_text(CLUSTER)
+    done = subprocess.run(
+        [sys.executable, program, frail.namesrv, topic],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+        cwd=tmp_path,
+        start_new_session=True,
+    )
+    assert "rows 200 tasks 4 local-cluster[2,1,1024]" in done.stdout, done.stderr[-3000:]

@@ -1,0 +1,112 @@
+"""Topics as streams: every message once, over restarts, limits and triggers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.client import MessageQueue
+from broker.client.blocking import PullConsumer
+from pipeline.spark.failures import reason_of
+from pipeline.spark.streams import start_stream
+from tests.integration.pipeline.topics import Topics, load, numbers
+
+ENDS_WITHIN_S = 90
+
+
+def stream(spark: Any, topics: Topics, topic: str, folder: Path, **options: object) -> Any:
+    """Run an AvailableNow query into Parquet to its end; returns it."""
+    query = start_stream(
+        spark,
+        {"nameServer": topics.namesrv, "topic": topic}
+        | {name: str(value) for name, value in options.items()},
+        lambda frame: (
+            frame.writeStream.format("parquet")
+            .option("path", str(folder / "out"))
+            .trigger(availableNow=True)
+        ),
+        checkpoint=str(folder / "checkpoint"),
+    )
+    assert query.awaitTermination(ENDS_WITHIN_S)
+    return query
+
+
+def test_available_now_goes_on_from_its_checkpoint_within_limits(
+    spark: Any, topics: Topics, tmp_path: Path
+) -> None:
+    topic = topics.fresh()
+    topics.fill(topic, 100)
+    options = {
+        "startingOffsets": "earliest",
+        "maxOffsetsPerTrigger": 40,
+        "commitGroup": "spark-lag",
+    }
+    query = stream(spark, topics, topic, tmp_path, **options)
+    assert [progress["numInputRows"] for progress in query.recentProgress][:3] == [40, 40, 20]
+    topics.fill(topic, 30, first=100)
+    stream(spark, topics, topic, tmp_path, **options)
+    assert numbers(spark.read.parquet(str(tmp_path / "out"))) == list(range(130))
+    # What is done is visible under the group, though nothing is read from there.
+    with PullConsumer(topics.namesrv, "spark-lag") as consumer:
+        ends = consumer.bounds(consumer.queues(topic))
+        stored = {queue: consumer.committed(queue) for queue in ends}
+    assert stored == {queue: end for queue, (_, end) in ends.items()}
+
+
+def test_a_running_query_reads_what_comes_and_reports_its_lag(
+    spark: Any, topics: Topics, tmp_path: Path
+) -> None:
+    topic = topics.fresh()
+    topics.fill(topic, 8)
+    query = start_stream(
+        spark,
+        {"nameServer": topics.namesrv, "topic": topic},
+        lambda frame: frame.writeStream.format("memory").queryName("seen"),
+        checkpoint=str(tmp_path / "checkpoint"),
+        schema="body binary",
+    )
+    query.processAllAvailable()
+    assert spark.table("seen").count() == 0  # latest: what was there before is not wanted
+    topics.fill(topic, 20, first=8)
+    query.processAllAvailable()
+    assert numbers(spark.table("seen")) == list(range(8, 28))
+    source = query.lastProgress["sources"][0]
+    assert source["endOffset"] == source["latestOffset"]
+    query.stop()
+
+
+def test_a_topic_that_was_made_anew_is_data_loss_that_is_named(
+    spark: Any, topics: Topics, tmp_path: Path
+) -> None:
+    topic, other = topics.fresh(), topics.fresh()
+    topics.fill(topic, 8)
+    topics.fill(other, 4)
+    stream(spark, topics, topic, tmp_path, startingOffsets="earliest")
+    with pytest.raises(Exception, match="gone") as caught:
+        stream(spark, topics, other, tmp_path, startingOffsets="earliest")
+    assert f"{topic}@broker-a/0 is gone, 2 was next" in reason_of(caught.value)
+    # Asked to, the query goes on; the new topic's queues are read from their beginning.
+    stream(spark, topics, other, tmp_path, startingOffsets="earliest", failOnDataLoss="false")
+    rows = spark.read.parquet(str(tmp_path / "out")).groupBy("topic").count().collect()
+    assert {row.topic: row["count"] for row in rows} == {topic: 8, other: 4}
+
+
+def test_no_batch_goes_beyond_what_is_committed(spark: Any, topics: Topics, tmp_path: Path) -> None:
+    topic = topics.fresh()
+    topics.fill(topic, 40)
+    query = stream(spark, topics, topic, tmp_path, startingOffsets="earliest", readFrom="any")
+    with PullConsumer(topics.namesrv, "TOOLS_CONSUMER") as consumer:
+        ends = consumer.bounds(consumer.queues(topic))
+    offsets = {
+        str(queue.queue_id): end
+        for queue, (_, end) in ends.items()
+        if isinstance(queue, MessageQueue)
+    }
+    import json
+
+    assert json.loads(query.recentProgress[0]["sources"][0]["endOffset"]) == {
+        topic: {"broker-a": offsets}
+    }
+    assert load(spark, topics, topic).count() == 40
