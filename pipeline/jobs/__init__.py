@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 from pipeline.jobs.context import JobContext
 
-JOBS: Final = ("environment", "archive", "replay", "trace", "lag")
+JOBS: Final = ("environment", "archive", "rebuild", "verify", "replay", "trace", "lag")
 
 
 class Job(Protocol):

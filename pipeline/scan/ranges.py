@@ -17,7 +17,8 @@ from crc32c import crc32c
 
 from broker.message.errors import RecordError
 from dledger.codec.entry import find_headers
-from dledger.raft.entry import ENTRY_HEADER_BYTES
+from dledger.raft.entry import ENTRY_HEADER_BYTES, Entry, EntryKind
+from dledger.raft.ids import Index, Position, Term
 from pipeline.scan.entries import Chain, Entries, Stretch, read_entries
 from pipeline.scan.errors import DamagedLogError
 from pipeline.scan.records import Int64s, RecordTable, read_records
@@ -120,6 +121,34 @@ class RangeScan:
         Raises:
             DamagedLogError: FAIL, and something is wrong; or the file cannot be read at all.
         """
+        for data, before, stretch, damage in self._stretches():
+            if damage is None:
+                yield self._piece(data, before, stretch)
+            else:
+                none: Int64s = np.empty(0, np.int64)
+                yield Piece(stretch.entries.none(), read_records(b""), none, (damage,))
+
+    def entries(self) -> Iterator[Entry]:
+        """The entries of the range as the log's own, for a fold; only with FAIL.
+
+        Raises:
+            DamagedLogError: something is wrong.
+        """
+        assert self._fails, "a fold cannot pass over damage"
+        for data, before, stretch, _ in self._stretches():
+            bad = np.flatnonzero(~stretch.entries.body_ok)
+            if len(bad):
+                self._entry_damage(before, stretch.entries, int(bad[0]), "")
+            names = ["size", "index", "term", "position", "magic"]
+            fields = stretch.entries.header[names].tolist()
+            for start, field in zip(stretch.entries.start.tolist(), fields, strict=True):
+                size, index, term, position, magic = field
+                body = bytes(data[start + ENTRY_HEADER_BYTES : start + size])
+                kind = EntryKind(magic)
+                yield Entry(Index(index), Term(term), Position(position), kind, body)
+
+    def _stretches(self) -> Iterator[tuple[memoryview, Chain, Stretch, Damage | None]]:
+        """The range in stretches; one with damage tells of what follows the stretch before."""
         try:
             descriptor = os.open(self._range.path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -129,7 +158,7 @@ class RangeScan:
         finally:
             os.close(descriptor)
 
-    def _read(self, descriptor: int) -> Iterator[Piece]:
+    def _read(self, descriptor: int) -> Iterator[tuple[memoryview, Chain, Stretch, Damage | None]]:
         chain, end = self._range.before, self._range.end
         buffer = bytearray(min(READ_BYTES, max(self._range.size_bytes, ENTRY_HEADER_BYTES)))
         held = 0
@@ -143,16 +172,14 @@ class RangeScan:
             held += self._fill(descriptor, view[held:size], chain.position + held)
             stretch = read_entries(view[:held], chain, check_bodies=self._check_crc)
             if len(stretch.entries):
-                yield self._piece(view[:held], chain, stretch)
+                yield view[:held], chain, stretch, None
             wanted = stretch.wanted_bytes
             problem = stretch.problem
             if not problem and not len(stretch.entries) and (held < size or wanted > left):
                 problem = f"an entry of {wanted} bytes or more, {held} are there"
             if problem:
                 chain, damage = self._beyond_damage(descriptor, stretch.after, problem)
-                yield Piece(
-                    stretch.entries.none(), read_records(b""), np.empty(0, np.int64), (damage,)
-                )
+                yield view[:0], chain, stretch, damage
                 held, wanted = 0, ENTRY_HEADER_BYTES
                 continue
             chain = stretch.after

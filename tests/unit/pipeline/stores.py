@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
@@ -34,10 +35,16 @@ def write_store(folder: Path, entries: list[Entry], segment_bytes: int = 1 << 16
     return sealed
 
 
-def write_snapshot(folder: Path, sealed: list[Entry], index: int) -> BrokerState:
-    """Write the snapshot that a node would take behind an entry; returns the state in it."""
+def write_snapshot(
+    folder: Path,
+    sealed: list[Entry],
+    index: int,
+    twist: Callable[[BrokerState], None] = lambda _: None,
+) -> BrokerState:
+    """Write the snapshot that a node would take behind an entry, twisted; returns the state in it."""
     state = BrokerState()
     state.apply(sealed[:index])
+    twist(state)
     last = sealed[index - 1]
     meta = SnapshotMeta(Index(index), last.term, last.end_position, chain_crc(last), state.digest())
     writer = SnapshotStore(PosixDisk(folder)).begin(meta)

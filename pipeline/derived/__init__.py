@@ -1,0 +1,7 @@
+"""Derived state made again from the log, and compared with what a node keeps of it.
+
+fold      the broker's own fold over a store's committed log, stopping where something is to be compared
+kept      what a node keeps: snapshots, and the files of consume queues and of the key index
+compare   two states, component by component; the first difference of each in words
+rebuild   the derived state written out, as files and as a snapshot
+"""

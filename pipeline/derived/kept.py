@@ -1,0 +1,158 @@
+"""What a node keeps of its derived state, read while it may be running: nothing here writes.
+
+Snapshots hold the whole state behind one entry. The files of consume queues and of the key index hold what left
+the memory of the node; they are not synced, wiped at each start, and read by that node alone, so they are
+compared only as far as they go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from broker.store.consume_queue import UNIT_BYTES, ConsumeQueue
+from broker.store.state import BrokerState
+from broker.store.unit_files import QUEUE_FILE_BYTES, folder_name
+from dledger.codec.snapshot import (
+    FRAME_HEAD_BYTES,
+    HEAD_BYTES,
+    FrameChain,
+    SnapshotFormatError,
+    SnapshotMeta,
+    decode_head,
+)
+from dledger.state_machine import SnapshotRefusedError
+from pipeline.derived.compare import Difference, first_byte
+from pipeline.errors import PipelineError
+
+DERIVED = "derived"
+
+
+class DamagedSnapshotError(PipelineError):
+    """A snapshot is not what was written; names file and byte."""
+
+
+def snapshots_of(store: str | Path) -> list[tuple[Path, SnapshotMeta]]:
+    """The snapshots in a store, oldest first.
+
+    Raises:
+        DamagedSnapshotError: the head of one is damaged.
+    """
+    folder = Path(store) / "snapshots"
+    names = sorted(
+        each for each in (folder.iterdir() if folder.is_dir() else ()) if each.name.isdigit()
+    )
+    found: list[tuple[Path, SnapshotMeta]] = []
+    for path in names:
+        try:
+            with path.open("rb") as file:
+                found.append((path, decode_head(file.read(HEAD_BYTES))))
+        except FileNotFoundError:
+            continue  # a newer one took its place
+        except SnapshotFormatError as error:
+            raise DamagedSnapshotError(f"{path}, {error}") from error
+    return found
+
+
+def load_snapshot(path: Path) -> BrokerState:
+    """The state in a snapshot, every checksum verified.
+
+    Raises:
+        DamagedSnapshotError: it is damaged, or no state.
+    """
+    state = BrokerState()
+    try:
+        with path.open("rb") as file:
+            state.restore(_frames(file))
+    except (SnapshotFormatError, SnapshotRefusedError) as error:
+        raise DamagedSnapshotError(f"{path}, {error}") from error
+    return state
+
+
+def _frames(file: BinaryIO) -> Iterator[bytes]:
+    chain, offset = FrameChain(file.read(HEAD_BYTES)), HEAD_BYTES
+    while True:
+        head = file.read(FRAME_HEAD_BYTES)
+        length = chain.length(head, offset)
+        data = file.read(length)
+        chain.check(head, data, offset)
+        offset += FRAME_HEAD_BYTES + length
+        if not length:
+            return
+        yield data
+
+
+def queue_file_differences(store: str | Path, folded: BrokerState) -> tuple[list[Difference], int]:
+    """Consume queue files against a state, each as far as both go; also how many bytes were equal.
+
+    The first difference of each queue is given.
+    """
+    root = Path(store) / DERIVED / "consumequeue"
+    by_folder = {
+        (folder_name(key[0]), str(key[1])): queue for key, queue in folded.queues.by_key.items()
+    }
+    found: list[Difference] = []
+    equal_bytes = 0
+    for folder in sorted(root.glob("*/*")) if root.is_dir() else ():
+        queue = by_folder.get((folder.parent.name, folder.name))
+        if queue is None:
+            found.append(Difference("queues", str(folder), "no such queue", "files"))
+            continue
+        difference, size = _compare_queue(folder, queue)
+        equal_bytes += size
+        found += [difference] if difference else []
+    return found, equal_bytes
+
+
+def _compare_queue(folder: Path, queue: ConsumeQueue) -> tuple[Difference | None, int]:
+    equal_bytes = 0
+    for path in sorted(each for each in folder.iterdir() if each.name.isdigit()):
+        start = int(path.name)
+        kept = path.read_bytes()[:QUEUE_FILE_BYTES]
+        first = start // UNIT_BYTES
+        count = min(len(kept) // UNIT_BYTES, max(queue.max_offset - first, 0))
+        kept = kept[: count * UNIT_BYTES]
+        if not count:
+            continue
+        wanted = bytes(queue.units(first, count))
+        place = first_byte(wanted, kept)
+        if place is not None:
+            offset = first + place // UNIT_BYTES
+            at = place - place % UNIT_BYTES
+            return (
+                Difference(
+                    "queues",
+                    f"{path}, byte {place} (queue offset {offset})",
+                    wanted[at : at + UNIT_BYTES].hex(),
+                    kept[at : at + UNIT_BYTES].hex(),
+                ),
+                equal_bytes,
+            )
+        equal_bytes += len(kept)
+    return None, equal_bytes
+
+
+def index_file_differences(store: str | Path, rebuilt: str | Path) -> tuple[list[Difference], int]:
+    """Full segments of the key index against those that a fold wrote into another folder."""
+    found: list[Difference] = []
+    equal_bytes = 0
+    root = Path(store) / DERIVED / "keyindex"
+    for path in sorted(root.iterdir()) if root.is_dir() else ():
+        twin = Path(rebuilt) / "keyindex" / path.name
+        if not twin.exists():
+            continue  # made of what is behind the bound, or of another size
+        kept, wanted = path.read_bytes(), twin.read_bytes()
+        place = first_byte(wanted, kept)
+        if place is None:
+            equal_bytes += len(kept)
+            continue
+        found.append(
+            Difference(
+                "key_index",
+                f"{path}, byte {place}",
+                wanted[place : place + 8].hex() or "its end",
+                kept[place : place + 8].hex() or "its end",
+            )
+        )
+    return found, equal_bytes

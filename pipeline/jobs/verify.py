@@ -1,0 +1,168 @@
+"""`dledger-pipeline verify`: what a node keeps against what follows from its log.
+
+Exit codes: 0 equal; 1 different, or the log is damaged; 2 nothing to compare with, or it is not known how far.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+
+from pipeline.errors import EXIT_CANNOT_TELL, EXIT_FINE, EXIT_FOUND
+from pipeline.jobs.context import JobContext
+from pipeline.jobs.store_arguments import add_bound_arguments, bound_of, store_of
+
+if TYPE_CHECKING:
+    from broker.store.state import BrokerState
+    from pipeline.derived.compare import Difference
+    from pipeline.scan.plan import Plan
+
+name = "verify"
+summary = "compare consume queues, index, offsets and transactions that a node keeps with its log"
+
+
+@dataclass
+class Findings:
+    """What was compared, and what differs.
+
+    Attributes:
+        compared: in words, each thing that the log was compared with.
+        differences: the first of each component and place.
+    """
+
+    compared: list[str] = field(default_factory=list)
+    differences: list[Difference] = field(default_factory=list)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the store."""
+    parser.add_argument("store", help="folder of a node's store")
+    add_bound_arguments(parser)
+    parser.add_argument(
+        "--local",
+        action="store_true",
+        help="without Spark: consume queues are not computed a second time",
+    )
+
+
+def run(context: JobContext) -> int:
+    """Fold the log, and compare on the way and at the end."""
+    from pipeline.scan.plan import plan_scan
+
+    options = context.options
+    store = store_of(options.store)
+    plan = plan_scan(store, bound_of(options, store))
+    spark = None if options.local else (lambda: context.spark)
+    with context.progress() as progress:
+        task = progress.add_task("fold the log, bytes", total=plan.size_bytes)
+        findings = verify(plan, lambda size: progress.advance(task, size), spark)
+    result: dict[str, Any] = {
+        "store": store.path,
+        "index": plan.end.index,
+        "knownBy": plan.committed.known_by,
+        "compared": findings.compared,
+        "differences": [asdict(each) for each in findings.differences],
+    }
+    context.report(result, lambda: _table(result, findings))
+    if findings.differences:
+        return EXIT_FOUND
+    return EXIT_FINE if findings.compared else EXIT_CANNOT_TELL
+
+
+def verify(
+    plan: Plan, progress: Callable[[int], None], spark: Callable[[], Any] | None = None
+) -> Findings:
+    """Compare everything that a store keeps with the fold of its log.
+
+    Args:
+        plan: the log, from its first entry.
+        progress: told of the bytes folded.
+        spark: gives a session, to compute consume queues a second time; None: that is left out.
+
+    Raises:
+        DamagedLogError: the log cannot be folded.
+        DamagedSnapshotError: a snapshot is damaged.
+    """
+    from pipeline.derived.fold import fold, new_state
+    from pipeline.derived.kept import snapshots_of
+
+    findings = Findings()
+    snapshots = {int(meta.index): path for path, meta in snapshots_of(plan.path)}
+    with TemporaryDirectory(prefix="dledger-verify-") as folder:
+        state = new_state(Path(folder))
+        for index in fold(plan, state, snapshots, progress):
+            if index in snapshots:
+                _compare_snapshot(snapshots[index], state, findings)
+        _compare_marks(state, findings)
+        _compare_files(plan.path, folder, state, findings)
+        if spark is not None:
+            _compare_with_spark(spark(), plan, state, findings)
+    return findings
+
+
+def _compare_snapshot(path: Path, state: BrokerState, findings: Findings) -> None:
+    from pipeline.derived.compare import state_differences
+    from pipeline.derived.kept import load_snapshot
+
+    findings.compared.append(f"snapshot {path.name}: {len(state.digests())} components")
+    findings.differences += state_differences(state, load_snapshot(path))
+
+
+def _compare_marks(state: BrokerState, findings: Findings) -> None:
+    """The digests that leaders wrote into the log itself."""
+    from pipeline.derived.compare import Difference
+
+    marks = state.marks
+    if marks.compared_index:
+        findings.compared.append(f"digests in the log, up to entry {marks.compared_index}")
+    findings.differences += [
+        Difference(
+            each.component,
+            f"digest at entry {each.index}",
+            f"{each.own:08x}",
+            f"{each.leaders:08x}",
+        )
+        for each in marks.divergences
+    ]
+
+
+def _compare_files(store: str, rebuilt: str, state: BrokerState, findings: Findings) -> None:
+    from pipeline.derived.kept import index_file_differences, queue_file_differences
+
+    for what, (differences, equal_bytes) in (
+        ("consume queue files", queue_file_differences(store, state)),
+        ("key index files", index_file_differences(store, rebuilt)),
+    ):
+        if differences or equal_bytes:
+            findings.compared.append(f"{what}: {equal_bytes} bytes are equal")
+        findings.differences += differences
+
+
+def _compare_with_spark(spark: Any, plan: Plan, state: BrokerState, findings: Findings) -> None:
+    from pipeline.derived.compare import Difference
+    from pipeline.spark.consume_queues import checked_queues
+
+    told = checked_queues(spark, plan.path, plan.end.index, state)
+    findings.compared.append(f"{len(state.queues.by_key)} consume queues computed by Spark")
+    findings.differences += [Difference("queues", text, "one", "another") for text in told]
+
+
+def _table(result: dict[str, Any], findings: Findings) -> Table:
+    verdict = "differs from" if findings.differences else "is what follows from"
+    if not findings.compared:
+        verdict = "has nothing to compare with"
+    table = Table(
+        title=f"{result['store']} {verdict} its log up to entry {result['index']} ({result['knownBy']})"
+    )
+    table.add_column("compared with" if not findings.differences else "what")
+    for text in findings.compared:
+        table.add_row(text)
+    for difference in findings.differences:
+        table.add_row(f"[bold red]{difference}[/]")
+    return table
