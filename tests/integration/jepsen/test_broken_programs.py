@@ -44,13 +44,7 @@ CASES = [
     ),
     Case("stale_read", "log-append", "none", "none", {"linearizable": {"nonlinearizable"}}, 3.0),
     Case("vote_forgotten", "log-set", "vote-twice", "none", {"answers": {"answer"}}, 9.0),
-    Case(
-        "offset_rewound",
-        "queue",
-        "partition:leader-deaf",
-        "proxies",
-        {"offsets": {"rewind"}},
-    ),
+    Case("offset_rewound", "queue", "none", "none", {"offsets": {"rewind"}}),
     Case(
         "duplicate_on_retry",
         "queue",

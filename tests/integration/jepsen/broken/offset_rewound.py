@@ -1,22 +1,13 @@
-"""Of the commits of a consumer offset only the first is kept; the others are confirmed, and the group is back there."""
+"""Consumer offsets are answered from a copy that is one message behind, as after a failover to an older file."""
 
 from broker.store.offsets import ConsumerOffsets
 
-_commit = ConsumerOffsets.commit
+_get = ConsumerOffsets.get
 
 
-def commit(
-    self: ConsumerOffsets,
-    group: str,
-    topic: str,
-    queue_id: int,
-    offset: int,
-    *,
-    is_forced: bool = False,
-) -> bool:
-    if self.get(group, topic, queue_id) is not None:
-        return True
-    return _commit(self, group, topic, queue_id, offset, is_forced=is_forced)
+def get(self: ConsumerOffsets, group: str, topic: str, queue_id: int) -> int | None:
+    offset = _get(self, group, topic, queue_id)
+    return offset - 1 if offset else offset
 
 
-ConsumerOffsets.commit = commit  # type: ignore[method-assign]
+ConsumerOffsets.get = get  # type: ignore[method-assign]
