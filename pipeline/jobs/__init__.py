@@ -13,7 +13,16 @@ from typing import Final, Protocol
 
 from pipeline.jobs.context import JobContext
 
-JOBS: Final = ("environment", "archive", "rebuild", "verify", "replay", "trace", "lag")
+JOBS: Final = (
+    "environment",
+    "archive",
+    "rebuild",
+    "verify",
+    "replay",
+    "trace",
+    "lag",
+    "profile",
+)
 
 
 class Job(Protocol):

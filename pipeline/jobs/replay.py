@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
@@ -30,7 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     source.add_argument("--store", metavar="DIR", help="a broker's store: what its log has")
     parser.add_argument(
-        "--up-to", metavar="OFFSET", help="of a store: the committed physical offset to read up to"
+        "--up-to",
+        metavar="INDEX",
+        help="of a store: as for archive; default: what its snapshot proves",
     )
     parser.add_argument("--topic", required=True, help="the topic that the messages were in")
     parser.add_argument(
@@ -131,22 +132,12 @@ def run(context: JobContext) -> int:
 
 def _frame(context: JobContext) -> Any:
     """The messages to choose from."""
-    from pipeline.spark import replay as replaying
+    from pipeline.spark.history import log_history, parquet_history
 
     options = context.options
-    place = Path(options.parquet or options.store)
-    if not place.exists():
-        raise UsageError(f"there is no {place}")
     if options.store:
-        reader = context.spark.read.format("commitlog").option("path", str(place.absolute()))
-        if options.up_to:
-            reader = reader.option("upTo", options.up_to)
-        return reader.option("topic", options.topic).option("brokerName", "log").load()
-    frame = context.spark.read.parquet(str(place.absolute()))
-    missing = [column for column in replaying.NEEDED if column not in frame.columns]
-    if missing:
-        raise UsageError(f"{place} has no column {', '.join(missing)}: it cannot be replayed")
-    return frame
+        return log_history(context.spark, options.store, options.up_to, options.topic)
+    return parquet_history(context.spark, options.parquet, frozenset({options.topic}))
 
 
 def _send(

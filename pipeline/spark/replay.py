@@ -26,11 +26,6 @@ ORIGIN_QUEUE_ID: Final = "ORIGIN_QUEUE_ID"
 ORIGIN_QUEUE_OFFSET: Final = "ORIGIN_QUEUE_OFFSET"
 ORIGIN_STORE_TIMESTAMP: Final = "ORIGIN_STORE_TIMESTAMP"
 
-NEEDED: Final = (
-    *("topic", "brokerName", "queueId", "queueOffset", "body", "properties", "storeTimestamp"),
-)
-"""Columns of a frame that can be replayed; the source, the log reader and archives have them."""
-
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
@@ -59,7 +54,7 @@ class QueueCount:
 
 
 def chosen(frame: Any, wanted: Wanted) -> Any:
-    """Return the messages that are wanted; one of several copies where an archive overlaps itself."""
+    """Return the messages that are wanted."""
     rows = frame.where(f.col("topic") == wanted.topic)
     if wanted.from_ms is not None:
         rows = rows.where(f.col("storeTimestamp") >= f.timestamp_millis(f.lit(wanted.from_ms)))

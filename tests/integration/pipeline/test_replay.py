@@ -105,7 +105,7 @@ def test_what_cannot_be_replayed(
     rest = ["--topic", "T", "--to-topic", "U", "--id", "x", "--name-server", topics.namesrv]
     for source, why in (
         (["--parquet", str(tmp_path / "nothing")], "there is no"),
-        (["--parquet", str(tmp_path / "other")], "has no column topic"),
+        (["--parquet", str(tmp_path / "other")], "have no column topic"),
         (["--parquet", str(tmp_path), "--rate", "0"], "must be above 0"),
     ):
         assert main(["replay", *source, *rest]) == 2

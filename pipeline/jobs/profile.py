@@ -1,0 +1,94 @@
+"""`dledger-pipeline profile`: rates, sizes, retry storms and slow groups, hour by hour, with plots."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from rich.console import Group
+from rich.table import Table
+
+from pipeline.errors import EXIT_CANNOT_TELL, EXIT_FINE
+from pipeline.jobs.context import JobContext
+from pipeline.plots import check_plot_file, plot_profile
+
+name = "profile"
+summary = "rates and sizes per topic, retries per group, slowest groups, by hour, from a log or an archive"
+
+Rows = list[dict[str, Any]]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what is looked at, and where to draw it."""
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--store", metavar="DIR", help="a broker's store: everything, groups too")
+    source.add_argument("--parquet", metavar="DIR", help="an archive, or Parquet files of messages")
+    parser.add_argument(
+        "--up-to",
+        metavar="INDEX",
+        help="of a store: as for archive; default: what its snapshot proves",
+    )
+    parser.add_argument("--plot", metavar="FILE", help="draw it into a file, .png or .svg")
+
+
+def run(context: JobContext) -> int:
+    """Compute, print and draw; exit code 2 when there is no message."""
+    from pipeline.spark import profile
+    from pipeline.spark.history import log_history, parquet_history
+    from pipeline.spark.replay import with_map
+
+    options = context.options
+    plot = check_plot_file(options.plot) if options.plot else None
+    delays: Rows = []
+    with context.progress() as progress:
+        task = progress.add_task("traffic", total=3)
+        if options.store:
+            records = log_history(
+                context.spark, options.store, options.up_to, records="all"
+            ).cache()
+            messages = with_map(records.where("op is null and problem is null"))
+        else:
+            records = None
+            messages = with_map(parquet_history(context.spark, options.parquet))
+        hours = profile.traffic(messages)
+        traffic = _rows(hours)
+        progress.update(task, completed=1, description="retries")
+        retries = _rows(profile.retries(messages, hours))
+        progress.update(task, completed=2, description="groups")
+        if records is not None:
+            delays = _rows(profile.delays(records))
+            records.unpersist()
+    if plot is not None:
+        plot_profile(plot, traffic, retries, delays)
+    context.report(
+        {"traffic": traffic, "retries": retries, "groups": delays},
+        lambda: Group(
+            _table("messages by topic and hour", traffic),
+            _table("retries by group and hour", retries),
+            _table("seconds from storing to commit, slowest first", delays),
+        ),
+    )
+    return EXIT_FINE if traffic or retries else EXIT_CANNOT_TELL
+
+
+def _rows(frame: Any) -> Rows:
+    return [row.asDict() for row in frame.collect()]
+
+
+def _table(title: str, rows: Rows) -> Table:
+    table = Table(title=title)
+    if not rows:
+        table.add_column("nothing")
+        return table
+    for column in rows[0]:
+        table.add_column(column, justify="left" if column in ("topic", "group") else "right")
+    for row in rows:
+        style = "bold red" if row.get("is_storm") else None
+        table.add_row(*(_text(value) for value in row.values()), style=style)
+    return table
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.3f}"
+    return str(value)
