@@ -81,6 +81,8 @@ class OrderedWorkload(Workload):
         self._queues: dict[str, MessageQueue] = {}
         self._numbers: Counter[int] = Counter()
         self._members: list[Member] = []
+        self._tenures: dict[str, tuple[str, int]] = {}
+        self._tenure_count = 0
         self._is_drained = False
 
     @asynccontextmanager
@@ -144,6 +146,19 @@ class OrderedWorkload(Workload):
         """Let a member leave, and come back a little later."""
         self._members[member].leave()
 
+    def tenure(self, queue: str, member: str) -> int:
+        """Return the process that stands for a member's work on a queue, from when it took it over.
+
+        A queue that went to another member and came back begins anew: what the other one was handed
+        in between was not left out. Nothing tells a listener of that, but whose turn it was before.
+        """
+        holder, process = self._tenures.get(queue, ("", 0))
+        if holder != member:
+            process = FIRST_LISTENER + self._tenure_count
+            self._tenure_count += 1
+            self._tenures[queue] = (member, process)
+        return process
+
     async def ends(self, asker: PullConsumer) -> dict[str, int] | None:
         """Return the ends of all queues if the group has committed them all."""
         found: dict[str, int] = {}
@@ -165,7 +180,6 @@ class Member:
         self._chance = chance
         self._lives = 0
         self._leaving = trio.Event()
-        self._queues: dict[str, int] = {}
 
     def leave(self) -> None:
         """Leave the group soon, for a while."""
@@ -191,14 +205,11 @@ class Member:
     async def _listen(self, message: ReceivedMessage) -> None:
         """Take a message, and a little while for it."""
         log, queue, key = self._workload.log, queue_name(message.queue), key_of(message.body)
-        process = self._process_of(queue)
-        value = {
-            "queue": queue,
-            "offset": message.queue_offset,
-            "key": key,
-            "member": f"member{self._number}.{self._lives}",
-        }
-        rows = [[message.queue_offset, key, message.unique_key]]
+        member = f"member{self._number}.{self._lives}"
+        process = self._workload.tenure(queue, member)
+        offset = message.queue_offset
+        value = {"queue": queue, "offset": offset, "key": key, "member": member}
+        rows = [[offset, key, message.unique_key]]
         log.add(process, "invoke", "process", value)
         ended_as = "info"
         try:
@@ -207,11 +218,6 @@ class Member:
         finally:
             log.add(process, "ok" if ended_as == "ok" else "info", "process", value)
         log.add(process, "ok", RECEIVE, {queue: rows})
-
-    def _process_of(self, queue: str) -> int:
-        """One process for each queue of each life of a member: it works on several at once."""
-        place = self._queues.setdefault(queue, len(self._queues))
-        return FIRST_LISTENER + (self._lives * MEMBERS + self._number) * QUEUES + place
 
 
 class OrderedClient:

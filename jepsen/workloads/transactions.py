@@ -6,13 +6,16 @@ application's table of decisions is the truth: a broker that did not hear the wo
 
 What is done. Each process has a producer of one group and a consumer. The generator draws the decision, and whether it
 is told: a share of the transactions ends silently and leaves the word to a check, which any producer of the
-group answers from the table (as a database would hold it). Undecided ones answer every check with "not yet".
+group answers from the table (as a database would hold it). Undecided ones answer every check with "not yet". After some
+that were confirmed the end is said once more, the other way round, as no honest client would: the broker must stay
+with what it has recorded.
 In the end everything that was committed must be read, and a little later nothing else has come.
 """
 
 from __future__ import annotations
 
 import itertools
+import logging
 import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -29,6 +32,7 @@ from broker.client import (
     PullConsumer,
     ReceivedMessage,
     TransactionProducer,
+    TransactionResult,
     TransactionState,
 )
 from jepsen.broker_system import brokers
@@ -55,6 +59,7 @@ TOPIC: Final = "ChaosBank"
 QUEUES: Final = 4
 DECISIONS: Final = {"commit": 60, "rollback": 25, "none": 15}
 SILENT_SHARE: Final = 0.25
+CONTRADICTED_SHARE: Final = 0.1
 LOCAL_S: Final = 0.02
 TIMEOUT_S: Final = 6.0
 SETTLE_NS: Final = 45 * SECOND_NS  # a check comes every half second once somebody leads
@@ -118,6 +123,7 @@ class TransactionWorkload(Workload):
     async def setup(self, system: System) -> AsyncIterator[None]:
         """Make the topic and share out its queues."""
         group = brokers(system)
+        logging.getLogger(TransactionProducer.__module__).setLevel(logging.ERROR)  # it is our doing
         await make_topics([node.address for node in group.nodes], [TOPIC], queues=QUEUES)
         async with Producer(group.namesrv, "chaos-setup") as producer:
             self._queues = await wait_for_queues(producer, [TOPIC], queues=QUEUES)
@@ -153,6 +159,7 @@ class TransactionWorkload(Workload):
             "key": f"t{next(self._numbers)}",
             "decision": decision,
             "silent": chance.random() < SILENT_SHARE,
+            "contradicted": chance.random() < CONTRADICTED_SHARE,
             "local_ms": round(chance.uniform(0, LOCAL_S) * 1000),
         }
         return Invocation("txn", value)
@@ -198,12 +205,30 @@ class TransactionWorkload(Workload):
             return outcome
         self._owe(key, decision)
         if result.is_confirmed:
-            told["confirmed"] = WORDS[result.state]
+            recorded = result.state
+            if value["contradicted"]:
+                recorded = await _said_otherwise(producer, result) or recorded
+            told["confirmed"] = WORDS[recorded]
         return Outcome("ok", told)
 
     def _owe(self, key: str, decision: str) -> None:
         if decision == "commit":
             self._decisions.owe(key)
+
+
+async def _said_otherwise(
+    producer: TransactionProducer, result: TransactionResult
+) -> TransactionState | None:
+    """Say the end again, the other way round; what the broker has recorded, None without an answer."""
+    commit, rollback = TransactionState.COMMIT, TransactionState.ROLLBACK
+    otherwise = rollback if result.state is commit else commit
+    ext = producer._ext_of(TOPIC, result.sent)  # noqa: SLF001 - no honest client says this
+    try:
+        return await producer._end(  # noqa: SLF001 - no honest client says this
+            result.sent.queue.broker_name, ext, otherwise, timeout_s=TIMEOUT_S
+        )
+    except ClientError:
+        return None
 
 
 class TransactionClient:

@@ -107,19 +107,3 @@ def children_of(pid: int) -> list[int]:
     """Process ids of the children, whichever thread started them."""
     files = Path(f"/proc/{pid}/task").glob("*/children")
     return [int(child) for file in files for child in file.read_text().split()]
-
-
-def test_failover_measures_a_round(tmp_path: Path) -> None:
-    ended = run("jepsen.failover", "--rounds", "1", "--json", "--keep", str(tmp_path / "run"))
-    assert ended.returncode == 0, ended.stderr
-    result = json.loads(ended.stdout)
-    assert (result["overcome"], result["lost"], result["rewinds"]) == (1, 0, 0)
-
-
-def test_transactions_under_a_leader_that_is_killed(tmp_path: Path) -> None:
-    ended = run("jepsen.transactions", "--rounds", "1", "--json", "--keep", str(tmp_path / "run"))
-    assert ended.returncode == 0, ended.stderr
-    result = json.loads(ended.stdout)
-    assert result["committed"] > 0
-    assert result["rolled_back"] > 0
-    assert (result["lost"], result["twice"], result["never_committed"]) == ([], [], [])

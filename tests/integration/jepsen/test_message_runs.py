@@ -63,6 +63,13 @@ def test_a_planned_transfer_fails_no_send(tmp_path: Path) -> None:
     assert times["overcome"] > 0, said
 
 
+def test_a_failover_is_measured(tmp_path: Path) -> None:
+    code, times, said = run("failover", "--rounds", "1", "--keep", str(tmp_path / "run"))
+    assert code != 1, said
+    assert times["rounds"] == 1, said
+    assert times["p50_ms"] == times["worst_ms"] is not None, said
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_leaves_no_process_behind(
     tmp_path: Path, number: signal.Signals
