@@ -3,9 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SEEDS ?= 1000
+SIM ?= dledger.testing.sim
+HOURS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup interop demo pipeline-demo chaos test check fix golden sim bench docs clean
+.PHONY: help setup interop demo pipeline-demo chaos test check fix golden sim soak bench docs clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,8 +49,12 @@ fix: setup  ## format and mend what can be mended by itself
 golden: setup  ## rewrite the expected outputs of scripts and generated pages; read the diff
 	@REWRITE=1 $(BIN)/pytest -q tests/interaction tests/architecture
 
-sim: setup  ## simulate whole groups under fresh seeds: SEEDS=1000, or SEED=n to replay one
-	@$(BIN)/python -m dledger.testing.sim $(if $(SEED),--seed $(SEED) --trace,--seeds $(SEEDS))
+sim: setup  ## simulate whole groups under fresh seeds: SEEDS=1000, or SEED=n [SIM=broker.testing.sim] to replay one
+	@$(BIN)/python -m $(SIM) $(if $(SEED),--seed $(SEED) --trace,--seeds $(SEEDS))
+	@$(if $(SEED),,$(BIN)/python -m broker.testing.sim --seeds $$(( $(SEEDS) / 10 )))
+
+soak: setup  ## both simulators for hours on all cores: HOURS=1
+	@nice $(BIN)/python -m broker.testing.soak --hours $(HOURS)
 
 bench: setup  ## sends, pulls and CPU per message, beside PySyncObj in the same run
 	@$(BIN)/python -m bench.broker $(BENCH_ARGS)

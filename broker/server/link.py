@@ -17,6 +17,7 @@ from broker.net.address import Address, parse_address
 from broker.net.connection import Connection
 from broker.net.listener import connect
 from broker.remoting.errors import FrameError
+from broker.remoting.frame import Frame
 from broker.remoting.header import (
     RemotingCommand,
     decode_command,
@@ -53,7 +54,7 @@ class _Asked:
     deadline_ms: int
 
 
-class _Link:
+class Link:
     """One open connection to one leader, and who waits on it."""
 
     def __init__(self, leader_id: str, connection: Connection) -> None:
@@ -123,11 +124,11 @@ class LeaderLink:
         self._connected = connected
         self._union_changed = union_changed
         self._ask_producer = ask_producer
-        self._links: list[_Link] = []
+        self._links: list[Link] = []
         self._wake = trio.Event()
 
     @property
-    def _current(self) -> _Link | None:
+    def _current(self) -> Link | None:
         """The link to the node that leads now."""
         leader_id = self._log.leader_id
         for link in reversed(self._links):
@@ -197,9 +198,8 @@ class LeaderLink:
                     with trio.move_on_after(_RETRY_S):
                         await self._wake.wait()
                     continue
-                self._links.append(link)
+                self.opened(link)
                 nursery.start_soon(self._serve, link)
-                self._connected()
 
     def _leader_address(self) -> Address | None:
         """Where another node that leads serves clients; None while that is not known."""
@@ -209,22 +209,26 @@ class LeaderLink:
         text = self._log.attributes(leader_id).get(SERVICE_ADDRESS, "")
         return parse_address(text) if text else None
 
-    async def _open(self, leader_id: str, address: Address, nursery: trio.Nursery) -> _Link:
+    async def _open(self, leader_id: str, address: Address, nursery: trio.Nursery) -> Link:
         connection = await connect(address, nursery, timeout_s=_CONNECT_TIMEOUT_S)
         try:
             await self._say_hello(connection, leader_id)
         except BaseException:
             connection.close("the link was not opened")
             raise
-        return _Link(leader_id, connection)
+        return Link(leader_id, connection)
 
-    async def _say_hello(self, connection: Connection, leader_id: str) -> None:
+    def hello(self, leader_id: str) -> bytes:
+        """The frame with which a link begins; its opaque is 0."""
         group = self._log.config.group
         node_id = str(self._log.config.raft.node_id)
         nonce = self._log.attributes(NodeId(leader_id)).get(LINK_NONCE, "")
         proof = link_proof(self._secret, group=group, node_id=node_id, nonce=nonce)
         ext = {"group": group, "node": node_id, "proof": proof}
-        connection.send_nowait(encode_command(make_request(PrivateCode.HELLO, 0, ext)))
+        return encode_command(make_request(PrivateCode.HELLO, 0, ext))
+
+    async def _say_hello(self, connection: Connection, leader_id: str) -> None:
+        connection.send_nowait(self.hello(leader_id))
         frames = []
         with trio.move_on_after(_HELLO_TIMEOUT_S):
             frames = await connection.receive()
@@ -235,22 +239,45 @@ class LeaderLink:
             _log.warning("%s refused the link: %s", leader_id, response.remark)
             raise ConnectionError(f"refused: {response.remark}")
 
-    async def _serve(self, link: _Link) -> None:
+    async def _serve(self, link: Link) -> None:
         try:
             while frames := await link.connection.receive():
-                for frame in frames:
-                    self._take(link, decode_command(frame))
-                self._flush()
+                self.received(link, frames)
         except FrameError as error:
             _log.warning("the leader %s sent what cannot be read: %s", link.leader_id, error)
         finally:
             link.connection.close("the link ends")
-            self._links.remove(link)
-            link.broken()
-            self._flush()
-            self._wake.set()
+            self.ended(link)
 
-    def _take(self, link: _Link, command: RemotingCommand) -> None:
+    # What happens to a link, whoever carries its bytes.
+
+    def has(self, link: Link) -> bool:
+        """Whether a link was opened and has not ended."""
+        return link in self._links
+
+    def opened(self, link: Link) -> None:
+        """The leader has taken this node's hello: requests can be passed on."""
+        self._links.append(link)
+        self._connected()
+
+    def received(self, link: Link, frames: list[Frame]) -> None:
+        """Answers of the leader, and what it asks itself.
+
+        Raises:
+            FrameError: a header cannot be read; the connection has to be closed.
+        """
+        for frame in frames:
+            self._take(link, decode_command(frame))
+        self._flush()
+
+    def ended(self, link: Link) -> None:
+        """The connection is gone."""
+        self._links.remove(link)
+        link.broken()
+        self._flush()
+        self._wake.set()
+
+    def _take(self, link: Link, command: RemotingCommand) -> None:
         if command.is_response:
             link.answered(command)
         elif command.code == PrivateCode.UNION_CHANGED:

@@ -99,7 +99,8 @@ class Members:
         changed = self.local.heartbeat(origin.number, consumers, producers, self._now_ms())
         self.exchange.local_changed(changed)
         creation = self.creation_for(consumers)
-        if (changed or creation) and self._tasks < self._tasks_max:
+        must_wait = creation or (changed and not self._log.is_serving)
+        if must_wait and self._tasks < self._tasks_max:
             self._tasks += 1
             self._nursery.start_soon(self._finish_heartbeat, origin, request.opaque, creation)
         else:

@@ -222,7 +222,7 @@ class BrokerState:
             self.put_bytes,
             [queue.row() for queue in self.queues],
             self.key_index.row(),
-            {name: msgspec.Raw(table.dump()) for name, table in self._tables().items()},
+            {name: msgspec.Raw(table.dump()) for name, table in self.tables().items()},
         )
         return saved.in_chunks(
             chain(
@@ -258,15 +258,15 @@ class BrokerState:
         self._known.clear()
         self._applied_index = NO_INDEX
         self.last_store_ms = self.put_count = self.put_bytes = 0
-        for name, table in self._tables().items():
-            table.load(empty._tables()[name].dump())
+        for name, table in self.tables().items():
+            table.load(empty.tables()[name].dump())
 
     def _load(self, source: ByteSource) -> None:
         (head_bytes,) = saved.LENGTH.unpack(source.read(saved.LENGTH.size))
         if head_bytes > saved.HEAD_BYTES_MAX:
             raise SnapshotRefusedError(f"the state's head has {head_bytes} bytes")
         head = saved.decode_head(source.read(head_bytes))
-        tables = self._tables()
+        tables = self.tables()
         if tables.keys() != head.tables.keys():
             raise SnapshotRefusedError(f"the state has the tables {', '.join(sorted(head.tables))}")
         for name, table in tables.items():
@@ -285,7 +285,7 @@ class BrokerState:
         self._applied_index = Index(head.applied_index)
         self.queues.spill(self._limits.resident_units_max, self._limits.keep_units_max)
 
-    def _tables(self) -> dict[str, SavedTable]:
+    def tables(self) -> dict[str, SavedTable]:
         """The components that a snapshot keeps whole, by the names of its format."""
         return {
             "topics": self.topics,

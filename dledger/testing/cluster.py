@@ -140,7 +140,7 @@ class SimCluster:
         config, local_ms = self._config(node.node_id), node.local_ms(self.now_ms)
         try:
             node.engine = self._engine_type(config, node.disk, draw=node.draw, now_ms=local_ms)
-            self._opened(node, node.engine)
+            applied_index = self._opened(node, node.engine)
         except (OSError, CorruptionError) as error:
             self.say(node, f"does not start: {error}")
             node.engine = None
@@ -163,14 +163,19 @@ class SimCluster:
             self.checker.wiped(node.node_id)
         with self._disk_of(node):
             self.checker.started(node.node_id, node.engine)
+            self.checker.restored(node.node_id, applied_index)
             self._drain(node, node.engine)
 
-    def _opened(self, node: SimNode, engine: Engine) -> None:
-        """A store was opened. For groups with a state machine: it is restored here.
+    def _opened(self, node: SimNode, engine: Engine) -> int:
+        """A store was opened. A group with a state machine restores it here.
+
+        Returns:
+            What the state machine contains already.
 
         Raises:
             CorruptionError, OSError: the member cannot start.
         """
+        return 0
 
     def _refuse_start(self, node: SimNode, error: CorruptionError) -> None:
         """Nobody can mend a damaged store: the member stays down until its disk is replaced."""

@@ -376,8 +376,11 @@ class SimFaults:
     # Disks that lie.
 
     def _may_lie(self, node: SimNode) -> bool:
-        """Whether a log could tell: without syncs no index unit proves what was there."""
-        return self._cluster.settings.fsync and self._is_spare(node)
+        """Whether a log could tell: without syncs no index unit proves what was there.
+
+        Nor does one when both are damaged, so that one lie for each member and disk is enough.
+        """
+        return self._cluster.settings.fsync and not node.is_damaged and self._is_spare(node)
 
     def _misdirect_write(self) -> None:
         """A write lands elsewhere, and nobody is told."""

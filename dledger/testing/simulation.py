@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import Protocol
 
 from dledger.engine import Engine
 from dledger.errors import CorruptionError
@@ -70,6 +71,38 @@ class SimResult:
     work: dict[str, int] = field(default_factory=dict)
 
 
+class Clients(Protocol):
+    """Those who ask, as a run needs them.
+
+    Attributes:
+        is_stopped: set once they shall begin nothing more.
+    """
+
+    is_stopped: bool
+
+    @property
+    def counts(self) -> CallCounts:
+        """How their calls ended."""
+        ...
+
+    def start(self) -> None:
+        """Let every client begin."""
+        ...
+
+    def probe(self) -> None:
+        """Have something acknowledged, whatever it takes."""
+        ...
+
+    @property
+    def is_probe_acknowledged(self) -> bool:
+        """Whether the last probe was."""
+        ...
+
+    def unanswered(self) -> list[str]:
+        """Calls that calm members which are still up owe an answer."""
+        ...
+
+
 class Simulation:
     """The members, clients and faults of one run."""
 
@@ -82,13 +115,23 @@ class Simulation:
     ) -> None:
         self._settings = settings
         self._trace = trace
-        self._cluster = SimCluster(settings, engine_type=engine_type, trace=trace)
-        self._clients = SimClients(self._cluster)
+        self._cluster = self._make_cluster(engine_type)
+        self._clients = self._make_clients()
         self._is_core_alone = False
         self._faults = SimFaults(self._cluster)
 
+    def _make_cluster(self, engine_type: type[Engine]) -> SimCluster:
+        return SimCluster(self._settings, engine_type=engine_type, trace=self._trace)
+
+    def _make_clients(self) -> Clients:
+        return SimClients(self._cluster)
+
+    def _work(self) -> dict[str, int]:
+        """What was done beside the clients' calls, by name."""
+        return {}
+
     def run(self) -> SimResult:
-        """Run both phases and judge."""
+        """Run all parts and judge."""
         verdict, problem = Verdict.FINE, ""
         try:
             self._chaos()
@@ -114,6 +157,7 @@ class Simulation:
             coverage=self._coverage(),
             calls=self._clients.counts,
             digest=self._trace.digest() if self._trace is not None else "",
+            work=self._work(),
         )
 
     def _chaos(self) -> None:

@@ -7,15 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from broker.testing.sim import BROKER_SIMULATOR
 from dledger.testing import sim
 from dledger.testing.sim_command import Simulator, run_command, run_one
+from dledger.testing.sim_tally import Tally
 from dledger.testing.simulation import SimResult, Verdict, run_seed
 
 SEEDS_FILE = Path(__file__).parent / "seeds.txt"
 SWEEP_FIRST, SWEEP_COUNT = 1000, 60
 FRESH_SECONDS = 30
 
-SIMULATORS = {"log": sim.LOG_SIMULATOR}
+SIMULATORS = {"log": sim.LOG_SIMULATOR, "broker": BROKER_SIMULATOR}
 
 
 def remembered_seeds() -> list[tuple[str, int]]:
@@ -53,6 +55,32 @@ def test_a_short_sweep_is_fine_and_gets_something_done() -> None:
 def test_all_messages_may_pass_through_the_wire() -> None:
     for seed in range(1, 15):
         check(run_seed(seed, wire=True))
+
+
+@pytest.mark.slow
+def test_brokers_do_everything_in_a_short_sweep() -> None:
+    tally = Tally()
+    for seed in range(1, 41):
+        result = run_one(BROKER_SIMULATOR, seed, wire=False, is_grown=True)
+        check(result, BROKER_SIMULATOR)
+        tally.add(result)
+    done = tally.summary(1.0)
+    for name in (
+        "acknowledged",
+        "delivered_by_level",
+        "delivered_by_time",
+        "recalled",
+        "transactions_committed",
+        "transactions_rolled_back",
+        "checks",
+        "pulled",
+        "offsets_committed",
+        "locks_granted",
+        "given_back",
+        "snapshots_taken",
+        "snapshots_restored",
+    ):
+        assert done.get(name, 0) > 0, name
 
 
 @pytest.mark.slow

@@ -1,0 +1,264 @@
+"""A group of simulated brokers: `SimCluster` with a broker over every member, and their snapshots.
+
+The engine's steps and the brokers' callbacks meet in `_settle`, in the order of the real driver's pass.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from random import Random
+
+from broker.net.address import Address
+from broker.server.config import BrokerConfig
+from broker.server.parts import BrokerParts
+from broker.store.state import BrokerState, StateLimits
+from broker.testing.model import BrokerModel
+from broker.testing.settings import BrokerSimSettings
+from broker.testing.sim_broker import SimBroker, address_of
+from broker.testing.wires import SimConnection, Wires
+from dledger.codec.snapshot import SnapshotMeta
+from dledger.config import LogConfig, parse_peers
+from dledger.engine import Engine
+from dledger.errors import CorruptionError
+from dledger.raft.entry import Entry
+from dledger.raft.ids import Index, NodeId
+from dledger.runtime.snapshotting import check_restored, restore_newest
+from dledger.state_machine import SnapshotOvertakenError, SnapshotRefusedError
+from dledger.storage.snapshots import SnapshotFile, SnapshotStore, SnapshotWriter
+from dledger.testing.cluster import SimCluster
+from dledger.testing.sim_node import SimNode
+from dledger.testing.sim_trace import Trace
+
+DELAYS_MS = (150, 400, 900, 1500)
+CHECK_TIMEOUT_MS = 400
+CHECK_INTERVAL_MS = 300
+CHECK_MAX = 4
+FETCH_INTERVAL_MS = 100
+DIGEST_EVERY = 5
+"""Entries between two comparisons of the digests of a replica with those of the first that was there."""
+
+
+class BrokerCluster(SimCluster):
+    """The brokers of one group.
+
+    Attributes:
+        brokers: by member; those of members that are down have ended.
+        model: judges what they do.
+        wires: between them, and to their clients.
+        counts: snapshots taken, restored and fetched.
+    """
+
+    def __init__(
+        self,
+        settings: BrokerSimSettings,
+        *,
+        engine_type: type[Engine] = Engine,
+        state_type: type[BrokerState] = BrokerState,
+        parts_type: type[BrokerParts] = BrokerParts,
+        trace: Trace | None = None,
+    ) -> None:
+        super().__init__(settings, engine_type=engine_type, trace=trace)
+        self.brokers: dict[NodeId, SimBroker] = {}
+        self.model = BrokerModel()
+        self.wires = Wires(self, settings)
+        self.counts: Counter[str] = Counter()
+        self.parts_type = parts_type
+        self.wall_offset_ms_max = settings.wall_offset_ms_max
+        self.on_stopped = self._broker_stopped
+        self._state_type = state_type
+        self._broker_settings = settings
+        self._chance = Random(f"brokers/{settings.seed}")
+        self._newest: dict[NodeId, SnapshotFile | None] = {}
+        self._stores: dict[NodeId, SnapshotStore] = {}
+
+    # What the brokers ask.
+
+    def log_config(self, node_id: NodeId) -> LogConfig:
+        """A member's settings."""
+        return self._config(node_id)
+
+    def disk_of(self, node: SimNode) -> AbstractContextManager[None]:
+        """A member whose disk fails meanwhile stops."""
+        return self._disk_of(node)
+
+    def run_pass(self, node: SimNode, engine: Engine) -> None:
+        """A member's broker has proposed something: carry away what follows."""
+        with self._disk_of(node):
+            if engine.failure is not None:
+                raise engine.failure
+            self._drain(node, engine)
+
+    def connect(self, source: NodeId | str, target: NodeId) -> SimConnection | None:
+        """A new connection to a member's broker; None when it cannot be reached.
+
+        `source` is a member, or a client's `host:port`.
+        """
+        node, broker = self.nodes[target], self.brokers.get(target)
+        if node.engine is None or broker is None:
+            return None
+        member = NodeId(source) if source in self.nodes else None
+        if member is not None and not self.network.is_open(member, target):
+            return None
+        name = f"127.0.0.1:{30_000 + self._chance.randrange(20_000)}" if member else str(source)
+        near, far = self.wires.connect(
+            name, str(address_of(target)), client_node=member, server_node=target
+        )
+        broker.accept(far)
+        return near
+
+    def applied(self, broker: SimBroker, node: SimNode, entry: Entry) -> None:
+        """A broker has folded an entry."""
+        self.checker.handed_out(node.node_id, [entry])
+        self.model.applied(broker.state, entry, looks_closely=entry.index % DIGEST_EVERY == 0)
+
+    # How a member lives.
+
+    def _opened(self, node: SimNode, engine: Engine) -> int:
+        state = self._state_type(limits=StateLimits(near_timers_max=8, spill_interval=64))
+        store = self._stores[node.node_id] = SnapshotStore(node.disk)
+        newest = restore_newest(str(node.node_id), store, state, engine.log)
+        engine.start_behind(state.applied_index)
+        if newest is not None:
+            self.counts["snapshots_restored"] += 1
+            self.model.compare_with_replay(state)
+        self._newest[node.node_id] = newest
+        self.brokers[node.node_id] = SimBroker(
+            self, node, engine, state, self._broker_config(node.node_id)
+        )
+        self._schedule_snapshot(node, node.incarnation)
+        if engine.is_new_store:
+            self.at(self.now_ms + FETCH_INTERVAL_MS, self._fetch, node, node.incarnation)
+        return int(state.applied_index)
+
+    def _settle(self, node: SimNode, engine: Engine) -> None:
+        broker = self.brokers[node.node_id]
+        if broker.driver.engine is engine:
+            broker.after_step()
+
+    def _broker_stopped(self, node: SimNode) -> None:
+        self.brokers[node.node_id].stopped(power_loss=self._chance.random() < 0.5)
+
+    def _broker_config(self, node_id: NodeId) -> BrokerConfig:
+        peers = ";".join(
+            f"{voter}-127.0.0.1:{1 + place}" for place, voter in enumerate(self.voters)
+        )
+        return BrokerConfig(
+            group="sim",
+            broker_name="sim",
+            node_id=str(node_id),
+            peers=parse_peers(peers),
+            store_path="",
+            listen=Address("127.0.0.1", address_of(node_id).port),
+            delay_levels_ms=DELAYS_MS,
+            default_topic_queues=self._broker_settings.queue_count,
+            transaction_timeout_ms=CHECK_TIMEOUT_MS,
+            transaction_check_interval_ms=CHECK_INTERVAL_MS,
+            transaction_check_max=CHECK_MAX,
+        )
+
+    # Snapshots, as `Snapshotter` takes them.
+
+    def _alive(self, node: SimNode, incarnation: int) -> bool:
+        return node.incarnation == incarnation and node.engine is not None
+
+    def _schedule_snapshot(self, node: SimNode, incarnation: int) -> None:
+        mean_ms = self._broker_settings.snapshot_interval_ms
+        if mean_ms:
+            pause_ms = 1 + int(self._chance.expovariate(1 / mean_ms))
+            self.at(self.now_ms + pause_ms, self._begin_snapshot, node, incarnation)
+
+    def _begin_snapshot(self, node: SimNode, incarnation: int) -> None:
+        engine = node.engine
+        if engine is None or node.incarnation != incarnation:
+            return
+        state = self.brokers[node.node_id].state
+        index = state.applied_index
+        newest = self._newest[node.node_id]
+        if not index or not engine.log.shape.has(index) or (newest and newest.meta.index >= index):
+            self._schedule_snapshot(node, incarnation)
+            return
+        with self._disk_of(node):
+            term = engine.log.shape.term_of(index)
+            assert term is not None, "the entry is there"
+            position = engine.log.shape.position_of(Index(index + 1))
+            crc = engine.log.chain_crc_of(index)
+            meta = SnapshotMeta(index, term, position, crc, state.digest())
+            chunks = state.snapshot()
+            try:
+                writer = self._stores[node.node_id].begin(meta)
+            except OSError:
+                self._schedule_snapshot(node, incarnation)
+                return
+            self._continue_snapshot(node, incarnation, chunks, writer)
+
+    def _continue_snapshot(
+        self, node: SimNode, incarnation: int, chunks: Iterator[bytes], writer: SnapshotWriter
+    ) -> None:
+        """One step: a chunk, or the end once the log is durable so far; a failure costs the snapshot."""
+        if not self._alive(node, incarnation):
+            return
+        try:
+            chunk = next(chunks, None)
+            if chunk is not None:
+                writer.add([chunk])
+            elif self._is_durable(node, writer.meta.index):
+                self._newest[node.node_id] = writer.finish()
+                self.counts["snapshots_taken"] += 1
+                self._schedule_snapshot(node, incarnation)
+                return
+        except (SnapshotOvertakenError, OSError):
+            self.counts["snapshots_given_up"] += 1
+            self._try_quietly(writer.abandon)
+            self._schedule_snapshot(node, incarnation)
+            return
+        pause_ms = 1 + self._chance.randint(0, self._broker_settings.snapshot_step_ms_max)
+        step = (node, incarnation, chunks, writer)
+        self.at(self.now_ms + pause_ms, self._continue_snapshot, *step)
+
+    @staticmethod
+    def _is_durable(node: SimNode, index: Index) -> bool:
+        return node.engine is not None and node.engine.log.durable_index >= index
+
+    @staticmethod
+    def _try_quietly(act: Callable[[], None]) -> None:
+        try:
+            act()
+        except OSError:
+            return
+
+    def _fetch(self, node: SimNode, incarnation: int) -> None:
+        """A member that began empty takes the leader's newest snapshot, as `SnapshotFetch` does."""
+        engine = node.engine
+        if engine is None or node.incarnation != incarnation or engine.node.is_voter:
+            return
+        leader_id = engine.node.leader_id
+        source = self._newest.get(leader_id) if leader_id is not None else None
+        applied_index = self.brokers[node.node_id].driver.applied_index
+        if leader_id in {None, node.node_id} or source is None or self._chance.random() < 0.5:
+            self.at(self.now_ms + FETCH_INTERVAL_MS, self._fetch, node, incarnation)
+            return
+        assert leader_id is not None, "it is known"
+        if source.meta.index > applied_index:
+            try:
+                self._take_in(node, self._copy(leader_id, source, node))
+            except (OSError, CorruptionError, SnapshotRefusedError) as error:
+                self.say(node, f"no snapshot fetched: {error}")
+
+    def _copy(self, source: NodeId, snapshot: SnapshotFile, target: SimNode) -> SnapshotFile:
+        given, taken = self._stores[source], self._stores[target.node_id]
+        copy = taken.begin_copy(snapshot.meta.index)
+        while data := given.part(snapshot, copy.size_bytes):
+            copy.add(data)
+        return copy.finish()
+
+    def _take_in(self, node: SimNode, snapshot: SnapshotFile) -> None:
+        broker = self.brokers[node.node_id]
+        broker.state.restore(self._stores[node.node_id].chunks(snapshot))
+        check_restored(snapshot, broker.state)
+        self.counts["snapshots_fetched"] += 1
+        self.model.compare_with_replay(broker.state)
+        self.checker.restored(node.node_id, int(snapshot.meta.index))
+        self._newest[node.node_id] = snapshot
+        broker.driver.state_replaced(snapshot.meta.index, snapshot.meta.chain_crc)

@@ -1,0 +1,168 @@
+"""One run with brokers from one seed: the log's three parts, and everything that brokers promise beside."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import cast
+
+from broker.server.parts import BrokerParts
+from broker.store.state import BrokerState
+from broker.testing.broker_cluster import BrokerCluster
+from broker.testing.client import SimClient
+from broker.testing.consumers import Consumer
+from broker.testing.producers import Probe, Producer, TransactionProducer
+from broker.testing.settings import BrokerSimSettings, draw_broker_settings
+from dledger.engine import Engine
+from dledger.testing.cluster import SimCluster
+from dledger.testing.sim_clients import CallCounts
+from dledger.testing.sim_settings import SimSettings
+from dledger.testing.sim_trace import Trace
+from dledger.testing.simulation import Clients, SimResult, Simulation
+from dledger.testing.state_checker import Violation
+
+
+class BrokerClients:
+    """All clients of one group; see `Clients`."""
+
+    def __init__(self, cluster: BrokerCluster, settings: BrokerSimSettings) -> None:
+        self.done: Counter[str] = Counter()
+        self._cluster = cluster
+        self._settings = settings
+        kinds: list[tuple[type[SimClient], str, int]] = [
+            (Producer, "p", settings.producer_count),
+            (TransactionProducer, "t", settings.transaction_count),
+            (Consumer, "c", settings.consumer_count),
+        ]
+        self._clients = [
+            kind(cluster, settings, f"{letter}{number}", self.done)
+            for kind, letter, count in kinds
+            for number in range(count)
+        ]
+        self._probes: list[Probe] = []
+
+    @property
+    def counts(self) -> CallCounts:
+        """How their sends ended."""
+        done = self.done
+        return CallCounts(done["acknowledged"], done["refused"], done["unknown"])
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether they begin nothing more."""
+        return all(client.is_stopped for client in self._clients)
+
+    @is_stopped.setter
+    def is_stopped(self, value: bool) -> None:
+        for client in self._clients:
+            client.is_stopped = value
+
+    def start(self) -> None:
+        """Let every client begin."""
+        for client in self._clients:
+            client.start()
+
+    def probe(self) -> None:
+        """Send a message that must get through."""
+        probe = Probe(self._cluster, self._settings, f"probe{len(self._probes)}", self.done)
+        self._probes.append(probe)
+        probe.start()
+
+    @property
+    def is_probe_acknowledged(self) -> bool:
+        """Whether the last one was."""
+        return bool(self._probes) and self._probes[-1].is_done
+
+    def unanswered(self) -> list[str]:
+        """Nobody is owed an answer for ever: clients are impatient."""
+        return []
+
+
+class BrokerSimulation(Simulation):
+    """The brokers, clients and faults of one run."""
+
+    def __init__(
+        self,
+        settings: BrokerSimSettings,
+        *,
+        engine_type: type[Engine] = Engine,
+        state_type: type[BrokerState] = BrokerState,
+        parts_type: type[BrokerParts] = BrokerParts,
+        trace: Trace | None = None,
+    ) -> None:
+        self._broker_settings = settings
+        self._state_type = state_type
+        self._parts_type = parts_type
+        super().__init__(settings, engine_type=engine_type, trace=trace)
+
+    def _make_cluster(self, engine_type: type[Engine]) -> SimCluster:
+        self._brokers = BrokerCluster(
+            self._broker_settings,
+            engine_type=engine_type,
+            state_type=self._state_type,
+            parts_type=self._parts_type,
+            trace=self._trace,
+        )
+        return self._brokers
+
+    def _make_clients(self) -> Clients:
+        self._broker_clients = BrokerClients(self._brokers, self._broker_settings)
+        return self._broker_clients
+
+    def _is_settled(self) -> bool:
+        if not super()._is_settled():
+            return False
+        if len(self._brokers.calm) < len(self._brokers.voters):
+            return True
+        applied = {
+            node.node_id: self._brokers.brokers[node.node_id].driver.applied_index
+            for node in self._brokers.running()
+        }
+        return len(set(applied.values())) == 1 and not self._brokers.model.waiting_count
+
+    def _why_not_settled(self) -> str:
+        waiting_count = self._brokers.model.waiting_count
+        if waiting_count and super()._is_settled():
+            return f"{waiting_count} messages still wait for their time or their transaction's end"
+        return super()._why_not_settled()
+
+    def _compare(self) -> None:
+        super()._compare()
+        brokers = self._brokers
+        for node in brokers.running():
+            state = brokers.brokers[node.node_id].state
+            brokers.model.compare_with_replay(state)
+            if state.marks.divergences:
+                raise Violation(f"{node.node_id}: the marks differ: {state.marks.divergences[0]}")
+            if state.refusals.count:
+                raise Violation(f"{node.node_id} has refused {state.refusals.count} records")
+
+    def _coverage(self) -> dict[str, int]:
+        return {**super()._coverage(), **self._brokers.wires.counts}
+
+    def _work(self) -> dict[str, int]:
+        return {**self._broker_clients.done, **self._brokers.model.counts, **self._brokers.counts}
+
+
+def run_broker_settings(settings: SimSettings, *, trace: Trace | None = None) -> SimResult:
+    """Run settings, drawn by `draw_broker_settings` or made by hand."""
+    with _silence():
+        return BrokerSimulation(cast("BrokerSimSettings", settings), trace=trace).run()
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Brokers log what happens to them, and much happens here."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
+def run_broker_seed(seed: int, *, trace: Trace | None = None) -> SimResult:
+    """Run one seed."""
+    return run_broker_settings(draw_broker_settings(seed), trace=trace)

@@ -1,0 +1,161 @@
+"""What every simulated client has: connections, one question at a time, patience, and a guess who leads."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from random import Random
+
+from broker.remoting.frame import Frame
+from broker.remoting.header import RemotingCommand, decode_command, encode_command, make_request
+from broker.testing.broker_cluster import BrokerCluster
+from broker.testing.settings import BrokerSimSettings
+from broker.testing.wires import SimConnection
+from dledger.raft.ids import NodeId
+
+Answered = Callable[[RemotingCommand | None], None]
+"""Told the answer; None when there was none in time, or no connection."""
+
+GROUP = "G"
+
+
+class SimClient:
+    """One client.
+
+    Attributes:
+        name: unique in the run.
+        is_stopped: it begins nothing more.
+    """
+
+    def __init__(
+        self, cluster: BrokerCluster, settings: BrokerSimSettings, name: str, counts: Counter[str]
+    ) -> None:
+        self.name = name
+        self.is_stopped = False
+        self.cluster = cluster
+        self.settings = settings
+        self.counts = counts
+        self.rng = Random(f"client/{settings.seed}/{name}")
+        self.model = cluster.model
+        self._address = f"10.0.0.1:{40_000 + sum(name.encode())}"
+        self._connection: SimConnection | None = None
+        self._node_id: NodeId | None = None
+        self._opaque = 0
+        self._waiting: tuple[int, Answered] | None = None
+
+    def start(self) -> None:
+        """Begin after a while."""
+        self.pause(self.go_on)
+
+    def go_on(self) -> None:
+        """Do the next thing."""
+        raise NotImplementedError
+
+    def asked(self, request: RemotingCommand) -> None:
+        """The broker asks something."""
+
+    def pause(self, act: Callable[[], None], *, least_ms: int = 1) -> None:
+        """Do something after a while."""
+        pause_ms = least_ms + int(self.rng.random() * self.settings.pause_ms_max)
+        self.cluster.at(self.cluster.now_ms + pause_ms, act)
+
+    def chance(self, permille: int) -> bool:
+        """Whether it happens this time."""
+        return self.rng.random() * 1000 < permille
+
+    def topic(self) -> str:
+        """One of the topics."""
+        return f"T{self.rng.randrange(self.settings.topic_count)}"
+
+    def queue_id(self) -> int:
+        """One of the queues."""
+        return self.rng.randrange(self.settings.queue_count)
+
+    def ask(
+        self,
+        code: int,
+        ext: Mapping[str, str],
+        answered: Answered,
+        *,
+        body: bytes = b"",
+        prefers_leader: bool = True,
+    ) -> None:
+        """Ask a broker, mostly the one that leads; the connection is kept for the next question."""
+        self._look_around(prefers_leader=prefers_leader)
+        self._opaque += 1
+        opaque = self._opaque
+        if self._connection is None:
+            self.cluster.at(self.cluster.now_ms + 5, answered, None)
+            return
+        self._waiting = (opaque, answered)
+        request = make_request(code, opaque, ext, body)
+        self._connection.send_nowait(encode_command(request))
+        due_ms = self.cluster.now_ms + self.settings.client_timeout_ms
+        self.cluster.at(due_ms, self._give_up, opaque)
+
+    def tell(self, code: int, ext: Mapping[str, str], *, body: bytes = b"") -> None:
+        """Send something that wants no answer, over the connection that is there."""
+        if self._connection is not None:
+            request = make_request(code, 0, ext, body, is_oneway=True)
+            self._connection.send_nowait(encode_command(request))
+
+    def connected(self) -> None:
+        """A new connection is open."""
+
+    @property
+    def node_id(self) -> NodeId | None:
+        """The member at the other end of the connection."""
+        return self._node_id if self._connection is not None else None
+
+    def _look_around(self, *, prefers_leader: bool) -> None:
+        """Routes tell now and then who leads; else it stays where it is."""
+        leader = self.cluster.leader()
+        wanted = self._node_id
+        guess = self.rng.random()
+        if self._connection is None or self._connection.is_closed or guess < 0.1:
+            wanted = self.rng.choice(self.cluster.voters)
+        if leader is not None and guess > (0.5 if prefers_leader else 0.9):
+            wanted = leader.node_id
+        assert wanted is not None, "some member was chosen"
+        is_open = self._connection is not None and not self._connection.is_closed
+        if is_open and wanted == self._node_id:
+            return
+        self.hang_up()
+        self._node_id = wanted
+        self._connection = self.cluster.connect(self._address, wanted)
+        if self._connection is not None:
+            self._connection.received = self._received
+            self._connection.ended = self._ended
+            self.connected()
+
+    def hang_up(self) -> None:
+        """Close the connection."""
+        if self._connection is not None:
+            self._connection.close("the client goes")
+            self._connection = None
+
+    def _received(self, frames: list[Frame]) -> None:
+        for frame in frames:
+            command = decode_command(frame)
+            if not command.is_response:
+                self.asked(command)
+            elif self._waiting is not None and self._waiting[0] == command.opaque:
+                answered, self._waiting = self._waiting[1], None
+                answered(command)
+
+    def _ended(self) -> None:
+        self._connection = None
+        if self._waiting is not None:
+            self.counts["broken"] += 1
+            answered, self._waiting = self._waiting[1], None
+            self.cluster.at(self.cluster.now_ms + 1, answered, None)
+
+    def _give_up(self, opaque: int) -> None:
+        """Patience is over; half of them hang up then."""
+        if self._waiting is None or self._waiting[0] != opaque:
+            return
+        self.counts["timeouts"] += 1
+        answered, self._waiting = self._waiting[1], None
+        if self.rng.random() < 0.5:
+            self.hang_up()
+        answered(None)

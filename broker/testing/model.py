@@ -1,0 +1,358 @@
+"""What a group of brokers must do, in its own words: fed with each committed entry once, and with answers.
+
+It reads the records of the entries itself and knows nothing of the fold. Its rules:
+
+- queue offsets are dense; a unique key is stored once in a topic, but in retry topics;
+- a message that waits (a delay level, a due time) is stored in its topic once, with the record that takes it out
+  of the waiting ones in the same entry, never before it is due by the log's time, and never after a recall;
+- a half message's topic gets it with the op record in the same entry, never without a commit of its producer;
+- a consumer offset never goes back; a queue is granted to one client until that unlocks or lets it expire;
+- what a client was told is so;
+- replicas have equal digests at the same entry, and a restored state is what a replay gives, byte for byte.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from broker.message.properties import UNIQ_KEY
+from broker.message.record import StoredMessage, decode_records
+from broker.store import names
+from broker.store.control import (
+    AdvanceSchedule,
+    Command,
+    CommitOffsets,
+    DeliverTimers,
+    LockQueues,
+    RecallTimer,
+    SetDelayLevels,
+    UnlockQueues,
+    decode_control,
+)
+from broker.store.locks import LOCK_LIVE_MS, LockKey
+from broker.store.schedule import level_of
+from broker.store.state import BrokerState, StateLimits
+from broker.store.timers import timer_of
+from broker.store.transactions import Verdict, decode_op
+from dledger.raft.entry import Entry, EntryKind
+from dledger.testing.state_checker import Violation
+
+
+@dataclass(slots=True)
+class Sent:
+    """A message that a client sends.
+
+    Attributes:
+        is_transaction: it is a half message first.
+        is_committed: its producer has decided to commit; before that it must not be seen.
+        is_rolled_back: its producer has decided against it.
+        is_recalled: the broker said that it will not be delivered.
+        places: of its records in its own topic, but for retries.
+    """
+
+    topic: str
+    is_transaction: bool = False
+    is_committed: bool = False
+    is_rolled_back: bool = False
+    is_recalled: bool = False
+    places: list[StoredMessage] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A message that waits: where it will go, and not before when."""
+
+    key: bytes
+    due_ms: int
+
+
+class BrokerModel:
+    """The whole group.
+
+    Attributes:
+        sent: what clients send, by unique key.
+        counts: what was stored, by kind.
+        queues: keys of the records in each queue of each topic, in order.
+    """
+
+    def __init__(self) -> None:
+        self.sent: dict[bytes, Sent] = {}
+        self.counts: Counter[str] = Counter()
+        self.queues: dict[tuple[str, int], list[bytes]] = {}
+        self._entries: list[Entry] = []
+        self._digests: dict[int, tuple[int, dict[str, int]]] = {}
+        self._delays_ms: list[int] = []
+        self._scheduled: dict[tuple[int, int], _Waiting] = {}
+        self._timed: dict[tuple[int, int], _Waiting] = {}
+        self._halves: dict[int, bytes] = {}
+        self._half_places: dict[int, int] = {}
+        self._offsets: dict[tuple[str, str, int], int] = {}
+        self._locks: dict[LockKey, tuple[str, int]] = {}
+        self._last_store_ms = 0
+
+    @property
+    def waiting_count(self) -> int:
+        """Messages that have yet to be delivered, and transactions that have yet to end."""
+        return len(self._scheduled) + len(self._timed) + len(self._halves)
+
+    # Entries.
+
+    def applied(self, state: BrokerState, entry: Entry, *, looks_closely: bool) -> None:
+        """A replica has folded an entry."""
+        if entry.index > len(self._entries):
+            self._entries.append(entry)
+            if entry.kind is EntryKind.NORMAL:
+                self._take(entry, state)
+        if looks_closely:
+            found = (state.digest(), state.digests())
+            known = self._digests.setdefault(int(entry.index), found)
+            if known != found:
+                parts = [name for name, value in found[1].items() if known[1][name] != value]
+                raise Violation(f"digests differ at entry {entry.index}: {', '.join(parts)}")
+
+    def compare_with_replay(self, state: BrokerState) -> None:
+        """The state must be what its entries give, in every byte of its snapshot."""
+        replayed = BrokerState(limits=StateLimits(near_timers_max=8, spill_interval=64))
+        replayed.apply(self._entries[: state.applied_index])
+        found, wanted = (b"".join(each.snapshot()) for each in (state, replayed))
+        if found != wanted:
+            tables = [
+                name
+                for name, table in state.tables().items()
+                if table.dump() != replayed.tables()[name].dump()
+            ]
+            raise Violation(
+                f"the state at entry {state.applied_index} is not what a replay gives: "
+                f"{', '.join(tables) or 'queues, keys or timers'}"
+            )
+
+    def _take(self, entry: Entry, state: BrokerState) -> None:
+        """The first replica has folded this entry."""
+        messages = decode_records(entry.body)
+        stored: dict[bytes, list[StoredMessage]] = {}
+        commands: list[tuple[StoredMessage, Command]] = []
+        ops: list[StoredMessage] = []
+        for message in messages:
+            self._note_place(message)
+            if names.is_control_topic(message.topic):
+                command = decode_control(message.topic, message.body)
+                commands.append((message, command))
+                if isinstance(command, SetDelayLevels):
+                    self._delays_ms = list(command.delays_ms)
+            elif message.topic == names.SCHEDULE_TOPIC:
+                self._scheduled[message.queue_id + 1, message.queue_offset] = _Waiting(
+                    _key(message),
+                    message.store_timestamp_ms + self._delay_ms(level_of(message.properties)),
+                )
+            elif message.topic == names.TIMER_TOPIC:
+                timer = timer_of(message)
+                assert timer is not None, "our clients name a time"
+                self._timed[timer] = _Waiting(_key(message), timer.due_ms)
+            elif message.topic == names.HALF_TOPIC:
+                self._halves[message.queue_offset] = _key(message)
+                self._half_places[message.queue_offset] = message.physical_offset
+                self.counts["halves"] += 1
+            elif message.topic == names.OP_HALF_TOPIC:
+                ops.append(message)
+            else:
+                stored.setdefault(_key(message), []).append(message)
+        delivered = self._obey(commands, stored, state)
+        ended = self._end(ops, stored)
+        for key, copies in stored.items():
+            for message in copies:
+                self._judge(key, message, is_allowed=key in delivered or key in ended)
+
+    def _note_place(self, message: StoredMessage) -> None:
+        keys = self.queues.setdefault((message.topic, message.queue_id), [])
+        if message.queue_offset != len(keys):
+            raise Violation(
+                f"{message.topic}/{message.queue_id} has {len(keys)} messages; the next one is stored "
+                f"at offset {message.queue_offset}"
+            )
+        keys.append(_key(message))
+        if message.store_timestamp_ms < self._last_store_ms:
+            raise Violation(f"store times go back at {message.physical_offset}")
+        self._last_store_ms = message.store_timestamp_ms
+
+    def _delay_ms(self, level: int) -> int:
+        return self._delays_ms[min(level, len(self._delays_ms)) - 1]
+
+    def _judge(self, key: bytes, message: StoredMessage, *, is_allowed: bool) -> None:
+        """A message has come to a topic that clients read."""
+        sent = self.sent.get(key)
+        if sent is None or message.topic != sent.topic:
+            self.counts["retries"] += names.is_retry_topic(message.topic)
+            return
+        if sent.is_recalled:
+            raise Violation(f"{key!r} was recalled, and is delivered")
+        if sent.is_transaction and not is_allowed:
+            raise Violation(f"{key!r} is seen without the end of its transaction in the same entry")
+        if sent.is_transaction and not sent.is_committed:
+            raise Violation(f"{key!r} is seen, but its producer never decided to commit")
+        if sent.places:
+            raise Violation(
+                f"{key!r} is stored twice in {sent.topic}: at {sent.places[0].physical_offset} and "
+                f"{message.physical_offset}"
+            )
+        sent.places.append(message)
+        self.counts["messages"] += 1
+
+    # Control records.
+
+    def _obey(
+        self,
+        commands: list[tuple[StoredMessage, Command]],
+        stored: dict[bytes, list[StoredMessage]],
+        state: BrokerState,
+    ) -> set[bytes]:
+        """Follow the commands of one entry; gives the keys that they allow to be stored."""
+        delivered: set[bytes] = set()
+        for message, command in commands:
+            match command:
+                case AdvanceSchedule(level=level, first=first, end=end):
+                    for offset in range(first, end):
+                        waiting = self._scheduled.pop((level, offset), None)
+                        delivered |= self._deliver(waiting, stored, message, "level")
+                case DeliverTimers(timers=timers):
+                    for place in timers:
+                        waiting = self._timed.pop(place, None)
+                        delivered |= self._deliver(waiting, stored, message, "time")
+                case RecallTimer(due_ms=due_ms, offsets=offsets):
+                    self._forget_timed(due_ms, offsets)
+                case CommitOffsets():
+                    self._offsets_moved(command, state)
+                case LockQueues():
+                    self._locked(message, command, state)
+                case UnlockQueues():
+                    self._unlocked(command)
+                case _:
+                    pass
+        return delivered
+
+    def _deliver(
+        self,
+        waiting: _Waiting | None,
+        stored: dict[bytes, list[StoredMessage]],
+        message: StoredMessage,
+        kind: str,
+    ) -> set[bytes]:
+        """One waiting message leaves; it must be stored in the same entry, and not too early."""
+        if waiting is None:
+            return set()
+        real = stored.get(waiting.key)
+        if real is None:
+            raise Violation(f"{waiting.key!r} stops waiting without being stored in the same entry")
+        early_ms = waiting.due_ms - real[0].store_timestamp_ms
+        if early_ms > 0:
+            raise Violation(f"{waiting.key!r} is delivered {early_ms} ms early")
+        self.counts[f"delivered_by_{kind}"] += 1
+        return {waiting.key}
+
+    def _end(
+        self, ops: list[StoredMessage], stored: dict[bytes, list[StoredMessage]]
+    ) -> set[bytes]:
+        """Follow the op records of one entry; gives the keys of what they commit."""
+        ended: set[bytes] = set()
+        for op in ops:
+            decoded = decode_op(op.body, op.properties)
+            assert decoded is not None, "a leader of ours wrote it"
+            offsets, verdict = decoded
+            for offset in offsets:
+                key = self._halves.pop(offset, None)
+                if key is None:
+                    raise Violation(f"half message {offset} is ended twice")
+                self.counts[f"transactions_{verdict.name.lower()}"] += 1
+                if verdict is Verdict.COMMITTED:
+                    if not any(
+                        each.prepared_transaction_offset == self._half_places[offset]
+                        for each in stored.get(key, ())
+                    ) and not self._waits(key):
+                        raise Violation(f"{key!r} is committed without its message in the entry")
+                    ended.add(key)
+        return ended
+
+    def _waits(self, key: bytes) -> bool:
+        return any(
+            waiting.key == key for waiting in (*self._scheduled.values(), *self._timed.values())
+        )
+
+    def _offsets_moved(self, command: CommitOffsets, state: BrokerState) -> None:
+        for commit in command.commits:
+            place = (commit.group, commit.topic, commit.queue_id)
+            now = state.offsets.get(*place)
+            before = self._offsets.get(place, -1)
+            if now is not None:
+                if now < before:
+                    raise Violation(f"the offset of {place} goes back from {before} to {now}")
+                self._offsets[place] = now
+
+    def _locked(self, message: StoredMessage, command: LockQueues, state: BrokerState) -> None:
+        for topic, queue_id in state.locks.granted_at(message.physical_offset) or ():
+            lock = (command.group, topic, queue_id)
+            holder, since_ms = self._locks.get(lock, ("", 0))
+            now_ms = message.store_timestamp_ms
+            if holder not in {"", command.client_id} and now_ms - since_ms <= LOCK_LIVE_MS:
+                raise Violation(f"{lock} is held by {holder} and granted to {command.client_id}")
+            self._locks[lock] = (command.client_id, now_ms)
+            self.counts["locks_granted"] += 1
+
+    def _unlocked(self, command: UnlockQueues) -> None:
+        for topic, queue_id in command.queues:
+            lock = (command.group, topic, queue_id)
+            if self._locks.get(lock, ("", 0))[0] == command.client_id:
+                del self._locks[lock]
+
+    def _forget_timed(self, due_ms: int, offsets: list[int]) -> None:
+        for offset in offsets:
+            self._timed.pop((due_ms, offset), None)
+
+    # Answers.
+
+    def acknowledged(self, key: bytes, place: tuple[int, int] | None) -> None:
+        """A producer was told that a message is stored, at that queue id and offset (None: it waits)."""
+        sent = self.sent[key]
+        if sent.places and place is not None and place != _place(sent.places[0]):
+            raise Violation(f"{key!r} is acknowledged at another place than it was stored")
+        if not sent.places and not self._waits(key) and key not in self._halves.values():
+            raise Violation(f"{key!r} is acknowledged, but stored nowhere")
+
+    def is_lost(self, key: bytes) -> bool:
+        """Whether a message that must be in its topic by now is not."""
+        return not self.sent[key].places
+
+    def recalled(self, key: bytes) -> None:
+        """A producer was told that its message will not be delivered."""
+        sent = self.sent[key]
+        if sent.places:
+            raise Violation(f"{key!r} was delivered, and its recall is told to have worked")
+        sent.is_recalled = True
+        self.counts["recalled"] += 1
+
+    def pulled(self, topic: str, queue_id: int, offset: int, records: list[StoredMessage]) -> None:
+        """A consumer got these records, asking from an offset on."""
+        keys = self.queues.get((topic, queue_id), [])
+        for place, record in enumerate(records, start=offset):
+            if record.queue_offset != place or place >= len(keys) or keys[place] != _key(record):
+                raise Violation(
+                    f"a pull of {topic}/{queue_id} from {offset} gives {record.queue_offset} "
+                    f"({_key(record)!r}) where {place} is stored"
+                )
+        self.counts["pulled"] += len(records)
+
+    def offset_committed(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """A consumer was told that its offset is committed."""
+        known = self._offsets.get((group, topic, queue_id), -1)
+        if known < offset:
+            raise Violation(
+                f"offset {offset} of {group} in {topic}/{queue_id} is acknowledged; it is {known}"
+            )
+        self.counts["offsets_committed"] += 1
+
+
+def _key(message: StoredMessage) -> bytes:
+    return message.find(UNIQ_KEY) or b""
+
+
+def _place(message: StoredMessage) -> tuple[int, int]:
+    return message.queue_id, message.queue_offset

@@ -1,0 +1,86 @@
+"""The knobs of one simulated run with brokers: those of the log's simulator, and the brokers' own."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from random import Random
+
+from dledger.testing.sim_settings import SimSettings, draw_settings
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSimSettings(SimSettings):
+    """One run. What `SimSettings` says of clients counts for nothing here but `client_timeout_ms`.
+
+    Attributes:
+        producer_count, transaction_count, consumer_count: clients of each kind.
+        pause_ms_max: longest pause of a client between two things that it does.
+        topic_count, queue_count: what they work on.
+        delayed_permille, timed_permille, batch_permille, recall_permille: of what producers send.
+        undecided_permille, rollback_permille: how local transactions end.
+        back_permille, lock_permille: messages that are given back, rounds in which the queue is locked.
+        break_permille: messages between a client and a broker at which their connection breaks.
+        wall_offset_ms_max: how wrong the wall clock of a starting broker may be, either way.
+        snapshot_interval_ms: mean pause between a broker's snapshots; 0: none are taken.
+        snapshot_step_ms_max: pause between two steps of writing one.
+    """
+
+    producer_count: int = 2
+    transaction_count: int = 1
+    consumer_count: int = 1
+    pause_ms_max: int = 60
+    topic_count: int = 2
+    queue_count: int = 2
+    delayed_permille: int = 150
+    timed_permille: int = 150
+    batch_permille: int = 100
+    recall_permille: int = 300
+    undecided_permille: int = 250
+    rollback_permille: int = 250
+    back_permille: int = 200
+    lock_permille: int = 300
+    break_permille: int = 0
+    wall_offset_ms_max: int = 0
+    snapshot_interval_ms: int = 600
+    snapshot_step_ms_max: int = 20
+
+
+MIXED_KNOBS = frozenset(field.name for field in fields(SimSettings))
+
+
+def draw_broker_settings(
+    seed: int, *, wire: bool = False, is_grown: bool = True
+) -> BrokerSimSettings:
+    """Draw a run's knobs from its seed; see `draw_settings`."""
+    base = asdict(draw_settings(seed, wire=wire, is_grown=is_grown))
+    rng = Random(f"broker-settings/{seed}")
+    wall_offset_ms_max = rng.choice((0, 0, 500, 3000))
+    # The brokers' entries are larger, and a group that cannot take two of them gets nothing done.
+    base["entries_bytes_max"] = max(base["entries_bytes_max"], 4096)
+    base["pending_max"] = max(base["pending_max"], 4)
+    base["segment_size_bytes"] = rng.choice((4096, 16_384, 262_144))
+    base["cache_bytes_max"] = rng.choice((0, 4096, 262_144))
+    base["chaos_ms"] = rng.randint(2000, 4000)
+    base["settle_ms_max"] += 20_000 + 2 * wall_offset_ms_max
+    base["client_timeout_ms"] = rng.choice((300, 1000, 3000))
+    return BrokerSimSettings(
+        **base,
+        producer_count=rng.choice((1, 2, 3)),
+        transaction_count=rng.choice((0, 1, 2)),
+        consumer_count=rng.choice((0, 1, 2)),
+        pause_ms_max=rng.choice((5, 40, 200)),
+        topic_count=rng.choice((1, 2)),
+        queue_count=rng.choice((1, 2, 4)),
+        delayed_permille=rng.choice((0, 150, 400)),
+        timed_permille=rng.choice((0, 150, 400)),
+        batch_permille=rng.choice((0, 100, 300)),
+        recall_permille=rng.choice((0, 300, 700)),
+        undecided_permille=rng.choice((0, 250, 500)),
+        rollback_permille=rng.choice((0, 250, 400)),
+        back_permille=rng.choice((0, 200, 500)),
+        lock_permille=rng.choice((0, 300, 900)),
+        break_permille=rng.choice((0, 20, 100)),
+        wall_offset_ms_max=wall_offset_ms_max,
+        snapshot_interval_ms=rng.choice((0, 200, 600, 1500)),
+        snapshot_step_ms_max=rng.choice((0, 20, 100)),
+    )

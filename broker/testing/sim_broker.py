@@ -1,0 +1,245 @@
+"""One life of a simulated broker: the real parts, joined as `Broker` joins them, on simulated wires."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING, Any, cast
+
+from broker.net.address import Address
+from broker.remoting.frame import Frame
+from broker.remoting.header import decode_command
+from broker.server.clock import SteadyWallClock
+from broker.server.config import BrokerConfig
+from broker.server.linear import LinearReads
+from broker.server.link import LeaderLink, Link
+from broker.server.origin import ClientOrigin, Outputs
+from broker.server.parts import World
+from broker.server.private_codes import LINK_NONCE, SERVICE_ADDRESS
+from broker.store.state import BrokerState
+from broker.testing.sim_log import IdleNursery, SimDriver, SimLog, Trampoline, WatchedMachine
+from broker.testing.wires import SimConnection
+from dledger.engine import Engine
+from dledger.raft.ids import NodeId
+from dledger.runtime.driver import RoleView
+
+if TYPE_CHECKING:
+    from broker.testing.broker_cluster import BrokerCluster
+    from dledger.testing.sim_node import SimNode
+
+LOOK_MS = 20
+"""Pause between two looks at what is due for delivery (`deliveries.LOOK_S`)."""
+
+TICK_LOOKS = 3
+"""Looks between two ticks of all parts."""
+
+RELINK_MS = 100
+
+WALL_ZERO_MS = 1_700_000_000_000
+"""The true wall clock at the start of a run."""
+
+
+def address_of(node_id: NodeId) -> Address:
+    """Where a member's clients connect."""
+    return Address("127.0.0.1", 20_000 + int(node_id[1:]))
+
+
+class SimBroker:
+    """One life.
+
+    Attributes:
+        state: what follows from the log.
+        log: the member as the parts see it.
+        driver: its passes.
+        connections: the ends that lie here.
+    """
+
+    def __init__(
+        self,
+        cluster: BrokerCluster,
+        node: SimNode,
+        engine: Engine,
+        state: BrokerState,
+        config: BrokerConfig,
+    ) -> None:
+        self.state = state
+        self.connections: list[SimConnection] = []
+        self._cluster = cluster
+        self._node = node
+        self._incarnation = node.incarnation
+        self._looks = 0
+        self._is_pass_wanted = self._is_flush_wanted = False
+        self._nonce = f"{node.node_id}-{node.incarnation}"
+        self._outputs = Outputs()
+        self.driver = SimDriver(
+            engine_config := cluster.log_config(node.node_id),
+            engine,
+            WatchedMachine(state, lambda entry: cluster.applied(self, node, entry)),
+            self._steady_ms,
+            self._want_pass,
+        )
+        self.log = SimLog(engine_config, self.driver, self._steady_ms, self._attributes_of)
+        chance = Random(f"broker/{cluster.settings.seed}/{self._nonce}")
+        wrong_ms = chance.randint(-cluster.wall_offset_ms_max, cluster.wall_offset_ms_max)
+        world = World(
+            service_address=address_of(node.node_id),
+            link_nonce=self._nonce,
+            wall_ms=SteadyWallClock(
+                lambda: WALL_ZERO_MS + cluster.now_ms + wrong_ms, self._steady_ms
+            ),
+            monotonic_ms=self._steady_ms,
+            pick=chance.randrange,
+            key_numbers=(int(node.node_id[1:]), chance.getrandbits(32)),
+            nursery=cast("Any", IdleNursery()),
+            make_link=self._make_link,
+            make_linear=lambda log, gate, outputs, _: LinearReads(
+                log, gate, outputs, cast("Any", Trampoline())
+            ),
+        )
+        self.parts = cluster.parts_type(config, self.log, state, self._outputs, world)
+        self.log.watch_role(self._role_changed)
+        self.log.watch_applied(self._applied)
+        cluster.at(cluster.now_ms + LOOK_MS, self._look)
+
+    @property
+    def is_up(self) -> bool:
+        """Whether this life goes on."""
+        return self._node.incarnation == self._incarnation and self._node.engine is not None
+
+    def attributes(self) -> dict[str, str]:
+        """What this node tells the others of itself."""
+        return {SERVICE_ADDRESS: str(address_of(self._node.node_id)), LINK_NONCE: self._nonce}
+
+    def stopped(self, *, power_loss: bool) -> None:
+        """The process is gone: its ends of all connections with it, told or untold."""
+        self.log.stopped()
+        for end in self.connections:
+            if power_loss:
+                end.vanish()
+            else:
+                end.close("the process ended")
+
+    def accept(self, end: SimConnection) -> None:
+        """Somebody connected."""
+        origin = ClientOrigin(cast("Any", end), self._outputs)
+        self.connections.append(end)
+        end.received = lambda frames: self._received(origin, frames)
+        end.ended = lambda: self._guarded(lambda: self.parts.connection_closed(origin.number))
+
+    def after_step(self) -> None:
+        """The engine made a step: the rest of the pass, then what was staged."""
+        self.driver.settle()
+        self._outputs.flush()
+        self._want_flush()
+
+    # Time.
+
+    def _steady_ms(self) -> int:
+        return self._node.local_ms(self._cluster.now_ms)
+
+    def _look(self) -> None:
+        """What the tasks of a broker do at intervals."""
+        if not self.is_up:
+            return
+        pause_ms = max(LOOK_MS, self._node.paused_until_ms - self._cluster.now_ms)
+        self._cluster.at(self._cluster.now_ms + pause_ms, self._look)
+        if pause_ms > LOOK_MS:
+            return
+        self._looks += 1
+
+        def look() -> None:
+            self.parts.timers.tick()
+            self.parts.delays.tick()
+            if self._looks % TICK_LOOKS == 0:
+                self.parts.tick(self._steady_ms())
+
+        self._guarded(look)
+
+    def _guarded(self, act: Callable[[], None]) -> None:
+        """Do something between two passes."""
+        if self.is_up:
+            with self._cluster.disk_of(self._node):
+                act()
+                self._outputs.flush()
+                self._want_flush()
+
+    def _want_pass(self) -> None:
+        if not self._is_pass_wanted:
+            self._is_pass_wanted = True
+            self._cluster.at(self._cluster.now_ms, self._pass)
+
+    def _pass(self) -> None:
+        self._is_pass_wanted = False
+        if self.is_up:
+            self._cluster.run_pass(self._node, self.driver.engine)
+
+    def _want_flush(self) -> None:
+        """The task of `Commits.run`: it proposes what gathered at this moment."""
+        if self.parts.commits.staging.staged_count and not self._is_flush_wanted:
+            self._is_flush_wanted = True
+            self._cluster.at(self._cluster.now_ms, self._flush)
+
+    def _flush(self) -> None:
+        self._is_flush_wanted = False
+        if self.is_up:
+            with self._cluster.disk_of(self._node):
+                self.parts.commits.flush()
+                self._outputs.flush()
+
+    # What happens.
+
+    def _received(self, origin: ClientOrigin, frames: list[Frame]) -> None:
+        def take() -> None:
+            for frame in frames:
+                self.parts.handle(origin, frame)
+
+        self._guarded(take)
+
+    def _role_changed(self, view: RoleView) -> None:
+        self.parts.role_changed(view)
+        self._outputs.flush()
+        self._link_up()
+
+    def _applied(self) -> None:
+        self.parts.applied()
+
+    # The link to the leader.
+
+    def _make_link(self, log: SimLog, **how: Any) -> LeaderLink:
+        return LeaderLink(log, **how)
+
+    def _attributes_of(self, node_id: NodeId) -> dict[str, str]:
+        broker = self._cluster.brokers.get(node_id)
+        return broker.attributes() if broker is not None else {}
+
+    def _link_up(self) -> None:
+        """Connect to the leader that is known, unless that is done; again and again."""
+        leader_id = self.log.leader_id
+        if not self.is_up or leader_id in {None, self._node.node_id} or self.parts.link.is_open:
+            return
+        assert leader_id is not None, "it is known"
+        end = self._cluster.connect(self._node.node_id, leader_id)
+        if end is None:
+            self._cluster.at(self._cluster.now_ms + RELINK_MS, self._link_up)
+            return
+        link = Link(str(leader_id), cast("Any", end))
+        self.connections.append(end)
+        end.received = lambda frames: self._guarded(lambda: self._take(link, frames))
+        end.ended = lambda: self._guarded(lambda: self._link_ended(link))
+        end.send_nowait(self.parts.link.hello(str(leader_id)))
+
+    def _take(self, link: Link, frames: list[Frame]) -> None:
+        """The first frame on a link answers the hello."""
+        if not self.parts.link.has(link):
+            if decode_command(frames[0]).code != 0:
+                link.connection.close("refused")
+                self._cluster.at(self._cluster.now_ms + RELINK_MS, self._link_up)
+                return
+            self.parts.link.opened(link)
+            frames = frames[1:]
+        self.parts.link.received(link, frames)
+
+    def _link_ended(self, link: Link) -> None:
+        if self.parts.link.has(link):
+            self.parts.link.ended(link)
+        self._cluster.at(self._cluster.now_ms + RELINK_MS, self._link_up)

@@ -1,0 +1,181 @@
+"""A member of a simulated group as its broker sees it: the real `LogServer` and `Driver` without trio.
+
+The driver's passes are the cluster's: it steps the engine, and `_settle` is called after each step. What the
+real ones do with tasks (a barrier) is a coroutine that is resumed by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
+from typing import Any
+
+from dledger.config import LogConfig
+from dledger.engine import Engine
+from dledger.errors import DLedgerError
+from dledger.raft.effects import Failed, Outcome, ReadAt
+from dledger.raft.entry import Entry
+from dledger.raft.events import Event
+from dledger.raft.ids import Index, NodeId
+from dledger.runtime.driver import Driver
+from dledger.runtime.server import LogServer
+from dledger.state_machine import StateMachine
+
+
+class WatchedMachine:
+    """A state machine that is fed entry by entry, and a watcher that sees each."""
+
+    def __init__(self, machine: StateMachine, watch: Callable[[Entry], None]) -> None:
+        self._machine = machine
+        self._watch = watch
+
+    @property
+    def applied_index(self) -> Index:
+        """See `StateMachine`."""
+        return self._machine.applied_index
+
+    def apply(self, entries: Sequence[Entry]) -> None:
+        """See `StateMachine`."""
+        for entry in entries:
+            self._machine.apply([entry])
+            self._watch(entry)
+
+
+class SimDriver(Driver):
+    """A driver whose passes come from outside."""
+
+    def __init__(
+        self,
+        config: LogConfig,
+        engine: Engine,
+        machine: StateMachine,
+        now_ms: Callable[[], int],
+        wake: Callable[[], None],
+    ) -> None:
+        """Prepare. `now_ms` is the member's clock; `wake` asks for a pass at this moment."""
+        super().__init__(config.raft, engine, machine, None)  # type: ignore[arg-type]  # posts nothing
+        self._now_ms = now_ms
+        self._wake_pass = wake
+        self._waiting: list[tuple[Index, Callable[[], None]]] = []
+
+    def when_applied(self, index: Index, resume: Callable[[], None]) -> None:
+        """Call back once the state machine contains an entry."""
+        self._waiting.append((index, resume))
+
+    def settle(self) -> None:
+        """What the end of a pass does: answers, roles, the fold."""
+        self._settle()
+        while self.engine.has_committed:
+            self._settle()
+        waiting, self._waiting = self._waiting, []
+        for index, resume in waiting:
+            if index <= self.applied_index:
+                resume()
+            else:
+                self._waiting.append((index, resume))
+
+    def wake(self) -> None:
+        """Have a pass soon."""
+        self._wake_pass()
+
+    def _step(self, event: Event) -> None:
+        self.engine.step(event, self._now_ms())
+
+    def _send(self) -> None:
+        """The cluster takes the outbox at the end of its step."""
+
+    def _log(self, level: int, event: str, **fields: object) -> None:
+        """The trace says it."""
+
+
+class SimLog(LogServer):
+    """One life of a member."""
+
+    def __init__(
+        self,
+        config: LogConfig,
+        driver: SimDriver,
+        now_ms: Callable[[], int],
+        attributes: Callable[[NodeId], Mapping[str, str]],
+    ) -> None:
+        """Join what is there already, unlike `LogServer`, which opens store and port in `run`."""
+        self.config = config
+        self._driver = self._sim_driver = driver
+        self._now_ms = now_ms
+        self._attributes = attributes
+        self._is_draining = self._has_stopped = False
+        self._role_watchers = driver.role_watchers
+        self._applied_watchers = driver.applied_watchers
+        self.snapshotter = None
+
+    def has_lease(self) -> bool:
+        """See `LogServer`."""
+        return self._running.engine.node.has_lease(self._now_ms())
+
+    def attributes(self, node_id: NodeId) -> Mapping[str, str]:
+        """See `LogServer`."""
+        return self._attributes(node_id)
+
+    async def barrier(self, *, timeout_s: float) -> Index:
+        """See `LogServer`; here it waits for the answer however long that takes."""
+        self._check_serving()
+        outcome = await _Answer(self._running.request_read)
+        if isinstance(outcome, Failed):
+            raise outcome.error
+        assert isinstance(outcome, ReadAt), f"a read ended as {outcome}"
+        await _Applied(self._sim_driver, outcome.index)
+        return outcome.index
+
+    def stopped(self) -> None:
+        """The member is no more."""
+        self._has_stopped = True
+
+
+class _Answer(Awaitable[Outcome]):
+    """Waits for a callback; the loop is `SimNursery`."""
+
+    def __init__(self, ask: Callable[[Callable[[Outcome], None]], None]) -> None:
+        self._ask = ask
+
+    def __await__(self) -> Generator[Callable[[Callable[[Any], None]], None], Any, Outcome]:
+        outcome: Outcome = yield self._ask
+        return outcome
+
+
+class _Applied(Awaitable[None]):
+    """Waits until the state machine contains an entry."""
+
+    def __init__(self, driver: SimDriver, index: Index) -> None:
+        self._driver = driver
+        self._index = index
+
+    def __await__(self) -> Generator[Callable[[Callable[[], None]], None], Any, None]:
+        if self._driver.applied_index < self._index:
+            yield lambda resume: self._driver.when_applied(self._index, resume)
+
+
+class Trampoline:
+    """A nursery for coroutines that wait for callbacks only, as `LinearReads` does on a `SimLog`."""
+
+    def start_soon(self, act: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """See trio.Nursery."""
+        self._resume(act(), None)
+
+    def _resume(self, task: Coroutine[Any, Any, None], value: object) -> None:
+        try:
+            wait = task.send(value)
+        except StopIteration:
+            return
+        try:
+            wait(lambda outcome=None: self._resume(task, outcome))
+        except DLedgerError as error:
+            self._resume(task, Failed(error))
+
+
+class IdleNursery:
+    """A nursery that runs nothing: what tasks do beside the parts' callbacks is not simulated.
+
+    These are answers to heartbeats that have to wait, and the exchange of the nodes' lists of clients.
+    """
+
+    def start_soon(self, act: object, *args: object, name: object = None) -> None:
+        """See trio.Nursery."""

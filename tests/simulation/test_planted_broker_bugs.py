@@ -1,0 +1,158 @@
+"""The simulator of brokers is tested with brokers that are broken on purpose: it must find each of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from broker.message.record import StoredMessage
+from broker.server import transactions as server_transactions
+from broker.server.parts import BrokerParts
+from broker.service.transactions import CommitPlan
+from broker.store.offsets import ConsumerOffsets
+from broker.store.recent_sends import RecentSends
+from broker.store.refusals import RefusalKind
+from broker.store.staging import Staging
+from broker.store.state import BrokerState
+from broker.store.timers import Timers
+from broker.testing.broker_simulation import BrokerSimulation
+from broker.testing.settings import BrokerSimSettings, draw_broker_settings
+from dledger.engine import Engine
+from dledger.testing.simulation import Verdict
+from tests.simulation.test_planted_bugs import AcksBeforeSync, ForgetsItsVote
+
+
+def busy(seed: int) -> BrokerSimSettings:
+    """A run with everything in it that brokers do."""
+    return replace(
+        draw_broker_settings(seed),
+        node_count=3,
+        snapshot_interval_ms=200,
+        producer_count=2,
+        transaction_count=1,
+        consumer_count=1,
+        delayed_permille=200,
+        timed_permille=200,
+        pause_ms_max=20,
+        undecided_permille=200,
+    )
+
+
+def first_finding(seeds: range, **broken: Any) -> str:
+    """What the simulator says about the first seed that it finds bad."""
+    for seed in seeds:
+        result = BrokerSimulation(busy(seed), **broken).run()
+        if result.verdict is not Verdict.FINE:
+            return result.problem
+    return ""
+
+
+class ShortWindow(RecentSends):
+    """A restored window of recent sends lacks its last entry."""
+
+    def load(self, data: bytes) -> None:
+        super().load(data)
+        if self._entries:
+            self._entries.pop()
+
+
+class RewoundOffsets(ConsumerOffsets):
+    """A restored table of offsets is one behind."""
+
+    def load(self, data: bytes) -> None:
+        super().load(data)
+        self._table = {
+            key: {queue: max(0, offset - 1) for queue, offset in queues.items()}
+            for key, queues in self._table.items()
+        }
+
+
+class LastingTimers(Timers):
+    """A timer that was delivered stays pending."""
+
+    def deliver(self, places: Any) -> RefusalKind | None:
+        return None
+
+
+def with_part(name: str, kind: type) -> type[BrokerState]:
+    """A state one of whose components is broken."""
+
+    class Broken(BrokerState):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            part = getattr(self, name)
+            part.__class__ = kind
+
+    return Broken
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "kind", "told"),
+    [
+        ("recent_sends", ShortWindow, "not what a replay gives: recent_sends"),
+        ("offsets", RewoundOffsets, "not what a replay gives: offsets"),
+        ("timers", LastingTimers, "stored twice"),
+    ],
+)
+def test_a_broken_component_is_found(name: str, kind: type, told: str) -> None:
+    assert told in first_finding(range(1, 12), state_type=with_part(name, kind))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", [AcksBeforeSync, ForgetsItsVote])
+def test_a_broken_engine_is_found_here_too(engine: type[Engine]) -> None:
+    assert first_finding(range(1, 40), engine_type=engine)
+
+
+@pytest.mark.slow
+def test_a_commit_of_a_transaction_in_two_entries_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def stage_message_only(staging: Staging, plan: CommitPlan, now_ms: int) -> int:
+        half: StoredMessage = plan.half
+        return staging.stage(
+            plan.topic,
+            plan.queue_id,
+            half.body,
+            plan.properties,
+            born_timestamp_ms=half.born_timestamp_ms,
+            born_host=half.born_host,
+            sys_flag=plan.sys_flag,
+        )
+
+    whole = server_transactions.stage_end
+
+    def stage_end(staging: Staging, plan: Any, now_ms: int) -> int:
+        if isinstance(plan, CommitPlan):
+            return stage_message_only(staging, plan, now_ms)
+        return whole(staging, plan, now_ms)
+
+    monkeypatch.setattr(server_transactions, "stage_end", stage_end)
+    assert "without the end of its transaction" in first_finding(range(1, 8))
+
+
+class Unaware(BrokerParts):
+    """Recognises no repeated send."""
+
+    def __init__(self, config: Any, *args: Any) -> None:
+        super().__init__(replace(config, recognise_repeats=False), *args)
+
+
+@pytest.mark.slow
+def test_a_broker_that_stores_repeats_is_found() -> None:
+    assert "stored twice" in first_finding(range(1, 8), parts_type=Unaware)
+
+
+@pytest.mark.slow
+def test_a_timer_that_is_delivered_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    due = Timers.due
+    monkeypatch.setattr(Timers, "due", lambda self, now_ms, limit: due(self, now_ms + 40, limit))
+    assert "early" in first_finding(range(1, 8))
+
+
+@pytest.mark.slow
+def test_the_brokers_as_they_are_pass_the_same_seeds() -> None:
+    assert first_finding(range(1, 8)) == ""
