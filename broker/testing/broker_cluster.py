@@ -138,7 +138,9 @@ class BrokerCluster(SimCluster):
             broker.after_step()
 
     def _broker_stopped(self, node: SimNode) -> None:
-        self.brokers[node.node_id].stopped(power_loss=self._chance.random() < 0.5)
+        broker = self.brokers.get(node.node_id)
+        if broker is not None:
+            broker.stopped(power_loss=self._chance.random() < 0.5)
 
     def _broker_config(self, node_id: NodeId) -> BrokerConfig:
         peers = ";".join(

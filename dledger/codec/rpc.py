@@ -89,7 +89,7 @@ class AppendCall(Header, frozen=True, tag="append"):
     commit_index: Number
     round: Number
     count: Number
-    admits: bool = False
+    admits: Number = 0
 
 
 class AppendAnswer(Header, frozen=True, tag="append-answer"):

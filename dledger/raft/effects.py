@@ -70,7 +70,7 @@ class SendEntries:
     end: Index
     commit_index: Index
     round: int
-    admits: bool = False
+    admits: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,7 +74,8 @@ class AppendRequest:
     """The leader's entries after `prev_index`; without entries it is the heartbeat.
 
     Attributes:
-        admits: the receiver, whose store began empty, holds all that it can ever have promised.
+        admits: the number of the receiver's store, which began empty: it holds all that it can ever have
+            promised. 0 for nobody; another store of the same member is not meant.
     """
 
     term: Term
@@ -84,7 +85,7 @@ class AppendRequest:
     entries: tuple[Entry, ...]
     commit_index: Index
     round: int
-    admits: bool = False
+    admits: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -258,7 +258,9 @@ class RaftNode:
                     follower.refuse_old_leader(core, message)
                 else:
                     self._follow(message.term, message.source)
-                    if message.admits and isinstance(plan, follower.AppendPlan):
+                    # A late request may mean a store that was lost since: the number tells.
+                    is_meant = message.admits and message.admits == core.store
+                    if is_meant and isinstance(plan, follower.AppendPlan):
                         core.is_voter = True
                     follower.carry_out(core, message, plan)
             case VoteRequest():

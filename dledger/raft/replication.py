@@ -168,7 +168,7 @@ class Replication:
         prev_term = core.log.term_of(prev_index)
         assert prev_term is not None, f"entry {prev_index} is not in the log"
         round_ = self.rounds.start(core.now_ms)
-        admits = not peer.is_voter and self._may_admit(peer)
+        admits = peer.store if not peer.is_voter and self._may_admit(peer) else 0
         if admits and not peer.admit_round:
             peer.admit_round = round_
         core.emit(

@@ -221,6 +221,11 @@ class SimCluster:
         node.repair = None
         if repair.has_cut:
             self.checker.wiped(node.node_id)
+        elif not repair.repaired_count:
+            self._refuse_start(
+                node, CorruptionError("data", 0, "a repair found nothing to ask for")
+            )
+            return True
         self.start(node)
         return True
 

@@ -280,7 +280,7 @@ def test_the_admitted_member_saves_that_it_votes_before_it_says_so() -> None:
     (plain,) = sent(member.hear(request))
     assert isinstance(plain, AppendResponse)
     assert plain.store == 5
-    admitting = AppendRequest(Term(1), N0, Index(0), Term(0), (), Index(0), 2, admits=True)
+    admitting = AppendRequest(Term(1), N0, Index(0), Term(0), (), Index(0), 2, admits=5)
     effects = member.hear(admitting)
     assert saves(effects) == [SaveHardState(Term(1), None, is_voter=True)]
     assert isinstance(effects[0], SaveHardState)
@@ -291,10 +291,18 @@ def test_the_admitted_member_saves_that_it_votes_before_it_says_so() -> None:
 
 def test_an_admitting_request_that_does_not_fit_the_log_admits_nobody() -> None:
     member = Member(N2, store=5)
-    request = AppendRequest(Term(1), N0, Index(4), Term(1), (), Index(0), 1, admits=True)
+    request = AppendRequest(Term(1), N0, Index(4), Term(1), (), Index(0), 1, admits=5)
     (refusal,) = sent(member.hear(request))
     assert isinstance(refusal, AppendResponse)
     assert (refusal.success, refusal.store) == (False, 5)
+
+
+def test_a_late_request_that_admits_an_earlier_store_admits_nobody() -> None:
+    member = Member(N2, store=6)
+    late = AppendRequest(Term(1), N0, Index(0), Term(0), (), Index(0), 1, admits=5)
+    (answered,) = sent(member.hear(late))
+    assert isinstance(answered, AppendResponse)
+    assert (answered.success, answered.store) == (True, 6)
 
 
 def test_leadership_is_not_handed_to_it_unasked() -> None:
