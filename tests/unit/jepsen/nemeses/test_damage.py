@@ -21,7 +21,7 @@ COUNT = 60
 def make_store(folder: Path) -> Path:
     """A store as docs/formats says: one segment with preallocated room, its index, a hard state."""
     for each in ("data", "index", "snapshots", "derived/consumequeue/t/0"):
-        (folder / each).mkdir(parents=True)
+        (folder / each).mkdir(parents=True, exist_ok=True)
     data, units, chain, position = b"", b"", 0, 0
     for number in range(1, COUNT + 1):
         entry = seal(
