@@ -35,6 +35,7 @@ from itertools import pairwise
 from jepsen.checkers.messages import Message, Poll, QueueHistory, Send, read_queue_history
 from jepsen.checkers.results import Anomaly, CheckResult, judged
 from jepsen.ops import Op
+from jepsen.phases import span_of
 
 NAME = "queue-log"
 
@@ -76,7 +77,7 @@ def check_queue_log(ops: Sequence[Op], *, redelivery: bool = False) -> CheckResu
         "duplicate": len(duplicates),
         "rekeyed": rekeyed,
         "redelivered": walk.redelivered,
-        "worst_lag_s": round(_worst_lag_ns(history) / 1e9, 3),
+        "worst_lag_s": round(_worst_lag_ns(history, span_of(ops, "breaking")) / 1e9, 3),
     }
     # Messages of transactions are not sent by `send`: then what was read can be judged alone.
     is_silent = not counts["acknowledged"] and (history.sends or not counts["read"])
@@ -239,8 +240,8 @@ def _step(
         yield Anomaly(f"poll-skip{suffix}", text, ops)
 
 
-def _worst_lag_ns(history: QueueHistory) -> int:
-    """How far behind a reader was at worst."""
+def _worst_lag_ns(history: QueueHistory, span: tuple[int, int]) -> int:
+    """How far behind a reader was at worst, of those that asked in this time: later everything is read anew."""
     acked: dict[str, list[tuple[int, int]]] = defaultdict(list)  # offset, when acknowledged
     for send in history.sends:
         if send.queue is not None and send.offset is not None and send.completion is not None:
@@ -248,6 +249,8 @@ def _worst_lag_ns(history: QueueHistory) -> int:
     earliest = {queue: _earliest_from(row) for queue, row in acked.items()}
     worst = 0
     for poll in history.polls:
+        if not span[0] <= poll.invoke.t_ns <= span[1]:
+            continue
         for queue, messages in poll.queues.items():
             if queue not in earliest or not messages:
                 continue

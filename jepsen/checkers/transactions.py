@@ -29,7 +29,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from jepsen.checkers.messages import Place, operations, read_queue_history
+from jepsen.checkers.messages import Place, QueueHistory, operations, read_queue_history
 from jepsen.checkers.results import Anomaly, CheckResult, judged
 from jepsen.ops import Op, Pair
 
@@ -67,7 +67,7 @@ def check_transactions(ops: Sequence[Op]) -> CheckResult:
     ]
     missing = [pair for pair in committed if pair.invoke.value["key"] not in seen]
     last_end = max((op for pair in committed for op in _ops(pair)), default=0)
-    is_drained = any(drain.op > last_end for drain in history.drained.values())
+    is_drained = _is_drained(history, last_end)
     anomalies = [_lost(pair) for pair in missing] if is_drained else []
     for key, at in seen.items():
         anomalies += _wrongly_seen(transactions[key], at)
@@ -88,6 +88,13 @@ def check_transactions(ops: Sequence[Op]) -> CheckResult:
     elif missing and not is_drained:
         why = f"{len(missing)} committed messages were not read, and nobody drained the queues"
     return judged(NAME, anomalies, counts, why)
+
+
+def _is_drained(history: QueueHistory, last_end: int) -> bool:
+    """Whether every queue that is known was read to its end after that: a transaction does not tell its queue."""
+    queues = {queue for poll in history.polls for queue in poll.queues} | history.drained.keys()
+    ends = [history.drained.get(queue) for queue in queues]
+    return bool(ends) and all(end is not None and end.op > last_end for end in ends)
 
 
 def _is(pair: Pair, decision: str) -> bool:

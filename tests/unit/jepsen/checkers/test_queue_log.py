@@ -185,6 +185,17 @@ def test_the_worst_lag_counts_from_the_acknowledgement_to_the_question() -> None
     assert lag == 2.01
 
 
+def test_what_is_read_anew_at_the_end_is_not_late() -> None:
+    history = History()
+    history.add("observer", "info", "phase", "breaking")
+    history.send("a", 0)
+    history.send("b", 1)
+    history.add("observer", "info", "phase", "reading")
+    history.wait(2)
+    history.poll([0, "a"])
+    assert check_queue_log(history.ops).counts["worst_lag_s"] == 0
+
+
 def test_a_run_without_an_acknowledgement_is_unknown() -> None:
     assert check_queue_log(History().ops).valid is None
 

@@ -46,6 +46,16 @@ def test_a_committed_message_that_nobody_looked_for_proves_nothing() -> None:
     assert check_transactions(history.ops).valid is None
 
 
+def test_one_queue_of_two_that_was_read_to_its_end_proves_nothing() -> None:
+    history = History()
+    txn(history, "a", "commit")
+    history.poll(queue="orders/broker-a/1")
+    history.drained(0)
+    result = check_transactions(history.ops)
+    assert result.valid is None
+    assert result.counts["unseen"] == 1
+
+
 def test_a_committed_message_at_two_places() -> None:
     history = History()
     txn(history, "a", "commit")
