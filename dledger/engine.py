@@ -56,6 +56,7 @@ from dledger.raft.messages import (
     RepairRequest,
 )
 from dledger.raft.node import RaftNode
+from dledger.repair.live_repair import LiveRepair
 from dledger.repair.serving import first_to_give, whole_end
 from dledger.storage.api import Disk
 from dledger.storage.hard_state import HardStateStore
@@ -150,6 +151,8 @@ class Engine:
         self.node = self.node_type(config.raft, state, self.log.shape, draw=draw, now_ms=now_ms)
         self.failure: DLedgerError | None = None
         self._node_id = config.raft.node_id
+        others = tuple(voter for voter in config.raft.voters if voter != config.raft.node_id)
+        self.live_repair = LiveRepair(config.raft.node_id, others, self.log)
         self._held = HeldSends()
         self._job: PersistJob | None = None
         self._hard_state: HardState | None = None
@@ -199,11 +202,66 @@ class Engine:
         except (OSError, DLedgerError) as error:
             self._latch(error)
             raise
+        self._ask_for_lost(now_ms)
 
-    def repair(self, message: RepairMessage) -> None:
-        """Help a member that has lost entries."""
-        if isinstance(message, RepairRequest) and self.failure is None:
+    def _ask_for_lost(self, now_ms: int) -> None:
+        """Ask for damaged entries, when it is time."""
+        if self.failure is None and now_ms >= self.live_repair.next_deadline_ms():
+            request = self.live_repair.next_request(now_ms)
+            if request is not None:
+                self._outbox.append(request)
+
+    def repair(self, message: RepairMessage, now_ms: int) -> None:
+        """Help a member that has lost entries, or take back what was lost here.
+
+        Raises:
+            DLedgerError: the disk failed; the engine is latched.
+        """
+        if self.failure is not None:
+            return
+        if isinstance(message, RepairRequest):
             self._outbox.append((message.source, self._give(message)))
+            return
+        try:
+            self.live_repair.answered(message)
+        except DLedgerError as error:
+            self._latch(error)
+            raise
+        self._ask_for_lost(now_ms)
+
+    def look_for_damage(self, first: Index, end: Index, now_ms: int) -> None:
+        """Read these entries from disk; what is not as it was written comes back from the others.
+
+        Raises:
+            DLedgerError: the disk failed; the engine is latched.
+        """
+        if self.failure is not None or not self.live_repair.can_help:
+            return
+        try:
+            self.live_repair.look(first, end)
+        except DLedgerError as error:
+            self._latch(error)
+            raise
+        self._ask_for_lost(now_ms)
+
+    def _read(self, first: Index, end: Index, bytes_max: int | None = None) -> list[Entry]:
+        """Entries up to the first damaged one, which is asked for; all of them when all are whole.
+
+        Raises:
+            OSError, DLedgerError: they could not be read, and nobody can help.
+        """
+        try:
+            return self.log.entries(first, end, bytes_max=bytes_max)
+        except (OSError, CorruptionError):
+            if not self.live_repair.can_help:
+                raise
+        if bytes_max is not None:
+            end = self.log.shape.end_within(first, bytes_max=bytes_max, count_max=end - first)
+        self.live_repair.look(first, end)
+        whole = first
+        while whole < end and not self.live_repair.has_hole(whole):
+            whole = Index(whole + 1)
+        return self.log.entries(first, whole)
 
     def _give(self, request: RepairRequest) -> RepairAnswer:
         """The entries that are named, if this log has them: who leads does not matter."""
@@ -218,6 +276,8 @@ class Engine:
             last,
         )
         entries = whole_end(self._whole_entries, first, last)
+        if not entries and self.live_repair.can_help:
+            self.live_repair.look(last, Index(last + 1))
         return RepairAnswer(self._node_id, request.number, entries, lacks=False)
 
     def _whole_entries(self, first: int, end: int) -> list[Entry] | None:
@@ -229,7 +289,9 @@ class Engine:
 
     def next_deadline_ms(self) -> int:
         """When the next `Tick` is due at the latest."""
-        return NEVER_MS if self.failure is not None else self.node.next_deadline_ms()
+        if self.failure is not None:
+            return NEVER_MS
+        return min(self.node.next_deadline_ms(), self.live_repair.next_deadline_ms())
 
     def begin_persist(self) -> PersistJob | None:
         """Gather everything queued since the last job; None when nothing is."""
@@ -300,7 +362,9 @@ class Engine:
         return taken
 
     def take_committed(self, bytes_max: int) -> list[Entry]:
-        """The next committed entries, each handed out once; at least one if there is any.
+        """The next committed entries, each handed out once.
+
+        At least one if there is any, unless it is damaged and has yet to come back.
 
         Raises:
             OSError, CorruptionError: they could not be read back.
@@ -311,8 +375,9 @@ class Engine:
             return []
         if self._anchor is not None:
             self._check_anchor(*self._anchor)
-        entries = self.log.entries(first, end, bytes_max=bytes_max)
-        self._handed_out_index = entries[-1].index
+        entries = self._read(first, end, bytes_max)
+        if entries:
+            self._handed_out_index = entries[-1].index
         return entries
 
     def _check_anchor(self, index: Index, chain_crc: int) -> None:
@@ -337,7 +402,9 @@ class Engine:
     @property
     def has_committed(self) -> bool:
         """Whether `take_committed` has something to give."""
-        return self._handed_out_index < self._committed_index
+        return self._handed_out_index < self._committed_index and not self.live_repair.has_hole(
+            self._handed_out_index + 1
+        )
 
     @property
     def is_persisting(self) -> bool:
@@ -374,6 +441,7 @@ class Engine:
                     self._hard_state = HardState(term, vote, is_voter)
             case TruncateLog(first=first):
                 if self.failure is None:
+                    self.live_repair.forget_from(first)
                     self.log.truncate_from(first)
                     self._held.saves_log(Index(first - 1))
             case _:
@@ -393,9 +461,9 @@ class Engine:
         """Make the append request; the leader's own disk need not have the entries (thesis 10.2.1)."""
         if self.failure is not None:
             return
-        entries = (
-            tuple(self.log.entries(effect.first, effect.end)) if effect.first < effect.end else ()
-        )
+        entries = tuple(self._read(effect.first, effect.end)) if effect.first < effect.end else ()
+        if len(entries) < effect.end - effect.first:
+            return  # lost, as the network may lose it: sent again once the entry is mended
         request = AppendRequest(
             effect.term,
             self._node_id,

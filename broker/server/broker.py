@@ -109,6 +109,7 @@ class Broker:
             secret=config.secret,
             segment_size_bytes=config.segment_size_bytes,
             snapshot_log_bytes=config.snapshot_log_bytes,
+            scrub_bytes_per_s=config.scrub_bytes_per_s,
             fsync=config.fsync,
             service_attributes={
                 SERVICE_ADDRESS: str(self.service_address),

@@ -76,6 +76,7 @@ class BrokerConfig:
     fsync: bool = True
     segment_size_bytes: int = 256 * 1024 * 1024
     snapshot_log_bytes: int = 256 * 1024 * 1024
+    scrub_bytes_per_s: int = 4 * 1024 * 1024
     message_bytes_max: int = 4 * 1024 * 1024
     auto_create_topics: bool = True
     auto_create_groups: bool = True
@@ -173,6 +174,7 @@ def read_config(
             "mappedFileSizeCommitLog", 256 * 1024 * 1024, low=1024 * 1024, high=2**40
         ),
         snapshot_log_bytes=values.number("snapshotLogBytes", 256 * 1024 * 1024, low=0, high=2**40),
+        scrub_bytes_per_s=values.number("scrubBytesPerSecond", 4 * 1024 * 1024, low=0, high=2**30),
         message_bytes_max=values.number(
             "maxMessageSize", 4 * 1024 * 1024, low=1, high=12 * 1024 * 1024
         ),

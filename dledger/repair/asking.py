@@ -73,6 +73,13 @@ class Asking:
             self.waits.append((missing, frozenset()))
             self.next_ms = 0
 
+    def forget_from(self, first: int) -> None:
+        """Nobody needs these entries any more."""
+        self.waits = deque(each for each in self.waits if each[0].last_index < first)
+        self._asked = None
+        self._tried.clear()
+        self.next_ms = 0
+
     def next_request(self, now_ms: int) -> tuple[NodeId, RepairRequest] | None:
         """Whom to ask for what now; None: wait for an answer, or until `next_ms`."""
         if not self.waits:

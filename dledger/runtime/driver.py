@@ -266,6 +266,7 @@ class Driver:
         self._persist()
         self._send()
         self._settle()
+        self._tell_repairs()
         for ended in self.pass_end_watchers:
             ended()
         if engine.failure is not None:
@@ -274,13 +275,19 @@ class Driver:
         if has_work or self._next_deadline_ms() < self._armed_ms:
             self.wake()
 
+    def _tell_repairs(self) -> None:
+        notes = self.engine.live_repair.notes
+        for event, fields in notes:
+            self._log(logging.ERROR, event, **fields)
+        notes.clear()
+
     def _next_deadline_ms(self) -> int:
         deadline_ms = self.engine.next_deadline_ms()
         return deadline_ms if self._blocked_job is None else min(deadline_ms, self._retry_ms)
 
     def _deliver(self, message: PeerMessage) -> None:
         if isinstance(message, RepairRequest | RepairAnswer):
-            self.engine.repair(message)
+            self.engine.repair(message, now_ms())
             return
         # The time of each message, not of the pass: a promise made to the leader counts from here.
         self._step(Received(message))
@@ -397,6 +404,8 @@ class Driver:
             entries = self.engine.take_committed(APPLY_BYTES_MAX)
         except OSError as error:
             raise DiskFailedError(f"committed entries cannot be read back: {error}") from error
+        if not entries:
+            return  # the next one is damaged; it is asked for
         self._machine.apply(entries)
         self.applied_index = entries[-1].index
         self.applied_count += len(entries)

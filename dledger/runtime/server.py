@@ -6,6 +6,7 @@ transport.py (members) and client_port.py (log clients).
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 from collections.abc import Callable, Mapping
@@ -26,6 +27,7 @@ from dledger.errors import (
     LeaderNotReadyError,
     NotLeaderError,
     OutOfRangeError,
+    PeerProtocolError,
     TooManyPendingError,
     UsageError,
 )
@@ -40,7 +42,9 @@ from dledger.runtime.crew import Crew, open_crew
 from dledger.runtime.driver import Driver, RoleView
 from dledger.runtime.events_log import log_event
 from dledger.runtime.handshake import Identity
+from dledger.runtime.peer_read import read_from_peers
 from dledger.runtime.repairing import repair_on
+from dledger.runtime.scrubbing import scrub
 from dledger.runtime.snapshot_fetch import SnapshotFetch
 from dledger.runtime.snapshotting import SnapshotPart, Snapshotter, restore_newest
 from dledger.runtime.statistics import Statistics, nothing_yet
@@ -254,6 +258,8 @@ class LogServer:
             crew.start(driver.run, name="driver")
             if self.snapshotter is not None:
                 crew.start(self.snapshotter.run, name="snapshots")
+            if self.config.scrub_bytes_per_s and len(self.config.peers) > 1:
+                crew.start(scrub, driver, self.config.scrub_bytes_per_s, name="scrub")
             if self._fetch is not None:
                 crew.start(self._fetch(driver).run, name="fetch snapshot")
             task_status.started()
@@ -480,8 +486,32 @@ class LogServer:
         end = Index(min(index + max(1, count_max), commit_index + 1))
         try:
             return log.entries(index, end, bytes_max=bytes_max)
-        except OSError as error:
+        except (OSError, CorruptionError) as error:
+            entries = self._read_damaged(index, end)
+            if entries:
+                return entries
+            if isinstance(error, CorruptionError):
+                raise
             raise DiskFailedError(f"entry {index} cannot be read: {error}") from error
+
+    def _read_damaged(self, index: Index, end: Index) -> list[Entry]:
+        """The whole entries from `index` on, the first one mended if need be; none if nobody can help.
+
+        Raises:
+            DLedgerError: the disk failed.
+        """
+        driver = self._running
+        repair, log = driver.engine.live_repair, driver.engine.log
+        driver.engine.look_for_damage(index, end, now_ms())
+        driver.wake()
+        if repair.has_hole(index):
+            for entry in read_from_peers(self.config, index):
+                with contextlib.suppress(PeerProtocolError):
+                    repair.mend(entry)
+        whole = index
+        while whole < end and not repair.has_hole(whole):
+            whole = Index(whole + 1)
+        return log.entries(index, whole) if repair.can_help else []
 
     def entry_at(self, position: Position) -> Entry:
         """The committed entry that covers a byte of the log.
@@ -516,6 +546,9 @@ class LogServer:
             own = dict(self.config.service_attributes)
             if self._repair is not None:
                 own["repair"] = self._repair.describe()[:ATTRIBUTE_LENGTH_MAX]
+            elif self._driver is not None and self._driver.engine.live_repair.missing_count:
+                count = self._driver.engine.live_repair.missing_count
+                own["repair"] = f"{count} damaged entries are asked for"
             return own
         return self._transport.attributes(node_id)
 

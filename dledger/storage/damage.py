@@ -44,7 +44,11 @@ from dledger.storage.scan import ChainEnd, scan_data
 from dledger.storage.segment import SEGMENT_NAME_DIGITS, Layout
 from dledger.storage.write_batch import WRITE_BATCH_BYTES_MAX
 
-_SEARCH_BYTES = 1024 * 1024
+_SEARCH_BYTES_MIN = 64 * 1024
+_SEARCH_BYTES_MAX = 1024 * 1024
+"""The next whole entry is usually near; if it is not, larger parts are read."""
+
+_ZEROS = bytes(_SEARCH_BYTES_MAX)
 _SECTOR_BYTES = 4096
 _UNREADABLE = b"\x5a"
 """Stands in for bytes that the device does not give: neither zeros nor part of any header."""
@@ -419,10 +423,17 @@ def _headers_behind(
     file: TolerantFile, name: int, offset: int, size: int, reach: int
 ) -> Iterator[int]:
     """Offsets behind `offset` at which a whole entry starts, if it ends behind `reach`."""
-    at = offset + 1
+    at, window = offset + 1, _SEARCH_BYTES_MIN
     while at < size:
-        data = file.read_at(at, min(_SEARCH_BYTES, size - at))
-        for place, header in find_headers(data, base_position=name + at, index_min=1):
+        data = file.read_at(at, min(window, size - at))
+        window = _SEARCH_BYTES_MAX
+        # Room that was reserved and never written is zeros: not worth a look, but for a header's end.
+        told = (
+            b""
+            if data == _ZEROS[: len(data)]
+            else data[: len(data.rstrip(b"\0")) + ENTRY_HEADER_BYTES]
+        )
+        for place, header in find_headers(told, base_position=name + at, index_min=1):
             end = at + place + header.size_bytes
             if end > size or end <= reach:
                 continue

@@ -16,6 +16,7 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from dledger.codec.entry import (
     EntryFormatError,
@@ -53,6 +54,36 @@ SEGMENT_SIZE_BYTES = 256 * 1024 * 1024
 CACHE_BYTES_MAX = 64 * 1024 * 1024
 READ_BYTES_MAX = 4 * 1024 * 1024
 """Bytes read from disk at once (one entry may exceed it)."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckPlan:
+    """Some durable entries, to be read and verified in any thread.
+
+    Attributes:
+        end_index: one behind the last of them.
+    """
+
+    disk: Disk
+    path: str
+    offset: int
+    size_bytes: int
+    chain_crcs: array[int]
+    prev_chain_crc: int
+    end_index: Index
+
+    def is_whole(self) -> bool:
+        """Whether the disk gives them as they were written. False also if they were removed meanwhile."""
+        try:
+            file = self.disk.open(self.path)
+            try:
+                data = file.read_at(self.offset, self.size_bytes)
+            finally:
+                file.close()
+            decode_known(data, self.chain_crcs, self.prev_chain_crc)
+        except (OSError, EntryFormatError):
+            return False
+        return True
 
 
 class SegmentedLog:
@@ -271,6 +302,81 @@ class SegmentedLog:
                 self._shape.last_index + 1, self._shape.first_index, self._shape.last_index
             )
         return self.entries(index, Index(index + 1))[0]
+
+    def damaged(self, first: Index, end: Index) -> list[Index]:
+        """Which of the durable entries first..end-1 the disk does not give as they were written."""
+        found: list[Index] = []
+        index = Index(max(first, self._shape.first_index))
+        end = Index(min(end, self._durable_index + 1))
+        while index < end:
+            try:
+                index = Index(self._read(index, end)[-1].index + 1)
+            except (CorruptionError, OSError):
+                if not self._is_whole_on_disk(index):
+                    found.append(index)
+                    index = Index(index + 1)
+                    continue
+                # The damage lies further behind: entry by entry until there.
+                while index < end and self._is_whole_on_disk(index):
+                    index = Index(index + 1)
+        return found
+
+    def plan_check(self, first: Index, bytes_max: int) -> CheckPlan:
+        """The reading of durable entries from `first` on, at least one, within one segment."""
+        shape = self._shape
+        end = shape.end_within(
+            first, bytes_max=bytes_max, count_max=self._durable_index - first + 1
+        )
+        position = shape.position_of(first)
+        segment, end_index = self._row.find(position)
+        end = end if end_index is None else min(end, Index(end_index))
+        start = first - shape.first_index
+        return CheckPlan(
+            self._disk,
+            self._layout.data_path(segment.first_position),
+            position - segment.first_position,
+            shape.position_of(end) - position,
+            self._chain_crcs[start : start + end - first],
+            self._chain_before(first),
+            end,
+        )
+
+    def _is_whole_on_disk(self, index: Index) -> bool:
+        try:
+            self._read(index, Index(index + 1))
+        except (CorruptionError, OSError):
+            return False
+        return True
+
+    def cached(self, index: Index) -> Entry | None:
+        """The entry, if it is in memory."""
+        return self._cache.get(index)
+
+    def chain_crc_before(self, index: Index) -> int:
+        """Chain CRC of the entry before a kept one; 0 before the first."""
+        self._check_has(index)
+        return self._chain_before(index)
+
+    def mend(self, entry: Entry) -> None:
+        """Write a durable entry back to where it stands, and sync; its place is verified again.
+
+        Raises:
+            PeerProtocolError: it is not the entry that this log has.
+            DiskFailedError, CorruptionError: the disk does not keep it.
+        """
+        self._latch.check()
+        self._check_has(entry.index)
+        _check_from_peer(entry, self._chain_before(entry.index))
+        if chain_crc(entry) != self.chain_crc_of(entry.index):
+            raise PeerProtocolError(f"entry {entry.id} is not the one that this log has")
+        segment, _ = self._row.find(entry.position)
+        try:
+            data = self._row.open_data(segment)
+            data.write_at(entry.position - segment.first_position, (entry.header, entry.body))
+            data.sync()
+            self._read(entry.index, Index(entry.index + 1))
+        except OSError as error:
+            raise self._latch.fail(error) from error
 
     def chain_crc_of(self, index: Index) -> int:
         """Chain CRC of a kept entry: it identifies the log up to there."""

@@ -407,7 +407,7 @@ class SimCluster:
                 node.repair.receive(message, node.local_ms(self.now_ms))
                 self._drain_repair(node, node.repair)
             elif node.engine is not None:
-                node.engine.repair(message)
+                node.engine.repair(message, node.local_ms(self.now_ms))
                 self._drain(node, node.engine)
 
     def _arm(self, node: SimNode, engine: Engine) -> None:

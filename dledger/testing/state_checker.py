@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from dledger.engine import Engine
+from dledger.errors import CorruptionError
 from dledger.raft.effects import Committed, Role
 from dledger.raft.entry import Entry, EntryKind
 from dledger.raft.ids import Index, NodeId
@@ -260,9 +261,12 @@ class StateChecker:
             del terms[same:]
             view.confirmed_index = min(view.confirmed_index, same)
         if same < last:
-            for entry in engine.log.entries(Index(same + 1), Index(last + 1)):
+            for entry in _readable(engine, Index(same + 1), Index(last + 1)):
                 self._match(node_id, entry)
-                terms.append(int(entry.term))
+            for index in range(same + 1, last + 1):
+                term = shape.term_of(Index(index))
+                assert term is not None, "it is in the log"
+                terms.append(int(term))
         view.end_position = shape.end_position
         view.last_term = shape.last_term
 
@@ -342,3 +346,17 @@ class StateChecker:
             raise Violation(
                 f"{node_id} votes in term {term} for {self._votes[node_id, term]} and for {candidate}"
             )
+
+
+def _readable(engine: Engine, first: Index, end: Index) -> list[Entry]:
+    """A member's entries; of damaged ones, which the member gets back, only the others."""
+    log = engine.log
+    try:
+        return log.entries(first, end)
+    except CorruptionError:
+        if not engine.live_repair.can_help:
+            raise
+    engine.live_repair.look(first, end)
+    indexes = (Index(index) for index in range(first, end))
+    whole = (index for index in indexes if not engine.live_repair.has_hole(index))
+    return [entry for index in whole for entry in log.entries(index, Index(index + 1))]

@@ -88,7 +88,7 @@ class Member:
                 self.start()
         elif self.engine is not None and message is not None:
             assert isinstance(message, RepairRequest | RepairAnswer)
-            self.engine.repair(message)
+            self.engine.repair(message, now_ms)
             out += self.engine.take_outbox()
         return out
 

@@ -44,7 +44,14 @@ from dledger.raft.events import (
 from dledger.raft.hard_state import HardState
 from dledger.raft.ids import EntryId, Index, NodeId, Position, Term
 from dledger.raft.log_shape import LogShape
-from dledger.raft.messages import AppendRequest, AppendResponse, TimeoutNow, VoteResponse
+from dledger.raft.messages import (
+    AppendRequest,
+    AppendResponse,
+    RepairAnswer,
+    RepairRequest,
+    TimeoutNow,
+    VoteResponse,
+)
 from dledger.testing.sim_disk import SimDisk
 
 N0, N1 = NodeId("n0"), NodeId("n1")
@@ -362,10 +369,43 @@ def test_entries_that_the_disk_changed_are_never_sent() -> None:
     give(engine, AppendEntries((entry(1, body=b"body"),)))
     persist(engine)
     disk.flip_bit("data/00000000000000000000", 50)
+    give(engine, SendEntries(N1, Term(1), Index(0), Term(0), Index(1), Index(2), Index(0), 1))
+    assert engine.failure is None
+    [(to, request)] = engine.take_outbox()
+    assert to == N1
+    assert isinstance(request, RepairRequest), "it is asked for, by its name"
+    assert (request.first_index, request.last_index) == (1, 1)
+    assert request.last_chain_crc == engine.log.chain_crc_of(Index(1))
+
+
+def test_a_damaged_committed_entry_comes_back_before_anything_behind_it_is_handed_out() -> None:
+    disk = SimDisk(Random(1))
+    engine = scripted(disk, cache_bytes_max=0)
+    give(engine, AppendEntries((entry(1, body=b"one"),)))
+    persist(engine)
+    [whole] = engine.log.entries(Index(1), Index(2))
+    disk.flip_bit("data/00000000000000000000", 50)
+    give(engine, Commit(Index(1)))
+    assert engine.take_committed(1000) == []
+    assert not engine.has_committed
+    give(engine)
+    [(_, request)] = engine.take_outbox()
+    assert isinstance(request, RepairRequest)
+    engine.repair(RepairAnswer(N1, request.number, (whole,), lacks=False), 0)
+    assert engine.take_committed(1000) == [whole]
+    assert engine.log.damaged(Index(1), Index(2)) == []
+
+
+def test_a_group_of_one_stops_at_damage_since_nobody_can_help() -> None:
+    disk = SimDisk(Random(1))
+    alone = config("n0-127.0.0.1:1", cache_bytes_max=0)
+    engine = ScriptedEngine(alone, disk, draw=lambda low, _high: low, now_ms=0)
+    give(engine, AppendEntries((entry(1, body=b"one"),)))
+    persist(engine)
+    disk.flip_bit("data/00000000000000000000", 50)
+    give(engine, Commit(Index(1)))
     with pytest.raises(CorruptionError):
-        give(engine, SendEntries(N1, Term(1), Index(0), Term(0), Index(1), Index(2), Index(0), 1))
-    assert isinstance(engine.failure, CorruptionError)
-    assert engine.take_outbox() == []
+        engine.take_committed(1000)
 
 
 def test_without_fsync_a_job_syncs_no_entries() -> None:

@@ -86,7 +86,13 @@ class Group:
         self._nursery = nursery
 
     def config(
-        self, node_id: str, *, segment_size_bytes: int = 4 * 1024 * 1024, **raft: object
+        self,
+        node_id: str,
+        *,
+        segment_size_bytes: int = 4 * 1024 * 1024,
+        cache_bytes_max: int = 64 * 1024 * 1024,
+        scrub_bytes_per_s: int = 0,
+        **raft: object,
     ) -> LogConfig:
         settings = RaftConfig(
             NodeId(node_id),
@@ -104,6 +110,8 @@ class Group:
             raft=replace(settings, **raft),  # type: ignore[arg-type]
             secret=self.secret,
             segment_size_bytes=segment_size_bytes,
+            cache_bytes_max=cache_bytes_max,
+            scrub_bytes_per_s=scrub_bytes_per_s,
             service_attributes={"service_address": f"{node_id}:1"},
         )
 

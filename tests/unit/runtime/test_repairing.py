@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 import trio
 
+from dledger import Index
 from dledger.raft.entry import ENTRY_HEADER_BYTES
+from dledger.runtime import scrubbing, server
 from dledger.storage.hard_state import HARD_STATE_NAME
 from tests.unit.runtime.conftest import Group, Member, wait_until
 
@@ -130,3 +132,34 @@ async def test_a_member_with_a_damaged_vote_waits_to_be_admitted(
         await wait_until(lambda: again.server.is_voter)
         await again.stop()
         assert version_of(path) == 1, "it is saved as a voter"
+
+
+async def test_a_damaged_entry_that_is_read_while_the_member_runs_is_read_from_another_and_mended(
+    open_group: OpenGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_group(size=3) as group:
+        await group.start_all(cache_bytes_max=0)
+        bodies = await filled(group)
+        await all_have(group, bodies)
+        leader = await group.leader()
+        other = next(each for each in group.members.values() if each is not leader)
+        # All members share this loop, which a blocking read would stop; with processes: tests/integration.
+        monkeypatch.setattr(server, "read_from_peers", lambda _, index: [other.server.get(index)])
+        first = leader.server.get(Index(2))
+        flip(data_files(leader)[0], int(first.position) + 60)
+        assert leader.server.get(Index(2)) == first
+        assert data_files(leader)[0].read_bytes()[first.position + 48 :].startswith(first.body)
+
+
+async def test_the_scrubber_finds_what_nobody_reads(
+    open_group: OpenGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scrubbing, "ROUND_MIN_S", 0.0)
+    async with open_group(size=3) as group:
+        await group.start_all(cache_bytes_max=0, scrub_bytes_per_s=1 << 30)
+        bodies = await filled(group)
+        await all_have(group, bodies)
+        path = data_files(next(iter(group.members.values())))[0]
+        whole = path.read_bytes()
+        flip(path, 2000)
+        await wait_until(lambda: path.read_bytes() == whole)
