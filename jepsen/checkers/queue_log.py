@@ -26,7 +26,7 @@ came back), so nonmonotonic polls are counted as redelivered; skips are judged a
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -263,9 +263,7 @@ def _worst_lag_ns(history: QueueHistory, span: tuple[int, int]) -> int:
 
 def _earliest_from(row: list[tuple[int, int]]) -> tuple[list[int], list[int]]:
     """By offset: when the first message from there on was acknowledged."""
-    ordered: list[tuple[int, int]] = []
-    for one in row:
-        insort(ordered, one)
+    ordered = sorted(row)
     times = [when for _, when in ordered]
     for at in range(len(times) - 2, -1, -1):
         times[at] = min(times[at], times[at + 1])
