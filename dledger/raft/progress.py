@@ -62,7 +62,7 @@ class Progress:
         store: number of that store; kept when it is admitted, so that late answers are known.
         rejoin_index: the entry that must be committed without it, and be held by it, before it is
             admitted; None until that entry exists.
-        admit_round: the first request that told it so; 0 before.
+        heard_round: the latest request that was sent to anybody when that number was heard.
         inflight: (round, sent at ms, bytes) of each unanswered request that carries entries.
     """
 
@@ -77,7 +77,7 @@ class Progress:
     is_voter: bool = True
     store: int = 0
     rejoin_index: Index | None = None
-    admit_round: int = 0
+    heard_round: int = 0
     inflight_bytes: int = 0
     inflight: deque[tuple[int, int, int]] = field(default_factory=deque)
 
@@ -119,21 +119,27 @@ class Progress:
         self.inflight.clear()
         self.inflight_bytes = 0
 
-    def counts(self, response_round: int, store: int) -> bool:
+    def counts(self, response_round: int, store: int, *, last_round: int) -> bool:
         """Whether an answer is of the store that the member has now; notes who became a voter.
+
+        A request that was sent after a number was heard reaches only what came after the store of that
+        number, or that store itself: whoever answers it as a voter was admitted. So a number that comes
+        late, of a store before, does no harm for long.
 
         Args:
             response_round: the request that it answers.
             store: what the answer says of the store.
+            last_round: the latest request that was sent to anybody.
         """
         if store:
             if store != self.store:
                 self._lost_store(response_round, store)
+                self.heard_round = last_round
             # A voter by now: what it answered before it was admitted may still arrive.
             return not self.is_voter
         if not self.is_voter:
             # What the lost store had answered may still arrive too.
-            if not self.admit_round or response_round < self.admit_round:
+            if response_round <= self.heard_round:
                 return False
             self.is_voter = True
         return True
@@ -143,7 +149,6 @@ class Progress:
         self.is_voter = False
         self.store = store
         self.rejoin_index = None
-        self.admit_round = 0
         self.acked_round = 0
         self.match_index = NO_INDEX
         self.probe_from(Index(1), last_round=round_ - 1, is_waiting=False)

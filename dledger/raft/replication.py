@@ -109,7 +109,7 @@ class Replication:
     def answered(self, response: AppendResponse) -> bool:
         """Take a member's answer of this term; whether its match index has moved."""
         peer = self.peers[response.source]
-        if not peer.counts(response.round, response.store):
+        if not peer.counts(response.round, response.store, last_round=self.rounds.last_round):
             return False
         peer.answered_ms = self._core.now_ms
         peer.acked_round = max(peer.acked_round, response.round)
@@ -169,8 +169,6 @@ class Replication:
         assert prev_term is not None, f"entry {prev_index} is not in the log"
         round_ = self.rounds.start(core.now_ms)
         admits = peer.store if not peer.is_voter and self._may_admit(peer) else 0
-        if admits and not peer.admit_round:
-            peer.admit_round = round_
         core.emit(
             SendEntries(
                 peer.node_id,

@@ -182,12 +182,18 @@ def leader() -> Member:
 
 
 def answer(
-    member: Member, source: NodeId, *, match: int, store: int = 0, success: bool = True
+    member: Member,
+    source: NodeId,
+    *,
+    match: int,
+    store: int = 0,
+    success: bool = True,
+    round_: int | None = None,
 ) -> list[Effect]:
     response = AppendResponse(
         Term(1),
         source,
-        member.node.last_round,
+        member.node.last_round if round_ is None else round_,
         success,
         Index(match if success else 0),
         Index(0 if success else 1),
@@ -232,11 +238,12 @@ def test_a_lost_store_is_served_from_the_first_entry_within_the_same_term() -> N
     member.step(Propose((b"x",), 1))
     member.persist()
     answer(member, N2, match=2)
+    asked_before = member.node.last_round
     effects = answer(member, N2, match=0, store=5, success=False)
     assert [request.first for request in requests(effects, N2)][-1] == 1
     assert member.node.progress()[N2].match_index == 0
     # Late: what the lost store had answered.
-    answer(member, N2, match=2)
+    answer(member, N2, match=2, round_=asked_before)
     assert member.node.progress()[N2].match_index == 0
     assert not member.node.progress()[N2].is_voter
 
@@ -295,6 +302,28 @@ def test_an_admitting_request_that_does_not_fit_the_log_admits_nobody() -> None:
     (refusal,) = sent(member.hear(request))
     assert isinstance(refusal, AppendResponse)
     assert (refusal.success, refusal.store) == (False, 5)
+
+
+def test_a_number_that_comes_late_does_no_lasting_harm() -> None:
+    member = leader()
+    answer(member, N1, match=1)
+    answer(member, N2, match=1, store=5)
+    rejoin = int(member.node.log.last_index)
+    member.persist()
+    answer(member, N1, match=rejoin)
+    answer(member, N2, match=rejoin, store=5)
+    member.time_out()
+    answer(member, N2, match=rejoin)
+    assert member.node.progress()[N2].is_voter
+    asked_before = member.node.last_round
+    answer(member, N2, match=0, store=4)  # of the store before store 5
+    assert not member.node.progress()[N2].is_voter
+    answer(member, N2, match=rejoin, round_=asked_before)  # perhaps of a lost store
+    assert not member.node.progress()[N2].is_voter
+    member.time_out()
+    answer(member, N2, match=rejoin)
+    view = member.node.progress()[N2]
+    assert (view.is_voter, view.match_index) == (True, rejoin)
 
 
 def test_a_late_request_that_admits_an_earlier_store_admits_nobody() -> None:
