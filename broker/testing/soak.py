@@ -94,7 +94,8 @@ def _tell(
     console.print(
         f"{minutes:6.1f} min  {simulator.title:<8} {sums['seeds']:>9,} seeds  "
         f"{sums['seeds_per_second']:>6} a second  {sums['virtual_seconds']:>10,} s simulated, "
-        f"{sums['simulated_per_real']} to 1  {tally.bad_count} bad"
+        f"{sums['simulated_per_real']} to 1  {tally.bad_count} bad",
+        soft_wrap=True,
     )
 
 
@@ -102,7 +103,7 @@ def _keep(simulator: Simulator, result: SimResult, file: Path, console: Console)
     """A failing seed: on the screen, and in the file."""
     last_line = result.problem.strip().splitlines()[-1]
     row = f"{simulator.replay_command(result.seed)}  # {result.verdict.name.lower()}: {last_line}"
-    console.print(row, markup=False)
+    console.print(row, markup=False, soft_wrap=True)
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("a", encoding="utf-8") as kept:
         kept.write(row + "\n")

@@ -257,5 +257,5 @@ def show_tally(
         replay = simulator.replay_command(result.seed, options=options)
         console.print(f"seed {result.seed} [bold]{result.verdict.name.lower()}[/]: ", end="")
         console.print(_last_line(result), markup=False)
-        console.print(f"  replay: {replay}")
-        console.print(f"  shrink: {replay.replace('--trace', '--shrink')}")
+        console.print(f"  replay: {replay}", soft_wrap=True)
+        console.print(f"  shrink: {replay.replace('--trace', '--shrink')}", soft_wrap=True)

