@@ -89,7 +89,8 @@ class AppendCall(Header, frozen=True, tag="append"):
     commit_index: Number
     round: Number
     count: Number
-    admits: Number = 0
+    admits: bool = False
+    admits_store: Number = 0
 
 
 class AppendAnswer(Header, frozen=True, tag="append-answer"):
@@ -154,6 +155,7 @@ def _header_of_append(m: AppendRequest) -> Header:
         m.commit_index,
         m.round,
         len(m.entries),
+        m.admits != 0,
         m.admits,
     )
 
@@ -309,5 +311,5 @@ def _append_request(call: AppendCall, blob: Buffer) -> AppendRequest:
         entries,
         Index(call.commit_index),
         call.round,
-        call.admits,
+        call.admits_store,
     )
