@@ -298,6 +298,8 @@ def survey(disk: Disk, layout: Layout) -> Survey:
         else:
             found.doubtful.add(name)
     _settle_conflicts(found, views)
+    if not data_names and not views and disk.exists(layout.begun_path):
+        found.is_tail_cut = True
     if found.names[-1] in views:
         _survey_end(found, found.names[-1], views[found.names[-1]])
     return found
@@ -494,6 +496,13 @@ def _settle_conflicts(found: Survey, views: dict[int, _IndexView]) -> None:
     A lone entry may have a flipped bit in its own index. Longer ones contradict each other when a data
     file was replaced by an older copy, of another history: what stands behind follows what it lacks.
     """
+    first = found.runs[0] if found.runs else None
+    if first is not None and first.first_index == 1 and first.before_chain_crc:
+        # The first entry of all follows nothing: its header is damaged, or the index that was believed.
+        if len(first.columns) > 1:
+            first.drop_first()
+        else:
+            found.runs.remove(first)
     while True:
         for one, other in pairwise(found.runs):
             end = one.end()

@@ -89,6 +89,9 @@ class LogMender:
 
     def _cut(self, position: int) -> None:
         """Remove all bytes from a position on, from the end, so that the row has no gap."""
+        if not position and self._disk.exists(self._layout.begun_path):
+            self._disk.remove(self._layout.begun_path)
+            self._disk.sync_folder(self._layout.folder)
         for name in reversed(segment_names(self._disk, self._layout.data_folder)):
             if name >= position and name > 0:
                 self._disk.remove(self._layout.data_path(name))

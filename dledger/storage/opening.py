@@ -40,7 +40,7 @@ from dledger.storage.recovery import (
     decide,
 )
 from dledger.storage.scan import ChainEnd, classify_tail, compare_index, scan_data
-from dledger.storage.segment import SEGMENT_NAME_DIGITS, Layout, Segment
+from dledger.storage.segment import SEGMENT_NAME_DIGITS, Layout, Segment, mark_begun
 
 _REWRITE_BYTES = 1024 * 1024
 
@@ -120,6 +120,10 @@ def _check_row_of_names(disk: Disk, layout: Layout, positions: list[int]) -> Non
     Raises:
         CorruptionError: a data file is missing.
     """
+    if positions:
+        mark_begun(disk, layout)
+    elif disk.exists(layout.begun_path) and not _segment_positions(disk, layout.index_folder):
+        raise CorruptionError(layout.data_path(0), 0, "missing, as are all segments of this log")
     if positions and positions[0] != 0:
         raise CorruptionError(
             layout.data_path(0), 0, f"missing; the first segment is {positions[0]}"

@@ -21,6 +21,7 @@ from dledger.errors import DiskFullError
 from dledger.storage.api import Disk, File
 
 SEGMENT_NAME_DIGITS = 20
+BEGUN_NAME = "begun"
 INDEX_STEP_BYTES = 64 * 1024
 """Index files are preallocated in steps of 2048 units, so that a full disk shows before an entry is
 written, not after."""
@@ -44,6 +45,11 @@ class Layout:
         """Folder of the index files."""
         return f"{self.folder}/index" if self.folder else "index"
 
+    @property
+    def begun_path(self) -> str:
+        """An empty file that stands from the first segment on: a log without segments has lost them."""
+        return f"{self.folder}/{BEGUN_NAME}" if self.folder else BEGUN_NAME
+
     def data_path(self, first_position: int) -> str:
         """Data file of the segment that starts at a position."""
         return f"{self.data_folder}/{first_position:0{SEGMENT_NAME_DIGITS}d}"
@@ -66,6 +72,17 @@ def reserve(file: File, size: int) -> None:
         if error.errno in _NO_ROOM:
             raise DiskFullError(f"{file.path}: no room for {size} bytes") from error
         raise
+
+
+def mark_begun(disk: Disk, layout: Layout) -> None:
+    """Note, durably, that the log has a segment.
+
+    Raises:
+        OSError: it failed.
+    """
+    if not disk.exists(layout.begun_path):
+        disk.open(layout.begun_path, create=True).close()
+        disk.sync_folder(layout.folder)
 
 
 class Segment:

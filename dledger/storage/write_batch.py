@@ -18,7 +18,7 @@ from dledger.codec.index_unit import INDEX_UNIT_BYTES
 from dledger.errors import DiskFailedError
 from dledger.raft.ids import Index
 from dledger.storage.api import Disk
-from dledger.storage.segment import Segment
+from dledger.storage.segment import Segment, mark_begun
 
 WRITE_BATCH_BYTES_MAX = 4 * 1024 * 1024
 """Most bytes of a batch; a larger entry is a batch of its own. Part of the format: a torn batch may
@@ -114,7 +114,9 @@ class Roll:
             self.finished.sync_data()
             self.finished.reserve(0, len(self.finished_units) // INDEX_UNIT_BYTES)
         self.segment.create(disk, self.data_bytes)
-        if self.finished is not None:
+        if self.finished is None:
+            mark_begun(disk, self.segment.layout)
+        else:
             if self.finished_units:
                 self.finished.write_units(self.finished_units)
             self.finished.seal(self.end_position, self.last_term)

@@ -231,3 +231,26 @@ def test_a_misdirected_write_is_found_and_mended(seed: int) -> None:
     disks[0].overwrite(f"data/{name:020}", bytes(content))
     unseal(disks[0], name)
     assert_healed(disks, entries)
+
+
+def test_a_log_whose_only_segment_is_gone_does_not_pass_for_a_new_one() -> None:
+    """Its member has confirmed entries: it may not vote until a leader has admitted it."""
+    entries = entries_of(Random(1), 4)
+    disks = group(entries, 1)
+    for path in [*log_files(disks[0]), "index/00000000000000000000"]:
+        disks[0].lose(path)
+    members = [Member(name, disk) for name, disk in zip(NAMES, disks, strict=True)]
+    heal(members)
+    bare = members[0].engine
+    assert bare is not None
+    assert not bare.node.is_voter
+    assert bare.log.last_id.index == 0
+
+
+def test_a_damaged_first_entry_under_a_good_seal_comes_back() -> None:
+    """Magic and term of the very first header are in no unit and in no other header."""
+    entries = entries_of(Random(2), 40)
+    for byte in (3, 23):
+        disks = group(entries, byte)
+        disks[0].flip_bit("data/00000000000000000000", byte, 1)
+        assert_healed(disks, entries)
