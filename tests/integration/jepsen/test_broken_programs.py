@@ -14,6 +14,7 @@ import pytest
 from jepsen import log_system, processes, run
 from jepsen.nemeses.schedule import Pace
 from jepsen.run import RunResult, RunSettings, execute
+from jepsen.workloads import delay
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -96,6 +97,8 @@ def start_broken(monkeypatch: pytest.MonkeyPatch, folder: Path, mistake: str) ->
 def made(case: Case, folder: Path, monkeypatch: pytest.MonkeyPatch) -> RunResult:
     monkeypatch.setattr(run, "DIGESTS_S", 0.0)  # marks come every ten seconds: too long for this
     monkeypatch.setattr(run, "WHOLE_S", 15.0)  # a broken group need not come together again
+    monkeypatch.setattr(delay, "DELAY_MS", (1000, 2000))
+    monkeypatch.setattr(delay, "LEVEL_MS", {1: 1000})
     settings = RunSettings(
         case.workload,
         case.nemesis,
