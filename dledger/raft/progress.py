@@ -62,6 +62,9 @@ class Progress:
         store: number of that store; kept when it is admitted, so that late answers are known.
         rejoin_index: the entry that must be committed without it, and be held by it, before it is
             admitted; None until that entry exists.
+        match_round: the latest request that was sent to anybody when `match_index` moved.
+        has_gone_back: it is no-voter here because its log is shorter than it has confirmed in this term:
+            an older copy of its store, which it takes for whole itself.
         heard_round: the latest request that was sent to anybody when that number was heard.
         inflight: (round, sent at ms, bytes) of each unanswered request that carries entries.
     """
@@ -77,6 +80,8 @@ class Progress:
     is_voter: bool = True
     store: int = 0
     rejoin_index: Index | None = None
+    match_round: int = 0
+    has_gone_back: bool = False
     heard_round: int = 0
     inflight_bytes: int = 0
     inflight: deque[tuple[int, int, int]] = field(default_factory=deque)
@@ -141,12 +146,30 @@ class Progress:
             # What the lost store had answered may still arrive too.
             if response_round <= self.heard_round:
                 return False
-            self.is_voter = True
+            self.is_voter = not self.has_gone_back
         return True
+
+    def goes_back(self, response_round: int, last_index: Index) -> bool:
+        """Whether a rejection shows that the member lost what it had confirmed in this very term.
+
+        The request was sent after the leader had heard of `match_index`, so the member had it then.
+        """
+        return self.is_voter and response_round > self.match_round and last_index < self.match_index
+
+    def note_gone_back(self, response_round: int, *, last_round: int) -> None:
+        """Count it for nothing until it has caught up with an entry that the others committed."""
+        self._lost_store(response_round, self.store)
+        self.has_gone_back = True
+        self.heard_round = last_round
+
+    def trust_again(self) -> None:
+        """It holds all that it can have confirmed before."""
+        self.has_gone_back = False
+        self.is_voter = True
 
     def _lost_store(self, round_: int, store: int) -> None:
         """It answers `round_` with a store that began empty: all that it confirmed before is void."""
-        self.is_voter = False
+        self.is_voter = self.has_gone_back = False
         self.store = store
         self.rejoin_index = None
         self.acked_round = 0

@@ -111,11 +111,17 @@ class Replication:
         peer = self.peers[response.source]
         if not peer.counts(response.round, response.store, last_round=self.rounds.last_round):
             return False
+        if not response.success and peer.goes_back(response.round, response.last_index):
+            peer.note_gone_back(response.round, last_round=self.rounds.last_round)
         peer.answered_ms = self._core.now_ms
         peer.acked_round = max(peer.acked_round, response.round)
         has_moved = False
         if response.success:
             has_moved = peer.succeeded(response.round, response.match_index)
+            if has_moved:
+                peer.match_round = self.rounds.last_round
+            if peer.has_gone_back and self._may_admit(peer):
+                peer.trust_again()
         elif response.round > peer.rejects_after_round:
             next_index = self._next_after_conflict(response)
             peer.probe_from(next_index, last_round=self.rounds.last_round, is_waiting=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from copy import deepcopy
 from dataclasses import replace
 from random import Random
 
@@ -10,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from dledger.engine import Engine
-from dledger.raft.events import Event, Tick
+from dledger.raft.events import Event, Propose, Tick
 from dledger.raft.ids import NodeId
 from dledger.testing import sim
 from dledger.testing.cluster import SimCluster
@@ -247,6 +248,41 @@ def test_a_member_with_a_damaged_log_is_mended_by_the_others() -> None:
     assert victim.engine is not None
     assert victim.engine.log.last_id >= before
     assert victim.engine.node.is_voter
+
+
+def test_a_member_with_an_older_copy_of_its_store_catches_up_and_counts_again() -> None:
+    cluster = SimCluster(SimSettings(seed=1))
+    for node in cluster.nodes.values():
+        cluster.start(node)
+    assert cluster.run_until(5000, lambda: cluster.leader() is not None)
+    cluster.run_until(cluster.now_ms + 500)
+    leader = cluster.leader()
+    assert leader is not None
+    victim = next(node for node in cluster.nodes.values() if node is not leader)
+    older = deepcopy(victim.disk)
+
+    def append(token: int) -> None:
+        assert leader is not None
+        assert leader.engine is not None
+        cluster.step(leader, Propose((b"%d" % token,), token))
+        cluster.run_until(cluster.now_ms + 200)
+
+    for token in range(1, 6):
+        append(token)
+    cluster.stop(victim, power_loss=False)
+    older.restart()
+    victim.disk = older
+    cluster.checker.wiped(victim.node_id)
+    cluster.start(victim)
+    cluster.run_until(cluster.now_ms + 2000)
+    append(6)
+    assert cluster.leader() is leader
+    assert leader.engine is not None
+    assert victim.engine is not None
+    assert victim.engine.log.last_id == leader.engine.log.last_id
+    view = leader.engine.node.progress()[victim.node_id]
+    assert view.is_voter
+    assert view.match_index == leader.engine.log.last_id.index
 
 
 # The network.
