@@ -157,6 +157,7 @@ class Engine:
         self._job: PersistJob | None = None
         self._hard_state: HardState | None = None
         self._committed_index = NO_INDEX
+        self._must_give_way = False
         self._anchor: tuple[Index, int] | None = None
         self._handed_out_index = applied_index
         self._outbox: list[tuple[NodeId, PeerMessage]] = []
@@ -199,6 +200,10 @@ class Engine:
         try:
             for effect in effects:
                 self._carry_out(effect)
+            if self._must_give_way:
+                self._must_give_way = False
+                for effect in self.node.step(StepDown("an entry to be sent is damaged"), now_ms):
+                    self._carry_out(effect)
         except (OSError, DLedgerError) as error:
             self._latch(error)
             raise
@@ -463,7 +468,10 @@ class Engine:
             return
         entries = tuple(self._read(effect.first, effect.end)) if effect.first < effect.end else ()
         if len(entries) < effect.end - effect.first:
-            return  # lost, as the network may lose it: sent again once the entry is mended
+            # Lost, as the network may lose it. Who could mend it may be out of reach, or, as long as it is
+            # not committed, nobody may have it: then only another leader gets the group on.
+            self._must_give_way = True
+            return
         request = AppendRequest(
             effect.term,
             self._node_id,
