@@ -30,6 +30,7 @@ from dledger.raft.effects import (
     Effect,
     Outcome,
     Resolve,
+    Role,
     RoleChanged,
     SaveHardState,
     Send,
@@ -232,6 +233,10 @@ class Engine:
         except DLedgerError as error:
             self._latch(error)
             raise
+        is_lost = self.live_repair.is_lost(self._committed_index)
+        if is_lost and self.node.role is Role.LEADER:
+            # It can neither send this entry nor commit anything behind it: let another lead.
+            self.step(StepDown("an entry is damaged that the others do not have"), now_ms)
         self._ask_for_lost(now_ms)
 
     def look_for_damage(self, first: Index, end: Index, now_ms: int) -> None:

@@ -161,6 +161,13 @@ class Asking:
             (each for each, lacking in self.waits if each.is_tail and len(lacking) >= needed), None
         )
 
+    def lacked_by_half(self, behind: int) -> bool:
+        """Whether half of the others lack an entry that is missing here, behind this index."""
+        return any(
+            each.last_index > behind and 2 * len(lacking) >= len(self._peers)
+            for each, lacking in self.waits
+        )
+
     def _rotate(self) -> None:
         """Nobody helps with the first range now: the others have their turn."""
         self.waits.rotate(-1)

@@ -90,6 +90,10 @@ class LiveRepair:
         self._holes = {index for index in self._holes if index < first}
         self._asking.forget_from(first)
 
+    def is_lost(self, commit_index: Index) -> bool:
+        """Whether an entry that is not known to be committed is damaged, and others lack it."""
+        return self._asking.lacked_by_half(commit_index)
+
     def next_deadline_ms(self) -> int:
         """When `next_request` is due; never when nothing is missing."""
         return NEVER_MS if self._asking.is_done else self._asking.next_ms
