@@ -229,14 +229,18 @@ class Segment:
         self.index = None
         self.data.truncate(end_position - self.first_position)
 
-    def cut_index(self, disk: Disk, keep_units: int) -> None:
-        """Remove all units but the first `keep_units`, and the seal; durable on return."""
+    def cut_index(self, disk: Disk, kept_units: bytes) -> None:
+        """Remove all units but these first ones, and the seal; durable on return.
+
+        Their checksum is that of what they ought to be: one that was damaged in the file meanwhile
+        must not be sealed as if it were right.
+        """
         index = self.open_index(disk)
-        self.unit_count = min(keep_units, self.unit_count)
+        self.unit_count = min(len(kept_units) // INDEX_UNIT_BYTES, self.unit_count)
         kept_bytes = self.unit_count * INDEX_UNIT_BYTES
         index.truncate(kept_bytes)
         index.sync()
-        self.units_crc = crc32c(index.read_at(0, kept_bytes))
+        self.units_crc = crc32c(kept_units[:kept_bytes])
         self.index_reserved_bytes = kept_bytes
 
     def cut_data(self, disk: Disk, keep_bytes: int) -> None:

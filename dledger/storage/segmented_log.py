@@ -464,7 +464,7 @@ class SegmentedLog:
         return Cut(
             segment=segment,
             keep_bytes=position - segment.first_position,
-            keep_units=first - segment.first_index,
+            kept_units=self._encode_units(Index(segment.first_index), Index(first - 1)),
             removed=removed,
         )
 

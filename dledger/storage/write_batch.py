@@ -59,13 +59,13 @@ class Cut:
     Attributes:
         segment: where the first removed entry stands.
         keep_bytes: bytes of its data file that stay.
-        keep_units: units of its index that stay, at most.
+        kept_units: the units of its index that stay, as they ought to be.
         removed: the segments behind it, from the last one.
     """
 
     segment: Segment
     keep_bytes: int
-    keep_units: int
+    kept_units: bytes
     removed: tuple[Segment, ...]
 
     def run(self, disk: Disk) -> None:
@@ -76,7 +76,7 @@ class Cut:
         has no gap. A crash in between brings the old tail back, which is a log that this member
         may have.
         """
-        self.segment.cut_index(disk, self.keep_units)
+        self.segment.cut_index(disk, self.kept_units)
         for segment in self.removed:
             segment.remove_index(disk)
         for segment in self.removed:
