@@ -18,6 +18,7 @@ JOBS: Final = (
     "archive",
     "rebuild",
     "verify",
+    "audit",
     "replay",
     "trace",
     "lag",

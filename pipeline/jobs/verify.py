@@ -6,7 +6,7 @@ Exit codes: 0 equal; 1 different, or the log is damaged; 2 nothing to compare wi
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -89,21 +89,42 @@ def verify(
         DamagedLogError: the log cannot be folded.
         DamagedSnapshotError: a snapshot is damaged.
     """
+    findings = Findings()
+    compare_kept(plan, {plan.path: findings}, progress, spark)
+    return findings
+
+
+def compare_kept(
+    plan: Plan,
+    keepers: Mapping[str, Findings],
+    progress: Callable[[int], None],
+    spark: Callable[[], Any] | None = None,
+) -> None:
+    """Compare what one or more nodes keep with one fold of the log that they share.
+
+    Args:
+        plan: the log, from its first entry.
+        keepers: by store, what is filled in.
+        progress: told of the bytes folded.
+        spark: as for `verify`; what Spark finds is told of the plan's own store.
+    """
     from pipeline.derived.fold import fold, new_state
     from pipeline.derived.kept import snapshots_of
 
-    findings = Findings()
-    snapshots = {int(meta.index): path for path, meta in snapshots_of(plan.path)}
+    snapshots = [
+        (int(meta.index), path, store) for store in keepers for path, meta in snapshots_of(store)
+    ]
     with TemporaryDirectory(prefix="dledger-verify-") as folder:
         state = new_state(Path(folder))
-        for index in fold(plan, state, snapshots, progress):
-            if index in snapshots:
-                _compare_snapshot(snapshots[index], state, findings)
-        _compare_marks(state, findings)
-        _compare_files(plan.path, folder, state, findings)
+        for index in fold(plan, state, [each[0] for each in snapshots], progress):
+            for at, path, store in snapshots:
+                if at == index:
+                    _compare_snapshot(path, state, keepers[store])
+        for store, findings in keepers.items():
+            _compare_marks(state, findings)
+            _compare_files(store, folder, state, findings)
         if spark is not None:
-            _compare_with_spark(spark(), plan, state, findings)
-    return findings
+            _compare_with_spark(spark(), plan, state, keepers[plan.path])
 
 
 def _compare_snapshot(path: Path, state: BrokerState, findings: Findings) -> None:

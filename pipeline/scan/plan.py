@@ -222,12 +222,13 @@ class _Layout:
         """An entry before the log's last one."""
         if index == 0:
             return LOG_START
-        place = next(
-            at for at, end in enumerate(self.ends) if end.crc is not None and end.index >= index
-        )
+        known_ends = [(at, end) for at, end in enumerate(self.ends) if end.crc is not None]
+        place = next((at for at, end in known_ends if end.index >= index), None)
+        if place is None:
+            raise DamagedLogError(self.path, 0, f"entry {index} cannot be found behind the damage")
         units, start = self.indexes[place].units, self.befores[place]
         known = int(np.searchsorted(units["index"], index, side="right"))
-        if known and agrees(self._segments[place], units[known - 1]):
+        if known and (not self._fails or agrees(self._segments[place], units[known - 1])):
             start = chain_of(units[known - 1])
         if start.index == index:
             return start

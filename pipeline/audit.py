@@ -1,0 +1,93 @@
+"""Replicas of one log, compared: where they part, by the chain CRCs in their headers.
+
+The chain CRC of an entry identifies the whole log up to it. So replicas whose chain CRC is the same at one index
+have the same headers, and in them the checksums that their bodies should have; where they differ, a search by
+halves finds the first entry that does.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+
+from pipeline.errors import CannotTellError
+from pipeline.scan.entries import Chain
+from pipeline.scan.plan import Committed, plan_scan
+from pipeline.scan.stores import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A difference between replicas, or damage of one.
+
+    Attributes:
+        replica: which one is not as the others; several joined by commas when there is no majority.
+        position: place in the log; -1 where it is about derived state.
+        what: in words: segment file, byte, index; topic, queue and offset where it is a record.
+    """
+
+    replica: str
+    position: int
+    what: str
+
+
+def odd_ones(said: Mapping[str, Hashable]) -> str:
+    """Who differs from the majority; all where there is none."""
+    value, count = Counter(said.values()).most_common(1)[0]
+    if count * 2 <= len(said):
+        return ", ".join(said)
+    return ", ".join(name for name, each in said.items() if each != value)
+
+
+def common_bound(stores: Mapping[str, Store], bounds: Mapping[str, Committed]) -> Committed:
+    """The least of what is known of each replica.
+
+    Raises:
+        CannotTellError: a replica has nothing committed.
+    """
+    ends = {
+        name: plan_scan(store, bounds[name], split_bytes=1 << 60, fails=False).end.index
+        for name, store in stores.items()
+    }
+    name = min(ends, key=lambda each: ends[each])
+    if not ends[name]:
+        raise CannotTellError(f"replica {name}: nothing is known to be committed")
+    return Committed(ends[name], f"{bounds[name].known_by}; {name} reaches least far")
+
+
+def entry(store: Store, index: int) -> Chain:
+    """An entry of a replica, damage passed over."""
+    return plan_scan(store, Committed(index, "audit"), split_bytes=1 << 60, fails=False).end
+
+
+def chain_difference(stores: Mapping[str, Store], last_index: int) -> Finding | None:
+    """The first entry that is not the same on all replicas; None when all are, up to `last_index`."""
+    if _is_same(stores, last_index):
+        return None
+    low, high = 0, last_index
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if _is_same(stores, middle) else (low, middle)
+    chains = {name: entry(store, high) for name, store in stores.items()}
+    odd = odd_ones({name: (each.crc, each.term) for name, each in chains.items()})
+    first = odd.split(", ", maxsplit=1)[0]
+    start = entry(stores[first], high - 1).position
+    told = ", ".join(
+        f"{name}: term {each.term}, chain crc {each.crc or 0:#010x}"
+        for name, each in chains.items()
+    )
+    what = f"entry {high} is another one ({told}): {file_place(stores[first], start)}"
+    if high == 1:
+        what += "; the logs have nothing in common: is this a store of another group?"
+    return Finding(odd, start, what)
+
+
+def file_place(store: Store, position: int) -> str:
+    """Segment file and byte of a position in the log."""
+    before = [each for each in store.segments if each.first_position <= position]
+    return f"{before[-1].path}, byte {position - before[-1].first_position}"
+
+
+def _is_same(stores: Mapping[str, Store], index: int) -> bool:
+    return len({entry(store, index).crc for store in stores.values()}) == 1

@@ -1,0 +1,199 @@
+"""`dledger-pipeline audit`: do replicas have the same committed log, and the same derived state?
+
+Exit codes: 0 identical; 1 different; 2 it could not be told.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+
+from pipeline.errors import EXIT_FINE, EXIT_FOUND, UsageError
+from pipeline.jobs.context import JobContext
+from pipeline.jobs.store_arguments import add_bound_arguments, bound_of, store_of
+
+if TYPE_CHECKING:
+    from pipeline.audit import Finding
+    from pipeline.scan.plan import Committed
+    from pipeline.scan.stores import Store
+
+name = "audit"
+summary = (
+    "compare the committed log and the derived state of replicas, and name the first difference"
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the stores."""
+    parser.add_argument(
+        "stores", nargs="+", metavar="STORE", help="folders of the replicas' stores"
+    )
+    add_bound_arguments(parser)
+
+
+def run(context: JobContext) -> int:
+    """Compare all replicas with each other."""
+    from pipeline.audit import common_bound
+
+    stores = named(context.options.stores)
+    bounds = {each: bound_of(context.options, store) for each, store in stores.items()}
+    committed = common_bound(stores, bounds)
+    assert committed.index is not None, "a common bound is an index"
+    with context.progress() as progress:
+        task = progress.add_task("fold the log, bytes", total=None)
+        findings = audit(
+            context.spark, stores, committed.index, lambda size: progress.advance(task, size)
+        )
+        findings += live_differences(context.options.namesrv, context.options.group)
+    findings.sort(key=lambda each: (each.position < 0, each.position))
+    result: dict[str, Any] = {
+        "replicas": {each: store.path for each, store in stores.items()},
+        "index": committed.index,
+        "knownBy": committed.known_by,
+        "identical": not findings,
+        "findings": [asdict(each) for each in findings],
+    }
+    context.report(result, lambda: _table(committed, stores, findings))
+    return EXIT_FOUND if findings else EXIT_FINE
+
+
+def named(paths: list[str]) -> dict[str, Store]:
+    """Stores by names that tell them apart: their folders', or their paths.
+
+    Raises:
+        UsageError: fewer than two, or one twice.
+    """
+    if len({Path(path).resolve() for path in paths}) < max(len(paths), 2):
+        raise UsageError("an audit needs two or more different stores")
+    names = [Path(path).resolve().name for path in paths]
+    is_clear = len(set(names)) == len(names)
+    return {
+        each if is_clear else path: store_of(path) for each, path in zip(names, paths, strict=True)
+    }
+
+
+def audit(
+    spark: Any, stores: Mapping[str, Store], last_index: int, progress: Callable[[int], None]
+) -> list[Finding]:
+    """Compare replicas: headers by their chain, records in two stages, and what each keeps.
+
+    Args:
+        spark: the session.
+        stores: by the replica's name.
+        last_index: the last entry that all have committed.
+        progress: told of the bytes folded.
+    """
+    from pipeline.audit import chain_difference
+
+    parted = chain_difference(stores, last_index)
+    findings = [parted] if parted else []
+    findings += record_differences(spark, stores, last_index)
+    if not findings:
+        findings += kept_differences(stores, last_index, progress)
+    return findings
+
+
+def record_differences(spark: Any, stores: Mapping[str, Store], last_index: int) -> list[Finding]:
+    """Damage, and the first record that differs: sums per chunk first, then the first chunk that differs."""
+    from pipeline.audit import Finding, file_place, odd_ones
+    from pipeline.spark.audit_rows import (
+        CHUNK_ENTRIES,
+        chunk_sums,
+        differing_chunks,
+        differing_records,
+        replica_rows,
+    )
+
+    paths = {each: store.path for each, store in stores.items()}
+    sums = chunk_sums(replica_rows(spark, paths, 1, last_index)).cache()
+    try:
+        findings = [
+            Finding(row["replica"], row["damage"]["physicalOffset"], _damage(row["damage"]))
+            for row in sums.where("damage is not null").collect()
+        ]
+        chunks = [row["chunk"] for row in differing_chunks(sums, len(stores)).collect()]
+    finally:
+        sums.unpersist()
+    whole = [chunk for chunk in chunks if chunk >= 0]
+    if not whole:
+        return findings
+    first = max(whole[0] * CHUNK_ENTRIES, 1)
+    last = min((whole[0] + 1) * CHUNK_ENTRIES - 1, last_index)
+    for row in differing_records(replica_rows(spark, paths, first, last), len(stores)).take(1):
+        odd = odd_ones({each: row["hashes"].get(each) for each in stores})
+        place = file_place(stores[odd.split(", ")[0]], row["physicalOffset"])
+        findings.append(
+            Finding(
+                odd,
+                row["physicalOffset"],
+                f"entry {row['index']}: topic {row['topic']}, queue {row['queueId']}, offset "
+                f"{row['queueOffset']} is another record: {place}",
+            )
+        )
+    return findings
+
+
+def _damage(place: Any) -> str:
+    if place["problem"]:
+        return str(place["problem"])
+    return (
+        f"entry {place['index']}, segment {place['segment']}, physical offset {place['physicalOffset']}: "
+        "a checksum is wrong"
+    )
+
+
+def kept_differences(
+    stores: Mapping[str, Store], last_index: int, progress: Callable[[int], None]
+) -> list[Finding]:
+    """What each replica keeps, against one fold of the log that all have."""
+    from pipeline.audit import Finding
+    from pipeline.jobs.verify import Findings, compare_kept
+    from pipeline.scan.plan import Committed, plan_scan
+
+    first = next(iter(stores.values()))
+    plan = plan_scan(first, Committed(last_index, "audit"))
+    keepers = {store.path: Findings() for store in stores.values()}
+    compare_kept(plan, keepers, progress)
+    names = {store.path: each for each, store in stores.items()}
+    return [
+        Finding(names[path], -1, f"derived state: {difference}")
+        for path, findings in keepers.items()
+        for difference in findings.differences
+    ]
+
+
+def live_differences(name_server: str | None, group: str | None) -> list[Finding]:
+    """What running nodes say of their own state at the newest mark that all of them have."""
+    if name_server is None:
+        return []
+    from broker.admin.verify import compare
+    from pipeline.audit import Finding
+    from pipeline.committed import ask_group
+
+    verdict = compare(ask_group(name_server, group))
+    return [
+        Finding(
+            ", ".join(verdict.odd),
+            -1,
+            f"derived state of the running nodes at entry {verdict.index}: {component} differs "
+            f"({', '.join(verdict.digests[component])})",
+        )
+        for component in verdict.differing
+    ]
+
+
+def _table(committed: Committed, stores: Mapping[str, Store], findings: list[Finding]) -> Table:
+    verdict = "differ" if findings else "are identical"
+    table = Table(
+        title=f"{', '.join(stores)} {verdict} up to entry {committed.index} ({committed.known_by})"
+    )
+    table.add_column("replica")
+    table.add_column("what")
+    for finding in findings:
+        table.add_row(f"[bold red]{finding.replica}[/]", finding.what)
+    return table
