@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import sys
 
-from bench.pipeline import exactly_once, source
+from bench.pipeline import exactly_once, scan, source
 
-COMMANDS = {"exactly-once": exactly_once.main, "source": source.main}
+COMMANDS = {
+    "archive": scan.main_archive,
+    "exactly-once": exactly_once.main,
+    "scan": scan.main_scan,
+    "source": source.main,
+}
 
 
 def main() -> int:
