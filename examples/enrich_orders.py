@@ -13,6 +13,7 @@ from typing import Any
 from pyspark.sql import functions as f
 
 from pipeline.spark.session import open_session
+from pipeline.spark.streams import start_stream
 
 ORDER = "id bigint, customer int, quantity int, price_cents bigint"
 CUSTOMERS = [
@@ -63,25 +64,25 @@ def main() -> None:
     options = parser.parse_args()
     spark = open_session("enrich-orders", master=options.master)
     customers = spark.createDataFrame(CUSTOMERS, "customer int, name string, tier string")
-    orders = (
-        spark.readStream.format("rocketmq")
-        .option("nameServer", options.name_server)
-        .option("topic", "Orders")
-        .option("startingOffsets", "earliest")
-        .option("maxOffsetsPerTrigger", 20_000)
-        .option("metadataPath", f"{options.checkpoint}/source")
-        .load()
-    )
-    query = (
-        enrich(orders, customers)
-        .writeStream.format("rocketmq")
-        .option("nameServer", options.name_server)
-        .option("topic", "Enriched")
-        .option("delivery", "exactly-once")
-        .option("sinkId", "enrich-orders")
-        .option("sendTimeoutMs", 10_000)
-        .option("checkpointLocation", options.checkpoint)
-        .start()
+    source = {
+        "nameServer": options.name_server,
+        "topic": "Orders",
+        "startingOffsets": "earliest",
+        "maxOffsetsPerTrigger": "20000",
+        "commitGroup": "enrich-orders",
+    }
+    sink = {
+        "nameServer": options.name_server,
+        "topic": "Enriched",
+        "delivery": "exactly-once",
+        "sinkId": "enrich-orders",
+        "sendTimeoutMs": "10000",
+    }
+    query = start_stream(
+        spark,
+        source,
+        lambda orders: enrich(orders, customers).writeStream.format("rocketmq").options(**sink),
+        checkpoint=options.checkpoint,
     )
     query.awaitTermination()
 

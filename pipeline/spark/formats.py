@@ -17,8 +17,13 @@ def register_all(spark: Any) -> None:
     """Register every format with a session.
 
     A planner knows nothing of its session, so the class that is registered carries how many tasks run at a
-    time; being made here, it is pickled as a whole.
+    time, and whether some may run twice; being made here, it is pickled as a whole.
     """
-    session = {"parallelism": spark.sparkContext.defaultParallelism}
+    context = spark.sparkContext
+    speculation = context.getConf().get("spark.speculation", "false")
+    session = {
+        "parallelism": context.defaultParallelism,
+        "speculates": speculation.lower() == "true",
+    }
     for module, name in FORMATS:
         spark.dataSource.register(type(name, (getattr(import_module(module), name),), session))

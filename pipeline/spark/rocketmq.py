@@ -13,10 +13,12 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from pipeline.errors import UsageError
 from pipeline.reading import source_columns
+from pipeline.sink.options import WHAT
 from pipeline.source_options import read_source_options
 from pipeline.spark.schemas import spark_schema
-from pipeline.spark.sink import BatchSinkWriter, StreamSinkWriter, plan_sink
+from pipeline.spark.sink import BatchSinkWriter, SinkPlan, StreamSinkWriter, plan_sink
 from pipeline.spark.source import TopicReader, TopicStreamReader, default_parallelism
 
 
@@ -25,9 +27,11 @@ class RocketMQDataSource(DataSource):
 
     Attributes:
         parallelism: how many tasks the session runs at a time; set when it is registered with one.
+        speculates: whether the session may run a task twice at the same time; set likewise.
     """
 
     parallelism: ClassVar[int | None] = None
+    speculates: ClassVar[bool] = False
 
     @classmethod
     def name(cls) -> str:
@@ -48,13 +52,16 @@ class RocketMQDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Plan a batch write."""
-        plan = plan_sink(schema, self.options, overwrite=overwrite, is_stream=False)
-        return BatchSinkWriter(plan)
+        return BatchSinkWriter(self._plan_sink(schema, overwrite=overwrite, is_stream=False))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """Plan a streaming query's writes."""
-        plan = plan_sink(schema, self.options, overwrite=overwrite, is_stream=True)
-        return StreamSinkWriter(plan)
+        return StreamSinkWriter(self._plan_sink(schema, overwrite=overwrite, is_stream=True))
+
+    def _plan_sink(self, schema: StructType, *, overwrite: bool, is_stream: bool) -> SinkPlan:
+        if self.speculates:
+            raise UsageError(f"{WHAT} needs spark.speculation=false: two attempts would send twice")
+        return plan_sink(schema, self.options, overwrite=overwrite, is_stream=is_stream)
 
 
 class DLedgerDataSource(RocketMQDataSource):
