@@ -8,6 +8,7 @@ import pytest
 import trio
 
 from broker.client import (
+    ClientError,
     IdempotentProducer,
     Message,
     MessageQueue,
@@ -20,7 +21,7 @@ from broker.client import blocking as sync
 from jepsen.history import Recorder
 from jepsen.nemesis import LeaderKiller
 from jepsen.observer import Observer
-from jepsen.processes import Group
+from jepsen.processes import Group, poll
 from jepsen.workload import wait_for_queues
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -90,7 +91,7 @@ async def everything(group: Group, queues: tuple[MessageQueue, ...]) -> Counter[
 
 async def test_every_row_stands_once_while_leaders_die(group: Group) -> None:
     history = Recorder()
-    observer = Observer(group, history)
+    observer = Observer(group, history.note_leader)
     killer = LeaderKiller(group, observer, history, kills=KILLS, period_s=2.0, restart_after_s=0.5)
     stop = trio.Event()
     async with trio.open_nursery() as nursery, IdempotentProducer(group.namesrv, "p") as producer:
@@ -124,9 +125,17 @@ async def test_every_row_stands_once_while_leaders_die(group: Group) -> None:
     assert found.keys() <= wanted
 
 
+def is_made(producer: sync.Producer, topic: str) -> bool:
+    """Send to a topic, which makes it, once brokers are there."""
+    try:
+        return bool(producer.send(Message(topic, b"there is a topic now")))
+    except ClientError:
+        return False
+
+
 def test_without_async_and_with_delays(group: Group) -> None:
     with sync.IdempotentProducer(group.namesrv, "p") as producer:
-        producer.send(Message("Delayed", b"there is a topic now"))
+        assert poll(lambda: is_made(producer, "Delayed"), 20)
         queue = producer.queues("Delayed")[0]
         delayed = [Row(row_key("a"), Message("Delayed", b"later", delay_level=2, tags="T"))]
         large = [Row(row_key("b"), Message("Delayed", b"x" * 20_000))]
