@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final
 
 import msgspec
 import trio
@@ -40,6 +40,7 @@ from jepsen.processes import Group, NotReadyError, ProcessDiedError, sigterm_as_
 from jepsen.progress import Progress, failover_gaps_ms, percentile
 from jepsen.promises import STREAMS, Promises, judge
 from jepsen.report import live_line, print_report
+from jepsen.run import first_of
 from jepsen.stream_workload import BROKER_CONF, ORDERED_GROUP, StreamWorkload, all_streams
 
 VALID, INVALID, UNKNOWN, INTERRUPTED = 0, 1, 2, 130
@@ -259,7 +260,7 @@ def execute(settings: Settings, cpp_python: Path | None, console: Console) -> Ru
         try:
             trio.run(demo.run, cpp_python)
         except BaseExceptionGroup as errors:
-            raise_first(errors)
+            raise first_of(errors) from None
     verdict = check(history.events, drained=demo.drained)
     promises = judge(
         history.events,
@@ -279,17 +280,6 @@ def conclude(settings: Settings, run: Run, console: Console) -> int:
     else:
         console.print(f"history and logs: {run.folder}", highlight=False)
     return {True: VALID, False: INVALID, None: UNKNOWN}[run.verdict.valid]
-
-
-def raise_first(errors: BaseExceptionGroup[BaseException]) -> NoReturn:
-    """Raise the first exception of a group without the group around it; an interrupt before others.
-
-    Whoever interrupts ends tasks in the middle of something, and they may complain about that.
-    """
-    first: BaseException = errors.subgroup(KeyboardInterrupt) or errors
-    while isinstance(first, BaseExceptionGroup):
-        first = first.exceptions[0]
-    raise first
 
 
 def summary(verdict: Verdict, gaps_ms: Sequence[float | None], promises: Promises) -> str:

@@ -21,4 +21,5 @@ def check_answers(ops: Sequence[Op]) -> CheckResult:
         for op in strikes
         if "broken" in op.value
     ]
-    return judged(NAME, broken, {"faults": sum("done" in op.value for op in strikes)})
+    injected = sum(op.value.get("do") == "inject" and "done" in op.value for op in strikes)
+    return judged(NAME, broken, {"faults": injected})

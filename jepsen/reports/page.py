@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from jepsen.checkers.availability import NAME as AVAILABILITY
 from jepsen.checkers.results import Anomaly, CheckResult
 from jepsen.ops import Op
 from jepsen.phases import phase_spans, span_of
@@ -35,6 +36,7 @@ SPANS_SHOWN: Final = 60
 GAPS_SHOWN: Final = 5
 GAP_NS: Final = 250_000_000
 VALUE_CHARS: Final = 160
+CAUSES_SHOWN: Final = 8
 BUCKETS: Final = 240
 HEADLINES: Final = {
     "valid": "Valid: every promise was kept",
@@ -55,7 +57,7 @@ def page(summary: Summary, ops: Sequence[Op]) -> str:
         _charts(ops, spans) if ops else "",
         _anomalies(summary.checks, ops),
         _checks(summary.checks),
-        _operations(ops),
+        _operations(summary, ops),
         _faults(spans),
         _settings(summary),
     ]
@@ -196,26 +198,38 @@ def _checks(checks: Sequence[CheckResult]) -> str:
     return f"<section><h2>Checkers</h2><table>{head}{''.join(rows)}</table></section>"
 
 
-def _operations(ops: Sequence[Op]) -> str:
+def _operations(summary: Summary, ops: Sequence[Op]) -> str:
     if not ops:
         return ""
-    kinds = list(dict.fromkeys(op.f for op in ops if op.is_client))
-    rows = []
-    for f in kinds:
-        ended = [sum(op.f == f and op.is_client and op.type == end for op in ops) for end in ENDS]
-        invoked = sum(op.f == f and op.is_client and op.type == "invoke" for op in ops)
-        rows.append((f, str(invoked), *map(str, ended)))
+    rows = [_operation_row(f, ops, summary.checks) for f in _kinds(ops)]
     causes: dict[str, int] = {}
     for op in ops:
         if op.error and op.is_client:
             text = op.error[:VALUE_CHARS]
             causes[text] = causes.get(text, 0) + 1
-    often = sorted(causes.items(), key=lambda item: (-item[1], item[0]))[:8]
-    errors = _table(("error", "times"), [(text, str(count)) for text, count in often])
+    often = sorted(causes.items(), key=lambda item: (-item[1], item[0]))[:CAUSES_SHOWN]
+    errors = _table(("error", "times"), [(text, str(times)) for text, times in often])
+    head = ("what", "begun", *ENDS, "ok per s", "p50 ms", "p99 ms", "longest ms")
     return (
-        f"<section><h2>Operations</h2>{_table(('what', 'begun', *ENDS), rows)}"
+        f"<section><h2>Operations</h2>{_table(head, rows)}"
         f"{'<h3>What clients were told most often</h3>' + errors if often else ''}</section>"
     )
+
+
+def _kinds(ops: Sequence[Op]) -> list[str]:
+    return list(dict.fromkeys(op.f for op in ops if op.is_client and op.type == "invoke"))
+
+
+def _operation_row(f: str, ops: Sequence[Op], checks: Sequence[CheckResult]) -> tuple[str, ...]:
+    """One kind of operation: counts from the history, times from the checker of availability."""
+    types: list[str] = [op.type for op in ops if op.f == f and op.is_client]
+    counted = next((check.counts.get(f) for check in checks if check.name == AVAILABILITY), None)
+    times: tuple[object, ...] = ("", "", "", "")
+    if isinstance(counted, dict):
+        latency = counted["latency_ms"]
+        times = (counted["rate"], latency["p50"], latency["p99"], latency["p100"])
+    told = ("" if value is None else str(value) for value in times)
+    return (f, *(str(types.count(each)) for each in ("invoke", *ENDS)), *told)
 
 
 def _faults(spans: Sequence[Span]) -> str:
@@ -247,7 +261,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a table; columns of whole numbers are aligned as such."""
     body = list(rows)
     numbers = [
-        all(row[place].isdecimal() for row in body) and bool(body) for place in range(len(head))
+        all(_is_number(row[place]) for row in body) and bool(body) for place in range(len(head))
     ]
 
     def cells(tag: str, row: Sequence[str]) -> str:
@@ -258,6 +272,10 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
     lines = "".join(f"<tr>{cells('td', row)}</tr>" for row in body)
     return f"<table><tr>{cells('th', head)}</tr>{lines}</table>"
+
+
+def _is_number(text: str) -> bool:
+    return text.replace(".", "", 1).isdecimal()
 
 
 def _s(t_ns: int) -> str:

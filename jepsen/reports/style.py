@@ -45,7 +45,7 @@ text.inside { text-anchor: middle; fill: #fff; } text.middle { text-anchor: midd
 table { border-collapse: collapse; width: 100%; font-size: 13.5px; margin: 6px 0; }
 th { text-align: left; color: var(--soft); font-weight: 600; }
 th, td { padding: 4px 12px 4px 0; border-bottom: 1px solid var(--line); vertical-align: top; overflow-wrap: anywhere; }
-td:first-child { white-space: nowrap; } td.number, th.number { text-align: right; padding-right: 24px; width: 12%; }
+td:first-child { white-space: nowrap; } td.number, th.number { text-align: right; padding-right: 24px; }
 .mark { font-weight: 600; white-space: nowrap; } .mark.kept { color: var(--kept); }
 .mark.broken { color: var(--broken); } .mark.unknown { color: var(--unknown); }
 .anomaly { border-left: 4px solid var(--broken); padding: 2px 0 2px 14px; margin: 12px 0; }

@@ -209,6 +209,6 @@ def _seconds(t_ns: int) -> str:
 
 
 def _round_up(value: float) -> float:
-    """Return the next number of the form 1, 2 or 5 times a power of ten."""
+    """Return the next number of the form 1, 2, 2.5 or 5 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(value))
-    return next(step * power for step in (1, 2, 5, 10) if step * power >= value)
+    return next(step * power for step in (1, 2, 2.5, 5, 10) if step * power >= value)
