@@ -8,6 +8,7 @@ import pytest
 
 from jepsen.nemeses import named, specifications
 from jepsen.nemeses import network as network_faults
+from jepsen.nemeses.namespaces import NamespaceLinks
 from jepsen.system import CLIENTS, WHOLE, Shape
 from tests.integration.nemeses.conftest import FakeSystem
 
@@ -33,7 +34,11 @@ class NotedLinks:
         self.shapes = dict.fromkeys(self.shapes, WHOLE)
 
 
-@pytest.mark.parametrize("spec", [spec for spec in specifications() if named(spec).links != "none"])
+OF_LINKS = [spec for spec in specifications() if named(spec).links in {"any", "proxies"}]
+OF_NAMESPACES = [spec for spec in specifications() if named(spec).links == "namespaces"]
+
+
+@pytest.mark.parametrize("spec", OF_LINKS)
 async def test_every_fault_of_links_strikes_and_is_cured(
     system: FakeSystem, spec: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -57,3 +62,15 @@ async def test_what_tcp_never_does_is_not_done_to_clients(system: FakeSystem) ->
     assert not any(CLIENTS in link for link in links.shapes)
     await named("delay").inject(system, random.Random(1))
     assert any(CLIENTS in link for link in links.shapes)
+
+
+@pytest.mark.parametrize("spec", OF_NAMESPACES)
+async def test_faults_of_namespaces_are_cured(system: FakeSystem, spec: str) -> None:
+    fault = named(spec)
+    if lacking := fault.lacking():
+        pytest.skip(lacking)
+    with NamespaceLinks([node.name for node in system.nodes]) as links:
+        system.links = links
+        assert await fault.inject(system, random.Random(1))
+        assert await fault.cure(system) == "all links are whole"
+        assert await fault.cure(system) == ""
