@@ -7,7 +7,7 @@ SIM ?= dledger.testing.sim
 HOURS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup interop demo pipeline-demo chaos test check fix golden sim soak bench docs clean
+.PHONY: checklist help setup interop demo pipeline-demo chaos test check fix golden sim soak bench docs clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,6 +29,9 @@ pipeline-demo: setup  ## a streaming job between two topics, killed and killed a
 
 chaos: setup  ## the standing set of dledger-jepsen: half an hour; CHAOS_ARGS="--only queue/kill"
 	@$(BIN)/dledger-jepsen suite $(CHAOS_ARGS)
+
+checklist: setup  ## the 66 faults, row by row: an hour; rewrites docs/faults.md. CHECKLIST_ARGS="--row 9"
+	@$(BIN)/dledger-jepsen checklist --record docs $(CHECKLIST_ARGS)
 
 check: setup  ## format, lint, types and the quick tests: about a minute
 	@$(BIN)/ruff format --check .
