@@ -24,6 +24,7 @@ from typing import Protocol
 from rich.console import Console
 from rich.table import Table
 
+from dledger.errors import UsageError
 from dledger.testing.sim_settings import SimSettings
 from dledger.testing.sim_shrink import assignments, override, shrink
 from dledger.testing.sim_tally import SILENT_SEEDS_MIN, Tally
@@ -79,11 +80,15 @@ class Simulator:
 
 def run_command(simulator: Simulator, arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    options = _parser(simulator).parse_args(arguments)
+    parser = _parser(simulator)
+    options = parser.parse_args(arguments)
+    drawn = simulator.draw(options.seed or 1, wire=options.wire, is_grown=not options.classic)
+    try:
+        settings = override(drawn, options.set)
+    except UsageError as error:
+        parser.error(str(error))
     if options.seed is None:
         return _sweep(simulator, options)
-    drawn = simulator.draw(options.seed, wire=options.wire, is_grown=not options.classic)
-    settings = override(drawn, options.set)
     if options.shrink:
         return _shrink(simulator, drawn, settings, options)
     return _replay(simulator, settings, options)
@@ -106,7 +111,7 @@ def _parser(simulator: Simulator) -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="KNOB=VALUE",
-        help="with --seed: change a knob",
+        help="change a knob of every run, as faults=pause:10,heal:1 does",
     )
     add("--processes", type=int, default=2, help="worker processes")
     add("--wire", action="store_true", help="pass messages through the wire's bytes")
@@ -115,9 +120,14 @@ def _parser(simulator: Simulator) -> argparse.ArgumentParser:
     return parser
 
 
-def _options_text(options: argparse.Namespace) -> str:
-    """The options that change what a seed means."""
+def _flags_text(options: argparse.Namespace) -> str:
+    """The flags that change what a seed means."""
     return f"{' --wire' if options.wire else ''}{' --classic' if options.classic else ''}"
+
+
+def _options_text(options: argparse.Namespace) -> str:
+    """All options that change what a seed means."""
+    return _flags_text(options) + "".join(f" --set {change}" for change in options.set)
 
 
 # One seed.
@@ -153,7 +163,8 @@ def _shrink(
     smaller = shrink(settings, simulator.run)
     after = simulator.run(smaller)
     changes = "".join(f" --set {change}" for change in assignments(drawn, smaller))
-    command = simulator.replay_command(settings.seed, options=_options_text(options))
+    # `changes` has all of them, those that were asked for included.
+    command = simulator.replay_command(settings.seed, options=_flags_text(options))
     sys.stdout.write(
         f"{before.step_count} steps became {after.step_count}: {after.verdict.name.lower()} "
         f"{_last_line(after)}\n  {command}{changes}\n"
@@ -177,9 +188,12 @@ def _as_json(result: SimResult) -> dict[str, object]:
 # Many seeds.
 
 
-def run_one(simulator: Simulator, seed: int, *, wire: bool, is_grown: bool) -> SimResult:
-    """Draw and run one seed; for workers."""
-    return simulator.run(simulator.draw(seed, wire=wire, is_grown=is_grown))
+def run_one(
+    simulator: Simulator, seed: int, *, wire: bool, is_grown: bool, changes: Sequence[str] = ()
+) -> SimResult:
+    """Draw and run one seed with these knobs changed; for workers."""
+    drawn = simulator.draw(seed, wire=wire, is_grown=is_grown)
+    return simulator.run(override(drawn, changes))
 
 
 def run_many(
@@ -218,7 +232,13 @@ def _sweep(simulator: Simulator, options: argparse.Namespace) -> int:
     )
     started_s = time.monotonic()
     until_s = started_s + (options.seconds if options.seconds is not None else 1e9)
-    run = partial(run_one, simulator, wire=options.wire, is_grown=not options.classic)
+    run = partial(
+        run_one,
+        simulator,
+        wire=options.wire,
+        is_grown=not options.classic,
+        changes=tuple(options.set),
+    )
     tally = Tally()
     with (
         console.status("simulating") as status,
@@ -251,7 +271,7 @@ def show_tally(
     console.print(table)
     fired = ", ".join(f"{name} {n}" for name, n in sorted(tally.coverage.items()) if n)
     console.print(f"went wrong: {fired or 'nothing'}")
-    if tally.silent() and tally.seed_count >= SILENT_SEEDS_MIN:
+    if tally.silent() and tally.seed_count >= SILENT_SEEDS_MIN and "--set" not in options:
         console.print(f"never went wrong, which is a defect: {', '.join(tally.silent())}")
     for result in tally.bad[:PROBLEMS_SHOWN_MAX]:
         replay = simulator.replay_command(result.seed, options=options)

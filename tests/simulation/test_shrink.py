@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 
 import pytest
@@ -11,7 +12,7 @@ from dledger.errors import UsageError
 from dledger.raft.hard_state import HardState
 from dledger.storage.hard_state import HardStateStore
 from dledger.testing import sim
-from dledger.testing.sim_settings import SimSettings, draw_settings
+from dledger.testing.sim_settings import ALL_KINDS, SimSettings, draw_settings
 from dledger.testing.sim_shrink import assignments, override, shrink
 from dledger.testing.simulation import Verdict, run_settings
 
@@ -66,3 +67,18 @@ def test_there_is_nothing_to_shrink_in_a_run_that_is_fine(
 ) -> None:
     assert sim.main(["--seed", "2", "--shrink"]) == 0
     assert "nothing to shrink" in capsys.readouterr().out
+
+
+def test_a_sweep_changes_the_knobs_of_every_run(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["--seeds", "4", "--first", "1", "--processes", "1", "--json"]
+    assert sim.main([*command, "--set", "faults=pause:10"]) == 0
+    fired = json.loads(capsys.readouterr().out)["coverage"]
+    assert fired["pause"] > 0
+    assert not any(fired.get(kind) for kind in ALL_KINDS if kind != "pause")
+
+
+def test_a_knob_that_there_is_not_is_a_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        sim.main(["--seeds", "1", "--set", "nothing=1"])
+    assert caught.value.code == 2
+    assert "nothing" in capsys.readouterr().err
