@@ -144,6 +144,9 @@ SETTLE_TIMEOUTS_MAX = 8
 """Longest election timeouts that a healed group may take to go on. A member that was told to step
 down waits for three of them; of 1500 runs the slowest took 3.1."""
 
+CATCH_UP_ROUNDS_MAX = 100
+"""How many round trips a follower of the core may need for what it has missed."""
+
 SPECIAL_PERMILLE = 100
 """How many of the runs are bent to each of the two purposes below."""
 
@@ -203,7 +206,11 @@ def _grow(settings: SimSettings) -> SimSettings:
         fault_weights={**settings.fault_weights, **weights},
         # What is on its way when the calm begins may come so late, and a replayed request of a leader
         # that is no more still keeps others from campaigning.
-        settle_ms_max=settings.settle_ms_max + replay_ms_max + clog_ms_max,
+        # Entries may have to travel one by one, too, each over a slow link and refused when out of order.
+        settle_ms_max=settings.settle_ms_max
+        + replay_ms_max
+        + clog_ms_max
+        + CATCH_UP_ROUNDS_MAX * settings.delay_max_ms,
         loss_permille=loss_permille,
         replay_permille=replay_permille,
         replay_ms_max=replay_ms_max,
