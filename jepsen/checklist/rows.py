@@ -217,6 +217,7 @@ NETWORK: Final = (
         "frames duplicated and reordered, old ones replayed",
         "refused by term, index and round",
         "proxies",
+        sim=("clog",),
     ),
     Row(
         25,
@@ -424,6 +425,7 @@ DISK: Final = (
             "tests/integration/admin/test_admin_processes.py::test_a_wiped_follower_rejoins_under_load_and_agrees",
             "tests/simulation/test_wipes.py",
         ),
+        sim=("wipe-one",),
     ),
     Row(
         51,
