@@ -80,7 +80,9 @@ async def test_an_answer_for_a_client_that_is_gone_is_no_confirmation(
             gone.say(310, send_ext("T", 1, KEY) | {"g": "1"}, b"x")
             # Closed at once: the request is on the wire, its answer will find nobody.
         await cluster.wait(lambda: leader.state.queues.min_max("T", 1)[1] == 2)
-        await cluster.wait(lambda: bool(leader._repeats and leader._repeats._unanswered))
+        repeats = leader._parts._repeats
+        assert repeats is not None
+        await cluster.wait(lambda: bool(repeats._unanswered))
         assert (await send(wire, born=2)).ext["queueOffset"] == "1"
     assert await stored(cluster, leader) == [0, 2, 0, 0]
 
