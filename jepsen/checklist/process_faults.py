@@ -68,7 +68,7 @@ async def two_of_three_killed(stage: Stage) -> None:
     stage.expect(all(op.type != "ok" for op in ends), "nothing is acknowledged by a minority")
     stage.expect(all(op.error for op in ends if op.type != "ok"), "each refusal has a reason")
     stage.start(*dead)
-    await stage.progress(20)
+    await stage.progress(150)
     await stage.whole()
 
 
