@@ -128,7 +128,13 @@ def record(docs: Path, results: dict[int, RowResult]) -> None:
     seen_on = (
         f"{datetime.now(UTC):%Y-%m-%d}, Python {platform.python_version()}, {platform.system()}"
     )
-    told = Recorded(seen_on, dict(sorted((before | results).items())))
+    # What a row still lacks may have changed since it was last seen.
+    seen = {row.number: row for row in ROWS}
+    joined_rows = {
+        number: joined(seen[number], result.shown)
+        for number, result in sorted((before | results).items())
+    }
+    told = Recorded(seen_on, joined_rows)
     file.write_bytes(msgspec.json.format(msgspec.json.encode(told), indent=1) + b"\n")
     (docs / "faults.md").write_text(page(told.rows, seen_on=seen_on))
 

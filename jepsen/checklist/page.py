@@ -31,7 +31,8 @@ equal digests after healing. This page is written by a command; to see a row for
 
 A row is shown by real processes under load (a scenario in `jepsen/checklist/`, judged by the checkers of the queue
 workload and by what the row expects beside), by the simulator (200 seeds with that fault alone; `make sim` mixes
-all), by tests, or by several of them. *skipped* means that the machine of the last run lacked something.
+all), by tests, or by several of them. *skipped* means that the machine of the last run lacked something, *in part*
+that something of the row is not done or not shown; it says what.
 """
 
 
@@ -67,6 +68,8 @@ def _line(row: Row, result: RowResult | None) -> str:
     told = f"**{verdict}**" + (f" ({ways})" if ways else "")
     if row.unbuilt:
         told = f"**not built**: {row.unbuilt}"
+    elif row.gap:
+        told += f": {row.gap}"
     return f"| {row.number} | {row.fault} | {row.expectation} | {row.how} | {told} |"
 
 

@@ -20,7 +20,7 @@ from jepsen.checklist.stage import Scenario
 from jepsen.reports.folder import write_folder
 from jepsen.run import RunResult, RunSettings, execute
 
-Verdict = Literal["holds", "broken", "skipped", "unknown", "not built"]
+Verdict = Literal["holds", "in part", "broken", "skipped", "unknown", "not built"]
 _WORST_FIRST: Final[tuple[Verdict, ...]] = ("broken", "unknown", "not built", "holds", "skipped")
 
 RUN_S: Final = 30.0
@@ -63,6 +63,8 @@ def joined(row: Row, shown: Sequence[Shown]) -> RowResult:
         return RowResult(row.number, "not built", tuple(shown))
     verdicts = {each.verdict for each in shown}
     verdict: Verdict = next((each for each in _WORST_FIRST if each in verdicts), "unknown")
+    if row.gap and verdict == "holds":
+        verdict = "in part"
     return RowResult(row.number, verdict, tuple(shown))
 
 

@@ -82,6 +82,12 @@ def test_what_is_not_built_never_holds() -> None:
     assert joined(row, [shown("holds")]).verdict == "not built"
 
 
+def test_a_row_with_a_gap_holds_in_part_at_best() -> None:
+    row = Row(66, "operations", "fault", "expectation", "how", gap="no notice")
+    assert joined(row, [shown("holds")]).verdict == "in part"
+    assert joined(row, [shown("broken")]).verdict == "broken"
+
+
 def test_exit_codes() -> None:
     def result(verdict: str) -> RowResult:
         return RowResult(1, verdict, ())  # type: ignore[arg-type]  # from the lines below
