@@ -361,6 +361,7 @@ DISK: Final = (
         "a leader with a slow disk gives way; its health shows it",
         "preloaded delay",
         sim=("slow-disk",),
+        gap="a slow leader goes on leading; its status shows how long its syncs take",
     ),
     Row(
         43,
