@@ -2,6 +2,7 @@
 
     dledger-admin verify     -n NAMESRV [--group NAME]    do all replicas have the same state?
     dledger-admin snapshots  -n NAMESRV [--group NAME]    what each node has written down of it
+    dledger-admin lag        -n NAMESRV [--group NAME]    how far are consumer groups behind? (consumerProgress)
     dledger-admin resend-dlq -n NAMESRV GROUP ...         give dead letters another chance
 
 Exit codes: 0 well; 1 the replicas differ, or some dead letters could not be sent again; 2 wrong usage; 3 not
@@ -15,6 +16,7 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Final
 
 import trio
@@ -26,7 +28,11 @@ from broker.admin.ask import NobodyAnsweredError, NodeAnswer, addresses_of_group
 from broker.admin.resend_dlq import TO_ORIGIN, TO_RETRY, Choice, Outcome, resend
 from broker.admin.verify import Verdict, compare
 from broker.client.errors import ClientError, ClientUsageError
+from broker.client.lag import by_topic, consumer_lags
 from broker.client.name_servers import parse_name_servers
+
+LAG_NAMES: Final = ("lag", "consumerProgress")
+"""Ours, and mqadmin's."""
 
 EXIT_WELL: Final = 0
 EXIT_DIFFERENT: Final = 1
@@ -50,6 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     if options.command == "resend-dlq":
         return _resend_dlq(options)
+    if options.command in LAG_NAMES:
+        return _lag(options)
     try:
         answers = trio.run(_ask, options)
     except ClientUsageError as error:
@@ -130,6 +138,29 @@ def _snapshots(answers: list[NodeAnswer], *, as_json: bool) -> int:
     return EXIT_UNKNOWN if problems else EXIT_WELL
 
 
+def _lag(options: argparse.Namespace) -> int:
+    ask = partial(consumer_lags, options.namesrv, group=options.consumer_group, topic=options.topic)
+    try:
+        lags = trio.run(ask)
+    except ClientUsageError as error:
+        return _complain(error, EXIT_USAGE)
+    except ClientError as error:
+        return _complain(error, EXIT_UNKNOWN)
+    if options.json:
+        queues = [asdict(one) | {"lag": one.lag, "missed": one.missed} for one in lags]
+        _print_json({"queues": queues})
+        return EXIT_WELL
+    table = Table(title="lag of consumer groups")
+    for heading in ("group", "topic", "queues", "lag", "missed", "furthest behind"):
+        table.add_column(heading)
+    for one in by_topic(lags):
+        worst = f"{one.worst.broker_name}/{one.worst.queue_id}: {one.worst.lag}"
+        row = (one.group, one.topic, str(one.queues), str(one.lag), str(one.missed), worst)
+        table.add_row(*map(escape, row))
+    Console().print(table)
+    return EXIT_WELL
+
+
 def _resend_dlq(options: argparse.Namespace) -> int:
     choice = Choice(options.topic, frozenset(options.msg_id or ()), options.all)
 
@@ -188,8 +219,18 @@ def _parser() -> argparse.ArgumentParser:
         where.add_argument("-b", "--brokers", help="the nodes themselves, host:port;host:port")
         command.add_argument("-g", "--group", help="broker name; needed when there are several")
         command.add_argument("--json", action="store_true", help="one JSON object for scripts")
+    _add_lag(commands)
     _add_resend_dlq(commands)
     return parser
+
+
+def _add_lag(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    text = "how far consumer groups, and streaming queries with a commitGroup, are behind"
+    command = commands.add_parser(LAG_NAMES[0], aliases=LAG_NAMES[1:], help=text, description=text)
+    command.add_argument("-n", "--namesrv", required=True, help="name servers, host:port;host:port")
+    command.add_argument("-g", "--group", dest="consumer_group", help="this consumer group only")
+    command.add_argument("-t", "--topic", help="this topic only")
+    command.add_argument("--json", action="store_true", help="one JSON object for scripts")
 
 
 def _add_resend_dlq(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

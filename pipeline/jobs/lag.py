@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import asdict
+from functools import partial
 
+import trio
 from rich.table import Table
 
-from pipeline.errors import EXIT_FINE, EXIT_FOUND
+from broker.client import ClientError
+from broker.client.lag import QueueLag, TopicLag, by_topic, consumer_lags
+from pipeline.errors import EXIT_FINE, EXIT_FOUND, CannotTellError
 from pipeline.jobs.context import JobContext
-from pipeline.lag import QueueLag, TopicLag, ask_lags, by_topic
 
 name = "lag"
 summary = "say how far consumer groups and streaming queries (commitGroup) are behind, per topic and queue"
@@ -41,6 +44,20 @@ def run(context: JobContext) -> int:
     context.report(result, lambda: _queue_table(lags) if options.queues else _table(sums))
     is_behind = options.max_lag is not None and any(one.lag > options.max_lag for one in sums)
     return EXIT_FOUND if is_behind else EXIT_FINE
+
+
+def ask_lags(
+    name_server: str, *, group: str | None = None, topic: str | None = None
+) -> list[QueueLag]:
+    """Ask all broker groups; of one consumer group or topic only, where given.
+
+    Raises:
+        CannotTellError: name servers or brokers do not answer.
+    """
+    try:
+        return trio.run(partial(consumer_lags, name_server, group=group, topic=topic))
+    except ClientError as error:
+        raise CannotTellError(f"the lag is not known: {error}") from error
 
 
 def _table(sums: list[TopicLag]) -> Table:

@@ -7,13 +7,13 @@ import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from broker.client import Message
-from broker.client.blocking import Producer
+from broker.client.blocking import Producer, PullConsumer
 from broker.client.errors import ClientError
 from jepsen.processes import Group, poll, program
 
@@ -158,3 +158,31 @@ def test_wrong_usage_and_nobody_there_have_codes_of_their_own() -> None:
     assert run("verify") == 2
     assert run("verify", "-n", "nonsense") == 2
     assert run("verify", "-n", "127.0.0.1:1") == 3
+
+
+def test_the_lag_of_a_group_is_told_under_both_names(group: Group) -> None:
+    with Producer(group.namesrv, "p") as producer:
+
+        def is_served() -> bool:
+            with suppress(ClientError):
+                producer.send(Message("Orders", b"first"))
+                return True
+            return False
+
+        assert poll(is_served, PATIENCE_S)
+        queues = {producer.send(Message("Orders", b"x")).queue for _ in range(12)}
+    with PullConsumer(group.namesrv, "slow") as consumer:
+        for queue in queues:
+            consumer.commit(queue, 1)
+        ends = {queue.queue_id: consumer.max_offset(queue) for queue in queues}
+
+    def told(command: str) -> dict[int, int]:
+        code, answer = admin(group, command)
+        assert code == 0, answer
+        rows = answer["queues"]
+        assert isinstance(rows, list)
+        return {row["queue_id"]: row["lag"] for row in rows if row["group"] == "slow"}
+
+    expected = {queue_id: end - 1 for queue_id, end in ends.items()}
+    assert poll(lambda: told("lag") == expected, PATIENCE_S)
+    assert told("consumerProgress") == expected

@@ -9,9 +9,10 @@ import pytest
 
 from broker.client import ConsumeResult, Message, ReceivedMessage
 from broker.client.blocking import PullConsumer, PushConsumer
+from broker.client.lag import by_topic
 from jepsen.processes import poll
 from pipeline.cli import main
-from pipeline.lag import ask_lags, by_topic
+from pipeline.jobs.lag import ask_lags
 from pipeline.trace import Story, trace
 from tests.integration.pipeline.topics import Topics
 

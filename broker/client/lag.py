@@ -1,16 +1,14 @@
-"""Where consumer groups stand behind the ends of their queues, streaming queries' commitGroup among them."""
+"""How far consumer groups are behind the ends of their queues; streaming queries show as groups, too (commitGroup)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import trio
-
-from broker.client import ClientError, MessageQueue
+from broker.client.errors import ClientError
 from broker.client.inspector import Inspector
+from broker.client.queues import MessageQueue
 from broker.store.names import is_system_topic
-from pipeline.errors import CannotTellError
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,28 +51,19 @@ class TopicLag:
     worst: QueueLag
 
 
-def ask_lags(
-    name_server: str, *, group: str | None = None, topic: str | None = None, timeout_s: float = 10.0
+async def consumer_lags(
+    namesrv: str, *, group: str | None = None, topic: str | None = None, timeout_s: float = 10.0
 ) -> list[QueueLag]:
     """Ask all broker groups; of one consumer group or topic only, where given.
 
     Raises:
-        CannotTellError: name servers or brokers do not answer.
+        ClientError: name servers or brokers do not answer; nothing was changed.
     """
-
-    async def ask() -> list[QueueLag]:
-        async with Inspector(name_server, timeout_s=timeout_s) as inspector:
-            found: list[QueueLag] = []
-            for broker_name in await inspector.broker_names():
-                found += await _lags_of(inspector, broker_name, group, topic)
-            return found
-
-    try:
-        return sorted(
-            trio.run(ask), key=lambda one: (one.group, one.topic, one.broker_name, one.queue_id)
-        )
-    except ClientError as error:
-        raise CannotTellError(f"the lag is not known: {error}") from error
+    found: list[QueueLag] = []
+    async with Inspector(namesrv, timeout_s=timeout_s) as inspector:
+        for broker_name in await inspector.broker_names():
+            found += await _lags_of(inspector, broker_name, group, topic)
+    return sorted(found, key=lambda one: (one.group, one.topic, one.broker_name, one.queue_id))
 
 
 async def _lags_of(
