@@ -13,6 +13,7 @@ from jepsen.nemeses import damage
 from jepsen.nemeses.api import Fault
 from jepsen.nemeses.preload import side_folder
 from jepsen.nemeses.process import revive, struck, wait_until
+from jepsen.processes import Process
 from jepsen.system import System
 
 VERDICT_WAIT_S: Final = 30.0
@@ -22,9 +23,10 @@ BACKUP_AGE_S: Final = 5.0
 class Damaged(Fault):
     """Base: a node's store is damaged, and the node started with it.
 
-    The cure waits until each struck node serves. One that refuses to start gets what the handbook says
-    (docs/formats/hard_state.md): its store is wiped, and it comes back from the others. That is done to a
-    minority only, and told.
+    The cure waits until each struck node serves: it mends its store from the others. A node that has ended
+    is started once more, since another fault may have killed it; one that ends again refuses, and the
+    cure says so. Nothing is ever wiped here: a harness that does that to one node after the other destroys
+    what it is to watch.
     """
 
     def __init__(self, name: str) -> None:
@@ -32,28 +34,25 @@ class Damaged(Fault):
         self._names: list[str] = []
 
     async def cure(self, system: System) -> str:
-        """Wait for the nodes, and wipe those that refuse."""
+        """Wait for the nodes."""
         names, self._names = self._names, []
-        told: list[str] = []
-        for name in names:
-            node = system.node(name)
-
-            def is_decided(name: str = name) -> bool:
-                node = system.node(name)
-                return node.pid is None or node.is_listening()
-
-            await wait_until(is_decided, VERDICT_WAIT_S)
-            if node.pid is not None:
-                told.append(f"{name} serves")
-            elif 2 * len(names) < len(system.nodes):
-                reason = node.log_tail(1)
-                forget(system, name)
-                node.start()
-                told.append(f"{name} had refused ({reason}); its store was wiped")
-            else:
-                told.append(f"{name} refuses: {node.log_tail(1)}")
+        told = [await self._outcome(system.node(name)) for name in names]
         started = revive(system.nodes)
         return "; ".join(told + ([f"started {', '.join(started)}"] if started else []))
+
+    async def _outcome(self, node: Process) -> str:
+        def is_decided() -> bool:
+            return node.pid is None or node.is_listening()
+
+        await wait_until(is_decided, VERDICT_WAIT_S)
+        if node.pid is None:
+            node.start()
+            await wait_until(is_decided, VERDICT_WAIT_S)
+        return (
+            f"{node.name} refuses: {node.log_tail(1)}"
+            if node.pid is None
+            else f"{node.name} serves"
+        )
 
 
 class DamageOne(Damaged):
