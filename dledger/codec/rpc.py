@@ -79,8 +79,8 @@ class VoteAnswer(Header, frozen=True, tag="vote-answer"):
     granted: bool
 
 
-class AppendCall(Header, frozen=True, tag="append"):
-    """AppendRequest; the blob is `count` entries."""
+class OrdinaryAppendCall(Header, frozen=True, tag="append"):
+    """AppendRequest that admits nobody, as members of every version read it; the blob is `count` entries."""
 
     term: Number
     source: Name
@@ -90,6 +90,11 @@ class AppendCall(Header, frozen=True, tag="append"):
     round: Number
     count: Number
     admits: bool = False
+
+
+class AppendCall(OrdinaryAppendCall, frozen=True, tag="append"):
+    """AppendRequest. A member of version 0.1.0 refuses the last field, so it is sent only when it says something."""
+
     admits_store: Number = 0
 
 
@@ -147,7 +152,7 @@ _DECODER = msgspec.msgpack.Decoder(
 
 
 def _header_of_append(m: AppendRequest) -> Header:
-    return AppendCall(
+    ordinary = (
         m.term,
         m.source,
         m.prev_index,
@@ -155,9 +160,10 @@ def _header_of_append(m: AppendRequest) -> Header:
         m.commit_index,
         m.round,
         len(m.entries),
-        m.admits != 0,
-        m.admits,
     )
+    if not m.admits:
+        return OrdinaryAppendCall(*ordinary)
+    return AppendCall(*ordinary, True, m.admits)
 
 
 def _header_of_append_answer(m: AppendResponse) -> Header:

@@ -54,6 +54,15 @@ def through_the_wire(message: PeerMessage) -> PeerMessage:
     return decode_message(encode_message(message), encode_entries(entries))
 
 
+def test_members_of_before_read_requests_that_admit_nobody() -> None:
+    """They refuse fields that they do not know; an append call had the tag and eight of them."""
+    header = encode_message(request_with(b"a", b"bc"))
+    assert len(msgspec.msgpack.decode(header)) == 9
+    admitting = replace(request_with(b"a"), admits=7)
+    assert len(msgspec.msgpack.decode(encode_message(admitting))) == 10
+    assert through_the_wire(admitting) == admitting
+
+
 number = st.integers(0, 2**63 - 1)
 
 
