@@ -1,4 +1,5 @@
 from jepsen.checkers.delay import check_delay
+from jepsen.ops import NEMESIS
 from tests.unit.jepsen.checkers.histories import History, Q, assert_shows_only
 
 SECOND = 1_000_000_000
@@ -103,3 +104,20 @@ def test_a_run_without_a_message_is_unknown() -> None:
     send(history, "a", SECOND)
     assert check_delay(History().ops).valid is None
     assert check_delay(history.ops).valid is None
+
+
+def test_clocks_that_were_set_wrong_are_followed_slowly_and_that_is_no_early_delivery() -> None:
+    """20 s into the run two brokers may stand 40 ms apart; 30 ms early is that, 60 ms is not."""
+
+    def came(early_ns: int, *, are_clocks_set: bool) -> bool | None:
+        history = History()
+        if are_clocks_set:
+            history.add(NEMESIS, "info", "clock:skew", {"do": "inject", "done": "n0 -3 s"})
+        send(history, "a", 20 * SECOND)
+        history.now_ns = 20 * SECOND - early_ns - 10_000_000
+        history.poll([0, "a"])  # answered 10 ms later
+        return check_delay(history.ops).valid
+
+    assert came(30_000_000, are_clocks_set=True) is True
+    assert came(30_000_000, are_clocks_set=False) is False
+    assert came(60_000_000, are_clocks_set=True) is False
