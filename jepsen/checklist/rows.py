@@ -285,7 +285,8 @@ CLOCK: Final = (
         "what is due follows the time of the log",
         "preloaded clock calls",
         runs=(("delay", "clock:skew,transfer"),),
-        gap="a node that is started while its clock is wrong delivers by it once it leads; wrong clocks are followed by 0.1 %",
+        gap="a node that is started while its clock is wrong delivers by it once it leads; "
+        "wrong clocks are followed by 0.1 %",
     ),
     Row(
         34,
