@@ -85,7 +85,7 @@ def find_leader(group: Group, topic: str) -> Process:
 @contextlib.contextmanager
 def broker_group(folder: Path, topic: str) -> Iterator[tuple[Group, Process, list[Process]]]:
     """A fresh group with one topic: the group, its leader, its followers."""
-    with Group(folder) as group:
+    with Group(folder, settings="") as group:
         group.start()
         group.wait_listening()
         found: list[Process] = []

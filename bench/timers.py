@@ -177,7 +177,7 @@ def _memory_mb() -> float:
 
 def measure_group(rates: list[int], seconds: float) -> Iterator[Accuracy]:
     """One group of real processes for all rates."""
-    with tempfile.TemporaryDirectory() as folder, Group(Path(folder)) as group:
+    with tempfile.TemporaryDirectory() as folder, Group(Path(folder), settings="") as group:
         group.start()
         group.wait_listening()
         for rate in rates:

@@ -128,7 +128,7 @@ def broker_system(folder: Path, options: SystemOptions) -> Iterator[BrokerSystem
     """Make a broker group whose processes end with the context. A `SubjectMaker`."""
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
-        group = stack.enter_context(Group(folder, nodes=options.nodes))
+        group = stack.enter_context(Group(folder, nodes=options.nodes, settings=BROKER_CONF))
         links: ProxyLinks | NamespaceLinks | None = None
         if options.network == "proxies":
             links = ProxyLinks([_member(group, node) for node in group.nodes])
@@ -138,8 +138,9 @@ def broker_system(folder: Path, options: SystemOptions) -> Iterator[BrokerSystem
             stack.enter_context(links)
         if isinstance(links, NamespaceLinks):
             _move(group, links)
-        for node in group.nodes:
-            _place(node, folder, links if isinstance(links, ProxyLinks) else None)
+        if isinstance(links, ProxyLinks):
+            for node in group.nodes:
+                _place(node, folder, links)
         # Namespaces can be removed only when nobody is in them.
         stack.callback(group.close)
         yield BrokerSystem(group, links)
@@ -169,16 +170,12 @@ def _member(group: Group, node: Process) -> Member:
     return Member(node.name, peer.port, node.port)
 
 
-def _place(node: Process, folder: Path, links: ProxyLinks | None) -> None:
-    """Give a broker its configuration file and, with links, the addresses that lead through them."""
-    conf = BROKER_CONF
-    if links is not None:
-        conf += f"brokerIP1={links.advertised_host(node.name)}\n"
-        _set_option(node.command, "--listen", node.address)
-        _set_option(node.command, "--peers", links.peers_of(node.name))
-    path = folder / f"{node.name}.conf"
-    path.write_text(conf)
-    node.command += ["-c", str(path)]
+def _place(node: Process, folder: Path, links: ProxyLinks) -> None:
+    """Give a broker the addresses that lead through the links."""
+    with (folder / f"{node.name}.conf").open("a") as conf:
+        conf.write(f"brokerIP1={links.advertised_host(node.name)}\n")
+    _set_option(node.command, "--listen", node.address)
+    _set_option(node.command, "--peers", links.peers_of(node.name))
 
 
 def _set_option(command: list[str], name: str, value: str) -> None:

@@ -36,7 +36,13 @@ from jepsen.cpp_client import CppWorker
 from jepsen.history import Event, Recorder
 from jepsen.nemesis import LeaderKiller
 from jepsen.observer import Observer
-from jepsen.processes import Group, NotReadyError, ProcessDiedError, sigterm_as_interrupt
+from jepsen.processes import (
+    SMALL_SEGMENTS,
+    Group,
+    NotReadyError,
+    ProcessDiedError,
+    sigterm_as_interrupt,
+)
 from jepsen.progress import Progress, failover_gaps_ms, percentile
 from jepsen.promises import STREAMS, Promises, judge
 from jepsen.report import live_line, print_report
@@ -247,11 +253,9 @@ def execute(settings: Settings, cpp_python: Path | None, console: Console) -> Ru
     folder = settings.keep or Path(tempfile.mkdtemp(prefix="dledger-demo-"))
     folder.mkdir(parents=True, exist_ok=True)
     console.print(f"seed {settings.seed}, stores and logs in {folder}", highlight=False)
-    conf = folder / "broker.conf"
-    conf.write_text(BROKER_CONF if settings.with_streams else "")
-    more = ("-c", str(conf))
+    broker_conf = BROKER_CONF if settings.with_streams else SMALL_SEGMENTS
     with (
-        Group(folder, broker_arguments=more) as group,
+        Group(folder, settings=broker_conf) as group,
         Recorder(folder / "history.jsonl") as history,
     ):
         demo = Demo(settings, group, history, console)

@@ -35,6 +35,7 @@ from jepsen.workload import name_of, wait_for_queues, watch_offsets
 BROKER_CONF: Final = """transactionTimeOut=1000
 transactionCheckInterval=500
 transactionCheckMax=1000
+mappedFileSizeCommitLog=16777216
 """
 """Checks come soon, and nobody is given up while its leaders die."""
 

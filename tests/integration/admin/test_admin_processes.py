@@ -15,7 +15,7 @@ import pytest
 from broker.client import Message
 from broker.client.blocking import Producer, PullConsumer
 from broker.client.errors import ClientError
-from jepsen.processes import Group, poll, program
+from jepsen.processes import SMALL_SEGMENTS, Group, poll, program
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
@@ -104,9 +104,7 @@ def test_a_wiped_follower_rejoins_under_load_and_agrees(group: Group) -> None:
 
 
 def test_snapshots_of_running_nodes_are_restored_and_agree(tmp_path: Path) -> None:
-    settings = tmp_path / "broker.conf"
-    settings.write_text("snapshotLogBytes=20000\n")
-    with Group(tmp_path, broker_arguments=("-c", str(settings))) as group:
+    with Group(tmp_path, settings=SMALL_SEGMENTS + "snapshotLogBytes=20000\n") as group:
         group.start()
         group.wait_listening()
         with load(group) as sent:

@@ -45,9 +45,8 @@ def group(tmp_path: Path) -> Iterator[RunningGroup]:
             except subprocess.CalledProcessError as error:
                 pytest.skip(f"this machine mounts no tmpfs: {error.stderr.decode().strip()}")
             mounted.append(folder)
-        conf = tmp_path / "broker.conf"
-        conf.write_text(f"mappedFileSizeCommitLog={SEGMENT_BYTES}\n")
-        with Group(tmp_path / "group", broker_arguments=("-c", str(conf))) as processes:
+        settings = f"mappedFileSizeCommitLog={SEGMENT_BYTES}\n"
+        with Group(tmp_path / "group", settings=settings) as processes:
             processes.start()
             processes.wait_listening()
             running = RunningGroup(processes)
