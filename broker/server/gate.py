@@ -20,7 +20,7 @@ from broker.remoting.requests import SendRequest
 from broker.server.link import LeaderLink
 from broker.server.origin import Origin, answer
 from broker.server.private_codes import NOT_CARRIED_OUT, PrivateCode
-from dledger import LogServer, Role
+from dledger import DLedgerError, LogServer, RefusedError, Role
 
 HOLD_MS = 2_500
 """How long a request waits for a leader; clients give a send 3 s."""
@@ -55,6 +55,11 @@ class Errand(msgspec.Struct, gc=False):
     is_repeatable: bool
     give_up: Callable[[], None] | None = None
     cause: str = ""
+
+    def refuse(self, code: ResponseCode, remark: str) -> None:
+        """Answer that it was not done, or not surely, and why."""
+        if not self.is_oneway:
+            answer(self.origin, self.opaque, code, remark)
 
 
 class Gate:
@@ -102,6 +107,17 @@ class Gate:
             )
         else:
             self._waiting.append(errand)
+
+    def unconfirmed(self, errand: Errand, error: DLedgerError) -> None:
+        """A message is not confirmed; one that surely was not stored goes to the next leader."""
+        if isinstance(error, RefusedError) and error.retriable:
+            errand.cause = str(error)
+            self.hold(errand)
+        elif isinstance(error, RefusedError):
+            errand.refuse(ResponseCode.MESSAGE_ILLEGAL, f"the message was not stored: {error}")
+        else:
+            text = f"outcome unknown: {error}; the message may have been stored"
+            errand.refuse(ResponseCode.SYSTEM_ERROR, text)
 
     def retry(self) -> None:
         """Somebody may lead now: bring the waiting requests there."""
@@ -184,8 +200,8 @@ class Gate:
     def _fail(errand: Errand, code: ResponseCode, remark: str) -> None:
         if errand.give_up is not None and not errand.origin.is_forwarded:
             errand.give_up()
-        elif not errand.is_oneway:
-            answer(errand.origin, errand.opaque, code, remark)
+        else:
+            errand.refuse(code, remark)
 
 
 def _whole(frame: Frame) -> bytes:

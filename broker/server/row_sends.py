@@ -29,8 +29,6 @@ from dledger import DLedgerError
 Stage = Callable[[SendPlan, int, bytes], int]
 """Stages the messages of a plan (born time, born host); the place of the first."""
 
-OnFailure = Callable[[Errand, DLedgerError], None]
-
 
 class RowSends:
     """Takes sends of rows while this node leads."""
@@ -43,14 +41,12 @@ class RowSends:
         ids: OffsetIdMaker,
         *,
         stage: Stage,
-        on_failure: OnFailure,
     ) -> None:
         self._commits = commits
         self._gate = gate
         self._sinks = sinks
         self._ids = ids
         self._stage = stage
-        self._on_failure = on_failure
         self._flying: dict[str, list[_RowsWaiter]] = {}
         self._flying_count = 0
 
@@ -58,7 +54,7 @@ class RowSends:
         """One send of rows, decided on by `SendRules` like any other."""
         rows = read_rows(sink_batch, plan)
         if isinstance(rows, Refusal):
-            _refuse(errand, rows)
+            errand.refuse(rows.code, rows.remark)
             return
         ahead = self._ahead_of(rows)
         if ahead is not None:
@@ -71,7 +67,7 @@ class RowSends:
             return
         problem = bounds_problem(rows, len(fresh), self._flying_count, self._sinks)
         if problem is not None:
-            _refuse(errand, problem)
+            errand.refuse(problem.code, problem.remark)
             return
         messages = tuple(m for m, is_new in zip(plan.messages, wanted, strict=True) if is_new)
         try:
@@ -80,7 +76,7 @@ class RowSends:
             )
         except RecordError as error:
             remark = f"the message is illegal: {error}"
-            _refuse(errand, Refusal(ResponseCode.MESSAGE_ILLEGAL, remark))
+            errand.refuse(ResponseCode.MESSAGE_ILLEGAL, remark)
             return
         self._commits.stage_control(TakeRows(rows.sink_id, rows.batch_id, b"".join(fresh)))
         waiter = _RowsWaiter(self, errand, rows, plan.queue_id, wanted, frozenset(fresh))
@@ -116,7 +112,7 @@ class RowSends:
     def failed(self, waiter: _RowsWaiter, error: DLedgerError) -> None:
         """It is not confirmed. Of those behind it nothing was stored: they go to whoever leads."""
         self.landed(waiter)
-        self._on_failure(waiter.errand, error)
+        self._gate.unconfirmed(waiter.errand, error)
         for errand in waiter.behind:
             self._gate.hold(errand)
 
@@ -172,8 +168,3 @@ class _RowsWaiter:
 
     def failed(self, error: DLedgerError) -> None:
         self._sends.failed(self, error)
-
-
-def _refuse(errand: Errand, refusal: Refusal) -> None:
-    if not errand.is_oneway:
-        answer(errand.origin, errand.opaque, refusal.code, refusal.remark)

@@ -41,7 +41,7 @@ from broker.store.schedule import DELIVERY_PROPERTIES_BYTES
 from broker.store.sinks import Sinks
 from broker.store.staging import StagedEntry
 from broker.store.timers import TIMER_KEY
-from dledger import DLedgerError, RefusedError
+from dledger import DLedgerError
 
 _log = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ class Sends:
         self._repeats = repeats
         self._ahead: dict[bytes, _SendWaiter] = {}
         self._ends = ends
-        self._rows = RowSends(commits, gate, sinks, ids, stage=self._stage, on_failure=self.failed)
+        self._rows = RowSends(commits, gate, sinks, ids, stage=self._stage)
 
     def send(self, errand: Errand, request: SendRequest) -> None:
         """One send, single or batch; the message is the frame's body."""
@@ -90,7 +90,7 @@ class Sends:
         header = request.fields
         plan = self._rules.decide(header, errand.frame.body, request.version)
         if isinstance(plan, Refusal):
-            _refuse(errand, plan.code, plan.remark)
+            errand.refuse(plan.code, plan.remark)
             return
         if plan.creation is not NOTHING_NEW:
             self._commits.create(plan.creation)
@@ -106,7 +106,7 @@ class Sends:
         try:
             place = self._stage(waiter.plan, header.born_timestamp_ms, errand.origin.born_host)
         except RecordError as error:
-            _refuse(errand, ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: {error}")
+            errand.refuse(ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: {error}")
             return
         if self._repeats is not None:
             for message in waiter.plan.messages:
@@ -243,7 +243,7 @@ class Sends:
             _reply(errand)
             return
         if isinstance(plan, Refusal):
-            _refuse(errand, plan.code, plan.remark)
+            errand.refuse(plan.code, plan.remark)
             return
         self._commits.create(plan.creation)
         message = plan.message
@@ -258,17 +258,15 @@ class Sends:
         try:
             place = self._stage(copy, message.born_timestamp_ms, message.born_host)
         except RecordError as error:
-            _refuse(
-                errand, ResponseCode.SYSTEM_ERROR, f"the message cannot be stored again: {error}"
-            )
+            text = f"the message cannot be stored again: {error}"
+            errand.refuse(ResponseCode.SYSTEM_ERROR, text)
             return
-        self._commits.wait(place, _BackWaiter(self, errand))
+        self._commits.wait(place, _BackWaiter(self._gate, errand))
 
     def _turned_away(self, errand: Errand) -> bool:
         if not self._commits.is_full:
             return False
-        _refuse(
-            errand,
+        errand.refuse(
             ResponseCode.SYSTEM_BUSY,
             "[OVERLOAD]system busy: too many sends wait for their commit; nothing was stored",
         )
@@ -332,19 +330,10 @@ class Sends:
             )
         )
 
-    def failed(self, errand: Errand, error: DLedgerError) -> None:
-        """Answer a send that is not confirmed; one that surely was not stored goes to the next leader."""
-        if isinstance(error, RefusedError) and error.retriable:
-            errand.cause = str(error)
-            self._gate.hold(errand)
-        elif isinstance(error, RefusedError):
-            _refuse(errand, ResponseCode.MESSAGE_ILLEGAL, f"the message was not stored: {error}")
-        else:
-            _refuse(
-                errand,
-                ResponseCode.SYSTEM_ERROR,
-                f"outcome unknown: {error}; the message may have been stored",
-            )
+    def unconfirmed(self, waiters: list[_SendWaiter], error: DLedgerError) -> None:
+        """Sends of the same messages are not confirmed."""
+        for waiter in waiters:
+            self._gate.unconfirmed(waiter.errand, error)
 
 
 class _SendWaiter:
@@ -397,23 +386,21 @@ class _SendWaiter:
 
     def failed(self, error: DLedgerError) -> None:
         self._sends.settled(self)
-        self._sends.failed(self.errand, error)
-        for repeat in self._joined or ():
-            self._sends.failed(repeat.errand, error)
+        self._sends.unconfirmed([self, *(self._joined or ())], error)
 
 
 class _BackWaiter:
-    __slots__ = ("_errand", "_sends")
+    __slots__ = ("_errand", "_gate")
 
-    def __init__(self, sends: Sends, errand: Errand) -> None:
-        self._sends = sends
+    def __init__(self, gate: Gate, errand: Errand) -> None:
+        self._gate = gate
         self._errand = errand
 
     def committed(self, staged: StagedEntry, place: int) -> None:
         _reply(self._errand)
 
     def failed(self, error: DLedgerError) -> None:
-        self._sends.failed(self._errand, error)
+        self._gate.unconfirmed(self._errand, error)
 
 
 def _parked(properties: bytes, topic: bytes, queue_id: int, due_ms: int) -> bytes:
@@ -435,11 +422,6 @@ def _parked(properties: bytes, topic: bytes, queue_id: int, due_ms: int) -> byte
             f"{PROPERTIES_BYTES_MAX - DELIVERY_PROPERTIES_BYTES}"
         )
     return parked
-
-
-def _refuse(errand: Errand, code: ResponseCode, remark: str) -> None:
-    if not errand.is_oneway:
-        answer(errand.origin, errand.opaque, code, remark)
 
 
 def _reply(errand: Errand) -> None:

@@ -59,15 +59,17 @@ class TransactionResumes:
         try:
             message = self._load(parse_offset_msg_id(text)[2])
         except MessageIdError as error:
-            _refuse(errand, str(error))
+            errand.refuse(ResponseCode.SYSTEM_ERROR, str(error))
             return
         if message is None:
-            _refuse(errand, f"there is no message {text}")
+            errand.refuse(ResponseCode.SYSTEM_ERROR, f"there is no message {text}")
             return
         if self._stage(message):
             self._commits.wait_for_staged(_ResumeWaiter(self._gate, errand))
         else:
-            _refuse(errand, f"{text} is no half message that is open or was given up")
+            errand.refuse(
+                ResponseCode.SYSTEM_ERROR, f"{text} is no half message that is open or was given up"
+            )
 
     def _stage(self, message: StoredMessage) -> bool:
         """Stage what makes its checks begin anew; whether there is anything to check."""
@@ -133,8 +135,3 @@ class _ResumeWaiter:
         # Asking twice is the same as once: what is open by then is counted anew.
         self._errand.cause = str(error)
         self._gate.hold(self._errand)
-
-
-def _refuse(errand: Errand, remark: str) -> None:
-    if not errand.is_oneway:
-        answer(errand.origin, errand.opaque, ResponseCode.SYSTEM_ERROR, remark)

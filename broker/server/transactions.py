@@ -109,11 +109,10 @@ class TransactionEnds:
             self._answer_half(errand, plan, known.msg_id, known.queue_offset)
         elif key in self._beginning and self._repeats is not None:
             self._commits.wait_for_staged(
-                _Again(lambda: self.begin(errand, plan, born_ms), errand, self.failed)
+                _Again(lambda: self.begin(errand, plan, born_ms), errand, self._gate.unconfirmed)
             )
         elif len(self._transactions) + len(self._beginning) >= self._open_max:
-            _refuse(
-                errand,
+            errand.refuse(
                 ResponseCode.SYSTEM_BUSY,
                 f"[OVERLOAD]system busy: {self._open_max} transactions are open; nothing was stored",
             )
@@ -151,7 +150,7 @@ class TransactionEnds:
                 reconsume_times=plan.reconsume_times,
             )
         except RecordError as error:
-            _refuse(errand, ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: {error}")
+            errand.refuse(ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: {error}")
             return
         self._beginning.add(key)
         self._commits.wait(place, _HalfWaiter(self, errand, plan, key))
@@ -172,7 +171,7 @@ class TransactionEnds:
     def half_failed(self, errand: Errand, key: TransactionKey, error: DLedgerError) -> None:
         """A half message is not confirmed."""
         self._beginning.discard(key)
-        self.failed(errand, error)
+        self._gate.unconfirmed(errand, error)
 
     def _answer_half(self, errand: Errand, plan: SendPlan, msg_id: str, queue_offset: int) -> None:
         if errand.is_oneway:
@@ -211,7 +210,7 @@ class TransactionEnds:
             return
         plan = self._rules.decide(ending, self._now_ms())
         if isinstance(plan, Refusal):
-            _refuse(errand, plan.code, plan.remark)
+            errand.refuse(plan.code, plan.remark)
             return
         if isinstance(plan, Recorded):
             _tell(errand, ending.wanted, plan.verdict)
@@ -219,7 +218,7 @@ class TransactionEnds:
         try:
             place = stage_end(self._commits.staging, plan, self._now_ms())
         except RecordError as error:
-            _refuse(errand, ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: {error}")
+            errand.refuse(ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: {error}")
             return
         self.wait_for_end([plan.half.queue_offset], place, _EndWaiter(self, errand, ending))
 
@@ -247,20 +246,6 @@ class TransactionEnds:
     def _end_failed(self, errand: Errand, error: DLedgerError) -> None:
         errand.cause = str(error)
         self._gate.hold(errand)
-
-    def failed(self, errand: Errand, error: DLedgerError) -> None:
-        """Answer a half message that is not confirmed; what surely was not stored goes to the next leader."""
-        if isinstance(error, RefusedError) and error.retriable:
-            errand.cause = str(error)
-            self._gate.hold(errand)
-        elif isinstance(error, RefusedError):
-            _refuse(errand, ResponseCode.MESSAGE_ILLEGAL, f"the message was not stored: {error}")
-        else:
-            _refuse(
-                errand,
-                ResponseCode.SYSTEM_ERROR,
-                f"outcome unknown: {error}; the message may have been stored",
-            )
 
 
 def stage_end(staging: Staging, plan: CommitPlan | RollbackPlan, now_ms: int) -> int:
@@ -371,8 +356,3 @@ def _tell(errand: Errand, wanted: Verdict, recorded: Verdict) -> None:
     if not errand.is_oneway:
         code, remark, ext = told(wanted, recorded)
         answer(errand.origin, errand.opaque, code, remark, ext)
-
-
-def _refuse(errand: Errand, code: ResponseCode, remark: str) -> None:
-    if not errand.is_oneway:
-        answer(errand.origin, errand.opaque, code, remark)
