@@ -16,7 +16,7 @@ from broker.remoting.header import RemotingCommand, decode_command
 from broker.remoting.replies import SendReplies
 from broker.remoting.requests import SendFields, SendRequest
 from broker.server.commits import Commits
-from broker.server.gate import Errand
+from broker.server.gate import Errand, Gate, Request
 from broker.server.origin import Outputs
 from broker.server.sends import Sends
 from broker.service.catalog import Catalog, Creation
@@ -75,14 +75,17 @@ class Origin:
         return [decode_command(frame) for frame in decoder.frames()]
 
 
-class Gate:
+class HeldGate(Gate):
+    """Everything waits for a leader."""
+
     def __init__(self) -> None:
         self.held: list[Errand] = []
 
     def hold(self, errand: Errand) -> None:
         self.held.append(errand)
 
-    bring = hold
+    def bring(self, errand: Errand, request: Request | None = None) -> None:
+        self.hold(errand)
 
 
 class Bench:
@@ -91,7 +94,7 @@ class Bench:
     def __init__(self, *, is_on: bool = True) -> None:
         self.state = BrokerState()
         self.log = Log(self.state)
-        self.gate = Gate()
+        self.gate = HeldGate()
         catalog = Catalog(self.state.topics.get, self.state.groups.get)
         self.commits = Commits(
             self.log,  # type: ignore[arg-type]  # the part of a LogServer that is used here
