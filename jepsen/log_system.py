@@ -60,6 +60,11 @@ class View:
                 key, element = _records.decode(entry.body)
                 self.elements.setdefault(key, []).append(element)
 
+    def clear(self) -> None:
+        """Forget everything: begin anew at the first entry."""
+        self.next_index = 1
+        self.elements.clear()
+
     def copy(self) -> View:
         """Return another one that goes its own way."""
         return View(self.next_index, {key: list(row) for key, row in self.elements.items()})
@@ -222,25 +227,28 @@ class PlainLog:
     async def read_whole(self) -> Outcome:
         """Read every record from the first entry on."""
         try:
-            entries = await self._entries(1)
+            entries = await self._entries(View())
         except DLedgerError as error:
             return ended(error, changes_nothing=True)
         bodies = [entry.body for entry in entries if entry.kind is EntryKind.NORMAL]
         return Outcome("ok", [_records.decode(body) for body in bodies])
 
     async def read(self, key: str) -> Outcome:
-        """Read the entries behind those that were read before."""
+        """Read the entries behind those that were read before, or all where the log lost what was read."""
         try:
-            self.view.take(await self._entries(self.view.next_index))
+            self.view.take(await self._entries(self.view))
         except DLedgerError as error:
             return ended(error, changes_nothing=True)
         return Outcome("ok", list(self.view.elements.get(key, ())))
 
-    async def _entries(self, index: int) -> list[Entry]:
+    async def _entries(self, view: View) -> list[Entry]:
         try:
-            return await self._client.get(index, ALL)
-        except OutOfRangeError:
-            return []  # the log ends before it
+            return await self._client.get(view.next_index, ALL)
+        except OutOfRangeError as error:
+            if error.last_index + 1 >= view.next_index:
+                return []  # the log ends there
+        view.clear()  # what was read is gone, and nobody shall be told that it stands
+        return await self._entries(view)
 
 
 @contextmanager

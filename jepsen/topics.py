@@ -1,4 +1,4 @@
-"""Makes topics before a run, so that no message is needed to create them."""
+"""Makes topics before a run, so that no message is needed to create them; and asks for the ends of their queues."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Final
 
 import trio
 
-from broker.client import ClientError, MessageQueue, Producer
+from broker.client import ClientError, MessageQueue, NoRouteError, Producer, PullConsumer
 from broker.client.link import Link, Links, Opaques
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.header import RemotingCommand
+from broker.store.names import AUTO_CREATE_TOPIC
 
 RETRY_S: Final = 0.1
 CALL_TIMEOUT_S: Final = 3.0
@@ -55,6 +56,22 @@ async def wait_for_queues(
 def queue_name(queue: MessageQueue) -> str:
     """Return how histories call a queue."""
     return f"{queue.topic}/{queue.broker_name}/{queue.queue_id}"
+
+
+async def end_of(consumer: PullConsumer, queue: MessageQueue) -> int:
+    """Return the max offset of a queue as its leader tells it; 0 when there is no such queue any more.
+
+    Name servers do not know the brokers of a topic that is gone. The brokers are found by the topic that all
+    of them have, so that a group which lost its topics says so, and is not taken for one that cannot be reached.
+
+    Raises:
+        ClientError: nobody who leads has answered.
+    """
+    try:
+        return await consumer.max_offset(queue)
+    except NoRouteError:
+        await consumer.queues(AUTO_CREATE_TOPIC)
+        return await consumer.max_offset(queue)
 
 
 async def _made(link: Link, topic: str, queues: int) -> bool:

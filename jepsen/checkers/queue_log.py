@@ -5,7 +5,8 @@ acknowledged send tells the place; of two sends to a queue, one over before the 
 stands behind. A reader that keeps its places gets a queue's messages in order and leaves none out.
 
     inconsistent-offset        two messages at one offset, in whatever answers
-    lost                       acknowledged at an offset below what readers have seen or drained, read by nobody
+    lost                       acknowledged at an offset below what readers have seen or drained, read by nobody; or
+                               known to stand at an offset at which its queue ended later, read before or not
     aborted-read               read, though its only send was surely refused
     duplicate                  one message at two offsets, under the same UNIQ_KEY or none known
     nonmonotonic-send          a send began after another was acknowledged, and stands at or before it
@@ -111,6 +112,9 @@ def _lost(history: QueueHistory, logs: dict[str, _Log]) -> tuple[list[Anomaly], 
     found, unseen = [], 0
     ends = {queue: max(log.read, default=-1) + 1 for queue, log in logs.items()}
     keys_read = {message.key for poll in history.polls for message in poll.messages}
+    for key, anomaly in _cut_off(history, logs):
+        found.append(anomaly)
+        keys_read.add(key)  # judged already
     for send in history.sends:
         if send.queue is None or send.offset is None or send.key in keys_read:
             continue
@@ -123,6 +127,17 @@ def _lost(history: QueueHistory, logs: dict[str, _Log]) -> tuple[list[Anomaly], 
         else:
             unseen += 1
     return found, unseen
+
+
+def _cut_off(history: QueueHistory, logs: dict[str, _Log]) -> Iterator[tuple[str, Anomaly]]:
+    """Keys that stood where their queue had no more messages later: a log that lost its end, or everything."""
+    for queue, drain in history.drained.items():
+        known = logs[queue].keys if queue in logs else {}
+        for offset in sorted(each for each in known if each >= drain.end):
+            for key, op in known[offset].items():
+                if op < drain.op:
+                    text = f"{key} stood at {offset} of {queue}, which ended at {drain.end} later"
+                    yield key, Anomaly("lost", text, (op, drain.op))
 
 
 def _aborted(history: QueueHistory) -> Iterator[Anomaly]:

@@ -51,7 +51,7 @@ from jepsen.generators import (
 )
 from jepsen.outcomes import Outcome, ended
 from jepsen.system import System
-from jepsen.topics import make_topics, queue_name, wait_for_queues
+from jepsen.topics import end_of, make_topics, queue_name, wait_for_queues
 from jepsen.workloads.api import Workload, WorkloadClient
 from jepsen.workloads.reading import body_of, key_of
 
@@ -163,7 +163,7 @@ class OrderedWorkload(Workload):
         """Return the ends of all queues if the group has committed them all."""
         found: dict[str, int] = {}
         for name, queue in self._queues.items():
-            end = await asker.max_offset(queue)
+            end = await end_of(asker, queue)
             if end and (await asker.committed(queue) or 0) < end:
                 return None
             found[name] = end

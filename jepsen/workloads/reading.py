@@ -7,6 +7,9 @@ first offset and goes on until it has everything.
     poll      asks each queue once; what was read before an error counts
     assign    gives the worker other queues and places
     drained   says up to where everything was read, if that is the end now
+
+In the end a refusal is an answer, too: of a queue that is gone the leader says that it ends at 0. That is its end, and
+what was acknowledged there is lost. Only what nobody answered stays unknown.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ from jepsen.generators import (
     each_slot,
 )
 from jepsen.outcomes import Outcome, ended
+from jepsen.topics import end_of
 
 FINAL_TIMEOUT_NS: Final = 120_000 * MILLISECOND_NS
 FINAL_PAUSE_NS: Final = 20 * MILLISECOND_NS
@@ -171,11 +175,17 @@ class QueueReader:
     async def _poll(self) -> Outcome:
         reader = self._reader
         read: dict[str, list[list[object]]] = {}
+        refused = ""
         for name in reader.queues:
             try:
                 position = await self._position(name)
                 pulled = await self._consumer.pull(self._queues[name], position)
             except ClientError as error:
+                if reader.from_first and await self._has_nothing(name):
+                    reader.positions.setdefault(name, 0)
+                    reader.at_end[name] = True
+                    read[name], refused = [], str(error)
+                    continue
                 if not read:
                     return ended(error, changes_nothing=True)
                 break
@@ -186,7 +196,15 @@ class QueueReader:
                 self._on_read(key_of(each.body))
             reader.positions[name] = pulled.next_offset
             reader.at_end[name] = pulled.is_empty
-        return Outcome("ok", read)
+        return Outcome("ok", read, refused)
+
+    async def _has_nothing(self, name: str) -> bool:
+        """Whether the leader of a queue that cannot be read says that nothing stands at our place or behind it."""
+        try:
+            end = await end_of(self._consumer, self._queues[name])
+        except ClientError:
+            return False
+        return end <= self._reader.positions.get(name, 0)
 
     async def _position(self, name: str) -> int:
         reader = self._reader
@@ -209,7 +227,7 @@ class QueueReader:
         reader = self._reader
         ends: dict[str, int] = {}
         for name in reader.queues:
-            end = await self._consumer.max_offset(self._queues[name])
+            end = await end_of(self._consumer, self._queues[name])
             if reader.positions.get(name, -1) < end:
                 reader.at_end[name] = False
                 return Outcome("fail", None, f"{name} goes on to {end}")

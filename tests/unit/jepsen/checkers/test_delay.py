@@ -49,6 +49,24 @@ def test_a_message_that_never_comes() -> None:
     assert_shows_only(check_delay(history.ops), "lost")
 
 
+def test_a_queue_that_is_gone_has_lost_what_fell_due() -> None:
+    history = History()
+    send(history, "a", SECOND)
+    history.now_ns = 3 * SECOND
+    history.poll()
+    history.drained(0)
+    assert_shows_only(check_delay(history.ops), "lost")
+
+
+def test_reads_that_nobody_answered_prove_nothing() -> None:
+    history = History()
+    send(history, "a", SECOND)
+    history.now_ns = 3 * SECOND
+    history.do(9, "poll", None, type_="fail")
+    history.do(9, "drained", None, type_="fail")
+    assert check_delay(history.ops).valid is None
+
+
 def test_a_message_that_is_not_due_yet_is_not_lost() -> None:
     history = History()
     send(history, "a", 60 * SECOND)

@@ -54,6 +54,33 @@ def test_an_acknowledged_message_behind_the_end_of_a_drained_queue() -> None:
     assert_shows_only(check_queue_log(history.ops), "lost")
 
 
+def test_a_message_that_was_read_once_and_is_gone_in_the_end() -> None:
+    history = History()
+    history.send("a", 0)
+    history.do(1, "send", {"key": "b", "queue": Q}, type_="info")
+    history.poll([0, "a"], [1, "b"])
+    history.drained(1)
+    assert_shows_only(check_queue_log(history.ops), "lost")  # b: it stood there
+    history.drained(0)
+    assert check_queue_log(history.ops).counts["lost"] == 2
+
+
+def test_what_came_after_a_queue_was_read_to_its_end_may_stand_behind_it() -> None:
+    history = History()
+    history.drained(0)
+    history.send("a", 0)
+    history.poll([0, "a"])
+    assert check_queue_log(history.ops).valid is True
+
+
+def test_reads_that_nobody_answered_lose_nothing() -> None:
+    history = History()
+    history.send("a", 0)
+    history.do(9, "poll", None, type_="fail")
+    history.do(9, "drained", None, type_="fail")
+    assert check_queue_log(history.ops).counts["lost"] == 0
+
+
 def test_a_message_behind_everything_that_was_read_is_only_unseen() -> None:
     history = History()
     history.send("a", 0)

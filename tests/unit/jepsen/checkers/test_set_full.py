@@ -39,6 +39,24 @@ def test_an_acknowledged_element_that_is_missing_at_last() -> None:
     assert_shows_only(check_set_full(history.ops), "lost")
 
 
+def test_an_empty_log_at_last_has_lost_everything() -> None:
+    history = History()
+    for element in (1, 2):
+        history.do(0, "add", element)
+    read(history, 1, 2)
+    read(history)
+    result = check_set_full(history.ops)
+    assert result.valid is False
+    assert result.counts["lost"] == 2
+
+
+def test_reads_that_nobody_answered_prove_nothing() -> None:
+    history = History()
+    history.do(0, "add", 1)
+    history.do(9, "read", None, type_="fail")
+    assert check_set_full(history.ops).valid is None
+
+
 def test_an_element_that_was_read_and_is_missing_at_last() -> None:
     history = History()
     history.do(0, "add", 0)

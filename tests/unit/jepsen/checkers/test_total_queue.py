@@ -55,6 +55,28 @@ def test_a_queue_drained_below_an_acknowledged_message_has_lost_it() -> None:
     assert_shows_only(check_total_queue(history.ops), "lost")
 
 
+def test_queues_that_are_gone_have_lost_everything() -> None:
+    """Whoever leads says of a queue without a topic that it ends at 0."""
+    history = History()
+    history.send("a", 0)
+    history.send("b", 4, queue="orders/broker-a/1")
+    for queue in (Q, "orders/broker-a/1"):
+        history.poll(queue=queue)
+        history.drained(0, queue=queue)
+    result = check_total_queue(history.ops)
+    assert result.valid is False
+    assert result.counts["lost"] == 2
+    assert result.counts["unseen"] == 0
+
+
+def test_reads_that_nobody_answered_prove_nothing() -> None:
+    history = History()
+    history.send("a", 0)
+    history.do(9, "poll", None, type_="fail")
+    history.do(9, "drained", None, type_="fail")
+    assert check_total_queue(history.ops).valid is None
+
+
 def test_a_message_that_nobody_sent() -> None:
     history = History()
     history.send("a", 0)

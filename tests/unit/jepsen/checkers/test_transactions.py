@@ -46,6 +46,24 @@ def test_a_committed_message_that_nobody_looked_for_proves_nothing() -> None:
     assert check_transactions(history.ops).valid is None
 
 
+def test_queues_that_are_gone_have_lost_what_was_committed() -> None:
+    history = History()
+    txn(history, "a", "commit")
+    txn(history, "b", "rollback")
+    for queue in (Q, "orders/broker-a/1"):
+        history.poll(queue=queue)
+        history.drained(0, queue=queue)
+    assert_shows_only(check_transactions(history.ops), "lost")
+
+
+def test_reads_that_nobody_answered_prove_nothing() -> None:
+    history = History()
+    txn(history, "a", "commit")
+    history.do(9, "poll", None, type_="fail")
+    history.do(9, "drained", None, type_="fail")
+    assert check_transactions(history.ops).valid is None
+
+
 def test_one_queue_of_two_that_was_read_to_its_end_proves_nothing() -> None:
     history = History()
     txn(history, "a", "commit")
