@@ -261,6 +261,8 @@ def program(name: str) -> str:
 
 def sigterm_as_interrupt() -> None:
     """Let SIGTERM do what Ctrl-C does, so that context managers end their processes."""
+    # A shell without job control starts its background jobs with SIGINT ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda _number, _frame: signal.raise_signal(signal.SIGINT))
 
 

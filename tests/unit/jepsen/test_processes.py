@@ -14,6 +14,19 @@ WAITS = "import time; print('up', flush=True); time.sleep(60)"
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + WAITS
 
 
+INTERRUPTIBLE = """
+import signal, time
+signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a shell starts its background jobs
+from jepsen.processes import sigterm_as_interrupt
+sigterm_as_interrupt()
+try:
+    print('up', flush=True)
+    time.sleep(60)
+except KeyboardInterrupt:
+    raise SystemExit(130)
+"""
+
+
 def child(folder: Path, code: str, name: str = "child") -> Process:
     return Process(name, [sys.executable, "-c", code], folder / f"{name}.log", 1)
 
@@ -44,6 +57,13 @@ def test_stop_is_patient_but_not_for_ever(tmp_path: Path) -> None:
         wait_up(process)
     assert polite.stop() == -signal.SIGTERM
     assert stubborn.stop(patience_s=0.1) == -signal.SIGKILL
+
+
+def test_sigterm_ends_a_background_job_as_an_interruption(tmp_path: Path) -> None:
+    process = child(tmp_path, INTERRUPTIBLE)
+    process.start()
+    wait_up(process)
+    assert process.stop() == 130
 
 
 def test_a_paused_process_can_be_stopped(tmp_path: Path) -> None:
