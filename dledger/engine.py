@@ -22,12 +22,13 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, assert_never
 
 from dledger.config import LogConfig
-from dledger.errors import CorruptionError, DiskFailedError, DLedgerError
+from dledger.errors import CorruptionError, DiskFailedError, DLedgerError, EntryDamagedError
 from dledger.held_sends import HeldSends
 from dledger.raft.effects import (
     AppendEntries,
     Commit,
     Effect,
+    Failed,
     Outcome,
     Resolve,
     Role,
@@ -66,6 +67,9 @@ from dledger.storage.write_batch import WriteBatch
 
 NEVER_MS = 1 << 62
 """A deadline that no clock reaches: a latched engine waits for nothing."""
+
+GIVE_WAY_TOKEN = -1
+"""Of hand-overs that the engine itself asks for; callers have tokens from 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +162,7 @@ class Engine:
         self._job: PersistJob | None = None
         self._hard_state: HardState | None = None
         self._committed_index = NO_INDEX
-        self._must_give_way = False
+        self._give_way_reason = ""
         self._anchor: tuple[Index, int] | None = None
         self._handed_out_index = applied_index
         self._outbox: list[tuple[NodeId, PeerMessage]] = []
@@ -201,21 +205,37 @@ class Engine:
         try:
             for effect in effects:
                 self._carry_out(effect)
-            if self._must_give_way:
-                self._must_give_way = False
-                for effect in self.node.step(StepDown("an entry to be sent is damaged"), now_ms):
+            if self._give_way_reason:
+                reason, self._give_way_reason = self._give_way_reason, ""
+                for effect in self.node.step(StepDown(reason), now_ms):
                     self._carry_out(effect)
         except (OSError, DLedgerError) as error:
             self._latch(error)
             raise
-        self._ask_for_lost(now_ms)
+        self._look_after_lost(now_ms)
 
-    def _ask_for_lost(self, now_ms: int) -> None:
-        """Ask for damaged entries, when it is time."""
-        if self.failure is None and now_ms >= self.live_repair.next_deadline_ms():
-            request = self.live_repair.next_request(now_ms)
+    def _look_after_lost(self, now_ms: int) -> None:
+        """Ask for damaged entries, when it is time; a leader that needs one for too long gives way."""
+        repair = self.live_repair
+        if self.failure is not None or not repair.missing_count:
+            return
+        if now_ms >= repair.next_deadline_ms():
+            request = repair.next_request(now_ms)
             if request is not None:
                 self._outbox.append(request)
+        if self.node.role is Role.LEADER:
+            if self._handed_out_index < self._committed_index:
+                repair.need(self._handed_out_index + 1, now_ms)
+            if repair.must_give_way(now_ms):
+                # Planned: nobody waits for an election. If that fails, `_resolve` steps down.
+                self.step(TransferRequested(None, GIVE_WAY_TOKEN), now_ms)
+
+    def _resolve(self, token: int, outcome: Outcome) -> None:
+        """A caller's outcome is known, or that of a hand-over that the engine itself wanted."""
+        if token != GIVE_WAY_TOKEN:
+            self._resolved.append((token, outcome))
+        elif isinstance(outcome, Failed) and self.node.role is Role.LEADER:
+            self._give_way_reason = f"an entry is damaged and does not come back ({outcome.error})"
 
     def repair(self, message: RepairMessage, now_ms: int) -> None:
         """Help a member that has lost entries, or take back what was lost here.
@@ -229,7 +249,7 @@ class Engine:
             self._outbox.append((message.source, self._give(message)))
             return
         try:
-            self.live_repair.answered(message)
+            self.live_repair.answered(message, now_ms)
         except DLedgerError as error:
             self._latch(error)
             raise
@@ -237,7 +257,7 @@ class Engine:
         if is_lost and self.node.role is Role.LEADER:
             # It can neither send this entry nor commit anything behind it: let another lead.
             self.step(StepDown("an entry is damaged that the others do not have"), now_ms)
-        self._ask_for_lost(now_ms)
+        self._look_after_lost(now_ms)
 
     def look_for_damage(self, first: Index, end: Index, now_ms: int) -> None:
         """Read these entries from disk; what is not as it was written comes back from the others.
@@ -245,14 +265,35 @@ class Engine:
         Raises:
             DLedgerError: the disk failed; the engine is latched.
         """
-        if self.failure is not None or not self.live_repair.can_help:
+        if self.failure is not None or not self.live_repair.can_help or self.live_repair.is_full:
             return
         try:
             self.live_repair.look(first, end)
         except DLedgerError as error:
             self._latch(error)
             raise
-        self._ask_for_lost(now_ms)
+        self._look_after_lost(now_ms)
+
+    def read(self, first: Index, end: Index, bytes_max: int, now_ms: int) -> list[Entry]:
+        """Entries for somebody who wants them now: at least one, up to the first damaged one.
+
+        Nothing is waited for. A damaged one is asked for, and comes back sooner or later.
+
+        Raises:
+            EntryDamagedError: the first one is damaged.
+            OSError, DLedgerError: it could not be read, and nobody can help.
+        """
+        try:
+            entries = self._read(first, end, bytes_max)
+        except DiskFailedError as error:
+            self._latch(error)
+            raise
+        if not entries:
+            self.live_repair.need(first, now_ms)
+            raise EntryDamagedError(
+                f"entry {first} is damaged on {self._node_id}, which asks the other members for it"
+            )
+        return entries
 
     def _read(self, first: Index, end: Index, bytes_max: int | None = None) -> list[Entry]:
         """Entries up to the first damaged one, which is asked for; all of them when all are whole.
@@ -260,18 +301,26 @@ class Engine:
         Raises:
             OSError, DLedgerError: they could not be read, and nobody can help.
         """
+        repair = self.live_repair
+        if repair.has_hole(first):
+            return []
         try:
             return self.log.entries(first, end, bytes_max=bytes_max)
         except (OSError, CorruptionError):
-            if not self.live_repair.can_help:
+            if not repair.can_help or self.failure is not None:
                 raise
         if bytes_max is not None:
             end = self.log.shape.end_within(first, bytes_max=bytes_max, count_max=end - first)
-        self.live_repair.look(first, end)
+        repair.look(first, end)
         whole = first
-        while whole < end and not self.live_repair.has_hole(whole):
+        while whole < end and not repair.has_hole(whole):
             whole = Index(whole + 1)
-        return self.log.entries(first, whole)
+        try:
+            return self.log.entries(first, whole)
+        except (OSError, CorruptionError):
+            # A disk that gives it at one time and not at another.
+            repair.lose(first)
+            return []
 
     def _give(self, request: RepairRequest) -> RepairAnswer:
         """The entries that are named, if this log has them: who leads does not matter."""
@@ -442,9 +491,9 @@ class Engine:
             case Commit(index=index):
                 self._committed_index = index
             case Resolve(token=token, outcome=outcome):
-                self._resolved.append((token, outcome))
+                self._resolve(token, outcome)
             case RoleChanged():
-                self._role_changes.append(effect)
+                self._change_role(effect)
             case SaveHardState(term=term, vote=vote, is_voter=is_voter):
                 if self.failure is None:
                     self._held.saves_hard_state()
@@ -456,6 +505,11 @@ class Engine:
                     self._held.saves_log(Index(first - 1))
             case _:
                 assert_never(effect)
+
+    def _change_role(self, change: RoleChanged) -> None:
+        if change.role is Role.LEADER:
+            self.live_repair.begin_reign()
+        self._role_changes.append(change)
 
     def _send(self, to: NodeId, message: Message) -> None:
         """Let a message leave at once when nothing is unsaved, else hold it."""
@@ -475,7 +529,7 @@ class Engine:
         if len(entries) < effect.end - effect.first:
             # Lost, as the network may lose it. Who could mend it may be out of reach, or, as long as it is
             # not committed, nobody may have it: then only another leader gets the group on.
-            self._must_give_way = True
+            self._give_way_reason = "an entry to be sent is damaged"
             return
         request = AppendRequest(
             effect.term,

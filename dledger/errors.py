@@ -151,6 +151,12 @@ class OutOfRangeError(RefusedError):
         super().__init__(f"no entry {index}: the log holds entries {first_index} to {last_index}")
 
 
+class EntryDamagedError(RefusedError):
+    """The entry is damaged here and was not read; this member asks the others for it. Try again, or elsewhere."""
+
+    code = "entry_damaged"
+
+
 class OutcomeUnknownError(DLedgerError):
     """It may have happened, or may yet. Retrying may do it twice."""
 

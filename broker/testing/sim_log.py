@@ -73,6 +73,14 @@ class SimDriver(Driver):
             else:
                 self._waiting.append((index, resume))
 
+    def read(self, first: Index, end: Index, bytes_max: int) -> list[Entry]:
+        """See `Driver`."""
+        try:
+            return self.engine.read(first, end, bytes_max, self._now_ms())
+        finally:
+            if self.engine.live_repair.missing_count:
+                self.wake()
+
     def wake(self) -> None:
         """Have a pass soon."""
         self._wake_pass()

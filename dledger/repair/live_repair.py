@@ -1,11 +1,15 @@
 """Damage that shows while a member runs: what is missing now, and who is asked for it.
 
 Every durable entry's chain CRC is in memory, so each damaged one has its name. The member goes on with
-everything else; what needs the entry waits until it is back.
+everything else; what needs the entry waits until it is back. A leader that needs one for too long should
+let another one lead, whose disk may give it; which one leads is not decided here.
 """
 
 from __future__ import annotations
 
+from typing import Final
+
+from dledger.errors import CorruptionError
 from dledger.raft.entry import Entry
 from dledger.raft.ids import Index, NodeId
 from dledger.raft.messages import RepairAnswer, RepairRequest
@@ -14,7 +18,16 @@ from dledger.storage.damage import Missing
 from dledger.storage.segmented_log import SegmentedLog
 
 HOLES_MAX = 1024
-"""Damaged entries that are asked for at a time; others are found again when they are read again."""
+"""Damaged entries that are asked for at a time, roughly; others are found again when they are read again."""
+
+GIVE_WAY_MS: Final = 5000
+"""A leader that needs an entry for so long lets another lead: every other member was asked meanwhile."""
+
+GIVE_WAY_PAUSE_MS: Final = 30_000
+"""Between two times that a member gives way: perhaps nobody can have what is lost."""
+
+REWRITE_PAUSE_MS: Final = 1000
+"""Before an entry is asked for again that the disk did not keep."""
 
 
 class LiveRepair:
@@ -32,6 +45,9 @@ class LiveRepair:
         self._peers = peers
         self._asking = Asking(node_id, peers, [])
         self._holes: set[int] = set()
+        self._not_kept: set[int] = set()
+        self._needed_since_ms: dict[int, int] = {}
+        self._give_way_from_ms = 0
 
     @property
     def can_help(self) -> bool:
@@ -43,6 +59,11 @@ class LiveRepair:
         """Damaged entries that are not back yet."""
         return len(self._holes)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether so many are missing that nobody should look for more."""
+        return len(self._holes) >= HOLES_MAX
+
     def has_hole(self, index: int) -> bool:
         """Whether an entry is known to be damaged."""
         return index in self._holes
@@ -50,44 +71,92 @@ class LiveRepair:
     def look(self, first: Index, end: Index) -> None:
         """Find out which of these entries are damaged; what is in memory is written back at once.
 
+        The first damaged one is known as such afterwards.
+
         Raises:
             DLedgerError: the disk failed.
         """
-        log = self._log
-        for index in log.damaged(first, end):
-            if index in self._holes or len(self._holes) >= HOLES_MAX:
-                continue
-            cached = log.cached(index)
-            if cached is not None:
-                self.mend(cached)
-                continue
-            self._holes.add(index)
-            self.notes.append(("entry-damaged", {"entry": index}))
-            self._asking.add(
-                Missing(
-                    index,
-                    index,
-                    log.shape.position_of(index),
-                    log.shape.position_of(Index(index + 1)),
-                    log.chain_crc_before(index),
-                    log.chain_crc_of(index),
-                )
-            )
+        is_first = True
+        for index in self._log.damaged(first, end):
+            if is_first or not self.is_full:
+                is_first = False
+                self.lose(index)
 
-    def mend(self, entry: Entry) -> None:
-        """Write an entry back that was got from somewhere.
+    def lose(self, index: Index) -> None:
+        """The disk does not give this entry: write it back from memory, or ask for it.
+
+        Raises:
+            DLedgerError: the disk failed.
+        """
+        if index in self._holes:
+            return
+        self.notes.append(("entry-damaged", {"entry": index}))
+        cached = self._log.cached(index)
+        if cached is not None:
+            self.mend(cached)  # if the disk does not keep it, memory has it for now
+            return
+        self._holes.add(index)
+        self._asking.add(self._named(index))
+
+    def _named(self, index: Index) -> Missing:
+        log = self._log
+        return Missing(
+            index,
+            index,
+            log.shape.position_of(index),
+            log.shape.position_of(Index(index + 1)),
+            log.chain_crc_before(index),
+            log.chain_crc_of(index),
+        )
+
+    def mend(self, entry: Entry) -> bool:
+        """Write an entry back that was got from somewhere; whether the disk gives it now.
 
         Raises:
             DLedgerError: it is another one, or the disk failed.
         """
-        self._log.mend(entry)
+        try:
+            self._log.mend(entry)
+        except CorruptionError as error:
+            if entry.index not in self._not_kept:
+                self._not_kept.add(entry.index)
+                self.notes.append(("entry-not-kept", {"entry": entry.index, "reason": error}))
+            return False
+        self._not_kept.discard(entry.index)
         self._holes.discard(entry.index)
+        self._needed_since_ms.pop(entry.index, None)
         self.repaired_count += 1
         self.notes.append(("entry-repaired", {"entry": entry.index}))
+        return True
+
+    def need(self, index: int, now_ms: int) -> None:
+        """Somebody waits for a damaged entry."""
+        if index in self._holes:
+            self._needed_since_ms.setdefault(index, now_ms)
+
+    def begin_reign(self) -> None:
+        """This member leads from now on; who gave way did so that others would have the time."""
+        self._needed_since_ms.clear()
+
+    def must_give_way(self, now_ms: int) -> bool:
+        """Whether a leader should let another one lead now; says so once in a while."""
+        if not self._needed_since_ms or now_ms < self._give_way_from_ms:
+            return False
+        entry = min(self._needed_since_ms, key=lambda index: self._needed_since_ms[index])
+        waited_ms = now_ms - self._needed_since_ms[entry]
+        if waited_ms < GIVE_WAY_MS:
+            return False
+        self.notes.append(("gives-way", {"damaged_entry": entry, "waited_ms": waited_ms}))
+        self._give_way_from_ms = now_ms + GIVE_WAY_PAUSE_MS
+        return True
 
     def forget_from(self, first: Index) -> None:
         """These entries were removed from the log: nobody needs them."""
         self._holes = {index for index in self._holes if index < first}
+        self._not_kept = {index for index in self._not_kept if index < first}
+        self._needed_since_ms = {
+            index: since_ms for index, since_ms in self._needed_since_ms.items() if index < first
+        }
         self._asking.forget_from(first)
 
     def is_lost(self, commit_index: Index) -> bool:
@@ -102,12 +171,13 @@ class LiveRepair:
         """Whom to ask now."""
         return self._asking.next_request(now_ms)
 
-    def answered(self, answer: RepairAnswer) -> None:
-        """Write back what came.
+    def answered(self, answer: RepairAnswer, now_ms: int) -> None:
+        """Write back what came. What the disk does not keep is asked for again, a little later.
 
         Raises:
             DLedgerError: the disk failed.
         """
         for entry in self._asking.answered(answer):
-            if self.has_hole(entry.index):
-                self.mend(entry)
+            if self.has_hole(entry.index) and not self.mend(entry):
+                self._asking.add(self._named(entry.index))
+                self._asking.next_ms = now_ms + REWRITE_PAUSE_MS

@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Final, Protocol, assert_never
 
+import trio
+
 from dledger.codec.client_rpc import (
     AppendAnswer,
     AppendCall,
@@ -30,6 +32,7 @@ from dledger.codec.rpc import encode_entries
 from dledger.codec.wire_types import Header, encode_header
 from dledger.errors import (
     DLedgerError,
+    EntryDamagedError,
     NotLeaderError,
     PeerProtocolError,
     TooManyPendingError,
@@ -71,6 +74,10 @@ class Log(Protocol):
         """Committed entries."""
         ...
 
+    async def wait_mended(self) -> None:
+        """Until some damaged entry is back."""
+        ...
+
     def position_of(self, index: Index) -> Position:
         """Byte place of an entry."""
         ...
@@ -99,6 +106,9 @@ class Log(Protocol):
 READ_TIMEOUT_S: Final = 5.0
 TRANSFER_TIMEOUT_S: Final = 5.0
 """Both end earlier by themselves: a leader without its majority steps down."""
+
+MEND_TIMEOUT_S: Final = 1.5
+"""How long a read waits for a damaged entry: less than clients wait, more than one silent member costs."""
 
 
 class ClientConnection:
@@ -251,13 +261,26 @@ class ClientPort:
     async def _get(self, connection: ClientConnection, call: GetCall) -> None:
         if not call.local:
             await self._log.barrier(timeout_s=READ_TIMEOUT_S)
-        entries = self._log.get_range(
-            Index(call.index),
-            count_max=min(call.count, GET_COUNT_MAX),
-            bytes_max=min(call.bytes_max, GET_BYTES_MAX),
-        )
+        entries = await self._read(call)
         answer = EntriesAnswer(call.token, len(entries))
         self._answer(connection, answer, encode_entries(entries))
+
+    async def _read(self, call: GetCall) -> list[Entry]:
+        """Committed entries; a damaged one is waited for a little."""
+        damaged: EntryDamagedError | None = None
+        with trio.move_on_after(MEND_TIMEOUT_S):
+            while True:
+                try:
+                    return self._log.get_range(
+                        Index(call.index),
+                        count_max=min(call.count, GET_COUNT_MAX),
+                        bytes_max=min(call.bytes_max, GET_BYTES_MAX),
+                    )
+                except EntryDamagedError as error:
+                    damaged = error
+                await self._log.wait_mended()
+        assert damaged is not None, "only a damaged entry is waited for"
+        raise damaged
 
     async def _snapshot(self, connection: ClientConnection, call: SnapshotCall) -> None:
         part = await self._log.snapshot_part(Index(call.index), call.offset)

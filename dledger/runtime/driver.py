@@ -31,6 +31,7 @@ from dledger.errors import (
     TooManyPendingError,
 )
 from dledger.raft.effects import Failed, Role
+from dledger.raft.entry import Entry
 from dledger.raft.events import (
     Event,
     PeerUnreachable,
@@ -98,6 +99,8 @@ class Driver:
         self._role_view = self._view()
         self._crew: Crew | None = None
         self._wake = trio.Event()
+        self._mended = trio.Event()
+        self._told_mended_count = 0
         self._armed_ms = 0
         self._blocked_job: PersistJob | None = None
         self._retry_ms = 0
@@ -178,6 +181,18 @@ class Driver:
         """Until the state machine contains `index`, or the node has stopped."""
         if self.applied_index < index:
             await self.callers.wait_applied(index)
+
+    def read(self, first: Index, end: Index, bytes_max: int) -> list[Entry]:
+        """Entries from memory or disk; see `Engine.read`. What is damaged is asked for with the next pass."""
+        try:
+            return self.engine.read(first, end, bytes_max, now_ms())
+        finally:
+            if self.engine.live_repair.missing_count:
+                self.wake()
+
+    async def wait_mended(self) -> None:
+        """Until some damaged entry is back; none may be missing."""
+        await self._mended.wait()
 
     def state_replaced(self, index: Index, chain_crc: int | None) -> None:
         """The state machine was restored to this entry; see `Engine.state_replaced`."""
@@ -277,9 +292,15 @@ class Driver:
 
     def _tell_repairs(self) -> None:
         notes = self.engine.live_repair.notes
+        if not notes:
+            return
         for event, fields in notes:
             self._log(logging.ERROR, event, **fields)
         notes.clear()
+        if self.engine.live_repair.repaired_count > self._told_mended_count:
+            self._told_mended_count = self.engine.live_repair.repaired_count
+            self._mended.set()
+            self._mended = trio.Event()
 
     def _next_deadline_ms(self) -> int:
         deadline_ms = self.engine.next_deadline_ms()

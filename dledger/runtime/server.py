@@ -6,7 +6,6 @@ transport.py (members) and client_port.py (log clients).
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 from collections.abc import Callable, Mapping
@@ -27,7 +26,6 @@ from dledger.errors import (
     LeaderNotReadyError,
     NotLeaderError,
     OutOfRangeError,
-    PeerProtocolError,
     TooManyPendingError,
     UsageError,
 )
@@ -42,7 +40,6 @@ from dledger.runtime.crew import Crew, open_crew
 from dledger.runtime.driver import Driver, RoleView
 from dledger.runtime.events_log import log_event
 from dledger.runtime.handshake import Identity
-from dledger.runtime.peer_read import read_from_peers
 from dledger.runtime.repairing import repair_on
 from dledger.runtime.scrubbing import scrub
 from dledger.runtime.snapshot_fetch import SnapshotFetch
@@ -465,7 +462,8 @@ class LogServer:
 
         Raises:
             OutOfRangeError, CompactedError: it is not there.
-            DiskFailedError, CorruptionError: it could not be read.
+            EntryDamagedError: the disk does not give it; it comes back from another member, perhaps soon.
+            DiskFailedError, CorruptionError: nor can anybody help: this group has no other member.
         """
         return self.get_range(index, count_max=1, bytes_max=1)[0]
 
@@ -474,10 +472,10 @@ class LogServer:
 
         Raises:
             OutOfRangeError, CompactedError: the first is not there.
-            DiskFailedError, CorruptionError: it could not be read.
+            EntryDamagedError, DiskFailedError, CorruptionError: as `get`, of the first.
         """
-        log = self._running.engine.log
-        first_index = log.shape.first_index
+        driver = self._running
+        first_index = driver.engine.log.shape.first_index
         if index < first_index and index > 0:
             raise CompactedError(index, first_index)
         commit_index = self.commit_index
@@ -485,40 +483,20 @@ class LogServer:
             raise OutOfRangeError(index, first_index, commit_index)
         end = Index(min(index + max(1, count_max), commit_index + 1))
         try:
-            return log.entries(index, end, bytes_max=bytes_max)
-        except (OSError, CorruptionError) as error:
-            entries = self._read_damaged(index, end)
-            if entries:
-                return entries
-            if isinstance(error, CorruptionError):
-                raise
+            return driver.read(index, end, bytes_max)
+        except OSError as error:
             raise DiskFailedError(f"entry {index} cannot be read: {error}") from error
 
-    def _read_damaged(self, index: Index, end: Index) -> list[Entry]:
-        """The whole entries from `index` on, the first one mended if need be; none if nobody can help.
-
-        Raises:
-            DLedgerError: the disk failed.
-        """
-        driver = self._running
-        repair, log = driver.engine.live_repair, driver.engine.log
-        driver.engine.look_for_damage(index, end, now_ms())
-        driver.wake()
-        if repair.has_hole(index):
-            for entry in read_from_peers(self.config, index):
-                with contextlib.suppress(PeerProtocolError):
-                    repair.mend(entry)
-        whole = index
-        while whole < end and not repair.has_hole(whole):
-            whole = Index(whole + 1)
-        return log.entries(index, whole) if repair.can_help else []
+    async def wait_mended(self) -> None:
+        """Until some entry that was damaged is back."""
+        await self._running.wait_mended()
 
     def entry_at(self, position: Position) -> Entry:
         """The committed entry that covers a byte of the log.
 
         Raises:
             OutOfRangeError, CompactedError: none does.
-            DiskFailedError, CorruptionError: it could not be read.
+            EntryDamagedError, DiskFailedError, CorruptionError: as `get`.
         """
         shape = self._running.engine.log.shape
         index = shape.index_at(position)

@@ -362,7 +362,8 @@ class SegmentedLog:
 
         Raises:
             PeerProtocolError: it is not the entry that this log has.
-            DiskFailedError, CorruptionError: the disk does not keep it.
+            CorruptionError: the disk took it, and does not give it: as damaged as before.
+            DiskFailedError: the write or the sync failed.
         """
         self._latch.check()
         self._check_has(entry.index)
@@ -374,9 +375,16 @@ class SegmentedLog:
             data = self._row.open_data(segment)
             data.write_at(entry.position - segment.first_position, (entry.header, entry.body))
             data.sync()
-            self._read(entry.index, Index(entry.index + 1))
         except OSError as error:
             raise self._latch.fail(error) from error
+        try:
+            self._read(entry.index, Index(entry.index + 1))
+        except OSError as error:
+            path = self._layout.data_path(segment.first_position)
+            byte = entry.position - segment.first_position
+            raise CorruptionError(
+                path, byte, f"unreadable after it was written: {error}"
+            ) from error
 
     def chain_crc_of(self, index: Index) -> int:
         """Chain CRC of a kept entry: it identifies the log up to there."""

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from dledger import Index
+from dledger import EntryDamagedError, Index
 from dledger.raft.entry import ENTRY_HEADER_BYTES
-from dledger.runtime import scrubbing, server
+from dledger.runtime import scrubbing
 from dledger.storage.hard_state import HARD_STATE_NAME
 from tests.unit.runtime.conftest import Group, Member, wait_until
 
@@ -134,19 +134,20 @@ async def test_a_member_with_a_damaged_vote_waits_to_be_admitted(
         assert version_of(path) == 1, "it is saved as a voter"
 
 
-async def test_a_damaged_entry_that_is_read_while_the_member_runs_is_read_from_another_and_mended(
-    open_group: OpenGroup, monkeypatch: pytest.MonkeyPatch
+async def test_a_damaged_entry_that_is_read_while_the_member_runs_comes_back_from_another(
+    open_group: OpenGroup,
 ) -> None:
     async with open_group(size=3) as group:
         await group.start_all(cache_bytes_max=0)
         bodies = await filled(group)
         await all_have(group, bodies)
         leader = await group.leader()
-        other = next(each for each in group.members.values() if each is not leader)
-        # All members share this loop, which a blocking read would stop; with processes: tests/integration.
-        monkeypatch.setattr(server, "read_from_peers", lambda _, index: [other.server.get(index)])
         first = leader.server.get(Index(2))
         flip(data_files(leader)[0], int(first.position) + 60)
+        with pytest.raises(EntryDamagedError):
+            leader.server.get(Index(2))
+        with trio.fail_after(S):
+            await leader.server.wait_mended()
         assert leader.server.get(Index(2)) == first
         assert data_files(leader)[0].read_bytes()[first.position + 48 :].startswith(first.body)
 
