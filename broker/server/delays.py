@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from broker.server.commits import Commits
-from broker.server.deliveries import DELIVERIES_MAX, Deliverer
+from broker.server.deliveries import DELIVERIES_MAX, Deliverer, Patience
 from broker.store.control import AdvanceSchedule
 from broker.store.schedule import DueMessage
 from broker.store.staging import StagedEntry
 from broker.store.state import BrokerState
-from dledger import DLedgerError, LogServer
+from dledger import DLedgerError, EntryDamagedError, LogServer
 
 
 class Delays:
@@ -25,10 +25,11 @@ class Delays:
         self._commits = commits
         self._now_ms = now_ms
         self._is_waiting = False
+        self._patience = Patience("delayed messages")
 
     def wait_ms(self) -> int | None:
         """See `DeliveringTask`."""
-        if self._is_waiting or not self._log.is_serving:
+        if self._is_waiting or self._patience.is_waiting or not self._log.is_serving:
             return None
         next_ms = self._state.schedule.next_due_ms()
         return None if next_ms is None else next_ms - self._now_ms()
@@ -45,8 +46,15 @@ class Delays:
         for message in due:
             if deliverer.is_full:
                 break
+            try:
+                deliverer.stage(message.physical_offset)
+            except EntryDamagedError as error:
+                self._patience.wait(error)
+                break
+            self._patience.end()
             by_level.setdefault(message.level, []).append(message)
-            deliverer.stage(message.physical_offset)
+        if not by_level:
+            return
         place = -1
         for level, messages in by_level.items():
             first, end = messages[0].queue_offset, messages[-1].queue_offset + 1

@@ -13,7 +13,7 @@ from broker.server.commits import Commits
 from broker.server.origin import Outputs
 from broker.store.reading import MessageGoneError, RecordReader
 from broker.store.schedule import delivery
-from dledger import LogServer
+from dledger import EntryDamagedError, LogServer
 
 _log = logging.getLogger(__name__)
 
@@ -28,6 +28,31 @@ LOOK_S: Final = 0.02
 """How long a delivering task sleeps at most: so late may a message be that came with a shorter delay."""
 
 SLEEP_MIN_S: Final = 0.001
+
+
+class Patience:
+    """A delivery that waits for a damaged entry: what falls due behind it waits too, so that order is kept.
+
+    The log asks the other nodes for it. If it does not come, this node ceases to lead (dledger's
+    `GIVE_WAY_MS`), and whoever leads then delivers.
+    """
+
+    def __init__(self, what: str) -> None:
+        """Prepare; `what` is what the log line names."""
+        self._what = what
+        self.is_waiting = False
+
+    def wait(self, error: EntryDamagedError) -> None:
+        """The next one cannot be read now."""
+        if not self.is_waiting:
+            self.is_waiting = True
+            _log.warning("%s wait: %s", self._what, error)
+
+    def end(self) -> None:
+        """It could be read."""
+        if self.is_waiting:
+            self.is_waiting = False
+            _log.warning("%s go on", self._what)
 
 
 class DeliveringTask(Protocol):
@@ -70,7 +95,11 @@ class Deliverer:
         return self.staged_bytes >= DELIVERY_BYTES_MAX
 
     def stage(self, physical_offset: int, more_properties: bytes = b"") -> None:
-        """Stage one. What cannot be delivered, and never will be, is said and skipped (M8)."""
+        """Stage one. What cannot be delivered, and never will be, is said and skipped (M8).
+
+        Raises:
+            EntryDamagedError: it cannot be read now; nothing was staged.
+        """
         try:
             message = self._reader.message_at(physical_offset)
         except MessageGoneError as error:

@@ -27,6 +27,7 @@ from broker.server.timers import Timers
 from broker.server.transaction_resumes import TransactionResumes
 from broker.server.transactions import TransactionEnds
 from broker.service.transactions import is_undecided
+from dledger import EntryDamagedError
 
 _log = logging.getLogger(__name__)
 
@@ -146,11 +147,23 @@ class Dispatch:
         """Carry out on this node, which leads. The request is decoded again if it had to wait."""
         decoded = request if request is not None else decode_request(errand.frame)
         if isinstance(decoded, SendRequest):
-            self._sends.send(errand, decoded)
+            self._patiently(errand, lambda: self._sends.send(errand, decoded))
         elif isinstance(decoded, RemotingCommand):
             by_leader = self._by_leader.get(decoded.code)
             handle = by_leader.handle if by_leader is not None else self._here[decoded.code]
-            self._guarded(errand.origin, decoded, lambda: handle(errand, decoded))
+            self._guarded(
+                errand.origin,
+                decoded,
+                lambda: self._patiently(errand, lambda: handle(errand, decoded)),
+            )
+
+    def _patiently(self, errand: Errand, act: Callable[[], None]) -> None:
+        """Do it, or hold it until the damaged entry that it has to read is back: nothing was done yet."""
+        try:
+            act()
+        except EntryDamagedError as error:
+            errand.cause = str(error)
+            self._gate.hold(errand)
 
     def connection_closed(self, number: int) -> None:
         """A connection ended; its trust with it."""
@@ -174,7 +187,9 @@ class Dispatch:
         here = self._here.get(code)
         if here is not None:
             errand = self._errand(origin, frame, request, is_repeatable=True)
-            self._guarded(origin, request, lambda: here(errand, request))
+            self._guarded(
+                origin, request, lambda: self._patiently(errand, lambda: here(errand, request))
+            )
             return
         if code == Code.HEART_BEAT and isinstance(client, ClientOrigin):
             self._guarded(origin, request, lambda: self._members.heartbeat(client, origin, request))
@@ -258,6 +273,8 @@ class Dispatch:
             act()
         except (FieldError, BodyError) as error:
             answer(origin, request.opaque, ResponseCode.SYSTEM_ERROR, str(error))
+        except EntryDamagedError as error:
+            answer(origin, request.opaque, ResponseCode.SERVICE_NOT_AVAILABLE, str(error))
 
 
 def _unknown(origin: Origin, request: RemotingCommand) -> None:

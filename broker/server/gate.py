@@ -1,5 +1,7 @@
 """Brings a request to the node that leads: here, over the link, or held until there is one.
 
+A request that needs an entry which the disk does not give is held as well, until that is back.
+
 Clients poll routes every 30 s, so after a failover they go on sending to the wrong node for a while; an
 election takes about a second. So a node that does not lead passes requests on, and while nobody
 serves, requests wait a little. A request that was passed on and got lost is repeated only if that is
@@ -162,12 +164,18 @@ class Gate:
         if errand.origin.is_forwarded:
             self._pass_back(errand)
         else:
-            cause = f" (last try: {errand.cause})" if errand.cause else ""
-            text = f"{self.without_leader()}; nothing was done{cause}"
+            obstacle = self._obstacle(errand)
+            is_told = not errand.cause or obstacle == errand.cause
+            cause = "" if is_told else f" (last try: {errand.cause})"
+            text = f"{obstacle}; nothing was done{cause}"
             self._fail(errand, ResponseCode.SERVICE_NOT_AVAILABLE, text)
 
+    def _obstacle(self, errand: Errand) -> str:
+        """Why a request cannot be carried out: nobody leads, or this node does and lacks what it needs."""
+        return errand.cause if errand.cause and self._log.is_serving else self.without_leader()
+
     def _pass_back(self, errand: Errand) -> None:
-        errand.origin.pass_back(NOT_CARRIED_OUT, self.without_leader())
+        errand.origin.pass_back(NOT_CARRIED_OUT, self._obstacle(errand))
 
     def answered(self, errand: Errand, response: RemotingCommand) -> None:
         """The leader's answer to a request that was passed on."""
@@ -177,7 +185,11 @@ class Gate:
                 # The client will send again, perhaps elsewhere: the leader should know that it must.
                 self._link.tell(PrivateCode.NOT_DELIVERED, ext={}, body=_whole(errand.frame))
         elif response.code == NOT_CARRIED_OUT:
-            self.hold(errand)
+            errand.cause = response.remark or errand.cause
+            if errand.deadline_ms > self._now_ms():
+                self.hold(errand)
+            else:
+                self._give_up(errand)
         else:
             self._fail(
                 errand,

@@ -8,7 +8,7 @@ import trio
 
 from broker.server.gate import Errand, Gate
 from broker.server.origin import Outputs
-from dledger import DLedgerError, LogServer
+from dledger import DLedgerError, EntryDamagedError, LogServer
 
 _CONFIRM_S = 2.0
 
@@ -25,9 +25,12 @@ class LinearReads:
         self._is_confirming = False
 
     def read(self, errand: Errand, act: Callable[[], None]) -> None:
-        """Run `act`, which answers the errand; without a leader's confirmation it is held instead."""
+        """Run `act`, which answers the errand; without a leader's confirmation it is held instead.
+
+        So it is when an entry that it reads is damaged and has yet to come back.
+        """
         if self._log.is_serving and self._log.has_lease():
-            act()
+            self._act(errand, act)
             return
         self._waiting.append((errand, act))
         if not self._is_confirming:
@@ -45,7 +48,14 @@ class LinearReads:
                     errand.cause = str(error)
                     self._gate.hold(errand)
             else:
-                for _, act in batch:
-                    act()
+                for errand, act in batch:
+                    self._act(errand, act)
             self._outputs.flush()
         self._is_confirming = False
+
+    def _act(self, errand: Errand, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except EntryDamagedError as error:
+            errand.cause = str(error)
+            self._gate.hold(errand)

@@ -1,4 +1,8 @@
-"""Pulls and long polling on any node: read from the applied state, hold what finds nothing (11, 361)."""
+"""Pulls and long polling on any node: read from the applied state, hold what finds nothing (11, 361).
+
+A pull that meets a damaged entry is tried again at every turn until that is back, for a little while; then
+it is refused, and its client asks again from the same offset. Nothing is skipped.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.header import encode_command, make_request
 from broker.remoting.replies import pull_reply_head
 from broker.remoting.requests import PULL_COMMIT_OFFSET, PULL_SUSPEND, PullFields, PullRequest
+from broker.server.gate import HOLD_MS
 from broker.server.origin import Origin, answer
 from broker.service.catalog import Creation
 from broker.service.holds import HeldPull, HeldPulls, hold_ms
@@ -16,7 +21,7 @@ from broker.service.pull import PullOutcome, PullRules, outcome_of
 from broker.service.refusal import Refusal
 from broker.store.reading import GetResult, get_messages
 from broker.store.state import BrokerState
-from dledger import LogServer
+from dledger import EntryDamagedError, LogServer
 
 _COUNT_MAX = 1024
 """Messages in one answer, whatever the client asks for."""
@@ -30,6 +35,15 @@ class _Asked:
     opaque: int
     fields: PullFields
     tags: frozenset[int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class _PutOff:
+    """A pull that cannot be read now."""
+
+    asked: _Asked
+    deadline_ms: int
+    cause: str
 
 
 class Pulls:
@@ -60,6 +74,8 @@ class Pulls:
         self._now_ms = now_ms
         self._commit_offset = commit_offset
         self._create = create
+        self._held_max = held_max
+        self._put_off: list[_PutOff] = []
 
     @property
     def held_count(self) -> int:
@@ -78,11 +94,43 @@ class Pulls:
         if fields.sys_flag & PULL_COMMIT_OFFSET and fields.commit_offset >= 0:
             self._commit_offset(origin, fields)
         asked = _Asked(origin, request.opaque, fields, grant.tags)
-        result = self._read(asked, fields.queue_offset)
-        outcome = self._outcome(result, fields.queue_offset)
+        try:
+            self._begin(asked)
+        except EntryDamagedError as error:
+            self._wait_for_repair(asked, error)
+
+    def _begin(self, asked: _Asked) -> None:
+        """Answer, or hold.
+
+        Raises:
+            EntryDamagedError: neither was done.
+        """
+        offset = asked.fields.queue_offset
+        result = self._read(asked, offset)
+        outcome = self._outcome(result, offset)
         if outcome.code == ResponseCode.PULL_NOT_FOUND and self._hold(asked):
             return
         _answer(asked, result, outcome)
+
+    def _wait_for_repair(self, asked: _Asked, error: EntryDamagedError) -> None:
+        put_off = _PutOff(asked, self._now_ms() + HOLD_MS, str(error))
+        if len(self._put_off) >= self._held_max:
+            _refuse(put_off)
+        else:
+            self._put_off.append(put_off)
+
+    def _try_put_off(self, now_ms: int) -> None:
+        waiting, self._put_off = self._put_off, []
+        for put_off in waiting:
+            if put_off.asked.origin.is_closed:
+                continue
+            try:
+                self._begin(put_off.asked)
+            except EntryDamagedError:
+                if now_ms < put_off.deadline_ms:
+                    self._put_off.append(put_off)
+                else:
+                    _refuse(put_off)
 
     def _hold(self, asked: _Asked) -> bool:
         """Keep a pull that found nothing, if its client wants that (F1, F2)."""
@@ -122,9 +170,14 @@ class Pulls:
 
     def expire(self, now_ms: int) -> None:
         """Answer the pulls whose time is over with what is there (F8)."""
+        self._try_put_off(now_ms)
         for pull in self._held.take_due(now_ms):
             asked: _Asked = pull.request
-            result = self._read(asked, pull.next_offset)
+            try:
+                result = self._read(asked, pull.next_offset)
+            except EntryDamagedError as error:
+                self._wait_for_repair(asked, error)
+                continue
             outcome = self._outcome(result, pull.next_offset)
             skipped = pull.next_offset > asked.fields.queue_offset
             if skipped and outcome.code == ResponseCode.PULL_NOT_FOUND:
@@ -143,7 +196,12 @@ class Pulls:
         if asked.origin.is_closed:
             self._held.release(pull)
             return
-        result = self._read(asked, pull.next_offset)
+        try:
+            result = self._read(asked, pull.next_offset)
+        except EntryDamagedError as error:
+            self._held.release(pull)
+            self._wait_for_repair(asked, error)
+            return
         outcome = self._outcome(result, pull.next_offset)
         if outcome.code == ResponseCode.PULL_NOT_FOUND:
             return
@@ -184,6 +242,11 @@ def _answer(asked: _Asked, result: GetResult, outcome: PullOutcome) -> None:
         remark=result.status.value.encode(),
     )
     asked.origin.send(b"".join((head, *result.records)))
+
+
+def _refuse(put_off: _PutOff) -> None:
+    asked = put_off.asked
+    answer(asked.origin, asked.opaque, ResponseCode.SERVICE_NOT_AVAILABLE, put_off.cause)
 
 
 def offset_commit_forward(address: str, fields: PullFields) -> tuple[dict[str, str], bytes]:

@@ -134,7 +134,7 @@ class Sends:
                 # Nobody was told yet, so this is the same send: whatever becomes of it is the answer.
                 first.join(waiter)
                 return True
-        earlier = [self._repeats.find(plan, message, born_ms) for message in plan.messages]
+        earlier = self._repeats.find_all(plan, plan.messages, born_ms)
         if not any(earlier):
             return False
         rest = tuple(

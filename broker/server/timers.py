@@ -17,7 +17,7 @@ from broker.remoting import fields
 from broker.remoting.codes import ResponseCode
 from broker.remoting.header import RemotingCommand
 from broker.server.commits import Commits
-from broker.server.deliveries import DELIVERIES_MAX, Deliverer
+from broker.server.deliveries import DELIVERIES_MAX, Deliverer, Patience
 from broker.server.gate import Errand, Gate
 from broker.server.origin import answer
 from broker.service.refusal import Refusal
@@ -28,7 +28,7 @@ from broker.store.reading import MessageGoneError, read_message
 from broker.store.staging import StagedEntry
 from broker.store.state import BrokerState
 from broker.store.timers import PendingTimer, recall_key, timer_of
-from dledger import DLedgerError, LogServer
+from dledger import DLedgerError, EntryDamagedError, LogServer
 
 CANDIDATES_MAX: Final = 256
 """Messages under one key that a recall looks at, the newest; RocketMQ's clients give each its own."""
@@ -56,13 +56,14 @@ class Timers:
         self._rules = rules
         self._now_ms = now_ms
         self._is_waiting = False
+        self._patience = Patience("timed messages")
         self._recalling: dict[PendingTimer, int] = {}
 
     # --- delivery
 
     def wait_ms(self) -> int | None:
         """See `DeliveringTask`."""
-        if self._is_waiting or not self._log.is_serving:
+        if self._is_waiting or self._patience.is_waiting or not self._log.is_serving:
             return None
         next_ms = self._state.timers.next_due_ms()
         return None if next_ms is None else next_ms - self._now_ms()
@@ -81,7 +82,12 @@ class Timers:
                 continue
             if deliverer.is_full or len(delivered) == DELIVERIES_MAX:
                 break
-            deliverer.stage(timer.physical_offset, more)
+            try:
+                deliverer.stage(timer.physical_offset, more)
+            except EntryDamagedError as error:
+                self._patience.wait(error)
+                break
+            self._patience.end()
             delivered.append((timer.due_ms, timer.physical_offset))
         if delivered:
             place = self._commits.stage_control(DeliverTimers(delivered))
@@ -104,6 +110,7 @@ class Timers:
 
         Raises:
             FieldError: a field is missing.
+            EntryDamagedError: what is meant cannot be read now; nothing was done.
         """
         if self._commits.is_full:
             text = "[OVERLOAD]system busy: too much waits for its commit; nothing was recalled"

@@ -1,6 +1,7 @@
 """Asks producers how their open transactions ended, while this node leads (semantics O15 to O21).
 
-A check is counted in the log first and asked then, so that no failover makes it more than the limit.
+A check is counted in the log first and asked then, so that no failover makes it more than the limit. Its
+message is read before: one that cannot be read now is checked, or given up, once it is back.
 After the last one the message moves to TRANS_CHECK_MAX_TIME_TOPIC: copy and op record in one entry.
 """
 
@@ -25,7 +26,7 @@ from broker.store.schedule import delivery
 from broker.store.staging import StagedEntry
 from broker.store.state import BrokerState
 from broker.store.transactions import OpenHalf, Verdict
-from dledger import DLedgerError, LogServer
+from dledger import DLedgerError, EntryDamagedError, LogServer
 
 _log = logging.getLogger(__name__)
 
@@ -36,6 +37,9 @@ CHECKED_BYTES_MAX = 4 * 1024 * 1024
 """Sum of the sizes of those messages, unless one alone is larger."""
 
 _CHECK_MAX_TOPIC = CHECK_MAX_TOPIC.encode()
+
+Half = tuple[OpenHalf, StoredMessage | None]
+"""A half message as the fold knows it, and as it is stored; None: the log no longer holds it."""
 
 
 class TransactionChecks:
@@ -92,14 +96,14 @@ class TransactionChecks:
         due = [half for half in due if not self._ends.is_ending(half.queue_offset)]
         given_up = _first_bytes([half for half in due if half.check_count >= self._check_max])
         checked = _first_bytes([half for half in due if half.check_count < self._check_max])
-        if given_up:
+        if found := self._readable(given_up):
             self._is_waiting = True
-            self._give_up(given_up, now_ms)
-        elif checked:
+            self._give_up(found, now_ms)
+        elif found := self._readable(checked):
             self._is_waiting = True
-            offsets = [half.queue_offset for half in checked]
+            offsets = [half.queue_offset for half, _ in found]
             place = self._commits.stage_control(CheckTransactions(offsets, now_ms))
-            self._commits.wait(place, _Counted(self, offsets))
+            self._commits.wait(place, _Counted(self, found))
 
     def _now_ms(self) -> int:
         """The wall clock, but not less than the log's time and what passed since this reign began.
@@ -111,13 +115,12 @@ class TransactionChecks:
 
     # Asking.
 
-    def counted(self, offsets: list[int]) -> None:
+    def counted(self, checked: list[Half]) -> None:
         """The checks are in the log: ask."""
         self._is_waiting = False
-        for offset in offsets:
-            half = self._state.transactions.get(offset)
-            message = self._read(half) if half is not None else None
-            if message is not None:
+        for half, message in checked:
+            is_open = self._state.transactions.get(half.queue_offset) is not None
+            if is_open and message is not None:
                 self._ask_about(message)
         self.tick()
 
@@ -125,12 +128,18 @@ class TransactionChecks:
         """Leadership was lost; whoever leads goes on from what the fold knows."""
         self._is_waiting = False
 
-    def _read(self, half: OpenHalf) -> StoredMessage | None:
-        try:
-            return read_message(self._log, half.physical_offset)
-        except MessageGoneError as error:
-            _log.warning("half message %d is gone: %s", half.queue_offset, error)
-            return None
+    def _readable(self, halves: list[OpenHalf]) -> list[Half]:
+        """Those that can be read now, and those that are gone for good."""
+        found: list[Half] = []
+        for half in halves:
+            try:
+                found.append((half, read_message(self._log, half.physical_offset)))
+            except MessageGoneError as error:
+                _log.warning("half message %d is gone: %s", half.queue_offset, error)
+                found.append((half, None))
+            except EntryDamagedError:
+                continue  # the log says which entry, and asks the other nodes for it
+        return found
 
     def _ask_about(self, half: StoredMessage) -> None:
         """CHECK_TRANSACTION_STATE to some producer (O19)."""
@@ -167,14 +176,13 @@ class TransactionChecks:
 
     # Giving up.
 
-    def _give_up(self, halves: list[OpenHalf], now_ms: int) -> None:
+    def _give_up(self, halves: list[Half], now_ms: int) -> None:
         """Nobody knows: the messages move to where an operator finds them (O21)."""
         self._commits.create(special_topic(self._catalog, CHECK_MAX_TOPIC)[1])
-        for half in halves:
-            message = self._read(half)
+        for _, message in halves:
             if message is not None:
                 self._copy(message)
-        offsets = [half.queue_offset for half in halves]
+        offsets = [half.queue_offset for half, _ in halves]
         place = stage_op(self._commits.staging, offsets, Verdict.GIVEN_UP, now_ms)
         _log.warning(
             "%d transactions are given up after %d checks: see %s",
@@ -213,12 +221,12 @@ def _first_bytes(halves: list[OpenHalf]) -> list[OpenHalf]:
 
 
 class _Counted:
-    def __init__(self, checks: TransactionChecks, offsets: list[int]) -> None:
+    def __init__(self, checks: TransactionChecks, checked: list[Half]) -> None:
         self._checks = checks
-        self._offsets = offsets
+        self._checked = checked
 
     def committed(self, staged: StagedEntry, place: int) -> None:
-        self._checks.counted(self._offsets)
+        self._checks.counted(self._checked)
 
     def failed(self, error: DLedgerError) -> None:
         self._checks.failed()

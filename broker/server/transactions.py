@@ -39,7 +39,7 @@ from broker.store.names import HALF_TOPIC, OP_HALF_TOPIC
 from broker.store.schedule import DELIVERY_PROPERTIES_BYTES
 from broker.store.staging import StagedEntry, Staging
 from broker.store.transactions import TransactionKey, Transactions, Verdict, encode_op
-from dledger import DLedgerError, RefusedError
+from dledger import DLedgerError, EntryDamagedError, RefusedError
 
 ROOM_BYTES = DELIVERY_PROPERTIES_BYTES + 40
 """What a half message leaves free for its commit, its due time and its delivery."""
@@ -102,7 +102,11 @@ class TransactionEnds:
     # Half messages.
 
     def begin(self, errand: Errand, plan: SendPlan, born_ms: int) -> None:
-        """Store a half message; one whose transaction is open already is that one, sent again."""
+        """Store a half message; one whose transaction is open already is that one, sent again.
+
+        Raises:
+            EntryDamagedError: whether it is that one cannot be told now; nothing was done.
+        """
         key = (plan.topic.encode(), plan.messages[0].uniq_key)
         known = self._earlier(plan, key, born_ms)
         if known is not None:
@@ -193,6 +197,7 @@ class TransactionEnds:
 
         Raises:
             FieldError: a field is missing or impossible.
+            EntryDamagedError: its half message cannot be read now; nothing was done.
         """
         self._end(errand, ending_of(request.ext))
 
@@ -326,7 +331,10 @@ class _Again:
         self._failed = failed
 
     def committed(self, staged: StagedEntry, place: int) -> None:
-        self._act()
+        try:
+            self._act()
+        except EntryDamagedError as error:  # nothing was done
+            self._failed(self._errand, error)
 
     def failed(self, error: DLedgerError) -> None:
         self._failed(self._errand, error)

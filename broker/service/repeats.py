@@ -78,7 +78,25 @@ class Repeats:
             plan: the send that is decided on now.
             message: one of its messages.
             born_ms: the born time in the request.
+
+        Raises:
+            EntryDamagedError: what was stored before cannot be read now; nothing has changed.
         """
+        [found] = self.find_all(plan, (message,), born_ms)
+        return found
+
+    def find_all(
+        self, plan: SendPlan, messages: Iterable[MessagePlan], born_ms: int
+    ) -> list[EarlierSend | None]:
+        """The same for several messages; nothing is noted before all of them were read."""
+        found = [(message, self._look(plan, message, born_ms)) for message in messages]
+        for message, earlier in found:
+            if earlier is not None:
+                self._unanswered.pop(message.uniq_key, None)
+                _note(self._told, message.uniq_key)
+        return [earlier for _, earlier in found]
+
+    def _look(self, plan: SendPlan, message: MessagePlan, born_ms: int) -> EarlierSend | None:
         recent = self._state.recent_sends
         for offset in reversed(recent.offsets(message.uniq_key)):
             earlier = self._load(offset)
@@ -89,8 +107,6 @@ class Repeats:
                 or message.uniq_key in self._unanswered
                 or earlier.born_timestamp_ms == born_ms
             ):
-                self._unanswered.pop(message.uniq_key, None)
-                _note(self._told, message.uniq_key)
                 return EarlierSend(
                     _queue_of(earlier),
                     earlier.queue_offset,

@@ -1,7 +1,8 @@
 """Reading messages back: by queue offset (section D of the semantics), by place, by key, by time.
 
 Pure decisions over the derived state; the log's bytes come through `LogReader`. Nothing here waits:
-long polling, permissions and subscriptions are the service's.
+long polling, permissions and subscriptions are the service's. An entry that the disk does not give now
+(`EntryDamagedError`) is never taken for one that is gone: whoever reads must ask again later.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from broker.message.record import (
 from broker.message.sys_flags import BORN_HOST_V6
 from broker.store.consume_queue import UNIT, ConsumeQueue
 from broker.store.state import BrokerState
-from dledger.errors import CompactedError, OutOfRangeError
+from dledger.errors import CompactedError, EntryDamagedError, OutOfRangeError
 from dledger.raft.entry import ENTRY_HEADER_BYTES, Entry
 from dledger.raft.ids import Position
 
@@ -45,6 +46,7 @@ class LogReader(Protocol):
         Raises:
             CompactedError: the log no longer holds it.
             OutOfRangeError: the log ends before it.
+            EntryDamagedError: it has yet to come back from another node.
         """
         ...
 
@@ -204,6 +206,9 @@ def get_messages(
         bytes_max: how many bytes at most, but one message is always given (D18).
         tag_hashes: Java hashes of the wanted tags; None for all.
         limits: of one read.
+
+    Raises:
+        EntryDamagedError: the first wanted message cannot be read now; one further behind ends the batch.
     """
     queue = state.queues.get(topic, queue_id)
     if queue is None or queue.max_offset == 0:  # D3, D13
@@ -256,7 +261,12 @@ class _Batch:
             if tag_hashes is None or tag_hash in tag_hashes:
                 if self.records and self._is_full(physical_offset, size_bytes):
                     break
-                self._take(physical_offset, size_bytes)
+                try:
+                    self._take(physical_offset, size_bytes)
+                except EntryDamagedError:
+                    if not self.records:
+                        raise
+                    break
             self.last_physical_offset = physical_offset
             examined += 1
         return examined
@@ -337,6 +347,9 @@ def query_by_key(
     """The newest messages that have a key, in log order (request 12; T2, T3).
 
     Unlike RocketMQ's index this compares the key's text, so there are no others among them.
+
+    Raises:
+        EntryDamagedError: whether one of them has it cannot be told now.
     """
     reader = RecordReader(log)
     count_max = min(count_max, QUERY_COUNT_MAX)

@@ -13,6 +13,7 @@ from broker.remoting.header import RemotingCommand, decode_command
 from broker.server.deliveries import DELIVERIES_MAX, DELIVERY_BYTES_MAX
 from broker.store.control import DeleteTopic, DeliverTimers
 from broker.store.state import BrokerState
+from dledger import EntryDamagedError
 from dledger.raft.entry import EntryKind
 from tests.unit.server.lone_leader import Asker, LoneLeader
 from tests.unit.store.lone_broker import START_MS
@@ -315,3 +316,55 @@ def test_a_second_delivery_would_be_an_alarm() -> None:
     leader.commits.stage_control(DeliverTimers([(due.due_ms, due.physical_offset)]))
     leader.commit()
     assert leader.state.refusals.alarm_count == 1
+
+
+@pytest.mark.parametrize("wish", WISHES, ids=lambda wish: next(iter(wish)))
+def test_a_delivery_that_cannot_be_read_now_is_put_off_and_so_is_what_is_behind_it(
+    wish: dict[str, str],
+) -> None:
+    leader = LoneLeader()
+    for body in (b"first", b"second", b"third"):
+        leader.send(body, **wish)
+        leader.commit()
+    second = leader.log.entries[-2].index
+    leader.log.damaged = {second}
+    leader.pass_until(START_MS + 3000)
+    assert [message.body for message in leader.stored()] == [b"first"]
+    for task in (leader.timers, leader.delays):
+        assert task.wait_ms() is None, "the task looks again at its own pace"
+    leader.log.damaged.clear()
+    leader.pass_until(START_MS + 4000)
+    assert [message.body for message in leader.stored()] == [b"first", b"second", b"third"]
+    leader.pass_until(START_MS + 6000)
+    assert len(leader.stored()) == 3
+    assert leader.state.refusals.count == 0
+
+
+def test_another_leader_delivers_what_this_one_cannot_read() -> None:
+    leader = LoneLeader()
+    leader.send(b"later", DELAY="1")
+    leader.send(b"later", TIMER_DELAY_MS="1000")
+    leader.commit()
+    leader.log.damaged = {leader.log.entries[-1].index}
+    leader.pass_until(START_MS + 3000)
+    assert leader.stored() == []
+    leader.log.damaged = set()  # the disk of the next one is whole
+    new = next_leader(leader)
+    new.pass_until(START_MS + 4000)
+    assert [message.body for message in new.stored()] == [b"later", b"later"]
+
+
+def test_a_recall_of_what_cannot_be_read_now_is_refused_before_anything_is_done() -> None:
+    leader = LoneLeader()
+    sent = leader.send(b"later", UNIQ_KEY="u", TIMER_DELAY_MS="1000")
+    leader.commit()
+    leader.log.damaged = {leader.log.entries[-1].index}
+    with pytest.raises(EntryDamagedError):
+        leader.recall(handle_of(sent))
+    assert leader.commits.staging.staged_count == 0
+    leader.log.damaged.clear()
+    asked = leader.recall(handle_of(sent))
+    leader.commit()
+    assert answer(asked).code == 0
+    leader.pass_until(START_MS + 3000)
+    assert leader.stored() == []

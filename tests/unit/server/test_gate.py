@@ -238,3 +238,26 @@ def test_a_sends_answer_that_finds_no_client_is_told_to_the_leader(
     waiter = bench.link.asked[0][1]
     waiter.answered(make_response(1, 0, body=b"answer"))
     assert [told[0] for told in bench.link.told] == [PrivateCode.NOT_DELIVERED] * count
+
+
+def test_a_leader_that_lacks_an_entry_says_so(bench: Bench) -> None:
+    bench.log.is_serving = True
+    errand = bench.errand()
+    errand.cause = "entry 7 is damaged on n0"
+    bench.gate.hold(errand)
+    bench.gate.expire(HOLD_MS)
+    assert answer_of(errand).code == 14
+    assert answer_of(errand).remark == "entry 7 is damaged on n0; nothing was done"
+
+
+def test_what_the_leader_lacks_is_told_by_the_node_that_passed_the_request_on(bench: Bench) -> None:
+    bench.link.is_open = True
+    errand = bench.errand()
+    bench.gate.bring(errand)
+    bench.now_ms = HOLD_MS
+    refusal = make_response(1, NOT_CARRIED_OUT, "entry 7 is damaged on n1")
+    bench.link.asked[0][1].answered(refusal)
+    assert bench.gate.waiting_count == 0, "its time is over: it is not passed on once more"
+    answer = answer_of(errand)
+    assert answer.code == 14
+    assert "entry 7 is damaged on n1" in (answer.remark or "")

@@ -10,7 +10,7 @@ from broker.remoting.frame import Frame
 from broker.server.gate import Errand
 from broker.server.linear import LinearReads
 from broker.server.origin import Outputs
-from dledger import NotLeaderError
+from dledger import EntryDamagedError, NotLeaderError
 
 
 class FakeLog:
@@ -90,3 +90,20 @@ async def test_unconfirmed_reads_go_to_the_next_leader(bench: Bench) -> None:
     assert bench.done == []
     (held,) = bench.gate.held
     assert "n1" in held.cause
+
+
+async def test_a_read_of_a_damaged_entry_is_held(nursery: trio.Nursery) -> None:
+    bench = Bench(nursery)
+
+    def fails() -> None:
+        raise EntryDamagedError("entry 7 is damaged on n0")
+
+    bench.log.lease = True
+    bench.reads.read(errand(), fails)
+    assert [each.cause for each in bench.gate.held] == ["entry 7 is damaged on n0"]
+    bench.log.lease = False
+    bench.log.go.set()
+    bench.reads.read(errand(), fails)
+    bench.read(1)
+    await trio.testing.wait_all_tasks_blocked()
+    assert (len(bench.gate.held), bench.done) == (2, [1])

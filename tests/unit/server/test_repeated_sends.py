@@ -26,7 +26,7 @@ from broker.store.reading import read_message
 from broker.store.staging import Staging
 from broker.store.state import BrokerState
 from broker.store.topics import TopicConfig
-from dledger import Committed, EntryId, Failed, LeadershipLostError
+from dledger import Committed, EntryDamagedError, EntryId, Failed, LeadershipLostError
 from dledger.raft.entry import Entry, EntryKind
 from tests.unit.store.lone_broker import HOST, FakeLog
 
@@ -331,3 +331,21 @@ def test_nothing_is_kept_of_sends_that_ended(bench: Bench) -> None:
     bench.commits.flush()
     bench.log.lose(LeadershipLostError("gone"))
     assert not bench.sends._ahead
+
+
+def test_a_repeat_waits_until_what_was_stored_before_can_be_read(bench: Bench) -> None:
+    one, other = [("a", b"1")], [("b", b"2")]
+    bench.send(None, items=one)
+    bench.commit()
+    bench.send(None, items=other)
+    bench.commit()
+    bench.new_term()
+    damaged = bench.log.entries[-2].index
+    bench.log.damaged = {damaged}
+    with pytest.raises(EntryDamagedError):
+        bench.send(None, items=one + other)
+    assert bench.commits.is_idle
+    bench.log.damaged.clear()
+    bench.send(None, items=one + other)
+    bench.commit()
+    assert bench.stored() == 2, "what was found before the damage is found again"

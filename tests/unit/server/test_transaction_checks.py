@@ -226,3 +226,42 @@ def test_a_leader_whose_clock_is_behind_goes_on_from_the_log() -> None:
     bench.checks.tick()
     bench.commit()
     assert bench.counts() == [2]
+
+
+def test_a_half_message_that_cannot_be_read_now_is_checked_once_it_can() -> None:
+    bench = Bench()
+    bench.begin("u", b"first")
+    damaged = bench.broker.log.entries[-1].index
+    bench.begin("v", b"second")
+    bench.broker.log.damaged = {damaged}
+    bench.wall_ms += 6000
+    bench.checks.tick()
+    bench.commit()
+    assert bench.counts() == [0, 1], "a check that nobody is asked is not counted"
+    assert [decode_record(request.body).body for _, request in bench.asked] == [b"second"]
+    bench.broker.log.damaged.clear()
+    bench.checks.tick()
+    bench.commit()
+    assert bench.counts() == [1, 1]
+    assert [decode_record(request.body).body for _, request in bench.asked] == [b"second", b"first"]
+
+
+def test_a_half_message_that_cannot_be_read_now_is_not_given_up_without_its_copy() -> None:
+    bench = Bench(check_max=1)
+    bench.begin("u", b"body")
+    damaged = bench.broker.log.entries[-1].index
+    bench.wall_ms += 6000
+    bench.checks.tick()
+    bench.commit()
+    bench.broker.log.damaged = {damaged}
+    bench.wall_ms += 30_000
+    bench.checks.tick()
+    bench.commit()
+    assert bench.state.transactions.verdict(0) is Verdict.OPEN
+    bench.broker.log.damaged.clear()
+    bench.checks.tick()
+    bench.commit()
+    assert bench.state.transactions.verdict(0) is Verdict.GIVEN_UP
+    queue = bench.state.queues.get("TRANS_CHECK_MAX_TIME_TOPIC", 0)
+    assert queue is not None
+    assert queue.max_offset == 1

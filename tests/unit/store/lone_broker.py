@@ -8,7 +8,7 @@ from broker.message.properties import encode_properties
 from broker.store.control import Command
 from broker.store.staging import StagedEntry, Staging
 from broker.store.state import BrokerState
-from dledger.errors import OutOfRangeError
+from dledger.errors import EntryDamagedError, OutOfRangeError
 from dledger.raft.entry import Entry, EntryKind
 from dledger.raft.ids import EntryId, Index, Position, Term
 
@@ -18,13 +18,18 @@ START_MS = 1_700_000_000_000
 
 
 class FakeLog:
-    """Entries back to back; implements LogReader and counts what readers fetch."""
+    """Entries back to back; implements LogReader and counts what readers fetch.
+
+    Attributes:
+        damaged: indexes of entries that the disk does not give.
+    """
 
     def __init__(self, entries: Iterable[Entry] = ()) -> None:
         self.entries = list(entries)
         self.first_position = 0
         self.term = 1
         self.fetched = 0
+        self.damaged: set[int] = set()
 
     @property
     def end_position(self) -> Position:
@@ -36,6 +41,8 @@ class FakeLog:
             if entry.position <= position < entry.end_position:
                 if position < self.first_position:
                     break
+                if entry.index in self.damaged:
+                    raise EntryDamagedError(f"entry {entry.index} is damaged on n0")
                 return entry
         raise OutOfRangeError(position, self.first_position, self.end_position)
 

@@ -22,6 +22,7 @@ from broker.store.reading import (
     store_time_at,
 )
 from broker.store.staging import Staging
+from dledger import EntryDamagedError
 from tests.unit.store.lone_broker import START_MS, LoneBroker
 
 KIB = b"x" * 1024
@@ -275,3 +276,23 @@ def test_a_reader_keeps_the_entry_it_read_last() -> None:
     for place in (0, 1, 0):
         reader.read_at(staged.physical_offset(place))
     assert broker.log.fetched == 1
+
+
+def test_a_damaged_entry_ends_the_batch_before_it_and_is_never_skipped() -> None:
+    broker = filled(21)
+    second = broker.log.entries[-2].index
+    broker.log.damaged = {second}
+    got = get(broker, 5)
+    assert (got.status, got.next_offset, len(got.records)) == (GetStatus.FOUND, 7, 2)
+    with pytest.raises(EntryDamagedError):
+        get(broker, 7)
+    broker.log.damaged.clear()
+    got = get(broker, 7)
+    assert (got.next_offset, len(got.records)) == (21, 14)
+
+
+def test_a_query_by_key_does_not_answer_without_an_entry_that_may_have_it() -> None:
+    broker = with_keys()
+    broker.log.damaged = {entry.index for entry in broker.log.entries}
+    with pytest.raises(EntryDamagedError):
+        found_bodies(broker, "order1")
