@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
+from dledger import Client, EntryDamagedError, NodeId, RefusedError
 from jepsen.checklist.stage import Catalogue, Stage
 
 DISK: Final = Catalogue()
+
+OLD_ENTRY: Final = 2
+"""One that every member has applied long ago."""
+
+READ_WAIT_S: Final = 30.0
 
 
 async def _strikes(stage: Stage, spec: str, *, times: int = 1, goes_on: bool = True) -> None:
@@ -107,6 +113,42 @@ async def sync_fails_on_one(stage: Stage) -> None:
 async def reads_fail(stage: Stage) -> None:
     """Committed entries cannot be read on one node; peers have them."""
     await _strikes(stage, "read-fail:one", times=2)
+
+
+@DISK.add(41, faults=("read-broken:leader",))
+async def the_leader_reads_nothing_and_nobody_helps_for_a_while(stage: Stage) -> None:
+    """What must be read and cannot be had is refused; the leader gives way; no process ends."""
+    await stage.progress(100)
+    stage.kill(*stage.names)  # memory holds no entry then
+    stage.start(*stage.names)
+    await stage.whole()
+    await stage.progress(20)
+    leader = await stage.leader()
+    others = stage.others(leader)
+    pids = {name: stage.system.node(name).pid for name in stage.names}
+    group = stage.broker.group
+    async with (
+        Client(group.peers, group=group.group, timeout_s=READ_WAIT_S) as client,
+        stage.fault("read-broken:leader"),
+    ):
+        stage.pause(*others)
+        try:
+            await client.get(OLD_ENTRY, local=NodeId(leader))
+        except RefusedError as error:
+            is_named = isinstance(error, EntryDamagedError)
+            stage.expect(is_named, f"the refusal names the damaged entry ({error})")
+        else:
+            stage.expect(False, "an entry that cannot be read was given")
+        stage.resume(*others)
+        try:
+            await client.get(OLD_ENTRY)
+        except RefusedError as error:
+            stage.expect(False, f"somebody leads who can read an old entry ({error})")
+        await stage.progress(50, timeout_s=60)
+    ended = [name for name in stage.names if stage.system.node(name).pid != pids[name]]
+    stage.expect(not ended, f"no process ends ({', '.join(ended)})")
+    await stage.progress(50)
+    await stage.whole()
 
 
 @DISK.add(42, faults=("fsync-slow:leader",))

@@ -351,10 +351,9 @@ DISK: Final = (
         41,
         "disk",
         "a committed entry cannot be read (EIO)",
-        "fetched from a peer",
+        "fetched from a peer; until then what needs it waits, and a leader gives way",
         "preloaded EIO",
         sim=("fail-read",),
-        gap="an entry that timers or transactions need, and that no peer gives within 0.4 s, stops its node",
     ),
     Row(
         42,

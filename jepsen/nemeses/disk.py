@@ -33,6 +33,7 @@ SLOW_SYNC: Final = Rule(Operation.SYNC, delay_ms=SLOW_SYNC_MS)
 SYNC_FAILS_ONCE: Final = Rule(Operation.SYNC, error=errno.EIO, count=1)
 SYNC_FAILS: Final = Rule(Operation.SYNC, error=errno.EIO)
 READ_FAILS: Final = Rule(Operation.READ, error=errno.EIO, contains="/data/", count=3)
+READS_FAIL: Final = Rule(Operation.READ, error=errno.EIO, contains="/data/")
 READ_ONLY: Final = (
     Rule(CHANGES, error=errno.EROFS),
     Rule(Operation.SYNC, error=errno.EROFS),

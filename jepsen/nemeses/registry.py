@@ -161,6 +161,7 @@ KINDS: dict[str, Kind] = {
     "fsync-fail": _bad_disk(_STRIKES, "the next sync fails", disk.SYNC_FAILS_ONCE),
     "fsync-broken": _bad_disk(_STRIKES, "every sync fails", disk.SYNC_FAILS),
     "read-fail": _bad_disk(_STRIKES, "the next reads of the log fail", disk.READ_FAILS),
+    "read-broken": _bad_disk(("leader", "one"), "every read of the log fails", disk.READS_FAIL),
     "read-only": _bad_disk(_STRIKES, "the disk is read-only", *disk.READ_ONLY),
     "lost-unsynced": Kind(
         SCOPES, lambda spec, choice: LoseUnsynced(spec, _scope(choice), is_torn=False)
