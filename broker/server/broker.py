@@ -84,8 +84,10 @@ class Broker:
         self._units, self._segments = UnitFiles(derived), SegmentFiles(derived)
         self._far_timers = TimerFiles(derived)
         self.state = BrokerState(self._units, self._segments, far_timers=self._far_timers)
-        self._clock = SteadyWallClock()
-        self.log = LogServer(self._log_config(), self.state, accepts_appends=False)
+        self._clock = SteadyWallClock(NodeId(config.node_id), len(config.peers))
+        self.log = LogServer(
+            self._log_config(), self.state, accepts_appends=False, clock=self._clock
+        )
         self._outputs = Outputs()
         self._origins: dict[Connection, ClientOrigin] = {}
         self._listener = Listener(
@@ -97,6 +99,7 @@ class Broker:
                 unsent_bytes_max=config.limits.output_bytes_max,
             ),
         )
+        self._is_leading = False
         self._stop_wanted = trio.Event()
         self._quiet = trio.Event()
 
@@ -174,6 +177,7 @@ class Broker:
             service_address=self.service_address,
             link_nonce=self._link_nonce,
             wall_ms=self._clock,
+            clock_ahead_ms=lambda: self._clock.ahead_ms,
             monotonic_ms=monotonic_ms,
             pick=_CHANCE.randrange,
             key_numbers=(os.getpid(), _CHANCE.getrandbits(32)),
@@ -229,6 +233,9 @@ class Broker:
         self._outputs.flush()
 
     def _role_changed(self, view: RoleView) -> None:
+        if view.is_serving and not self._is_leading:
+            self._clock.lead()
+        self._is_leading = view.is_serving
         self._parts.role_changed(view)
         self._registrar.announce()
         self._outputs.flush()

@@ -1,20 +1,31 @@
-"""The time that this node writes into the log: the wall clock, but without its jumps.
+"""The time that this node writes into the log: the wall clock, but without its jumps, and unless most others differ.
 
 Due times, store times and lock times all come from the leader's clock. When an operator or a time service
 sets that clock, nothing may be delivered early, nor everything at once. So the wall clock is read when the
 process starts, and from then on time passes as the machine's steady clock says; what the wall clock
-differs is made up for slowly, by at most `SLEW_PER_MILLE` of the time that passed. A clock that was an
-hour wrong when the process started is best cured by setting it and restarting the node.
+differs is made up for slowly, by at most `SLEW_PER_MILLE` of the time that passed.
+
+A wall clock that most other members contradict is not followed (`group_time`). Before this node has written any time
+into the log, its time moves to the agreed one at once: it leads only by votes of members whose clocks it has read.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from typing import Final
 
+from broker.server.group_time import PeerClock, agreed_ms
+from dledger import NodeId
+from dledger.runtime.events_log import log_event
+from dledger.runtime.peer_clocks import ClockReading
+
 SLEW_PER_MILLE: Final = 1
 """Time services slew by half of this; so an ordinary correction is followed completely."""
+
+COMPLAINT_MS: Final = 1_000
+"""A clock that is off by more is told of: a time service would have kept it nearer."""
 
 _STEADY: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
@@ -30,13 +41,29 @@ def steady_ms() -> int:
 
 
 class SteadyWallClock:
-    """Milliseconds since 1970 that never jump. Call it."""
+    """Milliseconds since 1970 that never jump once this node has led. Call it."""
 
     def __init__(
-        self, wall: Callable[[], int] = wall_ms, steady: Callable[[], int] = steady_ms
+        self,
+        node_id: NodeId,
+        member_count: int,
+        wall: Callable[[], int] = wall_ms,
+        steady: Callable[[], int] = steady_ms,
     ) -> None:
-        self._wall = wall
+        """Begin at the wall clock.
+
+        Args:
+            node_id: of this node, for the log.
+            member_count: of the group.
+            wall: may jump.
+            steady: does not; the clock of `ClockReading`.
+        """
+        self.wall_ms = wall
+        self._node_id = node_id
+        self._member_count = member_count
         self._steady = steady
+        self._peers: dict[NodeId, PeerClock] = {}
+        self._has_led = False
         self._offset_ms = wall() - steady()
         self._slewed_at_ms = steady()
 
@@ -46,11 +73,48 @@ class SteadyWallClock:
         step = (steady - self._slewed_at_ms) * SLEW_PER_MILLE // 1000
         if step > 0:
             self._slewed_at_ms = steady
-            behind = self._wall() - steady - self._offset_ms
+            behind = self._agreed_ms(self.wall_ms() - steady) - self._offset_ms
             self._offset_ms += max(-step, min(step, behind))
         return steady + self._offset_ms
+
+    def _agreed_ms(self, own_ms: int) -> int:
+        return agreed_ms(own_ms, self._peers.values(), self._member_count, self._steady())
+
+    def heard(self, node_id: NodeId, reading: ClockReading) -> None:
+        """See `ClockWatch`."""
+        before = self._peers.get(node_id)
+        clock = PeerClock.of(reading)
+        self._peers[node_id] = clock if before is None else before.or_newer(clock)
+        if before is None and not self._has_led:
+            self._set()
+
+    def _set(self) -> None:
+        """Another member was met. Nothing bears this node's time yet, so it may jump, back too."""
+        own_ms = self.wall_ms() - self._steady()
+        moved_ms = self._agreed_ms(own_ms) - self._offset_ms
+        self._offset_ms += moved_ms
+        if abs(moved_ms) > COMPLAINT_MS:
+            log_event(logging.WARNING, "clock-corrected", node=self._node_id, by_ms=moved_ms)
+
+    def lead(self) -> None:
+        """This node begins to lead: from here on its time stands in the log, and only slews."""
+        self._has_led = True
+        if abs(self.ahead_ms) > COMPLAINT_MS:
+            log_event(
+                logging.WARNING,
+                "clock-differs",
+                node=self._node_id,
+                ahead_ms=self.ahead_ms,
+                note="the leader's wall clock is not that of most members, and is not followed: set it",
+            )
+
+    @property
+    def ahead_ms(self) -> int:
+        """By how much the wall clock is ahead of what most members show; 0 unless they contradict it."""
+        own_ms = self.wall_ms() - self._steady()
+        return own_ms - self._agreed_ms(own_ms)
 
     @property
     def error_ms(self) -> int:
         """By how much the wall clock is ahead of this one."""
-        return self._wall() - self._steady() - self._offset_ms
+        return self.wall_ms() - self._steady() - self._offset_ms

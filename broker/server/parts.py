@@ -70,6 +70,7 @@ class World:
         pick: a number below its argument.
         key_numbers: two numbers that make the unique keys of this process its own.
         nursery: for what has to wait.
+        clock_ahead_ms: by how much the wall clock is ahead of what most members show.
         make_link, make_linear: the two parts that wait themselves.
     """
 
@@ -80,6 +81,7 @@ class World:
     pick: Callable[[int], int]
     key_numbers: tuple[int, int]
     nursery: trio.Nursery
+    clock_ahead_ms: Callable[[], int] = lambda: 0
     make_link: Callable[..., LeaderLink] = LeaderLink
     make_linear: Callable[..., LinearReads] = LinearReads
 
@@ -149,7 +151,7 @@ class BrokerParts:
         )
         self._checks = self._make_checks()
         self._digests = DigestWatch(log, state, self.commits)
-        self.runtime = RuntimeInfo(config, log, state, world.wall_ms())
+        self.runtime = RuntimeInfo(config, log, state, world.wall_ms(), world.clock_ahead_ms)
         self._sends = self._make_sends(store_host)
         self._dispatch = self._make_dispatch()
 

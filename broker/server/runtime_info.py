@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 from broker.server.config import BrokerConfig
 from broker.server.rates import SAMPLE_MS, Rate
@@ -14,12 +15,18 @@ class RuntimeInfo:
     """Samples counters and writes tables."""
 
     def __init__(
-        self, config: BrokerConfig, log: LogServer, state: BrokerState, boot_ms: int
+        self,
+        config: BrokerConfig,
+        log: LogServer,
+        state: BrokerState,
+        boot_ms: int,
+        clock_ahead_ms: Callable[[], int],
     ) -> None:
         self._config = config
         self._log = log
         self._state = state
         self._boot_ms = boot_ms
+        self._clock_ahead_ms = clock_ahead_ms
         self._puts = Rate()
         self._next_ms = 0
 
@@ -113,6 +120,7 @@ class RuntimeInfo:
             "snapshotBytes": str(snapshotter.size_bytes if snapshotter is not None else 0),
             "snapshotsTaken": str(snapshotter.taken_count if snapshotter is not None else 0),
             "snapshotPauseMs": f"{snapshotter.pause_ms if snapshotter is not None else 0.0:.1f}",
+            "clockAheadMs": str(self._clock_ahead_ms()),
             "digestMarks": json.dumps(
                 {
                     str(index): {name: f"{value:08x}" for name, value in digests.items()}

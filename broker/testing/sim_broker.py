@@ -85,7 +85,10 @@ class SimBroker:
             service_address=address_of(node.node_id),
             link_nonce=self._nonce,
             wall_ms=SteadyWallClock(
-                lambda: WALL_ZERO_MS + cluster.now_ms + wrong_ms, self._steady_ms
+                node.node_id,
+                1,  # each goes by its own clock here: the runs are to show that it does no harm
+                lambda: WALL_ZERO_MS + cluster.now_ms + wrong_ms,
+                self._steady_ms,
             ),
             monotonic_ms=self._steady_ms,
             pick=chance.randrange,

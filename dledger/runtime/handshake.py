@@ -35,6 +35,8 @@ from dledger.codec.wire_types import encode_header
 from dledger.config import Peer
 from dledger.errors import HandshakeRefusedError, PeerProtocolError, UnreachableError
 from dledger.raft.ids import NodeId
+from dledger.runtime.clock import now_ms
+from dledger.runtime.peer_clocks import CLOCK_ATTRIBUTE, ClockReading, ClockWatch, wall_clock_of
 from dledger.runtime.sockets import FrameStream, connect
 
 HANDSHAKE_TIMEOUT_S: Final = 3.0
@@ -52,6 +54,7 @@ class Identity:
         node_id: None for a client.
         incarnation: drawn anew by every process.
         members: ids of the whole group.
+        clock: its wall clock is told; None: nothing is.
     """
 
     group: str
@@ -60,15 +63,27 @@ class Identity:
     members: frozenset[NodeId]
     secret: bytes | None
     attributes: Mapping[str, str] = field(default_factory=dict)
+    clock: ClockWatch | None = None
+
+    def told(self) -> dict[str, str]:
+        """The attributes as they are told now."""
+        if self.clock is None:
+            return dict(self.attributes)
+        return {**self.attributes, CLOCK_ATTRIBUTE: str(self.clock.wall_ms())}
 
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """Who is on the other side; `node_id` is None for a client."""
+    """Who is on the other side; `node_id` is None for a client.
+
+    Attributes:
+        clock: its wall clock, where this side has dialled and the other one tells it.
+    """
 
     node_id: NodeId | None
     incarnation: int
     attributes: Mapping[str, str]
+    clock: ClockReading | None = None
 
 
 def opening_decoder() -> FrameDecoder:
@@ -143,11 +158,13 @@ async def dial(stream: FrameStream, me: Identity, target: NodeId | None) -> Remo
             me.incarnation,
             target or "",
             secrets.token_bytes(32),
-            dict(me.attributes),
+            me.told(),
         )
     )
+    asked_ms = now_ms()
     await stream.send(encode_frame(hello))
     opening = await stream.receive_one()
+    answered_ms = now_ms()
     challenge = _not_refused(decode_from_acceptor(opening))
     if not isinstance(challenge, Challenge):
         raise PeerProtocolError("a welcome came where a challenge was due")
@@ -160,7 +177,9 @@ async def dial(stream: FrameStream, me: Identity, target: NodeId | None) -> Remo
     expected = _prove(me.secret, _ACCEPTOR_LABEL, hello, opening)
     if not hmac.compare_digest(welcome.proof, expected):
         raise HandshakeRefusedError("secret", f"{challenge.node_id} does not know the secret")
-    return Remote(NodeId(challenge.node_id), challenge.incarnation, challenge.attributes)
+    wall_ms = wall_clock_of(challenge.attributes)
+    clock = None if wall_ms is None else ClockReading(wall_ms, asked_ms, answered_ms)
+    return Remote(NodeId(challenge.node_id), challenge.incarnation, challenge.attributes, clock)
 
 
 def _not_refused(said: Challenge | Welcome | Refused) -> Challenge | Welcome:
@@ -220,7 +239,7 @@ async def accept(
             me.incarnation,
             secrets.token_bytes(32),
             me.secret is not None,
-            dict(me.attributes),
+            me.told(),
         )
     )
     await stream.send(encode_frame(challenge))

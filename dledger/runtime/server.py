@@ -40,6 +40,7 @@ from dledger.runtime.crew import Crew, open_crew
 from dledger.runtime.driver import Driver, RoleView
 from dledger.runtime.events_log import log_event
 from dledger.runtime.handshake import Identity
+from dledger.runtime.peer_clocks import ClockWatch
 from dledger.runtime.repairing import repair_on
 from dledger.runtime.scrubbing import scrub
 from dledger.runtime.snapshot_fetch import SnapshotFetch
@@ -81,6 +82,7 @@ class LogServer:
         machine: StateMachine,
         *,
         accepts_appends: bool = True,
+        clock: ClockWatch | None = None,
         disk: Disk | None = None,
     ) -> None:
         """Prepare; nothing is opened before `run`.
@@ -89,6 +91,7 @@ class LogServer:
             config: checked here.
             machine: the fold; it is fed from its `applied_index + 1` on.
             accepts_appends: whether log clients may append raw bodies.
+            clock: the service's clock, if members shall compare theirs.
             disk: another disk than the folder `config.store_path` (tests).
 
         Raises:
@@ -97,6 +100,7 @@ class LogServer:
         _check(config)
         self.config = config
         self._machine = machine
+        self._clock = clock
         self._disk = disk
         self._driver: Driver | None = None
         self._repair: StoreRepair | None = None
@@ -115,6 +119,7 @@ class LogServer:
             members,
             config.secret.encode() if config.secret else None,
             dict(config.service_attributes),
+            clock,
         )
         body_bytes_max = config.raft.entry_body_bytes_max + ENTRY_HEADER_BYTES
         self._transport = Transport(
@@ -527,6 +532,8 @@ class LogServer:
             elif self._driver is not None and self._driver.engine.live_repair.missing_count:
                 count = self._driver.engine.live_repair.missing_count
                 own["repair"] = f"{count} damaged entries are asked for"
+            if self._clock is not None and self._clock.ahead_ms:
+                own["clock_ahead_ms"] = str(self._clock.ahead_ms)
             return own
         return self._transport.attributes(node_id)
 

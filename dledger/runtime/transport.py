@@ -12,6 +12,7 @@ import logging
 import select
 import socket
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Final
 
 import trio
@@ -22,7 +23,7 @@ from dledger.config import Peer
 from dledger.errors import DLedgerError, PeerProtocolError, UnreachableError
 from dledger.raft.ids import NodeId
 from dledger.raft.messages import PeerMessage
-from dledger.runtime.clock import draw, now_s
+from dledger.runtime.clock import draw, draw_incarnation, now_s
 from dledger.runtime.crew import Crew, open_crew
 from dledger.runtime.events_log import LimitedLog, log_event
 from dledger.runtime.handshake import (
@@ -51,6 +52,9 @@ CONNECTION_COUNT_MAX: Final = 1024
 REDIAL_MIN_MS: Final = 50
 REDIAL_MAX_MS: Final = 500
 """Pause between two attempts to reach a member; it doubles."""
+
+CLOCK_INTERVAL_S: Final = 60.0
+"""A connected member's clock is read again after this; clocks that drift part by milliseconds meanwhile."""
 
 REPEAT_LINE_S: Final = 10.0
 """The same failure to reach a member is logged again after this."""
@@ -286,6 +290,8 @@ class Transport:
             for peer in self._peers:
                 if peer.node_id != self._me.node_id:
                     crew.start(self._keep_dialing, peer, name=f"dial {peer.node_id}")
+                    if self._me.clock is not None:
+                        crew.start(self._keep_reading_clock, peer, name=f"clock {peer.node_id}")
 
     def close(self) -> None:
         """Close everything. The tasks must have ended."""
@@ -429,11 +435,35 @@ class Transport:
         """
         stream, remote = await dial_member(peer, self._me)
         self._attributes[peer.node_id] = remote.attributes
+        # Before the first message can leave: who asks for a vote has read the clocks of those whom it asks.
+        self._heard_clock(peer.node_id, remote)
         outgoing.link.open(stream.sock)
         outgoing.is_broken = trio.Event()
         self._by_descriptor[stream.sock.fileno()] = outgoing
         self._epoll.register(stream.sock, _READ)
         log_event(logging.INFO, "peer-connected", node=self._me.node_id, peer=peer.node_id)
+
+    def _heard_clock(self, node_id: NodeId, remote: Remote) -> None:
+        if self._me.clock is not None and remote.clock is not None:
+            self._me.clock.heard(node_id, remote.clock)
+
+    async def _keep_reading_clock(self, peer: Peer) -> None:
+        """Read the clock of a connected member now and then, by a handshake as a client that asks nothing more."""
+        reader = replace(
+            self._me, node_id=None, incarnation=draw_incarnation(), attributes={}, clock=None
+        )
+        outgoing = self._outgoing[peer.node_id]
+        while True:
+            await trio.sleep(CLOCK_INTERVAL_S)
+            if outgoing.link.sock is None:
+                continue
+            try:
+                stream, remote = await dial_member(peer, reader)
+            except DLedgerError:
+                # Whoever cannot be reached is told of where its own connection breaks.
+                continue
+            stream.close()
+            self._heard_clock(peer.node_id, remote)
 
 
 def _trust(stream: FrameStream, blob_bytes_max: int) -> None:

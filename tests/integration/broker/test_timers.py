@@ -11,6 +11,7 @@ from broker.message.properties import find_property
 from broker.message.recall_handle import RecallHandle
 from broker.message.record import StoredMessage
 from broker.server.clock import SteadyWallClock
+from dledger import NodeId
 from tests.integration.broker.conftest import Cluster, ClusterMaker, Wire, send_ext
 
 RECALL = 370
@@ -163,7 +164,8 @@ async def test_clocks_that_differ_and_jump_deliver_nothing_early(
     clocks = [WrongClock(error_ms) for error_ms in (0, -150, 150)]
     waiting = iter(clocks)
     monkeypatch.setattr(
-        "broker.server.broker.SteadyWallClock", lambda: SteadyWallClock(next(waiting))
+        "broker.server.broker.SteadyWallClock",
+        lambda node_id, count: SteadyWallClock(node_id, count, next(waiting)),
     )
     cluster = await make_cluster(3)
     leader = await cluster.leader()
@@ -186,3 +188,37 @@ async def test_clocks_that_differ_and_jump_deliver_nothing_early(
     early_ms = max(started_ms + 1000 + 5 * int(one.body) - one.store_timestamp_ms for one in found)
     assert early_ms <= 300, "no earlier than the clocks differed from the start"
     assert all(one.store_timestamp_ms >= due_of(one) for one in found), "in log time never"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wrong_ms", [300_000, -300_000])
+async def test_a_node_that_started_with_a_wrong_clock_leads_by_the_time_of_the_others(
+    make_cluster: ClusterMaker, monkeypatch: pytest.MonkeyPatch, wrong_ms: int
+) -> None:
+    wrong = NodeId("n2")
+    monkeypatch.setattr(
+        "broker.server.broker.SteadyWallClock",
+        lambda node_id, count: SteadyWallClock(
+            node_id, count, WrongClock(wrong_ms if node_id == wrong else 0)
+        ),
+    )
+    cluster = await make_cluster(3)
+    leader = await cluster.leader()
+    if leader.log.node_id != wrong:
+        await leader.log.transfer(wrong, timeout_s=5)
+    leader = cluster.brokers[str(wrong)]
+    await cluster.wait(lambda: leader.is_serving)
+    assert abs(int(leader.log.attributes(wrong)["clock_ahead_ms"]) - wrong_ms) < 1_000
+    count = 20
+    started_ms = now_ms()
+    async with cluster.wire(leader) as wire:
+        for number in range(count):
+            name = "TIMER_DELAY_MS" if number % 2 else "TIMER_DELIVER_MS"
+            due_ms = 1000 + 5 * number if number % 2 else started_ms + 1000 + 5 * number
+            opaque = wire.say(310, send_ext("T", 0, f"{name}\x01{due_ms}\x02"), b"%d" % number)
+            assert (await wire.answer(opaque)).code == 0
+        found = await delivered(cluster, wire, count)
+    assert now_ms() - started_ms < 5_000
+    for one in found:
+        late_ms = one.store_timestamp_ms - (started_ms + 1000 + 5 * int(one.body))
+        assert -5 <= late_ms < 2_000

@@ -23,7 +23,9 @@ from dledger.codec.hello import (
 from dledger.codec.wire_types import encode_header
 from dledger.errors import DLedgerError, HandshakeRefusedError, PeerProtocolError
 from dledger.raft.ids import NodeId
+from dledger.runtime.clock import now_ms
 from dledger.runtime.handshake import Identity, Remote, accept, dial, opening_decoder
+from dledger.runtime.peer_clocks import ClockReading
 from dledger.runtime.sockets import FrameStream
 
 N0, N1, N2 = NodeId("n0"), NodeId("n1"), NodeId("n2")
@@ -204,3 +206,37 @@ def test_a_stranger_cannot_make_us_hold_much() -> None:
     decoder: FrameDecoder = opening_decoder()
     with pytest.raises(PeerProtocolError):
         decoder.feed((49 * 1024).to_bytes(4, "big"))
+
+
+class WallClock:
+    """A member's wall clock that stands still."""
+
+    ahead_ms = 0
+
+    def wall_ms(self) -> int:
+        return 1_700_000_000_000
+
+    def heard(self, node_id: NodeId, reading: ClockReading) -> None:
+        raise AssertionError("the transport tells, not the handshake")
+
+
+async def test_the_dialer_learns_the_acceptors_clock_where_both_compare_theirs() -> None:
+    with_clock = replace(ACCEPTOR, clock=WallClock())
+    before_ms = now_ms()
+    dialer, acceptor = await shake(replace(DIALER, clock=WallClock()), with_clock)
+    assert isinstance(dialer, Remote)
+    assert isinstance(acceptor, Remote)
+    assert dialer.clock is not None
+    assert dialer.clock.wall_ms == 1_700_000_000_000
+    assert before_ms <= dialer.clock.asked_ms <= dialer.clock.answered_ms <= now_ms()
+    assert acceptor.clock is None, "what the dialer said has no bound on its age"
+    assert acceptor.attributes["service_address"] == "a:1"
+
+
+async def test_a_member_that_tells_no_clock_is_let_in_as_ever() -> None:
+    dialer, acceptor = await shake(replace(DIALER, clock=WallClock()), ACCEPTOR)
+    assert isinstance(dialer, Remote)
+    assert isinstance(acceptor, Remote)
+    assert dialer.clock is None
+    dialer, _ = await shake(CLIENT, replace(ACCEPTOR, clock=WallClock()))
+    assert isinstance(dialer, Remote)

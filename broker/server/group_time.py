@@ -1,0 +1,72 @@
+"""Which time a node goes by when clocks of its group differ: its own, unless most others contradict it.
+
+Pure. All times are distances: by how many milliseconds a wall clock is ahead of this node's steady clock. Of another
+member's only bounds are known, since nobody knows how a round trip divides into there and back; and they widen with
+time, since two clocks that nobody touches part slowly. So nothing here expires: what is old contradicts less.
+
+The time that is agreed is the median. One wrong clock of three is outvoted; of two that differ nobody can tell which
+one is wrong, and of clocks that are wrong together nobody can know at all (docs/adr/0105).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, Self
+
+from dledger.runtime.peer_clocks import ClockReading
+
+DRIFT_PER_MILLE: Final = 1
+"""Two clocks part by no more while nobody sets them: each may be slewed by half of this."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeerClock:
+    """What is known of a member's wall clock: at `at_ms` it was ahead by `low_ms` to `high_ms`."""
+
+    low_ms: int
+    high_ms: int
+    at_ms: int
+
+    @classmethod
+    def of(cls, reading: ClockReading) -> Self:
+        """The clock was read after it was asked for and before it was known; a millisecond is lost to rounding."""
+        low_ms = reading.wall_ms - reading.answered_ms - 1
+        return cls(low_ms, reading.wall_ms - reading.asked_ms + 1, reading.answered_ms)
+
+    def bounds(self, now_ms: int) -> tuple[int, int]:
+        """Between what and what it is now."""
+        drift_ms = max(0, now_ms - self.at_ms) * DRIFT_PER_MILLE // 1000
+        return self.low_ms - drift_ms, self.high_ms + drift_ms
+
+    def or_newer(self, newer: PeerClock) -> PeerClock:
+        """The narrower one; where they contradict each other that clock was set, and the newer one says to what."""
+        low_ms, high_ms = self.bounds(newer.at_ms)
+        are_consistent = low_ms <= newer.high_ms and newer.low_ms <= high_ms
+        if are_consistent and high_ms - low_ms < newer.high_ms - newer.low_ms:
+            return self
+        return newer
+
+
+def agreed_ms(own_ms: int, peers: Iterable[PeerClock], member_count: int, now_ms: int) -> int:
+    """The clock to go by, `own_ms` unless a majority of those heard contradicts it.
+
+    Args:
+        own_ms: this node's clock.
+        peers: what is known of other members' clocks.
+        member_count: of the group, this node included; without a majority of it nothing is decided.
+        now_ms: of the steady clock.
+    """
+    known = list(peers)
+    heard_count = len(known) + 1
+    if 2 * heard_count <= member_count:
+        return own_ms
+    bounds = [(own_ms, own_ms), *(peer.bounds(now_ms) for peer in known)]
+    # More than half of all clocks surely show more than anything below the first, less than anything above the second.
+    lower = (heard_count - 1) // 2
+    at_least_ms = sorted(low_ms for low_ms, _ in bounds)[lower]
+    at_most_ms = sorted(high_ms for _, high_ms in bounds)[heard_count // 2]
+    if at_least_ms <= own_ms <= at_most_ms:
+        return own_ms
+    # The lower end of the median: late by a round trip at most, and never early. As it was read: it does not drift.
+    return sorted([own_ms, *(peer.low_ms for peer in known)])[lower]

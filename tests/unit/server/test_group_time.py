@@ -1,0 +1,114 @@
+"""One wrong clock is outvoted, whatever the delays; of two that differ nobody knows."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from broker.server.group_time import PeerClock, agreed_ms
+from dledger.runtime.peer_clocks import ClockReading, wall_clock_of
+
+TRUE = 1_700_000_000_000
+"""What a right wall clock is ahead of the steady one."""
+
+WRONG = 300_000
+AT = 5_000
+
+
+def read(error_ms: int = 0, *, there_ms: int = 1, back_ms: int = 1, at_ms: int = AT) -> PeerClock:
+    """A member's clock, `error_ms` ahead of the true time, asked at `at_ms`."""
+    wall_ms = at_ms + there_ms + TRUE + error_ms
+    return PeerClock.of(ClockReading(wall_ms, at_ms, at_ms + there_ms + back_ms))
+
+
+@pytest.mark.parametrize("wrong_ms", [WRONG, -WRONG, -TRUE, 4_000_000_000_000])
+def test_one_wrong_clock_of_three_is_outvoted(wrong_ms: int) -> None:
+    agreed = agreed_ms(TRUE + wrong_ms, [read(), read()], 3, AT)
+    assert -3 <= agreed - TRUE <= 0, "never early"
+    for peers in ([read(wrong_ms), read()], [read(), read(wrong_ms)]):
+        assert agreed_ms(TRUE, peers, 3, AT) == TRUE, "the others follow nobody"
+
+
+def test_two_of_three_that_are_wrong_together_win() -> None:
+    agreed = agreed_ms(TRUE, [read(WRONG), read(WRONG)], 3, AT)
+    assert abs(agreed - TRUE - WRONG) <= 3
+
+
+def test_of_three_that_all_differ_the_middle_one_is_taken() -> None:
+    for own, one, two in ((0, -WRONG, WRONG), (WRONG, 0, -WRONG), (-WRONG, WRONG, 0)):
+        agreed = agreed_ms(TRUE + own, [read(one), read(two)], 3, AT)
+        assert abs(agreed - TRUE) <= 3
+
+
+def test_with_one_peer_silent_the_own_clock_is_kept() -> None:
+    for wrong_ms in (0, WRONG, -WRONG):
+        assert agreed_ms(TRUE + wrong_ms, [read()], 3, AT) == TRUE + wrong_ms
+        assert agreed_ms(TRUE + wrong_ms, [], 3, AT) == TRUE + wrong_ms
+    assert agreed_ms(TRUE + WRONG, [], 1, AT) == TRUE + WRONG
+
+
+def test_five_members() -> None:
+    own = TRUE + WRONG
+    assert agreed_ms(own, [read()], 5, AT) == own, "two of five are no majority"
+    for peers in (
+        [read(), read()],
+        [read(), read(), read(WRONG)],
+        [read(), read(), read(), read(WRONG)],
+        [read(), read(), read(), read(-WRONG)],
+        [read(), read(), read(-WRONG), read(WRONG)],
+    ):
+        if len(peers) == 3:
+            assert agreed_ms(own, peers, 5, AT) == own, "two against two"
+        else:
+            assert abs(agreed_ms(own, peers, 5, AT) - TRUE) <= 3
+
+
+@pytest.mark.parametrize(("there_ms", "back_ms"), [(0, 800), (800, 0), (400, 400)])
+def test_a_slow_way_makes_no_clock_wrong(there_ms: int, back_ms: int) -> None:
+    peers = [read(there_ms=there_ms, back_ms=back_ms) for _ in range(2)]
+    assert agreed_ms(TRUE, peers, 3, AT + 800) == TRUE
+    for wrong_ms in (WRONG, -WRONG):
+        assert -802 <= agreed_ms(TRUE + wrong_ms, peers, 3, AT + 800) - TRUE <= 0
+
+
+def test_the_right_time_of_most_is_never_surpassed_by_more_than_nobody_can_see() -> None:
+    """Any delays, and two wrong clocks of five."""
+    chance = random.Random(33)
+    for _ in range(2_000):
+        errors = [chance.randint(-WRONG, WRONG) for _ in range(chance.randint(0, 1))]
+        peers = [
+            read(error, there_ms=chance.randint(0, 300), back_ms=chance.randint(0, 300))
+            for error in [*errors, 0, 0, 0, 0][:4]
+        ]
+        own = TRUE + chance.choice([0, chance.randint(-600, 600), chance.randint(-WRONG, WRONG)])
+        agreed = agreed_ms(own, peers, 5, AT + 600)
+        assert abs(agreed - TRUE) <= 602
+        assert agreed <= TRUE or agreed == own, "early only by what no message could show"
+
+
+def test_an_old_reading_contradicts_less_and_less_and_does_not_drift() -> None:
+    peers = [read(), read()]
+    hour, week = 3_600_000, 7 * 86_400_000
+    assert agreed_ms(TRUE + 1_000, peers, 3, AT) < TRUE + 10
+    assert agreed_ms(TRUE + 1_000, peers, 3, AT + hour) == TRUE + 1_000
+    once = agreed_ms(TRUE + WRONG, peers, 3, AT)
+    assert agreed_ms(TRUE + WRONG, peers, 3, AT + hour) == once
+    assert agreed_ms(TRUE + WRONG, peers, 3, AT + week) == TRUE + WRONG
+
+
+def test_the_narrower_reading_stays_until_it_is_contradicted() -> None:
+    good, slow = read(), read(there_ms=900, at_ms=AT + 100)
+    assert good.or_newer(slow) is good
+    assert slow.or_newer(read(at_ms=AT + 2_000)).at_ms == AT + 2_002
+    set_since = read(10_000, there_ms=900, at_ms=AT + 100)
+    assert good.or_newer(set_since) is set_since
+    fresh = read(at_ms=AT + 60_000)
+    assert good.or_newer(fresh) is fresh, "drift has made the old one wide"
+
+
+def test_what_members_tell_is_a_time_or_nothing() -> None:
+    assert wall_clock_of({"wall_clock_ms": "1700000000000"}) == TRUE
+    for text in ("", "-1", "1e9", "1_000", "٣", "9" * 19, "now"):
+        assert wall_clock_of({"wall_clock_ms": text}) is None
+    assert wall_clock_of({}) is None
