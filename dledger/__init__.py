@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from dledger.codec.client_rpc import StatusAnswer
     from dledger.runtime.client import Client
     from dledger.runtime.driver import RoleView
+    from dledger.runtime.peer_clocks import ClockReading
     from dledger.runtime.server import LogServer
     from dledger.runtime.statistics import Statistics
     from dledger.runtime.sync_client import SyncClient
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
 # Loaded when they are first asked for: the pure core must be importable without trio and sockets.
 _RUNTIME_NAMES = {
     "Client": "dledger.runtime.client",
+    "ClockReading": "dledger.runtime.peer_clocks",
     "LogServer": "dledger.runtime.server",
     "RoleView": "dledger.runtime.driver",
     "Statistics": "dledger.runtime.statistics",
@@ -78,6 +80,7 @@ __all__ = [
     "AckTimeoutError",
     "Committed",
     "Client",
+    "ClockReading",
     "CompactedError",
     "ConfigError",
     "ConnectionLostError",

@@ -17,9 +17,8 @@ from collections.abc import Callable
 from typing import Final
 
 from broker.server.group_time import PeerClock, agreed_ms
-from dledger import NodeId
+from dledger import ClockReading, NodeId
 from dledger.runtime.events_log import log_event
-from dledger.runtime.peer_clocks import ClockReading
 
 SLEW_PER_MILLE: Final = 1
 """Time services slew by half of this; so an ordinary correction is followed completely."""

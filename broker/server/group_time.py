@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Self
 
-from dledger.runtime.peer_clocks import ClockReading
+from dledger import ClockReading
 
 DRIFT_PER_MILLE: Final = 1
 """Two clocks part by no more while nobody sets them: each may be slewed by half of this."""

@@ -6,7 +6,8 @@ the bound on `invoke` and that on `ok`.
 
     early       read before its due time, with a grace for two clocks that drift: CLOCK_NS, and where the run set clocks
                 wrong SLEW_PER_MILLE of the time that had passed: brokers may follow a wrong clock so slowly, and two
-                of them in opposite directions (docs/guarantees.md)
+                of them in opposite directions, where most clocks are wrong or were when members last read them
+                (docs/guarantees.md). Minutes are never excused: one wrong clock of three is outvoted, also at a start
     duplicate   at more than one queue offset
     lost        acknowledged, due before its queue was drained, and not read
     unexpected  refused, and read

@@ -6,6 +6,7 @@ from typing import Final
 
 import trio
 
+from jepsen.checklist.alarms import Alarms
 from jepsen.checklist.stage import Catalogue, Stage
 from jepsen.nemeses.clock import SECOND_NS
 from jepsen.nemeses.preload import control_of
@@ -49,6 +50,40 @@ async def skew_then_failover(stage: Stage) -> None:
             await stage.progress(30)
             stage.start(leader)
             await stage.whole()
+
+
+async def _leads_by_the_time_of_the_others(stage: Stage, spec: str) -> None:
+    """A node starts with a wrong clock, leads, and dies: what is due meanwhile comes by the true time."""
+    await stage.progress(20)
+    async with stage.fault(spec):
+        await stage.whole()
+        wrong = next(name for name in stage.names if control_of(stage.system, name).clocks()[0])
+        await stage.make_lead(wrong)
+        stage.expect(
+            "clock_ahead_ms" in (await stage.statuses())[wrong].attributes,
+            f"{wrong} says that its clock is wrong",
+        )
+        alarms = Alarms(stage)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(alarms.run)
+            stage.expect(stage.system.leader == wrong, f"{wrong} led while messages came due")
+            stage.kill(wrong)
+            await stage.leader(other_than=wrong)
+            stage.start(wrong)
+        await stage.whole()
+    await stage.whole()
+
+
+@CLOCK.add(33, faults=("clock:ahead",))
+async def leads_with_a_clock_that_is_ahead(stage: Stage) -> None:
+    """Five minutes ahead from its start on: nothing comes early."""
+    await _leads_by_the_time_of_the_others(stage, "clock:ahead")
+
+
+@CLOCK.add(33, faults=("clock:behind",))
+async def leads_with_a_clock_that_is_behind(stage: Stage) -> None:
+    """Five minutes behind from its start on: nothing comes minutes late."""
+    await _leads_by_the_time_of_the_others(stage, "clock:behind")
 
 
 @CLOCK.add(34, faults=("clock:monotonic",))

@@ -43,6 +43,7 @@ class Row:
 
 _HOSTILE = "tests/integration/hostile/test_bad_input.py"
 _DISK_FULL = "tests/integration/hostile/test_full_disk.py"
+_TIMERS = "tests/integration/broker/test_timers.py"
 
 PROCESS: Final = (
     Row(
@@ -266,9 +267,7 @@ CLOCK: Final = (
         "wall clock +1 h, -1 h on one node",
         "store times never fall, nothing early",
         "preloaded clock calls",
-        (
-            "tests/integration/broker/test_timers.py::test_clocks_that_differ_and_jump_deliver_nothing_early",
-        ),
+        (f"{_TIMERS}::test_clocks_that_differ_and_jump_deliver_nothing_early",),
         runs=(("delay", "clock:jump"),),
     ),
     Row(
@@ -284,9 +283,14 @@ CLOCK: Final = (
         "skew of 5 minutes, then a failover",
         "what is due follows the time of the log",
         "preloaded clock calls",
-        runs=(("delay", "clock:skew,transfer"),),
-        gap="a node that is started while its clock is wrong delivers by it once it leads; "
-        "wrong clocks are followed by 0.1 %",
+        tests=(
+            f"{_TIMERS}::test_a_node_that_started_with_a_wrong_clock_leads_by_the_time_of_the_others",
+        ),
+        runs=(
+            ("delay", "clock:skew,transfer"),
+            ("delay", "clock:ahead,transfer"),
+            ("delay", "clock:behind,transfer"),
+        ),
     ),
     Row(
         34,

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import trio
 
-from dledger import Client, StatusAnswer
+from dledger import Client, DLedgerError, NodeId, StatusAnswer
 from jepsen.broker_system import BrokerSystem, brokers
 from jepsen.nemeses.api import Fault
 from jepsen.ops import NEMESIS, Op, OpLog
@@ -111,6 +111,30 @@ class Stage:
                 await trio.sleep(POLL_S)
 
     # What is done.
+
+    async def make_lead(self, name: str) -> None:
+        """Hand leadership to this member, and wait until it serves.
+
+        Raises:
+            trio.TooSlowError: it does not within LEADER_WAIT_S.
+        """
+        self.note("transfer", f"to {name}")
+        with trio.fail_after(LEADER_WAIT_S):
+            while not await self._serves(name):
+                await self._hand_to(name)
+                await self.until(lambda: self.system.leader == name, STATUS_TIMEOUT_S)
+
+    async def _serves(self, name: str) -> bool:
+        """Ask itself: what was last observed may be older than the process."""
+        told = (await self.statuses()).get(name)
+        return told is not None and told.is_serving
+
+    async def _hand_to(self, name: str) -> None:
+        group = self.broker.group
+        async with Client(group.peers, group=group.group) as client:
+            # It may lag behind for the moment, or just be elected.
+            with suppress(DLedgerError):
+                await client.transfer(NodeId(name), timeout_s=STATUS_TIMEOUT_S)
 
     def note(self, what: str, text: str) -> None:
         """Write something that the director did into the history."""

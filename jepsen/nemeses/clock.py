@@ -14,10 +14,10 @@ import trio
 
 from jepsen.nemeses.api import Fault
 from jepsen.nemeses.preload import attach, control_of, lacking_preload
-from jepsen.nemeses.process import revive, struck
+from jepsen.nemeses.process import is_serving, revive, struck
 from jepsen.system import System
 
-ClockFault = Literal["jump", "strobe", "skew", "past", "future", "monotonic"]
+ClockFault = Literal["jump", "strobe", "skew", "ahead", "behind", "past", "future", "monotonic"]
 CLOCK_FAULTS: tuple[ClockFault, ...] = get_args(ClockFault)
 
 SECOND_NS: Final = 1_000_000_000
@@ -38,6 +38,8 @@ class ShiftClocks(Fault):
     jump       an hour on or back, at once
     strobe     an hour on and back again ten times a second
     skew       every node up to five minutes off
+    ahead, behind
+               the node starts again with its clock five minutes wrong
     past, future
                the node starts again and believes it is January 1970, or February 2106
     monotonic  the node is paused for a moment in which its monotonic clock goes on by a minute: a suspend
@@ -71,10 +73,14 @@ class ShiftClocks(Fault):
                     control.shift_clocks(realtime_ns=0 if at % 2 else JUMP_S * SECOND_NS)
                     await trio.sleep(STROBE_S)
                 return f"the clock of {name} jumped by {JUMP_S} s and back {STROBE_ROUNDS} times"
-            case "past":
-                return self._reboot(system, name, PAST)
-            case "future":
-                return self._reboot(system, name, FUTURE)
+            case "ahead" | "behind":
+                seconds = SKEW_S if self._kind == "ahead" else -SKEW_S
+                await self._reboot(system, name, seconds)
+                return f"{name} starts again with its clock off by {seconds:+d} s"
+            case "past" | "future":
+                believed = PAST if self._kind == "past" else FUTURE
+                await self._reboot(system, name, round(believed.timestamp() - time.time()))
+                return f"{name} starts again and believes it is {believed:%Y-%m-%d}"
             case "monotonic":
                 node = system.node(name)
                 node.pause()
@@ -90,13 +96,13 @@ class ShiftClocks(Fault):
             told.append(f"{node.name} {seconds:+d} s")
         return f"clocks are off: {', '.join(told)}"
 
-    def _reboot(self, system: System, name: str, now: datetime) -> str:
+    async def _reboot(self, system: System, name: str, offset_s: int) -> None:
         node = system.node(name)
         node.kill()
-        offset_s = round(now.timestamp() - time.time())
         control_of(system, name).shift_clocks(realtime_ns=offset_s * SECOND_NS)
         node.start()
-        return f"{name} starts again and believes it is {now:%Y-%m-%d}"
+        # The cure may follow soon, and must not set the clock right before it was read.
+        await is_serving(node)
 
     async def cure(self, system: System) -> str:
         """Set the wall clocks right; monotonic clocks are never set back. Start who has ended."""

@@ -222,3 +222,26 @@ async def test_a_node_that_started_with_a_wrong_clock_leads_by_the_time_of_the_o
     for one in found:
         late_ms = one.store_timestamp_ms - (started_ms + 1000 + 5 * int(one.body))
         assert -5 <= late_ms < 2_000
+
+
+@pytest.mark.slow
+async def test_clocks_are_read_again_while_members_are_connected(
+    make_cluster: ClusterMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dledger.runtime.transport.CLOCK_INTERVAL_S", 0.05)
+    clocks = {NodeId(name): WrongClock(0) for name in ("n0", "n1", "n2")}
+    monkeypatch.setattr(
+        "broker.server.broker.SteadyWallClock",
+        lambda node_id, count: SteadyWallClock(node_id, count, clocks[node_id]),
+    )
+    cluster = await make_cluster(3)
+    log = cluster.brokers["n2"].log
+
+    def ahead_ms() -> int:
+        return int(log.attributes(NodeId("n2")).get("clock_ahead_ms", "0"))
+
+    await cluster.leader()
+    assert ahead_ms() == 0
+    for error_ms in (300_000, 0):
+        clocks[NodeId("n0")].error_ms = clocks[NodeId("n1")].error_ms = error_ms
+        await cluster.wait(lambda: abs(ahead_ms() + error_ms) < 1_000)  # noqa: B023
