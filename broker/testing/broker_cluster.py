@@ -30,6 +30,7 @@ from dledger.storage.snapshots import SnapshotFile, SnapshotStore, SnapshotWrite
 from dledger.testing.cluster import SimCluster
 from dledger.testing.sim_node import SimNode
 from dledger.testing.sim_trace import Trace
+from dledger.testing.state_checker import Violation
 
 DELAYS_MS = (150, 400, 900, 1500)
 CHECK_TIMEOUT_MS = 400
@@ -119,6 +120,7 @@ class BrokerCluster(SimCluster):
         state = self._state_type(limits=StateLimits(near_timers_max=8, spill_interval=64))
         store = self._stores[node.node_id] = SnapshotStore(node.disk)
         newest = restore_newest(str(node.node_id), store, state, engine.log)
+        self._look_at_flipped(node, newest)
         engine.start_behind(state.applied_index)
         if newest is not None:
             self.counts["snapshots_restored"] += 1
@@ -131,6 +133,13 @@ class BrokerCluster(SimCluster):
         if engine.is_new_store:
             self.at(self.now_ms + FETCH_INTERVAL_MS, self._fetch, node, node.incarnation)
         return int(state.applied_index)
+
+    def _look_at_flipped(self, node: SimNode, used: SnapshotFile | None) -> None:
+        """A damaged snapshot is noticed and not used."""
+        flipped = [path for path in node.flipped_snapshots if node.is_flipped(path)]
+        self.counts["snapshots_refused"] += len(flipped)
+        if used is not None and used.path in flipped:
+            raise Violation(f"{node.node_id} was restored from {used.path}, which is damaged")
 
     def _settle(self, node: SimNode, engine: Engine) -> None:
         broker = self.brokers[node.node_id]
@@ -253,7 +262,10 @@ class BrokerCluster(SimCluster):
         copy = taken.begin_copy(snapshot.meta.index)
         while data := given.part(snapshot, copy.size_bytes):
             copy.add(data)
-        return copy.finish()
+        finished = copy.finish()
+        if self.nodes[source].is_flipped(snapshot.path):
+            raise Violation(f"{target.node_id} took {snapshot.path} of {source}, which is damaged")
+        return finished
 
     def _take_in(self, node: SimNode, snapshot: SnapshotFile) -> None:
         broker = self.brokers[node.node_id]

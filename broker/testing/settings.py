@@ -63,6 +63,9 @@ def draw_broker_settings(
     base["chaos_ms"] = rng.randint(2000, 4000)
     base["settle_ms_max"] += 20_000 + 2 * wall_offset_ms_max
     base["client_timeout_ms"] = rng.choice((300, 1000, 3000))
+    if is_grown:
+        flips = Random(f"flip-snapshot/{seed}").choice((0, 0, 1, 4))
+        base["fault_weights"] = {**base["fault_weights"], "flip-snapshot": flips}
     return BrokerSimSettings(
         **base,
         producer_count=rng.choice((1, 2, 3)),

@@ -159,10 +159,16 @@ class StoreRepair:
             self._finish()
 
     def _doubt(self, wrong: Missing) -> None:
-        """Nobody has what the header behind a gap names: what stands behind it is no entry of this log."""
+        """Nobody has what the header behind a gap names: what stands behind it is no entry of this log.
+
+        The doubt goes on along its run, whose entries vouch for each other, and not into the next one: there may
+        stand the only whole copy of an entry.
+        """
         behind = wrong.last_index + 1
         self.notes.append(f"no member has what entry {behind} follows here: it is not believed")
-        for index in range(behind, behind + self._doubt_count):
+        run = self._survey.run_of(behind)
+        end = behind if run is None else run.last_index
+        for index in range(behind, min(behind + self._doubt_count, end + 1)):
             gap = next((m for m in self._survey.missing() if m.last_index == index - 1), None)
             if gap is not None:
                 self._survey.distrust(gap)

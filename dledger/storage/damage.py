@@ -24,6 +24,7 @@ from crc32c import crc32c
 
 from dledger.codec.entry import (
     EntryFormatError,
+    EntryHeader,
     chain_crc,
     decode_header,
     find_headers,
@@ -37,7 +38,7 @@ from dledger.codec.index_unit import (
     decode_sealed,
     decode_unit,
 )
-from dledger.raft.entry import ENTRY_HEADER_BYTES, Entry
+from dledger.raft.entry import ENTRY_HEADER_BYTES, Entry, EntryKind
 from dledger.storage.api import Disk, File
 from dledger.storage.opening import holds_last
 from dledger.storage.scan import ChainEnd, scan_data
@@ -47,6 +48,9 @@ from dledger.storage.write_batch import WRITE_BATCH_BYTES_MAX
 _SEARCH_BYTES_MIN = 64 * 1024
 _SEARCH_BYTES_MAX = 1024 * 1024
 """The next whole entry is usually near; if it is not, larger parts are read."""
+
+_KIND_BYTES = 4
+"""A header begins with its magic, which is the kind."""
 
 _ZEROS = bytes(_SEARCH_BYTES_MAX)
 _SECTOR_BYTES = 4096
@@ -352,13 +356,15 @@ def _survey_segment(
     try:
         tolerant = TolerantFile(file)
         size = file.size() if end is None else min(file.size(), end - name)
-        sealed = _believed(tolerant, name, end, size, view)
+        sealed = _believed(tolerant, name, end, size, view, found.last_end())
         if sealed is not None:
             _add(found, sealed[0], sealed[1], view)
             return
         if end is not None:
             found.doubtful.add(name)
-        for columns, before in _whole_entries(tolerant, name, size, view, is_last=end is None):
+        for columns, before in _whole_entries(
+            tolerant, found, name, size, view, is_last=end is None
+        ):
             if len(columns) > 1 or _is_credible(columns, before, view, found.last_end()):
                 _add(found, columns, before, view)
         if tolerant.has_failed:
@@ -369,9 +375,14 @@ def _survey_segment(
 
 
 def _believed(
-    file: TolerantFile, name: int, end: int | None, size: int, view: _IndexView
+    file: TolerantFile, name: int, end: int | None, size: int, view: _IndexView, last: ChainEnd
 ) -> tuple[EntryColumns, int] | None:
-    """The entries of a sealed segment, unread, as a start believes them: seal, length, first header."""
+    """The entries of a sealed segment, unread, as a start believes them: seal, length, first header.
+
+    The first header names the entry that stands before the segment, and two of its fields stand in no index:
+    what the body is and its checksum. Damage there would name an entry that never was, and let what stands before
+    be taken for another history. So the first entry is read; where it is not whole, everything is.
+    """
     columns = view.sealed
     if columns is None or columns.end_position - name > size:
         return None
@@ -385,11 +396,25 @@ def _believed(
     told = IndexUnit(first.index, first.term, first.position, first.size_bytes, first.chain_crc)
     if told != columns.unit(0) or not holds_last(file, columns):
         return None
+    body = file.read_at(ENTRY_HEADER_BYTES, first.body_bytes)
+    if crc32c(body) != first.body_crc or _is_kind_wrong(header, first, last):
+        return None
     return columns, preceding_chain_crc(header)
 
 
+def _is_kind_wrong(header: bytes, decoded: EntryHeader, last: ChainEnd) -> bool:
+    """Whether a header right behind `last` does not follow it, and would if it were of another kind."""
+    if (decoded.index, decoded.position) != (last.index + 1, last.position):
+        return False
+    return preceding_chain_crc(header) != last.chain_crc and any(
+        preceding_chain_crc(kind.to_bytes(_KIND_BYTES, "big") + header[_KIND_BYTES:])
+        == last.chain_crc
+        for kind in EntryKind
+    )
+
+
 def _whole_entries(
-    file: TolerantFile, name: int, size: int, view: _IndexView, *, is_last: bool
+    file: TolerantFile, found: Survey, name: int, size: int, view: _IndexView, *, is_last: bool
 ) -> Iterator[tuple[EntryColumns, int]]:
     """Rows of whole entries of one data file, each with the chain CRC that it follows."""
     offset: int | None = 0
@@ -398,6 +423,8 @@ def _whole_entries(
         try:
             first = decode_header(header)
         except EntryFormatError:
+            first = None
+        if first is not None and _is_kind_wrong(header, first, found.last_end()):
             first = None
         if first is not None and first.position == name + offset and first.index > 0:
             before = preceding_chain_crc(header)

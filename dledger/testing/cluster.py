@@ -508,6 +508,7 @@ class SimCluster:
         node.disk.fired = fired
         node.refusal = ""
         node.is_damaged = False
+        node.flipped_snapshots.clear()
         self.say(node, "gets an empty disk")
         self.checker.wiped(node.node_id)
 

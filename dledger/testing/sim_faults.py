@@ -19,7 +19,11 @@ from dledger.raft.ids import NodeId
 from dledger.raft.messages import AppendRequest, AppendResponse, Message, TimeoutNow, VoteResponse
 from dledger.storage.hard_state import HARD_STATE_NAME
 from dledger.testing.cluster import SimCluster
+from dledger.testing.sim_damage import entry_places, helical_flips
 from dledger.testing.sim_node import SimNode
+
+HELICAL_SHARES = (0.05, 0.3, 1.0)
+"""How much of what may be damaged in all logs at once is."""
 
 FLAP_COUNT = 6
 """How often a flapping member is cut off and joined again."""
@@ -43,7 +47,8 @@ class SimFaults:
     minority together, once the group was formed.
 
     Attributes:
-        counts: how often each kind was struck; of those that wait for their moment, how often it came.
+        counts: how often each kind was struck; of those that wait for their moment, how often it came; of those
+            that may cost a store, how often they found one that may be lost.
     """
 
     def __init__(self, cluster: SimCluster) -> None:
@@ -84,6 +89,8 @@ class SimFaults:
             "flip-log": partial(self._flip, "data/"),
             "flip-index": partial(self._flip, "index/"),
             "flip-hard-state": partial(self._flip, HARD_STATE_NAME),
+            "flip-snapshot": self._flip_snapshot,
+            "helical": self._helical,
         }
         for kind in ARMED_KINDS:
             self._strikes[kind] = partial(self._armed.setdefault, kind)
@@ -127,9 +134,9 @@ class SimFaults:
         self._look_for_proof()
         kind = self._rng.choices(self._kinds, self._weights)[0]
         self._cluster.say(None, f"fault: {kind}")
+        is_struck = self._strikes[kind]() is not False
         if kind not in ARMED_KINDS:
-            self.counts[kind] += 1
-        self._strikes[kind]()
+            self.counts[kind] += is_struck
         if kind.startswith(("partition", "heal")):
             self._cluster.say(None, f"network: {self._cluster.network.describe()}")
         self._schedule()
@@ -196,15 +203,16 @@ class SimFaults:
         lost = self._lost_stores() | {node.node_id}
         return len(lost) <= (len(self._cluster.voters) - 1) // 2
 
-    def _wipe_one(self) -> None:
+    def _wipe_one(self) -> bool:
         """A member loses its disk for ever."""
         node = self._any_running()
         if node is None or not self._is_spare(node):
-            return
+            return False
         self._unproven.add(node.node_id)
         self._cluster.stop(node, power_loss=True)
         self._cluster.wipe(node)
         self._cluster.start_later(node)
+        return True
 
     # Armed.
 
@@ -382,26 +390,69 @@ class SimFaults:
         """
         return self._cluster.settings.fsync and not node.is_damaged and self._is_spare(node)
 
-    def _misdirect_write(self) -> None:
+    def _misdirect_write(self) -> bool:
         """A write lands elsewhere, and nobody is told."""
         node = self._any_running()
-        if node is not None and self._may_lie(node):
-            node.is_damaged = True
-            node.disk.misdirect_write(self._rng.randint(1, 4))
+        if node is None or not self._may_lie(node):
+            return False
+        node.is_damaged = True
+        node.disk.misdirect_write(self._rng.randint(1, 4))
+        return True
 
-    def _flip(self, prefix: str) -> None:
+    def _flip(self, prefix: str) -> bool:
         """A bit of a file turns over, where something was written."""
         node = self._any_running()
-        if node is None or not self._may_lie(node):
-            return
-        paths = [path for path in node.disk.paths() if path.startswith(prefix)]
+        if node is None or not self._may_lie(node) or self._flip_bit(node, prefix) is None:
+            return False
+        node.is_damaged = True
+        return True
+
+    def _flip_bit(self, node: SimNode, prefix: str) -> str | None:
+        """Turn a bit of some file over; returns which file, None when none has content."""
+        paths = [
+            path
+            for path in node.disk.paths()
+            if path.startswith(prefix) and not node.is_flipped(path)
+        ]
         if not paths:
-            return
+            return None
         path = self._rng.choice(paths)
         size = len(node.disk.content(path).rstrip(b"\0"))
         if not size:
-            return
-        node.is_damaged = True
+            return None
         byte_offset, bit = self._rng.randrange(size), self._rng.randrange(8)
         node.disk.flip_bit(path, byte_offset, bit)
         self._cluster.say(node, f"bit {bit} of byte {byte_offset} of {path} turns over")
+        return path
+
+    def _flip_snapshot(self) -> bool:
+        """A bit of a snapshot turns over. It is an aid, and no store is lost with it: any number may be struck."""
+        node = self._rng.choice(list(self._cluster.nodes.values()))
+        path = self._flip_bit(node, "snapshots/")
+        if path is not None:
+            node.flipped_snapshots[path] = node.disk.content(path)
+        return path is not None
+
+    def _helical(self) -> bool:
+        """Entries of every log are damaged at once, each on all members but one; some members start anew.
+
+        Only where every store counts: what is whole on one member must not go with it. All run, for one that is
+        down may have lost the index units that would tell damage in its last entries from a torn tail.
+        """
+        nodes = list(self._cluster.nodes.values())
+        is_ready = len(self._cluster.running()) == len(nodes) and not self._lost_stores()
+        if len(nodes) < 3 or not self._cluster.settings.fsync or not is_ready:
+            return False
+        share = self._rng.choice(HELICAL_SHARES)
+        flips = helical_flips([entry_places(node.disk) for node in nodes], share, self._rng)
+        if not any(flips):
+            return False
+        for node, struck in zip(nodes, flips, strict=True):
+            for flip in struck:
+                node.is_damaged = True
+                node.disk.flip_bit(flip.path, flip.byte_offset, flip.bit)
+            self._cluster.say(node, f"{len(struck)} entries are damaged")
+        for node in nodes:
+            if self._rng.random() < 0.5:
+                self._crash(node, power_loss=False)
+        return True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dledger.engine import Engine
 from dledger.raft.ids import NodeId
@@ -28,6 +28,7 @@ class SimNode:
         is_damaged: its disk has lied. Such a member loses no power until the disk is replaced: after a
             power cut, damage in the entries of the last batch passes for a torn tail (storage/recovery.py
             says so), and no log can tell.
+        flipped_snapshots: content of the snapshots in which a bit was turned over, by path: none may be used.
         is_frozen: it does not start, and what ails it is not cured.
         traced_log: what the trace last said about its log.
     """
@@ -46,8 +47,14 @@ class SimNode:
     crashes_in_save: bool = False
     refusal: str = ""
     is_damaged: bool = False
+    flipped_snapshots: dict[str, bytes] = field(default_factory=dict)
     is_frozen: bool = False
     traced_log: str = ""
+
+    def is_flipped(self, path: str) -> bool:
+        """Whether this snapshot is one that was damaged, and not another one in its place."""
+        damaged = self.flipped_snapshots.get(path)
+        return damaged is not None and self.disk.exists(path) and self.disk.content(path) == damaged
 
     def local_ms(self, now_ms: int) -> int:
         """What its clock shows at a true time."""

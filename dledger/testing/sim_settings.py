@@ -51,7 +51,23 @@ GROWN_KINDS = (
 """Faults of grown runs (`draw_settings`), beside those above. All but the first two may cost a member its
 store, so they strike a minority only."""
 
-ALL_KINDS = FAULT_KINDS + GROWN_KINDS
+STORE_KINDS = GROWN_KINDS[2:]
+"""Those that may."""
+
+SHARED_KINDS = ("helical",)
+"""Faults of some grown runs that strike all stores at once."""
+
+SNAPSHOT_KINDS = ("flip-snapshot",)
+"""Faults of groups that take snapshots: the log's own simulator has none, and never draws them."""
+
+ALL_KINDS = FAULT_KINDS + GROWN_KINDS + SHARED_KINDS + SNAPSHOT_KINDS
+
+
+REPAIRS_MAX = 200
+"""How many single entries a member may have to ask for when all logs are damaged."""
+
+REPAIR_WAITS_MS_MAX = 20_000
+"""How long it may wait meanwhile for members that do not answer (`ANSWER_TIMEOUT_MS` for each)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +147,14 @@ class SimSettings:
     fsync: bool = True
     wire: bool = False
 
+    @property
+    def repair_ms_max(self) -> int:
+        """How much longer the calm may take when all logs are damaged.
+
+        Entries come back one by one, each a question and an answer, and a question may go to one that is silent.
+        """
+        return REPAIRS_MAX * (1 + 2 * self.delay_max_ms) + REPAIR_WAITS_MS_MAX
+
     def describe(self) -> list[tuple[str, str]]:
         """Names and values for the printed head of a run."""
         rows = [
@@ -181,7 +205,22 @@ def draw_settings(seed: int, *, wire: bool = False, is_grown: bool = True) -> Si
         return _bend_to_cuts(settings)
     if purpose < 2 * SPECIAL_PERMILLE:
         return _bend_to_leases(settings)
-    return _grow(settings) if is_grown else settings
+    return _share(_grow(settings)) if is_grown else settings
+
+
+def _share(settings: SimSettings) -> SimSettings:
+    """Let all stores be damaged at once, in some runs; from a stream of its own, as in `_grow`.
+
+    That needs stores of which none is lost yet, so half of these runs have no faults that cost single ones.
+    """
+    rng = Random(f"shared/{settings.seed}")
+    weights = dict(settings.fault_weights)
+    weights["helical"] = rng.choice((0, 0, 0, 0, 1, 5))
+    if not weights["helical"] or settings.node_count < 3:
+        return replace(settings, fault_weights=weights)
+    if rng.random() < 0.5:
+        weights |= dict.fromkeys(STORE_KINDS, 0)
+    return replace(settings, fault_weights=weights)
 
 
 def _grow(settings: SimSettings) -> SimSettings:

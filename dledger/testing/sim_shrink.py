@@ -54,7 +54,7 @@ def override(settings: SimSettings, assignments: Sequence[str]) -> SimSettings:
     for assignment in assignments:
         name, _, value = assignment.partition("=")
         if name == "faults":
-            changes["fault_weights"] = _weights(value)
+            changes["fault_weights"] = _weights(settings, value)
         elif kinds.get(name) == "bool" and value in {"True", "False"}:
             changes[name] = value == "True"
         elif kinds.get(name) == "int" and value.isdigit():
@@ -64,11 +64,11 @@ def override(settings: SimSettings, assignments: Sequence[str]) -> SimSettings:
     return replace(settings, **changes)
 
 
-def _weights(text: str) -> dict[str, int]:
-    weights = dict.fromkeys(ALL_KINDS, 0)
+def _weights(settings: SimSettings, text: str) -> dict[str, int]:
+    weights = dict.fromkeys(settings.fault_weights, 0)
     for item in filter(None, text.split(",")):
         kind, _, weight = item.partition(":")
-        if kind not in weights or not weight.isdigit():
+        if kind not in ALL_KINDS or not weight.isdigit():
             raise UsageError(f"--set faults: {item!r} is not of the form kind:weight")
         weights[kind] = int(weight)
     return weights

@@ -177,8 +177,14 @@ class Simulation:
         self._is_core_alone = self._faults.draws_even()
         cluster.calm_down(members, is_cut_off=self._is_core_alone)
         self._clients.probe()
-        if not cluster.run_until(cluster.now_ms + self._settings.settle_ms_max, self._is_settled):
+        if not cluster.run_until(cluster.now_ms + self._settle_ms_max(), self._is_settled):
             raise StuckError(f"{phase}: {self._why_not_settled()}")
+
+    def _settle_ms_max(self) -> int:
+        """How long a calm may take."""
+        settings = self._settings
+        is_all_damaged = self._faults.counts["helical"] > 0
+        return settings.settle_ms_max + (settings.repair_ms_max if is_all_damaged else 0)
 
     def _compare(self) -> None:
         """Every member has the same bytes; or it says which are damaged, if its disk has lied."""
@@ -219,9 +225,8 @@ class Simulation:
 
     def _why_not_settled(self) -> str:
         """What is missing after all that time."""
-        settings = self._settings
         if not self._clients.is_probe_acknowledged:
-            return f"no append was acknowledged in {settings.settle_ms_max} ms without faults"
+            return f"no append was acknowledged in {self._settle_ms_max()} ms without faults"
         waiting = self._clients.unanswered()
         if waiting:
             return f"never answered: {', '.join(waiting)}"

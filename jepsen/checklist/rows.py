@@ -408,6 +408,7 @@ DISK: Final = (
         "bit flips on another slice of every replica",
         "everything is still served",
         "bits of the files of all",
+        sim=("helical",),
     ),
     Row(
         48,
@@ -415,7 +416,7 @@ DISK: Final = (
         "flip in the vote, the index, a queue, a snapshot",
         "no vote until that is safe; what is derived is rebuilt",
         "a bit of each file",
-        sim=("flip-index", "flip-hard-state"),
+        sim=("flip-index", "flip-hard-state", "flip-snapshot"),
     ),
     Row(
         49,

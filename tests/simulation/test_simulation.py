@@ -10,6 +10,7 @@ from random import Random
 import pytest
 from rich.console import Console
 
+from broker.testing.settings import draw_broker_settings
 from dledger.engine import Engine
 from dledger.raft.events import Event, Propose, Tick
 from dledger.raft.ids import NodeId
@@ -21,7 +22,7 @@ from dledger.testing.sim_disk import SimDisk
 from dledger.testing.sim_faults import SimFaults
 from dledger.testing.sim_network import SimNetwork
 from dledger.testing.sim_node import SimNode
-from dledger.testing.sim_settings import ALL_KINDS, SimSettings, draw_settings
+from dledger.testing.sim_settings import ALL_KINDS, SimSettings
 from dledger.testing.sim_tally import SILENT_SEEDS_MIN, Tally
 from dledger.testing.sim_trace import Trace
 from dledger.testing.simulation import SimResult, Simulation, Verdict, run_seed
@@ -160,7 +161,7 @@ def run_digest(seed: int) -> str:
 
 
 def test_every_fault_has_its_turn_and_its_absence() -> None:
-    drawn = [draw_settings(seed).fault_weights for seed in range(100)]
+    drawn = [draw_broker_settings(seed).fault_weights for seed in range(100)]
     for kind in ALL_KINDS:
         weights = [weights.get(kind, 0) for weights in drawn]
         assert any(weights), kind

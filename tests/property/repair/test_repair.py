@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+from dledger.codec.entry import chain_crc
 from dledger.codec.index_unit import INDEX_UNIT_BYTES, has_seal_mark
 from dledger.config import LogConfig, RaftConfig, parse_peers
 from dledger.engine import Engine
@@ -16,7 +17,9 @@ from dledger.raft.hard_state import HardState
 from dledger.raft.ids import EntryId, Index, NodeId, Term
 from dledger.raft.messages import PeerMessage, RepairAnswer, RepairRequest
 from dledger.repair.store_repair import StoreRepair, is_repairable
+from dledger.storage.damage import survey
 from dledger.storage.hard_state import HardStateStore
+from dledger.storage.segment import Layout
 from dledger.storage.segmented_log import SegmentedLog
 from dledger.testing.check_log_store import flush, new_entries
 from dledger.testing.cluster import through_wire
@@ -254,3 +257,38 @@ def test_a_damaged_first_entry_under_a_good_seal_comes_back() -> None:
         disks = group(entries, byte)
         disks[0].flip_bit("data/00000000000000000000", byte, 1)
         assert_healed(disks, entries)
+
+
+@pytest.mark.parametrize("byte", [3, 40, 43, 48], ids=["kind", "crc", "crc-end", "body"])
+def test_a_damaged_first_entry_of_a_sealed_segment_costs_nothing_before_it(byte: int) -> None:
+    """What its header says of the entry before it is wrong, and the index has neither kind nor checksum."""
+    entries = entries_of(Random(3), 40)
+    disk = group(entries, 3)[0]
+    second = sorted(int(name) for name in disk.list("data"))[1]
+    first = next(entry for entry in entries if entry.position == second)
+    bit = 1 if first.kind == 1 else 0  # another kind that there is
+    disk.flip_bit(f"data/{second:020}", byte, bit)
+    found = survey(disk, Layout(""))
+    assert [(gap.first_index, gap.last_index) for gap in found.missing()] == [
+        (first.index, first.index)
+    ]
+    assert found.missing()[0].last_chain_crc == chain_crc(first)
+    assert found.run_of(first.index - 1) is not None
+
+
+def test_whole_copies_round_the_members_heal_all_of_them() -> None:
+    """Of each entry one member alone has a whole copy, and segments stay sealed."""
+    for seed in range(20):
+        random = Random(f"keepers/{seed}")
+        entries = entries_of(random, 60)
+        disks = group(entries, seed)
+        for number, entry in enumerate(entries):
+            for place, disk in enumerate(disks):
+                if place != number % 3:
+                    name = max(int(n) for n in disk.list("data") if int(n) <= entry.position)
+                    byte = entry.position - name + random.randrange(entry.size_bytes)
+                    disk.flip_bit(f"data/{name:020}", byte, random.randrange(8))
+        members = [Member(name, disk) for name, disk in zip(NAMES, disks, strict=True)]
+        heal(members)
+        stuck = [member.repair.describe() for member in members if member.repair is not None]
+        assert not stuck, f"{seed}: {stuck}"

@@ -1,0 +1,84 @@
+"""Damage of every replica's log at once that leaves each entry whole on one: which bytes turn over where.
+
+It knows disks and the bytes of entries, and nothing of groups or engines: who may be struck, and when, is the
+business of `sim_faults.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from dledger.codec.entry import EntryFormatError, decode_header
+from dledger.raft.entry import ENTRY_HEADER_BYTES
+from dledger.testing.sim_disk import SimDisk
+
+EntryName = tuple[int, int]
+"""Index and chain CRC: the same entry wherever it stands."""
+
+SLICE_ENTRIES = (1, 3, 10)
+"""So many entries in a row stay whole on the same replica."""
+
+
+@dataclass(frozen=True, slots=True)
+class EntryPlace:
+    """Where an entry stands on one disk."""
+
+    path: str
+    offset: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Flip:
+    """One bit that turns over."""
+
+    path: str
+    byte_offset: int
+    bit: int
+
+
+def entry_places(disk: SimDisk) -> dict[EntryName, EntryPlace]:
+    """Every entry of a log up to the first byte of each data file that begins none."""
+    found: dict[EntryName, EntryPlace] = {}
+    for path in disk.paths():
+        if not path.startswith("data/"):
+            continue
+        content, offset = disk.content(path), 0
+        while len(head := content[offset : offset + ENTRY_HEADER_BYTES]) == ENTRY_HEADER_BYTES:
+            try:
+                header = decode_header(head)
+            except EntryFormatError:
+                break
+            name = (int(header.index), header.chain_crc)
+            found[name] = EntryPlace(path, offset, header.size_bytes)
+            offset += header.size_bytes
+    return found
+
+
+def helical_flips(
+    replicas: Sequence[Mapping[EntryName, EntryPlace]], share: float, chance: Random
+) -> list[list[Flip]]:
+    """For each replica, bits of its entries; of each entry one copy is left alone. Pure.
+
+    The copies that are left alone go round the replicas like the thread of a screw, so that every replica loses
+    entries which only others have whole.
+
+    Args:
+        replicas: what stands where on each.
+        share: how many of the entries that may be struck are.
+        chance: draws.
+    """
+    flips: list[list[Flip]] = [[] for _ in replicas]
+    slice_entries = chance.choice(SLICE_ENTRIES)
+    names = sorted({name for places in replicas for name in places})
+    for number, name in enumerate(names):
+        holders = [each for each, places in enumerate(replicas) if name in places]
+        keeper = holders[number // slice_entries % len(holders)]
+        for each in holders:
+            if each != keeper and chance.random() < share:
+                place = replicas[each][name]
+                byte_offset = place.offset + chance.randrange(place.size_bytes)
+                flips[each].append(Flip(place.path, byte_offset, chance.randrange(8)))
+    return flips
