@@ -14,11 +14,12 @@ from typing import Final
 
 import msgspec
 
+from jepsen.checkers.messages import operations
 from jepsen.checkers.results import Anomaly, CheckResult, judged
 from jepsen.nemeses.api import Fault
 from jepsen.nemeses.schedule import Pace, Schedule
-from jepsen.ops import NEMESIS, Op, OpLog, pairs
-from jepsen.progress import percentile
+from jepsen.ops import NEMESIS, Op, OpLog
+from jepsen.percentiles import percentile
 from jepsen.run import BreakerMaker, RunSettings
 from jepsen.system import Subject
 
@@ -90,7 +91,7 @@ def gaps_ms(ops: Sequence[Op]) -> list[float | None]:
     None: no such send was acknowledged before the next strike.
     """
     strikes = [op for op in ops if op.process == NEMESIS and op.value == {"do": "inject"}]
-    sends = [pair for pair in pairs(ops) if pair.invoke.f == SEND and pair.type == "ok"]
+    sends = [pair for pair in operations(ops) if pair.invoke.f == SEND and pair.type == "ok"]
     ends = [strike.t_ns for strike in strikes[1:]] + [ops[-1].t_ns + 1 if ops else 0]
     found: list[float | None] = []
     for strike, end_ns in zip(strikes, ends, strict=False):
@@ -109,7 +110,7 @@ def times_of(ops: Sequence[Op]) -> Times:
     """Return what a history shows. Pure."""
     gaps = gaps_ms(ops)
     known = [gap for gap in gaps if gap is not None]
-    sends = [pair for pair in pairs(ops) if pair.invoke.f == SEND]
+    sends = [pair for pair in operations(ops) if pair.invoke.f == SEND]
     return Times(
         rounds=len(gaps),
         overcome=len(known),
@@ -123,7 +124,7 @@ def times_of(ops: Sequence[Op]) -> Times:
 
 def check_no_failed_sends(ops: Sequence[Op]) -> CheckResult:
     """Judge a run of planned transfers: every send is acknowledged."""
-    failed = [pair for pair in pairs(ops) if pair.invoke.f == SEND and pair.type != "ok"]
+    failed = [pair for pair in operations(ops) if pair.invoke.f == SEND and pair.type != "ok"]
     anomalies = [
         Anomaly(
             "failed-send",

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Literal, TextIO
+from typing import Any, Final, Literal, Protocol, TextIO
 
 import msgspec
 
@@ -72,6 +72,25 @@ class Pair(msgspec.Struct, frozen=True):
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Op)
+
+
+class Notes(Protocol):
+    """What writes into a history; an `OpLog`, or a part of one."""
+
+    def now_ns(self) -> int:
+        """Nanoseconds since the start of the run."""
+
+    def add(
+        self,
+        process: int | str,
+        type_: OpType,
+        f: str,
+        value: Any = None,
+        *,
+        error: str = "",
+        node: str = "",
+    ) -> Op:
+        """Append an operation that is seen now."""
 
 
 class OpLog:

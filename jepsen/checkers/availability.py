@@ -13,7 +13,7 @@ from itertools import pairwise
 from jepsen.checkers.messages import operations
 from jepsen.checkers.results import CheckResult, judged
 from jepsen.ops import Op, Pair
-from jepsen.progress import percentile
+from jepsen.percentiles import percentile
 
 NAME = "availability"
 

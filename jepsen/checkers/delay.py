@@ -10,8 +10,10 @@ the bound on `invoke` and that on `ok`.
                 (docs/guarantees.md). Minutes are never excused: one wrong clock of three is outvoted, also at a start
     duplicate   at more than one queue offset
     lost        acknowledged, due before its queue was drained, and not read
-    unexpected  refused, and read
-    late        more than `late_max_ns` after the due time, outages taken off; only judged where a bound is given
+    unexpected  refused or never sent, and read
+    late        a reader asked in vain more than `late_max_ns` after the due time, outages taken off; only judged where
+                a bound is given. That nobody asked is no lateness of the broker. What a push consumer was handed
+                (`receive`) is late by its own time
 
 Lateness is counted over messages that name their due time exactly and met no outage from there to their arrival;
 `excused` counts those that were late by the clock and not when outages are taken off.
@@ -23,11 +25,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from jepsen.checkers.messages import Place, QueueHistory, Send, read_queue_history
+from jepsen.checkers.messages import (
+    RECEIVE,
+    Place,
+    QueueHistory,
+    Send,
+    never_sent,
+    read_queue_history,
+)
 from jepsen.checkers.outages import Outage, meets, outages, overdue_ns
 from jepsen.checkers.results import Anomaly, CheckResult, judged
 from jepsen.ops import NEMESIS, Op
-from jepsen.progress import percentile
+from jepsen.percentiles import percentile
 
 NAME = "delay"
 
@@ -44,6 +53,7 @@ LATE_NS: Final = 1_000_000_000
 class _Arrivals:
     came_ns: int = 0
     op: int = 0
+    asked_ns: int = 0  # when it was last asked for in vain; of what was pushed, when it came
     places: dict[Place, int] = field(default_factory=dict)
     count: int = 0
 
@@ -64,6 +74,7 @@ def check_delay(ops: Sequence[Op], *, late_max_ns: int | None = None) -> CheckRe
     missing = [send for send in delayed.values() if send.is_ok and send.key not in arrivals]
     lost = [send for send in missing if _was_due(ops, history, send)]
     anomalies += [_lost(send) for send in lost]
+    anomalies += never_sent(history, ())
     are_clocks_set = any(op.process == NEMESIS and op.f.startswith("clock") for op in ops)
     for key, arrived in arrivals.items():
         slewed_ns = arrived.came_ns * SLEW_PER_MILLE // 1000 if are_clocks_set else 0
@@ -98,11 +109,18 @@ def check_delay(ops: Sequence[Op], *, late_max_ns: int | None = None) -> CheckRe
 
 def _arrivals(history: QueueHistory, delayed: dict[str, Send]) -> dict[str, _Arrivals]:
     arrivals: dict[str, _Arrivals] = {}
+    vain: dict[str, int] = {}  # by queue: the beginning of the last question that found nothing
     for poll in history.polls:
+        for queue, messages in poll.queues.items():
+            if not messages:
+                vain[queue] = max(vain.get(queue, 0), poll.invoke.t_ns)
         for message in poll.messages:
             if message.key in delayed:
                 op = poll.completion
-                arrived = arrivals.setdefault(message.key, _Arrivals(op.t_ns, op.index))
+                arrived = arrivals.get(message.key)
+                if arrived is None:
+                    asked_ns = vain.get(message.queue, 0) if op.f != RECEIVE else op.t_ns
+                    arrived = arrivals[message.key] = _Arrivals(op.t_ns, op.index, asked_ns)
                 arrived.places.setdefault(message.place, op.index)
                 arrived.count += 1
     return arrivals
@@ -150,11 +168,11 @@ def _late(
     if due_ns is None:
         return []
     bound_ns = LATE_NS if late_max_ns is None else late_max_ns
-    late_ns = overdue_ns(due_ns, arrived.came_ns, spans, late_ns=bound_ns)
-    tally.excused += late_ns <= bound_ns < arrived.came_ns - due_ns
+    late_ns = overdue_ns(due_ns, arrived.asked_ns, spans, late_ns=bound_ns)
+    tally.excused += late_ns <= bound_ns < arrived.asked_ns - due_ns
     if send.due_from_ns == due_ns and not meets(due_ns, arrived.came_ns, spans):
-        tally.late_ms.append(late_ns / 1e6)
+        tally.late_ms.append((arrived.came_ns - due_ns) / 1e6)
     if late_max_ns is None or late_ns <= late_max_ns:
         return []
-    text = f"{send.key} came {late_ns / 1e6:.0f} ms late, outages taken off"
+    text = f"{send.key} had not come {late_ns / 1e6:.0f} ms after its due time, outages taken off"
     return [Anomaly("late", text, (*send.ops, arrived.op))]

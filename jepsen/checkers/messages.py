@@ -15,6 +15,10 @@ never sent twice by the workload.
     receive     ok     as `poll`; stands alone, without an invocation: what a push consumer was handed
     assign      ok     anything: from here on the process reads from other places; `poll` and `receive` of it are
                 compared with each other only between two of these
+    join        ok     {"group": ...}: what the process reads from here on, it reads for that group; all who join none
+                read together. A group of its own must get every message, whatever others got
+    leave       ok     anything: the process reads no more; of a group that all have left nothing is asked
+    group-drained ok   {"group": ..., "ends": as `drained`}: its members have passed these places
     drained     ok     {queue: end, ...}: all offsets below `end` were asked for, and `end` was the queue's max offset
     commit      invoke {"queue": ..., "offset": n, "group": ...}
     committed   ok     {"queue": ..., "offset": n or null, "group": ...}
@@ -28,10 +32,11 @@ A queue that nobody drained cannot show a loss: what is missing there is *unseen
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from jepsen.checkers.results import Anomaly
 from jepsen.ops import Op, OpType, Pair, pairs
 
 RECEIVE: Final = "receive"
@@ -99,6 +104,7 @@ class Poll:
         assignment: how often the process had changed its places before.
         invoke: the question; what was handed over without one stands here itself.
         completion: the answer.
+        group: for whom; "" stands for all who joined none.
         queues: what it held by queue, in the order of the answer.
     """
 
@@ -106,6 +112,7 @@ class Poll:
     assignment: int
     invoke: Op
     completion: Op
+    group: str
     queues: Mapping[str, Sequence[Message]]
 
     @property
@@ -136,19 +143,21 @@ class QueueHistory:
         batches: the acknowledged ones, each as its sends.
         polls: answers, in order of completion.
         drained: by queue, up to where it was read when it was last read to the end.
+        groups: the same for each group of its own that has members; what these passed.
     """
 
     sends: list[Send] = field(default_factory=list)
     batches: list[list[Send]] = field(default_factory=list)
     polls: list[Poll] = field(default_factory=list)
     drained: dict[str, Drain] = field(default_factory=dict)
+    groups: dict[str, dict[str, Drain]] = field(default_factory=dict)
 
-    def is_drained_after(self, send: Send) -> bool:
-        """Whether its queue was read to the end once it was acknowledged.
+    def is_drained_after(self, send: Send, group: str = "") -> bool:
+        """Whether its queue was read to the end, by the group, once it was acknowledged.
 
         That end may lie before the message: a log that lost its tail is drained soon.
         """
-        drain = self.drained.get(send.queue or "")
+        drain = (self.groups[group] if group else self.drained).get(send.queue or "")
         return (
             drain is not None and send.completion is not None and send.completion.index < drain.op
         )
@@ -173,32 +182,72 @@ def read_queue_history(ops: Sequence[Op]) -> QueueHistory:
     history = QueueHistory()
     polled: dict[int, Op] = {}
     for pair in operations(ops):
-        match pair.invoke.f:
-            case "send":
-                history.sends.append(_send(pair))
-            case "send-batch":
-                batch = _batch(pair)
-                history.sends += batch
-                if pair.type == "ok":
-                    history.batches.append(batch)
-            case "poll" if pair.completion is not None:
-                polled[pair.completion.index] = pair.invoke
-            case "drained" if pair.completion is not None and pair.type == "ok":
-                for queue, end in pair.completion.value.items():
-                    history.drained[queue] = Drain(end, pair.invoke.index)
-            case _:
-                pass
+        _gather(pair, history)
+        if pair.invoke.f == "poll" and pair.completion is not None:
+            polled[pair.completion.index] = pair.invoke
     assignments: dict[int | str, int] = defaultdict(int)
+    members: dict[int | str, str] = {}
     for op in ops:
         if op.type != "ok" or not op.is_client:
             continue
         if op.f == "assign":
             assignments[op.process] += 1
+        elif op.f == "join":
+            members[op.process] = op.value["group"]
+            history.groups.setdefault(op.value["group"], {})
+        elif op.f == "leave":
+            group = members.pop(op.process, "")
+            if group not in members.values():
+                history.groups.pop(group, None)
         elif op.f in READS:
             invoke = polled.get(op.index, op)
             queues = {queue: _messages(queue, rows) for queue, rows in (op.value or {}).items()}
-            history.polls.append(Poll(op.process, assignments[op.process], invoke, op, queues))
+            group = members.get(op.process, "")
+            assignment = assignments[op.process]
+            history.polls.append(Poll(op.process, assignment, invoke, op, group, queues))
     return history
+
+
+def _gather(pair: Pair, history: QueueHistory) -> None:
+    """Take in a send, or the end of a queue."""
+    told, begin = _told(pair), pair.invoke.index
+    match pair.invoke.f:
+        case "send":
+            history.sends.append(_send(pair))
+        case "send-batch":
+            batch = _batch(pair)
+            history.sends += batch
+            if pair.type == "ok":
+                history.batches.append(batch)
+        case "drained":
+            history.drained |= _drains(told, begin)
+        case "group-drained" if pair.type == "ok":
+            history.groups.setdefault(told["group"], {}).update(_drains(told["ends"], begin))
+        case _:
+            pass
+
+
+def _drains(ends: Mapping[str, int], begin: int) -> dict[str, Drain]:
+    return {queue: Drain(end, begin) for queue, end in ends.items()}
+
+
+def never_sent(history: QueueHistory, known: Container[str]) -> Iterator[Anomaly]:
+    """Yield an anomaly for each message that was read and that nobody sent.
+
+    Args:
+        history: what was read, and what was sent plainly.
+        known: keys that were sent in other ways.
+    """
+    sent = {send.key for send in history.sends}
+    seen: set[str] = set()
+    for poll in history.polls:
+        for message in poll.messages:
+            if message.key not in seen and message.key not in sent and message.key not in known:
+                text = (
+                    f"{message.key} was read at {message.offset} of {message.queue} and never sent"
+                )
+                yield Anomaly("unexpected", text, (poll.completion.index,))
+            seen.add(message.key)
 
 
 def _send(pair: Pair) -> Send:

@@ -12,6 +12,8 @@ from the last committed offset on.
     The name of a key is what stands before the last "-", the number behind it counts its messages up.
 
     order    the first delivery of an acknowledged message after that of a later one of its key
+    overtaken  the same between keys: the first delivery of an offset after that of a later one of its queue, whichever
+             members handed them out
     gap      an acknowledged message that was never delivered, though a later one of its key was
     overlap  two members at work on one queue at the same time
 """
@@ -39,6 +41,7 @@ class _Work:
 
     member: str
     queue: str
+    offset: int
     key: str
     begin: int
     end: int
@@ -49,6 +52,7 @@ class _Order:
     """What is wrong with the order of first deliveries, and how many lie behind the last one of their key."""
 
     late: list[Anomaly] = field(default_factory=list)
+    overtaken: list[Anomaly] = field(default_factory=list)
     gaps: list[Anomaly] = field(default_factory=list)
     unseen: int = 0
 
@@ -64,20 +68,21 @@ def check_ordered(ops: Sequence[Op]) -> CheckResult:
         "processed": len({work.key for work in works}),
         "redelivered": len(works) - len({(work.queue, work.key) for work in works}),
         "order": len(order.late),
+        "overtaken": len(order.overtaken),
         "gaps": len(order.gaps),
         "unseen": order.unseen,
         "overlaps": len(overlaps),
         "members": len({work.member for work in works}),
     }
     why = "" if works else "nothing was processed"
-    return judged(NAME, [*order.late, *order.gaps, *overlaps], counts, why)
+    return judged(NAME, [*order.late, *order.overtaken, *order.gaps, *overlaps], counts, why)
 
 
 def _work(pair: Pair) -> _Work:
     asked = pair.invoke.value
     member = str(asked.get("member") or pair.invoke.process)
     end = pair.invoke.index if pair.completion is None else pair.completion.index
-    return _Work(member, asked["queue"], asked["key"], pair.invoke.index, end)
+    return _Work(member, asked["queue"], asked["offset"], asked["key"], pair.invoke.index, end)
 
 
 def _split(key: str) -> tuple[str, int]:
@@ -90,10 +95,14 @@ def _order(works: Sequence[_Work], acknowledged: Mapping[str, tuple[int, ...]]) 
     found = _Order()
     seen: set[str] = set()
     highest: dict[str, tuple[int, _Work]] = {}
+    last: dict[str, _Work] = {}
     for work in works:
         if work.key in seen:
             continue
         seen.add(work.key)
+        ahead = last.get(work.queue)
+        if ahead is None or work.offset > ahead.offset:
+            last[work.queue] = work
         name, number = _split(work.key)
         before = highest.get(name)
         if before is None or number > before[0]:
@@ -103,6 +112,13 @@ def _order(works: Sequence[_Work], acknowledged: Mapping[str, tuple[int, ...]]) 
         ):  # one of unknown outcome may come late: it promised nothing about its place
             text = f"{work.key} was delivered first after {before[1].key}, by {work.member}"
             found.late.append(Anomaly("order", text, (before[1].begin, work.begin)))
+            continue
+        if ahead is not None and work.offset < ahead.offset:
+            text = (
+                f"{work.key} at {work.offset} of {work.queue} was delivered first after {ahead.key} "
+                f"at {ahead.offset}, by {work.member}"
+            )
+            found.overtaken.append(Anomaly("overtaken", text, (ahead.begin, work.begin)))
     for key in sorted(acknowledged.keys() - seen):
         name, number = _split(key)
         passing = highest.get(name)

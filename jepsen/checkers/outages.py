@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from typing import Final
 
 from jepsen.checkers.messages import operations
-from jepsen.ops import Op
+from jepsen.ops import NEMESIS, Op
 
 Outage = tuple[int, int]  # ns since the start of the run, both ends
 
@@ -19,10 +20,11 @@ def outages(ops: Sequence[Op], *, f: str = "send", stall_ns: int = STALL_NS) -> 
     """Return when `f` got no answer, in order and apart from each other.
 
     An operation that is not answered `ok`, or only after more than `stall_ns`, shows an outage as long as itself; one
-    that never ends lasts to the end of the history.
+    that never ends lasts to the end of the history. A fault that strikes makes one, too, that lasts until an operation
+    of any kind succeeds that began after it.
     """
     end_ns = ops[-1].t_ns if ops else 0
-    found = []
+    found = _strikes(ops, end_ns)
     for pair in operations(ops):
         if pair.invoke.f != f:
             continue
@@ -30,6 +32,22 @@ def outages(ops: Sequence[Op], *, f: str = "send", stall_ns: int = STALL_NS) -> 
         if pair.type != "ok" or ended_ns - pair.invoke.t_ns > stall_ns:
             found.append((pair.invoke.t_ns, ended_ns))
     return joined(sorted(found))
+
+
+def _strikes(ops: Sequence[Op], end_ns: int) -> list[Outage]:
+    """From each strike to the first success of what began after it. Pure."""
+    done = [pair for pair in operations(ops) if pair.type == "ok" and pair.completion is not None]
+    begun = [pair.invoke.index for pair in done]
+    # For each success: the first moment at which it, or one that began later, was over.
+    over = [end_ns] * (len(done) + 1)
+    for at in reversed(range(len(done))):
+        completion = done[at].completion
+        over[at] = min(over[at + 1], completion.t_ns if completion is not None else end_ns)
+    return [
+        (op.t_ns, over[bisect_right(begun, op.index)])
+        for op in ops
+        if op.process == NEMESIS and op.value == {"do": "inject"}
+    ]
 
 
 def joined(spans: Iterable[Outage]) -> list[Outage]:

@@ -21,8 +21,9 @@ which no broker can recognise), *unseen* (acknowledged behind everything that wa
 lag*: how long ago the oldest message was acknowledged that a reader at its place should have had next when it asked.
 
 Readers of a group that hand queues to each other start again at the committed offset; they say so with `assign`.
-With `redelivery=True` a reader may go back also without saying it (a push consumer whose queue was taken away and
-came back), so nonmonotonic polls are counted as redelivered; skips are judged all the same.
+What a push consumer is handed (`receive`) may go back without that to what its group was handed before (its queue was
+taken away and came back): it is counted as redelivered. Skips are judged all the same, and so is a step back to what
+nobody of the group had.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from jepsen.checkers.messages import Message, Poll, QueueHistory, Send, read_queue_history
+from jepsen.checkers.messages import RECEIVE, Message, Poll, QueueHistory, Send, read_queue_history
 from jepsen.checkers.results import Anomaly, CheckResult, judged
 from jepsen.ops import Op
 from jepsen.phases import span_of
@@ -53,7 +54,7 @@ class _Log:
         self.keys.setdefault(offset, {}).setdefault(key, op)
 
 
-def check_queue_log(ops: Sequence[Op], *, redelivery: bool = False) -> CheckResult:
+def check_queue_log(ops: Sequence[Op]) -> CheckResult:
     """Judge offsets; for the shapes see `messages.py`."""
     history = read_queue_history(ops)
     logs = _logs(history)
@@ -67,7 +68,7 @@ def check_queue_log(ops: Sequence[Op], *, redelivery: bool = False) -> CheckResu
         *duplicates,
         *_sends_back(history.sends),
         *_batches_back(history.batches),
-        *(one for one in walk.anomalies if not (redelivery and one.kind == "nonmonotonic-poll")),
+        *walk.anomalies,
     ]
     counts: dict[str, object] = {
         "queues": len(logs),
@@ -218,15 +219,22 @@ def _walk_polls(history: QueueHistory, logs: dict[str, _Log]) -> _Walk:
     walk = _Walk()
     known = {queue: sorted(log.keys) for queue, log in logs.items()}
     last: dict[tuple[int | str, int, str], tuple[int, int]] = {}  # offset, op
+    handed: set[tuple[str, str, int]] = set()  # group, queue, offset
     for poll in history.polls:
         for queue, messages in poll.queues.items():
             reader = (poll.process, poll.assignment, queue)
             before = last.get(reader)
             for at, message in enumerate(messages):
+                place = (poll.group, queue, message.offset)
+                is_again = poll.completion.f == RECEIVE and place in handed
+                if poll.completion.f == RECEIVE:
+                    handed.add(place)
                 if before is not None:
-                    step = _step(before, message, poll, known[queue], is_internal=at > 0)
-                    walk.anomalies += step
                     walk.redelivered += message.offset <= before[0]
+                    if not (is_again and message.offset <= before[0]):
+                        walk.anomalies += _step(
+                            before, message, poll, known[queue], is_internal=at > 0
+                        )
                 before = (message.offset, poll.completion.index)
             if before is not None:
                 last[reader] = before

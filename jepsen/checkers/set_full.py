@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from jepsen.checkers.messages import operations
 from jepsen.checkers.results import Anomaly, CheckResult, judged
 from jepsen.ops import Op, Pair
-from jepsen.progress import percentile
+from jepsen.percentiles import percentile
 
 NAME = "set-full"
 

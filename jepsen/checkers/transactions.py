@@ -18,8 +18,10 @@ producer that never decides leaves its message invisible for ever.
     aborted-read        read, though the half message was refused
     half-visible        read before it was decided
     contradiction       a broker confirmed another end than the decided one
+    unexpected          read, and neither a transaction nor a plain send
 
-Messages with keys that no transaction has are other checkers' business.
+`checks` counts the questions of brokers, which the workload notes as "checked" of the observer. What plain sends sent
+is other checkers' business.
 """
 
 from __future__ import annotations
@@ -29,11 +31,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from jepsen.checkers.messages import Place, QueueHistory, operations, read_queue_history
+from jepsen.checkers.messages import (
+    Place,
+    QueueHistory,
+    never_sent,
+    operations,
+    read_queue_history,
+)
 from jepsen.checkers.results import Anomaly, CheckResult, judged
 from jepsen.ops import Op, Pair
 
 NAME = "transactions"
+CHECKED = "checked"
 
 _VISIBLE_KINDS = {"rollback": "rolled-back-visible", "none": "undecided-visible"}
 
@@ -72,12 +81,14 @@ def check_transactions(ops: Sequence[Op]) -> CheckResult:
     for key, at in seen.items():
         anomalies += _wrongly_seen(transactions[key], at)
     anomalies += [one for pair in transactions.values() for one in _contradiction(pair)]
+    anomalies += never_sent(history, transactions)
     counts: dict[str, object] = {
         "committed": len(committed),
         "rolled_back": ends["rollback", "ok"],
         "undecided": ends["none", "ok"],
         "refused": sum(count for (_, type_), count in ends.items() if type_ == "fail"),
         "unknown": sum(count for (_, type_), count in ends.items() if type_ == "info"),
+        "checks": sum(op.f == CHECKED for op in ops),
         "received": len(seen),
         "lost": len(missing) if is_drained else 0,
         "unseen": 0 if is_drained else len(missing),

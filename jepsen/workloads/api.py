@@ -6,12 +6,15 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from jepsen.checkers.results import Checker
 from jepsen.generators import Generator
-from jepsen.ops import OpLog, OpType
+from jepsen.ops import Notes, OpType
 from jepsen.system import System
+
+FIRST_LISTENER: Final = 1_000_000
+"""Listeners of push consumers stand in the history as processes, far above the workers' numbers."""
 
 
 class Completion(Protocol):
@@ -51,7 +54,7 @@ class Workload(ABC):
     """
 
     name: str
-    log: OpLog
+    log: Notes
 
     @abstractmethod
     def setup(self, system: System) -> AbstractAsyncContextManager[None]:

@@ -7,14 +7,16 @@ acknowledged message is passed over, and no two members work on one queue at the
 
 What is done. Members of one group consume for the whole run, each listener taking a little while for a message so
 that two at work on one queue would be seen; now and then a member leaves and comes back, which hands its queues
-over. The workers send, each for a key of its own. In the end the group must have committed the end of every queue.
+over (a member that leaves while nobody leads cannot give its locks back, and they last a minute: `members_stay`
+leaves that out). The workers send, each for a key of its own, and ask for the group's offsets, which must never go
+back. In the end the group must have committed the end of every queue.
 """
 
 from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final
@@ -33,6 +35,7 @@ from broker.client import (
 from broker.client.queues import queue_for_key
 from jepsen.broker_system import brokers
 from jepsen.checkers.messages import RECEIVE
+from jepsen.checkers.offsets import check_offsets
 from jepsen.checkers.ordered import check_ordered
 from jepsen.checkers.queue_log import check_queue_log
 from jepsen.checkers.results import Checker
@@ -52,7 +55,7 @@ from jepsen.generators import (
 from jepsen.outcomes import Outcome, ended
 from jepsen.system import System
 from jepsen.topics import end_of, make_topics, queue_name, wait_for_queues
-from jepsen.workloads.api import Workload, WorkloadClient
+from jepsen.workloads.api import FIRST_LISTENER, Workload, WorkloadClient
 from jepsen.workloads.reading import body_of, key_of
 
 TOPIC: Final = "ChaosOrdered"
@@ -62,13 +65,11 @@ MEMBERS: Final = 3
 LISTENER_S: Final = 0.004
 TIMEOUT_S: Final = 6.0
 AWAY_S: Final = 1.0
-REJOIN_SHARE: Final = 0.004
+WEIGHTS: Final = {"send": 230, "committed": 19, "rejoin": 1}
 FINAL_TIMEOUT_NS: Final = (
     150 * SECOND_NS
 )  # the lock of a member that could not say goodbye lasts a minute
 FINAL_PAUSE_NS: Final = 100 * MILLISECOND_NS
-FIRST_LISTENER: Final = 1_000_000
-"""Listeners stand in the history as processes, far above the workers' numbers."""
 
 
 class OrderedWorkload(Workload):
@@ -76,8 +77,9 @@ class OrderedWorkload(Workload):
 
     name = "ordered"
 
-    def __init__(self, workers: int) -> None:
+    def __init__(self, workers: int, *, members_stay: bool = False) -> None:
         self._workers = workers
+        self._members_stay = members_stay
         self._queues: dict[str, MessageQueue] = {}
         self._numbers: Counter[int] = Counter()
         self._members: list[Member] = []
@@ -111,12 +113,17 @@ class OrderedWorkload(Workload):
             yield OrderedClient(self, producer, asker)
 
     def generator(self, chance: random.Random, workers: int) -> Generator:
-        """Each worker sends for its key; now and then a member leaves and comes back."""
+        """Each worker sends for its key, and asks for offsets; now and then a member leaves and comes back."""
 
         def one(slot: int) -> Generator:
-            rejoin = Endless(lambda: Invocation("rejoin", {"member": chance.randrange(MEMBERS)}))
-            share = round(1 / REJOIN_SHARE)
-            return Mix([(share, Endless(partial(self._send, slot))), (1, rejoin)], chance)
+            makers: dict[str, Callable[[], Invocation]] = {
+                "send": partial(self._send, slot),
+                "committed": partial(self._committed, chance),
+                "rejoin": lambda: Invocation("rejoin", {"member": chance.randrange(MEMBERS)}),
+            }
+            if self._members_stay:
+                del makers["rejoin"]
+            return Mix([(WEIGHTS[f], Endless(make)) for f, make in makers.items()], chance)
 
         return each_slot(workers, one)
 
@@ -127,6 +134,10 @@ class OrderedWorkload(Workload):
         value = {"key": f"key{slot}-{number}", "queue": queue_name(queue)}
         return Invocation("send", value)
 
+    def _committed(self, chance: random.Random) -> Invocation:
+        queue = chance.choice(list(self._queues))
+        return Invocation("committed", {"queue": queue, "group": GROUP})
+
     def final(self, workers: int) -> Generator:
         """Ask until the group has committed the end of every queue."""
         asking = Stagger(
@@ -135,8 +146,8 @@ class OrderedWorkload(Workload):
         return TimeLimit(FINAL_TIMEOUT_NS, Until(lambda: self._is_drained, asking))
 
     def checkers(self) -> Sequence[Checker]:
-        """Order and locks; nothing lost; and each queue as a log whose messages may come again."""
-        return (check_ordered, check_total_queue, partial(check_queue_log, redelivery=True))
+        """Order and locks; nothing lost; each queue as a log; and offsets that the members commit."""
+        return (check_ordered, check_total_queue, check_queue_log, check_offsets)
 
     def queue(self, name: str) -> MessageQueue:
         """Return the queue of a name."""
@@ -237,6 +248,11 @@ class OrderedClient:
                 case "rejoin":
                     self._workload.rejoin(value["member"])
                     return Outcome("ok", value)
+                case "committed":
+                    queue = self._workload.queue(value["queue"])
+                    # As in the queue workload: 0 is also said of a group that has none.
+                    offset = await self._asker.committed(queue)
+                    return Outcome("ok", {**value, "offset": offset or None})
                 case _:
                     ends = await self._workload.ends(self._asker)
                     return Outcome("ok", ends) if ends is not None else Outcome("fail")

@@ -17,7 +17,7 @@ from __future__ import annotations
 import itertools
 import logging
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, Final
@@ -38,8 +38,9 @@ from broker.client import (
 from jepsen.broker_system import brokers
 from jepsen.checkers.queue_log import check_queue_log
 from jepsen.checkers.results import Checker
-from jepsen.checkers.transactions import check_transactions
+from jepsen.checkers.transactions import CHECKED, check_transactions
 from jepsen.generators import SECOND_NS, Generator, Invocation
+from jepsen.ops import OBSERVER
 from jepsen.outcomes import Outcome, ended
 from jepsen.system import System
 from jepsen.topics import make_topics, wait_for_queues
@@ -81,8 +82,10 @@ class Decisions:
         owed: committed and acknowledged, and not yet read.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on_check: Callable[[str], None]) -> None:
+        """Start empty; `on_check` is told each key that a broker asks for."""
         self.owed: set[str] = set()
+        self._on_check = on_check
         self._states: dict[str, TransactionState] = {}
         self._read: set[str] = set()
 
@@ -102,7 +105,9 @@ class Decisions:
 
     async def look_up(self, message: ReceivedMessage) -> TransactionState:
         """The checker: of what is not in the table nobody knows anything yet."""
-        return self._states.get(key_of(message.body), TransactionState.UNKNOWN)
+        key = key_of(message.body)
+        self._on_check(key)
+        return self._states.get(key, TransactionState.UNKNOWN)
 
 
 class TransactionWorkload(Workload):
@@ -115,9 +120,12 @@ class TransactionWorkload(Workload):
         self._queues: dict[str, MessageQueue] = {}
         self._readers: list[Reader] = []
         self._numbers = itertools.count()
-        self._decisions = Decisions()
+        self._decisions = Decisions(self._note_check)
         self._final_ns = 0
         self._quiet_ns = 0
+
+    def _note_check(self, key: str) -> None:
+        self.log.add(OBSERVER, "info", CHECKED, {"key": key})
 
     @asynccontextmanager
     async def setup(self, system: System) -> AsyncIterator[None]:

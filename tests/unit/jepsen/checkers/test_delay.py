@@ -89,9 +89,29 @@ def test_a_refused_message_that_comes() -> None:
 def test_lateness_is_judged_where_a_bound_is_given() -> None:
     history = History()
     send(history, "a", SECOND)
-    history.now_ns = 4 * SECOND
+    history.now_ns = 3 * SECOND
+    history.poll()
     history.poll([0, "a"])
     assert check_delay(history.ops).valid is True
+    assert_shows_only(check_delay(history.ops, late_max_ns=SECOND), "late")
+
+
+def test_a_message_that_nobody_asked_for_is_not_late() -> None:
+    history = History()
+    send(history, "a", SECOND)
+    history.now_ns = 2 * SECOND - SECOND // 10
+    history.poll()
+    history.now_ns = 4 * SECOND
+    history.poll(queue="orders/broker-a/1")
+    history.poll([0, "a"])
+    assert check_delay(history.ops, late_max_ns=SECOND).valid is True
+
+
+def test_what_is_pushed_is_late_by_its_own_time() -> None:
+    history = History()
+    send(history, "a", SECOND)
+    history.now_ns = 4 * SECOND
+    history.add(9, "ok", "receive", {Q: [[0, "a"]]})
     assert_shows_only(check_delay(history.ops, late_max_ns=SECOND), "late")
 
 
@@ -102,11 +122,39 @@ def test_an_outage_excuses_lateness() -> None:
     history.begin(1, "send", {"key": "probe2", "queue": Q})
     history.now_ns = 4 * SECOND
     history.end(1, {"key": "probe2", "queue": Q, "offset": 0})
+    history.poll()
     history.poll([1, "a"])
     result = check_delay(history.ops, late_max_ns=SECOND)
     assert result.valid is True
     assert result.counts["excused"] == 1
     assert result.counts["late_ms"] == {"p50": None, "p99": None}
+
+
+def test_the_death_of_a_leader_excuses_lateness_until_what_began_after_it_succeeds() -> None:
+    history = History()
+    send(history, "a", SECOND)
+    history.do(1, "send", {"key": "probe", "queue": Q}, {"key": "probe", "queue": Q, "offset": 0})
+    history.add(NEMESIS, "info", "kill:leader", {"do": "inject"})
+    history.now_ns = 3 * SECOND
+    history.poll()
+    history.poll([1, "a"])
+    counts = check_delay(history.ops, late_max_ns=SECOND).counts
+    assert (counts["late"], counts["excused"]) == (0, 1)
+    later = History()
+    send(later, "a", 6 * SECOND)
+    later.add(NEMESIS, "info", "kill:leader", {"do": "inject"})
+    later.poll()
+    later.now_ns = 9 * SECOND
+    later.poll()
+    later.poll([1, "a"])
+    assert_shows_only(check_delay(later.ops, late_max_ns=SECOND), "late")
+
+
+def test_a_message_that_nobody_sent() -> None:
+    history = History()
+    send(history, "a", 0)
+    history.poll([0, "a"], [1, "ghost"])
+    assert_shows_only(check_delay(history.ops), "unexpected")
 
 
 def test_a_due_time_known_within_bounds_is_early_by_the_first_and_late_by_the_last() -> None:

@@ -31,6 +31,15 @@ def test_a_message_after_a_later_one() -> None:
     assert_shows_only(check_ordered(history.ops), "order")
 
 
+def test_a_message_of_another_key_that_is_handed_out_after_a_later_one_of_its_queue() -> None:
+    history = History()
+    history.send("k1-0", 0)
+    history.send("k2-0", 1)
+    process(history, 8, "k2-0", 1)
+    process(history, 9, "k1-0", 0)
+    assert_shows_only(check_ordered(history.ops), "overtaken")
+
+
 def test_a_message_that_was_left_out() -> None:
     history = History()
     history.send("k1-0", 0)

@@ -166,13 +166,27 @@ def test_a_reader_that_says_that_it_goes_elsewhere() -> None:
     assert check_queue_log(history.ops).valid is True
 
 
-def test_redelivery_is_counted_where_it_is_allowed() -> None:
+def test_a_push_consumer_may_be_handed_something_again_but_must_not_be_led_past_anything() -> None:
     history = _three()
-    history.poll([0, "a"], [1, "b"])
-    history.poll([1, "b"], [2, "c"])
-    result = check_queue_log(history.ops, redelivery=True)
+    for offset, key in ((0, "a"), (1, "b"), (1, "b"), (2, "c")):
+        history.add(9, "ok", "receive", {Q: [[offset, key]]})
+    result = check_queue_log(history.ops)
     assert result.valid is True
     assert result.counts["redelivered"] == 1
+
+
+def test_a_push_consumer_that_is_handed_first_what_stands_behind() -> None:
+    history = _three()
+    history.add(9, "ok", "receive", {Q: [[1, "b"]]})
+    history.add(9, "ok", "receive", {Q: [[0, "a"]]})
+    assert_shows_only(check_queue_log(history.ops), "nonmonotonic-poll")
+
+
+def test_a_push_consumer_that_is_led_past_a_message() -> None:
+    history = _three()
+    history.add(9, "ok", "receive", {Q: [[0, "a"]]})
+    history.add(9, "ok", "receive", {Q: [[2, "c"]]})
+    assert_shows_only(check_queue_log(history.ops), "poll-skip")
 
 
 def test_an_answer_that_goes_back() -> None:

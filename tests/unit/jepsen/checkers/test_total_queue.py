@@ -100,6 +100,71 @@ def test_what_a_push_consumer_was_handed_counts_as_read() -> None:
     assert check_total_queue(history.ops).valid is True
 
 
+def join(history: History, group: str, process: int = 3) -> None:
+    history.do(process, "join", {"group": group})
+
+
+def group_drained(history: History, group: str, end: int) -> None:
+    history.do(4, "group-drained", None, {"group": group, "ends": {Q: end}})
+
+
+def test_every_group_must_get_what_others_got() -> None:
+    history = History()
+    join(history, "g")
+    history.send("a", 0)
+    history.send("b", 1)
+    history.poll([0, "a"], [1, "b"])
+    history.add(3, "ok", "receive", {Q: [[1, "b"]]})
+    history.drained(2)
+    group_drained(history, "g", 2)
+    assert_shows_only(check_total_queue(history.ops), "lost")
+
+
+def test_what_a_group_got_is_none_the_less_lost_for_all_others() -> None:
+    history = History()
+    join(history, "g")
+    history.send("a", 0)
+    history.add(3, "ok", "receive", {Q: [[0, "a"]]})
+    group_drained(history, "g", 1)
+    history.drained(1)
+    assert_shows_only(check_total_queue(history.ops), "lost")
+
+
+def test_groups_that_got_everything() -> None:
+    history = History()
+    join(history, "g")
+    history.send("a", 0)
+    history.add(3, "ok", "receive", {Q: [[0, "a"]]})
+    history.add(3, "ok", "receive", {Q: [[0, "a"]]})
+    history.poll([0, "a"])
+    history.drained(1)
+    result = check_total_queue(history.ops)
+    assert result.valid is True
+    assert result.counts["received"] == 1
+
+
+def test_a_group_that_had_no_time_proves_nothing() -> None:
+    history = History()
+    join(history, "g")
+    history.send("a", 0)
+    group_drained(history, "g", 0)
+    history.send("b", 1)
+    history.poll([0, "a"], [1, "b"])
+    history.add(3, "ok", "receive", {Q: [[0, "a"]]})
+    history.drained(2)
+    assert check_total_queue(history.ops).valid is None
+
+
+def test_a_group_that_all_have_left_is_not_asked() -> None:
+    history = History()
+    join(history, "g")
+    history.send("a", 0)
+    history.poll([0, "a"])
+    history.drained(1)
+    history.do(3, "leave", None)
+    assert check_total_queue(history.ops).valid is True
+
+
 def test_a_run_without_an_acknowledgement_is_unknown() -> None:
     history = History()
     history.send("a")

@@ -17,7 +17,9 @@ def test_transactions_as_they_should_be() -> None:
     txn(history, "d", "commit", "info")  # unknown, and stored
     txn(history, "e", "commit", "info")  # unknown, and not stored
     txn(history, "f", "commit", "fail")
-    history.poll([0, "a"], [1, "d"], [2, "somebody else's"])
+    history.send("plain", 2)
+    history.poll([0, "a"], [1, "d"], [2, "plain"])
+    history.add("observer", "info", "checked", {"key": "c"})
     history.drained(3)
     result = check_transactions(history.ops)
     assert result.valid is True
@@ -27,6 +29,7 @@ def test_transactions_as_they_should_be() -> None:
         "undecided": 1,
         "refused": 1,
         "unknown": 2,
+        "checks": 1,
         "received": 2,
         "lost": 0,
         "unseen": 0,
@@ -104,6 +107,13 @@ def test_a_message_that_nobody_may_see(decision: str, type_: str, kind: str) -> 
     txn(history, "a", decision, type_)
     history.poll([0, "good"], [1, "a"])
     assert_shows_only(check_transactions(history.ops), kind)
+
+
+def test_a_message_that_nobody_sent() -> None:
+    history = History()
+    txn(history, "a", "commit")
+    history.poll([0, "a"], [1, "ghost"])
+    assert_shows_only(check_transactions(history.ops), "unexpected")
 
 
 def test_a_half_message_that_was_read_before_its_decision() -> None:
