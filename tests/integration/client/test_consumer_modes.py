@@ -13,7 +13,7 @@ import pytest
 
 from broker.client import Later, Message, Producer, PushConsumer, ReceivedMessage
 from jepsen.processes import Group
-from jepsen.workload import wait_for_queues
+from tests.integration.client.leaders import wait_for_queues
 from tests.integration.client.test_real_group import until
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]

@@ -9,11 +9,8 @@ import trio
 
 from broker.client import Message, MessageQueue, Producer, PushConsumer, ReceivedMessage
 from broker.client.rebalance import Strategy, allocate_average, by_consistent_hash
-from jepsen.history import Recorder
-from jepsen.nemesis import LeaderKiller
-from jepsen.observer import Observer
 from jepsen.processes import Group
-from jepsen.workload import wait_for_queues
+from tests.integration.client.leaders import killer_of, wait_for_queues
 from tests.integration.client.test_real_group import until
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -66,9 +63,6 @@ async def test_q5_i7_nothing_is_left_out_while_leaders_die_and_members_change(
         ("parallel", Seen(), 20, by_consistent_hash()),
     ]
     stop = trio.Event()
-    history = Recorder()
-    observer = Observer(group, history.note_leader)
-    killer = LeaderKiller(group, observer, history, kills=KILLS, period_s=2.5, restart_after_s=0.7)
 
     async def send(number: int) -> None:
         count = 0
@@ -86,8 +80,10 @@ async def test_q5_i7_nothing_is_left_out_while_leaders_die_and_members_change(
             with trio.move_on_after(STAY_S / 2):
                 await stop.wait()
 
-    async with trio.open_nursery() as nursery, Producer(group.namesrv, "p") as producer:
-        nursery.start_soon(observer.run)
+    async with (
+        killer_of(group, kills=KILLS, period_s=2.5, down_s=0.7) as killer,
+        Producer(group.namesrv, "p") as producer,
+    ):
         await wait_for_queues(producer, TOPIC, 20)
         async with member(group, *groups[0]), member(group, *groups[1]):
             async with trio.open_nursery() as working:
@@ -99,7 +95,6 @@ async def test_q5_i7_nothing_is_left_out_while_leaders_die_and_members_change(
                 stop.set()
             # Only now every send has ended, and `sent` is whole.
             await until(lambda: all(sent <= seen.bodies for _, seen, _, _ in groups), 40)
-        nursery.cancel_scope.cancel()
     assert killer.done == KILLS
     assert len(sent) > 1000
     for name, seen, concurrency, _ in groups:

@@ -9,11 +9,8 @@ import trio
 
 from broker.client import Message, MessageQueue, Producer, PushConsumer, ReceivedMessage
 from broker.client.consume_results import ConsumeResult
-from jepsen.history import Recorder
-from jepsen.nemesis import LeaderKiller
-from jepsen.observer import Observer
 from jepsen.processes import Group
-from jepsen.workload import wait_for_queues
+from tests.integration.client.leaders import killer_of, wait_for_queues
 from tests.integration.client.test_real_group import until
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -82,15 +79,11 @@ async def test_p_order_of_every_key_holds_while_leaders_die_and_members_change(
     group: Group,
 ) -> None:
     consumed, sent, stop = Consumed(), dict.fromkeys(KEYS, 0), trio.Event()
-    history = Recorder()
-    observer = Observer(group, history.note_leader)
-    killer = LeaderKiller(group, observer, history, kills=KILLS, period_s=2.5, restart_after_s=0.7)
     async with (
-        trio.open_nursery() as nursery,
+        killer_of(group, kills=KILLS, period_s=2.5, down_s=0.7) as killer,
         Producer(group.namesrv, "p") as producer,
         member(group, consumed) as first,
     ):
-        nursery.start_soon(observer.run)
         await wait_for_queues(producer, "Ordered", 20)
         async with trio.open_nursery() as sending:
             for key in KEYS:
@@ -105,7 +98,6 @@ async def test_p_order_of_every_key_holds_while_leaders_die_and_members_change(
             consumed.moved.set()
         # A member that leaves while nobody leads cannot give its locks back: they expire after 60 s.
         await until(lambda: all(len(set(consumed.numbers[key])) == sent[key] for key in KEYS), 90)
-        nursery.cancel_scope.cancel()
     assert killer.done == KILLS
     assert min(sent.values()) > 2 * FAIL_EVERY
     assert consumed.failures > len(KEYS)

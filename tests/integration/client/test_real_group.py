@@ -18,7 +18,7 @@ from broker.client import (
 )
 from broker.client import blocking as sync
 from jepsen.processes import Group
-from jepsen.workload import wait_for_queues
+from tests.integration.client.leaders import wait_for_queues
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 

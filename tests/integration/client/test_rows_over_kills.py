@@ -18,11 +18,8 @@ from broker.client import (
     row_key,
 )
 from broker.client import blocking as sync
-from jepsen.history import Recorder
-from jepsen.nemesis import LeaderKiller
-from jepsen.observer import Observer
 from jepsen.processes import Group, poll
-from jepsen.workload import wait_for_queues
+from tests.integration.client.leaders import killer_of, wait_for_queues
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -90,12 +87,11 @@ async def everything(group: Group, queues: tuple[MessageQueue, ...]) -> Counter[
 
 
 async def test_every_row_stands_once_while_leaders_die(group: Group) -> None:
-    history = Recorder()
-    observer = Observer(group, history.note_leader)
-    killer = LeaderKiller(group, observer, history, kills=KILLS, period_s=2.0, restart_after_s=0.5)
     stop = trio.Event()
-    async with trio.open_nursery() as nursery, IdempotentProducer(group.namesrv, "p") as producer:
-        nursery.start_soon(observer.run)
+    async with (
+        killer_of(group, kills=KILLS, period_s=2.0, down_s=0.5) as killer,
+        IdempotentProducer(group.namesrv, "p") as producer,
+    ):
         await wait_for_queues(producer, TOPIC, 20)
         await producer.send(Message(TOPIC, b"there is a topic now"))
         job = Job(producer, await producer.queues(TOPIC))
@@ -108,7 +104,6 @@ async def test_every_row_stands_once_while_leaders_die(group: Group) -> None:
         )
         assert not late.stored_count, "the batch is over"
         found = await everything(group, job.queues)
-        nursery.cancel_scope.cancel()
     del found[b"there is a topic now"]
     wanted = {
         row.message.body

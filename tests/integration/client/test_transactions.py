@@ -17,10 +17,9 @@ from broker.client import (
     TransactionProducer,
     TransactionState,
 )
-from jepsen.history import Recorder
 from jepsen.observer import Observer
 from jepsen.processes import SMALL_SEGMENTS, Group
-from jepsen.workload import wait_for_queues
+from tests.integration.client.leaders import wait_for_queues
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -64,7 +63,7 @@ class Leaders:
 @asynccontextmanager
 async def leaders_of(group: Group) -> AsyncIterator[Leaders]:
     async with trio.open_nursery() as nursery:
-        observer = Observer(group, Recorder().note_leader)
+        observer = Observer(group, lambda _node, _term: None)
         nursery.start_soon(observer.run)
         yield Leaders(group, observer)
         nursery.cancel_scope.cancel()
