@@ -191,7 +191,11 @@ def _check(options: argparse.Namespace, console: Console) -> int:
 def _list(console: Console) -> int:
     table = Table(title="Workloads", title_justify="left", show_header=False)
     for name, entry in WORKLOADS.items():
-        table.add_row(name, escape(entry.text), f"on {', '.join(entry.systems)}")
+        lacking = entry.lacking()
+        where = (
+            f"[yellow]{escape(lacking)}[/yellow]" if lacking else f"on {', '.join(entry.systems)}"
+        )
+        table.add_row(name, escape(entry.text), where)
     console.print(table)
     table = Table(title="Nemeses", title_justify="left", show_header=False)
     for spec in specifications():

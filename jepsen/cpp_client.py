@@ -1,4 +1,8 @@
-"""The C++ client as two child processes whose lines become events of the history."""
+"""Apache's C++ client as child processes that talk in lines: one sends what it is told, one tells what it is handed.
+
+It knows nothing of workloads and histories (`workloads/queue_cpp.py` does); what runs in the children is
+`cpp_worker.py`.
+"""
 
 from __future__ import annotations
 
@@ -11,35 +15,41 @@ from typing import Final, Literal
 import msgspec
 import trio
 
-from jepsen.history import Recorder
-
 ROOT: Final = Path(__file__).resolve().parent.parent
 ENVIRONMENT: Final = ROOT / ".interop" / "cpp"
+WORKER: Final = Path(__file__).with_name("cpp_worker.py")
 REQUIREMENT: Final = "rocketmq==0.4.4"
 INSTALL_TIMEOUT_S: Final = 120
-STOP_TIMEOUT_S: Final = 15.0
-PRODUCER: Final = "cpp"
-GROUP: Final = "demo-cpp"
+LOG_CHARS: Final = 400
 
 
-def installed_python(say: Callable[[str], None]) -> Path | None:
-    """Return the interpreter of the C++ client's environment; make it when it is missing.
+def python() -> Path:
+    """Return the interpreter of the C++ client's environment, which `lacking` says may be missing."""
+    return ENVIRONMENT / "bin" / "python"
 
-    None when this machine cannot have it (it is a binary wheel for x86_64 with glibc); the reason is
-    said.
+
+def lacking() -> str | None:
+    """Say what this machine lacks for the C++ client; None when it is installed."""
+    if (ENVIRONMENT / ".ready").exists() and python().exists():
+        return None
+    return f"the C++ client (PyPI {REQUIREMENT}) is not installed: make interop"
+
+
+def install(say: Callable[[str], None]) -> bool:
+    """Make its environment when it is missing; whether it is there.
+
+    Some machines cannot have it (it is a binary wheel for x86_64 with glibc); the reason is said.
     """
-    python = ENVIRONMENT / "bin" / "python"
-    ready = ENVIRONMENT / ".ready"
-    if ready.exists() and python.exists():
-        return python
+    if lacking() is None:
+        return True
     say(f"installing the C++ client (PyPI {REQUIREMENT}) into {ENVIRONMENT.relative_to(ROOT)}")
     steps = (
         [sys.executable, "-m", "venv", str(ENVIRONMENT)],
         [
-            *(str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"),
+            *(str(python()), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"),
             *("--only-binary", ":all:", REQUIREMENT),
         ],
-        [str(python), "-c", "import rocketmq"],
+        [str(python()), "-c", "import rocketmq"],
     )
     for step in steps:
         try:
@@ -48,50 +58,66 @@ def installed_python(say: Callable[[str], None]) -> Path | None:
             output = getattr(error, "stderr", None) or b""
             last = output.decode(errors="replace").strip().splitlines()[-1:] or [str(error)]
             say(f"the C++ client cannot be installed here, going on without it: {last[0]}")
-            return None
-    ready.touch()
-    return python
+            return False
+    (ENVIRONMENT / ".ready").touch()
+    return True
 
 
 class Line(msgspec.Struct):
-    """One line of a worker."""
+    """One line of a child. Which fields are set depends on `event`."""
 
-    event: Literal["started", "send", "ack", "unknown", "receive"]
+    event: Literal["started", "ack", "unknown", "receive"]
+    key: str = ""
+    topic: str = ""
     queue: int = -1
-    number: int = -1
     offset: int = -1
     body: str = ""
+    uniq: str = ""
     text: str = ""
 
 
-class CppWorker:
-    """One worker process. `run` is its task; `stop` ends it in order."""
+class CppProcess:
+    """One child. `run` is its task.
+
+    Attributes:
+        command: what is run.
+        has_started: set when the library is ready, or the child has ended.
+        has_ended: set when the child is gone.
+    """
 
     def __init__(
         self,
-        python: Path,
         what: Literal["produce", "consume"],
         namesrv: str,
-        topic: str,
-        *,
-        queues: int,
-        broker_name: str,
-        history: Recorder,
+        folder: Path,
+        take: Callable[[Line], None],
+        more: tuple[str, ...] = (),
     ) -> None:
+        """Prepare.
+
+        Args:
+            what: what it does.
+            namesrv: addresses of the name servers.
+            folder: for its log, and for what the library writes.
+            take: is told every line but the first.
+            more: more of its command line.
+        """
+        home = folder / f"cpp-{what}"
         self.command = [
-            *(str(python), str(Path(__file__).with_name("cpp_worker.py")), what),
-            *("--namesrv", namesrv, "--topic", topic, "--group", GROUP, "--queues", str(queues)),
+            *(str(python()), str(WORKER), what),
+            *("--namesrv", namesrv, "--home", str(home), *more),
         ]
-        self.what = what
         self.has_started = trio.Event()
         self.has_ended = trio.Event()
-        self._broker_name = broker_name
-        self._history = history
+        self._home = home
+        self._log = folder / f"cpp-{what}.log"
+        self._take = take
         self._process: trio.Process | None = None
 
-    async def run(self, log: Path) -> None:
-        """Start the process and take its lines until it ends."""
-        with log.open("wb") as errors:
+    async def run(self) -> None:
+        """Start it and take its lines until it ends, or this is cancelled."""
+        self._home.mkdir(parents=True, exist_ok=True)
+        with self._log.open("wb") as errors:
             self._process = process = await trio.lowlevel.open_process(
                 self.command,
                 stdin=subprocess.PIPE,
@@ -105,58 +131,72 @@ class CppWorker:
             async for chunk in process.stdout:
                 *lines, rest = (rest + chunk).split(b"\n")
                 for line in lines:
-                    self._take(line)
+                    self._note(line)
         finally:
-            self.has_ended.set()
-            self.has_started.set()  # nobody shall wait for one that failed
             process.kill()
             with trio.CancelScope(shield=True):
                 await process.wait()
+            self.has_ended.set()
+            self.has_started.set()  # nobody shall wait for one that failed
 
-    async def stop(self) -> None:
-        """Close its input, and give it time to finish its last send."""
-        if self._process is not None and self._process.stdin is not None:
-            await self._process.stdin.aclose()
-        with trio.move_on_after(STOP_TIMEOUT_S):
-            await self.has_ended.wait()
+    async def tell(self, asked: dict[str, object]) -> bool:
+        """Write it a line; False when it is gone."""
+        if self._process is None or self._process.stdin is None or self.has_ended.is_set():
+            return False
+        try:
+            await self._process.stdin.send_all(msgspec.json.encode(asked) + b"\n")
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            return False
+        return True
 
-    def _take(self, text: bytes) -> None:
+    def last_words(self) -> str:
+        """Return the end of what it wrote to stderr."""
+        text = self._log.read_text(errors="replace") if self._log.exists() else ""
+        return text.strip()[-LOG_CHARS:]
+
+    def _note(self, text: bytes) -> None:
         try:
             line = msgspec.json.decode(text, type=Line)
         except msgspec.MsgspecError:
             return  # the library itself writes to stdout now and then
-        queue = f"{self._broker_name}/{line.queue}"
-        match line.event:
-            case "started":
-                self.has_started.set()
-            case "send" | "unknown" | "ack":
-                self._history.add(
-                    line.event,
-                    queue=queue,
-                    producer=PRODUCER,
-                    number=line.number,
-                    offset=line.offset,
-                    text=line.text,
-                )
-            case "receive":
-                producer, number = read_body(line.body.encode())
-                self._history.add(
-                    "receive",
-                    queue=queue,
-                    producer=producer,
-                    number=number,
-                    offset=line.offset,
-                    consumer=GROUP,
-                )
+        if line.event == "started":
+            self.has_started.set()
+        else:
+            self._take(line)
 
 
-def make_body(producer: str, queue_id: int, number: int) -> bytes:
-    """Return the body of a numbered message."""
-    return f"{producer}|{queue_id}|{number}".encode()
+class CppProducer:
+    """Sends one message after the other through a child."""
 
+    def __init__(self, namesrv: str, folder: Path) -> None:
+        self.process = CppProcess("produce", namesrv, folder, self._take)
+        self._waiting: dict[str, tuple[trio.Event, list[Line]]] = {}
 
-def read_body(body: bytes) -> tuple[str, int]:
-    """Return producer and number of a body; what is none of ours becomes unexpected."""
-    producer, _, rest = body.decode(errors="replace").partition("|")
-    _, _, number = rest.partition("|")
-    return producer, int(number) if number.isdigit() else -1
+    async def send(self, key: str, topic: str, queue_id: int, body: bytes) -> Line | None:
+        """Return what the client said; None when the message was surely not handed to it.
+
+        A client that dies meanwhile is an "unknown", too.
+        """
+        answered, answer = self._waiting[key] = (trio.Event(), [])
+        asked = {"key": key, "topic": topic, "queue": queue_id, "body": body.decode()}
+        try:
+            if not await self.process.tell(asked):
+                return None
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._wake_at_end, answered)
+                await answered.wait()
+                nursery.cancel_scope.cancel()
+        finally:
+            del self._waiting[key]
+        return answer[0] if answer else Line("unknown", key, text="the C++ client ended")
+
+    async def _wake_at_end(self, answered: trio.Event) -> None:
+        await self.process.has_ended.wait()
+        answered.set()
+
+    def _take(self, line: Line) -> None:
+        # What was given up is not waited for any more.
+        if line.key in self._waiting:
+            answered, answer = self._waiting[line.key]
+            answer.append(line)
+            answered.set()

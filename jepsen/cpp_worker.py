@@ -1,11 +1,12 @@
-"""Runs inside the C++ client's own virtual environment: produces or consumes until its input ends.
+"""Runs inside the C++ client's own virtual environment: sends or consumes until its input ends.
 
-    python cpp_worker.py produce --namesrv H:P --topic T --queues 4 --interval-ms 5
-    python cpp_worker.py consume --namesrv H:P --topic T --group G
+    python cpp_worker.py produce --namesrv H:P --home DIR
+    python cpp_worker.py consume --namesrv H:P --home DIR --group G --topics T U
 
-One JSON object per line on stdout. produce: `{"event": "send" | "ack" | "unknown", "queue", "number",
-"offset"}`; bodies are `cpp|QUEUE|NUMBER`. consume: `{"event": "receive", "queue", "offset", "body"}`.
-First of all `{"event": "started"}`. It stops when stdin is closed, so it cannot outlive who started it.
+One JSON object per line. produce reads {"key", "topic", "queue", "body"} and answers each, before it takes the
+next, with {"event": "ack", "key", "offset"} or {"event": "unknown", "key", "text"}. consume writes {"event": "receive",
+"topic", "queue", "offset", "body", "uniq"}. First of all both write {"event": "started"}. They stop when stdin is
+closed, so they cannot outlive who started them.
 
 PyPI `rocketmq` 0.4.4 wraps Apache's C++ client; everything here besides that package is the standard
 library, since nothing of ours is installed there.
@@ -16,11 +17,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import sys
-import tempfile
 import threading
 import time
+
+SEND_TIMEOUT_MS = 3000
+RETRIES = 3
+BACK_OFF_S = 1.0
+"""After an error: it goes on asking the dead node of its route, which refuses at once, until that is back."""
 
 _print_lock = threading.Lock()
 
@@ -33,38 +37,35 @@ def emit(**fields: object) -> None:
         sys.stdout.flush()
 
 
-def produce(arguments: argparse.Namespace, stop: threading.Event) -> None:
-    """Send numbered messages to all queues in turn, one at a time, in order per queue."""
+def produce(arguments: argparse.Namespace) -> None:
+    """Send what stdin says, one after the other."""
     from rocketmq import client  # type: ignore[import-not-found]  # only in its own environment
 
-    producer = client.Producer("demo-cpp-producer")
+    producer = client.Producer("chaos-cpp-producer")
     producer.set_namesrv_addr(arguments.namesrv)
-    producer.set_timeout(3000)
+    producer.set_timeout(SEND_TIMEOUT_MS)
     producer.start()
     emit(event="started")
-    numbers = [0] * arguments.queues
-    while not stop.is_set():
-        for queue in range(arguments.queues):
-            if stop.is_set():
-                break
-            number = numbers[queue]
-            numbers[queue] += 1
-            message = client.Message(arguments.topic)
-            message.set_body(b"cpp|%d|%d" % (queue, number))
-            emit(event="send", queue=queue, number=number)
-            try:
-                # The "sharding key" is the index of the queue in the sorted route.
-                result = producer.send_orderly(message, queue, retry_times=3)
-            except Exception as error:  # noqa: BLE001 - whatever the library says, the outcome is unknown
-                emit(event="unknown", queue=queue, number=number, text=str(error)[:200])
+    for line in sys.stdin:
+        asked = json.loads(line)
+        key = asked["key"]
+        message = client.Message(asked["topic"])
+        message.set_body(asked["body"])
+        try:
+            # The "sharding key" is the index of the queue in the sorted route.
+            result = producer.send_orderly(message, asked["queue"], retry_times=RETRIES)
+        except Exception as error:  # noqa: BLE001 - whatever the library says, the outcome is unknown
+            emit(event="unknown", key=key, text=str(error)[:200])
+            time.sleep(BACK_OFF_S)
+        else:
+            if int(result.status) == 0:
+                emit(event="ack", key=key, offset=result.offset)
             else:
-                kind = "ack" if int(result.status) == 0 else "unknown"
-                emit(event=kind, queue=queue, number=number, offset=result.offset)
-            stop.wait(arguments.interval_ms / 1000)
+                emit(event="unknown", key=key, text=f"stored with {result.status}")
 
 
-def consume(arguments: argparse.Namespace, stop: threading.Event) -> None:
-    """Print every delivery."""
+def consume(arguments: argparse.Namespace) -> None:
+    """Print every delivery until stdin ends."""
     from rocketmq import client, ffi
 
     consumer = client.PushConsumer(arguments.group)
@@ -75,18 +76,21 @@ def consume(arguments: argparse.Namespace, stop: threading.Event) -> None:
         message = client.RecvMessage(handle)
         emit(
             event="receive",
+            topic=message.topic,
             queue=message.queue_id,
             offset=message.queue_offset,
             body=(message.body or b"").decode("utf-8", "replace"),
+            uniq=(message.get_property("UNIQ_KEY") or b"").decode("utf-8", "replace"),
         )
         return 0  # consumed
 
     # The wheel's own subscribe() raises out of a C callback; registering by hand is the safe way.
-    client.ffi_check(ffi.dll.Subscribe(consumer._handle, arguments.topic.encode(), b"*"))  # noqa: SLF001 - as said
+    for topic in arguments.topics:
+        client.ffi_check(ffi.dll.Subscribe(consumer._handle, topic.encode(), b"*"))  # noqa: SLF001 - as said
     consumer._register_callback(on_message)  # noqa: SLF001 - as said
     consumer.start()
     emit(event="started")
-    stop.wait()
+    sys.stdin.read()
 
 
 def main() -> None:
@@ -94,33 +98,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=["produce", "consume"])
     parser.add_argument("--namesrv", required=True)
-    parser.add_argument("--topic", required=True)
-    parser.add_argument("--group", default="demo-cpp")
-    parser.add_argument("--queues", type=int, default=4)
-    parser.add_argument("--interval-ms", type=int, default=5)
+    parser.add_argument("--home", required=True, help="for the logs that the library writes")
+    parser.add_argument("--group", default="")
+    parser.add_argument("--topics", nargs="*", default=[])
     arguments = parser.parse_args()
-    # The library writes logs below HOME: give it a folder of its own before it is loaded.
-    home = tempfile.mkdtemp(prefix="cpp-client-")
-    os.environ["HOME"] = home
-    stop = threading.Event()
-
-    def wait_for_end_of_input() -> None:
-        sys.stdin.read()
-        stop.set()
-        time.sleep(10)  # a send in a broken connection takes three seconds, then again
-        leave()
-
-    def leave() -> None:
-        shutil.rmtree(home, ignore_errors=True)
+    os.environ["HOME"] = arguments.home  # before the library is loaded
+    try:
+        (produce if arguments.what == "produce" else consume)(arguments)
+    finally:
         sys.stdout.flush()
         # Its shutdown now and then ends in std::terminate; everything that counts is printed.
         os._exit(0)
-
-    threading.Thread(target=wait_for_end_of_input, daemon=True).start()
-    try:
-        (produce if arguments.what == "produce" else consume)(arguments, stop)
-    finally:
-        leave()
 
 
 if __name__ == "__main__":

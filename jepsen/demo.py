@@ -2,13 +2,13 @@
 
     python -m jepsen.demo [--kills 5] [--seconds 22] [--no-cpp] [--plain] [--seed N] [--keep DIR] [--json]
 
-Starts a name server and a three-node group as processes of their own, lets our client and (where its
-wheel installs) Apache's C++ client produce and consume, kills the leader with SIGKILL every few seconds,
-starts it again, lets the consumers finish, and judges the recorded history (see `checker.py`). Beside them
-run transactions, messages with due times and an ordered stream (`promises.py`); --plain leaves them out.
+A run of `dledger-jepsen` with the workload "together", made for a first look: a name server and a three-node group as
+processes of their own; our client and (where its wheel installs) Apache's C++ client produce and consume, beside them
+run transactions, messages with due times and an ordered stream (--plain leaves them out). The leader is killed with
+SIGKILL every few seconds and started again; then everything is read, and the history is judged.
 
 Exit status: 0 nothing acknowledged was lost, every queue was consumed in order and every other promise was
-kept, 1 something was broken, 2 unknown: nothing was acknowledged, or the group did not start.
+kept, 1 something was broken, 2 unknown: something was never acknowledged, or the group did not start.
 """
 
 from __future__ import annotations
@@ -19,49 +19,38 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import msgspec
-import trio
 from rich.console import Console
-from rich.live import Live
+from rich.markup import escape
 
-from broker.client import Producer, PullConsumer
-from jepsen import cpp_client, workload
-from jepsen.checker import Verdict, check
-from jepsen.cpp_client import CppWorker
-from jepsen.history import Event, Recorder
-from jepsen.nemesis import LeaderKiller
-from jepsen.observer import Observer
-from jepsen.processes import (
-    SMALL_SEGMENTS,
-    Group,
-    NotReadyError,
-    ProcessDiedError,
-    sigterm_as_interrupt,
-)
-from jepsen.progress import Progress, failover_gaps_ms, percentile
-from jepsen.promises import STREAMS, Promises, judge
-from jepsen.report import live_line, print_report
-from jepsen.run import first_of
-from jepsen.stream_workload import BROKER_CONF, ORDERED_GROUP, StreamWorkload, all_streams
+from jepsen import cpp_client
+from jepsen.checkers.delay import LATE_NS, check_delay
+from jepsen.checkers.results import Checker, CheckResult
+from jepsen.generators import Share
+from jepsen.measure import in_rounds
+from jepsen.nemeses.schedule import Pace
+from jepsen.ops import Op
+from jepsen.processes import sigterm_as_interrupt
+from jepsen.reports.demo import MESSAGES, Story, line_for_scripts, print_report
+from jepsen.reports.folder import REPORT, write_folder
+from jepsen.run import BreakerMaker, FolderInUseError, RunResult, RunSettings, by_schedule, execute
+from jepsen.show import progress_of
+from jepsen.workloads.side_by_side import of_part, ops_of, shares
 
 VALID, INVALID, UNKNOWN, INTERRUPTED = 0, 1, 2, 130
-STARTUP_ERRORS: Final = (NotReadyError, ProcessDiedError, trio.TooSlowError)
-TOPIC: Final = "Demo"
+PARTS: Final = (MESSAGES, "transactions", "delay", "ordered")
+WORKERS: Final = 32
+RATE: Final = 400.0
 SECONDS_PER_KILL: Final = 4.0
 QUIET_END_S: Final = 2.0  # after the last kill, so that its gap can be measured
 RESTART_AFTER_S: Final = 1.0
-WRITE_PAUSE_S: Final = 0.003
-START_TIMEOUT_S: Final = 20.0
-CPP_START_TIMEOUT_S: Final = 15.0
-DRAIN_S: Final = 20.0
-STREAM_QUIET_S: Final = 1.5  # several intervals of checks: what must not be seen would be by then
-CPP_DRAIN_S: Final = 60.0  # it gives up a pull on a broken connection after 30 s only
-REFRESH_S: Final = 0.2
+HANGS_S: Final = (
+    90.0  # longer than asked for: a group that does not come together makes the kills wait
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,152 +63,7 @@ class Settings:
     seed: int
     keep: Path | None
     as_json: bool
-    write_pause_s: float = WRITE_PAUSE_S
     with_streams: bool = True
-
-
-class Demo:
-    """One run. `run` does it; the history holds what happened."""
-
-    def __init__(
-        self, settings: Settings, group: Group, history: Recorder, console: Console
-    ) -> None:
-        self.drained: set[str] = set()
-        self._settings = settings
-        self._group = group
-        self._history = history
-        self._console = console
-        self._progress = Progress(history.events)
-        self._phase = "starting"
-        self._observer = Observer(group, history.note_leader)
-        self._cpp: dict[str, CppWorker] = {}
-        self._streams: list[StreamWorkload] = []
-        if settings.with_streams:
-            self._streams = all_streams(group.namesrv, history, settings.seed)
-
-    async def run(self, cpp_python: Path | None) -> None:
-        """Start the clients, break things, let everything come to rest."""
-        namesrv, history = self._group.namesrv, self._history
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._observer.run)
-            nursery.start_soon(self._show)
-            async with (
-                Producer(namesrv, "demo-producer") as producer,
-                PullConsumer(namesrv, workload.GROUP, timeout_s=1.0) as reader,
-                AsyncExitStack() as streams,
-            ):
-                await workload.wait_for_queues(producer, TOPIC, START_TIMEOUT_S)
-                self._phase = "starting clients"
-                stop = trio.Event()
-                queues = await producer.queues(TOPIC)
-                for stream in self._streams:
-                    await streams.enter_async_context(stream.opened())
-                async with workload.recording_consumer(namesrv, TOPIC, history):
-                    async with trio.open_nursery() as sending:
-                        writers = [
-                            workload.Writer(
-                                producer, queue, history, pause_s=self._settings.write_pause_s
-                            )
-                            for queue in queues
-                        ]
-                        for writer in writers:
-                            sending.start_soon(writer.run, stop)
-                        for writer in writers:
-                            await writer.has_begun.wait()
-                        for stream in self._streams:
-                            sending.start_soon(stream.run, stop)
-                        nursery.start_soon(workload.watch_offsets, reader, queues, history)
-                        if cpp_python is not None:
-                            await self._start_cpp(cpp_python, len(queues), nursery)
-                        await self._break_things()
-                        stop.set()
-                        if "produce" in self._cpp:
-                            self._phase = "stopping producers"
-                            await self._cpp["produce"].stop()
-                    await self._drain()
-            nursery.cancel_scope.cancel()
-
-    async def _start_cpp(self, python: Path, queues: int, nursery: trio.Nursery) -> None:
-        for what in ("consume", "produce"):
-            worker = CppWorker(
-                python,
-                "consume" if what == "consume" else "produce",
-                self._group.namesrv,
-                TOPIC,
-                queues=queues,
-                broker_name=self._group.group,
-                history=self._history,
-            )
-            self._cpp[what] = worker
-            nursery.start_soon(worker.run, self._group.folder / f"cpp-{what}.log")
-        with trio.move_on_after(CPP_START_TIMEOUT_S):
-            for worker in self._cpp.values():
-                await worker.has_started.wait()
-
-    async def _break_things(self) -> None:
-        settings, chance = self._settings, random.Random(self._settings.seed)
-        self._phase = "killing leaders"
-        began = trio.current_time()
-        period_s = (settings.seconds - QUIET_END_S) / max(settings.kills, 1)
-        killer = LeaderKiller(
-            self._group,
-            self._observer,
-            self._history,
-            kills=settings.kills,
-            period_s=max(period_s, 1.0) * chance.uniform(0.9, 1.0),
-            restart_after_s=min(RESTART_AFTER_S, period_s / 2),
-        )
-        await killer.run()
-        await trio.sleep_until(max(began + settings.seconds, trio.current_time() + QUIET_END_S / 2))
-
-    async def _drain(self) -> None:
-        self._phase = "draining"
-        groups = {workload.GROUP: DRAIN_S}
-        consumer = self._cpp.get("consume")
-        if consumer is not None:
-            groups[cpp_client.GROUP] = CPP_DRAIN_S
-        for name, seconds in groups.items():
-            with trio.move_on_after(seconds):
-                self._phase = f"draining {name}"
-                while self._is_missing(name):
-                    if name == cpp_client.GROUP and consumer and consumer.has_ended.is_set():
-                        self._history.add("note", text="the C++ consumer ended by itself")
-                        break
-                    await trio.sleep(REFRESH_S)
-            if name == workload.GROUP or not (consumer and consumer.has_ended.is_set()):
-                self.drained.add(name)
-
-        await self._drain_streams()
-
-    async def _drain_streams(self) -> None:
-        with trio.move_on_after(DRAIN_S):
-            while late := [stream.name for stream in self._streams if stream.missing]:
-                self._phase = f"draining {late[0]}"
-                await trio.sleep(REFRESH_S)
-        if self._streams:
-            await trio.sleep(STREAM_QUIET_S)
-
-    def _is_missing(self, group: str) -> bool:
-        self._progress.update()
-        return self._progress.missing(group) > 0
-
-    async def _show(self) -> None:
-        with Live(console=self._console, auto_refresh=False, transient=True) as live:
-            while True:
-                self._progress.update()
-                line = live_line(self._progress, self._phase, self._history.now_ms() / 1000)
-                live.update(line, refresh=self._console.is_terminal)
-                await trio.sleep(REFRESH_S)
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """What is left of a finished run."""
-
-    folder: Path
-    events: list[Event]
-    verdict: Verdict
-    promises: Promises
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -227,82 +71,92 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = read_arguments(sys.argv[1:] if arguments is None else arguments)
     sigterm_as_interrupt()
     console = Console(stderr=True) if settings.as_json else Console()
-    cpp_python = None
-    if settings.with_cpp:
-        cpp_python = cpp_client.installed_python(lambda text: console.print(text, highlight=False))
+    has_cpp = settings.with_cpp and cpp_client.install(
+        lambda text: console.print(text, highlight=False)
+    )
+    if not has_cpp:
+        console.print("without the C++ client: our own clients alone", highlight=False)
     try:
-        run = execute(settings, cpp_python, console)
-    except STARTUP_ERRORS as error:
-        console.print(f"[bold yellow]UNKNOWN[/bold yellow]: the group did not start: {error}")
+        return demonstrate(settings, run_settings(settings, has_cpp=has_cpp), console)
+    except FolderInUseError as error:
+        console.print(f"demo: {escape(str(error))}", highlight=False)
         return UNKNOWN
     except KeyboardInterrupt:
         console.print("interrupted; every process was ended")
         return INTERRUPTED
-    if settings.as_json:
-        gaps = failover_gaps_ms(run.events, workload.PRODUCER)
-        sys.stdout.write(summary(run.verdict, gaps, run.promises) + "\n")
-    return conclude(settings, run, console)
 
 
-def execute(settings: Settings, cpp_python: Path | None, console: Console) -> Run:
-    """Run it once, with every process ended afterwards, and judge it.
+def run_settings(settings: Settings, *, has_cpp: bool) -> RunSettings:
+    """Return the run that is made."""
+    workload = "together" if settings.with_streams else MESSAGES
+    # Without a kill nothing but the limit ends it.
+    time_limit_s = settings.seconds + (HANGS_S if settings.kills else 0)
+    return RunSettings(
+        f"{workload}-cpp" if has_cpp else workload,
+        "kill:leader" if settings.kills else "none",
+        time_limit_s,
+        seed=settings.seed,
+        rate=RATE,
+        workers=WORKERS,
+        pace=pace_of(settings.kills, settings.seconds),
+    )
+
+
+def pace_of(kills: int, seconds: float) -> Pace:
+    """Return how long nodes are down, and how long all are up, so that so many kills fill the time."""
+    period_s = max((seconds - QUIET_END_S) / max(kills, 1), 1.0)
+    hold_s = min(RESTART_AFTER_S, period_s / 2)
+    return Pace((hold_s, hold_s), (0.8 * (period_s - hold_s), period_s - hold_s))
+
+
+def demonstrate(settings: Settings, run: RunSettings, console: Console) -> int:
+    """Make the run, with every process ended afterwards, and tell what came of it.
 
     Raises:
-        NotReadyError, ProcessDiedError, trio.TooSlowError: the group did not start.
+        FolderInUseError: the folder that is to be kept holds a run already.
     """
     folder = settings.keep or Path(tempfile.mkdtemp(prefix="dledger-demo-"))
-    folder.mkdir(parents=True, exist_ok=True)
-    console.print(f"seed {settings.seed}, stores and logs in {folder}", highlight=False)
-    broker_conf = BROKER_CONF if settings.with_streams else SMALL_SEGMENTS
-    with (
-        Group(folder, settings=broker_conf) as group,
-        Recorder(folder / "history.jsonl") as history,
-    ):
-        demo = Demo(settings, group, history, console)
-        group.start()
-        group.wait_listening(START_TIMEOUT_S)
-        try:
-            trio.run(demo.run, cpp_python)
-        except BaseExceptionGroup as errors:
-            raise first_of(errors) from None
-    verdict = check(history.events, drained=demo.drained)
-    promises = judge(
-        history.events,
-        streams=STREAMS if settings.with_streams else (),
-        ordered_group=ORDERED_GROUP,
-        probe=workload.PRODUCER,
-    )
-    return Run(folder, history.events, promises.added_to(verdict), promises)
-
-
-def conclude(settings: Settings, run: Run, console: Console) -> int:
-    """Print the report, keep or remove the folder, and return the exit status."""
-    gaps = failover_gaps_ms(run.events, workload.PRODUCER)
-    print_report(console, run.events, run.verdict, gaps, run.promises)
-    if run.verdict.valid and settings.keep is None:
-        shutil.rmtree(run.folder, ignore_errors=True)
+    console.print(f"seed {run.seed}, stores and logs in {folder}", highlight=False, soft_wrap=True)
+    break_it: BreakerMaker = in_rounds(settings.kills) if settings.kills else by_schedule
+    more_checkers = [in_time(run)] if settings.with_streams else []
+    with progress_of(run, console, expected_s=settings.seconds) as show:
+        result = execute(run, folder, show, break_it=break_it, more_checkers=more_checkers)
+    write_folder(result, keep_stores=settings.keep is not None)
+    story = story_of(result)
+    print_report(console, story, result)
+    if settings.as_json:
+        sys.stdout.write(line_for_scripts(story) + "\n")
+    if result.valid and settings.keep is None:
+        shutil.rmtree(folder, ignore_errors=True)
     else:
-        console.print(f"history and logs: {run.folder}", highlight=False)
-    return {True: VALID, False: INVALID, None: UNKNOWN}[run.verdict.valid]
+        console.print(f"report: {folder / REPORT}", highlight=False, soft_wrap=True)
+    return {True: VALID, False: INVALID, None: UNKNOWN}[result.valid]
 
 
-def summary(verdict: Verdict, gaps_ms: Sequence[float | None], promises: Promises) -> str:
-    """Return the line for scripts: plain messages first, then a member for each stream."""
-    known = [gap for gap in gaps_ms if gap is not None]
-    failover = {
-        "p50": round(percentile(known, 50)) if known else None,
-        "max": round(max(known)) if known else None,
-    }
-    line = {
-        "acknowledged": verdict.total("acknowledged"),
-        "received": verdict.total("received"),
-        "lost": verdict.total("lost"),
-        "duplicated": verdict.total("duplicated"),
-        "kills": len(gaps_ms),
-        "failover_ms": failover,
-        **promises.counts,
-    }
-    return msgspec.json.encode(line).decode()
+def in_time(run: RunSettings) -> Checker:
+    """Return who judges that no message comes later than a second after its due time.
+
+    Not every fault can be held against that; the death of a leader, whose end clients see, can.
+    """
+
+    def check_in_time(ops: Sequence[Op]) -> CheckResult:
+        result = check_delay(ops, late_max_ns=LATE_NS)
+        late = tuple(one for one in result.anomalies if one.kind == "late")
+        why = "" if late else result.why_unknown
+        valid = False if late else None if why else True
+        return msgspec.structs.replace(
+            result, name="in-time", valid=valid, anomalies=late, why_unknown=why
+        )
+
+    return of_part("delay", shares(PARTS, run.workers)["delay"], check_in_time)
+
+
+def story_of(result: RunResult) -> Story:
+    """Return what is told of a run."""
+    is_alone = not result.settings.workload.startswith("together")
+    workers = result.settings.workers
+    share = Share(0, workers, workers) if is_alone else shares(PARTS, workers)[MESSAGES]
+    return Story(result.ops, ops_of(share, result.ops), result.checks)
 
 
 def read_arguments(arguments: Sequence[str]) -> Settings:

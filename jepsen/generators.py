@@ -245,6 +245,65 @@ class EachSlot:
 
 
 @dataclass(frozen=True, slots=True)
+class Share:
+    """Some of all workers, who count themselves from 0 as if there were no others.
+
+    Attributes:
+        first: the first of their slots.
+        workers: how many they are.
+        total: of all workers.
+    """
+
+    first: int
+    workers: int
+    total: int
+
+    def owns(self, process: int) -> bool:
+        """Whether the process is one of theirs."""
+        return 0 <= process % self.total - self.first < self.workers
+
+    def inner(self, process: int) -> int:
+        """Return what a process of theirs is called among them."""
+        return process // self.total * self.workers + process % self.total - self.first
+
+    def outer(self, inner: int) -> int:
+        """Return what a process is called among all: the other way round."""
+        return inner // self.workers * self.total + self.first + inner % self.workers
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """Several generators at once, each with workers of its own; it is over when all are."""
+
+    parts: Sequence[tuple[Share, Generator]]
+
+    def next(self, context: Context) -> tuple[Step, Generator]:
+        """What the part of the worker says that waits longest; another part's when that has to wait."""
+        parts: list[tuple[Share, Generator] | None] = list(self.parts)
+        waiting: list[Pending] = []
+        for place in self._order(context.free):
+            share, part = self.parts[place]
+            free = [share.inner(process) for process in context.free if share.owns(process)]
+            step, part = part.next(Context(context.t_ns, free, share.workers - len(free)))
+            parts[place] = None if step is None else (share, part)
+            if isinstance(step, Invocation):
+                process = share.outer(free[0] if step.process is None else step.process)
+                return replace(step, process=process), _beside(parts)
+            if isinstance(step, Pending):
+                waiting.append(step)
+        return (earliest(waiting) if waiting else None), _beside(parts)
+
+    def _order(self, free: Sequence[int]) -> list[int]:
+        owners = [
+            place
+            for process in free
+            for place, (share, _) in enumerate(self.parts)
+            if share.owns(process)
+        ]
+        return list(dict.fromkeys([*owners, *range(len(self.parts))]))
+
+
+@dataclass(frozen=True, slots=True)
 class Until:
     """Asks another one until a condition holds, which the clients bring about: "everything was read"."""
 
@@ -257,6 +316,10 @@ class Until:
             return None, Nothing()
         step, inner = self.inner.next(context)
         return step, Until(self.is_over, inner)
+
+
+def _beside(parts: Sequence[tuple[Share, Generator] | None]) -> Beside:
+    return Beside([part for part in parts if part is not None])
 
 
 def each_slot(slots: int, make: Callable[[int], Generator]) -> EachSlot:

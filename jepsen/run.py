@@ -21,7 +21,7 @@ from typing import Final, Protocol
 
 import trio
 
-from jepsen.catalogue import make_faults, system_maker, workload_entry
+from jepsen.catalogue import UnknownNameError, make_faults, system_maker, workload_entry
 from jepsen.checkers.answers import check_answers
 from jepsen.checkers.availability import check_availability
 from jepsen.checkers.recovery import HEALED, check_recovery
@@ -273,7 +273,7 @@ def execute(
         more_checkers: who judges beside those of the workload.
 
     Raises:
-        UnknownNameError: the settings name something that there is not.
+        UnknownNameError: the settings name something that there is not, or have too few workers.
         FolderInUseError: the folder holds a run already, whose stores would be taken for ours.
         KeyboardInterrupt: somebody has interrupted.
     """
@@ -282,7 +282,12 @@ def execute(
     if (folder / NODES).exists():
         raise FolderInUseError(f"{folder} holds a run already; name another folder, or remove it")
     folder.mkdir(parents=True, exist_ok=True)
+    if settings.workers < entry.workers_min:
+        needed = f"{settings.workload} needs {entry.workers_min} clients at work or more"
+        raise UnknownNameError(f"{needed}, not {settings.workers}")
     lacking = [f"{fault.name}: {why}" for fault in faults if (why := fault.lacking())]
+    if why := entry.lacking():
+        lacking.append(f"{settings.workload}: {why}")
     if settings.network == "namespaces" and (why := lacking_namespaces()) and not lacking:
         lacking = [why]
     if skipped := "; ".join(lacking):

@@ -26,6 +26,8 @@ class _Watched:
 
     def __init__(self) -> None:
         self.ended: Counter[str] = Counter()
+        self.leader = ""
+        self.strikes = 0
         self.in_force: list[str] = []
         self._read = 0
 
@@ -35,9 +37,12 @@ class _Watched:
                 self.ended[op.type] += 1
             elif op.process == NEMESIS:
                 self._note_fault(op)
+            elif op.f == "leader":
+                self.leader = f"{op.node} in term {op.value['term']}"
         self._read = len(ops)
 
     def _note_fault(self, op: Op) -> None:
+        self.strikes += op.value == {"do": "inject"}
         if op.value.get("do") == "cure" and op.f in self.in_force:
             self.in_force.remove(op.f)
         elif op.value.get("do") == "inject" and op.f not in self.in_force:
@@ -45,8 +50,17 @@ class _Watched:
 
 
 @contextmanager
-def progress_of(settings: RunSettings, console: Console) -> Iterator[Show]:
-    """Show a moving line on a terminal, and nothing elsewhere."""
+def progress_of(
+    settings: RunSettings, console: Console, *, expected_s: float | None = None
+) -> Iterator[Show]:
+    """Show a moving line on a terminal, and nothing elsewhere.
+
+    Args:
+        settings: of the run.
+        console: where to.
+        expected_s: how long things are broken, when that is known to be shorter than the limit.
+    """
+    total_s = settings.time_limit_s if expected_s is None else expected_s
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -59,19 +73,20 @@ def progress_of(settings: RunSettings, console: Console) -> Iterator[Show]:
     with Progress(
         *columns, console=console, transient=True, disable=not console.is_terminal
     ) as bar:
-        task: TaskID = bar.add_task(name, total=settings.time_limit_s, told="starting")
+        task: TaskID = bar.add_task(name, total=total_s, told="starting")
 
         def show(conductor: Conductor) -> None:
             watched.read(conductor.log.ops)
             ended = watched.ended
             told = f"{conductor.phase}  ok {ended['ok']} fail {ended['fail']} info {ended['info']}"
+            told += f"  faults {watched.strikes}  leader {watched.leader or 'none yet'}"
             if watched.in_force:
                 told += f"  [red]{escape(' + '.join(watched.in_force))}[/red]"
             is_breaking = conductor.phase == "breaking"
             seconds = conductor.log.now_ns() / 1e9
-            bar.update(task, completed=min(seconds, settings.time_limit_s), told=told)
+            bar.update(task, completed=min(seconds, total_s), told=told)
             if not is_breaking and conductor.phase != "starting":
-                bar.update(task, completed=settings.time_limit_s)
+                bar.update(task, completed=total_s)
 
         yield show
 

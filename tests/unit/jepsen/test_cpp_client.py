@@ -1,50 +1,145 @@
-"""What a worker of the C++ client prints, and what becomes of it."""
+"""What the C++ client's children print, and what becomes of it."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import pytest
 import trio
 
-from jepsen.cpp_client import GROUP, PRODUCER, CppWorker, make_body, read_body
-from jepsen.history import Recorder
+from jepsen import cpp_client
+from jepsen.checkers.total_queue import check_total_queue
+from jepsen.cpp_client import CppProcess, CppProducer, Line
+from jepsen.ops import OpLog
+from jepsen.processes import NotReadyError
+from jepsen.workloads.queue import QueueWorkload
+from jepsen.workloads.queue_cpp import GROUP, CppQueueWorkload
 
-SCRIPT = r"""
-import sys
-print('{"event":"started"}', flush=True)
+STARTED = """
+import json, sys
 print("the library says something of its own", flush=True)
-print('{"event":"send","queue":1,"number":0}')
-print('{"event":"ack","queue":1,"number":0,"offset":7}')
-print('{"event":"receive","queue":1,"offset":7,"body":"cpp|1|0"}', flush=True)
-sys.stdin.read()
-print('{"event":"unknown","queue":1,"number":1,"text":"timeout"}', flush=True)
+print('{"event": "started"}', flush=True)
 """
+PRODUCER = f"""{STARTED}
+for line in sys.stdin:
+    asked = json.loads(line)
+    if asked["key"] == "dies":
+        sys.exit(1)
+    told = {{"event": "ack", "key": asked["key"], "offset": 7}}
+    if asked["key"] == "lost":
+        told = {{"event": "unknown", "key": "lost", "text": "timeout"}}
+    print(json.dumps(told), flush=True)
+"""
+RECEIVE = '{"event": "receive", "topic": "T", "queue": 1, "offset": 7, "body": "a", "uniq": "U"}'
+CONSUMER = f"{STARTED}print('{RECEIVE}', flush=True)\nsys.stdin.read()\n"
 
 
-def test_bodies_are_read_back_and_foreign_ones_are_unexpected() -> None:
-    assert read_body(make_body("ours", 3, 17)) == ("ours", 17)
-    assert read_body(b"something else") == ("something else", -1)
-    assert read_body(b"cpp|1|x") == ("cpp", -1)
+def script(folder: Path, text: str) -> list[str]:
+    path = folder / "child.py"
+    path.write_text(text)
+    return [sys.executable, str(path)]
 
 
-async def test_lines_become_events_and_the_end_of_input_stops_the_worker(tmp_path: Path) -> None:
-    script = tmp_path / "worker.py"
-    script.write_text(SCRIPT)
-    history = Recorder()
-    worker = CppWorker(
-        Path(sys.executable), "produce", "h:1", "T", queues=4, broker_name="b", history=history
-    )
-    worker.command = [sys.executable, str(script)]
+async def test_sends_are_answered_one_by_one_and_a_child_that_dies_leaves_one_unknown(
+    tmp_path: Path,
+) -> None:
+    producer = CppProducer("h:1", tmp_path)
+    producer.process.command = script(tmp_path, PRODUCER)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(worker.run, tmp_path / "log")
-        with trio.fail_after(10):
-            await worker.has_started.wait()
-            await worker.stop()
-    assert [(e.kind, e.queue, e.producer, e.number, e.offset) for e in history.events] == [
-        ("send", "b/1", PRODUCER, 0, -1),
-        ("ack", "b/1", PRODUCER, 0, 7),
-        ("receive", "b/1", PRODUCER, 0, 7),
-        ("unknown", "b/1", PRODUCER, 1, -1),
+        nursery.start_soon(producer.process.run)
+        with trio.fail_after(20):
+            await producer.process.has_started.wait()
+            assert await producer.send("a", "T", 1, b"a  ") == Line("ack", "a", offset=7)
+            lost = await producer.send("lost", "T", 1, b"lost")
+            assert lost == Line("unknown", "lost", text="timeout")
+            dead = await producer.send("dies", "T", 1, b"dies")
+            assert dead is not None
+            assert dead.event == "unknown"
+            await producer.process.has_ended.wait()
+            assert await producer.send("late", "T", 1, b"late") is None
+
+
+async def test_deliveries_are_told_and_what_the_library_prints_is_not(tmp_path: Path) -> None:
+    lines: list[Line] = []
+    came = trio.Event()
+
+    def take(line: Line) -> None:
+        lines.append(line)
+        came.set()
+
+    process = CppProcess("consume", "h:1", tmp_path, take)
+    process.command = script(tmp_path, CONSUMER)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(process.run)
+        with trio.fail_after(20):
+            await came.wait()
+        nursery.cancel_scope.cancel()
+    assert process.has_ended.is_set()
+    (line,) = lines
+    assert (line.topic, line.queue, line.offset, line.body, line.uniq) == ("T", 1, 7, "a", "U")
+
+
+@contextmanager
+def lone_workload(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[tuple[Any, OpLog]]:
+    """The workload on no system: its children are scripts."""
+    from contextlib import asynccontextmanager
+
+    from jepsen.workloads import queue_cpp
+
+    class Group:
+        group = "b"
+
+    class Brokers:
+        group = Group()
+        namesrv = "h:1"
+        folder = tmp_path
+
+    @asynccontextmanager
+    async def nothing(self: QueueWorkload, system: object) -> Any:
+        yield
+
+    monkeypatch.setattr(QueueWorkload, "setup", nothing)
+    monkeypatch.setattr(queue_cpp, "brokers", lambda _system: Brokers())
+    workload = CppQueueWorkload(2)
+    workload.log = log = OpLog()
+    yield workload, log
+
+
+async def test_what_the_listener_is_handed_stands_in_the_history_as_its_groups(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "worker.py").write_text(CONSUMER)
+    monkeypatch.setattr(cpp_client, "python", lambda: sys.executable)
+    monkeypatch.setattr(cpp_client, "WORKER", tmp_path / "worker.py")
+    with lone_workload(monkeypatch, tmp_path) as (workload, log):
+        workload.queues = {"T/b/1": None}
+        workload.owe("a")
+        with trio.fail_after(20):
+            async with workload.setup(None):
+                while not any(op.f == "receive" for op in log.ops):
+                    await trio.lowlevel.checkpoint()
+                outcome = await workload.passed(None)  # no need to ask for offsets any more
+        assert (outcome.type, outcome.value) == ("ok", {"group": GROUP, "ends": {}})
+    assert [(op.f, op.value) for op in log.ops if op.type == "ok"] == [
+        ("join", {"group": GROUP}),
+        ("receive", {"T/b/1": [[7, "a", "U"]]}),
     ]
-    assert history.events[2].consumer == GROUP
+    assert check_total_queue(log.ops).anomalies[0].kind == "unexpected", "nobody sent it"
+
+
+async def test_a_client_that_does_not_start_is_said_with_its_last_words(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "worker.py").write_text("import sys\nsys.exit('no such library')\n")
+    monkeypatch.setattr(cpp_client, "python", lambda: sys.executable)
+    monkeypatch.setattr(cpp_client, "WORKER", tmp_path / "worker.py")
+    with (
+        lone_workload(monkeypatch, tmp_path) as (workload, _log),
+        pytest.RaisesGroup(pytest.RaisesExc(NotReadyError, match="no such library")),
+    ):
+        async with workload.setup(None):
+            pass

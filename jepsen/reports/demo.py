@@ -1,0 +1,302 @@
+"""What `make demo` tells a person, and scripts, of a run: the timeline of kills, who sent what, what became of it.
+
+Everything is read from the history and from what the checkers found, so that no number can disagree with the verdict.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from jepsen.checkers.messages import RECEIVE, Send, read_queue_history
+from jepsen.checkers.results import Anomaly, CheckResult
+from jepsen.measure import gaps_ms
+from jepsen.ops import NEMESIS, OBSERVER, Op
+from jepsen.percentiles import percentile
+from jepsen.reports.summary import VERDICTS, why_not_valid
+from jepsen.run import RunResult
+
+OURS: Final = "ours"
+MESSAGES: Final = "queue"
+ANOMALIES_SHOWN: Final = 20
+Counts = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Tally:
+    """What became of the messages of one client, whoever read them.
+
+    Attributes:
+        sent, acknowledged, unknown, refused: by how the sends ended.
+        received: read by anybody.
+        lost: by a consumer group, though acknowledged.
+        stored_twice: places beyond the first.
+        rekeyed: of these: sent again under another UNIQ_KEY, which no broker can recognise.
+        delivered_twice: places that a push consumer was handed again.
+    """
+
+    sent: int = 0
+    acknowledged: int = 0
+    unknown: int = 0
+    refused: int = 0
+    received: int = 0
+    lost: int = 0
+    stored_twice: int = 0
+    rekeyed: int = 0
+    delivered_twice: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """What a run is told by. Pure.
+
+    Attributes:
+        ops: the whole history.
+        messages: the operations on plain messages alone.
+        checks: what the checkers found, each with its part of the run in its name.
+        lost: the anomalies of lost plain messages.
+    """
+
+    ops: Sequence[Op]
+    messages: Sequence[Op]
+    checks: Sequence[CheckResult]
+    lost: Sequence[Anomaly] = field(init=False)
+
+    def __post_init__(self) -> None:
+        found = self.check(f"{MESSAGES}/total-queue", "total-queue")
+        lost = [one for one in found.anomalies if one.kind == "lost"] if found else []
+        object.__setattr__(self, "lost", lost)
+
+    def check(self, *names: str) -> CheckResult | None:
+        """Return the result of a checker by one of its names; None when it did not judge."""
+        return next((check for check in self.checks if check.name in names), None)
+
+
+def tallies(story: Story) -> dict[str, Tally]:
+    """Count plain messages by the client that sent them. Pure."""
+    history = read_queue_history(story.messages)
+    sent = {send.key: send for send in history.sends}
+    found: dict[str, Tally] = defaultdict(Tally)
+    for send in history.sends:
+        tally = found[client_of(send)]
+        tally.sent += 1
+        tally.acknowledged += send.is_ok
+        tally.refused += send.type == "fail"
+        tally.unknown += send.type == "info"
+    for anomaly in story.lost:
+        key = story.ops[anomaly.ops[0]].value["key"]
+        found[client_of(sent[key])].lost += 1
+    uniqs: dict[str, dict[tuple[str, int], str]] = defaultdict(dict)
+    handed: Counter[tuple[str, str, tuple[str, int]]] = Counter()
+    for poll in history.polls:
+        for message in poll.messages:
+            known = uniqs[message.key].get(message.place, "")
+            uniqs[message.key][message.place] = known or message.uniq
+            if poll.completion.f == RECEIVE:
+                handed[message.key, poll.group, message.place] += 1
+    for key, places in uniqs.items():
+        if key in sent:
+            tally = found[client_of(sent[key])]
+            tally.received += 1
+            tally.stored_twice += len(places) - 1
+            tally.rekeyed += len(set(places.values())) - 1 if all(places.values()) else 0
+    for (key, _, _), times in handed.items():
+        if key in sent:
+            found[client_of(sent[key])].delivered_twice += times - 1
+    return dict(sorted(found.items()))
+
+
+def client_of(send: Send) -> str:
+    """Return which client sent it."""
+    return str(send.invoke.value.get("client", OURS))
+
+
+def stream_counts(story: Story) -> dict[str, Counts]:
+    """Return what is counted of transactions, due times and the ordered stream, where they took part. Pure."""
+    found: dict[str, Counts] = {}
+    transactions = story.check("transactions/transactions")
+    if transactions is not None:
+        kinds = Counter(one.kind for one in transactions.anomalies)
+        found["transactions"] = {
+            **_counted(transactions, "committed", "rolled_back", "checks"),
+            "lost": kinds["lost"],
+            "seen_wrongly": kinds.total() - kinds["lost"],
+            "delivered_twice": _count(story, "transactions/queue-log", "redelivered"),
+        }
+    timers = story.check("delay/delay")
+    if timers is not None:
+        late = story.check("delay/in-time")
+        found["timers"] = {
+            **_counted(timers, "acknowledged", "received", "lost", "early"),
+            "twice": timers.counts.get("duplicate"),
+            "late": len(late.anomalies) if late else 0,
+            "excused": late.counts.get("excused") if late else 0,
+            "delivered_twice": _count(story, "delay/queue-log", "redelivered"),
+            "late_ms": timers.counts.get("late_ms", {}),
+        }
+    ordered = story.check("ordered/ordered")
+    if ordered is not None:
+        found["ordered"] = {
+            "acknowledged": ordered.counts.get("acknowledged"),
+            "received": ordered.counts.get("processed"),
+            "lost": _count(story, "ordered/total-queue", "lost"),
+            "twice": _count(story, "ordered/queue-log", "duplicate"),
+            "violations": len(ordered.anomalies),
+            "rewinds": _count(story, "ordered/offsets", "rewinds"),
+        }
+    return found
+
+
+def _counted(result: CheckResult, *names: str) -> Counts:
+    """Return some of its counts; a checker that crashed has none."""
+    return {name: result.counts.get(name) for name in names}
+
+
+def _count(story: Story, check: str, name: str) -> int:
+    result = story.check(check)
+    value = result.counts.get(name, 0) if result else 0
+    return value if isinstance(value, int) else 0
+
+
+def line_for_scripts(story: Story) -> str:
+    """Return the line of --json: plain messages first, then a member for each stream. Pure."""
+    found = tallies(story).values()
+    gaps = gaps_ms(story.ops)
+    known = [gap for gap in gaps if gap is not None]
+    line = {
+        "acknowledged": sum(tally.acknowledged for tally in found),
+        "received": sum(tally.received for tally in found),
+        "lost": sum(tally.lost for tally in found),
+        "duplicated": sum(tally.stored_twice + tally.delivered_twice for tally in found),
+        "kills": len(gaps),
+        "failover_ms": {
+            "p50": round(percentile(known, 50)) if known else None,
+            "max": round(max(known)) if known else None,
+        },
+        **stream_counts(story),
+    }
+    return msgspec.json.encode(line).decode()
+
+
+def timeline(ops: Sequence[Op]) -> Table:
+    """Return kills, restarts and leaders in their order, each kill with its gap."""
+    table = Table(title="Timeline", title_justify="left")
+    table.add_column("s", justify="right")
+    table.add_column("what")
+    table.add_column("term", justify="right")
+    table.add_column("no acknowledged send for", justify="right")
+    gaps = iter(gaps_ms(ops))
+    said, term = "", ""
+    for op in ops:
+        seconds = f"{op.t_ns / 1e9:.2f}"
+        if op.process == OBSERVER and op.f == "leader":
+            term = str(op.value["term"])
+            table.add_row(seconds, f"[green]{op.node} leads[/green]", term, "")
+        elif op.process == OBSERVER and op.f == "note":
+            table.add_row(seconds, escape(op.value), "", "")
+        elif op.process == NEMESIS and op.value == {"do": "inject"}:
+            gap = next(gaps, None)
+            said = f"{gap:.0f} ms" if gap is not None else "until the next kill"
+        elif op.process == NEMESIS and op.value.get("do") == "inject":
+            what = escape(op.value.get("done", "")).replace("killed", "[red]kill -9[/red]")
+            table.add_row(seconds, what, term, said)
+        elif op.process == NEMESIS and op.value.get("do") == "cure":
+            nodes = escape(op.value.get("done", "")).removeprefix("started ")
+            table.add_row(seconds, f"{nodes} started again", "", "")
+    return table
+
+
+def messages_table(found: dict[str, Tally]) -> Table:
+    """Return what was sent, acknowledged, received, lost and duplicated, with a column for each client."""
+    table = Table(title="Messages", title_justify="left")
+    table.add_column("")
+    for client in found:
+        table.add_column(client, justify="right")
+    for name in Tally.__slots__:
+        label = "  sent again under another key" if name == "rekeyed" else name.replace("_", " ")
+        table.add_row(label, *(str(getattr(tally, name)) for tally in found.values()))
+    return table
+
+
+def stream_lines(found: dict[str, Counts]) -> list[str]:
+    """Return a line of counts for each stream."""
+    lines = []
+    for stream, counts in found.items():
+        late = counts.get("late_ms", {})
+        texts = [
+            f"{name.replace('_', ' ')} {value}"
+            for name, value in counts.items()
+            if name != "late_ms"
+        ]
+        texts += [
+            f"{name} {ms} ms after the due time" for name, ms in late.items() if ms is not None
+        ]
+        lines.append(f"{stream}: {', '.join(texts)}")
+    return lines
+
+
+def kept_lines(story: Story) -> list[str]:
+    """Return what else was compared: offsets of consumer groups, and the replicas with each other."""
+    offsets = [check for check in story.checks if check.name.rpartition("/")[2] == "offsets"]
+    lines = []
+    if offsets:
+        back = sum(_count(story, check.name, "rewinds") for check in offsets)
+        asked = sum(_count(story, check.name, "reads") for check in offsets)
+        lines.append(f"offsets of consumer groups: asked {asked} times, back {back}")
+    replicas = story.check("replicas")
+    if replicas is not None and replicas.valid is not None:
+        are = "equal" if replicas.valid else "not equal"
+        counts = replicas.counts
+        lines.append(f"replicas: {counts['replicas']} {are} at index {counts['last_index']}")
+    return lines
+
+
+def gaps_line(gaps: Sequence[float | None]) -> str:
+    """Return the summary of the unavailability of all kills."""
+    known = [gap for gap in gaps if gap is not None]
+    if not known:
+        return "no kill was followed by an acknowledged send"
+    return (
+        f"{len(known)} of {len(gaps)} kills overcome; time to the next acknowledged send: "
+        f"p50 {percentile(known, 50):.0f} ms, max {max(known):.0f} ms"
+    )
+
+
+def print_report(console: Console, story: Story, result: RunResult) -> None:
+    """Print everything after a run."""
+    found = tallies(story)
+    if found:
+        console.print(timeline(story.ops))
+        console.print(messages_table(found))
+    streams = stream_counts(story)
+    for line in [*stream_lines(streams), *kept_lines(story)]:
+        console.print(line, highlight=False)
+    console.print(gaps_line(gaps_ms(story.ops)))
+    anomalies = [(check.name, one) for check in story.checks for one in check.anomalies]
+    for name, anomaly in anomalies[:ANOMALIES_SHOWN]:
+        told = f"[red]{escape(anomaly.kind)}[/red] ({name}): {escape(anomaly.text)}"
+        console.print(told, highlight=False)
+    if len(anomalies) > ANOMALIES_SHOWN:
+        console.print(f"... and {len(anomalies) - ANOMALIES_SHOWN} more")
+    console.print(_verdict(result, len(anomalies), has_streams=bool(streams)), highlight=False)
+
+
+def _verdict(result: RunResult, broken: int, *, has_streams: bool) -> str:
+    match VERDICTS[result.valid]:
+        case "valid":
+            text = "nothing acknowledged was lost, every queue was consumed in order"
+            if has_streams:
+                text += ", every transaction, due time and key kept its promise"
+            return f"[bold green]VALID[/bold green]: {text}"
+        case "invalid":
+            return f"[bold red]INVALID[/bold red]: {broken} promises were broken"
+        case _:
+            why = escape(why_not_valid(result))
+            return f"[bold yellow]UNKNOWN[/bold yellow]: the run proves nothing: {why}"

@@ -1,0 +1,207 @@
+"""The queue workload with Apache's C++ client as one of its clients.
+
+The model is that of `queue.py`, and each consumer group must get everything: the C++ client's push consumer as well as
+our readers, whoever sent it.
+
+What is done. The last worker sends through a producer of the C++ client, to queues of the generator's choice; it
+repeats a send of which it heard nothing under a new UNIQ_KEY, so that messages of its own may stand twice (`rekeyed`
+in `queue_log.py`). A push consumer of it runs all the time, and what its listener is handed stands in the history as
+that of a process that has joined the group. In the end the group must get everything that was acknowledged; what it
+has not got when it has committed the end of every queue is lost.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import trio
+
+from broker.client import ClientError, PullConsumer
+from jepsen.broker_system import BrokerSystem, brokers
+from jepsen.checkers.messages import RECEIVE
+from jepsen.cpp_client import CppProcess, CppProducer, Line
+from jepsen.generators import (
+    MILLISECOND_NS,
+    SECOND_NS,
+    Beside,
+    Endless,
+    Generator,
+    Invocation,
+    Share,
+    Stagger,
+    TimeLimit,
+    Until,
+)
+from jepsen.ops import OBSERVER
+from jepsen.outcomes import Outcome, ended
+from jepsen.processes import NotReadyError
+from jepsen.system import System
+from jepsen.topics import end_of
+from jepsen.workloads.api import FIRST_LISTENER, Completion, WorkloadClient
+from jepsen.workloads.queue import READ_TIMEOUT_S, TOPICS, QueueWorkload
+from jepsen.workloads.reading import body_of, key_of
+
+GROUP: Final = "chaos-cpp"
+CLIENT: Final = "cpp"
+START_S: Final = 30.0
+FINAL_TIMEOUT_NS: Final = (
+    60 * SECOND_NS
+)  # it gives up a pull on a broken connection after 30 s only
+FINAL_PAUSE_NS: Final = 100 * MILLISECOND_NS
+
+
+class CppQueueWorkload(QueueWorkload):
+    """See the module's text."""
+
+    name = "queue-cpp"
+
+    def __init__(self, workers: int) -> None:
+        super().__init__(workers - 1)
+        self._ours = Share(0, workers - 1, workers)
+        self._theirs = Share(workers - 1, 1, workers)
+        self._cpp_numbers = itertools.count()
+        self._broker_name = ""
+        self._producer: CppProducer | None = None
+        self._consumer: CppProcess | None = None
+        self._owed: set[str] = set()
+        self._received: set[str] = set()
+        self._is_over = False
+
+    @asynccontextmanager
+    async def setup(self, system: System) -> AsyncIterator[None]:
+        """Make the topics, and hold the C++ client's producer and consumer open."""
+        group = brokers(system)
+        self._broker_name = group.group.group
+        async with super().setup(system), trio.open_nursery() as nursery:
+            await self._start(group, nursery)
+            nursery.start_soon(self._watch)
+            yield
+            nursery.cancel_scope.cancel()
+
+    async def _start(self, group: BrokerSystem, nursery: trio.Nursery) -> None:
+        words = ("--group", GROUP, "--topics", *TOPICS)
+        self._consumer = CppProcess("consume", group.namesrv, group.folder, self._receive, words)
+        self._producer = CppProducer(group.namesrv, group.folder)
+        self._note("join", {"group": GROUP})
+        for process in (self._consumer, self._producer.process):
+            nursery.start_soon(process.run)
+        for process in (self._consumer, self._producer.process):
+            with trio.move_on_after(START_S):
+                await process.has_started.wait()
+            if process.has_ended.is_set() or not process.has_started.is_set():
+                raise NotReadyError(f"the C++ client did not start: {process.last_words()}")
+
+    async def _watch(self) -> None:
+        """Note when the consumer ends by itself: then nobody can ask its group for anything."""
+        assert self._consumer is not None
+        await self._consumer.has_ended.wait()
+        self._is_over = True
+        self._note("leave", {"group": GROUP})
+        self.log.add(OBSERVER, "info", "note", "the C++ consumer ended by itself")
+
+    def _note(self, f: str, value: object) -> None:
+        self.log.add(FIRST_LISTENER, "invoke", f, value)
+        self.log.add(FIRST_LISTENER, "ok", f, value)
+
+    def _receive(self, line: Line) -> None:
+        queue = f"{line.topic}/{self._broker_name}/{line.queue}"
+        key = key_of(line.body.encode())
+        self._received.add(key)
+        self.log.add(FIRST_LISTENER, "ok", RECEIVE, {queue: [[line.offset, key, line.uniq]]})
+
+    @asynccontextmanager
+    async def client(self, system: System, process: int) -> AsyncIterator[WorkloadClient]:
+        """Open ours, or take the C++ client's, which go on over all of their worker's processes."""
+        if self._ours.owns(process):
+            async with super().client(system, self._ours.inner(process)) as client:
+                yield _Listened(client, self.owe)
+            return
+        namesrv = brokers(system).namesrv
+        async with PullConsumer(namesrv, GROUP, timeout_s=READ_TIMEOUT_S) as asker:
+            yield CppQueueClient(self, asker)
+
+    def generator(self, chance: random.Random, workers: int) -> Generator:
+        """What ours do, and sends of the C++ client."""
+        ours = super().generator(chance, self._ours.workers)
+        theirs = Endless(lambda: self._cpp_send(chance))
+        return Beside([(self._ours, ours), (self._theirs, theirs)])
+
+    def _cpp_send(self, chance: random.Random) -> Invocation:
+        key = f"cpp{next(self._cpp_numbers)}"
+        value = {"key": key, "queue": chance.choice(list(self.queues)), "client": CLIENT}
+        return Invocation("send", value)
+
+    def final(self, workers: int) -> Generator:
+        """Ours read everything; the C++ client's group must have committed it."""
+        ours = super().final(self._ours.workers)
+        asking = Stagger(
+            FINAL_PAUSE_NS, Endless(lambda: Invocation("group-drained")), random.Random(workers)
+        )
+        theirs = TimeLimit(FINAL_TIMEOUT_NS, Until(lambda: self._is_over, asking))
+        return Beside([(self._ours, ours), (self._theirs, theirs)])
+
+    def owe(self, key: str) -> None:
+        """Note that a message was acknowledged: the group must get it, too."""
+        self._owed.add(key)
+
+    async def send(self, value: dict[str, Any]) -> Outcome:
+        """Send through the C++ client."""
+        assert self._producer is not None
+        key, queue = value["key"], self.queues[value["queue"]]
+        line = await self._producer.send(key, queue.topic, queue.queue_id, body_of(key))
+        if line is None:
+            return Outcome("fail", value, "the C++ producer is gone")
+        if line.event != "ack":
+            return Outcome("info", value, line.text)
+        self.owe(key)
+        return Outcome("ok", {**value, "offset": line.offset})
+
+    async def passed(self, asker: PullConsumer) -> Outcome:
+        """Say whether the group has got everything, or has committed the end of every queue without that."""
+        ends: dict[str, int] = {}
+        if self._owed <= self._received:
+            self._is_over = True
+            return Outcome("ok", {"group": GROUP, "ends": ends})
+        for name, queue in self.queues.items():
+            end = await end_of(asker, queue)
+            committed = await asker.committed(queue) or 0
+            if committed < end:
+                return Outcome("fail", None, f"{name} goes on to {end}, committed is {committed}")
+            ends[name] = end
+        self._is_over = True
+        return Outcome("ok", {"group": GROUP, "ends": ends})
+
+
+class _Listened:
+    """A client of ours whose acknowledged sends somebody wants to hear of."""
+
+    def __init__(self, client: WorkloadClient, on_sent: Callable[[str], None]) -> None:
+        self._client = client
+        self._on_sent = on_sent
+
+    async def invoke(self, f: str, value: Any) -> Completion:
+        outcome = await self._client.invoke(f, value)
+        if f == "send" and outcome.type == "ok":
+            self._on_sent(value["key"])
+        return outcome
+
+
+class CppQueueClient:
+    """The C++ client's producer, and our eyes on its group's offsets."""
+
+    def __init__(self, workload: CppQueueWorkload, asker: PullConsumer) -> None:
+        self._workload = workload
+        self._asker = asker
+
+    async def invoke(self, f: str, value: Any) -> Outcome:
+        """Do one operation."""
+        if f == "send":
+            return await self._workload.send(value)
+        try:
+            return await self._workload.passed(self._asker)
+        except ClientError as error:
+            return ended(error, value, changes_nothing=True)
