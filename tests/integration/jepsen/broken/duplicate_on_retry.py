@@ -4,8 +4,8 @@ from broker.service.repeats import EarlierSend, Repeats
 from broker.service.send import MessagePlan, SendPlan
 
 
-def find(self: Repeats, plan: SendPlan, message: MessagePlan, born_ms: int) -> EarlierSend | None:
+def look(self: Repeats, plan: SendPlan, message: MessagePlan, born_ms: int) -> EarlierSend | None:
     return None
 
 
-Repeats.find = find  # type: ignore[method-assign]
+Repeats._look = look  # type: ignore[method-assign]
