@@ -29,6 +29,8 @@ class RaftConfig:
         entry_body_bytes_max: largest body.
         preferred_leaders: nodes that should lead when they can; the leader hands over to them.
         transfer_timeout_ms: a hand-over that takes longer is given up.
+        slow_disk_ms: a leader that needs so much to make an entry durable, again and again, gives way to
+            a member with a much faster disk (docs/adr/0102).
     """
 
     node_id: NodeId
@@ -46,6 +48,7 @@ class RaftConfig:
     entry_body_bytes_max: int = 64 * 1024 * 1024
     preferred_leaders: tuple[NodeId, ...] = ()
     transfer_timeout_ms: int = 1000
+    slow_disk_ms: int = 300
 
     def validate(self) -> None:
         """Refuse values that contradict each other.
@@ -74,6 +77,7 @@ class RaftConfig:
             "inflight_requests_max",
             "inflight_bytes_max",
             "pending_proposals_max",
+            "slow_disk_ms",
         ):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}={getattr(self, name)} must be at least 1")

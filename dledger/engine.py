@@ -5,10 +5,10 @@ away, and run one persist job at a time, on whatever thread they like. Everythin
 a message may leave stands here, so that it is tested under simulated disks and used as it is.
 
 The order rule (Raft paper 5.2 and figure 2, thesis 10.2.1): a `Send` leaves once every save queued
-before it is durable. Saves are numbered as they are queued; a message remembers the number of the
-last save before it, and a finished job tells up to which number everything is durable. Because jobs
-take everything that is queued, several saves share one sync, and only the last hard state of several
-is written: a later term includes every promise made for an earlier one.
+before it is durable, unless it says that it need not. Saves are numbered as they are queued; a message
+remembers the number of the last save before it, and a finished job tells up to which number everything
+is durable. Because jobs take everything that is queued, several saves share one sync, and only the last
+hard state of several is written: a later term includes every promise made for an earlier one.
 
 After a failed write or sync nothing is known about the disk (DESIGN rule 5): the engine latches. It
 steps down, drops what it held, listens to no member, and never again sends or saves anything; only
@@ -29,6 +29,8 @@ from dledger.raft.effects import (
     Commit,
     Effect,
     Failed,
+    GivesWay,
+    News,
     Outcome,
     Resolve,
     Role,
@@ -51,7 +53,6 @@ from dledger.raft.hard_state import HardState
 from dledger.raft.ids import NO_INDEX, Index, NodeId
 from dledger.raft.messages import (
     AppendRequest,
-    Message,
     PeerMessage,
     RepairAnswer,
     RepairMessage,
@@ -167,7 +168,7 @@ class Engine:
         self._handed_out_index = applied_index
         self._outbox: list[tuple[NodeId, PeerMessage]] = []
         self._resolved: list[tuple[int, Outcome]] = []
-        self._role_changes: list[RoleChanged] = []
+        self._news: list[News] = []
 
     def start_behind(self, applied_index: Index) -> None:
         """The state machine contains this entry: hand out what follows. Before the first step only."""
@@ -415,9 +416,9 @@ class Engine:
         taken, self._resolved = self._resolved, []
         return taken
 
-    def take_role_changes(self) -> list[RoleChanged]:
-        """Changes of role, term or known leader, in order."""
-        taken, self._role_changes = self._role_changes, []
+    def take_news(self) -> list[News]:
+        """Changes of role, term or known leader, and hand-overs for a slow disk, in order."""
+        taken, self._news = self._news, []
         return taken
 
     def take_committed(self, bytes_max: int) -> list[Entry]:
@@ -482,8 +483,8 @@ class Engine:
         match effect:
             case SendEntries():
                 self._send_entries(effect)
-            case Send(to=to, message=message):
-                self._send(to, message)
+            case Send():
+                self._send(effect)
             case AppendEntries(entries=entries):
                 if self.failure is None:
                     self.log.append(entries)
@@ -492,8 +493,8 @@ class Engine:
                 self._committed_index = index
             case Resolve(token=token, outcome=outcome):
                 self._resolve(token, outcome)
-            case RoleChanged():
-                self._change_role(effect)
+            case RoleChanged() | GivesWay():
+                self._tell(effect)
             case SaveHardState(term=term, vote=vote, is_voter=is_voter):
                 if self.failure is None:
                     self._held.saves_hard_state()
@@ -506,20 +507,20 @@ class Engine:
             case _:
                 assert_never(effect)
 
-    def _change_role(self, change: RoleChanged) -> None:
-        if change.role is Role.LEADER:
+    def _tell(self, news: News) -> None:
+        if isinstance(news, RoleChanged) and news.role is Role.LEADER:
             self.live_repair.begin_reign()
-        self._role_changes.append(change)
+        self._news.append(news)
 
-    def _send(self, to: NodeId, message: Message) -> None:
-        """Let a message leave at once when nothing is unsaved, else hold it."""
+    def _send(self, effect: Send) -> None:
+        """Let a message leave at once when nothing is unsaved or it may, else hold it."""
         if self.failure is not None:
             return
         held = self._held
-        if held.save_count == held.durable_count:
-            self._outbox.append((to, message))
+        if held.save_count == held.durable_count or effect.at_once:
+            self._outbox.append((effect.to, effect.message))
         else:
-            held.hold(to, message)
+            held.hold(effect.to, effect.message)
 
     def _send_entries(self, effect: SendEntries) -> None:
         """Make the append request; the leader's own disk need not have the entries (thesis 10.2.1)."""

@@ -113,6 +113,8 @@ class RuntimeInfo:
             "raftLeader": str(statistics.leader_id or ""),
             "raftCommitIndex": str(statistics.commit_index),
             "raftAppliedIndex": str(statistics.applied_index),
+            "raftSyncMs": f"{statistics.sync_latency_us / 1000:.2f}",
+            "raftDisk": statistics.disk_trouble or "well",
             "stateDigest": f"{state.digest():08x}",
             "raftFirstIndex": str(statistics.first_index),
             "raftMembers": ",".join(peer.node_id for peer in self._config.peers),

@@ -37,6 +37,7 @@ class Core:
         is_voter: whether it may vote and be counted; False for a store that began empty, until the
             group is founded or a leader admits it (docs/adr/0061). Never becomes False.
         paused_until_ms: a node told to step down does not campaign before.
+        may_give_way_ms: a leader does not give way for its slow disk before.
     """
 
     __slots__ = (
@@ -54,6 +55,7 @@ class Core:
         "is_voter",
         "leader_id",
         "log",
+        "may_give_way_ms",
         "node_id",
         "now_ms",
         "paused_until_ms",
@@ -86,6 +88,7 @@ class Core:
         self.now_ms = now_ms
         self.contact_ms = now_ms
         self.paused_until_ms = now_ms
+        self.may_give_way_ms = now_ms
         self.election_timeout_ms = 0
         self.election_deadline_ms = now_ms
         self._effects: list[Effect] = []
@@ -107,9 +110,9 @@ class Core:
         """Add an effect to the current step."""
         self._effects.append(effect)
 
-    def send(self, to: NodeId, message: Message) -> None:
-        """Send a message once everything that this and earlier steps saved is durable."""
-        self._effects.append(Send(to, message))
+    def send(self, to: NodeId, message: Message, *, at_once: bool = False) -> None:
+        """Send a message once everything that this and earlier steps saved is durable, or `at_once`."""
+        self._effects.append(Send(to, message, at_once))
 
     def take_effects(self) -> list[Effect]:
         """End the step: its effects in order.

@@ -1,9 +1,9 @@
 """Everything a node may want done, and the promise about its order.
 
 Effects are carried out in list order. A `Send` leaves only when every save before it (in this list
-or an earlier one) is durable; saves may be joined in one sync. `SendEntries` is the one exception:
-the leader may send entries before its own disk has them (thesis 10.2.1). `Commit`, `Resolve` and
-`RoleChanged` need not wait.
+or an earlier one) is durable; saves may be joined in one sync. Two need not wait: `SendEntries`, as
+the leader may send entries before its own disk has them (thesis 10.2.1), and a `Send` that says so.
+Nor need the others.
 """
 
 from __future__ import annotations
@@ -52,10 +52,15 @@ class TruncateLog:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send a message once everything saved before it is durable."""
+    """Send a message once everything saved before it is durable.
+
+    Attributes:
+        at_once: it confirms nothing that was saved since this node leads, so it need not wait.
+    """
 
     to: NodeId
     message: Message
+    at_once: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +134,23 @@ class RoleChanged:
     leader_id: NodeId | None
 
 
+@dataclass(frozen=True, slots=True)
+class GivesWay:
+    """The leader has begun to hand over to `target`, because its own disk is too slow.
+
+    Attributes:
+        own_ms: how long it takes to make an entry durable.
+        others_ms: how long the fastest majority of the others takes.
+    """
+
+    target: NodeId
+    own_ms: int
+    others_ms: int
+
+
+News = RoleChanged | GivesWay
+"""What people want to know, and nothing has to be done for."""
+
 Effect = (
     SaveHardState
     | AppendEntries
@@ -138,4 +160,5 @@ Effect = (
     | Commit
     | Resolve
     | RoleChanged
+    | GivesWay
 )

@@ -120,7 +120,9 @@ class Leader:
 
     def persisted(self) -> None:
         """The own disk has more; the leader counts itself only then (thesis 10.2.1)."""
+        self.replication.saved()
         self._advance_commit()
+        self.handover.advanced()
 
     def answered(self, response: AppendResponse) -> None:
         """Take a member's answer of this term."""
@@ -131,7 +133,7 @@ class Leader:
         if not peer.is_voter and peer.rejoin_index is None:
             peer.rejoin_index = Index(self._core.log.last_index + 1)
             self._append(EntryKind.NOOP, (b"",))
-        self.handover.answered(peer)
+        self.handover.advanced()
         if self._reads:
             self._serve_reads()
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from dledger.raft.ids import NO_INDEX, Index, NodeId
+from dledger.raft.slow_disk import SaveTimer
 
 
 class ProgressState(Enum):
@@ -67,11 +68,13 @@ class Progress:
             an older copy of its store, which it takes for whole itself.
         heard_round: the latest request that was sent to anybody when that number was heard.
         inflight: (round, sent at ms, bytes) of each unanswered request that carries entries.
+        saving: how long it takes until it confirms entries.
     """
 
     node_id: NodeId
     next_index: Index
     answered_ms: int
+    saving: SaveTimer
     state: ProgressState = ProgressState.PROBE
     match_index: Index = NO_INDEX
     is_waiting: bool = False
@@ -88,6 +91,7 @@ class Progress:
 
     def sent(self, round_: int, end: Index, *, size_bytes: int, now_ms: int) -> None:
         """Entries up to `end` (exclusive) were sent."""
+        self.saving.given(Index(end - 1), now_ms)
         if self.state is ProgressState.REPLICATE:
             self.inflight.append((round_, now_ms, size_bytes))
             self.inflight_bytes += size_bytes
@@ -174,6 +178,7 @@ class Progress:
         self.rejoin_index = None
         self.acked_round = 0
         self.match_index = NO_INDEX
+        self.saving = SaveTimer(self.saving.slow_ms)
         self.probe_from(Index(1), last_round=round_ - 1, is_waiting=False)
 
     def need_snapshot(self) -> None:

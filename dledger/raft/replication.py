@@ -15,6 +15,7 @@ from dledger.raft.messages import AppendResponse
 from dledger.raft.progress import Progress, ProgressState
 from dledger.raft.quorum import reached_by_majority
 from dledger.raft.rounds import RoundClock
+from dledger.raft.slow_disk import SaveTimer
 
 
 class Replication:
@@ -23,9 +24,10 @@ class Replication:
     Attributes:
         peers: progress by member, in the configured order.
         rounds: numbers and send times of the requests.
+        own_saving: how long this node takes until its own disk has entries.
     """
 
-    __slots__ = ("_core", "_lost_after_ms", "peers", "rounds")
+    __slots__ = ("_core", "_lost_after_ms", "own_saving", "peers", "rounds")
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -35,8 +37,10 @@ class Replication:
         self._lost_after_ms = 2 * config.heartbeat_interval_ms + config.lease_ms
         next_index = Index(core.log.last_index + 1)
         self.rounds = RoundClock(config.lease_ms)
+        self.own_saving = SaveTimer(config.slow_disk_ms)
         self.peers: dict[NodeId, Progress] = {
-            peer: Progress(peer, next_index, answered_ms=core.now_ms) for peer in core.peers
+            peer: Progress(peer, next_index, core.now_ms, SaveTimer(config.slow_disk_ms))
+            for peer in core.peers
         }
 
     def confirmed_round(self) -> int:
@@ -63,8 +67,13 @@ class Replication:
             *(peer.match_index if peer.is_voter else 0 for peer in self.peers.values()),
         ]
 
+    def saved(self) -> None:
+        """The own disk has more."""
+        self.own_saving.holds(self._core.durable_index, self._core.now_ms)
+
     def send_new(self) -> None:
-        """Send every member what it has room for."""
+        """Entries were appended: send every member what it has room for."""
+        self.own_saving.given(self._core.log.last_index, self._core.now_ms)
         for peer in self.peers.values():
             self.fill(peer)
 
@@ -120,6 +129,7 @@ class Replication:
             has_moved = peer.succeeded(response.round, response.match_index)
             if has_moved:
                 peer.match_round = self.rounds.last_round
+                peer.saving.holds(peer.match_index, self._core.now_ms)
             if peer.has_gone_back and self._may_admit(peer):
                 peer.trust_again()
         elif response.round > peer.rejects_after_round:

@@ -1,8 +1,10 @@
-"""Handing over leadership: on request, or to a preferred leader (thesis 3.10).
+"""Handing over leadership: on request, to a preferred leader (thesis 3.10), or because the own disk is slow.
 
-The leader takes no proposals, waits until the target has the whole log, gives up its lease and tells
-the target to campaign at once. If no new term is seen in time it goes on leading, without a lease:
-the target may still get that word, and then the others may vote for it at once.
+The leader takes no proposals, waits until the target has the whole log and all of it is committed (so
+that nobody who waits for a proposal is left without an answer), gives up its lease and tells the target
+to campaign at once. If no new term is seen in time it goes on leading, without a lease:
+the target may still get that word, and then the others may vote for it at once. The word does not wait
+for the own disk: it confirms nothing, and a disk that is slow may be the very reason.
 """
 
 from __future__ import annotations
@@ -16,18 +18,23 @@ from dledger.errors import (
     TransferringError,
 )
 from dledger.raft.core import Core
-from dledger.raft.effects import Failed, Outcome, Resolve, TransferDone
+from dledger.raft.effects import Failed, GivesWay, Outcome, Resolve, TransferDone
 from dledger.raft.events import TransferRequested
 from dledger.raft.ids import Index, NodeId
 from dledger.raft.messages import TimeoutNow
 from dledger.raft.progress import Progress, ProgressState
+from dledger.raft.quorum import majority
 from dledger.raft.replication import Replication
+from dledger.raft.slow_disk import FACTOR, is_too_slow_to_lead, must_give_way
 
 PREFERRED_CHECK_MS = 1_000
 """How often a leader that is not preferred looks for one that is."""
 
 PREFERRED_RETRY_MS = 30_000
 """Pause after such a hand-over failed: each try refuses proposals for up to transfer_timeout_ms."""
+
+GIVE_WAY_PAUSE_MS = 30_000
+"""A node gives way for its slow disk once in this time, whatever comes of it."""
 
 
 @dataclass(slots=True)
@@ -96,7 +103,7 @@ class Handover:
         self._begin(target, event.token)
 
     def tick(self) -> None:
-        """Give up what takes too long; look for a preferred leader."""
+        """Give up what takes too long; look for one who should rather lead."""
         core = self._core
         transfer = self._transfer
         if transfer is not None:
@@ -107,18 +114,21 @@ class Handover:
             target = self._preferred_target()
             if target is not None:
                 self._begin(target, None)
+        if self._transfer is None and core.now_ms >= core.may_give_way_ms:
+            self._give_way()
 
     def heartbeat(self) -> None:
         """Tell the target once more, in case the word was lost."""
         if self._transfer is not None and self._transfer.is_told:
             self._tell(self._transfer)
 
-    def answered(self, peer: Progress) -> None:
-        """A member has answered; perhaps the target has the whole log now."""
+    def advanced(self) -> None:
+        """A member has answered, or more is committed; perhaps the target can take over now."""
         transfer = self._transfer
-        if transfer is None or transfer.is_told or transfer.target != peer.node_id:
+        if transfer is None or transfer.is_told:
             return
-        if peer.match_index == self._core.log.last_index:
+        match_index = self._replication.peers[transfer.target].match_index
+        if match_index == self._core.log.last_index == self._core.commit_index:
             self._tell(transfer)
 
     def lost(self, *, is_new_term: bool) -> None:
@@ -144,13 +154,13 @@ class Handover:
         core = self._core
         deadline_ms = core.now_ms + core.config.transfer_timeout_ms
         self._transfer = _Transfer(target, token, deadline_ms)
-        self.answered(self._replication.peers[target])
+        self.advanced()
 
     def _tell(self, transfer: _Transfer) -> None:
         core = self._core
         transfer.is_told = True
         self.has_given_up_lease = True
-        core.send(transfer.target, TimeoutNow(core.term, core.node_id))
+        core.send(transfer.target, TimeoutNow(core.term, core.node_id), at_once=True)
 
     def _give_up(self, transfer: _Transfer) -> None:
         core = self._core
@@ -171,18 +181,56 @@ class Handover:
         return max(answering, key=lambda peer: peer.match_index).node_id
 
     def _preferred_target(self) -> NodeId | None:
-        """A preferred member that answers and is at most one request behind."""
+        """A preferred member that could take over at once, and whose disk is not slow."""
         core = self._core
         for node_id in core.config.preferred_leaders:
             peer = self._replication.peers.get(node_id)
-            if (
-                peer is not None
-                and peer.state is ProgressState.REPLICATE
-                and self._is_answering(peer)
-                and self._behind_bytes(peer) <= core.config.entries_bytes_max
+            if peer is None or not self._is_close(peer):
+                continue
+            others = [
+                self._replication.own_saving,
+                *(each.saving for each in self._voters() if each is not peer),
+            ]
+            if not is_too_slow_to_lead(
+                peer.saving, others, majority=majority(core.voter_count), now_ms=core.now_ms
             ):
                 return node_id
         return None
+
+    def _give_way(self) -> None:
+        """Hand over to a member that is close and fast, if the own disk is too slow beside the others'."""
+        core = self._core
+        slowness = must_give_way(
+            self._replication.own_saving,
+            [peer.saving for peer in self._voters()],
+            majority=majority(core.voter_count),
+            now_ms=core.now_ms,
+        )
+        if slowness is None:
+            return
+        fit = [
+            peer
+            for peer in self._voters()
+            if self._is_close(peer)
+            and FACTOR * peer.saving.takes_ms(core.now_ms) <= slowness.own_ms
+        ]
+        if not fit:
+            return
+        target = max(fit, key=lambda peer: peer.match_index).node_id
+        core.may_give_way_ms = core.now_ms + GIVE_WAY_PAUSE_MS
+        core.emit(GivesWay(target, slowness.own_ms, slowness.others_ms))
+        self._begin(target, None)
+
+    def _voters(self) -> list[Progress]:
+        return [peer for peer in self._replication.peers.values() if peer.is_voter]
+
+    def _is_close(self, peer: Progress) -> bool:
+        """Whether it answers and is at most one request behind."""
+        return (
+            peer.state is ProgressState.REPLICATE
+            and self._is_answering(peer)
+            and self._behind_bytes(peer) <= self._core.config.entries_bytes_max
+        )
 
     def _is_answering(self, peer: Progress) -> bool:
         # In a term's first moments nobody has answered yet; acked_round tells.

@@ -226,7 +226,7 @@ def _status_table(client: Client, members: Mapping[NodeId, StatusAnswer | DLedge
                 str(seen.last_index),
                 str(seen.commit_index),
                 str(seen.applied_index),
-                f"{seen.sync_latency_us / 1000:.2f} ms",
+                f"{seen.sync_latency_us / 1000:.2f} ms{' slow' if 'disk' in seen.attributes else ''}",
                 " ".join(seen.peers_connected) or "nobody",
                 style="bold" if seen.is_serving else None,
             )

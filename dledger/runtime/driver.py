@@ -30,7 +30,7 @@ from dledger.errors import (
     TooLargeError,
     TooManyPendingError,
 )
-from dledger.raft.effects import Failed, Role
+from dledger.raft.effects import Failed, News, Role, RoleChanged
 from dledger.raft.entry import Entry
 from dledger.raft.events import (
     Event,
@@ -86,7 +86,7 @@ class Driver:
     ) -> None:
         self.engine = engine
         self.callers = Callers()
-        self.pace = SyncPace()
+        self.pace = SyncPace(config.slow_disk_ms)
         self.applied_index = machine.applied_index
         self.pass_count = 0
         self.applied_count = 0
@@ -342,6 +342,7 @@ class Driver:
             return
         if self.pace.is_slow and self._blocked_job is None:
             assert self._crew is not None, "passes run within `run`"
+            self.pace.begin(now_ms())
             self._crew.start(self._persist_in_thread, job, name="persist")
             return
         started_s = now_s()
@@ -381,6 +382,7 @@ class Driver:
 
     def _persist_failed(self, job: PersistJob, error: OSError | DLedgerError) -> None:
         """A full disk has changed nothing: wait for room, without leading. All else is the end."""
+        self.pace.failed()
         if not isinstance(error, DiskFullError):
             self._log(logging.CRITICAL, "persist-failed", reason=error)
             self.engine.fail_persist(job, error, now_ms())
@@ -434,8 +436,8 @@ class Driver:
 
     def _announce(self) -> None:
         """Tell of changes of role, and of the moment in which a leader begins to serve."""
-        for change in self.engine.take_role_changes():
-            self._log(logging.INFO, "role-changed", role=change.role.value, leader=change.leader_id)
+        for news in self.engine.take_news():
+            self._tell(news)
         view = self._view()
         if view == self._role_view:
             return
@@ -444,6 +446,19 @@ class Driver:
         self._role_view = view
         for watcher in self.role_watchers:
             watcher(view)
+
+    def _tell(self, news: News) -> None:
+        if isinstance(news, RoleChanged):
+            self._log(logging.INFO, "role-changed", role=news.role.value, leader=news.leader_id)
+            return
+        self._log(
+            logging.WARNING,
+            "gives-way",
+            reason="slow disk",
+            to=news.target,
+            own_ms=news.own_ms,
+            others_ms=news.others_ms,
+        )
 
     def _view(self) -> RoleView:
         node = self.engine.node

@@ -534,6 +534,9 @@ class LogServer:
                 own["repair"] = f"{count} damaged entries are asked for"
             if self._clock is not None and self._clock.ahead_ms:
                 own["clock_ahead_ms"] = str(self._clock.ahead_ms)
+            trouble = self._driver.pace.trouble(now_ms()) if self._driver is not None else ""
+            if trouble:
+                own["disk"] = trouble
             return own
         return self._transport.attributes(node_id)
 
@@ -572,6 +575,7 @@ class LogServer:
             sync_count=driver.pace.count,
             pass_count=driver.pass_count,
             applied_count=driver.applied_count,
+            disk_trouble=driver.pace.trouble(now_ms()),
         )
 
     @property

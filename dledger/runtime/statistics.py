@@ -17,6 +17,7 @@ class Statistics:
         match_indexes: per other member the last index known to be equal there; only at a leader.
         pending_count: entries that were taken from callers and are not decided.
         sync_latency_us: moving average of write and sync.
+        disk_trouble: what is wrong with the own disk, in words; empty when nothing is.
         sync_count, pass_count, applied_count: since the start.
     """
 
@@ -37,6 +38,7 @@ class Statistics:
     sync_count: int
     pass_count: int
     applied_count: int
+    disk_trouble: str
 
 
 def nothing_yet(node_id: NodeId, peers_connected: tuple[NodeId, ...]) -> Statistics:
@@ -59,4 +61,5 @@ def nothing_yet(node_id: NodeId, peers_connected: tuple[NodeId, ...]) -> Statist
         sync_count=0,
         pass_count=0,
         applied_count=0,
+        disk_trouble="",
     )

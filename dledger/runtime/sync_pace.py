@@ -1,8 +1,15 @@
-"""Whether the disk is fast enough to be waited for on the loop."""
+"""How long syncs take: whether the loop can wait for them, and what is wrong with the disk, in words.
+
+What the group makes of a leader with a slow disk is decided by the core (dledger/raft/slow_disk.py), which
+sees more than one disk. This is one member's own measure: it is told whatever its role is.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Final
+
+from dledger.raft.slow_disk import SLOW_COUNT, STUCK_TIMES
 
 SLOW_MS: Final = 2.0
 FAST_MS: Final = 1.0
@@ -15,20 +22,47 @@ WEIGHT: Final = 0.1
 
 
 class SyncPace:
-    """Invariant: `is_slow` changes only at the two bounds."""
+    """Invariant: `is_slow` changes only at the two bounds.
 
-    __slots__ = ("average_ms", "count", "is_slow")
+    Args:
+        told_ms: a sync that takes so long is one of a slow disk.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_begun_ms", "_latest_ms", "_told_ms", "average_ms", "count", "is_slow")
+
+    def __init__(self, told_ms: int) -> None:
         self.average_ms = 0.0
         self.count = 0
         self.is_slow = False
+        self._told_ms = told_ms
+        self._latest_ms: deque[float] = deque(maxlen=SLOW_COUNT)
+        self._begun_ms: int | None = None
+
+    def begin(self, now_ms: int) -> None:
+        """A write with its sync runs elsewhere from now on, until it is added or has failed."""
+        self._begun_ms = now_ms
+
+    def failed(self) -> None:
+        """It has failed: that took no time that means anything."""
+        self._begun_ms = None
 
     def add(self, sync_ms: float) -> None:
         """One write with its sync has taken so long."""
+        self._begun_ms = None
+        self._latest_ms.append(sync_ms)
         self.count += 1
         self.average_ms += WEIGHT * (sync_ms - self.average_ms)
         if self.average_ms > SLOW_MS:
             self.is_slow = True
         elif self.average_ms < FAST_MS:
             self.is_slow = False
+
+    def trouble(self, now_ms: int) -> str:
+        """What is wrong with the disk, for people; empty when nothing is."""
+        runs_ms = 0 if self._begun_ms is None else now_ms - self._begun_ms
+        if runs_ms >= STUCK_TIMES * self._told_ms:
+            return f"slow: a sync has been running for {runs_ms} ms"
+        latest_ms = self._latest_ms
+        if len(latest_ms) == SLOW_COUNT and min(latest_ms) >= self._told_ms:
+            return f"slow: the last {SLOW_COUNT} syncs took {min(latest_ms):.0f} to {max(latest_ms):.0f} ms"
+        return ""

@@ -20,7 +20,7 @@ from dledger.codec.rpc import decode_message, encode_entries, encode_message
 from dledger.config import LogConfig, Peer, RaftConfig
 from dledger.engine import Engine, PersistJob
 from dledger.errors import CorruptionError, DiskFailedError, DiskFullError, DLedgerError
-from dledger.raft.effects import Outcome, Role
+from dledger.raft.effects import GivesWay, Outcome, Role
 from dledger.raft.events import Event, Received, StepDown, Tick
 from dledger.raft.ids import NodeId
 from dledger.raft.messages import (
@@ -36,7 +36,7 @@ from dledger.testing.sim_disk import SimDisk
 from dledger.testing.sim_network import SimNetwork
 from dledger.testing.sim_node import SimNode
 from dledger.testing.sim_settings import SimSettings
-from dledger.testing.sim_trace import Trace, describe_message, describe_outcome
+from dledger.testing.sim_trace import Trace, describe_message, describe_news, describe_outcome
 from dledger.testing.state_checker import StateChecker, Violation
 
 HANDED_OUT_BYTES_MAX = 4096
@@ -74,6 +74,7 @@ class SimCluster:
         on_sent: told of every message as it leaves.
         on_committed: told when a member has learned that more is committed.
         on_refused: told when a member finds its store damaged, and stays down.
+        gave_way_count: how often a leader began to hand over because of its slow disk.
         calm: members between which, and at which, nothing fails any more.
     """
 
@@ -88,6 +89,7 @@ class SimCluster:
         self.trace = trace
         self.now_ms = 0
         self.step_count = 0
+        self.gave_way_count = 0
         self.rng = Random(f"cluster/{settings.seed}")
         self.network = SimNetwork(settings, Random(f"network/{settings.seed}"))
         self.voters = tuple(NodeId(f"n{number}") for number in range(settings.node_count))
@@ -315,10 +317,9 @@ class SimCluster:
         checker.observe(node.node_id, engine)
         if self.trace is not None:
             self._trace_log(node, engine)
-        for change in engine.take_role_changes():
-            if self.trace is not None:
-                leader = change.leader_id or "nobody"
-                self.say(node, f"is {change.role.value} of term {change.term}, follows {leader}")
+        for news in engine.take_news():
+            self.say(node, describe_news(news))
+            self.gave_way_count += isinstance(news, GivesWay)
         if engine.has_committed:
             self._check_leases(engine)
             self.on_committed(node)
@@ -590,6 +591,7 @@ class SimCluster:
             pending_proposals_max=settings.pending_max,
             reads_pending_max=settings.reads_max,
             preferred_leaders=self.voters[:1] if settings.prefers_first else (),
+            slow_disk_ms=settings.slow_disk_ms,
         )
         raft.validate()
         peers = tuple(

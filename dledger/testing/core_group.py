@@ -16,6 +16,7 @@ from dledger.raft.effects import (
     AppendEntries,
     Commit,
     Effect,
+    GivesWay,
     ReadAt,
     Resolve,
     Role,
@@ -221,8 +222,7 @@ class Member:
                 del self.entries[effect.first - 1 :]
                 self.saves.append(effect)
             case Send():
-                held_until = self._saved_count + len(self.saves)
-                self._held.append((held_until, Mail(effect.to, effect.message)))
+                self._send(effect)
             case SendEntries():
                 self._group.mail.append(Mail(effect.to, self._append_request(effect)))
             case Commit():
@@ -234,6 +234,15 @@ class Member:
             case RoleChanged():
                 if effect.role is Role.LEADER:
                     checker.leads(self)
+            case GivesWay():
+                pass
+
+    def _send(self, effect: Send) -> None:
+        mail = Mail(effect.to, effect.message)
+        if effect.at_once:
+            self._group.mail.append(mail)
+        else:
+            self._held.append((self._saved_count + len(self.saves), mail))
 
     def _append_request(self, effect: SendEntries) -> AppendRequest:
         return AppendRequest(

@@ -8,6 +8,7 @@ from dledger.raft.effects import (
     Committed,
     Effect,
     Failed,
+    GivesWay,
     Outcome,
     ReadAt,
     Resolve,
@@ -114,3 +115,5 @@ def effect_line(effect: Effect) -> str:
             return f"token {effect.token}: {outcome_line(effect.outcome)}"
         case RoleChanged():
             return f"{effect.role.value} term={effect.term} leader={effect.leader_id or '-'}"
+        case GivesWay():
+            return f"gives way to {effect.target}: {effect.own_ms} ms, others {effect.others_ms} ms"

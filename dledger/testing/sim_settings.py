@@ -92,6 +92,7 @@ class SimSettings:
         crash_fault_permille: power losses that may cost what was not synced; the others cost nothing.
         sync_ms_max: of an ordinary persist job; 0 means at once.
         slow_sync_ms_max: of a job while the disk is slow.
+        slow_disk_ms: a leader that needs so much again and again gives way.
         fault_interval_ms: mean pause between faults.
         fault_weights: how often each of `ALL_KINDS` is chosen; 0: never in this run.
         restart_ms_max: how long a crashed node stays away.
@@ -132,6 +133,7 @@ class SimSettings:
     crash_fault_permille: int = 1000
     sync_ms_max: int = 2
     slow_sync_ms_max: int = 200
+    slow_disk_ms: int = 300
     fault_interval_ms: int = 300
     fault_weights: dict[str, int] = field(default_factory=dict)
     restart_ms_max: int = 500
@@ -255,6 +257,7 @@ def _grow(settings: SimSettings) -> SimSettings:
         replay_ms_max=replay_ms_max,
         clog_ms_max=clog_ms_max,
         crash_fault_permille=rng.randint(800, 1000),
+        slow_disk_ms=rng.choice((settings.slow_disk_ms, 5, 20)),
     )
 
 

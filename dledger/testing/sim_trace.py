@@ -13,7 +13,16 @@ from collections.abc import Callable
 from typing import assert_never
 
 from dledger.engine import Engine
-from dledger.raft.effects import Committed, Failed, Outcome, ReadAt, Role, TransferDone
+from dledger.raft.effects import (
+    Committed,
+    Failed,
+    News,
+    Outcome,
+    ReadAt,
+    Role,
+    RoleChanged,
+    TransferDone,
+)
 from dledger.raft.ids import NodeId
 from dledger.raft.messages import (
     AppendRequest,
@@ -96,6 +105,13 @@ def describe_message(message: PeerMessage) -> str:
             return f"repair! +{len(message.entries)}{lacks} #{message.number}"
         case _:
             assert_never(message)
+
+
+def describe_news(news: News) -> str:
+    """What a member has to tell, in a few words."""
+    if isinstance(news, RoleChanged):
+        return f"is {news.role.value} of term {news.term}, follows {news.leader_id or 'nobody'}"
+    return f"gives way to {news.target}: slow disk, {news.own_ms} ms, others {news.others_ms} ms"
 
 
 def describe_outcome(outcome: Outcome) -> str:

@@ -157,7 +157,7 @@ class Simulation:
             coverage=self._coverage(),
             calls=self._clients.counts,
             digest=self._trace.digest() if self._trace is not None else "",
-            work=self._work(),
+            work={"gave_way": self._cluster.gave_way_count, **self._work()},
         )
 
     def _chaos(self) -> None:

@@ -135,6 +135,19 @@ def test_a_message_leaves_at_once_when_nothing_is_unsaved() -> None:
     assert engine.begin_persist() is None
 
 
+def test_a_message_that_need_not_wait_overtakes_the_others() -> None:
+    engine = scripted()
+    give(
+        engine,
+        AppendEntries((entry(1),)),
+        Send(N1, word(1)),
+        Send(N1, word(2), at_once=True),
+    )
+    assert leave(engine) == [2]
+    persist(engine)
+    assert leave(engine) == [1]
+
+
 def test_a_message_waits_for_every_save_before_it_and_for_none_behind_it() -> None:
     engine = scripted()
     give(

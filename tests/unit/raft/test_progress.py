@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dledger.raft.ids import Index, NodeId
 from dledger.raft.progress import Progress, ProgressState
+from dledger.raft.slow_disk import SaveTimer
 
 
 def new_progress(next_index: int = 5) -> Progress:
-    return Progress(NodeId("n1"), Index(next_index), answered_ms=0)
+    return Progress(NodeId("n1"), Index(next_index), 0, SaveTimer(300))
 
 
 def replicating(match: int, *sent: tuple[int, int]) -> Progress:

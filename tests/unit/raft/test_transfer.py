@@ -7,7 +7,7 @@ import pytest
 from dledger.config import RaftConfig
 from dledger.errors import DLedgerError, LeadershipLostError, TransferFailedError
 from dledger.raft.effects import Failed, Resolve, Role
-from dledger.raft.events import Propose, StepDown, Tick, TransferRequested
+from dledger.raft.events import Propose, Received, StepDown, Tick, TransferRequested
 from dledger.raft.ids import NodeId, Term
 from dledger.raft.messages import TimeoutNow
 from dledger.testing.core_group import CoreGroup, Member
@@ -68,6 +68,16 @@ def test_without_a_target_who_does_not_answer_is_not_chosen() -> None:
     assert error.definite
 
 
+def test_the_word_waits_until_nobody_waits_for_a_proposal() -> None:
+    _, member = make_role(Role.LEADER)
+    receive(member, success(member, N1, 1))
+    member.step(Propose((b"x",), token=1))
+    assert sent(member.step(TransferRequested(N1, token=2))) == []
+    # The target has everything; nobody else has, the leader's own disk included.
+    assert sent(member.step(Received(success(member, N1, 2)))) == []
+    assert sent(member.sync()) == [TimeoutNow(Term(1), N0)]
+
+
 def test_a_leader_that_steps_down_after_the_word_does_not_know_how_it_ends() -> None:
     _, member = make_role(Role.LEADER)
     receive(member, success(member, N1, 1))
@@ -98,9 +108,10 @@ def test_a_preferred_member_that_is_silent_is_left_alone() -> None:
 
 def test_a_preferred_member_that_is_far_behind_is_left_alone() -> None:
     group, member = make_leader(N2, entries_bytes_max=1000)
+    lead_for(group, member, 900, {N1: 1, N2: 1})
     member.step(Propose((b"x" * 600,) * 3, token=1))
     member.sync()
-    assert lead_for(group, member, 1500, {N1: 4, N2: 2}) == []
+    assert lead_for(group, member, 200, {N1: 4, N2: 2}) == []
     assert member.node.transfer_target is None
     lead_for(group, member, 1000, {N1: 4, N2: 3})
     assert member.node.transfer_target == N2

@@ -1,0 +1,162 @@
+"""How long members take to make entries durable, and who is too slow for the others.
+
+All are measured alike, the leader itself too: from the moment at which a member is given an entry until
+it surely holds it. So a slow disk stands out beside the others, while a slow network, a busy machine or
+a group whose disks are all slow does not: who leads changes nothing then.
+
+Pure functions of what was measured, with the time as an argument. Who is told to lead instead is
+transfer.py's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from dledger.raft.ids import NO_INDEX, Index
+
+FACTOR: Final = 4
+"""A slow member takes so many times as long as the fastest majority of the others."""
+
+SLOW_COUNT: Final = 3
+"""So many slow measures in a row are no chance ..."""
+
+SLOW_TIMES: Final = 10
+"""... when they go on for so many times `slow_disk_ms`."""
+
+STUCK_TIMES: Final = 7
+"""An entry that is not durable after so many times `slow_disk_ms` is enough alone."""
+
+FORGET_MS: Final = 30_000
+"""What was measured longer ago says nothing of a disk."""
+
+WEIGHT: Final = 0.25
+"""Of the newest measure in the moving average."""
+
+
+@dataclass(slots=True)
+class SaveTimer:
+    """What is known of one member. One entry is timed at a time, as TCP times its segments.
+
+    Attributes:
+        slow_ms: a measure of so much is slow.
+        measured_ms: when the latest measure ended; None: there is none.
+        latest_ms, average_ms: of what was measured.
+        slow_count: how many of the latest measures were slow, without a fast one between.
+        slow_since_ms: when the first of these began.
+        slow_least_ms: the shortest of these.
+    """
+
+    slow_ms: int
+    measured_ms: int | None = None
+    latest_ms: int = 0
+    average_ms: float = 0.0
+    slow_count: int = 0
+    slow_since_ms: int = 0
+    slow_least_ms: int = 0
+    _index: Index = NO_INDEX
+    _given_ms: int = 0
+
+    def given(self, index: Index, now_ms: int) -> None:
+        """The member is given entries up to `index`; timed unless another one is."""
+        if self._index == NO_INDEX:
+            self._index = index
+            self._given_ms = now_ms
+
+    def holds(self, index: Index, now_ms: int) -> None:
+        """The member surely holds everything up to `index`."""
+        if self._index == NO_INDEX or index < self._index:
+            return
+        self._index = NO_INDEX
+        took_ms = now_ms - self._given_ms
+        is_first = self.measured_ms is None
+        self.average_ms = (
+            took_ms if is_first else self.average_ms + WEIGHT * (took_ms - self.average_ms)
+        )
+        self.measured_ms, self.latest_ms = now_ms, took_ms
+        if took_ms < self.slow_ms:
+            self.slow_count = 0
+            return
+        if not self.slow_count:
+            self.slow_since_ms, self.slow_least_ms = self._given_ms, took_ms
+        self.slow_count += 1
+        self.slow_least_ms = min(self.slow_least_ms, took_ms)
+
+    def waits_ms(self, now_ms: int) -> int:
+        """For how long the entry that is timed has not been durable; 0: none is."""
+        return 0 if self._index == NO_INDEX else now_ms - self._given_ms
+
+    def takes_ms(self, now_ms: int) -> int:
+        """How long it takes, at worst: what is still waited for counts as soon as it is longer."""
+        return max(round(self.average_ms), self.latest_ms, self.waits_ms(now_ms))
+
+    def is_known(self, since_ms: int) -> bool:
+        """Whether anything was measured since then."""
+        return self.measured_ms is not None and self.measured_ms >= since_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Slowness:
+    """A member that is too slow: how long it takes, and how long the fastest majority of the others."""
+
+    own_ms: int
+    others_ms: int
+
+
+def must_give_way(
+    own: SaveTimer, others: Iterable[SaveTimer], *, majority: int, now_ms: int
+) -> Slowness | None:
+    """Whether a leader should let another lead, because of its disk.
+
+    Only if a majority exists without it and has been faster all the while: where its own disk is needed
+    for each commit, nothing is won by another leader.
+
+    Args:
+        own: of the leader itself.
+        others: of the other voters.
+        majority: how many voters each commit needs.
+        now_ms: the time.
+    """
+    if own.slow_count >= SLOW_COUNT and now_ms - own.slow_since_ms >= SLOW_TIMES * own.slow_ms:
+        since_ms, own_ms = own.slow_since_ms, own.slow_least_ms
+    elif own.waits_ms(now_ms) >= STUCK_TIMES * own.slow_ms:
+        own_ms = own.waits_ms(now_ms)
+        since_ms = now_ms - own_ms
+    else:
+        return None
+    others_ms = _majority_ms(others, majority=majority, since_ms=since_ms, now_ms=now_ms)
+    return _beside(own_ms, others_ms)
+
+
+def is_too_slow_to_lead(
+    member: SaveTimer, others: Iterable[SaveTimer], *, majority: int, now_ms: int
+) -> bool:
+    """Whether a member that could be given the lead would have to give way before long.
+
+    Args:
+        member: the one in question.
+        others: of all other voters, the leader included.
+        majority: how many voters each commit needs.
+        now_ms: the time.
+    """
+    since_ms = now_ms - FORGET_MS
+    own_ms = member.takes_ms(now_ms) if member.is_known(since_ms) else member.waits_ms(now_ms)
+    if own_ms < member.slow_ms:
+        return False
+    others_ms = _majority_ms(others, majority=majority, since_ms=since_ms, now_ms=now_ms)
+    return _beside(own_ms, others_ms) is not None
+
+
+def _majority_ms(
+    others: Iterable[SaveTimer], *, majority: int, since_ms: int, now_ms: int
+) -> int | None:
+    """How long a commit takes by others alone; None: too few have confirmed anything since."""
+    times_ms = sorted(other.takes_ms(now_ms) for other in others if other.is_known(since_ms))
+    return times_ms[majority - 1] if len(times_ms) >= majority else None
+
+
+def _beside(own_ms: int, others_ms: int | None) -> Slowness | None:
+    if others_ms is None or own_ms < FACTOR * others_ms:
+        return None
+    return Slowness(own_ms, others_ms)
