@@ -365,8 +365,8 @@ DISK: Final = (
         "syncs of 0.5 to 5 s",
         "a leader with a slow disk gives way; its health shows it",
         "preloaded delay",
-        sim=("slow-disk",),
-        gap="a slow leader goes on leading; its status shows how long its syncs take",
+        ("tests/integration/hostile/test_slow_disk.py",),
+        ("slow-disk",),
     ),
     Row(
         43,

@@ -1,0 +1,116 @@
+"""A disk that grows slow under a leader, in real processes (faults.md row 42). Needs a C compiler."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jepsen.nemeses.preload import Control, Operation, Rule, attach_process, lacking_preload
+from jepsen.processes import SMALL_SEGMENTS, Group, Process
+from tests.interop.conftest import RunningGroup, request
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+PREFERRED = "n0"
+GROWS_SLOW_MS = 40
+"""First: from then on the loop does not wait for syncs any more, and heartbeats go on."""
+
+
+class Slowed:
+    """A group of which one member is preferred, and has a disk that obeys."""
+
+    def __init__(self, group: RunningGroup, control: Control) -> None:
+        self.group = group
+        self.control = control
+        self.codes: list[int] = []
+        self.preferred = group.processes.node(PREFERRED)
+        self._other = next(node for node in group.processes.nodes if node is not self.preferred)
+
+    def slow_down(self, delay_ms: int) -> None:
+        self.control.set_rules(Rule(Operation.SYNC, delay_ms=delay_ms))
+
+    def send(self) -> None:
+        """To a follower, which hands it to whoever leads."""
+        properties = f"UNIQ_KEY\x01{time.monotonic_ns():032X}\x02WAIT\x01true\x02"
+        ext = {
+            "a": "slow", "b": "Slow", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0",
+            "i": properties, "j": "0", "k": "false", "m": "false",
+        }  # fmt: skip
+        header, _ = request(self._other.address, 310, ext, b"x" * 100)
+        self.codes.append(int(header["code"]))
+
+    def send_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            if time.monotonic() > deadline:
+                return False
+            self.send()
+        return True
+
+    def leader(self) -> Process | None:
+        try:
+            return self.group.leader()
+        except LookupError:
+            return None
+
+    def status(self) -> dict[str, Any]:
+        """What the preferred member says of itself."""
+        processes = self.group.processes
+        program = Path(self.preferred.command[0]).with_name("dledger")
+        command = [program, "status", "--json", "-g", processes.group, "-p", processes.peers]
+        told = subprocess.run(command, capture_output=True, timeout=30, check=True).stdout
+        members: list[dict[str, Any]] = json.loads(told)["members"]
+        return next(member for member in members if member["id"] == PREFERRED)
+
+
+@pytest.fixture
+def slowed(tmp_path: Path) -> Iterator[Slowed]:
+    if lacking := lacking_preload():
+        pytest.skip(lacking)
+    settings = f"{SMALL_SEGMENTS}preferredLeaderId={PREFERRED}\n"
+    with Group(tmp_path / "group", settings=settings) as processes:
+        node = processes.node(PREFERRED)
+        store = processes.folder / PREFERRED
+        control = attach_process(node, store, tmp_path, with_journal=False)
+        processes.start()
+        processes.wait_listening()
+        running = RunningGroup(processes)
+        running.wait_leader()
+        made = Slowed(running, control)
+        assert made.send_until(lambda: made.leader() is node, 20), node.log_tail()
+        yield made
+
+
+@pytest.mark.parametrize("delay_ms", [500, 5000])
+def test_a_leader_with_a_slow_disk_gives_way_and_no_send_fails(
+    slowed: Slowed, delay_ms: int
+) -> None:
+    slow = slowed.preferred
+    slowed.slow_down(GROWS_SLOW_MS)
+    for _ in range(20):
+        slowed.send()
+    slowed.slow_down(delay_ms)
+    assert slowed.send_until(lambda: slowed.leader() is not slow, 15), slow.log_tail()
+    assert "gives-way node=n0" in slow.log_tail(200)
+
+    # It is preferred, and does not get the lead back as long as its disk is slow.
+    def has_told() -> bool:
+        assert slowed.leader() is not slow
+        return "slow" in slowed.status()["attributes"].get("disk", "")
+
+    assert slowed.send_until(has_told, 30)
+    until_s = time.monotonic() + 5
+    slowed.send_until(lambda: time.monotonic() > until_s, 6)
+    assert slowed.leader() is not slow
+
+    slowed.control.set_rules()
+    assert slowed.send_until(lambda: slowed.leader() is slow, 30)
+    assert "disk" not in slowed.status()["attributes"]
+    assert set(slowed.codes) == {0}
+    assert "Traceback" not in slow.log_tail(500)
