@@ -73,6 +73,13 @@ class Asking:
             self.waits.append((missing, frozenset()))
             self.next_ms = 0
 
+    def drop_first(self) -> None:
+        """The range that would be asked for next is here after all."""
+        self.waits.popleft()
+        self._asked = None
+        self._tried.clear()
+        self.next_ms = 0
+
     def forget_from(self, first: int) -> None:
         """Nobody needs these entries any more."""
         self.waits = deque(each for each in self.waits if each[0].last_index < first)

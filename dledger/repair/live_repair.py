@@ -34,7 +34,7 @@ class LiveRepair:
     """The damaged entries of a running member.
 
     Attributes:
-        repaired_count: entries written back since the start.
+        repaired_count: entries that came back since the start.
         notes: an event and its fields for each thing that happened; the caller takes them away.
     """
 
@@ -45,6 +45,7 @@ class LiveRepair:
         self._peers = peers
         self._asking = Asking(node_id, peers, [])
         self._holes: set[int] = set()
+        self._asked: set[int] = set()
         self._not_kept: set[int] = set()
         self._needed_since_ms: dict[int, int] = {}
         self._give_way_from_ms = 0
@@ -122,12 +123,15 @@ class LiveRepair:
                 self._not_kept.add(entry.index)
                 self.notes.append(("entry-not-kept", {"entry": entry.index, "reason": error}))
             return False
-        self._not_kept.discard(entry.index)
-        self._holes.discard(entry.index)
-        self._needed_since_ms.pop(entry.index, None)
-        self.repaired_count += 1
-        self.notes.append(("entry-repaired", {"entry": entry.index}))
+        self._is_back(entry.index, "entry-repaired")
         return True
+
+    def _is_back(self, index: int, event: str) -> None:
+        for known in (self._holes, self._asked, self._not_kept):
+            known.discard(index)
+        self._needed_since_ms.pop(index, None)
+        self.repaired_count += 1
+        self.notes.append((event, {"entry": index}))
 
     def need(self, index: int, now_ms: int) -> None:
         """Somebody waits for a damaged entry."""
@@ -152,8 +156,8 @@ class LiveRepair:
 
     def forget_from(self, first: Index) -> None:
         """These entries were removed from the log: nobody needs them."""
-        self._holes = {index for index in self._holes if index < first}
-        self._not_kept = {index for index in self._not_kept if index < first}
+        for known in (self._holes, self._asked, self._not_kept):
+            known.difference_update([index for index in known if index >= first])
         self._needed_since_ms = {
             index: since_ms for index, since_ms in self._needed_since_ms.items() if index < first
         }
@@ -168,8 +172,21 @@ class LiveRepair:
         return NEVER_MS if self._asking.is_done else self._asking.next_ms
 
     def next_request(self, now_ms: int) -> tuple[NodeId, RepairRequest] | None:
-        """Whom to ask now."""
-        return self._asking.next_request(now_ms)
+        """Whom to ask now. Before an entry is asked for again the disk is: it may give it by now.
+
+        Without that an entry that failed to be read once, and that no other member has, would stay lost.
+        """
+        asking = self._asking
+        if now_ms < asking.next_ms:
+            return None
+        while asking.waits:
+            index = Index(asking.waits[0][0].last_index)
+            if index not in self._asked or self._log.damaged(index, Index(index + 1)):
+                self._asked.add(index)
+                break
+            asking.drop_first()
+            self._is_back(index, "entry-readable")
+        return asking.next_request(now_ms)
 
     def answered(self, answer: RepairAnswer, now_ms: int) -> None:
         """Write back what came. What the disk does not keep is asked for again, a little later.

@@ -58,6 +58,7 @@ from dledger.raft.messages import (
     TimeoutNow,
     VoteResponse,
 )
+from dledger.repair.asking import ANSWER_TIMEOUT_MS, ROUND_PAUSE_MS
 from dledger.repair.live_repair import GIVE_WAY_MS, GIVE_WAY_PAUSE_MS, REWRITE_PAUSE_MS
 from dledger.testing.sim_disk import SimDisk
 
@@ -492,11 +493,37 @@ def test_a_disk_that_does_not_keep_what_is_written_back_is_tried_again_with_a_pa
         read(engine, 1)
     engine.step(Tick(), REWRITE_PAUSE_MS - 1)
     assert engine.take_outbox() == []
+    disk.flip_bit("data/00000000000000000000", 50)
     engine.step(Tick(), REWRITE_PAUSE_MS)
     [(_, request)] = engine.take_outbox()
     assert isinstance(request, RepairRequest)
     engine.repair(RepairAnswer(N1, request.number, tuple(entries[:1]), lacks=False), 0)
     assert read(engine, 1) == entries
+
+
+def test_what_the_disk_gives_again_needs_nobody() -> None:
+    """It may not have been sent to anybody yet, so that nobody else could help."""
+    disk = SimDisk(Random(1))
+    engine = scripted(disk, cache_bytes_max=0)
+    give(engine, AppendEntries((entry(1, body=b"one"),)))
+    persist(engine)
+    disk.flip_bit("data/00000000000000000000", 50)
+    send = SendEntries(N1, Term(1), Index(0), Term(0), Index(1), Index(2), Index(0), 1)
+    give(engine, send)
+    [(_, request)] = engine.take_outbox()
+    assert isinstance(request, RepairRequest)
+    engine.step(Tick(), ANSWER_TIMEOUT_MS)
+    engine.step(Tick(), ANSWER_TIMEOUT_MS + ROUND_PAUSE_MS)
+    [(_, request)] = engine.take_outbox()
+    assert isinstance(request, RepairRequest), "it is damaged as before, and asked for again"
+    disk.flip_bit("data/00000000000000000000", 50)
+    engine.repair(RepairAnswer(N1, request.number, (), lacks=True), 2 * ANSWER_TIMEOUT_MS)
+    engine.step(Tick(), 3 * ANSWER_TIMEOUT_MS)
+    assert engine.take_outbox() == []
+    give(engine, send)
+    [(_, message)] = engine.take_outbox()
+    assert isinstance(message, AppendRequest)
+    assert [each.body for each in message.entries] == [b"one"]
 
 
 def test_a_leader_that_needs_a_damaged_entry_for_too_long_hands_over_once_in_a_while() -> None:
