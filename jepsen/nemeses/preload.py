@@ -164,26 +164,29 @@ def lacking_preload() -> str | None:
 
 
 @functools.cache
-def library() -> Path:
+def library(source_file: Path = SOURCE) -> Path:
     """The compiled library, made unless it is in the cache.
 
     Raises:
         PreloadError: it cannot be compiled.
     """
-    source = SOURCE.read_bytes()
+    source = source_file.read_bytes()
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dledger-jepsen"
-    path = cache / f"faults-{os.uname().machine}-{blake2b(source, digest_size=8).hexdigest()}.so"
+    path = (
+        cache
+        / f"{source_file.stem}-{os.uname().machine}-{blake2b(source, digest_size=8).hexdigest()}.so"
+    )
     if not path.exists():
         cache.mkdir(parents=True, exist_ok=True)
         fresh = path.with_suffix(f".{os.getpid()}")
-        command = ["cc", *_CC_FLAGS, "-o", str(fresh), str(SOURCE), "-ldl", "-pthread"]
+        command = ["cc", *_CC_FLAGS, "-o", str(fresh), str(source_file), "-ldl", "-pthread"]
         try:
             subprocess.run(
                 command, check=True, capture_output=True, text=True, timeout=COMPILE_TIMEOUT_S
             )
         except (OSError, subprocess.SubprocessError) as error:
             words = str(getattr(error, "stderr", None) or error).strip().splitlines()
-            raise PreloadError(f"{SOURCE.name} cannot be compiled: {words[0]}") from error
+            raise PreloadError(f"{source_file.name} cannot be compiled: {words[0]}") from error
         fresh.replace(path)
     return path
 
