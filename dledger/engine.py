@@ -460,6 +460,14 @@ class Engine:
         return self._store.lost
 
     @property
+    def is_hard_state_saved(self) -> bool:
+        """Whether a crash now would bring back term, vote and whether it may vote as they are."""
+        is_waiting = self._hard_state is not None or (
+            self._job is not None and self._job.hard_state is not None
+        )
+        return self.failure is None and not is_waiting
+
+    @property
     def has_committed(self) -> bool:
         """Whether `take_committed` has something to give."""
         return self._handed_out_index < self._committed_index and not self.live_repair.has_hole(

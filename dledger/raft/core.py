@@ -34,8 +34,8 @@ class Core:
             promise made before a crash may still hold.
         election_timeout_ms: drawn when a role begins.
         election_deadline_ms: when a node that is no leader asks for votes.
-        is_voter: whether it may vote and be counted; False for a store that began empty, until the
-            group is founded or a leader admits it (docs/adr/0061). Never becomes False.
+        is_voter: whether it may vote and be counted; False for a store that began empty, or turned out
+            to be an older copy, until the group is founded or a leader admits it (docs/adr/0061, 0103).
         paused_until_ms: a node told to step down does not campaign before.
         may_give_way_ms: a leader does not give way for its slow disk before.
     """
@@ -105,6 +105,11 @@ class Core:
     def store(self) -> int:
         """A number drawn when a store was opened that may not vote; 0 of a voter."""
         return 0 if self.is_voter else self._drawn_store
+
+    def give_up_vote(self) -> None:
+        """What was promised with this store is not all known: it is a store of a new number from here."""
+        self.is_voter = False
+        self._drawn_store = self.draw(1, NEW_STORE_MAX)
 
     def emit(self, effect: Effect) -> None:
         """Add an effect to the current step."""

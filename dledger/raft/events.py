@@ -70,6 +70,14 @@ class StepDown:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class GiveUpVote:
+    """The store is an older copy of itself: what the member has promised since is forgotten.
+
+    It is as good as lost (docs/adr/0061, 0103), though what it holds need not be sent again.
+    """
+
+
 Event = (
     Tick
     | Received
@@ -79,4 +87,5 @@ Event = (
     | TransferRequested
     | PeerUnreachable
     | StepDown
+    | GiveUpVote
 )

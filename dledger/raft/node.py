@@ -20,6 +20,7 @@ from dledger.raft.core import Core, Draw
 from dledger.raft.effects import Effect, Failed, Resolve, Role
 from dledger.raft.events import (
     Event,
+    GiveUpVote,
     PeerUnreachable,
     Persisted,
     Propose,
@@ -204,6 +205,10 @@ class RaftNode:
                 pause_ms = STEP_DOWN_PAUSE_TIMEOUTS * core.config.election_timeout_max_ms
                 core.paused_until_ms = core.now_ms + pause_ms
                 self._become(Cause.STEP_DOWN)
+            case GiveUpVote():
+                if core.is_voter:
+                    core.give_up_vote()
+                    self._become(Cause.STEP_DOWN)
             case _:
                 assert_never(event)
         return core.take_effects()

@@ -13,6 +13,7 @@ chunks with a turn for everybody else in between, so a long replay costs no lead
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ from dledger.raft.effects import Failed, News, Role, RoleChanged
 from dledger.raft.entry import Entry
 from dledger.raft.events import (
     Event,
+    GiveUpVote,
     PeerUnreachable,
     Propose,
     ReadRequested,
@@ -79,10 +81,15 @@ class Driver:
         role_watchers: called with every new `RoleView`.
         applied_watchers: called after entries were applied and their proposers were answered.
         pass_end_watchers: called at the end of every pass.
+        store_is_old: another member remembers what this store does not know of, and it gave up its vote.
     """
 
     def __init__(
-        self, config: RaftConfig, engine: Engine, machine: StateMachine, transport: Transport
+        self,
+        config: RaftConfig,
+        engine: Engine,
+        machine: StateMachine,
+        transport: Transport,
     ) -> None:
         self.engine = engine
         self.callers = Callers()
@@ -96,6 +103,8 @@ class Driver:
         self._config = config
         self._machine = machine
         self._transport = transport
+        self._vote_given_up: Callable[[], bool] | None = None
+        self.store_is_old = False
         self._role_view = self._view()
         self._crew: Crew | None = None
         self._wake = trio.Event()
@@ -205,6 +214,31 @@ class Driver:
         """Have a pass soon."""
         self._wake.set()
 
+    def give_up_vote(self, reason: str, saved: Callable[[], bool]) -> None:
+        """This member's store is an older copy of itself.
+
+        Args:
+            reason: how that is known.
+            saved: called once it is durable that there is no vote, and again until it says True.
+        """
+        self._vote_given_up = saved
+        if self.engine.node.is_voter:
+            self.store_is_old = True
+            self._log(logging.ERROR, "store-is-old", reason=reason)
+            with contextlib.suppress(
+                DLedgerError
+            ):  # the next pass raises what the engine failed with
+                self._step(GiveUpVote())
+        self.wake()
+
+    def _tell_vote_given_up(self) -> None:
+        if (
+            self._vote_given_up is not None
+            and self.engine.is_hard_state_saved
+            and self._vote_given_up()
+        ):
+            self._vote_given_up = None
+
     def _ask(self, event: Propose | ReadRequested | TransferRequested) -> None:
         """Step; a refusal that is there at once is raised.
 
@@ -282,6 +316,7 @@ class Driver:
         self._send()
         self._settle()
         self._tell_repairs()
+        self._tell_vote_given_up()
         for ended in self.pass_end_watchers:
             ended()
         if engine.failure is not None:

@@ -35,6 +35,7 @@ from dledger.codec.wire_types import encode_header
 from dledger.config import Peer
 from dledger.errors import HandshakeRefusedError, PeerProtocolError, UnreachableError
 from dledger.raft.ids import NodeId
+from dledger.runtime.acquaintance import Acquaintance
 from dledger.runtime.clock import now_ms
 from dledger.runtime.peer_clocks import CLOCK_ATTRIBUTE, ClockReading, ClockWatch, wall_clock_of
 from dledger.runtime.sockets import FrameStream, connect
@@ -55,6 +56,7 @@ class Identity:
         incarnation: drawn anew by every process.
         members: ids of the whole group.
         clock: its wall clock is told; None: nothing is.
+        acquaintance: what a member tells of its store, and whom it does not speak to for that.
     """
 
     group: str
@@ -64,12 +66,26 @@ class Identity:
     secret: bytes | None
     attributes: Mapping[str, str] = field(default_factory=dict)
     clock: ClockWatch | None = None
+    acquaintance: Acquaintance | None = None
 
-    def told(self) -> dict[str, str]:
-        """The attributes as they are told now."""
-        if self.clock is None:
-            return dict(self.attributes)
-        return {**self.attributes, CLOCK_ATTRIBUTE: str(self.clock.wall_ms())}
+    def told(self, target: str) -> dict[str, str]:
+        """The attributes as they are told now, to a member or, where `target` is empty, to anybody."""
+        told = dict(self.attributes)
+        if self.clock is not None:
+            told[CLOCK_ATTRIBUTE] = str(self.clock.wall_ms())
+        if self.acquaintance is not None and target:
+            told.update(self.acquaintance.tell(target))
+        return told
+
+    def why_foreign(self, node_id: str, attributes: Mapping[str, str]) -> str | None:
+        """Why the stores of the two members do not belong together; None: they may.
+
+        Raises:
+            PeerProtocolError: what the other says of its store is no record.
+        """
+        if self.acquaintance is None:
+            return None
+        return self.acquaintance.why_foreign(node_id, attributes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +174,7 @@ async def dial(stream: FrameStream, me: Identity, target: NodeId | None) -> Remo
             me.incarnation,
             target or "",
             secrets.token_bytes(32),
-            me.told(),
+            me.told(target or ""),
         )
     )
     asked_ms = now_ms()
@@ -207,6 +223,8 @@ def _check_acceptor(challenge: Challenge, me: Identity, target: NodeId | None) -
         raise HandshakeRefusedError(
             "secret", f"{challenge.node_id} has no secret configured, this side has"
         )
+    if (reason := me.why_foreign(challenge.node_id, challenge.attributes)) is not None:
+        raise HandshakeRefusedError("group", reason)
 
 
 async def accept(
@@ -239,7 +257,7 @@ async def accept(
             me.incarnation,
             secrets.token_bytes(32),
             me.secret is not None,
-            me.told(),
+            me.told(hello.node_id),
         )
     )
     await stream.send(encode_frame(challenge))
@@ -284,3 +302,5 @@ async def _check_dialer(stream: FrameStream, hello: Hello, me: Identity) -> None
         )
     if hello.node_id not in me.members:
         await _refuse(stream, "member", f"{hello.node_id!r} is no member of group {hello.group!r}")
+    if (reason := me.why_foreign(hello.node_id, hello.attributes)) is not None:
+        await _refuse(stream, "group", reason)

@@ -33,6 +33,7 @@ from dledger.raft.effects import Committed, Failed, Outcome, ReadAt, Role, Trans
 from dledger.raft.entry import ENTRY_HEADER_BYTES, Entry
 from dledger.raft.ids import NO_INDEX, NO_TERM, EntryId, Index, NodeId, Position, Term
 from dledger.repair.store_repair import StoreRepair, is_repairable
+from dledger.runtime.acquaintance import Acquaintance
 from dledger.runtime.callers import Answered, Done
 from dledger.runtime.client_port import ClientPort
 from dledger.runtime.clock import draw, draw_incarnation, now_ms
@@ -112,14 +113,17 @@ class LogServer:
         self._applied_watchers: list[Callable[[], None]] = []
         self._client_port = ClientPort(self, accepts_appends=accepts_appends)
         members = frozenset(peer.node_id for peer in config.peers)
+        process = draw_incarnation()
+        self._acquaintance = Acquaintance(config.group, config.raft.node_id, process, members)
         identity = Identity(
             config.group,
             config.raft.node_id,
-            draw_incarnation(),
+            process,
             members,
             config.secret.encode() if config.secret else None,
             dict(config.service_attributes),
             clock,
+            self._acquaintance,
         )
         body_bytes_max = config.raft.entry_body_bytes_max + ENTRY_HEADER_BYTES
         self._transport = Transport(
@@ -150,6 +154,7 @@ class LogServer:
             # Left in reverse order: whoever gets the lock next finds the port free.
             stack.callback(self._transport.close)
             await self._transport.listen()
+            await trio.to_thread.run_sync(self._count_start, disk)
             async with open_crew() as crew:
                 crew.start(self._live, disk, crew, stack, task_status, name="member")
 
@@ -178,6 +183,18 @@ class LogServer:
             raise ConfigError(
                 f"no store can be kept in {self.config.store_path}: {error}"
             ) from error
+
+    def _count_start(self, disk: Disk) -> None:
+        """This start counts before anybody hears of it.
+
+        Raises:
+            ConfigError: the store is another member's.
+            DiskFailedError: the disk failed.
+        """
+        try:
+            self._acquaintance.open(disk, self.config.store_path)
+        except OSError as error:
+            raise DiskFailedError(f"the store cannot be opened: {error}") from error
 
     async def _open_whole(self, disk: Disk, crew: Crew) -> Engine:
         """Open the store; what is damaged in its log comes back from the other members first.
@@ -256,6 +273,11 @@ class LogServer:
             term=engine.node.term,
             index=engine.node.log.last_index,
         )
+        self._acquaintance.on_missed = lambda reason: driver.give_up_vote(
+            reason, self._acquaintance.overtake
+        )
+        if self._acquaintance.missed is not None:
+            self._acquaintance.on_missed(self._acquaintance.missed)
         async with open_crew() as crew:
             crew.start(driver.run, name="driver")
             if self.snapshotter is not None:
@@ -527,6 +549,10 @@ class LogServer:
         """What a member told of itself; empty when it was never met."""
         if node_id == self.node_id:
             own = dict(self.config.service_attributes)
+            if self._acquaintance.restoration:
+                own["incarnation"] = self._acquaintance.restoration
+            if self._driver is not None and self._driver.store_is_old and not self.is_voter:
+                own["store"] = "an older copy: no vote until a leader has admitted it"
             if self._repair is not None:
                 own["repair"] = self._repair.describe()[:ATTRIBUTE_LENGTH_MAX]
             elif self._driver is not None and self._driver.engine.live_repair.missing_count:

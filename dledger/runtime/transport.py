@@ -18,9 +18,10 @@ from typing import Final
 import trio
 
 from dledger.codec.frame import FRAME_BYTES_MAX, FrameDecoder
+from dledger.codec.member_record import MEMBER_ATTRIBUTE
 from dledger.codec.rpc import decode_message
 from dledger.config import Peer
-from dledger.errors import DLedgerError, PeerProtocolError, UnreachableError
+from dledger.errors import DiskFailedError, DLedgerError, PeerProtocolError, UnreachableError
 from dledger.raft.ids import NodeId
 from dledger.raft.messages import PeerMessage
 from dledger.runtime.clock import draw, draw_incarnation, now_s
@@ -342,6 +343,7 @@ class Transport:
             remote = await self._shake_hands(stream)
             if remote is not None and remote.node_id is not None:
                 _trust(stream, self._blob_bytes_max)
+                await self._meet(remote.node_id, remote)
                 self._adopt(remote.node_id, remote, stream)
                 is_adopted = True
             elif remote is not None:
@@ -394,9 +396,21 @@ class Transport:
             self._close_incoming(old)
         incoming = Incoming(node_id, remote.incarnation, stream.sock, stream.decoder)
         self._incoming[node_id] = incoming
-        self._attributes[node_id] = remote.attributes
         self._by_descriptor[stream.sock.fileno()] = incoming
         self._epoll.register(stream.sock, _READ)
+
+    async def _meet(self, node_id: NodeId, remote: Remote) -> None:
+        """Take what a member said of itself; only then is anything said or heard on its connection.
+
+        Raises:
+            PeerProtocolError: it is not to be understood.
+            DiskFailedError: it could not be remembered; the node must stop.
+        """
+        if self._me.acquaintance is not None:
+            await self._me.acquaintance.hear(node_id, remote.attributes)
+        self._attributes[node_id] = {
+            name: value for name, value in remote.attributes.items() if name != MEMBER_ATTRIBUTE
+        }
 
     async def _keep_dialing(self, peer: Peer) -> None:
         """Hold a connection to a member for as long as this node lives."""
@@ -406,6 +420,8 @@ class Transport:
         while True:
             try:
                 await self._dial(peer, outgoing)
+            except DiskFailedError:
+                raise
             except DLedgerError as error:
                 reason = str(error)
                 if reason != last_reason or now_s() - last_line_s > REPEAT_LINE_S:
@@ -434,7 +450,11 @@ class Transport:
             DLedgerError: who answers is not that member, or does not want us.
         """
         stream, remote = await dial_member(peer, self._me)
-        self._attributes[peer.node_id] = remote.attributes
+        try:
+            await self._meet(peer.node_id, remote)
+        except BaseException:
+            stream.close()
+            raise
         # Before the first message can leave: who asks for a vote has read the clocks of those whom it asks.
         self._heard_clock(peer.node_id, remote)
         outgoing.link.open(stream.sock)
@@ -450,7 +470,12 @@ class Transport:
     async def _keep_reading_clock(self, peer: Peer) -> None:
         """Read the clock of a connected member now and then, by a handshake as a client that asks nothing more."""
         reader = replace(
-            self._me, node_id=None, incarnation=draw_incarnation(), attributes={}, clock=None
+            self._me,
+            node_id=None,
+            incarnation=draw_incarnation(),
+            attributes={},
+            clock=None,
+            acquaintance=None,
         )
         outgoing = self._outgoing[peer.node_id]
         while True:

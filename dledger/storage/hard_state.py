@@ -10,14 +10,14 @@ from __future__ import annotations
 import errno
 
 from dledger.codec.hard_state import HardStateFormatError, decode_hard_state, encode_hard_state
-from dledger.errors import CorruptionError, DiskFullError
+from dledger.errors import CorruptionError
 from dledger.raft.hard_state import HardState
 from dledger.raft.ids import NO_TERM, EntryId
 from dledger.storage.api import Disk
+from dledger.storage.whole_file import path_in, replace_whole, settle_whole
 from dledger.storage.write_batch import FailureLatch
 
 HARD_STATE_NAME = "hard_state"
-ASIDE_SUFFIX = ".aside"
 _FILE_BYTES_MAX = 4096
 
 
@@ -43,7 +43,6 @@ class HardStateStore:
         self.lost = lost
         self._disk = disk
         self._folder = folder
-        self._path = _path(folder)
         self._state = state
         self._latch = FailureLatch()
 
@@ -64,14 +63,10 @@ class HardStateStore:
                 than the log: it was durable before any entry of its term.
             OSError: the disk failed.
         """
-        path = _path(folder)
+        path = path_in(folder, HARD_STATE_NAME)
         if folder:
             disk.make_folder(folder)
-        if disk.exists(path + ASIDE_SUFFIX):
-            # A crash came before the rename: nobody was told of it.
-            disk.remove(path + ASIDE_SUFFIX)
-        # A process that was killed between rename and sync left a name that a power cut may undo.
-        disk.sync_folder(folder)
+        settle_whole(disk, folder, HARD_STATE_NAME)
         if not disk.exists(path) and last_id.index == 0:
             return cls(disk, folder, HardState(NO_TERM, None), is_new=True)
         try:
@@ -87,7 +82,7 @@ class HardStateStore:
         return self._state
 
     def save(self, state: HardState) -> None:
-        """Make a hard state durable: write aside, sync, rename, sync the folder.
+        """Make a hard state durable.
 
         Raises:
             DiskFullError: there was no room; the old state stands and nothing else has changed.
@@ -95,31 +90,11 @@ class HardStateStore:
                 node must stop.
         """
         self._latch.check()
-        aside = self._path + ASIDE_SUFFIX
-        data = encode_hard_state(state)
         try:
-            self._write_aside(aside, data)
-            self._disk.rename(aside, self._path)
-            self._disk.sync_folder(self._folder)
+            replace_whole(self._disk, self._folder, HARD_STATE_NAME, encode_hard_state(state))
         except OSError as error:
             raise self._latch.fail(error) from error
         self._state = state
-
-    def _write_aside(self, aside: str, data: bytes) -> None:
-        try:
-            file = self._disk.open(aside, create=True)
-            try:
-                file.truncate(0)
-                file.write_at(0, (data,))
-                file.sync()
-            finally:
-                file.close()
-        except OSError as error:
-            if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
-                raise
-            if self._disk.exists(aside):
-                self._disk.remove(aside)
-            raise DiskFullError(f"{aside}: no room for the hard state") from error
 
 
 def _read(disk: Disk, path: str, last_id: EntryId) -> HardState:
@@ -149,7 +124,3 @@ def _read(disk: Disk, path: str, last_id: EntryId) -> HardState:
             path, 6, f"term {state.term} is older than the log's last entry {last_id}"
         )
     return state
-
-
-def _path(folder: str) -> str:
-    return f"{folder}/{HARD_STATE_NAME}" if folder else HARD_STATE_NAME

@@ -6,8 +6,15 @@ docs/adr/0061 has the rule and why it is safe.
 from __future__ import annotations
 
 from dledger.config import RaftConfig
-from dledger.raft.effects import Commit, Effect, Role, SaveHardState, Send, SendEntries
-from dledger.raft.events import Persisted, Propose, Received, Tick, TransferRequested
+from dledger.raft.effects import Commit, Effect, Resolve, Role, SaveHardState, Send, SendEntries
+from dledger.raft.events import (
+    GiveUpVote,
+    Persisted,
+    Propose,
+    Received,
+    Tick,
+    TransferRequested,
+)
 from dledger.raft.hard_state import HardState
 from dledger.raft.ids import Index, NodeId, Term
 from dledger.raft.log_shape import LogShape
@@ -36,7 +43,7 @@ class Member:
             log.append(Term(term), 100)
 
         def draw(low: int, high: int) -> int:
-            return store if high > 1 << 40 else low
+            return (store or 99) if high > 1 << 40 else low
 
         state = HardState(Term(term), None, is_voter=not store)
         self.node = RaftNode(RaftConfig(name, VOTERS), state, log, draw, 0)
@@ -340,3 +347,59 @@ def test_leadership_is_not_handed_to_it_unasked() -> None:
     answer(member, N2, match=1, store=5)
     member.step(TransferRequested(None, 3))
     assert member.node.transfer_target == N1
+
+
+# A store that turned out to be an older copy (docs/adr/0103).
+
+
+def test_who_gives_up_its_vote_saves_that_and_supports_nobody() -> None:
+    member = Member(N2, term=1, entries=3)
+    effects = member.step(GiveUpVote())
+    assert saves(effects) == [SaveHardState(Term(1), None, is_voter=False)]
+    assert isinstance(effects[0], SaveHardState)
+    member.free()
+    (answer_,) = sent(member.hear(VoteRequest(Term(3), N1, Index(9), Term(2))))
+    assert answer_ == VoteResponse(Term(3), N2, False)
+    assert sent(member.time_out()) == []
+    assert not saves(member.step(GiveUpVote()))
+
+
+def test_a_leader_that_gives_up_its_vote_leads_no_more() -> None:
+    member = leader()
+    member.step(Propose((b"x",), 1))
+    effects = member.step(GiveUpVote())
+    assert member.node.role is Role.FOLLOWER
+    assert saves(effects) == [SaveHardState(Term(1), N0, is_voter=False)]
+    assert [each.token for each in effects if isinstance(each, Resolve)] == [1]
+    assert sent(member.time_out()) == []
+
+
+def test_it_is_not_sent_again_what_it_holds_and_is_admitted_with_a_number_of_its_own() -> None:
+    member = Member(N2, term=1, entries=3)
+    member.node.step(GiveUpVote(), 0)
+    request = AppendRequest(Term(1), N0, Index(3), Term(1), (), Index(0), 1)
+    (held,) = sent(member.hear(request))
+    assert isinstance(held, AppendResponse)
+    assert (held.success, held.match_index) == (True, 3)
+    assert held.store != 0
+    admitting = AppendRequest(Term(1), N0, Index(3), Term(1), (), Index(0), 2, admits=held.store)
+    assert saves(member.hear(admitting)) == [SaveHardState(Term(1), None, is_voter=True)]
+
+
+def test_a_leader_voids_what_the_newer_store_had_confirmed_and_goes_on_from_where_the_copy_ends() -> (
+    None
+):
+    member = leader()
+    answer(member, N1, match=1)
+    answer(member, N2, match=1)
+    for token in range(5):
+        member.step(Propose((b"x",), token))
+    member.persist()
+    answer(member, N2, match=6)
+    rejected = AppendResponse(
+        Term(1), N2, member.node.last_round, False, Index(0), Index(4), Term(0), Index(3), 5
+    )
+    effects = member.hear(rejected)
+    view = member.node.progress()[N2]
+    assert (view.is_voter, view.match_index) == (False, 0)
+    assert next(request.first for request in requests(effects, N2)) == 4

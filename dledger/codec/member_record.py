@@ -1,0 +1,167 @@
+"""A member's record as bytes of its store (docs/formats/member.md), and as it is told in a handshake."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import Annotated, Final
+
+import msgspec
+from crc32c import crc32c
+
+from dledger.codec.wire_types import Name, Number, OptionalName
+from dledger.errors import PeerProtocolError
+from dledger.raft.ids import NodeId
+from dledger.raft.member_record import MemberRecord, Start
+
+MEMBER_ATTRIBUTE: Final = "dledger.member"
+"""Among the attributes of a handshake: members of before take it for a fact that they do not know."""
+
+RESTORATION_LENGTH_MAX: Final = 64
+
+_ATTRIBUTE_LENGTH_MAX: Final = 1024
+_HEAD = struct.Struct(
+    ">"
+    "4s"  # 0  magic
+    "H"  # 4  format version
+)
+_CRC = struct.Struct(">I")
+_MAGIC = b"DLMB"
+_VERSION = 1
+
+_Restoration = Annotated[str, msgspec.Meta(max_length=RESTORATION_LENGTH_MAX)] | None
+_Starts = dict[Name, tuple[Number, Number]]
+
+
+class MemberRecordFormatError(ValueError):
+    """Bytes that are no member's record.
+
+    Attributes:
+        byte_offset: where, counted from the start of the given bytes.
+        problem: what is wrong there.
+    """
+
+    def __init__(self, byte_offset: int, problem: str) -> None:
+        self.byte_offset = byte_offset
+        self.problem = problem
+        super().__init__(f"byte {byte_offset}: {problem}")
+
+
+class _Saved(msgspec.Struct, frozen=True, array_like=True):
+    """The record in a store; fields that a later version adds behind are passed over."""
+
+    group: OptionalName
+    node_id: OptionalName
+    restoration: _Restoration
+    count: Number
+    process: Number
+    seen: _Starts
+
+
+class _Said(msgspec.Struct, frozen=True, array_like=True):
+    """The record in a handshake; fields that a later version adds behind are passed over."""
+
+    restoration: _Restoration
+    count: Number
+    process: Number
+    seen: _Starts
+
+
+_SAVED = msgspec.msgpack.Decoder(_Saved)
+_SAID = msgspec.json.Decoder(_Said)
+
+
+def encode_member_record(record: MemberRecord) -> bytes:
+    """Encode a record for its store.
+
+    Layout, big-endian (docs/formats/member.md):
+        0  4 bytes  magic    `DLMB`
+        4  uint16   version  1
+        6  bytes    msgpack  [group, node id, restoration, count, process, {node id: [count, process]}]
+        …  uint32   CRC32C of everything before
+
+    Source: bytes in tests/unit/codec/test_member_record.py.
+    """
+    saved = _Saved(
+        record.group,
+        record.node_id,
+        record.restoration,
+        record.start.count,
+        record.start.process,
+        _pairs(record.seen),
+    )
+    data = _HEAD.pack(_MAGIC, _VERSION) + msgspec.msgpack.encode(saved)
+    return data + _CRC.pack(crc32c(data))
+
+
+def decode_member_record(data: bytes) -> MemberRecord:
+    """Decode a record; nothing may stand behind it.
+
+    Raises:
+        MemberRecordFormatError: names the place.
+    """
+    crc_at = len(data) - _CRC.size
+    if crc_at < _HEAD.size:
+        raise MemberRecordFormatError(0, f"{len(data)} bytes are no member's record")
+    magic, version = _HEAD.unpack_from(data)
+    if magic != _MAGIC:
+        raise MemberRecordFormatError(0, f"magic {magic!r} is not {_MAGIC!r}")
+    (found,) = _CRC.unpack_from(data, crc_at)
+    own = crc32c(data[:crc_at])
+    if own != found:
+        raise MemberRecordFormatError(crc_at, f"crc {own:#010x}, the file says {found:#010x}")
+    if version != _VERSION:
+        raise MemberRecordFormatError(4, f"version {version} is unknown; this program knows 1")
+    try:
+        saved = _SAVED.decode(data[_HEAD.size : crc_at])
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise MemberRecordFormatError(_HEAD.size, str(error)) from error
+    return MemberRecord(
+        saved.group,
+        saved.node_id,
+        saved.restoration,
+        Start(saved.count, saved.process),
+        _starts(saved.seen),
+    )
+
+
+def tell_member_record(record: MemberRecord, target: str) -> str:
+    """What is told to `target`: what is remembered of it first, then of others while there is room."""
+    order = sorted(record.seen, key=lambda node_id: (node_id != target, node_id))
+    seen: dict[NodeId, Start] = {}
+    text = _said(record, seen)
+    for node_id in order:
+        seen[node_id] = record.seen[node_id]
+        longer = _said(record, seen)
+        if len(longer) > _ATTRIBUTE_LENGTH_MAX:
+            break
+        text = longer
+    return text
+
+
+def hear_member_record(node_id: NodeId, text: str) -> MemberRecord:
+    """What a member tells of itself.
+
+    Raises:
+        PeerProtocolError: it is something else.
+    """
+    try:
+        said = _SAID.decode(text)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise PeerProtocolError(f"{MEMBER_ATTRIBUTE}: {error}") from error
+    start = Start(said.count, said.process)
+    return MemberRecord("", node_id, said.restoration, start, _starts(said.seen))
+
+
+def _said(record: MemberRecord, seen: Mapping[NodeId, Start]) -> str:
+    start = record.start
+    said = _Said(record.restoration, start.count, start.process, _pairs(seen))
+    return msgspec.json.encode(said).decode()
+
+
+def _pairs(seen: Mapping[NodeId, Start]) -> dict[str, tuple[int, int]]:
+    return {str(node_id): (start.count, start.process) for node_id, start in seen.items()}
+
+
+def _starts(pairs: Mapping[str, tuple[int, int]]) -> dict[NodeId, Start]:
+    return {NodeId(name): Start(*pair) for name, pair in pairs.items()}

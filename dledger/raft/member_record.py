@@ -1,0 +1,107 @@
+"""Whose a store is, and which start of it this is: what tells a store from an older copy of itself.
+
+Every start of a process counts itself in its store before it does anything. Members tell each other the
+count when they connect, and each remembers the highest that it has heard of every other. Whoever hears
+of a start of its own store that the store does not know of runs on an older copy of it (docs/adr/0103).
+Pure: reading, writing and telling stand elsewhere, and nothing here knows terms or entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+
+from dledger.raft.ids import NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """One start of a process with its store.
+
+    Attributes:
+        count: starts of the store so far, this one included; 0: not counted.
+        process: drawn by the process; tells one that reconnects from a second one of the same count.
+    """
+
+    count: int = 0
+    process: int = 0
+
+    def lacks(self, heard: Start) -> bool:
+        """Whether the store that is at this start does not know of another one of its own."""
+        if not self.count:
+            return False
+        is_other = heard.count == self.count and heard.process != self.process
+        return heard.count > self.count or is_other
+
+
+@dataclass(frozen=True, slots=True)
+class MemberRecord:
+    """What a store knows of itself and of the other members' stores.
+
+    Attributes:
+        group, node_id: whose it is; empty in a store that was never started by a version that writes it.
+        restoration: what the operator called the restoring of all members from backups, the last time;
+            empty: never. None: a new store, which takes over what the others say.
+        start: the latest.
+        seen: the latest start that was heard of, by member.
+    """
+
+    group: str = ""
+    node_id: str = ""
+    restoration: str | None = None
+    start: Start = Start()
+    seen: Mapping[NodeId, Start] = field(default_factory=dict)
+
+    def started(self, process: int) -> MemberRecord:
+        """One more start."""
+        return replace(self, start=Start(self.start.count + 1, process))
+
+    def overtaking(self, heard: Start) -> MemberRecord:
+        """Behind a start that it did not know of."""
+        count = max(self.start.count, heard.count + 1)
+        return replace(self, start=Start(count, self.start.process))
+
+    def is_foreign(self, other: MemberRecord) -> bool:
+        """Whether the two stores come from different restorings of the group."""
+        return None not in {self.restoration, other.restoration} and (
+            self.restoration != other.restoration
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What follows from what another member said.
+
+    Attributes:
+        record: what is known from now on.
+        missed: a start of this very store that it does not know of; None: there is none.
+        missed_by_source: the same for the other member's store.
+    """
+
+    record: MemberRecord
+    missed: Start | None
+    missed_by_source: Start | None
+
+
+def hear(record: MemberRecord, said: MemberRecord, members: Collection[NodeId]) -> Heard:
+    """Take what another member says of itself, and of whom it has heard of.
+
+    Args:
+        record: of this member.
+        said: the other's; it need not name all that it has seen.
+        members: of the group; nobody else is remembered.
+    """
+    seen = dict(record.seen)
+    source = NodeId(said.node_id)
+    for node_id, start in (*said.seen.items(), (source, said.start)):
+        is_news = start.count > seen.get(node_id, Start()).count
+        if is_news and node_id in members and node_id != record.node_id:
+            seen[node_id] = start
+    own = said.seen.get(NodeId(record.node_id))
+    known = record.seen.get(source)
+    restoration = said.restoration if record.restoration is None else record.restoration
+    return Heard(
+        replace(record, seen=seen, restoration=restoration),
+        missed=own if own is not None and record.start.lacks(own) else None,
+        missed_by_source=known if known is not None and said.start.lacks(known) else None,
+    )

@@ -1,0 +1,171 @@
+"""What a member tells of its store when it connects, and what it remembers of the others' stores.
+
+A connection between members opens once both sides have taken what the other said, and have made durable
+what is new in it: so whoever has confirmed anything to a member is remembered there. What follows for
+the vote is the driver's to do; it is told by `on_missed`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+import trio
+
+from dledger.codec.member_record import (
+    MEMBER_ATTRIBUTE,
+    hear_member_record,
+    tell_member_record,
+)
+from dledger.errors import DiskFullError
+from dledger.raft.ids import NodeId
+from dledger.raft.member_record import MemberRecord, Start, hear
+from dledger.runtime.events_log import log_event
+from dledger.storage.api import Disk
+from dledger.storage.member_file import MemberFile, check_owner
+
+
+class Acquaintance:
+    """Owns the member's record, in memory and on disk. Says and hears nothing before `open`.
+
+    Attributes:
+        missed: how it is known that this store is an older copy of itself; None: it is not known. It is
+            set until the record is ahead of what others remember (`overtake`).
+        on_missed: called with it whenever it is set.
+    """
+
+    def __init__(
+        self, group: str, node_id: NodeId, process: int, members: frozenset[NodeId]
+    ) -> None:
+        self.missed: str | None = None
+        self.on_missed: Callable[[str], None] = lambda _reason: None
+        self._group = group
+        self._node_id = node_id
+        self._process = process
+        self._members = members
+        self._record = MemberRecord()
+        self._missed_start = Start()
+        self._file: MemberFile | None = None
+        self._saving = trio.Lock()
+
+    def open(self, disk: Disk, store_path: str) -> None:
+        """Read the record, and count this start. I/O only; before anything else is done.
+
+        Raises:
+            ConfigError: the store is another member's.
+            DLedgerError, OSError: the disk failed.
+        """
+        file = MemberFile.open(disk)
+        if file.problem is not None:
+            log_event(logging.WARNING, "member-file-lost", node=self._node_id, reason=file.problem)
+        check_owner(file.record, self._group, self._node_id, store_path)
+        record = MemberRecord(
+            self._group,
+            self._node_id,
+            file.record.restoration,
+            file.record.start,
+            file.record.seen,
+        ).started(self._process)
+        try:
+            file.save(record)
+        except DiskFullError as error:
+            # A start that nobody can count is as it was before starts were counted.
+            log_event(logging.WARNING, "start-not-counted", node=self._node_id, reason=error)
+            return
+        if record.restoration:
+            # Loud the first time, a fact afterwards.
+            level = logging.WARNING if record.start.count == 1 else logging.INFO
+            log_event(level, "new-incarnation", node=self._node_id, restoration=record.restoration)
+        self._file = file
+        self._record = record
+
+    @property
+    def restoration(self) -> str:
+        """What the operator called the restoring of all members, the last time; empty: never."""
+        return self._record.restoration or ""
+
+    def tell(self, target: str) -> Mapping[str, str]:
+        """The attribute for a handshake with a member."""
+        if self._file is None:
+            return {}
+        return {MEMBER_ATTRIBUTE: tell_member_record(self._record, target)}
+
+    def why_foreign(self, node_id: str, attributes: Mapping[str, str]) -> str | None:
+        """Why the two members must not speak to each other; None: they may.
+
+        Raises:
+            PeerProtocolError: what the other says of its store is no record.
+        """
+        said = self._said(node_id, attributes)
+        if said is None or not self._record.is_foreign(said):
+            return None
+        return (
+            f"{self._node_id} was restored as {self._record.restoration or 'never'!r}, {node_id} as "
+            f"{said.restoration or 'never'!r}: stores from before and after a restoring do not mix. Run "
+            "`dledger restored` on every store of the same backup, or begin with an empty one "
+            "(docs/restoring.md)"
+        )
+
+    async def hear(self, node_id: NodeId, attributes: Mapping[str, str]) -> None:
+        """Take what a member said, before its connection opens.
+
+        Raises:
+            PeerProtocolError: it is no record.
+            DiskFailedError: the disk failed; the node must stop.
+        """
+        said = self._said(node_id, attributes)
+        if said is None or self._file is None:
+            return
+        heard = hear(self._record, said, self._members)
+        self._record = heard.record
+        if heard.missed_by_source is not None:
+            log_event(
+                logging.WARNING,
+                "peer-store-is-old",
+                node=self._node_id,
+                peer=node_id,
+                start=said.start.count,
+                remembered=heard.missed_by_source.count,
+            )
+        if heard.missed is not None:
+            self._missed_start = heard.missed
+            self.missed = (
+                f"{node_id} remembers start {heard.missed.count} of this store, which is at "
+                f"{self._record.start.count} and does not know of it: it is an older copy, and has no vote "
+                "until a leader has admitted it"
+            )
+            self.on_missed(self.missed)
+        async with self._saving:
+            if self._record != self._file.record:
+                # A write that was begun is finished, whatever becomes of the connection.
+                with trio.CancelScope(shield=True):
+                    await trio.to_thread.run_sync(self._save, self._record)
+
+    def overtake(self) -> bool:
+        """The member has durably given up its vote: from now on it is the latest start of its store.
+
+        Returns:
+            False: a record is being saved at this moment; call again.
+
+        Raises:
+            DiskFailedError: the disk failed; the node must stop.
+        """
+        if self._saving.locked():
+            return False
+        self._record = self._record.overtaking(self._missed_start)
+        self.missed = None
+        self._save(self._record)
+        return True
+
+    def _save(self, record: MemberRecord) -> None:
+        assert self._file is not None, "nothing is told before the file is open"
+        try:
+            self._file.save(record)
+        except DiskFullError as error:
+            # It is saved with the next that comes; until then a crash forgets it.
+            log_event(logging.WARNING, "not-remembered", node=self._node_id, reason=error)
+
+    def _said(self, node_id: str, attributes: Mapping[str, str]) -> MemberRecord | None:
+        """What the other said; None of a member of before."""
+        text = attributes.get(MEMBER_ATTRIBUTE)
+        return None if text is None else hear_member_record(NodeId(node_id), text)

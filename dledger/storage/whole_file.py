@@ -1,0 +1,56 @@
+"""Small files that are replaced as a whole: after a crash there is the old content or the new."""
+
+from __future__ import annotations
+
+import errno
+
+from dledger.errors import DiskFullError
+from dledger.storage.api import Disk
+
+ASIDE_SUFFIX = ".aside"
+
+
+def path_in(folder: str, name: str) -> str:
+    """A file's path on its disk."""
+    return f"{folder}/{name}" if folder else name
+
+
+def settle_whole(disk: Disk, folder: str, name: str) -> None:
+    """Before the first reading: what a crash left is cleared, and what is found stays.
+
+    Raises:
+        OSError: the disk failed.
+    """
+    aside = path_in(folder, name) + ASIDE_SUFFIX
+    if disk.exists(aside):
+        # A crash came before the rename: nobody was told of it.
+        disk.remove(aside)
+    # A process that was killed between rename and sync left a name that a power cut may undo.
+    disk.sync_folder(folder)
+
+
+def replace_whole(disk: Disk, folder: str, name: str, data: bytes) -> None:
+    """Make a file's new content durable: write aside, sync, rename, sync the folder.
+
+    Raises:
+        DiskFullError: there was no room; the old content stands and nothing else has changed.
+        OSError: it failed; which content the disk holds is unknown.
+    """
+    path = path_in(folder, name)
+    aside = path + ASIDE_SUFFIX
+    try:
+        file = disk.open(aside, create=True)
+        try:
+            file.truncate(0)
+            file.write_at(0, (data,))
+            file.sync()
+        finally:
+            file.close()
+    except OSError as error:
+        if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
+            raise
+        if disk.exists(aside):
+            disk.remove(aside)
+        raise DiskFullError(f"{aside}: no room for the new {name}") from error
+    disk.rename(aside, path)
+    disk.sync_folder(folder)

@@ -1,0 +1,90 @@
+"""A member's record as bytes and as text: golden bytes, and nothing wrong gets through."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from crc32c import crc32c
+
+from dledger.codec.member_record import (
+    MemberRecordFormatError,
+    decode_member_record,
+    encode_member_record,
+    hear_member_record,
+    tell_member_record,
+)
+from dledger.errors import PeerProtocolError
+from dledger.raft.ids import NodeId
+from dledger.raft.member_record import MemberRecord, Start
+
+N0, N1, N2 = NodeId("n0"), NodeId("n1"), NodeId("n2")
+RECORD = MemberRecord("g", "n0", "", Start(3, 77), {N1: Start(2, 5)})
+GOLDEN = bytes.fromhex(
+    "444c4d42"  # DLMB
+    "0001"  # version
+    "96"  # six fields
+    "a167"  # g
+    "a26e30"  # n0
+    "a0"  # never restored
+    "03"  # count
+    "4d"  # process
+    "81a26e31920205"  # {n1: [2, 5]}
+    "4955f8a2"  # crc32c of everything before
+)
+
+
+def test_golden_bytes_both_ways() -> None:
+    assert encode_member_record(RECORD).hex() == GOLDEN.hex()
+    assert decode_member_record(GOLDEN) == RECORD
+
+
+@pytest.mark.parametrize("restoration", [None, "", "2026-11-21"])
+def test_never_restored_is_not_a_new_store(restoration: str | None) -> None:
+    record = MemberRecord("g", "n0", restoration, Start(1, 2), {})
+    assert decode_member_record(encode_member_record(record)) == record
+    told = hear_member_record(N0, tell_member_record(record, "n1"))
+    assert told == MemberRecord("", "n0", restoration, Start(1, 2), {})
+
+
+def test_every_truncation_every_addition_and_every_flip_is_detected() -> None:
+    for size in range(len(GOLDEN)):
+        with pytest.raises(MemberRecordFormatError):
+            decode_member_record(GOLDEN[:size])
+    with pytest.raises(MemberRecordFormatError):
+        decode_member_record(GOLDEN + b"\0")
+    for place in range(len(GOLDEN)):
+        with pytest.raises(MemberRecordFormatError):
+            decode_member_record(GOLDEN[:place] + bytes([GOLDEN[place] ^ 4]) + GOLDEN[place + 1 :])
+
+
+def sealed(body: object, version: int = 1) -> bytes:
+    data = b"DLMB" + version.to_bytes(2, "big") + msgspec.msgpack.encode(body)
+    return data + crc32c(data).to_bytes(4, "big")
+
+
+def test_fields_of_a_later_version_are_passed_over_and_another_version_is_not_guessed() -> None:
+    body = ["g", "n0", "", 3, 77, {"n1": [2, 5]}]
+    assert decode_member_record(sealed([*body, "more"])) == RECORD
+    with pytest.raises(MemberRecordFormatError, match="version 2 is unknown"):
+        decode_member_record(sealed(body, version=2))
+    with pytest.raises(MemberRecordFormatError, match="byte 6"):
+        decode_member_record(sealed(["g", "n0", "", -3, 77, {}]))
+
+
+def test_what_is_told_fits_an_attribute_and_names_the_target_in_any_case() -> None:
+    seen = {NodeId(f"{'x' * 60}{number}"): Start(9, 2**63 - 1) for number in range(30)}
+    record = MemberRecord("g", "n0", "r" * 64, Start(2**40, 2**63 - 1), seen)
+    for target, start in seen.items():
+        text = tell_member_record(record, target)
+        assert len(text) <= 1024
+        told = hear_member_record(N0, text)
+        assert told.seen[target] == start
+        assert len(told.seen) > 5
+
+
+@pytest.mark.parametrize(
+    "text", ["", "nonsense", "[]", '["",1,2]', '["",-1,2,{}]', '["",1,2,{"n1":[1]}]', "[" * 1000]
+)
+def test_what_is_no_record_breaks_the_protocol(text: str) -> None:
+    with pytest.raises(PeerProtocolError):
+        hear_member_record(N2, text)

@@ -1,0 +1,144 @@
+"""Members that come back with older copies of their stores, over loopback and real files."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+import pytest
+import trio
+
+from dledger import ConfigError
+from dledger.storage.member_file import MEMBER_NAME, MemberFile
+from dledger.storage.posix import PosixDisk
+from tests.unit.runtime.conftest import Group, Member, wait_until
+
+pytestmark = pytest.mark.slow
+
+OpenGroup = Callable[..., AbstractAsyncContextManager[Group]]
+S = 10.0
+
+
+async def append(group: Group, count: int = 5) -> None:
+    leader = await group.leader()
+    for number in range(count):
+        entry_id = await leader.server.append(b"%d" % number, timeout_s=S)
+    await group.wait_applied(entry_id.index)
+
+
+async def follower(group: Group) -> Member:
+    leader = await group.leader()
+    return next(each for each in group.members.values() if each is not leader)
+
+
+def keep_copy(member: Member, name: str = "copy") -> Path:
+    store = Path(member.config.store_path)
+    return Path(shutil.copytree(store, store.parent / name))
+
+
+def put_back(copy: Path, member: Member) -> None:
+    shutil.rmtree(member.config.store_path)
+    shutil.copytree(copy, member.config.store_path)
+
+
+def lose_record(member: Member) -> None:
+    Path(member.config.store_path, MEMBER_NAME).unlink()
+
+
+def starts(member: Member) -> int:
+    return MemberFile.open(PosixDisk(member.config.store_path)).record.start.count
+
+
+async def test_an_old_copy_in_another_term_gives_up_its_vote_and_gets_it_back(
+    open_group: OpenGroup, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_group(size=3) as group:
+        await group.start_all()
+        await append(group)
+        victim = await follower(group)
+        await victim.stop()
+        copy = keep_copy(victim)
+        victim = await group.start(victim.server.node_id)
+        await append(group)
+        await victim.stop()
+        put_back(copy, victim)
+        old_leader = await group.leader()
+        (third,) = (each for each in group.members.values() if each not in (victim, old_leader))
+        await old_leader.server.transfer(third.server.node_id, timeout_s=S)
+        await wait_until(lambda: not old_leader.server.is_leader)
+        with caplog.at_level(logging.WARNING, "dledger"):
+            victim = await group.start(victim.server.node_id)
+            await wait_until(lambda: "store-is-old" in caplog.text)
+            await append(group)
+            await wait_until(lambda: victim.server.is_voter)
+        assert "peer-store-is-old" in caplog.text
+        assert "store" not in victim.server.attributes(victim.server.node_id)
+        bodies = (await group.leader()).machine.bodies
+        assert len(bodies) == 15
+        assert victim.machine.bodies == bodies
+        count = starts(victim)
+        assert count == 3, "it has overtaken what the others remember"
+        caplog.clear()
+        await victim.stop()
+        victim = await group.start(victim.server.node_id)
+        with caplog.at_level(logging.WARNING, "dledger"):
+            await wait_until(lambda: len(victim.server.peers_connected()) == 2)
+            await append(group)
+        assert "store-is-old" not in caplog.text
+        assert victim.server.is_voter
+
+
+async def test_members_that_start_again_and_again_and_a_wiped_one_are_no_old_copies(
+    open_group: OpenGroup, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "dledger"):
+        async with open_group(size=3) as group:
+            await group.start_all()
+            await append(group)
+            for _ in range(2):
+                for name in list(group.members):
+                    await group.members[name].stop()
+                    await group.start(name)
+                    await append(group)
+            victim = await follower(group)
+            await victim.stop()
+            shutil.rmtree(victim.config.store_path)
+            victim = await group.start(victim.server.node_id)
+            await append(group)
+            await wait_until(lambda: victim.server.is_voter)
+            await wait_until(lambda: starts(victim) == 4)
+    lines = [each.getMessage() for each in caplog.records]
+    assert not [each for each in lines if each.startswith("store-is-old")]
+
+
+async def test_a_member_of_before_leaves_the_record_alone_and_a_store_without_one_is_taken(
+    open_group: OpenGroup,
+) -> None:
+    async with open_group(size=3) as group:
+        await group.start_all()
+        await append(group)
+        victim = await follower(group)
+        await victim.stop()
+        lose_record(victim)
+        # What the others remember of it is ahead: as after a wiping it waits to be admitted.
+        victim = await group.start(victim.server.node_id)
+        await append(group)
+        await wait_until(lambda: victim.server.is_voter and starts(victim) == 2)
+
+
+async def test_a_store_of_another_member_is_refused(open_group: OpenGroup) -> None:
+    async with open_group(size=3) as group:
+        await group.start_all()
+        await append(group)
+        victim, leader = await follower(group), await group.leader()
+        for each in (victim, leader):
+            await each.stop()
+        put_back(Path(leader.config.store_path), victim)
+        with trio.fail_after(S), pytest.raises((ConfigError, RuntimeError)):
+            await group.start(victim.server.node_id)
+        failure = group.members[victim.server.node_id].failure
+        assert isinstance(failure, ConfigError)
+        assert f"belongs to member {leader.server.node_id} of group g" in str(failure)

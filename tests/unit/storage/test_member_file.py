@@ -1,0 +1,79 @@
+"""The member's record on disk: it survives everything, and what is lost of it is known to be lost."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from dledger.errors import ConfigError, DiskFailedError, DiskFullError
+from dledger.raft.hard_state import HardState
+from dledger.raft.ids import NO_INDEX, NO_TERM, EntryId, NodeId, Term
+from dledger.raft.member_record import MemberRecord, Start
+from dledger.storage.hard_state import HardStateStore
+from dledger.storage.member_file import MEMBER_NAME, MemberFile, check_owner
+from dledger.testing.sim_disk import SimDisk
+
+EMPTY = EntryId(NO_TERM, NO_INDEX)
+OLD = MemberRecord("g", "n0", "", Start(3, 7), {NodeId("n1"): Start(2, 5)})
+NEW = OLD.started(8)
+
+
+def test_a_crash_at_any_step_of_a_save_leaves_the_old_or_the_new_record() -> None:
+    for seed in range(100):
+        disk = SimDisk(Random(seed))
+        file = MemberFile.open(disk)
+        file.save(OLD)
+        getattr(disk, ("fail_sync", "fail_write")[seed % 2])(seed // 2 % 6 + 1)
+        expected = (NEW,)
+        try:
+            file.save(NEW)
+        except DiskFailedError:
+            expected = (OLD, NEW)
+            with pytest.raises(DiskFailedError):
+                file.save(NEW)
+            disk.crash()
+        else:
+            disk.crash(keep=0.0)
+        again = MemberFile.open(disk)
+        assert again.record in expected
+        assert again.problem is None
+
+
+def test_a_full_disk_leaves_the_record_as_it_was() -> None:
+    disk = SimDisk(Random(0))
+    file = MemberFile.open(disk)
+    file.save(OLD)
+    disk.capacity_bytes = 0
+    with pytest.raises(DiskFullError):
+        file.save(NEW)
+    assert file.record == OLD
+    assert MemberFile.open(disk).record == OLD
+    disk.capacity_bytes = None
+    file.save(NEW)
+    assert MemberFile.open(disk).record == NEW
+
+
+def test_a_damaged_record_is_none_and_says_why() -> None:
+    disk = SimDisk(Random(0))
+    MemberFile.open(disk).save(OLD)
+    disk.flip_bit(MEMBER_NAME, 9)
+    file = MemberFile.open(disk)
+    assert file.record == MemberRecord()
+    assert file.problem is not None
+    assert "member: byte" in file.problem
+
+
+def test_a_store_of_before_has_no_record_and_is_no_new_store() -> None:
+    disk = SimDisk(Random(0))
+    assert MemberFile.open(disk).record == MemberRecord()
+    HardStateStore.open(disk, last_id=EMPTY).save(HardState(Term(1), None))
+    assert MemberFile.open(disk).record == MemberRecord(restoration="")
+
+
+@pytest.mark.parametrize(("group", "node_id"), [("g", "n1"), ("h", "n0")])
+def test_the_store_of_another_member_is_refused_with_what_to_do(group: str, node_id: str) -> None:
+    check_owner(OLD, "g", "n0", "/data")
+    check_owner(MemberRecord(), group, node_id, "/data")
+    with pytest.raises(ConfigError, match=r"/data belongs to member n0 of group g.*empty folder"):
+        check_owner(OLD, group, node_id, "/data")
