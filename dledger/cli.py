@@ -20,6 +20,7 @@ from dledger.errors import ConfigError, DLedgerError, UsageError
 from dledger.raft.ids import NodeId
 from dledger.runtime.client import TIMEOUT_S, Client
 from dledger.runtime.commands import (
+    EXIT_DONE,
     EXIT_REFUSED,
     EXIT_UNKNOWN,
     EXIT_USAGE,
@@ -27,10 +28,12 @@ from dledger.runtime.commands import (
     complain,
     exit_code_of,
     get,
+    say,
     status,
     transfer,
 )
 from dledger.runtime.serve_command import serve
+from dledger.storage.restored import mark_restored
 
 DEFAULT_PEERS = "n0-localhost:20911"
 
@@ -85,7 +88,8 @@ def _tell(error: BaseException, options: argparse.Namespace) -> int:
             return EXIT_USAGE
         case DLedgerError():
             complain(str(error))
-            return EXIT_REFUSED if options.command == "server" else exit_code_of(error)
+            is_local = options.command in {"server", "restored"}
+            return EXIT_REFUSED if is_local else exit_code_of(error)
         case KeyboardInterrupt():
             complain("interrupted")
             return EXIT_UNKNOWN if options.command in {"append", "transfer"} else EXIT_REFUSED
@@ -103,6 +107,10 @@ async def _run(options: argparse.Namespace) -> int:
     _log_to_stderr(options.verbose)
     if options.command == "server":
         return await serve(_log_config(options))
+    if options.command == "restored":
+        mark_restored(options.store, options.group, NodeId(options.id), options.name)
+        say(f"{options.store} is {options.id} of group {options.group}, restored as {options.name}")
+        return EXIT_DONE
     async with Client(
         options.peers, group=options.group, secret=_secret(options), timeout_s=options.timeout
     ) as client:
@@ -244,6 +252,16 @@ def _parser() -> argparse.ArgumentParser:
         description="Hand leadership to a member, or to the one with most of the log.",
     )
     handing.add_argument("--to", metavar="ID", help="the new leader, for example n1")
+    _describe_restored(
+        commands.add_parser(
+            "restored",
+            parents=[common],
+            help="say that all members were restored from backups",
+            description="Mark a store, before its member is started, as one of a whole group that was "
+            "restored from backups of one moment, or from one copy. Do it to the store of every member, "
+            "with the same name; whatever came after the backup is lost (docs/restoring.md).",
+        )
+    )
     return parser
 
 
@@ -297,6 +315,14 @@ def _describe_server(server: argparse.ArgumentParser) -> None:
         "--no-fsync",
         action="store_true",
         help="confirm entries before they are on the disk: a power cut may lose confirmed ones",
+    )
+
+
+def _describe_restored(restored: argparse.ArgumentParser) -> None:
+    restored.add_argument("name", metavar="NAME", help="of this restoring, for example a date")
+    restored.add_argument("-i", "--id", required=True, help="whose store it is from now on")
+    restored.add_argument(
+        "-s", "--store", required=True, metavar="FOLDER", help="the store; its member must not run"
     )
 
 

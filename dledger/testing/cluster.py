@@ -21,7 +21,7 @@ from dledger.config import LogConfig, Peer, RaftConfig
 from dledger.engine import Engine, PersistJob
 from dledger.errors import CorruptionError, DiskFailedError, DiskFullError, DLedgerError
 from dledger.raft.effects import GivesWay, Outcome, Role
-from dledger.raft.events import Event, Received, StepDown, Tick
+from dledger.raft.events import Event, GiveUpVote, Received, StepDown, Tick
 from dledger.raft.ids import NodeId
 from dledger.raft.messages import (
     AppendRequest,
@@ -33,6 +33,7 @@ from dledger.raft.messages import (
 )
 from dledger.repair.store_repair import StoreRepair, is_repairable
 from dledger.testing.sim_disk import SimDisk
+from dledger.testing.sim_meetings import Meetings
 from dledger.testing.sim_network import SimNetwork
 from dledger.testing.sim_node import SimNode
 from dledger.testing.sim_settings import SimSettings
@@ -101,6 +102,9 @@ class SimCluster:
         self.on_sent: Callable[[SimNode, Message], None] = lambda _node, _message: None
         self.on_committed: Callable[[SimNode], None] = lambda _node: None
         self.on_refused: Callable[[SimNode], None] = lambda _node: None
+        has_old_copies = bool(settings.fault_weights.get("old-copy"))
+        meetings = Random(f"meetings/{settings.seed}")
+        self._meetings = Meetings(self, meetings.randint) if has_old_copies else None
         self._engine_type = engine_type
         self._heap: list[tuple[int, int, Callable[..., object], tuple[Any, ...]]] = []
         self._scheduled_count = 0
@@ -141,9 +145,11 @@ class SimCluster:
             return
         config, local_ms = self._config(node.node_id), node.local_ms(self.now_ms)
         try:
+            if self._meetings is not None:
+                self._meetings.started(node)
             node.engine = self._engine_type(config, node.disk, draw=node.draw, now_ms=local_ms)
             applied_index = self._opened(node, node.engine)
-        except (OSError, CorruptionError) as error:
+        except (OSError, CorruptionError, DiskFailedError) as error:
             self.say(node, f"does not start: {error}")
             node.engine = None
             problem = is_repairable(config, error)
@@ -167,6 +173,8 @@ class SimCluster:
             self.checker.started(node.node_id, node.engine)
             self.checker.restored(node.node_id, applied_index)
             self._drain(node, node.engine)
+        if node.missed is not None:
+            self.step(node, GiveUpVote())
 
     def _opened(self, node: SimNode, engine: Engine) -> int:
         """A store was opened. A group with a state machine restores it here.
@@ -313,6 +321,8 @@ class SimCluster:
 
     def _drain(self, node: SimNode, engine: Engine) -> None:
         """Check what a step did, and carry its outputs away."""
+        if self._meetings is not None:
+            self._meetings.look_after(node)
         checker = self.checker
         checker.observe(node.node_id, engine)
         if self.trace is not None:
@@ -367,6 +377,10 @@ class SimCluster:
 
     def _post(self, node: SimNode, to: NodeId, message: PeerMessage) -> None:
         """Let the network decide when a message arrives."""
+        if self._meetings is not None and not self._meetings.may_speak(node, self.nodes[to]):
+            if self.trace is not None:
+                self.say(node, f"-> {to} {describe_message(message)} (no connection)")
+            return
         if self.settings.wire:
             message = through_wire(message)
         arrivals = self.network.arrivals(node.node_id, to, self.now_ms)
@@ -507,10 +521,23 @@ class SimCluster:
         fired = node.disk.fired
         node.disk = SimDisk(Random(f"disk/{self.settings.seed}/{node.node_id}/{node.incarnation}"))
         node.disk.fired = fired
+        node.member = node.old_disk = None
         node.refusal = ""
-        node.is_damaged = False
+        node.is_damaged = node.is_outdated = False
         node.flipped_snapshots.clear()
         self.say(node, "gets an empty disk")
+        self.checker.wiped(node.node_id)
+
+    def put_back(self, node: SimNode) -> None:
+        """A stopped member's disk is replaced by the copy that was made of it."""
+        assert node.engine is None, f"{node.node_id} is up"
+        assert node.old_disk is not None, f"{node.node_id} has no copy"
+        fired = node.disk.fired
+        node.disk = node.old_disk
+        node.disk.fired = fired
+        node.member = node.old_disk = None
+        node.is_outdated = True
+        self.say(node, "gets an old copy of its disk")
         self.checker.wiped(node.node_id)
 
     def start_later(self, node: SimNode) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from copy import deepcopy
 from functools import partial
 from random import Random
 
@@ -18,8 +19,10 @@ from dledger.raft.events import PeerUnreachable
 from dledger.raft.ids import NodeId
 from dledger.raft.messages import AppendRequest, AppendResponse, Message, TimeoutNow, VoteResponse
 from dledger.storage.hard_state import HARD_STATE_NAME
+from dledger.storage.member_file import MemberFile
 from dledger.testing.cluster import SimCluster
 from dledger.testing.sim_damage import entry_places, helical_flips
+from dledger.testing.sim_meetings import remembers
 from dledger.testing.sim_node import SimNode
 
 HELICAL_SHARES = (0.05, 0.3, 1.0)
@@ -83,6 +86,7 @@ class SimFaults:
             "full-disk": self._full_disk,
             "unreachable": self._unreachable,
             "wipe-one": self._wipe_one,
+            "old-copy": self._old_copy,
             "clog": self._clog,
             "fail-write": self._fail_write,
             "misdirect-write": self._misdirect_write,
@@ -149,7 +153,8 @@ class SimFaults:
         """Which members have become voters with their new stores."""
         for node in self._cluster.running():
             engine = node.engine
-            if engine is not None and engine.node.is_voter and not engine.has_unsaved:
+            is_proven = engine is not None and engine.node.is_voter and not engine.has_unsaved
+            if is_proven and not node.is_outdated:
                 self._unproven.discard(node.node_id)
 
     # Crashes.
@@ -213,6 +218,37 @@ class SimFaults:
         self._cluster.wipe(node)
         self._cluster.start_later(node)
         return True
+
+    def _old_copy(self) -> bool:
+        """A member's disk is copied at one of its ends, and at a later one the copy takes its place.
+
+        Only when the others know of a start that the copy does not: what nobody remembers, nobody can notice.
+        """
+        node = self._any_running()
+        if node is None or node.is_damaged or node.is_outdated or not self._is_spare(node):
+            return False
+        if node.old_disk is None:
+            self._cluster.stop(node, power_loss=True)
+            node.old_disk = deepcopy(node.disk)
+            node.old_disk.capacity_bytes = None
+            self._cluster.say(node, "is copied")
+        elif self._is_known_to_be_old(node):
+            self._unproven.add(node.node_id)
+            self._cluster.stop(node, power_loss=True)
+            self._cluster.put_back(node)
+        else:
+            return False
+        self._cluster.start_later(node)
+        return True
+
+    def _is_known_to_be_old(self, node: SimNode) -> bool:
+        """Whether every other member remembers a start of this one that its copy does not know of."""
+        assert node.old_disk is not None, "there is a copy"
+        copied = MemberFile.open(node.old_disk).record.start.count
+        others = [each for each in self._cluster.nodes.values() if each is not node]
+        return all(
+            not each.is_damaged and remembers(each, node.node_id).count > copied for each in others
+        )
 
     # Armed.
 
@@ -386,8 +422,11 @@ class SimFaults:
     def _may_lie(self, node: SimNode) -> bool:
         """Whether a log could tell: without syncs no index unit proves what was there.
 
-        Nor does one when both are damaged, so that one lie for each member and disk is enough.
+        Nor does one when both are damaged, so that one lie for each member and disk is enough. While a member
+        runs on an old copy nobody may forget that it does.
         """
+        if any(each.is_outdated for each in self._cluster.nodes.values()):
+            return False
         return self._cluster.settings.fsync and not node.is_damaged and self._is_spare(node)
 
     def _misdirect_write(self) -> bool:

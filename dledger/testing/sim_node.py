@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 
 from dledger.engine import Engine
 from dledger.raft.ids import NodeId
+from dledger.raft.member_record import Start
 from dledger.repair.store_repair import StoreRepair
+from dledger.storage.member_file import MemberFile
 from dledger.testing.sim_disk import SimDisk
 
 
@@ -30,6 +32,11 @@ class SimNode:
             says so), and no log can tell.
         flipped_snapshots: content of the snapshots in which a bit was turned over, by path: none may be used.
         is_frozen: it does not start, and what ails it is not cured.
+        member: its record (see sim_meetings.py); None: it has none, or its start was not counted.
+        counted_incarnation: the latest of which the start was counted.
+        missed: a start of its store that the store does not know of.
+        old_disk: a copy of its disk, from one of its earlier ends.
+        is_outdated: it runs, or will, on such a copy, and has not durably given up its vote.
         traced_log: what the trace last said about its log.
     """
 
@@ -49,6 +56,11 @@ class SimNode:
     is_damaged: bool = False
     flipped_snapshots: dict[str, bytes] = field(default_factory=dict)
     is_frozen: bool = False
+    member: MemberFile | None = None
+    counted_incarnation: int = -1
+    missed: Start | None = None
+    old_disk: SimDisk | None = None
+    is_outdated: bool = False
     traced_log: str = ""
 
     def is_flipped(self, path: str) -> bool:

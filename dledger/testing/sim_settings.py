@@ -60,7 +60,13 @@ SHARED_KINDS = ("helical",)
 SNAPSHOT_KINDS = ("flip-snapshot",)
 """Faults of groups that take snapshots: the log's own simulator has none, and never draws them."""
 
-ALL_KINDS = FAULT_KINDS + GROWN_KINDS + SHARED_KINDS + SNAPSHOT_KINDS
+LATER_KINDS = ("old-copy",)
+"""Faults of some of the grown runs, drawn from a stream of their own."""
+
+ALL_KINDS = FAULT_KINDS + GROWN_KINDS + SHARED_KINDS + SNAPSHOT_KINDS + LATER_KINDS
+
+OLD_COPY_PERMILLE = 200
+"""How many of the grown runs put old copies of disks back; they have handshakes, the others have none."""
 
 
 REPAIRS_MAX = 200
@@ -235,6 +241,9 @@ def _grow(settings: SimSettings) -> SimSettings:
     weights = {kind: rng.choice((0, 0, 1, 3)) for kind in GROWN_KINDS}
     if rng.random() < 0.2:
         weights[rng.choice(GROWN_KINDS)] = 10
+    later = Random(f"old-copy/{settings.seed}")
+    if later.random() * 1000 < OLD_COPY_PERMILLE:
+        weights["old-copy"] = later.choice((2, 5, 10))
     loss_permille, replay_permille = settings.loss_permille, 0
     if rng.random() < 0.3:
         loss_permille = rng.randint(0, 300)

@@ -14,6 +14,7 @@ import trio
 from dledger import ConfigError
 from dledger.storage.member_file import MEMBER_NAME, MemberFile
 from dledger.storage.posix import PosixDisk
+from dledger.storage.restored import mark_restored
 from tests.unit.runtime.conftest import Group, Member, wait_until
 
 pytestmark = pytest.mark.slow
@@ -142,3 +143,48 @@ async def test_a_store_of_another_member_is_refused(open_group: OpenGroup) -> No
         failure = group.members[victim.server.node_id].failure
         assert isinstance(failure, ConfigError)
         assert f"belongs to member {leader.server.node_id} of group g" in str(failure)
+
+
+def make_all(copy: Path, group: Group, name: str) -> None:
+    for member in group.members.values():
+        put_back(copy, member)
+        mark_restored(member.config.store_path, "g", member.server.node_id, name)
+
+
+async def test_all_members_from_one_copy_say_that_a_new_incarnation_has_begun(
+    open_group: OpenGroup, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_group(size=3) as group:
+        await group.start_all()
+        await append(group)
+        leader = await group.leader()
+        straggler = await follower(group)
+        for each in group.members.values():
+            await each.stop()
+        copy = keep_copy(leader)
+        before = keep_copy(straggler, "straggler")
+        make_all(copy, group, "monday")
+        with caplog.at_level(logging.WARNING, "dledger"):
+            await group.start_all()
+            await append(group)
+        assert caplog.text.count("new-incarnation") == 3
+        for each in group.members.values():
+            own = each.server.attributes(each.server.node_id)
+            assert own["incarnation"] == "monday"
+            assert each.server.is_voter
+        # A store from before does not mix with them.
+        straggler = group.members.pop(straggler.server.node_id)
+        await straggler.stop()
+        put_back(before, straggler)
+        with caplog.at_level(logging.WARNING, "dledger"):
+            straggler = await group.start(straggler.server.node_id)
+            await wait_until(lambda: "stores from before and after a restoring" in caplog.text)
+        assert straggler.server.peers_connected() == []
+        # An empty one does.
+        group.members.pop(straggler.server.node_id)
+        await straggler.stop()
+        shutil.rmtree(straggler.config.store_path)
+        straggler = await group.start(straggler.server.node_id)
+        await append(group)
+        await wait_until(lambda: straggler.server.is_voter)
+        assert straggler.server.attributes(straggler.server.node_id)["incarnation"] == "monday"

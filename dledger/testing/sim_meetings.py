@@ -1,0 +1,135 @@
+"""Handshakes of a simulated group: what members tell each other of their stores before they speak.
+
+Only runs in which a member may come back with an older copy of its store have them. Two processes meet
+when one of them first has something to say; what it has to say then is lost, as it is without a
+connection. The decisions are those of dledger/raft/member_record.py, the file is the real one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from dledger.codec.member_record import hear_member_record, tell_member_record
+from dledger.errors import DiskFullError, DLedgerError
+from dledger.raft.events import GiveUpVote
+from dledger.raft.ids import NodeId
+from dledger.raft.member_record import MemberRecord, Start, hear
+from dledger.storage.member_file import MemberFile
+from dledger.testing.sim_node import SimNode
+
+if TYPE_CHECKING:
+    from dledger.testing.cluster import SimCluster
+
+MEETING_MS_MAX = 20
+"""A connection takes so long to be made."""
+
+_Pair = frozenset[tuple[NodeId, int]]
+
+
+class Meetings:
+    """Who has met whom, and what follows from it."""
+
+    def __init__(self, cluster: SimCluster, draw: Callable[[int, int], int]) -> None:
+        self._cluster = cluster
+        self._draw = draw
+        self._met: set[_Pair] = set()
+        self._planned: set[_Pair] = set()
+
+    def started(self, node: SimNode) -> None:
+        """A member opens its store: this start counts before anything else.
+
+        Raises:
+            OSError, DiskFailedError: its disk failed.
+        """
+        if node.counted_incarnation == node.incarnation:
+            return  # it was repaired before it could have an engine
+        file = MemberFile.open(node.disk)
+        record = MemberRecord(
+            "sim", node.node_id, file.record.restoration, file.record.start, file.record.seen
+        ).started(node.incarnation)
+        node.member = None
+        node.missed = None
+        try:
+            file.save(record)
+        except DiskFullError:
+            return
+        node.member = file
+        node.counted_incarnation = node.incarnation
+
+    def may_speak(self, node: SimNode, target: SimNode) -> bool:
+        """Whether the two have met; if not they will, if they can reach each other then."""
+        pair = _pair(node, target)
+        if pair in self._met:
+            return True
+        if pair not in self._planned:
+            self._planned.add(pair)
+            due_ms = self._cluster.now_ms + self._draw(0, MEETING_MS_MAX)
+            self._cluster.at(due_ms, self._meet, node, target, pair)
+        return False
+
+    def look_after(self, node: SimNode) -> None:
+        """A member has made a step: it gives up its vote, or has durably done so."""
+        engine, file = node.engine, node.member
+        if engine is None or file is None or node.missed is None or not engine.is_hard_state_saved:
+            return
+        with suppress(DiskFullError):  # it is tried again with the next step
+            file.save(file.record.overtaking(node.missed))
+            node.missed = None
+            node.is_outdated = False
+            self._cluster.say(node, f"is start {file.record.start.count} of its store from here")
+
+    def _meet(self, node: SimNode, target: SimNode, pair: _Pair) -> None:
+        self._planned.discard(pair)
+        network, now_ms = self._cluster.network, self._cluster.now_ms
+        is_open = network.is_open(node.node_id, target.node_id) and network.is_open(
+            target.node_id, node.node_id
+        )
+        are_up = all(
+            (each.engine is not None or each.repair is not None) and each.paused_until_ms <= now_ms
+            for each in (node, target)
+        )
+        if pair != _pair(node, target) or not is_open or not are_up:
+            return
+        said = _said(node, target), _said(target, node)
+        if self._hears(target, said[0]) and self._hears(node, said[1]):
+            self._met.add(pair)
+
+    def _hears(self, node: SimNode, said: MemberRecord | None) -> bool:
+        """Whether a member has taken what another said; else it has stopped."""
+        file = node.member
+        if said is None or file is None:
+            return True
+        heard = hear(file.record, said, self._cluster.voters)
+        if heard.record != file.record:
+            try:
+                file.save(heard.record)
+            except DiskFullError:
+                return True
+            except DLedgerError as error:
+                self._cluster.say(node, f"cannot remember: {error}")
+                self._cluster.stop(node, power_loss=False)
+                self._cluster.start_later(node)
+                return False
+        if heard.missed is not None:
+            node.missed = heard.missed
+            self._cluster.say(node, f"has an old copy: {said.node_id} remembers {heard.missed}")
+            self._cluster.step(node, GiveUpVote())
+        return node.engine is not None or node.repair is not None
+
+
+def remembers(node: SimNode, whom: NodeId) -> Start:
+    """The latest start of another member that a member surely knows of."""
+    return Start() if node.member is None else node.member.record.seen.get(whom, Start())
+
+
+def _pair(node: SimNode, target: SimNode) -> _Pair:
+    return frozenset({(node.node_id, node.incarnation), (target.node_id, target.incarnation)})
+
+
+def _said(node: SimNode, to: SimNode) -> MemberRecord | None:
+    """What a member tells, as it arrives."""
+    if node.member is None:
+        return None
+    return hear_member_record(node.node_id, tell_member_record(node.member.record, to.node_id))

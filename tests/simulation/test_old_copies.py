@@ -1,0 +1,62 @@
+"""Members come back with older copies of their disks, across terms: nothing committed is lost.
+
+docs/adr/0103 has the rule. The planted bug shows that the simulator would see it broken.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from dledger.engine import Engine
+from dledger.raft.effects import Effect
+from dledger.raft.events import Event, GiveUpVote
+from dledger.raft.node import RaftNode
+from dledger.testing.sim_settings import SimSettings, draw_settings
+from dledger.testing.simulation import Simulation, Verdict, run_settings
+
+COPIES = {"old-copy": 6, "crash-one": 1, "partition-leader": 2, "partition-one": 1, "heal": 3}
+CUT_AND_COPIES = {"old-copy": 6, "cut-committing-leader": 3, "heal": 1, "crash-one": 1}
+
+
+def settings_of(seed: int, weights: dict[str, int]) -> SimSettings:
+    return replace(
+        draw_settings(seed),
+        node_count=(3, 5)[seed % 2],
+        fault_weights=weights,
+        fault_interval_ms=200,
+        restart_ms_max=200,
+        chaos_ms=8000,
+        fsync=True,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 13))
+@pytest.mark.parametrize("weights", [COPIES, CUT_AND_COPIES], ids=["copies", "cut-and-copies"])
+def test_a_group_survives_old_copies(seed: int, weights: dict[str, int]) -> None:
+    result = run_settings(settings_of(seed, weights))
+    assert result.verdict is Verdict.FINE, result.problem
+
+
+class Proud(RaftNode):
+    """Goes on voting with a store that it knows to be old."""
+
+    def step(self, event: Event, now_ms: int) -> list[Effect]:
+        return [] if isinstance(event, GiveUpVote) else super().step(event, now_ms)
+
+
+class ProudEngine(Engine):
+    node_type = Proud
+
+
+@pytest.mark.slow
+def test_a_group_whose_old_copies_go_on_voting_loses_data() -> None:
+    problems = []
+    for seed in range(1, 60):
+        result = Simulation(settings_of(seed, COPIES), engine_type=ProudEngine).run()
+        if result.verdict is Verdict.WRONG:
+            problems.append(result.problem)
+            break
+    assert problems
