@@ -13,6 +13,7 @@ from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.header import encode_command, make_request
 from broker.remoting.replies import pull_reply_head
 from broker.remoting.requests import PULL_COMMIT_OFFSET, PULL_SUSPEND, PullFields, PullRequest
+from broker.server.beyond_end import BeyondEnd
 from broker.server.gate import HOLD_MS
 from broker.server.origin import Origin, answer
 from broker.service.catalog import Creation
@@ -74,6 +75,7 @@ class Pulls:
         self._now_ms = now_ms
         self._commit_offset = commit_offset
         self._create = create
+        self._beyond_end = BeyondEnd(str(log.node_id))
         self._held_max = held_max
         self._put_off: list[_PutOff] = []
 
@@ -108,6 +110,8 @@ class Pulls:
         offset = asked.fields.queue_offset
         result = self._read(asked, offset)
         outcome = self._outcome(result, offset)
+        if outcome.code == ResponseCode.PULL_OFFSET_MOVED:
+            self._note_beyond_end(asked.fields, result)
         if outcome.code == ResponseCode.PULL_NOT_FOUND and self._hold(asked):
             return
         _answer(asked, result, outcome)
@@ -131,6 +135,17 @@ class Pulls:
                     self._put_off.append(put_off)
                 else:
                     _refuse(put_off)
+
+    def _note_beyond_end(self, fields: PullFields, result: GetResult) -> None:
+        """Offsets below the queue's start are a matter of course: retention removed what was there."""
+        if fields.queue_offset > result.max_offset:
+            self._beyond_end.note(
+                fields.consumer_group,
+                fields.topic,
+                fields.queue_id,
+                offset=fields.queue_offset,
+                max_offset=result.max_offset,
+            )
 
     def _hold(self, asked: _Asked) -> bool:
         """Keep a pull that found nothing, if its client wants that (F1, F2)."""

@@ -16,6 +16,10 @@ from typing import Final
 
 import trio
 
+from dledger import NodeId
+from dledger.storage.posix import PosixDisk
+from dledger.storage.restored import mark_restored
+from dledger.storage.segmented_log import SegmentedLog
 from jepsen.checklist.stage import Catalogue, SkippedError, Stage
 
 OPERATIONS: Final = Catalogue()
@@ -25,6 +29,11 @@ MEMORY_ROOM: Final = 96 << 20
 
 BUSY_PER_CORE: Final = 4
 FILES_LEFT: Final = 16
+ADMITTED_WAIT_S: Final = 20.0
+REFUSED_WAIT_S: Final = 20.0
+RESTORING: Final = "the rehearsal"
+"""What the operator calls the restoring of all nodes."""
+
 BEFORE: Final = "ff0f5db"
 """The commit that a rolling upgrade starts from: the version before chaos and pipeline."""
 
@@ -176,6 +185,52 @@ async def rolling_upgrade_and_downgrade(stage: Stage) -> None:
 async def one_node_from_an_old_backup(stage: Stage) -> None:
     """A follower comes back with the store that it had some thousand messages ago."""
     victim = stage.others(await stage.leader())[0]
+    await _make_old(stage, victim)
+    await _comes_back(stage, victim)
+
+
+@OPERATIONS.add(66)
+async def an_old_backup_and_another_leader(stage: Stage) -> None:
+    """A node comes back with an old store into a later term, in which no leader knows what it confirmed."""
+    victim = leader = await stage.leader()
+    await _make_old(stage, victim)
+    await stage.leader(other_than=leader)
+    await stage.progress(50)
+    await _comes_back(stage, victim)
+
+
+@OPERATIONS.add(66)
+async def all_nodes_from_one_backup(stage: Stage) -> None:
+    """All nodes get the store of the one that has most, marked as restored: all of them say so."""
+    await stage.progress(200)
+    stage.kill(*stage.names)
+    best = max(stage.names, key=lambda name: _last_id(stage.store(name)))
+    copy = Path(shutil.copytree(stage.store(best), stage.system.folder / "backup"))
+    stage.note("backup", f"all nodes get the store of {best}")
+    for name in stage.names:
+        shutil.rmtree(stage.store(name))
+        shutil.copytree(copy, stage.store(name))
+    wrong = stage.others(best)[0]
+    stage.start(wrong)
+    node = stage.system.node(wrong)
+    stage.expect(
+        await stage.until(lambda: node.pid is None, REFUSED_WAIT_S),
+        f"{wrong} refuses the store of {best}",
+    )
+    for name in stage.names:
+        mark_restored(str(stage.store(name)), stage.broker.group.group, NodeId(name), RESTORING)
+    stage.start(*stage.names)
+    await stage.whole()
+    await stage.progress(50)
+    told = await stage.statuses()
+    stage.expect(
+        [each.attributes.get("incarnation") for each in told.values()] == [RESTORING] * 3,
+        "every node tells of the new incarnation",
+    )
+
+
+async def _make_old(stage: Stage, victim: str) -> None:
+    """Stop a node, and put the store back that it had some hundred messages and a restart ago."""
     await stage.progress(50)
     backup = stage.system.folder / "backup"
     stage.kill(victim)
@@ -187,10 +242,38 @@ async def one_node_from_an_old_backup(stage: Stage) -> None:
     shutil.rmtree(stage.store(victim))
     shutil.move(backup, stage.store(victim))
     stage.note("backup", f"{victim} starts with its old store")
+
+
+async def _comes_back(stage: Stage, victim: str) -> None:
+    """It says that its store is old, catches up, and is then worth as much as any other."""
     stage.start(victim)
+    log = stage.system.node(victim).log
+    stage.expect(
+        await stage.until(lambda: b" store-is-old " in log.read_bytes(), ADMITTED_WAIT_S),
+        f"{victim} says that its store is old",
+    )
     await stage.whole()
+    stage.expect(
+        await stage.until_told(lambda: _has_vote(stage, victim), ADMITTED_WAIT_S),
+        f"{victim} has its vote again",
+    )
     other = stage.others(victim, await stage.leader())[0]
     stage.kill(other)  # the restored one is now needed for every majority
     await stage.progress(50)
     stage.start(other)
     await stage.whole()
+
+
+async def _has_vote(stage: Stage, victim: str) -> bool:
+    told = (await stage.statuses()).get(victim)
+    return told is not None and "store" not in told.attributes
+
+
+def _last_id(store: Path) -> tuple[int, int]:
+    """Term and index of the last entry of a store that nobody uses."""
+    log = SegmentedLog.open(
+        PosixDisk(str(store)), "", segment_size_bytes=1 << 30, cache_bytes_max=0, syncs=True
+    )
+    last = log.last_id
+    log.close()
+    return last.term, last.index

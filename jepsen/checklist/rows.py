@@ -583,9 +583,10 @@ OPERATIONS: Final = (
         "one node from an old backup, all nodes from one backup",
         "the old one catches up; all restored: a notice",
         "folders copied",
-        sim=(),
-        gap="an old copy is recognised while the leader is the same, and catches up in any case; "
-        "all nodes restored from one backup are not noticed",
+        tests=("tests/unit/runtime/test_old_copies.py",),
+        sim=("old-copy",),
+        gap="all nodes restored from backups of one moment are not noticed unless the operator says so "
+        "(dledger restored); consumers that are ahead of them are",
     ),
 )
 

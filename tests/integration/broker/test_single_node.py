@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 
 import pytest
 import trio
@@ -83,6 +84,19 @@ async def test_f5_a_held_pull_is_answered_when_a_message_comes(one: Wire) -> Non
     await one.send("T", b"second")
     answer = await one.answer(held)
     assert [record.body for record in decode_records(answer.body)] == [b"second"]
+
+
+async def test_an_offset_that_never_was_here_is_told_once_for_each_group_and_queue(
+    one: Wire, caplog: pytest.LogCaptureFixture
+) -> None:
+    await one.send("T")
+    with caplog.at_level(logging.WARNING, "dledger"):
+        for offset in (7, 8):
+            answer = await one.pull("T", 0, offset)
+            assert (answer.code, answer.ext["nextBeginOffset"]) == (21, "1")
+    (line,) = [each.getMessage() for each in caplog.records if "offset-beyond-end" in each.message]
+    assert "topic=T queue=0 offset=7 end=1" in line
+    assert "may have been restored from an older backup" in line
 
 
 async def test_f8_a_held_pull_ends_with_19(one: Wire) -> None:
