@@ -29,6 +29,9 @@ _CRC = struct.Struct(">I")
 _MAGIC = b"DLMB"
 _VERSION = 1
 
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+"""Of starts, as it is told; what is saved may be one more."""
+
 _Restoration = Annotated[str, msgspec.Meta(max_length=RESTORATION_LENGTH_MAX)] | None
 _Starts = dict[Name, tuple[Number, Number]]
 
@@ -62,9 +65,9 @@ class _Said(msgspec.Struct, frozen=True, array_like=True):
     """The record in a handshake; fields that a later version adds behind are passed over."""
 
     restoration: _Restoration
-    count: Number
+    count: _Count
     process: Number
-    seen: _Starts
+    seen: dict[Name, tuple[_Count, Number]]
 
 
 _SAVED = msgspec.msgpack.Decoder(_Saved)

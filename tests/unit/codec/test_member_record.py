@@ -83,7 +83,17 @@ def test_what_is_told_fits_an_attribute_and_names_the_target_in_any_case() -> No
 
 
 @pytest.mark.parametrize(
-    "text", ["", "nonsense", "[]", '["",1,2]', '["",-1,2,{}]', '["",1,2,{"n1":[1]}]', "[" * 1000]
+    "text",
+    [
+        "",
+        "nonsense",
+        "[]",
+        '["",1,2]',
+        '["",-1,2,{}]',
+        '["",1,2,{"n1":[1]}]',
+        '["",1,2,{"n1":[9223372036854775807,1]}]',
+        "[" * 1000,
+    ],
 )
 def test_what_is_no_record_breaks_the_protocol(text: str) -> None:
     with pytest.raises(PeerProtocolError):
