@@ -236,7 +236,10 @@ async def _make_old(stage: Stage, victim: str) -> None:
     stage.kill(victim)
     shutil.copytree(stage.store(victim), backup)
     stage.start(victim)
-    await stage.whole()
+    stage.expect(
+        await stage.until_told(lambda: _is_back(stage, victim), ADMITTED_WAIT_S),
+        f"{victim} is back before it gets its old store",
+    )
     await stage.progress(200)
     stage.kill(victim)
     shutil.rmtree(stage.store(victim))
@@ -262,6 +265,13 @@ async def _comes_back(stage: Stage, victim: str) -> None:
     await stage.progress(50)
     stage.start(other)
     await stage.whole()
+
+
+async def _is_back(stage: Stage, victim: str) -> bool:
+    """Whether it runs, follows, and is connected, so that the others have heard of this start."""
+    told = (await stage.statuses()).get(victim)
+    others = len(stage.names) - 1
+    return told is not None and bool(told.leader_id) and len(told.peers_connected) == others
 
 
 async def _has_vote(stage: Stage, victim: str) -> bool:
