@@ -24,12 +24,20 @@ _REASON: Final = (
 class BeyondEnd:
     """Remembers which groups and queues had their line."""
 
-    def __init__(self, node_id: str) -> None:
-        self._node_id = node_id
+    def __init__(self) -> None:
         self._told: set[tuple[str, str, int]] = set()
 
-    def note(self, group: str, topic: str, queue_id: int, *, offset: int, max_offset: int) -> None:
-        """A pull asked for an offset above the queue's end."""
+    def note(
+        self,
+        node_id: str,
+        group: str,
+        topic: str,
+        queue_id: int,
+        *,
+        offset: int,
+        max_offset: int,
+    ) -> None:
+        """A pull asked `node_id` for an offset above the queue's end."""
         key = group, topic, queue_id
         if key in self._told or len(self._told) >= LINES_MAX:
             return
@@ -37,7 +45,7 @@ class BeyondEnd:
         log_event(
             logging.WARNING,
             "offset-beyond-end",
-            node=self._node_id,
+            node=node_id,
             group=group,
             topic=topic,
             queue=queue_id,

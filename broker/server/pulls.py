@@ -75,7 +75,7 @@ class Pulls:
         self._now_ms = now_ms
         self._commit_offset = commit_offset
         self._create = create
-        self._beyond_end = BeyondEnd(str(log.node_id))
+        self._beyond_end = BeyondEnd()
         self._held_max = held_max
         self._put_off: list[_PutOff] = []
 
@@ -140,6 +140,7 @@ class Pulls:
         """Offsets below the queue's start are a matter of course: retention removed what was there."""
         if fields.queue_offset > result.max_offset:
             self._beyond_end.note(
+                self._log.node_id,
                 fields.consumer_group,
                 fields.topic,
                 fields.queue_id,
