@@ -85,11 +85,7 @@ class Driver:
     """
 
     def __init__(
-        self,
-        config: RaftConfig,
-        engine: Engine,
-        machine: StateMachine,
-        transport: Transport,
+        self, config: RaftConfig, engine: Engine, machine: StateMachine, transport: Transport
     ) -> None:
         self.engine = engine
         self.callers = Callers()
@@ -225,9 +221,8 @@ class Driver:
         if self.engine.node.is_voter:
             self.store_is_old = True
             self._log(logging.ERROR, "store-is-old", reason=reason)
-            with contextlib.suppress(
-                DLedgerError
-            ):  # the next pass raises what the engine failed with
+            # What the engine may fail with is raised by the next pass.
+            with contextlib.suppress(DLedgerError):
                 self._step(GiveUpVote())
         self.wake()
 
