@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -61,18 +61,17 @@ class Story:
         ops: the whole history.
         messages: the operations on plain messages alone.
         checks: what the checkers found, each with its part of the run in its name.
-        lost: the anomalies of lost plain messages.
     """
 
     ops: Sequence[Op]
     messages: Sequence[Op]
     checks: Sequence[CheckResult]
-    lost: Sequence[Anomaly] = field(init=False)
 
-    def __post_init__(self) -> None:
+    @property
+    def lost(self) -> list[Anomaly]:
+        """What the checkers say of plain messages that were lost."""
         found = self.check(f"{MESSAGES}/total-queue", "total-queue")
-        lost = [one for one in found.anomalies if one.kind == "lost"] if found else []
-        object.__setattr__(self, "lost", lost)
+        return [one for one in found.anomalies if one.kind == "lost"] if found else []
 
     def check(self, *names: str) -> CheckResult | None:
         """Return the result of a checker by one of its names; None when it did not judge."""

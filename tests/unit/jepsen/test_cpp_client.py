@@ -14,6 +14,7 @@ import trio
 from jepsen import cpp_client
 from jepsen.checkers.total_queue import check_total_queue
 from jepsen.cpp_client import CppProcess, CppProducer, Line
+from jepsen.generators import Context, Invocation
 from jepsen.ops import OpLog
 from jepsen.processes import NotReadyError
 from jepsen.workloads.queue import QueueWorkload
@@ -129,6 +130,28 @@ async def test_what_the_listener_is_handed_stands_in_the_history_as_its_groups(
         ("receive", {"T/b/1": [[7, "a", "U"]]}),
     ]
     assert check_total_queue(log.ops).anomalies[0].kind == "unexpected", "nobody sent it"
+
+
+async def test_of_a_group_whose_only_consumer_ended_by_itself_nothing_is_asked(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "worker.py").write_text(f"{STARTED}sys.stdin.readline()\n")
+    monkeypatch.setattr(cpp_client, "python", lambda: sys.executable)
+    monkeypatch.setattr(cpp_client, "WORKER", tmp_path / "worker.py")
+    with lone_workload(monkeypatch, tmp_path) as (workload, log):
+        with trio.fail_after(20):
+            async with workload.setup(None):
+                await workload._consumer.tell({})
+                while not any(op.f == "note" for op in log.ops):
+                    await trio.lowlevel.checkpoint()
+        workload.queues = {"T/b/1": None}
+        step, _ = workload.final(2).next(Context(0, (1,)))
+        assert not isinstance(step, Invocation)
+    log.add(0, "invoke", "send", {"key": "a", "queue": "T/b/1"})
+    log.add(0, "ok", "send", {"key": "a", "queue": "T/b/1", "offset": 0})
+    log.add(2, "invoke", "poll")
+    log.add(2, "ok", "poll", {"T/b/1": [[0, "a"]]})
+    assert check_total_queue(log.ops).valid is True
 
 
 async def test_a_client_that_does_not_start_is_said_with_its_last_words(

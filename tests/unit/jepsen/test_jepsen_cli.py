@@ -87,6 +87,7 @@ def test_a_folder_without_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[st
         "run --workload queue --nemesis partition --network none",
         "run --workload queue --time-limit -1",
         "run --workload queue --nodes 0",
+        "run --workload together --concurrency 2",
         "suite --only nothing-like-this",
         "dance",
     ],
