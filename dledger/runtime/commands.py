@@ -218,6 +218,7 @@ def _status_table(client: Client, members: Mapping[NodeId, StatusAnswer | DLedge
         address = f"{peer.host}:{peer.port}"
         if isinstance(seen, StatusAnswer):
             role = seen.role + (" (serving)" if seen.is_serving else "")
+            role += " (old store, no vote)" if "store" in seen.attributes else ""
             table.add_row(
                 peer.node_id,
                 address,
@@ -234,6 +235,13 @@ def _status_table(client: Client, members: Mapping[NodeId, StatusAnswer | DLedge
             table.add_row(
                 peer.node_id, address, "no answer", "", "", "", "", "", str(seen), style="red"
             )
+    names = {
+        seen.attributes.get("incarnation", "")
+        for seen in members.values()
+        if isinstance(seen, StatusAnswer)
+    }
+    if names - {""}:
+        table.caption = f"restored from backups as: {', '.join(sorted(names - {''}))}"
     return table
 
 

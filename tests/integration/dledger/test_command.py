@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -40,6 +41,33 @@ def test_append_get_status_transfer(cluster: Any) -> None:
     assert table.returncode == 0
     assert b"no answer" in table.stdout
     assert b"(serving)" in table.stdout
+
+
+def test_a_group_from_one_copy_begins_a_new_incarnation_or_does_not_begin(cluster: Any) -> None:
+    cluster.start_all()
+    assert cluster.run("append", "--data", "kept").returncode == 0
+    source = cluster.leader_id()
+    others = [name for name in ("n0", "n1", "n2") if name != source]
+    for name in (source, *others):
+        cluster.kill(name)
+    for name in others:
+        shutil.rmtree(cluster.folder / name)
+        shutil.copytree(cluster.folder / source, cluster.folder / name)
+        refused = cluster.start(name)
+        assert refused.wait(PATIENCE_S) == 2
+        assert f"belongs to member {source} of group default" in cluster.log(name)
+    for name in (source, *others):
+        store = str(cluster.folder / name)
+        marked = cluster.run("restored", "--id", name, "--store", store, "monday")
+        assert (marked.returncode, marked.stderr) == (0, b"")
+        assert cluster.run("restored", "-i", name, "-s", store, "monday").returncode == 2
+    cluster.start_all()
+    cluster.leader_id()
+    assert b"restored from backups as: monday" in cluster.run("status").stdout
+    with cluster.client() as client:
+        assert b"kept" in [entry.body for entry in client.get(1, 100)]
+    for name in (source, *others):
+        assert f"new-incarnation node={name} restoration=monday" in cluster.log(name)
 
 
 def test_exit_codes_say_what_is_known(cluster: Any) -> None:
