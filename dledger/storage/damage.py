@@ -304,8 +304,8 @@ def survey(disk: Disk, layout: Layout) -> Survey:
     _settle_conflicts(found, views)
     if not data_names and not views and disk.exists(layout.begun_path):
         found.is_tail_cut = True
-    if found.names[-1] in views:
-        _survey_end(found, found.names[-1], views[found.names[-1]])
+    if found.names[-1] not in views or not _is_other_history(found, views[found.names[-1]]):
+        _remember_tail(found, views)
     return found
 
 
@@ -576,28 +576,40 @@ def _first_foreign(run: Run, first: int, view: _IndexView | None) -> int | None:
     return foreign
 
 
-def _survey_end(found: Survey, name: int, view: _IndexView) -> None:
-    """What the last segment's index tells of entries behind the last run, and of another history."""
+def _is_other_history(found: Survey, view: _IndexView) -> bool:
+    """Whether the last segment's index tells of another history than its data: then what it tells is cut off."""
+    name = found.names[-1]
     if view.sealed is not None:
         found.is_tail_cut = True
         found.doubtful.add(name)
-    if found.runs and found.runs[-1].columns.end_position > name:
-        run = found.runs[-1]
-        first = run.first_index + bisect_left(run.columns.positions, name)
-        foreign = None if view.sealed is not None else _first_foreign(run, first, view)
-        if foreign is not None:
-            run.cut(foreign)
-            if not len(run.columns):
-                found.runs.remove(run)
-            found.is_tail_cut = True
-            found.doubtful.add(name)
-            return
+        return False
+    if not found.runs or found.runs[-1].columns.end_position <= name:
+        return False
+    run = found.runs[-1]
+    first = run.first_index + bisect_left(run.columns.positions, name)
+    foreign = _first_foreign(run, first, view)
+    if foreign is None:
+        return False
+    run.cut(foreign)
+    if not len(run.columns):
+        found.runs.remove(run)
+    found.is_tail_cut = True
+    found.doubtful.add(name)
+    return True
+
+
+def _remember_tail(found: Survey, views: dict[int, _IndexView]) -> None:
+    """The last entry behind all runs that an index remembers.
+
+    It may be that of a sealed segment: behind it another one was begun, and holds nothing yet.
+    """
     last = found.last_end()
     behind = [
-        unit
+        (unit.index, name, unit)
+        for name, view in views.items()
         for unit in view.units.values()
         if unit.index > last.index and unit.position >= last.position and unit.term >= last.term
     ]
     if behind:
-        found.tail = max(behind, key=lambda unit: unit.index)
+        _, name, found.tail = max(behind, key=lambda each: each[:2])
         found.doubtful.add(name)

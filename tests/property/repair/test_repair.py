@@ -292,3 +292,25 @@ def test_whole_copies_round_the_members_heal_all_of_them() -> None:
         heal(members)
         stuck = [member.repair.describe() for member in members if member.repair is not None]
         assert not stuck, f"{seed}: {stuck}"
+
+
+@pytest.mark.parametrize("at", [0, 40, -1], ids=["magic", "crc", "end"])
+def test_the_last_entry_of_a_sealed_segment_is_remembered_when_the_next_one_is_empty(
+    at: int,
+) -> None:
+    """A segment was begun and nothing stands in it: the name of what is lost is in the index before."""
+    entries = entries_of(Random(4), 40)
+    disks = group(entries, 4)
+    begun = max(int(name) for name in disks[0].list("data"))
+    kept = [entry for entry in entries if entry.position < begun]
+    for disk in disks:
+        for path in (f"data/{begun:020}", f"index/{begun:020}"):
+            disk.overwrite(path, bytes(len(disk.content(path))))
+    lost = kept[-1]
+    name = max(int(each) for each in disks[0].list("data") if int(each) <= lost.position)
+    byte = lost.position - name + (at if at >= 0 else lost.size_bytes - 1)
+    disks[0].flip_bit(f"data/{name:020}", byte, 2)
+    unseal(disks[0], name)
+    (gap,) = survey(disks[0], Layout("")).missing()
+    assert (gap.first_index, gap.last_index, gap.is_tail) == (lost.index, lost.index, True)
+    assert_healed(disks, kept)
