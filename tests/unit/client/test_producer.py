@@ -234,17 +234,19 @@ async def test_a_message_can_be_sent_again_under_its_key(
         await producer.send(Message("T", b"x", unique_key="a\x02b"))
 
 
+@pytest.mark.slow
 async def test_refused_until_the_deadline_is_surely_not_stored(
     group: FakeGroup, producer: Producer
 ) -> None:
     await producer.send(Message("T", b"x"))
     group.leader = None
     with pytest.raises(SendRefusedError) as caught:
-        await producer.send(Message("T", b"y"), timeout_s=0.1)
+        await producer.send(Message("T", b"y"), timeout_s=0.5)
     assert caught.value.code == ResponseCode.SERVICE_NOT_AVAILABLE
     assert caught.value.attempts > 1
 
 
+@pytest.mark.slow
 async def test_an_unknown_try_is_not_forgotten_over_later_refusals(
     group: FakeGroup, producer: Producer
 ) -> None:
@@ -252,7 +254,7 @@ async def test_an_unknown_try_is_not_forgotten_over_later_refusals(
     group.script.append(ResponseCode.SYSTEM_ERROR)
     group.script.extend([ResponseCode.SERVICE_NOT_AVAILABLE] * 100)
     with pytest.raises(SendOutcomeUnknownError):
-        await producer.send(Message("T", b"y"), timeout_s=0.1)
+        await producer.send(Message("T", b"y"), timeout_s=0.5)
 
 
 @pytest.mark.slow
