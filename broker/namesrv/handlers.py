@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import msgspec
 
 from broker.namesrv.errors import KvLimitError, KvUnavailableError, RefusedRegistrationError
+from broker.namesrv.furthest import FurthestPoints
 from broker.namesrv.kv import ORDER_TOPIC_NAMESPACE, KvStore
 from broker.namesrv.routes import RouteTable
 from broker.remoting import fields
@@ -21,7 +22,14 @@ from broker.remoting.codes import RequestCode, ResponseCode, unsupported_remark
 from broker.remoting.errors import RemotingError
 from broker.remoting.header import RemotingCommand, make_response
 from broker.remoting.json_body import write_json
+from broker.remoting.log_point import (
+    COMMITTED_FIELD,
+    FURTHEST_FIELD,
+    read_log_point,
+    write_log_point,
+)
 from broker.remoting.registration import (
+    BrokerIdentity,
     decode_data_version,
     decode_registration,
     identity_of,
@@ -75,6 +83,7 @@ class RequestHandlers:
         """
         self._routes = routes
         self._kv = kv
+        self._furthest = FurthestPoints()
         self._now_ms = now_ms
         self._settings = dict(settings or {})
         self._orders_messages = orders_messages
@@ -219,9 +228,31 @@ class RequestHandlers:
         order = dict(self._kv.namespace(ORDER_TOPIC_NAMESPACE) or {})
         return _success(
             request,
-            ext=_known({"masterAddr": reply.leader_addr, "haServerAddr": reply.ha_server_addr}),
+            ext=_known(
+                {
+                    "masterAddr": reply.leader_addr,
+                    "haServerAddr": reply.ha_server_addr,
+                    FURTHEST_FIELD: self._furthest_before(identity, request.ext),
+                }
+            ),
             body=write_json({"table": order}),
         )
+
+    def _furthest_before(self, identity: BrokerIdentity, ext: Mapping[str, str]) -> str:
+        """What is remembered of the group's log; empty for brokers that tell nothing of theirs."""
+        point = read_log_point(ext.get(COMMITTED_FIELD))
+        if point is None:
+            return ""
+        group = identity.cluster_name, identity.broker_name
+        known = self._furthest.known_restorations(*group)
+        if known and point.restoration not in known:
+            _log.info(
+                "group %s was restored from backups as %r: its log is at index %d",
+                identity.broker_name,
+                point.restoration,
+                point.index,
+            )
+        return write_log_point(self._furthest.take(*group, point))
 
     def _unregister(self, request: RemotingCommand, _: Asker) -> RemotingCommand:
         identity = identity_of(request.ext)

@@ -23,6 +23,7 @@ from broker.server.origin import ClientOrigin, Outputs
 from broker.server.parts import BrokerParts, World
 from broker.server.private_codes import LINK_NONCE, SERVICE_ADDRESS
 from broker.server.registrar import Registrar
+from broker.server.went_back import WentBack
 from broker.service.clients import ConsumerClient
 from broker.store.state import BrokerState
 from broker.store.timer_files import TimerFiles
@@ -173,6 +174,7 @@ class Broker:
     # Joining the parts.
 
     def _join(self, nursery: trio.Nursery) -> BrokerParts:
+        went_back = WentBack(self.log)
         world = World(
             service_address=self.service_address,
             link_nonce=self._link_nonce,
@@ -182,14 +184,15 @@ class Broker:
             pick=_CHANCE.randrange,
             key_numbers=(os.getpid(), _CHANCE.getrandbits(32)),
             nursery=nursery,
+            went_back=lambda: went_back.notice,
         )
-        self._registrar = self._make_registrar()
+        self._registrar = self._make_registrar(went_back)
         self._parts = BrokerParts(self.config, self.log, self.state, self._outputs, world)
         self.log.watch_role(self._role_changed)
         self.log.watch_applied(self._applied)
         return self._parts
 
-    def _make_registrar(self) -> Registrar:
+    def _make_registrar(self, went_back: WentBack) -> Registrar:
         config = self.config
         return Registrar(
             self.log,
@@ -201,6 +204,7 @@ class Broker:
             follower_id=config.broker_id_as_follower,
             perm_mask=config.permission,
             interval_s=config.register_interval_ms / 1000,
+            went_back=went_back,
         )
 
     # What happens.

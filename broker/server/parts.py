@@ -71,6 +71,7 @@ class World:
         key_numbers: two numbers that make the unique keys of this process its own.
         nursery: for what has to wait.
         clock_ahead_ms: by how much the wall clock is ahead of what most members show.
+        went_back: what the group was found to have lost; empty: nothing.
         make_link, make_linear: the two parts that wait themselves.
     """
 
@@ -82,6 +83,7 @@ class World:
     key_numbers: tuple[int, int]
     nursery: trio.Nursery
     clock_ahead_ms: Callable[[], int] = lambda: 0
+    went_back: Callable[[], str] = lambda: ""
     make_link: Callable[..., LeaderLink] = LeaderLink
     make_linear: Callable[..., LinearReads] = LinearReads
 
@@ -151,7 +153,9 @@ class BrokerParts:
         )
         self._checks = self._make_checks()
         self._digests = DigestWatch(log, state, self.commits)
-        self.runtime = RuntimeInfo(config, log, state, world.wall_ms(), world.clock_ahead_ms)
+        self.runtime = RuntimeInfo(
+            config, log, state, world.wall_ms(), world.clock_ahead_ms, world.went_back
+        )
         self._sends = self._make_sends(store_host)
         self._dispatch = self._make_dispatch()
 

@@ -1,5 +1,8 @@
 """Tells every name server what this node is: at once when its role or the topics change, and regularly.
 
+With it goes how far this node knows the log to be committed; what the name server remembers of that comes
+back with the answer, and is another's to judge.
+
 The connection to a name server stays open, because a name server takes a broker whose connection ends
 out of the routes at once: that is how a dead leader disappears from them.
 """
@@ -7,7 +10,7 @@ out of the routes at once: that is how a dead leader disappears from them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from itertools import count
 
 import trio
@@ -18,7 +21,15 @@ from broker.net.listener import connect
 from broker.remoting.codes import RequestCode
 from broker.remoting.errors import FrameError
 from broker.remoting.header import RemotingCommand, decode_command, encode_command, make_request
+from broker.remoting.log_point import (
+    COMMITTED_FIELD,
+    FURTHEST_FIELD,
+    LogPoint,
+    read_log_point,
+    write_log_point,
+)
 from broker.remoting.registration import BrokerIdentity, encode_registration, identity_ext
+from broker.server.went_back import WentBack
 from broker.service.tables import wire_topic, wire_version
 from broker.store.topics import Topics
 from dledger import LogServer
@@ -48,8 +59,10 @@ class Registrar:
         follower_id: int,
         perm_mask: int,
         interval_s: float,
+        went_back: WentBack,
     ) -> None:
         self._log = log
+        self._went_back = went_back
         self._topics = topics
         self._cluster = cluster
         self._broker_name = broker_name
@@ -58,7 +71,9 @@ class Registrar:
         self._perm_mask = perm_mask
         self._interval_s = interval_s
         self._told_version = topics.version
-        self._servers = [_NameServer(address, self._register_frame) for address in namesrvs]
+        self._servers = [
+            _NameServer(address, self._register_frame, went_back.judge) for address in namesrvs
+        ]
 
     async def run(self) -> None:
         """Register with every name server until cancelled."""
@@ -89,9 +104,13 @@ class Registrar:
     def _register_frame(self, opaque: int) -> bytes:
         topics = [wire_topic(config, perm_mask=self._perm_mask) for config in self._topics]
         body = encode_registration(wire_version(self._topics.version), topics)
-        return self._frame(RequestCode.REGISTER_BROKER, body)(opaque)
+        point = self._went_back.own_point()
+        told = {} if point is None else {COMMITTED_FIELD: write_log_point(point)}
+        return self._frame(RequestCode.REGISTER_BROKER, body, told)(opaque)
 
-    def _frame(self, code: RequestCode, body: bytes) -> Callable[[int], bytes]:
+    def _frame(
+        self, code: RequestCode, body: bytes, told: Mapping[str, str] | None = None
+    ) -> Callable[[int], bytes]:
         broker_id = 0 if self._log.is_serving else self._follower_id
         identity = BrokerIdentity(
             cluster_name=self._cluster,
@@ -100,16 +119,22 @@ class Registrar:
             broker_id=broker_id,
             term=int(self._log.term),
         )
-        ext = identity_ext(identity)
+        ext = {**identity_ext(identity), **(told or {})}
         return lambda opaque: encode_command(make_request(code, opaque, ext, body))
 
 
 class _NameServer:
     """One name server: a connection that is kept, and a bell to register at once."""
 
-    def __init__(self, address: Address, register_frame: Callable[[int], bytes]) -> None:
+    def __init__(
+        self,
+        address: Address,
+        register_frame: Callable[[int], bytes],
+        judge: Callable[[LogPoint], Awaitable[None]],
+    ) -> None:
         self._address = address
         self._register_frame = register_frame
+        self._judge = judge
         self._opaques = count(1)
         self._bell = trio.Event()
         self._is_urgent = False
@@ -152,6 +177,10 @@ class _NameServer:
             self._note("did not answer" if answer is None else f"answered: {answer.remark}")
             return False
         self._note("")
+        furthest = read_log_point(answer.ext.get(FURTHEST_FIELD))
+        if furthest is not None:
+            # It waits for the group, the next registration must not.
+            nursery.start_soon(self._judge, furthest)
         return True
 
     async def say(self, frame: Callable[[int], bytes]) -> RemotingCommand | None:

@@ -10,7 +10,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from typing import Final
+from typing import Final, NamedTuple
 
 import trio
 
@@ -62,6 +62,19 @@ REPAIRS_MAX: Final = 3
 
 NAME_LENGTH_MAX: Final = 64
 
+
+class EntryName(NamedTuple):
+    """What names an entry, and with it the whole log up to there.
+
+    Attributes:
+        term: of the entry.
+        chain_crc: over all entries up to this one.
+    """
+
+    term: Term
+    chain_crc: int
+
+
 ATTRIBUTE_LENGTH_MAX: Final = 1024
 ATTRIBUTES_BYTES_MAX: Final = 16 * 1024
 """Service attributes travel in every handshake."""
@@ -109,6 +122,7 @@ class LogServer:
         self._has_stopped = False
         self.snapshotter: Snapshotter | None = None
         self._fetch: Callable[[Driver], SnapshotFetch] | None = None
+        self._shown: dict[str, str] = {}
         self._role_watchers: list[Callable[[RoleView], None]] = []
         self._applied_watchers: list[Callable[[], None]] = []
         self._client_port = ClientPort(self, accepts_appends=accepts_appends)
@@ -470,6 +484,14 @@ class LogServer:
         """How far the log is known to be committed."""
         return self._driver.engine.node.commit_index if self._driver else NO_INDEX
 
+    def committed_name(self, index: Index) -> EntryName | None:
+        """What names a committed entry; None when it is not committed, or not kept any more."""
+        if self._driver is None or index > self.commit_index:
+            return None
+        log = self._driver.engine.log
+        term = log.shape.term_of(index) if log.shape.has(index) else None
+        return None if term is None else EntryName(term, log.chain_crc_of(index))
+
     @property
     def first_position(self) -> Position:
         """Byte place of the first kept entry."""
@@ -545,12 +567,21 @@ class LogServer:
 
     # Members.
 
+    @property
+    def restoration(self) -> str:
+        """What the operator called the restoring of all members, the last time; empty: never."""
+        return self._acquaintance.restoration
+
+    def show(self, name: str, value: str) -> None:
+        """Add an attribute to what this member says of itself when it is asked for its status."""
+        self._shown[name] = value[:ATTRIBUTE_LENGTH_MAX]
+
     def attributes(self, node_id: NodeId) -> Mapping[str, str]:
         """What a member told of itself; empty when it was never met."""
         if node_id == self.node_id:
-            own = dict(self.config.service_attributes)
-            if self._acquaintance.restoration:
-                own["incarnation"] = self._acquaintance.restoration
+            own = {**self.config.service_attributes, **self._shown}
+            if self.restoration:
+                own["incarnation"] = self.restoration
             if self._driver is not None and self._driver.store_is_old and not self.is_voter:
                 own["store"] = "an older copy: no vote until a leader has admitted it"
             if self._repair is not None:

@@ -20,7 +20,9 @@ from dledger import NodeId
 from dledger.storage.posix import PosixDisk
 from dledger.storage.restored import mark_restored
 from dledger.storage.segmented_log import SegmentedLog
+from jepsen.checklist.network_faults import both_ways, shaped
 from jepsen.checklist.stage import Catalogue, SkippedError, Stage
+from jepsen.system import CLIENTS, CUT
 
 OPERATIONS: Final = Catalogue()
 MEMORY_CONTROLLER: Final = Path("/sys/fs/cgroup/memory")
@@ -31,6 +33,7 @@ BUSY_PER_CORE: Final = 4
 FILES_LEFT: Final = 16
 ADMITTED_WAIT_S: Final = 20.0
 REFUSED_WAIT_S: Final = 20.0
+NOTICED_WAIT_S: Final = 20.0
 RESTORING: Final = "the rehearsal"
 """What the operator calls the restoring of all nodes."""
 
@@ -227,6 +230,46 @@ async def all_nodes_from_one_backup(stage: Stage) -> None:
         [each.attributes.get("incarnation") for each in told.values()] == [RESTORING] * 3,
         "every node tells of the new incarnation",
     )
+
+
+@OPERATIONS.add(66, network="proxies")
+async def all_nodes_from_backups_and_nobody_says_so(stage: Stage) -> None:
+    """All nodes get stores of one moment and are not marked: the leader hears it from the name server.
+
+    Clients are cut off from the backup until the notice, so that no acknowledged send is lost with intent:
+    what is lost are the entries with which leaders begin their terms.
+    """
+    await stage.progress(100)
+    with shaped(stage, both_ways(CLIENTS, stage.names), CUT, "clients cut off"):
+        stage.kill(*stage.names)
+        backup = stage.system.folder / "backup"
+        for name in stage.names:
+            shutil.copytree(stage.store(name), backup / name)
+        stage.note("backup", "copies of all stores")
+        stage.start(*stage.names)
+        await stage.whole()
+        for name in stage.names:
+            await stage.make_lead(name)
+        stage.expect(not _noticed(stage), "no notice while nothing is lost")
+        stage.kill(*stage.names)
+        for name in stage.names:
+            shutil.rmtree(stage.store(name))
+            shutil.move(backup / name, stage.store(name))
+        stage.note("backup", "all nodes start with the copies")
+        stage.start(*stage.names)
+        stage.expect(
+            await stage.until(lambda: bool(_noticed(stage)), NOTICED_WAIT_S),
+            "the leader says that the group went back",
+        )
+    await stage.whole()
+    await stage.progress(50)
+
+
+def _noticed(stage: Stage) -> list[str]:
+    """Who has said that the group went back."""
+    return [
+        node.name for node in stage.system.nodes if b" group-went-back " in node.log.read_bytes()
+    ]
 
 
 async def _make_old(stage: Stage, victim: str) -> None:

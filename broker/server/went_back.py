@@ -1,0 +1,124 @@
+"""Has this group lost what it had committed? A name server remembers how far it was, the leader judges.
+
+All stores of a group, put back from backups of one moment, agree with one another: inside nothing is wrong. Name
+servers stand outside and live on. The leader hears from them the furthest place that any node ever told to be
+committed, and only then confirms that it leads, as for a linearizable read. Raft has such a leader know
+everything that was committed before. So a log that ends below that place, or has another entry there, has
+lost committed entries. A follower may lag and a deposed leader may be late: they judge nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final, NamedTuple
+
+from broker.remoting.log_point import LogPoint
+from dledger import Index, LogServer, OutcomeUnknownError, RefusedError
+from dledger.runtime.events_log import log_event
+
+CONFIRM_TIMEOUT_S: Final = 3.0
+
+STATUS_ATTRIBUTE: Final = "went_back"
+
+_REASON: Final = (
+    "committed entries are gone: all stores were put back from backups, or begun anew, and nobody said so; "
+    "what was acknowledged there is lost. If that was meant, stop all nodes and run `dledger restored` on every "
+    "store; else put newer stores in place (docs/restoring.md)"
+)
+
+
+class Loss(NamedTuple):
+    """Committed entries that are gone, at least these.
+
+    Attributes:
+        first, last: their indexes.
+    """
+
+    first: int
+    last: int
+
+
+def find_loss(
+    furthest: LogPoint, *, restoration: str, confirmed_index: int, chain_crc: int | None
+) -> Loss | None:
+    """What a leader has lost of what was told to be committed; None: nothing that can be seen.
+
+    Args:
+        furthest: told before the leader confirmed that it leads.
+        restoration: the incarnation of its group.
+        confirmed_index: how far its log was committed when it had confirmed that.
+        chain_crc: of its own entry at the place that was told; None: it has none, or keeps it no more.
+    """
+    if furthest.restoration != restoration:
+        return None
+    if furthest.index > confirmed_index:
+        return Loss(confirmed_index + 1, furthest.index)
+    if chain_crc is not None and chain_crc != furthest.chain_crc:
+        return Loss(furthest.index, furthest.index)
+    return None
+
+
+class WentBack:
+    """Judges what name servers remember; one log line for each term of leadership.
+
+    Attributes:
+        notice: what was found last, for tools; empty: nothing since this process started.
+    """
+
+    def __init__(self, log: LogServer) -> None:
+        self.notice = ""
+        self._log = log
+        self._told_term = 0
+        self._is_confirming = False
+
+    def own_point(self) -> LogPoint | None:
+        """The place to tell: how far this node knows the log to be committed."""
+        index = self._log.commit_index
+        name = self._log.committed_name(index)
+        if name is None:
+            return None
+        return LogPoint(int(index), int(name.term), name.chain_crc, self._log.restoration)
+
+    async def judge(self, furthest: LogPoint) -> None:
+        """A name server remembers this place. Does nothing unless this node leads."""
+        if self._is_confirming or not self._log.is_serving:
+            return
+        self._is_confirming = True
+        try:
+            confirmed_index = await self._log.barrier(timeout_s=CONFIRM_TIMEOUT_S)
+        except (RefusedError, OutcomeUnknownError):
+            return  # no leader, or none that can say so now: it registers again
+        finally:
+            self._is_confirming = False
+        name = self._log.committed_name(Index(furthest.index))
+        loss = find_loss(
+            furthest,
+            restoration=self._log.restoration,
+            confirmed_index=confirmed_index,
+            chain_crc=None if name is None else name.chain_crc,
+        )
+        if loss is not None:
+            self._tell(furthest, confirmed_index, loss)
+
+    def _tell(self, furthest: LogPoint, confirmed_index: int, loss: Loss) -> None:
+        term = int(self._log.term)
+        if term == self._told_term:
+            return
+        self._told_term = term
+        self.notice = (
+            f"index {furthest.index} of term {furthest.term} was committed; in term {term} the log is committed "
+            f"up to {confirmed_index}: lost at least {loss.first}..{loss.last}"
+        )
+        self._log.show(STATUS_ATTRIBUTE, self.notice)
+        log_event(
+            logging.ERROR,
+            "group-went-back",
+            node=self._log.node_id,
+            group=self._log.config.group,
+            was_index=furthest.index,
+            was_term=furthest.term,
+            index=confirmed_index,
+            term=term,
+            lost=f"{loss.first}..{loss.last}",
+            reason=_REASON,
+        )
