@@ -582,11 +582,15 @@ OPERATIONS: Final = (
         "operations",
         "one node from an old backup, all nodes from one backup",
         "the old one catches up; all restored: a notice",
-        "folders copied",
-        tests=("tests/unit/runtime/test_old_copies.py",),
+        "folders copied; all nodes are noticed by the operator's word, or by a name server of ours that lived on "
+        "(where nothing lived on, nobody can)",
+        tests=(
+            "tests/unit/runtime/test_old_copies.py",
+            "tests/unit/server/test_went_back.py",
+            "tests/unit/namesrv/test_furthest.py",
+            "tests/integration/broker/test_went_back.py",
+        ),
         sim=("old-copy",),
-        gap="all nodes restored from backups of one moment are not noticed unless the operator says so "
-        "(dledger restored); consumers that are ahead of them are",
     ),
 )
 

@@ -16,6 +16,7 @@ import trio
 
 from dledger import (
     ENTRY_HEADER_BYTES,
+    NO_INDEX,
     Committed,
     ConfigError,
     DiskFailedError,
@@ -184,6 +185,31 @@ async def test_members_learn_each_others_attributes(open_group: OpenGroup) -> No
             assert server.attributes(peer.node_id)["service_address"] == f"{peer.node_id}:1"
         assert server.attributes(NodeId("n9")) == {}
         assert server.statistics().peers_connected == tuple(server.peers_connected())
+
+
+async def test_members_name_a_committed_entry_alike(open_group: OpenGroup) -> None:
+    async with open_group(size=3) as group:
+        await group.start_all()
+        leader = (await group.leader()).server
+        first = await leader.append(b"1", timeout_s=5)
+        second = await leader.append(b"2", timeout_s=5)
+        await group.wait_applied(second.index)
+        servers = [member.server for member in group.members.values()]
+        for entry_id in (first, second):
+            (name,) = {server.committed_name(entry_id.index) for server in servers}
+            assert name is not None
+            assert name.term == entry_id.term
+        assert leader.committed_name(first.index) != leader.committed_name(second.index)
+        assert leader.committed_name(Index(second.index + 9)) is None
+        assert leader.committed_name(NO_INDEX) is None
+
+
+async def test_what_is_to_be_shown_stands_in_the_status(open_group: OpenGroup) -> None:
+    async with open_group(size=1) as group:
+        await group.start_all()
+        server = (await group.leader()).server
+        server.show("went_back", "x" * 2000)
+        assert server.attributes(server.node_id)["went_back"] == "x" * 1024
 
 
 async def test_leadership_is_handed_over(open_group: OpenGroup) -> None:
