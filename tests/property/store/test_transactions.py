@@ -21,7 +21,7 @@ from broker.remoting.frame import FrameDecoder
 from broker.remoting.header import RemotingCommand, decode_command, encode_command, make_request
 from broker.remoting.replies import SendReplies
 from broker.server.commits import Commits
-from broker.server.gate import Errand
+from broker.server.gate import Errand, Gate
 from broker.server.origin import Outputs
 from broker.server.transaction_checks import TransactionChecks
 from broker.server.transactions import TransactionEnds
@@ -117,7 +117,9 @@ class World:
             self.leader.serve(errand)
 
 
-class Gate:
+class HeldGate(Gate):
+    """Everything waits for a leader."""
+
     def __init__(self) -> None:
         self.held: list[Errand] = []
 
@@ -142,7 +144,7 @@ class Node:
             bytes_max=10**9,
             now_ms=lambda: world.now_ms,
         )
-        self.gate = Gate()
+        self.gate = HeldGate()
         self.ends = TransactionEnds(
             self.commits,
             cast("Any", self.gate),

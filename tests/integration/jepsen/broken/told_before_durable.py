@@ -2,6 +2,7 @@
 
 from dledger.engine import Engine, PersistJob
 from dledger.raft.events import Persisted
+from dledger.runtime import sync_pace
 
 _begin_persist = Engine.begin_persist
 
@@ -15,4 +16,6 @@ def begin_persist(self: Engine) -> PersistJob | None:
     return job
 
 
+# In a thread, as with a disk that is slow: on the loop a sync ends before anything else can leave.
+sync_pace.SLOW_MS = sync_pace.FAST_MS = -1.0  # type: ignore[misc]
 Engine.begin_persist = begin_persist  # type: ignore[method-assign]
