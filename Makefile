@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 SEEDS ?= 1000
 SIM ?= dledger.testing.sim
 HOURS ?= 1
+# Most tests wait for real processes. The long ones come first; so the two end together.
+TWO_AT_A_TIME := -n 2 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: checklist help setup interop demo pipeline-demo chaos test check fix golden sim soak bench docs clean
@@ -37,13 +39,13 @@ check: setup  ## format, lint, types and the quick tests: about a minute
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
-	@$(BIN)/pytest -q -m "not slow and not integration"
+	@$(BIN)/pytest -q -m "not slow and not integration" $(TWO_AT_A_TIME)
 
 test: interop  ## everything: format, lint, types, all tests with real processes and real clients
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
-	@$(BIN)/pytest
+	@$(BIN)/pytest $(TWO_AT_A_TIME)
 
 fix: setup  ## format and mend what can be mended by itself
 	@$(BIN)/ruff format .

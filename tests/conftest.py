@@ -3,8 +3,38 @@
 from __future__ import annotations
 
 import os
+from typing import Any
+
+import pytest
+from xdist.scheduler import LoadFileScheduling
+
+ONE_SESSION = "tests/integration/pipeline/"
+"""These share one Spark session; a second worker would start a second Java."""
+
+SEEDS = "seeds"
+"""Property of a test: a line that tells which seeds it drew."""
 
 
 def pytest_report_header() -> str:
     """Show the seed that varied tests draw from, so that a failure can be replayed."""
     return f"SEED={os.environ.get('SEED', 'unset: each test names its own')}"
+
+
+class ByFile(LoadFileScheduling):
+    """Where several processes run the tests: those of one file share their groups of brokers."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return ONE_SESSION if nodeid.startswith(ONE_SESSION) else super()._split_scope(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
+    return ByFile(config, log)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the fresh seeds, also of tests that passed."""
+    for outcome in ("passed", "failed"):
+        for report in terminalreporter.getreports(outcome):
+            for name, value in getattr(report, "user_properties", ()):
+                if name == SEEDS:
+                    terminalreporter.write_line(str(value))
