@@ -1,13 +1,15 @@
 """Pulls and long polling on any node: read from the applied state, hold what finds nothing (11, 361).
 
 A pull that meets a damaged entry is tried again at every turn until that is back, for a little while; then
-it is refused, and its client asks again from the same offset. Nothing is skipped.
+it is refused, and its client asks again from the same offset. Nothing is skipped. So is a pull from a topic or
+group of which a node that does not lead knows nothing: after a restart it has applied nothing yet.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.header import encode_command, make_request
@@ -24,6 +26,8 @@ from broker.store.reading import GetResult, get_messages
 from broker.store.state import BrokerState
 from dledger import EntryDamagedError, LogServer
 
+_NOT_KNOWN = frozenset({ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST})
+
 _COUNT_MAX = 1024
 """Messages in one answer, whatever the client asks for."""
 
@@ -39,12 +43,17 @@ class _Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class _PutOff:
-    """A pull that cannot be read now."""
+class _Attempt:
+    """Something to do for a pull that perhaps cannot be done now; `go` raises then."""
 
-    asked: _Asked
+    origin: Origin
+    opaque: int
     deadline_ms: int
-    cause: str
+    go: Callable[[], None]
+
+
+class _NotKnownHereError(Exception):
+    """This node knows nothing of what is asked for, and need not be right."""
 
 
 class Pulls:
@@ -77,7 +86,7 @@ class Pulls:
         self._create = create
         self._beyond_end = BeyondEnd()
         self._held_max = held_max
-        self._put_off: list[_PutOff] = []
+        self._put_off: list[_Attempt] = []
 
     @property
     def held_count(self) -> int:
@@ -86,20 +95,46 @@ class Pulls:
 
     def pull(self, origin: Origin, request: PullRequest) -> None:
         """One pull."""
+        now_ms = self._now_ms()
+        go = partial(self._check, origin, request)
+        self._attempt(_Attempt(origin, request.opaque, now_ms + HOLD_MS, go), now_ms)
+
+    def _check(self, origin: Origin, request: PullRequest) -> None:
+        """Refuse, or begin.
+
+        Raises:
+            _NotKnownHereError: neither was done.
+        """
         fields = request.fields
         grant = self._rules.check(fields)
         if isinstance(grant, Refusal):
+            if grant.code in _NOT_KNOWN and not self._is_authoritative():
+                raise _NotKnownHereError(
+                    f"{grant.remark} So node {self._log.node_id} says, which does not lead and may be behind."
+                )
             answer(origin, request.opaque, grant.code, grant.remark)
             return
         if grant.creation:
             self._create(grant.creation)
         if fields.sys_flag & PULL_COMMIT_OFFSET and fields.commit_offset >= 0:
             self._commit_offset(origin, fields)
-        asked = _Asked(origin, request.opaque, fields, grant.tags)
+        self._begin_or_wait(_Asked(origin, request.opaque, fields, grant.tags))
+
+    def _begin_or_wait(self, asked: _Asked) -> None:
+        now_ms = self._now_ms()
+        go = partial(self._begin, asked)
+        self._attempt(_Attempt(asked.origin, asked.opaque, now_ms + HOLD_MS, go), now_ms)
+
+    def _attempt(self, attempt: _Attempt, now_ms: int) -> None:
+        """Do it now, or at one of the next turns, or refuse."""
         try:
-            self._begin(asked)
-        except EntryDamagedError as error:
-            self._wait_for_repair(asked, error)
+            attempt.go()
+        except (EntryDamagedError, _NotKnownHereError) as error:
+            if now_ms < attempt.deadline_ms and len(self._put_off) < self._held_max:
+                self._put_off.append(attempt)
+            else:
+                code = ResponseCode.SERVICE_NOT_AVAILABLE
+                answer(attempt.origin, attempt.opaque, code, str(error))
 
     def _begin(self, asked: _Asked) -> None:
         """Answer, or hold.
@@ -116,25 +151,11 @@ class Pulls:
             return
         _answer(asked, result, outcome)
 
-    def _wait_for_repair(self, asked: _Asked, error: EntryDamagedError) -> None:
-        put_off = _PutOff(asked, self._now_ms() + HOLD_MS, str(error))
-        if len(self._put_off) >= self._held_max:
-            _refuse(put_off)
-        else:
-            self._put_off.append(put_off)
-
     def _try_put_off(self, now_ms: int) -> None:
         waiting, self._put_off = self._put_off, []
-        for put_off in waiting:
-            if put_off.asked.origin.is_closed:
-                continue
-            try:
-                self._begin(put_off.asked)
-            except EntryDamagedError:
-                if now_ms < put_off.deadline_ms:
-                    self._put_off.append(put_off)
-                else:
-                    _refuse(put_off)
+        for attempt in waiting:
+            if not attempt.origin.is_closed:
+                self._attempt(attempt, now_ms)
 
     def _note_beyond_end(self, fields: PullFields, result: GetResult) -> None:
         """Offsets below the queue's start are a matter of course: retention removed what was there."""
@@ -191,8 +212,8 @@ class Pulls:
             asked: _Asked = pull.request
             try:
                 result = self._read(asked, pull.next_offset)
-            except EntryDamagedError as error:
-                self._wait_for_repair(asked, error)
+            except EntryDamagedError:
+                self._begin_or_wait(asked)
                 continue
             outcome = self._outcome(result, pull.next_offset)
             skipped = pull.next_offset > asked.fields.queue_offset
@@ -214,9 +235,9 @@ class Pulls:
             return
         try:
             result = self._read(asked, pull.next_offset)
-        except EntryDamagedError as error:
+        except EntryDamagedError:
             self._held.release(pull)
-            self._wait_for_repair(asked, error)
+            self._begin_or_wait(asked)
             return
         outcome = self._outcome(result, pull.next_offset)
         if outcome.code == ResponseCode.PULL_NOT_FOUND:
@@ -243,8 +264,11 @@ class Pulls:
         )
 
     def _outcome(self, result: GetResult, offset: int) -> PullOutcome:
-        is_authoritative = self._log.is_serving and self._log.has_lease()
-        return outcome_of(result, offset, is_authoritative=is_authoritative)
+        return outcome_of(result, offset, is_authoritative=self._is_authoritative())
+
+    def _is_authoritative(self) -> bool:
+        """Whether what is not known here does not exist."""
+        return self._log.is_serving and self._log.has_lease()
 
 
 def _answer(asked: _Asked, result: GetResult, outcome: PullOutcome) -> None:
@@ -258,11 +282,6 @@ def _answer(asked: _Asked, result: GetResult, outcome: PullOutcome) -> None:
         remark=result.status.value.encode(),
     )
     asked.origin.send(b"".join((head, *result.records)))
-
-
-def _refuse(put_off: _PutOff) -> None:
-    asked = put_off.asked
-    answer(asked.origin, asked.opaque, ResponseCode.SERVICE_NOT_AVAILABLE, put_off.cause)
 
 
 def offset_commit_forward(address: str, fields: PullFields) -> tuple[dict[str, str], bytes]:

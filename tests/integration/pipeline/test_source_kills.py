@@ -79,7 +79,7 @@ def test_a_batch_outlives_the_leaders_that_serve_it(spark: Any, frail: Topics) -
         leader.start()
         assert poll(leader.is_listening, PATIENCE_S)
     reader.join(PATIENCE_S)
-    assert not failures
+    assert not failures, str(failures[0])
     assert got == [list(range(4000))]
     assert kills > 0
 

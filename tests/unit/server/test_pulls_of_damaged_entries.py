@@ -43,6 +43,7 @@ class Log:
     """The part of a `LogServer` that pulls use."""
 
     is_serving = True
+    node_id = "n0"
 
     def __init__(self, broker: LoneBroker) -> None:
         self._log = broker.log
@@ -62,8 +63,9 @@ class Bench:
     def __init__(self, held_max: int = 10) -> None:
         self.broker = LoneBroker()
         self.now_ms = 0
+        self.log = Log(self.broker)
         self.pulls = Pulls(
-            Log(self.broker),  # type: ignore[arg-type]
+            self.log,  # type: ignore[arg-type]
             self.broker.state,
             Rules(),  # type: ignore[arg-type]
             held_max=held_max,

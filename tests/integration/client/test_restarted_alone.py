@@ -1,0 +1,37 @@
+"""A node that was started again and hears of no leader has applied nothing: it must not deny what there is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from broker.client import Message, MessageQueue
+from broker.client.errors import RequestFailedError
+from broker.client.producer import Producer
+from broker.client.pull_consumer import PullConsumer
+from broker.remoting.codes import ResponseCode
+from jepsen.processes import Group, poll
+from tests.integration.client.leaders import wait_for_queues
+
+pytestmark = pytest.mark.integration
+
+
+async def test_a_restarted_node_without_others_does_not_say_that_there_is_no_topic(
+    tmp_path: Path,
+) -> None:
+    with Group(tmp_path) as group:
+        group.start()
+        group.wait_listening()
+        queue = MessageQueue("Orders", group.group, 0)
+        async with Producer(group.namesrv, "p") as producer:
+            await wait_for_queues(producer, "Orders", 30)
+            await producer.send(Message("Orders", b"1"), queue=queue)
+        for node in group.nodes:
+            node.kill()
+        group.nodes[0].start()
+        assert poll(group.nodes[0].is_listening, 30)
+        async with PullConsumer(group.namesrv, "g", timeout_s=4) as consumer:
+            with pytest.raises(RequestFailedError) as caught:
+                await consumer.pull(queue, 0)
+        assert caught.value.code == ResponseCode.SERVICE_NOT_AVAILABLE
