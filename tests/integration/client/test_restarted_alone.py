@@ -24,14 +24,17 @@ async def test_a_restarted_node_without_others_does_not_say_that_there_is_no_top
         group.start()
         group.wait_listening()
         queue = MessageQueue("Orders", group.group, 0)
-        async with Producer(group.namesrv, "p") as producer:
+        async with (
+            Producer(group.namesrv, "p") as producer,
+            PullConsumer(group.namesrv, "g", timeout_s=4) as consumer,
+        ):
             await wait_for_queues(producer, "Orders", 30)
             await producer.send(Message("Orders", b"1"), queue=queue)
-        for node in group.nodes:
-            node.kill()
-        group.nodes[0].start()
-        assert poll(group.nodes[0].is_listening, 30)
-        async with PullConsumer(group.namesrv, "g", timeout_s=4) as consumer:
+            assert not (await consumer.pull(queue, 0)).is_empty
+            for node in group.nodes:
+                node.kill()
+            group.nodes[0].start()
+            assert poll(group.nodes[0].is_listening, 30)
             with pytest.raises(RequestFailedError) as caught:
                 await consumer.pull(queue, 0)
         assert caught.value.code == ResponseCode.SERVICE_NOT_AVAILABLE
