@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import signal
 import sys
 from collections.abc import Sequence
 
@@ -14,6 +13,7 @@ from rich.markup import escape
 from broker.namesrv.config import NameServerConfig, read_config
 from broker.namesrv.errors import ConfigError
 from broker.namesrv.server import NameServer
+from dledger.runtime.stop_signals import obey_stop_signals
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -46,18 +46,15 @@ def _reason(error: BaseException) -> str:
 
 
 async def _serve(config: NameServerConfig) -> None:
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        async with trio.open_nursery() as nursery:
-            address = await nursery.start(NameServer(config).run)
-            others = f", with {len(config.group.peers)} others" if config.group else ""
-            Console().print(
-                f"[green]name server ready[/green] on {address}{others} (Ctrl-C stops it)",
-                soft_wrap=True,
-                highlight=False,
-            )
-            async for _ in signals:
-                nursery.cancel_scope.cancel()
-                break
+    async with trio.open_nursery() as nursery:
+        obey_stop_signals(lambda _number: nursery.cancel_scope.cancel())
+        address = await nursery.start(NameServer(config).run)
+        others = f", with {len(config.group.peers)} others" if config.group else ""
+        Console().print(
+            f"[green]name server ready[/green] on {address}{others} (Ctrl-C stops it)",
+            soft_wrap=True,
+            highlight=False,
+        )
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from broker.server.config import BrokerConfig, read_config
 from broker.server.dev import DevOptions, run_dev
 from broker.server.properties import read_properties
 from dledger import ConfigError, DLedgerError
+from dledger.runtime.stop_signals import obey_stop_signals
 
 _PROGRAM = "dledger-broker"
 _LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -214,35 +215,24 @@ async def _serve(config: BrokerConfig, console: Console) -> None:
             f"{config.listen} cannot be listened on: {error.strerror or error}"
         ) from error
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_stop_on_signal, broker, nursery.cancel_scope)
-        await nursery.start(_run_until_stopped, broker, nursery.cancel_scope)
+        asked = False
+
+        def stop(_number: signal.Signals) -> None:
+            """The first signal asks for an orderly stop, the second ends at once."""
+            nonlocal asked
+            if asked:
+                nursery.cancel_scope.cancel()
+            asked = True
+            broker.stop()
+
+        obey_stop_signals(stop)
+        await nursery.start(broker.run)
         where = ", ".join(map(str, broker.addresses))
         console.print(
             f"[green]broker {escape(config.broker_name)}, node {escape(config.node_id)}, is ready[/green]: "
             f"clients at {where}, members at {config.own_peer.host}:{config.own_peer.port}, "
             f"name servers {escape('; '.join(map(str, config.namesrvs)) or 'none')}",
         )
-
-
-async def _run_until_stopped(
-    broker: Broker,
-    scope: trio.CancelScope,
-    *,
-    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
-) -> None:
-    await broker.run(task_status=task_status)
-    scope.cancel()
-
-
-async def _stop_on_signal(broker: Broker, scope: trio.CancelScope) -> None:
-    """The first signal asks for an orderly stop, the second ends at once."""
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        count = 0
-        async for _ in signals:
-            count += 1
-            if count > 1:
-                scope.cancel()
-            broker.stop()
 
 
 if __name__ == "__main__":

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,6 +19,7 @@ from broker.remoting.errors import RemotingError
 from broker.remoting.header import decode_command, encode_command, make_request
 from broker.remoting.route import decode_route
 from dledger import ConfigError
+from dledger.runtime.stop_signals import obey_stop_signals
 
 HOST = "127.0.0.1"
 NODES = ("n0", "n1", "n2")
@@ -76,16 +75,15 @@ async def run_dev(options: DevOptions, console: Console) -> int:
         )
         for node, port in zip(NODES, options.ports, strict=True)
     ]
-    # Signals are caught to the very end: a second Ctrl-C must not leave children behind.
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        async with trio.open_nursery() as nursery:
-            run = _Run([namesrv, *brokers], console, nursery.cancel_scope)
-            nursery.start_soon(run.stop_on_signal, signals)
-            for child in run.children:
-                nursery.start_soon(run.keep_running, child)
-            nursery.start_soon(partial(_announce, options, console))
-        await _stop(brokers, console)
-        await _stop([namesrv], console)
+    async with trio.open_nursery() as nursery:
+        # A second Ctrl-C must not leave children behind: it only asks once more.
+        obey_stop_signals(lambda _number: nursery.cancel_scope.cancel())
+        run = _Run([namesrv, *brokers], console, nursery.cancel_scope)
+        for child in run.children:
+            nursery.start_soon(run.keep_running, child)
+        nursery.start_soon(partial(_announce, options, console))
+    await _stop(brokers, console)
+    await _stop([namesrv], console)
     return run.status
 
 
@@ -143,10 +141,6 @@ class _Run:
         self.status = 0
         self._console = console
         self._scope = scope
-
-    async def stop_on_signal(self, signals: AsyncIterator[int]) -> None:
-        async for _ in signals:
-            self._scope.cancel()
 
     async def keep_running(self, child: _Child) -> None:
         """Start a child, and again when it dies; one that cannot even start ends everything."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import trio
@@ -17,6 +17,7 @@ from dledger.runtime.commands import EXIT_DONE
 from dledger.runtime.crew import open_crew
 from dledger.runtime.events_log import log_event
 from dledger.runtime.server import LogServer
+from dledger.runtime.stop_signals import obey_stop_signals
 
 STOP_TIMEOUT_S: Final = 2.0
 """A stop takes no longer: the hand-over is given up then."""
@@ -42,30 +43,24 @@ async def serve(config: LogConfig) -> int:
         DLedgerError: the member cannot start, or its disk has failed.
     """
     server = LogServer(config, CountingMachine())
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        async with open_crew() as crew:
-            crew.start(server.run, name="log server")
-            await _wait_for_signal(server, signals)
-            with trio.move_on_after(STOP_TIMEOUT_S):
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(_cancel_on_signal, signals, nursery.cancel_scope)
-                    await server.drain()
-                    nursery.cancel_scope.cancel()
-            crew.stop()
+    asked = trio.Event()
+    hand_over = trio.CancelScope()
+
+    def stop(number: signal.Signals) -> None:
+        if asked.is_set():
+            hand_over.cancel()
+            return
+        asked.set()
+        log_event(
+            logging.INFO, "stopping", node=server.node_id, term=server.term, signal=number.name
+        )
+
+    obey_stop_signals(stop)
+    async with open_crew() as crew:
+        crew.start(server.run, name="log server")
+        await asked.wait()
+        hand_over.deadline = trio.current_time() + STOP_TIMEOUT_S
+        with hand_over:
+            await server.drain()
+        crew.stop()
     return EXIT_DONE
-
-
-async def _wait_for_signal(server: LogServer, signals: AsyncIterator[int]) -> None:
-    number = await anext(signals)
-    log_event(
-        logging.INFO,
-        "stopping",
-        node=server.node_id,
-        term=server.term,
-        signal=signal.Signals(number).name,
-    )
-
-
-async def _cancel_on_signal(signals: AsyncIterator[int], scope: trio.CancelScope) -> None:
-    await anext(signals)
-    scope.cancel()

@@ -1,0 +1,54 @@
+"""Signals that ask a program to stop: each is taken, and one that comes late does not kill it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+STOPS_AT_THE_FIRST = """
+import signal, sys, trio
+from dledger.runtime.stop_signals import obey_stop_signals
+
+async def serve():
+    scope = trio.CancelScope()
+    taken = []
+    def obey(number):
+        taken.append(number.name)
+        scope.cancel()
+    obey_stop_signals(obey)
+    with scope:
+        print("ready", flush=True)
+        await trio.sleep_forever()
+    signal.raise_signal(signal.SIGTERM)
+    await trio.lowlevel.checkpoint()
+    await trio.lowlevel.checkpoint()
+    return taken
+
+taken = trio.run(serve)
+signal.raise_signal(signal.SIGINT)
+signal.raise_signal(signal.SIGTERM)
+print("ended", *taken)
+sys.exit(3)
+"""
+
+
+@pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT])
+def test_signals_after_the_first_do_not_kill_a_program_that_is_stopping(
+    first: signal.Signals,
+) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", STOPS_AT_THE_FIRST],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "ready\n"
+        program.send_signal(first)
+        out, errors = program.communicate(timeout=20)
+    assert out == f"ended {first.name} SIGTERM\n"
+    assert errors == ""
+    assert program.returncode == 3
