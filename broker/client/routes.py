@@ -8,7 +8,8 @@ to whoever leads.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from typing import Final, Protocol
 
 import trio
@@ -31,6 +32,7 @@ PERM_WRITE: Final = 2
 REFRESH_S: Final = 30.0  # as every client does
 REFRESH_AGAIN_S: Final = 0.01  # tasks that fail together ask once
 TEMPLATE_REFRESH_S: Final = 1.0  # a topic that is about to be created appears within moments
+FIRST_TRIES: Final = 3  # a second each: as long as the Java client waits for its first answer
 FAILED_FOR_S: Final = 1.0  # a node that failed is tried after the others for so long
 
 log = logging.getLogger(__name__)
@@ -109,9 +111,14 @@ class Routes:
             NameServersUnreachableError: no name server answers.
         """
         queues = self._publish.get(topic)
-        if queues is None or self._is_stale_template(topic):
-            await self._load_for_publishing(topic)
-            queues = self._publish.get(topic)
+        if queues is None:
+            await self._load_for_publishing(topic, self._first)
+        elif self._is_stale_template(topic):
+            # Failures leave what was borrowed: a send tells whether it is right.
+            self._templates[topic] = self._clock()
+            with suppress(NoRouteError, NameServersUnreachableError, RequestFailedError):
+                await self._load_for_publishing(topic, self.refresh)
+        queues = self._publish.get(topic)
         if not queues:
             raise NoRouteError(topic, "no queue of it takes messages")
         return queues
@@ -120,11 +127,13 @@ class Routes:
         asked = self._templates.get(topic)
         return asked is not None and self._clock() - asked > TEMPLATE_REFRESH_S
 
-    async def _load_for_publishing(self, topic: str) -> None:
+    async def _load_for_publishing(
+        self, topic: str, ask: Callable[[str], Awaitable[TopicRoute]]
+    ) -> None:
         try:
-            await self.refresh(topic)
+            await ask(topic)
         except NoRouteError:
-            template = await self.refresh(AUTO_CREATE_TOPIC)
+            template = await ask(AUTO_CREATE_TOPIC)
             self._templates[topic] = self._clock()
             self._publish[topic] = tuple(
                 queue
@@ -140,8 +149,17 @@ class Routes:
         """
         route = self._routes.get(topic)
         if route is None:
-            route = await self.refresh(topic)
+            route = await self._first(topic)
         return read_queues(topic, route)
+
+    async def _first(self, topic: str) -> TopicRoute:
+        """As `refresh`, with more patience: nothing is known that would do until the next time."""
+        for _ in range(FIRST_TRIES - 1):
+            try:
+                return await self.refresh(topic)
+            except NameServersUnreachableError as error:
+                log.debug("route of %s is asked for again: %s", topic, error)
+        return await self.refresh(topic)
 
     async def refresh(self, topic: str) -> TopicRoute:
         """Ask the name servers for a topic. Tasks that ask at the same time share one answer.

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import trio
 
-from broker.client.errors import NoRouteError, RequestFailedError
+from broker.client.errors import NameServersUnreachableError, NoRouteError, RequestFailedError
 from broker.client.queues import MessageQueue
-from broker.client.routes import FAILED_FOR_S, Routes, publish_queues, read_queues
+from broker.client.routes import FAILED_FOR_S, FIRST_TRIES, Routes, publish_queues, read_queues
 from broker.remoting.codes import ResponseCode
 from broker.remoting.header import RemotingCommand, make_response
 from broker.remoting.route import BrokerData, QueueData, TopicRoute, encode_route
@@ -29,12 +29,16 @@ class World:
         self.routes: dict[str, TopicRoute] = {}
         self.code = ResponseCode.SUCCESS
         self.asked: list[str] = []
+        self.silent_times = 0  # so many calls are not answered
         self.now = 100.0
         self.client = Routes(self, clock=lambda: self.now)
 
     async def call(self, code: int, ext: dict[str, str]) -> RemotingCommand:
         self.asked.append(ext["topic"])
         await trio.lowlevel.checkpoint()
+        if self.silent_times:
+            self.silent_times -= 1
+            raise NameServersUnreachableError("no name server answers: scripted")
         if self.code != ResponseCode.SUCCESS:
             return make_response(0, self.code, "scripted")
         found = self.routes.get(ext["topic"])
@@ -109,6 +113,28 @@ async def test_a_topic_to_be_created_borrows_queues_until_it_exists(world: World
     assert len(await world.client.publish_queues("T")) == 4  # asked a moment ago
     world.now += 2
     assert len(await world.client.publish_queues("T")) == 3
+
+
+async def test_borrowed_queues_are_kept_while_no_name_server_answers(world: World) -> None:
+    world.routes["TBW102"] = route(A)
+    queues = await world.client.publish_queues("T")
+    for _ in range(2):
+        world.now += 2
+        world.silent_times = 1
+        assert await world.client.publish_queues("T") == queues
+        assert world.silent_times == 0, "it was asked"
+
+
+async def test_a_name_server_may_be_slow_when_nothing_is_known_yet(world: World) -> None:
+    world.routes["T"] = route(A)
+    world.routes["U"] = route(A)
+    for ask in (world.client.publish_queues("T"), world.client.read_queues("U")):
+        world.silent_times = FIRST_TRIES - 1
+        assert await ask
+    world.silent_times = FIRST_TRIES
+    with pytest.raises(NameServersUnreachableError):
+        await world.client.publish_queues("V")
+    assert world.silent_times == 0
 
 
 async def test_tasks_that_ask_together_share_one_answer(world: World) -> None:
