@@ -2,15 +2,68 @@
 
 A port from `bind(0)` lies in the range from which the kernel takes the local ends of outgoing
 connections, so while a node is down somebody else may get its port. Ports from below that range stay free.
+
+Whether a port is free says nothing of who else has just chosen it, and starts to listen a moment later. So
+each process that asks has a block of ports for itself. The claim is an abstract Unix socket: the kernel lets
+go of it when the process ends, however it ends.
 """
 
 from __future__ import annotations
 
+import itertools
 import random
 import socket
+from collections.abc import Iterator
+from functools import cache
 
 LOWEST, HIGHEST = 20_000, 31_999  # Linux hands out 32768-60999 (ip_local_port_range)
 VIP_DISTANCE = 2  # a broker also listens on its port - 2 (remoting.md 6.6)
+BLOCK_PORTS = (
+    240  # a process that wants more at a time than half of them gets none; 50 processes get some
+)
+
+
+class Block:
+    """A range of ports that no other process is given while this one lives.
+
+    Raises:
+        OSError: another process has it.
+    """
+
+    def __init__(self, number: int) -> None:
+        self._claim = socket.socket(socket.AF_UNIX)
+        try:
+            self._claim.bind(f"\0jepsen-ports-{number}")
+        except OSError:
+            self._claim.close()
+            raise
+        first = LOWEST + number * BLOCK_PORTS
+        fours = range(first, first + BLOCK_PORTS, 2 * VIP_DISTANCE)
+        # Of four numbers two are neighbours of the other two.
+        ports = [four + place for four in fours for place in (VIP_DISTANCE, VIP_DISTANCE + 1)]
+        self.port_count = len(ports)
+        # In turn: who was killed has its port until all others were given away.
+        self.ports: Iterator[int] = itertools.cycle(ports)
+
+    def close(self) -> None:
+        """Let others have it."""
+        self._claim.close()
+
+
+@cache
+def own_block() -> Block:
+    """The block of this process.
+
+    Raises:
+        OSError: as many processes as there are blocks have claimed one.
+    """
+    count = (HIGHEST + 1 - LOWEST) // BLOCK_PORTS
+    for number in random.sample(range(count), count):
+        try:
+            return Block(number)
+        except OSError:
+            continue
+    raise OSError(f"{count} other processes have all ports between {LOWEST} and {HIGHEST}")
 
 
 def is_free(port: int) -> bool:
@@ -28,17 +81,13 @@ def free_ports(count: int) -> list[int]:
     """Return `count` ports that are free now, each with its neighbour two below.
 
     Raises:
-        OSError: the range is exhausted.
+        OSError: too few are free.
     """
-    chance = random.Random()  # other runs on this machine must not pick the same ports
+    block = own_block()
     found: list[int] = []
-    taken: set[int] = set()
-    for _ in range(10_000):
-        port = chance.randint(LOWEST + VIP_DISTANCE, HIGHEST)
-        pair = {port, port - VIP_DISTANCE}
-        if not pair & taken and all(is_free(one) for one in pair):
+    for port in itertools.islice(block.ports, block.port_count):
+        if all(is_free(one) for one in (port, port - VIP_DISTANCE)):
             found.append(port)
-            taken |= pair
             if len(found) == count:
                 return found
     raise OSError(f"found {len(found)} of {count} free ports between {LOWEST} and {HIGHEST}")

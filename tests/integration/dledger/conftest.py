@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,22 +13,18 @@ from pathlib import Path
 import pytest
 
 from dledger import SyncClient
+from jepsen.ports import free_ports
 
-PATIENCE_S = 30
+PATIENCE_S = 60
 
 
 class Cluster:
     """Three members; any of them may be killed and started again."""
 
     def __init__(self, folder: Path) -> None:
-        sockets = [socket.socket() for _ in range(3)]
-        for sock in sockets:
-            sock.bind(("127.0.0.1", 0))
         self.peers = ";".join(
-            f"n{i}-127.0.0.1:{sock.getsockname()[1]}" for i, sock in enumerate(sockets)
+            f"n{number}-127.0.0.1:{port}" for number, port in enumerate(free_ports(3))
         )
-        for sock in sockets:
-            sock.close()
         self.folder = folder
         self.secret_file = folder / "secret"
         self.secret_file.write_text("geheim\n")

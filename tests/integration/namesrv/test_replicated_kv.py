@@ -17,6 +17,7 @@ from broker.namesrv import replicated_kv
 from broker.namesrv.errors import ConfigError, KvLimitError, KvUnavailableError
 from broker.namesrv.replicated_kv import KvGroup, ReplicatedKv
 from broker.net.address import Address
+from jepsen.ports import free_ports
 
 pytestmark = [
     pytest.mark.integration,
@@ -32,13 +33,7 @@ PASSWORD = "correct horse battery staple"
 
 
 def free_addresses(count: int) -> list[Address]:
-    sockets = [socket.socket() for _ in range(count)]
-    for sock in sockets:
-        sock.bind(("127.0.0.1", 0))
-    addresses = [Address(*sock.getsockname()) for sock in sockets]
-    for sock in sockets:
-        sock.close()
-    return addresses
+    return [Address("127.0.0.1", port) for port in free_ports(count)]
 
 
 def member(addresses: list[Address], number: int, folder: Path) -> ReplicatedKv:
