@@ -190,7 +190,7 @@ async def test_l18_what_the_handler_has_for_too_long_is_given_back(group: FakeGr
         handle,
         subscriptions={"T": "*"},
         start_from="first",
-        consume_timeout_s=0.04,
+        consume_timeout_s=0.3,
         commit_interval_s=0.01,
     ):
         await until(lambda: group.offsets.get(("g", "T", 0)) == 2)

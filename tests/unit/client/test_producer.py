@@ -34,12 +34,17 @@ async def group() -> AsyncIterator[FakeGroup]:
 
 @pytest.fixture
 async def producer(group: FakeGroup) -> AsyncIterator[Producer]:
-    async with Producer(group.namesrv, "g", timeout_s=5) as one:
+    async with Producer(group.namesrv, "g", timeout_s=30) as one:
         yield one
 
 
 def queue(number: int, topic: str = "T") -> MessageQueue:
     return MessageQueue(topic, "broker-a", number)
+
+
+async def connect(producer: Producer) -> None:
+    """What follows is no matter of a route or a connection that is not there yet."""
+    await producer.send(Message("Before", b"x"))
 
 
 def bodies(group: FakeGroup, number: int | None = None, topic: str = "T") -> list[bytes]:
@@ -213,19 +218,21 @@ async def test_some_refusals_are_heard_from_a_few_nodes_before_they_are_believed
 async def test_no_answer_until_the_deadline_leaves_the_outcome_unknown(
     group: FakeGroup, producer: Producer
 ) -> None:
+    await connect(producer)
     group.script.append(IGNORED)
     with pytest.raises(SendOutcomeUnknownError) as caught:
-        await producer.send(Message("T", b"x"), timeout_s=0.05)
-    assert caught.value.unique_key == group.sends[0][0]
+        await producer.send(Message("T", b"x"), timeout_s=0.2)
+    assert caught.value.unique_key == group.sends[1][0]
     assert not caught.value.definite
 
 
 async def test_a_message_can_be_sent_again_under_its_key(
     group: FakeGroup, producer: Producer
 ) -> None:
+    await connect(producer)
     group.script.append(LOST)
     with pytest.raises(SendOutcomeUnknownError) as caught:
-        await producer.send(Message("T", b"x"), queue=queue(0), timeout_s=0.05)
+        await producer.send(Message("T", b"x"), queue=queue(0), timeout_s=0.2)
     again = Message("T", b"x", unique_key=caught.value.unique_key)
     result = await producer.send(again, queue=queue(0))
     assert (result.unique_key, result.queue_offset) == (caught.value.unique_key, 0)
@@ -236,10 +243,12 @@ async def test_a_message_can_be_sent_again_under_its_key(
 
 @pytest.mark.slow
 async def test_refused_until_the_deadline_is_surely_not_stored(
-    group: FakeGroup, producer: Producer
+    group: FakeGroup, producer: Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await producer.send(Message("T", b"x"))
+    await connect(producer)
     group.leader = None
+    # The deadline falls into a pause: a try under way at that moment would be of unknown outcome.
+    monkeypatch.setattr("broker.client.lane.backoff_s", lambda tries: 0.0 if tries < 3 else 60.0)
     with pytest.raises(SendRefusedError) as caught:
         await producer.send(Message("T", b"y"), timeout_s=0.5)
     assert caught.value.code == ResponseCode.SERVICE_NOT_AVAILABLE
@@ -250,7 +259,7 @@ async def test_refused_until_the_deadline_is_surely_not_stored(
 async def test_an_unknown_try_is_not_forgotten_over_later_refusals(
     group: FakeGroup, producer: Producer
 ) -> None:
-    await producer.send(Message("T", b"x"))
+    await connect(producer)
     group.script.append(ResponseCode.SYSTEM_ERROR)
     group.script.extend([ResponseCode.SERVICE_NOT_AVAILABLE] * 100)
     with pytest.raises(SendOutcomeUnknownError):
@@ -422,7 +431,7 @@ def test_options_that_cannot_be_meant_are_refused(options: dict[str, int]) -> No
 
 async def test_every_node_hears_of_the_producer(group: FakeGroup, producer: Producer) -> None:
     await producer.send(Message("T", b"x"))
-    with trio.fail_after(5):
+    with trio.fail_after(30):
         while not all(node.heartbeats for node in group.nodes):
             await trio.lowlevel.checkpoint()
     assert group.nodes[2].heartbeats[0].producer_groups == ("g",)

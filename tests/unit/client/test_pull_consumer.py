@@ -107,7 +107,7 @@ async def test_a_topic_that_is_just_being_created_is_waited_for(
 
 
 async def test_failures_are_said(group: FakeGroup, consumer: PullConsumer) -> None:
-    async with PullConsumer(group.namesrv, "g", timeout_s=0.05) as hasty:
+    async with PullConsumer(group.namesrv, "g", timeout_s=0.5) as hasty:
         with pytest.raises(NoRouteError):
             await hasty.queues("Unknown")
     await consumer.queues("T")
@@ -119,7 +119,7 @@ async def test_failures_are_said(group: FakeGroup, consumer: PullConsumer) -> No
         await PullConsumer(group.namesrv, "g").queues("T")
     group.leader = None
     with pytest.raises(RequestFailedError, match="14"):
-        async with PullConsumer(group.namesrv, "g", timeout_s=0.05) as hasty:
+        async with PullConsumer(group.namesrv, "g", timeout_s=0.5) as hasty:
             await hasty.pull(Q, 0)
 
 

@@ -32,7 +32,7 @@ def child(folder: Path, code: str, name: str = "child") -> Process:
 
 
 def wait_up(process: Process) -> None:
-    assert poll(lambda: "up" in process.log_tail().splitlines(), 10)
+    assert poll(lambda: "up" in process.log_tail().splitlines(), 60)
 
 
 def test_kill_and_start_again_keep_one_log(tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ def test_kill_and_start_again_keep_one_log(tmp_path: Path) -> None:
     assert process.pid is None
     assert not is_running(first)
     process.start()
-    assert poll(lambda: process.log_tail().splitlines().count("up") == 2, 10)
+    assert poll(lambda: process.log_tail().splitlines().count("up") == 2, 60)
     process.kill()
 
 
@@ -98,7 +98,7 @@ def test_a_process_that_ends_by_itself_is_noticed_with_its_last_words(tmp_path: 
             process.command = [sys.executable, "-c", "print('no such option'); raise SystemExit(3)"]
         group.start()
         with pytest.raises(ProcessDiedError, match="no such option"):
-            group.wait_listening(10)
+            group.wait_listening(60)
 
 
 def test_names_and_addresses(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ async def stream_pair() -> AsyncIterator[tuple[FrameStream, FrameStream]]:
     own.setblocking(False)
     other.setblocking(False)
     streams = FrameStream(own, opening_decoder()), FrameStream(other, opening_decoder())
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         yield streams
     for stream in streams:
         stream.close()

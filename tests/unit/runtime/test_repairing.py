@@ -19,7 +19,7 @@ from tests.unit.runtime.conftest import Group, Member, wait_until
 pytestmark = pytest.mark.slow
 
 OpenGroup = Callable[..., AbstractAsyncContextManager[Group]]
-S = 10.0
+S = 30.0
 
 
 async def filled(group: Group, count: int = 40) -> list[bytes]:

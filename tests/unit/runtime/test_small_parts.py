@@ -92,7 +92,7 @@ async def test_waiting_for_applied_ends_with_the_node() -> None:
         await callers.wait_applied(Index(index))
         woken.append(index)
 
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             for index in (7, 3, 5):
                 nursery.start_soon(wait, index)
@@ -144,12 +144,12 @@ async def test_the_first_failure_of_a_crew_comes_out_as_it_is() -> None:
             crew.start(trio.sleep_forever, name="idle")
             crew.start(fail, name="fails")
 
-    with trio.fail_after(5), pytest.raises(ShutdownError, match="first"):
+    with trio.fail_after(60), pytest.raises(ShutdownError, match="first"):
         await work()
 
 
 async def test_a_crew_can_be_stopped_without_a_failure() -> None:
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         async with open_crew() as crew:
             crew.start(trio.sleep_forever, name="idle")
             crew.stop()

@@ -19,7 +19,7 @@ from tests.unit.runtime.conftest import BodiesMachine, Group, Member
 pytestmark = pytest.mark.slow
 
 OpenGroup = Callable[..., AbstractAsyncContextManager[Group]]
-S = 10.0
+S = 30.0
 
 
 class KeptBodies(BodiesMachine):

@@ -48,7 +48,7 @@ def test_signals_after_the_first_do_not_kill_a_program_that_is_stopping(
         assert program.stdout is not None
         assert program.stdout.readline() == "ready\n"
         program.send_signal(first)
-        out, errors = program.communicate(timeout=20)
+        out, errors = program.communicate(timeout=60)
     assert out == f"ended {first.name} SIGTERM\n"
     assert errors == ""
     assert program.returncode == 3
