@@ -33,13 +33,15 @@ class HeldSends:
     def saves_log(self, last_index: Index) -> None:
         """A change of the log is queued, after which it ends at `last_index`.
 
-        What was queued for entries that are removed again is as durable as their removal.
+        What was queued for entries that are removed again is as durable as their removal, once those
+        are durable that are left of them: a message may confirm both.
         """
         self.save_count += 1
+        number = self.save_count
         saves = self._log_saves
         while saves and saves[-1][1] > last_index:
-            saves.pop()
-        saves.append((self.save_count, last_index))
+            number, _ = saves.pop()
+        saves.append((number, last_index))
 
     def taken(self, batch_last_index: Index | None) -> int:
         """A job takes what is queued: number of the last save that it includes.

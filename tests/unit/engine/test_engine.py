@@ -262,6 +262,25 @@ def test_removed_entries_are_as_durable_as_their_removal() -> None:
     assert leave(engine) == [3]
 
 
+def test_a_message_waits_for_the_entries_that_a_removal_leaves_of_those_it_confirms() -> None:
+    engine = scripted()
+    body = bytes(2500)
+    give(
+        engine,
+        AppendEntries((entry(1, body=body), entry(2, body=body), entry(3, body=body))),
+        Send(N1, word(1)),
+        TruncateLog(Index(3)),
+        Send(N1, word(2)),
+        AppendEntries((entry(3, term=2, body=body),)),
+        Send(N1, word(3)),
+    )
+    left = []
+    for _ in range(3):
+        persist(engine)
+        left.append((engine.log.durable_index, leave(engine)))
+    assert left == [(1, []), (2, [1, 2]), (3, [3])]
+
+
 def test_a_truncation_while_a_job_runs_makes_the_node_hear_of_less() -> None:
     engine = scripted()
     give(engine, AppendEntries((entry(1), entry(2), entry(3))))
