@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import Final
 
 from dledger.raft.ids import Index, NodeId
 from dledger.raft.messages import Message
+
+HELD_COUNT_MAX: Final = 4096
+"""A disk may have no room for days, and each heartbeat is answered: the oldest are dropped, as the network
+may drop them. It is minutes of heartbeats, and more answers than requests are ever under way."""
 
 
 class HeldSends:
@@ -23,7 +28,7 @@ class HeldSends:
     def __init__(self) -> None:
         self.save_count = 0
         self.durable_count = 0
-        self._waiting: deque[tuple[int, NodeId, Message]] = deque()
+        self._waiting: deque[tuple[int, NodeId, Message]] = deque(maxlen=HELD_COUNT_MAX)
         self._log_saves: deque[tuple[int, Index]] = deque()
 
     def saves_hard_state(self) -> None:
@@ -58,7 +63,7 @@ class HeldSends:
         return saves[0][0] - 1 if saves else self.save_count
 
     def hold(self, to: NodeId, message: Message) -> None:
-        """Keep a message until the saves queued so far are durable."""
+        """Keep a message until the saves queued so far are durable; the oldest of too many is dropped."""
         self._waiting.append((self.save_count, to, message))
 
     def release(self, durable_count: int) -> list[tuple[NodeId, Message]]:

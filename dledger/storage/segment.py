@@ -63,15 +63,33 @@ def reserve(file: File, size: int) -> None:
     """Preallocate `size` bytes.
 
     Raises:
-        DiskFullError: there is no room; the file holds what it held.
+        DiskFullError: there is no room; the file holds what it held, and takes no more room than before.
         OSError: anything else.
     """
+    size_before = file.size()
     try:
         file.preallocate(size)
     except OSError as error:
-        if error.errno in _NO_ROOM:
-            raise DiskFullError(f"{file.path}: no room for {size} bytes") from error
-        raise
+        if error.errno not in _NO_ROOM:
+            raise
+        # Some file systems (ext4) keep what they found before the room ran out, and leave none for the vote.
+        file.truncate(size_before)
+        raise DiskFullError(f"{file.path}: no room for {size} bytes") from error
+
+
+def open_new(disk: Disk, path: str) -> File:
+    """Make a file.
+
+    Raises:
+        DiskFullError: there is no room for its name; nothing has changed.
+        OSError: anything else.
+    """
+    try:
+        return disk.open(path, create=True)
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        raise DiskFullError(f"{path}: no room for another file") from error
 
 
 def mark_begun(disk: Disk, layout: Layout) -> None:
@@ -148,13 +166,12 @@ class Segment:
             OSError: anything else.
         """
         try:
-            self.data = disk.open(self.layout.data_path(self.first_position), create=True)
+            self.data = open_new(disk, self.layout.data_path(self.first_position))
             reserve(self.data, data_bytes)
             self.data.sync()
             disk.sync_folder(self.layout.data_folder)
-            self.open_index(disk)
+            self.index = open_new(disk, self.layout.index_path(self.first_position))
             self._reserve_index(0)
-            assert self.index is not None
             self.index.sync()
             disk.sync_folder(self.layout.index_folder)
         except DiskFullError:

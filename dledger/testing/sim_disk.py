@@ -120,7 +120,17 @@ class SimFile:
     def preallocate(self, size: int) -> None:
         """Reserve room up to `size`, reading as zeros; OSError (ENOSPC) when there is none."""
         self._check()
-        self._disk.count_write(self._path, size - len(self._inode.now))
+        grown_bytes = size - len(self._inode.now)
+        try:
+            self._disk.count_write(self._path, grown_bytes)
+        except OSError as error:
+            if error.errno == errno.ENOSPC:
+                # What was found before the room ran out is kept, as ext4 does.
+                self._grow(len(self._inode.now) + max(0, self._disk.free_bytes()))
+            raise
+        self._grow(size)
+
+    def _grow(self, size: int) -> None:
         if size > len(self._inode.now):
             _resize(self._inode.now, size)
             self._inode.unsynced.append(_Write(size, None))
@@ -181,7 +191,8 @@ class SimDisk:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
             if _folder_of(path) not in self._folders:
                 raise FileNotFoundError(errno.ENOENT, "the folder is missing", path)
-            self.count_write(path, 0)
+            # A name takes room, too (XFS, btrfs), though it is not counted here.
+            self.count_write(path, 0 if self.free_bytes() > 0 else 1)
             inode = _Inode()
             self._change(_Change(path, inode))
         return SimFile(self, path, inode)

@@ -22,6 +22,7 @@ from dledger.errors import (
     PeerProtocolError,
     TransferFailedError,
 )
+from dledger.held_sends import HELD_COUNT_MAX
 from dledger.raft.effects import (
     AppendEntries,
     Commit,
@@ -279,6 +280,18 @@ def test_a_message_waits_for_the_entries_that_a_removal_leaves_of_those_it_confi
         persist(engine)
         left.append((engine.log.durable_index, leave(engine)))
     assert left == [(1, []), (2, [1, 2]), (3, [3])]
+
+
+def test_no_more_is_held_than_some_answers_however_long_the_disk_has_no_room() -> None:
+    engine = scripted()
+    give(engine, AppendEntries((entry(1),)))
+    job = engine.begin_persist()
+    assert job is not None
+    for number in range(3 * HELD_COUNT_MAX):
+        give(engine, Send(N1, word(number)))
+    job.run()
+    engine.end_persist(job, 0)
+    assert leave(engine) == list(range(2 * HELD_COUNT_MAX, 3 * HELD_COUNT_MAX))
 
 
 def test_a_truncation_while_a_job_runs_makes_the_node_hear_of_less() -> None:

@@ -16,7 +16,9 @@ from dledger.errors import (
     UsageError,
 )
 from dledger.raft.entry import Entry
-from dledger.raft.ids import Index, Position
+from dledger.raft.hard_state import HardState
+from dledger.raft.ids import Index, Position, Term
+from dledger.storage.hard_state import HardStateStore
 from dledger.storage.posix import PosixDisk
 from dledger.storage.segment_row import OPEN_SEGMENTS_MAX
 from dledger.storage.segmented_log import SegmentedLog
@@ -190,6 +192,38 @@ def test_no_room_to_roll_leaves_no_half_segment_and_the_batch_can_run_later(disk
     batch.run()
     assert log.written(batch) == entries[-1].id
     assert all_entries(open_log(disk)) == entries
+
+
+def test_a_disk_without_room_for_another_name_is_a_full_disk(disk: SimDisk) -> None:
+    log = open_log(disk)
+    entries = append(log, 600)
+    flush(log)
+    entries += append(log, 600)
+    batch = take(log)
+    disk.capacity_bytes = 0
+    with pytest.raises(DiskFullError, match="no room"):
+        batch.run()
+    disk.capacity_bytes = None
+    batch.run()
+    assert log.written(batch) == entries[-1].id
+
+
+def test_room_that_does_not_do_is_given_back(disk: SimDisk) -> None:
+    """The vote must find some, and what is freed must not be eaten up bit by bit."""
+    append(log := open_log(disk), 100)
+    flush(log)
+    disk.restart()
+    log = open_log(disk)
+    disk.capacity_bytes = (
+        sum(len(disk.content(path)) for path in disk.paths()) + 700
+    )  # a segment needs 852 more
+    append(log, 10)
+    batch = take(log)
+    for _ in range(2):
+        with pytest.raises(DiskFullError):
+            batch.run()
+        assert disk.free_bytes() == 700
+    HardStateStore.open(disk, last_id=log.last_id, may_forget=True).save(HardState(Term(7), None))
 
 
 def test_room_for_the_index_is_made_before_an_entry_is_written(disk: SimDisk) -> None:
