@@ -150,7 +150,7 @@ class SnapshotFetch:
         try:
             machine.restore(self._store.chunks(snapshot))
             check_restored(snapshot, machine)
-        except (CorruptionError, SnapshotRefusedError) as error:
+        except (CorruptionError, SnapshotRefusedError, OSError) as error:
             self._log(logging.ERROR, "snapshot-refused", reason=f"{snapshot.path}: {error}")
             driver.state_replaced(machine.applied_index, None)  # empty: fold from the start
             return

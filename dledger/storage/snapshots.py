@@ -8,6 +8,7 @@ one costs nothing but the snapshot: the half file is given up, never synced agai
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -204,8 +205,8 @@ class SnapshotStore:
             try:
                 meta = _decode_head_of(file, int(name))
                 good.append(SnapshotFile(path, meta, file.size()))
-            except SnapshotFormatError as error:
-                bad.append(CorruptionError(file.path, error.byte_offset, error.problem))
+            except (SnapshotFormatError, OSError) as error:
+                bad.append(_damage(file, error))
             finally:
                 file.close()
         return good, bad
@@ -221,8 +222,8 @@ class SnapshotStore:
         try:
             head = file.read_at(0, HEAD_BYTES)
             yield from _frames(file, FrameChain(head))
-        except SnapshotFormatError as error:
-            raise CorruptionError(file.path, error.byte_offset, error.problem) from error
+        except (SnapshotFormatError, OSError) as error:
+            raise _damage(file, error) from error
         finally:
             file.close()
 
@@ -283,6 +284,19 @@ class SnapshotStore:
             for name in self._disk.list(self._folder)
             if len(name) == SEGMENT_NAME_DIGITS and name.isascii() and name.isdigit()
         ]
+
+
+def _damage(file: File, error: SnapshotFormatError | OSError) -> CorruptionError:
+    """Damage by its place. What the device does not give (EIO) is as damaged as what is wrong.
+
+    Raises:
+        OSError: it is none; the disk failed in another way.
+    """
+    if isinstance(error, SnapshotFormatError):
+        return CorruptionError(file.path, error.byte_offset, error.problem)
+    if error.errno != errno.EIO:
+        raise error
+    return CorruptionError(file.path, 0, f"the device does not give it: {error}")
 
 
 def _decode_head_of(file: File, index: int) -> SnapshotMeta:

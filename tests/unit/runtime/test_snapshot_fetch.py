@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -141,6 +142,25 @@ async def test_a_damaged_file_is_refused_and_the_log_is_folded(
         assert not fetching.driver.replaced
         assert fetching.machine.applied_index == NO_INDEX
         assert fetching.disk.list("snapshots") == []
+
+
+async def test_a_copy_that_cannot_be_read_back_leaves_an_empty_machine_that_knows_it(
+    open_group: OpenGroup, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It had folded some entries already: the next one to be given is the first again."""
+
+    def no_more_files(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    async with open_group(size=1) as group:
+        await group.start("n0", machine=KeptBodies())
+        fetching = Fetching(group, await fill_and_take(group))
+        fetching.machine.applied_index = fetching.driver.applied_index = Index(1)
+        monkeypatch.setattr(fetching.store, "chunks", lambda _: map(no_more_files, [1]))
+        with caplog.at_level(logging.WARNING):
+            await fetching.run()
+        assert "Too many open files" in caplog.text
+        assert fetching.machine.applied_index == fetching.driver.applied_index == NO_INDEX
 
 
 def damage(path: Path) -> None:

@@ -119,6 +119,23 @@ def test_every_changed_byte_is_noticed_and_named() -> None:
         SnapshotStore(disk).verify(SnapshotStore(disk).newest_first()[0][0])
 
 
+@pytest.mark.parametrize("nth_read", [1, 2, 3])
+def test_what_the_device_does_not_give_is_as_damaged(nth_read: int) -> None:
+    disk = SimDisk(Random(1))
+    write(disk, 5)
+    write(disk, 7)
+    store = SnapshotStore(disk)
+    disk.fail_read(nth_read)
+    good, bad = store.newest_first()
+    if nth_read <= 2:
+        assert len(good) == len(bad) == 1
+        assert "does not give it" in str(bad[0])
+        return
+    with pytest.raises(CorruptionError, match=r"snapshots/0+7.*does not give it"):
+        store.verify(good[0])
+    store.verify(good[0])
+
+
 def test_a_snapshot_under_another_name_is_refused() -> None:
     disk = SimDisk(Random(1))
     write(disk, 7)
