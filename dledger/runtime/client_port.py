@@ -52,7 +52,7 @@ INFLIGHT_COUNT_MAX: Final = 4096
 """Unanswered calls of one connection; more are refused."""
 
 QUEUED_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Answers that one client does not take; until it does, nothing more is read from it."""
+"""Answers that one client does not take; until it does, nothing more is read from it or made for it."""
 
 GET_COUNT_MAX: Final = 4096
 GET_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -116,6 +116,7 @@ class ClientConnection:
 
     def __init__(self, stream: FrameStream) -> None:
         self.stream = stream
+        self.making_part = trio.Lock()
         self.inflight_count = 0
         self.answers: list[bytes] = []
 
@@ -125,6 +126,11 @@ class ClientConnection:
             data = join_frames(self.answers)
             self.answers = []
             self.stream.send_soon(data)
+
+    async def wait_room(self) -> None:
+        """Until another large answer may be made: the client takes what it asked for before."""
+        while self.stream.queued_bytes > QUEUED_BYTES_MAX and not self.stream.is_closed:
+            await self.stream.wait_drained()
 
 
 class ClientPort:
@@ -173,8 +179,7 @@ class ClientPort:
             for frame in frames:
                 self._take(connection, frame, crew)
             connection.flush()
-            if stream.queued_bytes > QUEUED_BYTES_MAX:
-                await stream.wait_drained()
+            await connection.wait_room()
 
     def _take(self, connection: ClientConnection, frame: Frame, crew: Crew) -> None:
         call = decode_call(frame.header)
@@ -261,6 +266,8 @@ class ClientPort:
     async def _get(self, connection: ClientConnection, call: GetCall) -> None:
         if not call.local:
             await self._log.barrier(timeout_s=READ_TIMEOUT_S)
+        # Many calls fit one packet; between this and the flush of the answer nothing waits.
+        await connection.wait_room()
         entries = await self._read(call)
         answer = EntriesAnswer(call.token, len(entries))
         self._answer(connection, answer, encode_entries(entries))
@@ -283,9 +290,12 @@ class ClientPort:
         raise damaged
 
     async def _snapshot(self, connection: ClientConnection, call: SnapshotCall) -> None:
-        part = await self._log.snapshot_part(Index(call.index), call.offset)
-        answer = SnapshotAnswer(call.token, part.index, part.offset, part.size_bytes)
-        self._answer(connection, answer, part.data)
+        async with connection.making_part:
+            await connection.wait_room()
+            part = await self._log.snapshot_part(Index(call.index), call.offset)
+            answer = SnapshotAnswer(call.token, part.index, part.offset, part.size_bytes)
+            self._answer(connection, answer, part.data)
+            connection.flush()
 
     async def _transfer(self, connection: ClientConnection, call: TransferCall) -> None:
         target = NodeId(call.target) if call.target else None

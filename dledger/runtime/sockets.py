@@ -197,7 +197,8 @@ class FrameStream:
     async def wait_drained(self) -> None:
         """Until nothing is queued any more (back-pressure on the reader)."""
         while self.queued_bytes and not self.is_closed:
-            self._is_drained = trio.Event()
+            if self._is_drained.is_set():
+                self._is_drained = trio.Event()
             await self._is_drained.wait()
 
     async def send(self, data: bytes) -> None:
