@@ -185,5 +185,7 @@ class WriteBatch:
             self.segment.write_entries(self.position, self.parts)
             if self.syncs:
                 self.segment.sync_data()
+                # The error may have been told to a sync by which the log's owner wrote an entry back.
+                self.latch.check()
             if self.units:
                 self.segment.write_units(self.units)

@@ -20,6 +20,7 @@ from dledger.raft.hard_state import HardState
 from dledger.raft.ids import Index, Position, Term
 from dledger.storage.hard_state import HardStateStore
 from dledger.storage.posix import PosixDisk
+from dledger.storage.segment import Segment
 from dledger.storage.segment_row import OPEN_SEGMENTS_MAX
 from dledger.storage.segmented_log import SegmentedLog
 from dledger.storage.write_batch import WRITE_BATCH_BYTES_MAX, WriteBatch
@@ -280,6 +281,31 @@ def test_a_failed_write_or_sync_ends_all_writing(disk: SimDisk, fault: str) -> N
         with pytest.raises(DiskFailedError):
             refused()
     assert all_entries(log) == entries, "reads go on"
+
+
+def test_a_batch_whose_error_another_sync_of_its_file_was_told_is_not_durable(
+    disk: SimDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel tells a lost page once for each open file: an entry was written back while a batch ran."""
+    log = open_log(disk)
+    entries = append(log, 10)
+    flush(log)
+    index_before = disk.content(f"index/{0:020d}")
+    append(log, 20)
+    batch = take(log)
+    sync_data = Segment.sync_data
+
+    def sync_after_another(segment: Segment) -> None:
+        disk.fail_sync()
+        with pytest.raises(DiskFailedError):
+            log.mend(entries[0])
+        sync_data(segment)
+
+    monkeypatch.setattr(Segment, "sync_data", sync_after_another)
+    with pytest.raises(DiskFailedError):
+        batch.run()
+    assert not batch.is_done
+    assert disk.content(f"index/{0:020d}") == index_before, "a unit proves that its entry is durable"
 
 
 def test_a_failed_read_is_told_and_does_no_harm(disk: SimDisk) -> None:
