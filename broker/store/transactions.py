@@ -131,6 +131,8 @@ class Transactions:
         self.digest: int = 0
         self._open: dict[int, OpenHalf] = {}
         self._by_key: dict[TransactionKey, int] = {}
+        # Where one was begun more than once: the open ones but the newest, oldest first.
+        self._older: dict[TransactionKey, dict[int, None]] = {}
         # Who is checked next. Store times and times of checks never decrease here, so the first two
         # are in order of time by themselves.
         self._unchecked: dict[int, None] = {}
@@ -153,7 +155,7 @@ class Transactions:
         return self._open.get(queue_offset)
 
     def find(self, key: TransactionKey) -> OpenHalf | None:
-        """An open one by its transaction: a half message that is sent again is not stored again."""
+        """The newest open one of a transaction: a half message that is sent again is not stored again."""
         offset = self._by_key.get(key)
         return None if offset is None else self._open[offset]
 
@@ -207,8 +209,7 @@ class Transactions:
             store_ms,
         )
         self._open[offset] = half
-        if key is not None:
-            self._by_key[key] = offset
+        self._name(half)
         self._enter_queue(half)
         self._changed(Verdict.OPEN, offset, message.physical_offset)
 
@@ -223,8 +224,7 @@ class Transactions:
         for offset in offsets:
             half = self._open.pop(offset)
             self._leave_queue(half)
-            if half.key is not None and self._by_key.get(half.key) == offset:
-                del self._by_key[half.key]
+            self._forget_name(half)
             if offset >= self._end - VERDICTS_KEPT:
                 self._verdicts[offset % VERDICTS_KEPT] = verdict
             self._changed(verdict, offset, half.physical_offset)
@@ -278,13 +278,39 @@ class Transactions:
         self.digest, self._end, self._last_check_ms = digest, end, last_check_ms
         self._verdicts = bytearray(verdicts)
         self._open = {half.queue_offset: half for half in halves}
-        self._by_key = {half.key: half.queue_offset for half in halves if half.key is not None}
+        self._by_key, self._older = {}, {}
+        for half in halves:
+            self._name(half)
         self._unchecked = dict.fromkeys(unchecked)
         self._checked = dict.fromkeys(checked)
         self._immune = SortedDict()
         for half in halves:
             if half.immunity_ms is not None and not half.check_count:
                 self._enter_queue(half)
+
+    def _name(self, half: OpenHalf) -> None:
+        """From now on this one is found under its key."""
+        if half.key is None:
+            return
+        newest = self._by_key.get(half.key)
+        if newest is not None:
+            self._older.setdefault(half.key, {})[newest] = None
+        self._by_key[half.key] = half.queue_offset
+
+    def _forget_name(self, half: OpenHalf) -> None:
+        """This one has ended: what is found under its key is the newest of those that are still open."""
+        if half.key is None:
+            return
+        older = self._older.get(half.key)
+        if older is None:
+            del self._by_key[half.key]
+            return
+        if self._by_key[half.key] == half.queue_offset:
+            self._by_key[half.key], _ = older.popitem()
+        else:
+            del older[half.queue_offset]
+        if not older:
+            del self._older[half.key]
 
     def _enter_queue(self, half: OpenHalf) -> None:
         offset = half.queue_offset

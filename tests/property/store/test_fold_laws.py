@@ -19,7 +19,7 @@ from broker.store.refusals import ALARMS
 from broker.store.state import BrokerState, StateLimits
 from broker.store.unit_files import SegmentFiles, UnitFiles
 from dledger.raft.entry import EntryKind
-from tests.property.store.scripts import History, committed, histories, log_of
+from tests.property.store.scripts import TOPICS, History, committed, histories, log_of
 
 pytestmark = pytest.mark.slow
 
@@ -57,6 +57,11 @@ def answers(state: BrokerState) -> object:
         state.timers.next_due_ms(),
         list(state.transactions),
         [state.transactions.verdict(offset) for offset in range(60)],
+        [
+            state.transactions.find((topic.encode(), name))
+            for topic in TOPICS
+            for name in (b"u1", b"u2")
+        ],
         state.transactions.due(2**41, timeout_ms=1, interval_ms=1, limit=100),
         [(name, one.batch_id, one.used_ms, list(one.keys)) for name, one in state.sinks],
         (state.sinks.key_count, len(state.sinks)),

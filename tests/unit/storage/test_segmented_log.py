@@ -305,7 +305,9 @@ def test_a_batch_whose_error_another_sync_of_its_file_was_told_is_not_durable(
     with pytest.raises(DiskFailedError):
         batch.run()
     assert not batch.is_done
-    assert disk.content(f"index/{0:020d}") == index_before, "a unit proves that its entry is durable"
+    assert disk.content(f"index/{0:020d}") == index_before, (
+        "a unit proves that its entry is durable"
+    )
 
 
 def test_a_failed_read_is_told_and_does_no_harm(disk: SimDisk) -> None:

@@ -9,6 +9,7 @@ import pytest
 from broker.store import transactions as module
 from broker.store.control import CheckTransactions, ResumeTransaction
 from broker.store.refusals import RefusalKind
+from broker.store.state import BrokerState
 from broker.store.transactions import (
     IMMUNITY_MAX_MS,
     Transactions,
@@ -243,6 +244,20 @@ def test_a_transaction_that_was_sent_twice_is_found_under_its_newest_half() -> N
     found = broker.state.transactions.find((b"T", b"u"))
     assert found is not None
     assert found.queue_offset == second
+
+
+def test_when_the_newest_of_several_ends_the_one_before_is_found_also_behind_a_snapshot() -> None:
+    broker = LoneBroker()
+    halves = [begin(broker, "u") for _ in range(4)]
+    for ended, found in ((1, 3), (3, 2), (0, 2), (2, None)):
+        end(broker, Verdict.COMMITTED, halves[ended])
+        restored = BrokerState()
+        restored.restore(broker.state.snapshot())
+        for state in (broker.state, restored):
+            half = state.transactions.find((b"T", b"u"))
+            assert (half.queue_offset if half else None) == (
+                None if found is None else halves[found]
+            )
 
 
 def test_the_digest_tells_verdicts_and_checks_apart() -> None:
