@@ -25,6 +25,7 @@ from broker.store.names import (
 from pipeline.errors import UsageError
 from pipeline.offsets import EARLIEST, LATEST, Offsets, from_form
 from pipeline.options import OptionReader
+from pipeline.written_once import NOT_HERE, folder_here
 
 Use = Literal["batch", "stream", "either"]
 """What options are read for; "either" while that is not known: then only what suits neither is refused."""
@@ -263,14 +264,10 @@ def _metadata_path(options: OptionReader) -> str | None:
     path = options.text("metadataPath")
     if path is None:
         return None
-    path = (
-        path.removeprefix("file://") if path.startswith("file:///") else path.removeprefix("file:")
-    )
-    if "://" in path:
-        raise options.error(
-            "metadataPath", f"is {path!r}; it must be a folder that the driver sees"
-        )
-    return path
+    folder = folder_here(path)
+    if folder is None:
+        raise options.error("metadataPath", f"is {path!r}; {NOT_HERE}")
+    return folder
 
 
 def matching(pattern: str, topics: Iterable[str]) -> tuple[str, ...]:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-from urllib.parse import unquote, urlsplit
 
 from broker.client.errors import ClientUsageError
 from broker.client.messages import BODY_BYTES_MAX
@@ -15,6 +14,7 @@ from broker.store.names import topic_problem
 from broker.store.sinks import SINK_ID_BYTES_MAX
 from pipeline.errors import UsageError
 from pipeline.options import OptionReader
+from pipeline.written_once import NOT_HERE, folder_here
 
 WHAT: Final = 'the sink of format "rocketmq"'
 PRODUCER_GROUP: Final = "dledger-pipeline"
@@ -123,12 +123,10 @@ def _sink_id(reader: OptionReader) -> str | None:
 def _metadata_folder(reader: OptionReader) -> Path | None:
     """`metadataPath`, else a folder below the checkpoint; None when there is no place on this machine."""
     given, checkpoint = reader.text("metadataPath"), reader.text("checkpointLocation")
-    for text, below in ((given, ""), (checkpoint, "rocketmq-sink")):
-        if text is None:
-            continue
-        url = urlsplit(text)
-        if url.scheme not in ("", "file"):
-            continue
-        path = unquote(url.path) if url.scheme else text
-        return Path(path) / below
-    return None
+    if given is not None:
+        folder = folder_here(given)
+        if folder is None:
+            raise reader.error("metadataPath", f"is {given!r}; {NOT_HERE}")
+        return Path(folder)
+    below = folder_here(checkpoint) if checkpoint is not None else None
+    return None if below is None else Path(below) / "rocketmq-sink"

@@ -7,19 +7,15 @@ topic once, in its metadata folder, and reads it back ever after.
 
 from __future__ import annotations
 
-import json
-import os
-import re
-import tempfile
 from pathlib import Path
+from urllib.parse import quote
 
 from broker.client import MessageQueue
 from broker.client.blocking import Producer
 from broker.client.errors import ClientError, NoRouteError
 from pipeline.errors import PipelineError, UsageError
 from pipeline.sink.options import PRODUCER_GROUP, WHAT, SinkOptions
-
-_SAFE = re.compile(r"[^A-Za-z0-9._-]")
+from pipeline.written_once import written_once
 
 
 def plan_queues(options: SinkOptions) -> tuple[MessageQueue, ...]:
@@ -31,18 +27,24 @@ def plan_queues(options: SinkOptions) -> tuple[MessageQueue, ...]:
     """
     if options.topic is None:
         return ()
-    file = None
+    topic = options.topic
+
+    def ask() -> tuple[MessageQueue, ...]:
+        return ask_queues(options.name_server, topic, timeout_s=options.send_s)
+
     if options.is_exactly_once and options.metadata_folder is not None:
-        file = options.metadata_folder / f"queues-{_SAFE.sub('_', options.topic)}.json"
-        kept = _read(file, options.topic)
-        if kept is not None:
-            return kept
-    queues = ask_queues(options.name_server, options.topic, timeout_s=options.send_s)
-    if file is not None:
-        return _keep(file, queues)
+        # Two topics never share a file: "a|b" and "a%b" are two.
+        file = options.metadata_folder / f"queues-{quote(topic, safe='')}.json"
+        kept = written_once(
+            file,
+            "the queue list of the sink",
+            lambda: [(queue.broker_name, queue.queue_id) for queue in ask()],
+        )
+        return _queues_of(topic, file, kept)
+    queues = ask()
     if options.is_exactly_once and len({queue.broker_name for queue in queues}) > 1:
         raise UsageError(
-            f"{WHAT}: several broker groups serve topic {options.topic}, and a row that is written again "
+            f"{WHAT}: several broker groups serve topic {topic}, and a row that is written again "
             "must meet the same one: give option metadataPath, a folder that stays"
         )
     return queues
@@ -65,42 +67,13 @@ def ask_queues(name_server: str, topic: str, *, timeout_s: float) -> tuple[Messa
         raise PipelineError(f"no queues of topic {topic}: {error}") from error
 
 
-def _read(file: Path, topic: str) -> tuple[MessageQueue, ...] | None:
+def _queues_of(topic: str, file: Path, value: object) -> tuple[MessageQueue, ...]:
     try:
-        rows = json.loads(file.read_text())
-        queues = tuple(MessageQueue(topic, str(name), int(number)) for name, number in rows)
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, TypeError) as error:
+        queues = tuple(MessageQueue(topic, str(name), int(number)) for name, number in value)  # type: ignore[attr-defined]
+    except (ValueError, TypeError) as error:
         raise PipelineError(
             f"the queue list of the sink in {file} cannot be read: {error}"
         ) from error
     if not queues:
         raise PipelineError(f"the queue list of the sink in {file} is empty")
-    return queues
-
-
-def _keep(file: Path, queues: tuple[MessageQueue, ...]) -> tuple[MessageQueue, ...]:
-    """Write the list down, whole or not at all; who comes second gets what the first one wrote."""
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=file.parent, prefix=".queues-") as aside:
-            json.dump([(queue.broker_name, queue.queue_id) for queue in queues], aside)
-            aside.flush()
-            os.fsync(aside.fileno())
-            try:
-                os.link(aside.name, file)
-            except FileExistsError:
-                kept = _read(file, queues[0].topic)
-                assert kept is not None, "it has just been there"
-                return kept
-        folder = os.open(file.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-    except OSError as error:
-        raise PipelineError(
-            f"the queue list of the sink cannot be kept in {file}: {error}"
-        ) from error
     return queues

@@ -42,6 +42,7 @@ def test_what_is_not_said_is_safe() -> None:
         ({"sendTimeoutMs": "soon"}, "not a whole number"),
         ({"sendBatchBytes": "99999999"}, "it must be 1 to 4194304"),
         ({"reties": "3"}, "did you mean retries?"),
+        ({"metadataPath": "hdfs://nn/m"}, "a folder that the driver sees"),
     ],
 )
 def test_options_that_cannot_be_meant(more: dict[str, str], why: str) -> None:
@@ -61,7 +62,9 @@ def test_an_exactly_once_batch_needs_a_name() -> None:
     ("checkpoint", "folder"),
     [
         ("/tmp/cp", Path("/tmp/cp/rocketmq-sink")),
-        ("file:///tmp/c%20p", Path("/tmp/c p/rocketmq-sink")),
+        ("file:///tmp/c%20p", Path("/tmp/c%20p/rocketmq-sink")),  # Hadoop's paths are not decoded
+        ("file:/tmp/cp", Path("/tmp/cp/rocketmq-sink")),
+        ("/tmp/c:p#1", Path("/tmp/c:p#1/rocketmq-sink")),
         ("hdfs://nn/cp", None),
     ],
 )
@@ -133,10 +136,16 @@ def test_the_queue_list_is_written_once_and_read_ever_after(
     assert sink_queues.plan_queues(once) == QUEUES
     assert sink_queues.plan_queues(once) == QUEUES, "nobody was asked again"
     assert [file.name for file in (tmp_path / "m").iterdir()] == ["queues-Out.json"]
-    later = (*QUEUES, MessageQueue("Out", "b", 0))
-    assert sink_queues._keep(tmp_path / "m" / "queues-Out.json", later) == QUEUES, (
-        "the first one wins"
-    )
+
+
+def test_topics_that_look_alike_have_lists_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    once = {"delivery": "exactly-once", "metadataPath": str(tmp_path)}
+    for count, topic in ((2, "a|b"), (3, "a%b"), (4, "a_b")):
+        found = tuple(MessageQueue(topic, "a", number) for number in range(count))
+        monkeypatch.setattr(sink_queues, "ask_queues", lambda *_, found=found, **__: found)
+        assert sink_queues.plan_queues(options(topic=topic, **once)) == found
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "[[1]]", '[["a","x"]]'])
