@@ -7,10 +7,13 @@ Errors are one sentence on standard error; `--log-level info` lets Spark say mor
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from typing import Final
 
+from broker.client.errors import ClientError
+from dledger.errors import DLedgerError
 from pipeline.errors import EXIT_FOUND, PipelineError
 from pipeline.jobs import JOBS, Job, load
 from pipeline.jobs.context import JobContext
@@ -25,21 +28,44 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser(jobs).parse_args(arguments)
     context = JobContext(options)
     try:
-        return jobs[options.job].run(context)
-    except PipelineError as error:
-        return _complain(options.job, str(error), error.exit_code)
-    except KeyboardInterrupt:
-        return _complain(options.job, "interrupted", EXIT_INTERRUPTED)
-    except Exception as error:
-        reason = _spark_reason(error)
-        if reason is None:
+        try:
+            return jobs[options.job].run(context)
+        finally:
+            context.close()
+    except BaseException as error:
+        cause = _innermost(error)
+        exit_code = _tell(options.job, cause)
+        if exit_code is None:
             raise
-        return _complain(options.job, reason, EXIT_FOUND)
-    finally:
-        context.close()
+        return exit_code
 
 
-def _spark_reason(error: Exception) -> str | None:
+def _innermost(error: BaseException) -> BaseException:
+    """What a nursery has wrapped in groups."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _tell(job: str, error: BaseException) -> int | None:
+    """One sentence for the user, and the exit code; None for what can only be a mistake of ours."""
+    match error:
+        case PipelineError():
+            return _complain(job, str(error), error.exit_code)
+        case KeyboardInterrupt():
+            return _complain(job, "interrupted", EXIT_INTERRUPTED)
+        case BrokenPipeError():
+            # Whoever read our output has seen enough; Python must not complain about it at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return EXIT_FOUND
+        case OSError() | DLedgerError() | ClientError():
+            return _complain(job, str(error), EXIT_FOUND)
+        case _:
+            reason = _spark_reason(error)
+            return None if reason is None else _complain(job, reason, EXIT_FOUND)
+
+
+def _spark_reason(error: BaseException) -> str | None:
     """What a failure inside Spark comes down to; None when it is no failure of Spark's."""
     if not type(error).__module__.startswith(("pyspark.", "py4j.")):
         return None

@@ -142,21 +142,28 @@ def on_loss(options: SourceOptions, loss: Loss) -> None:
 
 def place_of(
     options: SourceOptions,
-    name: str,
+    which: str,
     place: Place,
     bounds: Mapping[MessageQueue, Bounds],
     view: View,
 ) -> Offsets:
     """Return the offsets that a start or an end stands for now.
 
+    Args:
+        options: of the source.
+        which: "starting" or "ending", as the options' names begin.
+        place: what one of them said.
+        bounds: what the queues hold.
+        view: who knows where a time lies.
+
     Raises:
         UsageError: they do not fit the queues, or nothing is as young as the time that is said.
     """
     if place.kind is PlaceKind.TIME:
-        return _at_time(name, place, bounds, view)
+        return _at_time(f"{which}Timestamp", place, bounds, view)
     mark = {PlaceKind.EARLIEST: EARLIEST, PlaceKind.LATEST: LATEST}.get(place.kind)
     wanted = place.offsets if place.offsets is not None else dict.fromkeys(bounds, mark or LATEST)
-    return resolved(wanted, bounds, f"option {name} for {options.subject}")
+    return resolved(wanted, bounds, f"option {which}Offsets for {options.subject}")
 
 
 def _at_time(name: str, place: Place, bounds: Mapping[MessageQueue, Bounds], view: View) -> Offsets:
@@ -181,8 +188,8 @@ def batch_offsets(options: SourceOptions, view: View) -> tuple[Offsets, Offsets]
         CannotTellError: brokers do not answer.
     """
     bounds = view.bounds()
-    start = place_of(options, "startingOffsets", options.starting, bounds, view)
-    end = place_of(options, "endingOffsets", options.ending, bounds, view)
+    start = place_of(options, "starting", options.starting, bounds, view)
+    end = place_of(options, "ending", options.ending, bounds, view)
     on_loss(options, loss_at_start(start, bounds))
     on_loss(options, loss_at_end(start, end, bounds))
     start = within(start, bounds)
@@ -223,9 +230,7 @@ class StreamOffsets:
 
     def _settle_initial(self) -> OffsetsForm:
         bounds = self._view.bounds()
-        start = place_of(
-            self._options, "startingOffsets", self._options.starting, bounds, self._view
-        )
+        start = place_of(self._options, "starting", self._options.starting, bounds, self._view)
         on_loss(self._options, loss_at_start(start, bounds))
         return to_form(within(start, bounds))
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 import argparse
 import time
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rich.table import Table
 
-from pipeline.errors import EXIT_FINE
+from pipeline.errors import EXIT_FINE, CannotTellError, UsageError
 from pipeline.jobs.context import JobContext
 from pipeline.jobs.store_arguments import add_bound_arguments, bound_of, store_of
+from pipeline.jobs.tables import new_table
+
+if TYPE_CHECKING:
+    from pipeline.archive.manifests import Manifest
 
 name = "archive"
 summary = (
@@ -45,30 +49,48 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(context: JobContext) -> int:
     """Archive what is expired and not yet archived."""
-    from pipeline.archive.manifests import check_contents
     from pipeline.archive.writing import Archive
 
     options = context.options
     store = store_of(options.store)
+    if options.stretch_mib < 1:
+        raise UsageError(f"--stretch-mib {options.stretch_mib} must be above 0")
     started = time.monotonic()
-    with Archive(options.archive) as archive:
-        added_bytes = 0
-        if options.check:
-            check_contents(archive.path, archive.manifests)
-        else:
+    added_bytes = 0
+    if options.check:
+        manifests = checked(options.archive)
+    else:
+        with Archive(options.archive) as archive:
             added_bytes = _add_all(context, archive, store)
-        result: dict[str, Any] = {
-            "archive": str(archive.path),
-            "manifests": len(archive.manifests),
-            "rows": sum(each.rows for each in archive.manifests),
-            "files": sum(len(each.files) for each in archive.manifests),
-            "lastIndex": archive.covered_index,
-            "endPosition": archive.manifests[-1].end_position if archive.manifests else 0,
-            "addedBytes": added_bytes,
-            "seconds": round(time.monotonic() - started, 3),
-        }
+            manifests = archive.manifests
+    result: dict[str, Any] = {
+        "archive": str(Path(options.archive).absolute()),
+        "manifests": len(manifests),
+        "rows": sum(each.rows for each in manifests),
+        "files": sum(len(each.files) for each in manifests),
+        "lastIndex": manifests[-1].last_index if manifests else 0,
+        "endPosition": manifests[-1].end_position if manifests else 0,
+        "addedBytes": added_bytes,
+        "seconds": round(time.monotonic() - started, 3),
+    }
     context.report(result, lambda: _table(result))
     return EXIT_FINE
+
+
+def checked(archive: str) -> list[Manifest]:
+    """Read all that an archive's manifests list; nothing is written, not even a missing folder.
+
+    Raises:
+        ArchiveError: a file or a manifest is not as it was written.
+        CannotTellError: there are no manifests.
+    """
+    from pipeline.archive.manifests import check_contents, load_manifests
+
+    manifests = load_manifests(archive)
+    if not manifests:
+        raise CannotTellError(f"{archive} is no archive, or an empty one: it has no manifests")
+    check_contents(archive, manifests)
+    return manifests
 
 
 def _add_all(context: JobContext, archive: Any, store: Any) -> int:
@@ -105,9 +127,7 @@ def _add_all(context: JobContext, archive: Any, store: Any) -> int:
 
 
 def _table(result: dict[str, Any]) -> Table:
-    table = Table(title=f"archive {result['archive']}")
-    table.add_column("what")
-    table.add_column("value", justify="right")
+    table = new_table(f"archive {result['archive']}", "what", "value", numbers=("value",))
     for key, value in result.items():
         if key != "archive":
             table.add_row(key, str(value))

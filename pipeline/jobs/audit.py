@@ -16,6 +16,7 @@ from rich.table import Table
 from pipeline.errors import EXIT_FINE, EXIT_FOUND, UsageError
 from pipeline.jobs.context import JobContext
 from pipeline.jobs.store_arguments import add_bound_arguments, bound_of, store_of
+from pipeline.jobs.tables import alarming, new_table
 
 if TYPE_CHECKING:
     from pipeline.audit import Finding
@@ -189,11 +190,8 @@ def live_differences(name_server: str | None, group: str | None) -> list[Finding
 
 def _table(committed: Committed, stores: Mapping[str, Store], findings: list[Finding]) -> Table:
     verdict = "differ" if findings else "are identical"
-    table = Table(
-        title=f"{', '.join(stores)} {verdict} up to entry {committed.index} ({committed.known_by})"
-    )
-    table.add_column("replica")
-    table.add_column("what")
+    title = f"{', '.join(stores)} {verdict} up to entry {committed.index} ({committed.known_by})"
+    table = new_table(title, "replica", "what")
     for finding in findings:
-        table.add_row(f"[bold red]{finding.replica}[/]", finding.what)
+        table.add_row(alarming(finding.replica), finding.what)
     return table

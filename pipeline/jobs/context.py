@@ -10,6 +10,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -25,6 +26,11 @@ from rich.progress import (
 )
 
 
+def _console() -> Console:
+    """Texts are printed as they are: names may have brackets or colons."""
+    return Console(markup=False, emoji=False, highlight=False)
+
+
 @dataclass
 class JobContext:
     """The surroundings of one run of a job.
@@ -35,7 +41,7 @@ class JobContext:
     """
 
     options: argparse.Namespace
-    console: Console = field(default_factory=Console)
+    console: Console = field(default_factory=_console)
 
     @cached_property
     def spark(self) -> Any:
@@ -52,7 +58,10 @@ class JobContext:
     def close(self) -> None:
         """End the session, if there is one."""
         if "spark" in self.__dict__:
-            self.spark.stop()
+            with suppress(
+                Exception
+            ):  # a JVM that died needs no end, and its errors would hide the cause
+                self.spark.stop()
 
     def progress(self) -> Progress:
         """Return a progress display (use it in a `with`); silent unless a person watches."""

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from pipeline.errors import EXIT_CANNOT_TELL, EXIT_FINE, JavaMissingError
 from pipeline.jobs.context import JobContext
+from pipeline.jobs.tables import alarming, new_table
 
 name = "environment"
 summary = "say which Java, PySpark and Python the jobs run with"
@@ -56,11 +57,10 @@ def _java() -> tuple[str, list[str]]:
 
 
 def _table(found: dict[str, str], missing: list[str]) -> Table:
-    table = Table(title="the pipeline runs with" if not missing else "the pipeline cannot run here")
-    table.add_column("part")
-    table.add_column("found")
+    title = "the pipeline runs with" if not missing else "the pipeline cannot run here"
+    table = new_table(title, "part", "found")
     for part, text in found.items():
-        table.add_row(part, text or "[bold red]nothing[/]")
+        table.add_row(part, text or alarming("nothing"))
     for problem in missing:
-        table.add_row("[bold red]missing[/]", problem)
+        table.add_row(alarming("missing"), problem)
     return table

@@ -13,6 +13,7 @@ from broker.client import ClientError
 from broker.client.lag import QueueLag, TopicLag, by_topic, consumer_lags
 from pipeline.errors import EXIT_FINE, EXIT_FOUND, CannotTellError
 from pipeline.jobs.context import JobContext
+from pipeline.jobs.tables import alarming, new_table
 
 name = "lag"
 summary = "say how far consumer groups and streaming queries (commitGroup) are behind, per topic and queue"
@@ -52,29 +53,34 @@ def ask_lags(
     """Ask all broker groups; of one consumer group or topic only, where given.
 
     Raises:
-        CannotTellError: name servers or brokers do not answer.
+        CannotTellError: name servers or brokers do not answer, or nobody has the group or topic that is meant.
     """
     try:
-        return trio.run(partial(consumer_lags, name_server, group=group, topic=topic))
+        found = trio.run(partial(consumer_lags, name_server, group=group, topic=topic))
     except ClientError as error:
         raise CannotTellError(f"the lag is not known: {error}") from error
+    if not found and (group is not None or topic is not None):
+        meant = [f"group {group}"] if group is not None else []
+        meant += [f"topic {topic}"] if topic is not None else []
+        raise CannotTellError(
+            f"no broker has an offset of {' in '.join(meant)}: nothing was committed yet, or the name is wrong"
+        )
+    return found
 
 
 def _table(sums: list[TopicLag]) -> Table:
-    table = Table(title="lag")
-    for title in ("group", "topic", "queues", "lag", "missed", "furthest behind"):
-        table.add_column(title, justify="left" if title in ("group", "topic") else "right")
+    numbers = ("queues", "lag", "missed", "furthest behind")
+    table = new_table("lag", "group", "topic", *numbers, numbers=numbers)
     for one in sums:
         worst = f"{one.worst.broker_name}/{one.worst.queue_id}: {one.worst.lag}"
-        missed = f"[red]{one.missed}[/]" if one.missed else "0"
+        missed = alarming(one.missed) if one.missed else "0"
         table.add_row(one.group, one.topic, f"{one.queues}", f"{one.lag}", missed, worst)
     return table
 
 
 def _queue_table(lags: list[QueueLag]) -> Table:
-    table = Table(title="lag by queue")
-    for title in ("group", "topic", "queue", "committed", "end", "lag", "missed"):
-        table.add_column(title, justify="left" if title in ("group", "topic") else "right")
+    columns = ("queue", "committed", "end", "lag", "missed")
+    table = new_table("lag by queue", "group", "topic", *columns, numbers=columns)
     for one in lags:
         numbers = (one.committed, one.end, one.lag, one.missed)
         queue = f"{one.broker_name}/{one.queue_id}"

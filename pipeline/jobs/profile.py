@@ -10,6 +10,7 @@ from rich.table import Table
 
 from pipeline.errors import EXIT_CANNOT_TELL, EXIT_FINE
 from pipeline.jobs.context import JobContext
+from pipeline.jobs.tables import new_table
 from pipeline.plots import check_plot_file, plot_profile
 
 name = "profile"
@@ -76,12 +77,9 @@ def _rows(frame: Any) -> Rows:
 
 
 def _table(title: str, rows: Rows) -> Table:
-    table = Table(title=title)
     if not rows:
-        table.add_column("nothing")
-        return table
-    for column in rows[0]:
-        table.add_column(column, justify="left" if column in ("topic", "group") else "right")
+        return new_table(title, "nothing")
+    table = new_table(title, *rows[0], numbers=rows[0].keys() - {"topic", "group"})
     for row in rows:
         style = "bold red" if row.get("is_storm") else None
         table.add_row(*(_text(value) for value in row.values()), style=style)

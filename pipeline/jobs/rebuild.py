@@ -10,6 +10,7 @@ from rich.table import Table
 from pipeline.errors import EXIT_FINE, EXIT_FOUND
 from pipeline.jobs.context import JobContext
 from pipeline.jobs.store_arguments import add_bound_arguments, bound_of, store_of
+from pipeline.jobs.tables import alarming, new_table
 
 name = "rebuild"
 summary = "make derived state again from a store's log, into a new folder"
@@ -60,13 +61,12 @@ def run(context: JobContext) -> int:
 
 
 def _table(result: dict[str, Any]) -> Table:
-    table = Table(title=f"derived state at entry {result['index']} ({result['knownBy']})")
-    table.add_column("what")
-    table.add_column("value")
+    title = f"derived state at entry {result['index']} ({result['knownBy']})"
+    table = new_table(title, "what", "value")
     for key in ("folder", "queues", "messages", "checkedWithSpark"):
         table.add_row(key, str(result[key]))
     for component, digest in result["digests"].items():
         table.add_row(f"digest of {component}", digest)
     for difference in result["differences"]:
-        table.add_row("[bold red]differs[/]", difference)
+        table.add_row(alarming("differs"), difference)
     return table

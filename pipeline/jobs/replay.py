@@ -11,6 +11,7 @@ from rich.table import Table
 from broker.store.names import topic_problem
 from pipeline.errors import EXIT_FINE, EXIT_FOUND, UsageError
 from pipeline.jobs.context import JobContext
+from pipeline.jobs.tables import new_table
 from pipeline.sink.options import read_options
 from pipeline.sink.queues import plan_queues
 
@@ -169,9 +170,9 @@ def _send(
 
 def _table(counts: list[QueueCount], options: argparse.Namespace) -> Table:
     what = "would be sent" if options.dry_run else "sent"
-    table = Table(title=f"replay {options.id}: {options.topic} to {options.to_topic}, {what}")
-    for title in ("queue", "messages", "first", "last", "bytes"):
-        table.add_column(title, justify="right")
+    columns = ("queue", "messages", "first", "last", "bytes")
+    title = f"replay {options.id}: {options.topic} to {options.to_topic}, {what}"
+    table = new_table(title, *columns, numbers=columns)
     for c in counts:
         numbers = (c.messages, c.first, c.last, c.body_bytes)
         table.add_row(f"{c.broker_name}/{c.queue_id}", *map(str, numbers))

@@ -7,6 +7,7 @@ import datetime
 from dataclasses import asdict
 
 from rich.console import Group
+from rich.text import Text
 from rich.tree import Tree
 
 from pipeline.errors import EXIT_FINE, EXIT_FOUND
@@ -42,10 +43,11 @@ def run(context: JobContext) -> int:
 
 
 def _tree(story: Story) -> Tree:
-    tree = Tree(f"[bold]{story.topic}[/] {story.unique_key}")
+    tree = Tree(Text.assemble((story.topic, "bold"), " ", story.unique_key))
     for step in story.steps:
         place = f"{step.topic}@{step.broker_name}/{step.queue_id} offset {step.queue_offset}"
-        branch = tree.add(f"{_time(step.at_ms)}  [cyan]{step.what}[/]  {place}  {step.message_id}")
+        told = (_time(step.at_ms), "  ", (step.what, "cyan"), f"  {place}  {step.message_id}")
+        branch = tree.add(Text.assemble(*told))
         for one in story.standings:
             if (one.topic, one.broker_name, one.queue_id, one.queue_offset) == (
                 step.topic,
@@ -57,10 +59,11 @@ def _tree(story: Story) -> Tree:
     return tree
 
 
-def _standing(one: Standing) -> str:
+def _standing(one: Standing) -> Text:
     if one.is_done:
-        return f"[green]{one.group} is done with it[/] (stands at {one.committed})"
-    return f"[yellow]{one.group} has {one.queue_offset - one.committed} before it[/]"
+        done = (f"{one.group} is done with it", "green")
+        return Text.assemble(done, f" (stands at {one.committed})")
+    return Text(f"{one.group} has {one.queue_offset - one.committed} before it", "yellow")
 
 
 def _time(at_ms: int) -> str:

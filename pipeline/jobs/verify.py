@@ -17,6 +17,7 @@ from rich.table import Table
 from pipeline.errors import EXIT_CANNOT_TELL, EXIT_FINE, EXIT_FOUND
 from pipeline.jobs.context import JobContext
 from pipeline.jobs.store_arguments import add_bound_arguments, bound_of, store_of
+from pipeline.jobs.tables import alarming, new_table
 
 if TYPE_CHECKING:
     from broker.store.state import BrokerState
@@ -178,12 +179,12 @@ def _table(result: dict[str, Any], findings: Findings) -> Table:
     verdict = "differs from" if findings.differences else "is what follows from"
     if not findings.compared:
         verdict = "has nothing to compare with"
-    table = Table(
-        title=f"{result['store']} {verdict} its log up to entry {result['index']} ({result['knownBy']})"
+    table = new_table(
+        f"{result['store']} {verdict} its log up to entry {result['index']} ({result['knownBy']})",
+        "compared with" if not findings.differences else "what",
     )
-    table.add_column("compared with" if not findings.differences else "what")
     for text in findings.compared:
         table.add_row(text)
     for difference in findings.differences:
-        table.add_row(f"[bold red]{difference}[/]")
+        table.add_row(alarming(difference))
     return table

@@ -6,11 +6,17 @@ import argparse
 import json
 
 import pytest
+from rich.table import Table
 from rich.text import Text
 
+from broker.client.errors import ClientError
+from dledger.errors import DLedgerError
 from pipeline import cli
 from pipeline.errors import DataLossError, PipelineError, UsageError
 from pipeline.jobs.context import JobContext
+from pipeline.jobs.tables import alarming, new_table
+from pipeline.jobs.trace import _tree
+from pipeline.trace import Standing, Step, Story
 
 
 class FakeJob:
@@ -19,20 +25,20 @@ class FakeJob:
     name = "fake"
     summary = "for tests"
 
-    def __init__(self, end: int | Exception) -> None:
+    def __init__(self, end: int | BaseException) -> None:
         self.end = end
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--number", type=int, default=7)
 
     def run(self, context: JobContext) -> int:
-        if isinstance(self.end, Exception):
+        if isinstance(self.end, BaseException):
             raise self.end
         context.report({"number": context.options.number}, lambda: Text("as text"))
         return self.end
 
 
-def run(monkeypatch: pytest.MonkeyPatch, end: int | Exception, *arguments: str) -> int:
+def run(monkeypatch: pytest.MonkeyPatch, end: int | BaseException, *arguments: str) -> int:
     monkeypatch.setattr(cli, "JOBS", ("fake",))
     monkeypatch.setattr(cli, "load", lambda _: FakeJob(end))
     return cli.main(["fake", *arguments])
@@ -49,7 +55,15 @@ def test_results_are_text_or_one_json_object(
 
 @pytest.mark.parametrize(
     ("error", "code"),
-    [(PipelineError("a"), 1), (DataLossError("a"), 1), (UsageError("a"), 2)],
+    [
+        (PipelineError("a"), 1),
+        (DataLossError("a"), 1),
+        (UsageError("a"), 2),
+        (OSError("a"), 1),
+        (DLedgerError("a"), 1),
+        (ClientError("a"), 1),
+        (ExceptionGroup("of a nursery", [UsageError("a")]), 2),
+    ],
 )
 def test_errors_are_one_sentence_with_the_exit_code_of_their_kind(
     monkeypatch: pytest.MonkeyPatch,
@@ -59,6 +73,52 @@ def test_errors_are_one_sentence_with_the_exit_code_of_their_kind(
 ) -> None:
     assert run(monkeypatch, error) == code
     assert capsys.readouterr().err == "dledger-pipeline fake: a\n"
+
+
+@pytest.mark.parametrize(
+    "interrupt",
+    [KeyboardInterrupt(), BaseExceptionGroup("of a nursery", [KeyboardInterrupt()])],
+    ids=["plain", "in a group"],
+)
+def test_ctrl_c_is_told_without_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], interrupt: BaseException
+) -> None:
+    assert run(monkeypatch, interrupt) == 130
+    assert capsys.readouterr().err == "dledger-pipeline fake: interrupted\n"
+
+
+def test_a_mistake_of_ours_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(AssertionError, match="a bug"):
+        run(monkeypatch, AssertionError("a bug"))
+
+
+def test_tables_cut_nothing_off_and_take_no_text_for_markup(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    context = JobContext(argparse.Namespace(json=False))
+    long = "/a/long/path/" + "x" * 200
+
+    def show() -> Table:
+        table = new_table(f"[red]{long}", "what", "where")
+        table.add_row(alarming("[/bold] :smile:"), long)
+        return table
+
+    context.report({}, show)
+    out = capsys.readouterr().out
+    assert "[/bold] :smile:" in out
+    assert "[red]" in out
+    assert out.count("x") == 400
+
+
+def test_a_key_that_looks_like_markup_is_traced(capsys: pytest.CaptureFixture[str]) -> None:
+    step = Step(0, "stored", "broker-a", "T", 0, 7, 100, "ID", "", 0)
+    standing = Standing("g", "T", "broker-a", 0, 7, 5)
+    JobContext(argparse.Namespace(json=False)).report(
+        {}, lambda: _tree(Story("[/x] :key:", "T", [step], [standing]))
+    )
+    out = capsys.readouterr().out
+    assert "T [/x] :key:" in out
+    assert "g has 2 before it" in out
 
 
 def test_unknown_jobs_are_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:

@@ -103,7 +103,9 @@ def test_offsets_out_of_range_are_data_loss_or_cut(
 
 def test_times(view: TableView) -> None:
     view.times = {A: 13, B: 5}
-    with pytest.raises(UsageError, match="T@b/1 have no message stored at 7 ms or later"):
+    with pytest.raises(
+        UsageError, match="option startingTimestamp: T@b/1 have no message stored at 7 ms"
+    ):
         batch_offsets(options("batch", startingTimestamp=7), view)
     late = options("batch", startingTimestamp=7, startingOffsetsByTimestampStrategy="latest")
     assert batch_offsets(late, view) == ({A: 13, B: 5}, {A: 20, B: 5})

@@ -1,0 +1,23 @@
+"""Tables for people in which nothing is cut off: what they say are names and places, wherever they are printed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from rich.table import Table
+from rich.text import Text
+
+
+def new_table(title: str, *columns: str, numbers: Collection[str] = ()) -> Table:
+    """Return a table without rows; columns that are in `numbers` stand to the right."""
+    table = Table(title=Text(title))
+    for column in columns:
+        table.add_column(
+            Text(column), justify="right" if column in numbers else "left", overflow="fold"
+        )
+    return table
+
+
+def alarming(text: object) -> Text:
+    """Return a cell that stands out."""
+    return Text(str(text), style="bold red")
