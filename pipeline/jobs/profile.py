@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import datetime
 from typing import Any
 
 from rich.console import Group
@@ -10,6 +11,7 @@ from rich.table import Table
 
 from pipeline.errors import EXIT_CANNOT_TELL, EXIT_FINE
 from pipeline.jobs.context import JobContext
+from pipeline.jobs.store_arguments import add_bound_arguments, last_index_of
 from pipeline.jobs.tables import new_table
 from pipeline.plots import check_plot_file, plot_profile
 
@@ -24,11 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--store", metavar="DIR", help="a broker's store: everything, groups too")
     source.add_argument("--parquet", metavar="DIR", help="an archive, or Parquet files of messages")
-    parser.add_argument(
-        "--up-to",
-        metavar="INDEX",
-        help="of a store: as for archive; default: what its snapshot proves",
-    )
+    add_bound_arguments(parser)
     parser.add_argument("--plot", metavar="FILE", help="draw it into a file, .png or .svg")
 
 
@@ -44,13 +42,13 @@ def run(context: JobContext) -> int:
     with context.progress() as progress:
         task = progress.add_task("traffic", total=3)
         if options.store:
-            records = log_history(
-                context.spark, options.store, options.up_to, records="all"
-            ).cache()
-            messages = with_map(records.where("op is null and problem is null"))
+            last_index = last_index_of(options)
+            log = log_history(context.spark, options.store, last_index, with_control=True)
+            records = profile.slim(with_map(log)).cache()
+            messages = records.where("op is null and problem is null")
         else:
             records = None
-            messages = with_map(parquet_history(context.spark, options.parquet))
+            messages = profile.slim(with_map(parquet_history(context.spark, options.parquet)))
         hours = profile.traffic(messages)
         traffic = _rows(hours)
         progress.update(task, completed=1, description="retries")
@@ -73,7 +71,14 @@ def run(context: JobContext) -> int:
 
 
 def _rows(frame: Any) -> Rows:
-    return [row.asDict() for row in frame.collect()]
+    return [
+        {name: _in_utc(value) for name, value in row.asDict().items()} for row in frame.collect()
+    ]
+
+
+def _in_utc(value: Any) -> Any:
+    """Spark gives instants in the zone of this process, without saying so."""
+    return value.astimezone(datetime.UTC) if isinstance(value, datetime.datetime) else value
 
 
 def _table(title: str, rows: Rows) -> Table:
@@ -89,4 +94,6 @@ def _table(title: str, rows: Rows) -> Table:
 def _text(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.3f}"
+    if isinstance(value, datetime.datetime):
+        return f"{value:%Y-%m-%d %H:%M}"
     return str(value)

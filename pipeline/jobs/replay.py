@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
@@ -11,12 +12,13 @@ from rich.table import Table
 from broker.store.names import topic_problem
 from pipeline.errors import EXIT_FINE, EXIT_FOUND, UsageError
 from pipeline.jobs.context import JobContext
+from pipeline.jobs.store_arguments import add_bound_arguments, last_index_of
 from pipeline.jobs.tables import new_table
 from pipeline.sink.options import read_options
 from pipeline.sink.queues import plan_queues
 
 if TYPE_CHECKING:
-    from pipeline.spark.replay import QueueCount
+    from pipeline.spark.replay import QueueCount, Target
 
 name = "replay"
 summary = "send messages of an archive, of Parquet files or of a store's log to a topic again"
@@ -29,18 +31,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--parquet", metavar="DIR", help="Parquet files with the source's columns, or an archive"
     )
     source.add_argument("--store", metavar="DIR", help="a broker's store: what its log has")
-    parser.add_argument(
-        "--up-to",
-        metavar="INDEX",
-        help="of a store: as for archive; default: what its snapshot proves",
-    )
+    add_bound_arguments(parser)
     parser.add_argument("--topic", required=True, help="the topic that the messages were in")
     parser.add_argument(
         "--from", dest="from_time", type=_time, metavar="TIME", help="stored then or later"
     )
     parser.add_argument("--to", dest="to_time", type=_time, metavar="TIME", help="stored before")
     parser.add_argument("--key", help="only messages with this key")
-    parser.add_argument("--name-server", required=True, help="HOST:PORT[;HOST:PORT]")
+    parser.add_argument(
+        "--name-server", required=True, help="HOST:PORT[;HOST:PORT], of the brokers they go to"
+    )
     parser.add_argument("--to-topic", required=True, help="where the messages go")
     parser.add_argument(
         "--id", required=True, help="names the replay; started again with it, it goes on"
@@ -87,8 +87,9 @@ def run(context: JobContext) -> int:
     if options.state:
         given["metadataPath"] = options.state
     sink = read_options(given, is_stream=False)
+    last_index = last_index_of(options) if options.store else 0
     rows = replaying.chosen(
-        replaying.with_map(_frame(context)),
+        replaying.with_map(_frame(context, last_index)),
         replaying.Wanted(options.topic, options.from_time, options.to_time, options.key),
     )
     with context.progress() as progress:
@@ -105,11 +106,15 @@ def run(context: JobContext) -> int:
                 )
                 for one in counts
             }
-            writer_options = dict(given)
+            tasks = len(set(targets.values()))
             if options.rate:
-                tasks = len(set(targets.values()))
-                writer_options["maxRowsPerSecond"] = str(max(1, options.rate // tasks))
-            sent = _send(rows, counts, targets, writer_options, options.to_topic, progress, task)
+                # Tasks that wait for a processor would not use their share of the rate.
+                tasks = min(tasks, options.rate, context.spark.sparkContext.defaultParallelism)
+                given["maxRowsPerSecond"] = str(options.rate // tasks)
+            target = replaying.Target(options.to_topic, targets, tasks)
+            for count in _send(rows, counts, target, given):
+                progress.advance(task, count)
+            sent = total
     result = {
         "id": options.id,
         "messages": total,
@@ -131,41 +136,32 @@ def run(context: JobContext) -> int:
     return EXIT_FINE if total else EXIT_FOUND
 
 
-def _frame(context: JobContext) -> Any:
+def _frame(context: JobContext, last_index: int) -> Any:
     """The messages to choose from."""
     from pipeline.spark.history import log_history, parquet_history
 
     options = context.options
     if options.store:
-        return log_history(context.spark, options.store, options.up_to, options.topic)
+        return log_history(context.spark, options.store, last_index, options.topic)
     return parquet_history(context.spark, options.parquet, frozenset({options.topic}))
 
 
 def _send(
-    rows: Any,
-    counts: list[QueueCount],
-    targets: Any,
-    given: dict[str, str],
-    to_topic: str,
-    progress: Any,
-    task: Any,
-) -> int:
-    """Write batch after batch; each ends before the next begins."""
+    rows: Any, counts: list[QueueCount], target: Target, given: dict[str, str]
+) -> Iterator[int]:
+    """Write batch after batch, each ends before the next begins; gives about how many messages each had."""
     from pipeline.spark import replay as replaying
 
     span = replaying.batch_span(counts)
-    sent = 0
     for batch in range(
         min(c.first for c in counts) // span, max(c.last for c in counts) // span + 1
     ):
         low, high = batch * span, (batch + 1) * span
         part = replaying.between(rows, low, high)
-        frame = replaying.outgoing(part, targets, to_topic)
+        frame = replaying.outgoing(part, target)
         writer = frame.write.format("rocketmq").options(**given).option("batchId", batch)
         writer.mode("append").save()
-        sent += sum(max(0, min(c.last + 1, high) - max(c.first, low)) for c in counts)
-        progress.update(task, completed=sent)
-    return sum(c.messages for c in counts)
+        yield sum(max(0, min(c.last + 1, high) - max(c.first, low)) for c in counts)
 
 
 def _table(counts: list[QueueCount], options: argparse.Namespace) -> Table:

@@ -38,6 +38,19 @@ def store_of(path: str) -> Store:
     return Store(path)
 
 
+def last_index_of(options: argparse.Namespace) -> int:
+    """The last entry of `--store` that may be read; asked before Spark is, whose errors know no exit codes.
+
+    Raises:
+        UsageError, CannotTellError: as `bound_of`.
+        DamagedLogError: segments are missing or damaged.
+    """
+    from pipeline.scan.plan import plan_scan
+
+    store = store_of(options.store)
+    return plan_scan(store, bound_of(options, store)).end.index
+
+
 def bound_of(options: argparse.Namespace, store: Store) -> Committed:
     """How far the log may be read.
 

@@ -26,6 +26,8 @@ from pipeline.sink.rows import OutRow, RowReader
 ROW_OVERHEAD_BYTES: Final = 256
 """What a row takes in a request besides its body and its texts, with something to spare."""
 BATCH_ROWS_MAX: Final = 4096
+RATE_STEPS: Final = 10
+"""In each second, with a rate: what may go at once is a tenth of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,7 @@ class Sender:
         self._gathered: dict[MessageQueue, _Gathered] = {}
         self._sent: list[_Sent] = []
         self._began = 0.0
+        self._taken = 0
         self.counts = SinkCounts()
 
     async def __aenter__(self) -> Sender:
@@ -103,6 +106,7 @@ class Sender:
         """
         try:
             for row in rows:
+                await self._keep_to_rate()
                 await self._add(row)
             for queue in list(self._gathered):
                 await self._flush(queue)
@@ -112,7 +116,7 @@ class Sender:
                 failures = [failure for one in sent if (failure := await self._outcome(one))]
         if failures:
             raise failures[0]
-        await self._slow_down()
+        await self._wait_for_turn()
 
     async def _add(self, row: OutRow) -> None:
         queue = await self._queue_of(row)
@@ -233,11 +237,19 @@ class Sender:
             f"exist: {wanted.topic} has {len(queues)} queues on {', '.join(known)}"
         )
 
-    async def _slow_down(self) -> None:
-        """Keep to the rate, when there is one."""
+    async def _keep_to_rate(self) -> None:
+        """Let so many rows go as a tenth of a second has, then wait until it is over."""
+        rate = self._options.rows_per_second
+        if rate is not None and self._taken % max(rate // RATE_STEPS, 1) == 0:
+            for queue in list(self._gathered):
+                await self._flush(queue)
+            await self._wait_for_turn()
+        self._taken += 1
+
+    async def _wait_for_turn(self) -> None:
         rate = self._options.rows_per_second
         if rate is not None:
-            await trio.sleep_until(self._began + self.counts.rows / rate)
+            await trio.sleep_until(self._began + self._taken / rate)
 
 
 def _texts_bytes(message: Message) -> int:

@@ -14,6 +14,15 @@ NEEDED: Final = (
 )
 """Columns that every frame of messages has; the source, the log reader and archives give them."""
 
+LOG_SCHEMA: Final = (
+    "topic string, brokerName string, queueId int, queueOffset bigint, body binary, properties string, "
+    "storeTimestamp timestamp"
+)
+"""The same of a log. A source is told nothing of what a query uses, so it is asked for no more than that."""
+
+CONTROL_SCHEMA: Final = f"{LOG_SCHEMA}, op string, command string, problem string"
+"""Of control records, too."""
+
 
 def parquet_history(spark: Any, folder: str, topics: frozenset[str] | None = None) -> Any:
     """Return what an archive's manifests list, or all Parquet files of a folder that is none.
@@ -35,22 +44,11 @@ def parquet_history(spark: Any, folder: str, topics: frozenset[str] | None = Non
 
 
 def log_history(
-    spark: Any,
-    store: str,
-    up_to: str | None = None,
-    topics: str | None = None,
-    records: str = "messages",
+    spark: Any, store: str, last_index: int, topic: str | None = None, *, with_control: bool = False
 ) -> Any:
-    """Return the records in a store's log, up to what is committed.
-
-    Raises:
-        UsageError: there is no such folder.
-    """
-    if not Path(store).exists():
-        raise UsageError(f"there is no {store}")
-    options = {"path": str(Path(store).absolute()), "records": records, "includeMetadata": "true"}
-    if up_to is not None:
-        options["upTo"] = up_to
-    if topics is not None:
-        options["topic"] = topics
-    return spark.read.format("commitlog").options(**options).load()
+    """Return the messages in a store's log up to an entry; control records as well where that is wanted."""
+    options = {"upTo": str(last_index), "records": "all" if with_control else "messages"}
+    if topic is not None:
+        options["topic"] = topic
+    schema = CONTROL_SCHEMA if with_control else LOG_SCHEMA
+    return spark.read.format("commitlog").schema(schema).options(**options).load(store)

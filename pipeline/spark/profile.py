@@ -1,6 +1,6 @@
 """What a stretch of history looks like, hour by hour: traffic, retries, and how fast groups were.
 
-Frames in, frames out; `messages` has the source's columns, `properties` as a map.
+Frames in, frames out; `messages` has the source's columns, `properties` as a map, made `slim`.
 """
 
 from __future__ import annotations
@@ -9,14 +9,25 @@ from typing import Any, Final
 
 from pyspark.sql import functions as f
 
-from broker.store.names import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_TOPIC_PREFIX
+from broker.store.names import (
+    DLQ_PREFIX,
+    RETRY_PREFIX,
+    SEND_FORBIDDEN_TOPICS,
+    SYSTEM_TOPIC_PREFIX,
+)
 
 STORM_RATE: Final = 0.1
 """Retries per message of the topic, in one hour, from which on it is a storm ..."""
 STORM_RETRIES: Final = 10
 """... if there are at least so many."""
 
-_HIDDEN: Final = ("SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC")
+
+def slim(records: Any) -> Any:
+    """The frame with `bodyBytes` instead of bodies, and the properties that count: little enough to be kept."""
+    named = [f.lit(name) for name in ("RETRY_TOPIC", "UNIQ_KEY")]
+    kept = f.map_filter("properties", lambda name, _: name.isin(*named))
+    slimmer = records.withColumn("bodyBytes", f.octet_length("body")).drop("body")
+    return slimmer.withColumn("properties", kept)
 
 
 def traffic(messages: Any) -> Any:
@@ -25,9 +36,9 @@ def traffic(messages: Any) -> Any:
         ~f.col("topic").startswith(RETRY_PREFIX)
         & ~f.col("topic").startswith(DLQ_PREFIX)
         & ~f.col("topic").startswith(SYSTEM_TOPIC_PREFIX)
-        & ~f.col("topic").isin(*_HIDDEN)
+        & ~f.col("topic").isin(*SEND_FORBIDDEN_TOPICS)
     )
-    size = f.octet_length("body")
+    size = f.col("bodyBytes")
     return (
         own.groupBy("topic", _hour())
         .agg(

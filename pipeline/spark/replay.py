@@ -8,7 +8,7 @@ every time, because a broker group remembers the rows of a sink's current batch 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from zlib import crc32
@@ -16,6 +16,7 @@ from zlib import crc32
 from pyspark.sql import functions as f
 
 from broker.client import MessageQueue
+from pipeline.errors import UsageError
 
 BATCH_ROWS: Final = 2_000_000
 """Half of what a broker group takes in one batch of a sink."""
@@ -53,6 +54,20 @@ class QueueCount:
     body_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where messages go.
+
+    Attributes:
+        queues: by name of the original group and queue id.
+        tasks: how many send at a time; rows of one queue are in one of them.
+    """
+
+    topic: str
+    queues: Mapping[tuple[str, int], MessageQueue]
+    tasks: int
+
+
 def chosen(frame: Any, wanted: Wanted) -> Any:
     """Return the messages that are wanted."""
     rows = frame.where(f.col("topic") == wanted.topic)
@@ -74,17 +89,30 @@ def with_map(frame: Any) -> Any:
 
 
 def counts_of(rows: Any) -> list[QueueCount]:
-    """Count what would be replayed, queue by queue."""
+    """Count what would be replayed, queue by queue.
+
+    Raises:
+        UsageError: two different messages have one place, so the sink would take the second for the first.
+    """
     found = rows.groupBy("brokerName", "queueId").agg(
         f.count("*").alias("messages"),
         f.min("queueOffset").alias("first"),
         f.max("queueOffset").alias("last"),
         f.sum(f.octet_length("body")).alias("bytes"),
+        f.count_distinct("queueOffset").alias("offsets"),
+        f.count_distinct("queueOffset", "storeTimestamp").alias("places"),
     )
-    counts = [
-        QueueCount(r.brokerName or "", r.queueId, r.messages, r.first, r.last, r.bytes)
-        for r in found.collect()
-    ]
+    counts: list[QueueCount] = []
+    for r in found.collect():
+        if r.places > r.offsets:
+            raise UsageError(
+                f"queue {r.brokerName or ''}/{r.queueId} had {r.places - r.offsets} offsets twice: its topic was "
+                "removed and made anew in this history; replay one after the other, with --from and --to and an "
+                "--id of its own for each"
+            )
+        counts.append(
+            QueueCount(r.brokerName or "", r.queueId, r.messages, r.first, r.last, r.bytes)
+        )
     return sorted(counts, key=lambda one: (one.broker_name, one.queue_id))
 
 
@@ -104,15 +132,12 @@ def batch_span(counts: Sequence[QueueCount], rows_max: int = BATCH_ROWS) -> int:
     return max(1, rows_max // max(1, len(counts)))
 
 
-def outgoing(rows: Any, targets: dict[tuple[str, int], MessageQueue], to_topic: str) -> Any:
+def outgoing(rows: Any, target: Target) -> Any:
     """Return the rows as the sink takes them, partitioned and sorted so that each queue keeps its order."""
     origin = f.concat_ws("/", f.coalesce("brokerName", f.lit("")), "queueId")
-    names = [
-        part
-        for (broker, queue), target in targets.items()
-        for part in (f.lit(f"{broker}/{queue}"), f.lit(f"{target.queue_id}/{target.broker_name}"))
-    ]
-    target = f.create_map(*names)[origin]
+    places = {queue: place for place, queue in enumerate(sorted(set(target.queues.values())))}
+    named = [(f"{name}/{number}", to) for (name, number), to in target.queues.items()]
+    place = _looked_up(origin, {text: places[to] for text, to in named})
     marks = f.create_map(
         f.lit(ORIGIN_TOPIC),
         "topic",
@@ -130,22 +155,27 @@ def outgoing(rows: Any, targets: dict[tuple[str, int], MessageQueue], to_topic: 
         lambda name, _: ~name.startswith("ORIGIN_"),
     )
     return (
-        rows.withColumn("_target", target)
-        .repartition(max(1, len(set(targets.values()))), "_target")
-        .sortWithinPartitions("_target", "brokerName", "queueId", "queueOffset")
+        rows.withColumn("_place", place)
+        .repartitionById(target.tasks, f.col("_place") % target.tasks)
+        .sortWithinPartitions("_place", "brokerName", "queueId", "queueOffset")
         .select(
             "body",
-            f.lit(to_topic).alias("topic"),
+            f.lit(target.topic).alias("topic"),
             f.map_filter(
                 f.map_concat(own, marks), lambda _, text: text.isNotNull() & (text != "")
             ).alias("properties"),
-            f.split_part("_target", f.lit("/"), f.lit(1)).cast("int").alias("queueId"),
-            f.split_part("_target", f.lit("/"), f.lit(2)).alias("brokerName"),
+            _looked_up(origin, {text: to.queue_id for text, to in named}).alias("queueId"),
+            _looked_up(origin, {text: to.broker_name for text, to in named}).alias("brokerName"),
             f.concat_ws(
                 "/", "topic", f.coalesce("brokerName", f.lit("")), "queueId", "queueOffset"
             ).alias("idempotencyKey"),
         )
     )
+
+
+def _looked_up(key: Any, values: Mapping[str, int | str]) -> Any:
+    pairs = [f.lit(part) for pair in values.items() for part in pair]
+    return f.create_map(*pairs)[key]
 
 
 def between(rows: Any, low: int, high: int) -> Any:

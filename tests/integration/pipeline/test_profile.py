@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,8 @@ def history(spark: Any) -> Any:
 def test_traffic_retries_and_delays(history: Any) -> None:
     from pipeline.spark import profile
 
-    messages = history.where("op is null")
+    messages = profile.slim(history.where("op is null"))
+    assert "body" not in messages.columns
     hours = profile.traffic(messages)
     assert [
         (r.topic, r.hour.hour, r.messages, r.bytes, r.mean_bytes, r.max_bytes)
@@ -90,8 +92,15 @@ def test_a_profile_is_printed_and_drawn(
     folder, plot = tmp_path / "history", tmp_path / "profile.svg"
     history.where("op is null").withColumn("brokerName", history.topic).write.parquet(str(folder))
     command = ["profile", "--parquet", str(folder)]
-    assert main([*command, "--plot", str(plot), "--json"]) == 0
+    monkeypatch.setenv("TZ", "Asia/Kolkata")
+    time.tzset()
+    try:
+        assert main([*command, "--plot", str(plot), "--json"]) == 0
+    finally:
+        monkeypatch.delenv("TZ")
+        time.tzset()
     found = json.loads(capsys.readouterr().out)
+    assert [row["hour"] for row in found["traffic"]] == [f"{at(0)}", f"{at(3600)}"], "in UTC"
     assert [row["messages"] for row in found["traffic"]] == [60, 30]
     drawn = plot.read_text()
     assert drawn.startswith("<?xml")

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from broker.client import Message, ReceivedMessage
 from broker.client.blocking import PullConsumer
 from pipeline.cli import main
@@ -96,6 +95,26 @@ def test_an_interrupted_replay_is_cut_alike_and_goes_on(
     assert main(command) == 0
     for number, some in messages(topics, new).items():
         assert [int(m.body) for m in some] == list(range(number, 100, 4))
+
+
+def test_a_topic_that_was_made_anew_is_not_taken_for_one(
+    kept_open: Any, topics: Topics, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from pyspark.sql.functions import expr
+
+    old, folder = topics.fresh(), str(tmp_path / "history")
+    topics.fill(old, 20)
+    first = load(kept_open, topics, old)
+    later = first.withColumn("storeTimestamp", first.storeTimestamp + expr("interval 1 day"))
+    again = first.where("queueId = 1")
+    command = ["replay", "--parquet", folder, "--topic", old, "--to-topic", "New", "--id", old]
+    command += ["--name-server", topics.namesrv, "--dry-run"]
+
+    first.union(again).write.parquet(folder)
+    assert main(command) == 0, "the same message twice is one"
+    later.where("queueId = 1").write.mode("append").parquet(folder)
+    assert main(command) == 2
+    assert f"queue {topics.group.group}/1 had 5 offsets twice" in capsys.readouterr().err
 
 
 def test_what_cannot_be_replayed(
