@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from broker.client import Message, ReceivedMessage
 from broker.client.blocking import PullConsumer
 from pipeline.cli import main
