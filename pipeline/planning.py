@@ -67,7 +67,8 @@ class JoinedView:
     Args:
         options: of the source.
         view: of the brokers.
-        archive: opens the archive's history; its argument is the only group there is, or None.
+        archive: opens the archive's history; its argument is the only group there is, "" if there is
+            none, or None.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class JoinedView:
             DataLossError: what lies between the two is gone, or the archive is of another log.
         """
         live = self._view.bounds(may_miss=True)
-        groups = {queue.broker_name for queue in live}
+        groups = {queue.broker_name for queue in live} or {""}
         self._history = self._archive(groups.pop() if len(groups) == 1 else None)
         self._live = live
         self.past = dict(self._history.bounds)

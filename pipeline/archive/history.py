@@ -21,7 +21,14 @@ import pyarrow.parquet as pq
 
 from broker.client.queues import MessageQueue
 from broker.client.subscriptions import EVERYTHING, subscribe
-from pipeline.archive.manifests import Manifest, listed_files, load_manifests, topic_of
+from pipeline.archive.manifests import (
+    MANIFESTS,
+    STAGING,
+    Manifest,
+    listed_files,
+    load_manifests,
+    topic_of,
+)
 from pipeline.errors import DataLossError, UsageError
 from pipeline.offsets import Bounds
 from pipeline.ranges import QueueRange
@@ -30,6 +37,7 @@ from pipeline.source_options import SourceOptions
 
 BATCH_ROWS: Final = 8192
 _DATE_AT: Final = 1
+_LATEST_MS: Final = 253_402_300_799_000
 _ARCHIVED_AS: Final = {"commitLogOffset": "physicalOffset"}
 """Columns of the source that the archive has under another name."""
 
@@ -58,18 +66,22 @@ class History:
     Args:
         archive: the folder.
         wants: which topics.
-        broker_name: the group whose log it is, for manifests that do not say.
+        broker_name: the group whose log it is, for manifests that do not say; "" where nobody knows.
 
     Raises:
         ArchiveError: a manifest is damaged or missing.
         DataLossError: a queue has a hole inside the archive.
-        UsageError: nobody says whose log it is.
+        UsageError: the folder is no archive, or it may be the log of several groups.
     """
 
     def __init__(self, archive: str, wants: Callable[[str], bool], broker_name: str | None) -> None:
         self._archive = Path(archive)
         if not self._archive.is_dir():
             raise UsageError(f"option includeArchive: there is no folder {archive}")
+        if not any((self._archive / each).is_dir() for each in (MANIFESTS, STAGING)):
+            raise UsageError(
+                f"option includeArchive: {archive} is no archive: it has no {MANIFESTS}"
+            )
         self._manifests = load_manifests(archive)
         self.bounds = self._bounds(wants, broker_name)
 
@@ -132,6 +144,7 @@ class History:
         """Return each queue's first archived offset stored at a time or later; queues without one are left out."""
         wanted = set(queues)
         found: dict[MessageQueue, int] = {}
+        time_ms = min(time_ms, _LATEST_MS)  # no file is of a later day
         since = datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d")
         for file in self.files({queue.topic for queue in wanted}):
             if file.date < since:

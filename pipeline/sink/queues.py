@@ -13,7 +13,7 @@ from urllib.parse import quote
 from broker.client import MessageQueue
 from broker.client.blocking import Producer
 from broker.client.errors import ClientError, NoRouteError
-from pipeline.errors import PipelineError, UsageError
+from pipeline.errors import CannotTellError, PipelineError, UsageError
 from pipeline.sink.options import PRODUCER_GROUP, WHAT, SinkOptions
 from pipeline.written_once import written_once
 
@@ -54,17 +54,17 @@ def ask_queues(name_server: str, topic: str, *, timeout_s: float) -> tuple[Messa
     """Ask the name servers for the queues of a topic.
 
     Raises:
-        PipelineError: nobody serves it, or nobody answers.
+        CannotTellError: nobody serves it, or nobody answers.
     """
     try:
         with Producer(name_server, PRODUCER_GROUP, timeout_s=timeout_s) as producer:
             return tuple(sorted(producer.queues(topic)))
     except NoRouteError as error:
-        raise PipelineError(
+        raise CannotTellError(
             f"topic {topic} does not exist, or no broker serves it just now (name server {name_server})"
         ) from error
     except (ClientError, OSError) as error:
-        raise PipelineError(f"no queues of topic {topic}: {error}") from error
+        raise CannotTellError(f"no queues of topic {topic}: {error}") from error
 
 
 def _queues_of(topic: str, file: Path, value: object) -> tuple[MessageQueue, ...]:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
+from pyspark.errors import AnalysisException
+
 from pipeline.archive.manifests import MANIFESTS, listed_files
 from pipeline.errors import UsageError
 from pipeline.spark.archive_rows import parquet_rows
+from pipeline.spark.failures import reason_of
 
 NEEDED: Final = (
     *("topic", "brokerName", "queueId", "queueOffset", "body", "properties", "storeTimestamp"),
@@ -28,7 +31,7 @@ def parquet_history(spark: Any, folder: str, topics: frozenset[str] | None = Non
     """Return what an archive's manifests list, or all Parquet files of a folder that is none.
 
     Raises:
-        UsageError: there is no such folder, or its files have other columns.
+        UsageError: there is no such folder, nothing in it is Parquet, or its files have other columns.
         PipelineError: the archive is not as its manifests say.
     """
     place = Path(folder).absolute()
@@ -36,7 +39,10 @@ def parquet_history(spark: Any, folder: str, topics: frozenset[str] | None = Non
         raise UsageError(f"there is no {folder}")
     if (place / MANIFESTS).exists():
         return parquet_rows(spark, listed_files(place, topics), str(place))
-    frame = spark.read.parquet(str(place))
+    try:
+        frame = spark.read.parquet(str(place))
+    except AnalysisException as error:
+        raise UsageError(f"{folder} cannot be read as Parquet: {reason_of(error)}") from error
     missing = [column for column in NEEDED if column not in frame.columns]
     if missing:
         raise UsageError(f"the files in {folder} have no column {', '.join(missing)}")

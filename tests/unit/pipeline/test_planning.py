@@ -258,6 +258,16 @@ def test_a_topic_may_be_in_the_archive_only(view: TableView) -> None:
     wanted = options("batch", topic="T,Old")
     both = JoinedView(wanted, view, lambda group: TablePast({old: Bounds(0, 3)}))
     assert both.bounds() == {A: Bounds(10, 20), B: Bounds(0, 5), old: Bounds(0, 3)}
+    asked: list[str | None] = []
+
+    def opened(group: str | None) -> TablePast:
+        asked.append(group)
+        return TablePast({old: Bounds(0, 3)})
+
+    JoinedView(wanted, view, opened).bounds()
+    assert asked == ["b"], "one group serves the topics, so the archive is its log"
+    JoinedView(options("batch", topic="Old"), TableView({}), opened).bounds()
+    assert asked == ["b", ""], "no group does; the archive need not say whose log it was"
     nowhere = JoinedView(options("batch", topic="T,Odl"), view, lambda group: TablePast({}))
     with pytest.raises(UsageError, match="topic Odl exists neither"):
         nowhere.bounds()

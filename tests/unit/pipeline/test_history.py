@@ -1,0 +1,36 @@
+"""An archive's history before Spark is asked: which folders are one, and what it says of queues and times."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from broker.client.queues import MessageQueue
+from pipeline.archive.history import History
+from pipeline.archive.manifests import Manifest, QueueTotals, write_manifest
+from pipeline.archive.writing import Archive
+from pipeline.errors import UsageError
+from pipeline.offsets import Bounds
+
+
+def history(folder: Path, broker_name: str | None) -> History:
+    return History(str(folder), lambda _: True, broker_name)
+
+
+def test_a_folder_that_is_no_archive_is_an_error_and_not_an_empty_one(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is no archive: it has no _manifests"):
+        history(tmp_path, "b")
+    with Archive(tmp_path):
+        pass
+    assert history(tmp_path, "b").bounds == {}, "nothing is archived yet"
+
+
+def test_who_wrote_the_log_may_be_unknown(tmp_path: Path) -> None:
+    totals = QueueTotals("Old", 3, 7, 2, 8, 0, "0")
+    write_manifest(tmp_path, Manifest("", 1, 5, 0, 400, 0, 7, "test", 7, (totals,), ()))
+    assert history(tmp_path, "").bounds == {MessageQueue("Old", "", 3): Bounds(2, 9)}
+    with pytest.raises(UsageError, match="does not say which group"):
+        history(tmp_path, None)
+    late = history(tmp_path, "b")
+    assert late.offsets_at(late.bounds, 2**63 - 1) == {}, "no file is of so late a day"
