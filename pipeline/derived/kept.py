@@ -25,6 +25,7 @@ from dledger.codec.snapshot import (
 from dledger.state_machine import SnapshotRefusedError
 from pipeline.derived.compare import Difference, first_byte
 from pipeline.errors import PipelineError
+from pipeline.scan.stores import Store
 
 DERIVED = "derived"
 
@@ -55,8 +56,8 @@ def snapshots_of(store: str | Path) -> list[tuple[Path, SnapshotMeta]]:
     return found
 
 
-def load_snapshot(path: Path) -> BrokerState:
-    """The state in a snapshot, every checksum verified.
+def load_snapshot(path: Path) -> BrokerState | None:
+    """The state in a snapshot, every checksum verified; None when its node has removed it meanwhile.
 
     Raises:
         DamagedSnapshotError: it is damaged, or no state.
@@ -65,6 +66,8 @@ def load_snapshot(path: Path) -> BrokerState:
     try:
         with path.open("rb") as file:
             state.restore(_frames(file))
+    except FileNotFoundError:
+        return None
     except (SnapshotFormatError, SnapshotRefusedError) as error:
         raise DamagedSnapshotError(f"{path}, {error}") from error
     return state
@@ -83,10 +86,17 @@ def _frames(file: BinaryIO) -> Iterator[bytes]:
         yield data
 
 
-def queue_file_differences(store: str | Path, folded: BrokerState) -> tuple[list[Difference], int]:
+def queue_file_differences(
+    store: str | Path, folded: BrokerState, end_position: int
+) -> tuple[list[Difference], int]:
     """Consume queue files against a state, each as far as both go; also how many bytes were equal.
 
     The first difference of each queue is given.
+
+    Args:
+        store: of the node, which may have gone on meanwhile.
+        folded: what follows from its log up to some entry.
+        end_position: where that entry ends; queues that were made behind it, or made anew, are left out.
     """
     root = Path(store) / DERIVED / "consumequeue"
     by_folder = {
@@ -96,6 +106,8 @@ def queue_file_differences(store: str | Path, folded: BrokerState) -> tuple[list
     equal_bytes = 0
     for folder in sorted(root.glob("*/*")) if root.is_dir() else ():
         queue = by_folder.get((folder.parent.name, folder.name))
+        if end_position <= _first_position(folder) < _log_end(store):
+            continue
         if queue is None:
             found.append(Difference("queues", str(folder), "no such queue", "files"))
             continue
@@ -105,11 +117,38 @@ def queue_file_differences(store: str | Path, folded: BrokerState) -> tuple[list
     return found, equal_bytes
 
 
+def _unit_files(folder: Path) -> list[Path]:
+    return sorted(each for each in folder.glob("*") if each.name.isdigit())
+
+
+def _content(path: Path) -> bytes:
+    """What a file has; nothing if its node has removed it, as it does with a topic's, and at its start."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return b""
+
+
+def _first_position(folder: Path) -> int:
+    """Position in the log of a queue's first unit that is in a file; -1 if there is none."""
+    for path in _unit_files(folder)[:1]:
+        unit = _content(path)[:UNIT_BYTES]
+        if len(unit) == UNIT_BYTES:
+            return int.from_bytes(unit[:8], "big")
+    return -1
+
+
+def _log_end(store: str | Path) -> int:
+    """No record of the store stands further, whatever was written meanwhile."""
+    last = Store(store).segments[-1]
+    return last.first_position + last.size_bytes()
+
+
 def _compare_queue(folder: Path, queue: ConsumeQueue) -> tuple[Difference | None, int]:
     equal_bytes = 0
-    for path in sorted(each for each in folder.iterdir() if each.name.isdigit()):
+    for path in _unit_files(folder):
         start = int(path.name)
-        kept = path.read_bytes()[:QUEUE_FILE_BYTES]
+        kept = _content(path)[:QUEUE_FILE_BYTES]
         first = start // UNIT_BYTES
         count = min(len(kept) // UNIT_BYTES, max(queue.max_offset - first, 0))
         kept = kept[: count * UNIT_BYTES]
@@ -142,7 +181,9 @@ def index_file_differences(store: str | Path, rebuilt: str | Path) -> tuple[list
         twin = Path(rebuilt) / "keyindex" / path.name
         if not twin.exists():
             continue  # made of what is behind the bound, or of another size
-        kept, wanted = path.read_bytes(), twin.read_bytes()
+        kept, wanted = _content(path), twin.read_bytes()
+        if not kept:
+            continue
         place = first_byte(wanted, kept)
         if place is None:
             equal_bytes += len(kept)

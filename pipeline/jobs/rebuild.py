@@ -38,6 +38,8 @@ def run(context: JobContext) -> int:
     options = context.options
     store = store_of(options.store)
     plan = plan_scan(store, bound_of(options, store))
+    if not options.local:
+        _ = context.spark  # without Java nothing is begun
     with context.progress() as progress:
         task = progress.add_task("fold the log, bytes", total=plan.size_bytes)
         state = rebuild(plan, options.folder, lambda size: progress.advance(task, size))

@@ -59,7 +59,7 @@ def run(context: JobContext) -> int:
     options = context.options
     store = store_of(options.store)
     plan = plan_scan(store, bound_of(options, store))
-    spark = None if options.local else (lambda: context.spark)
+    spark = None if options.local else context.spark  # without Java nothing is begun
     with context.progress() as progress:
         task = progress.add_task("fold the log, bytes", total=plan.size_bytes)
         findings = verify(plan, lambda size: progress.advance(task, size), spark)
@@ -76,15 +76,13 @@ def run(context: JobContext) -> int:
     return EXIT_FINE if findings.compared else EXIT_CANNOT_TELL
 
 
-def verify(
-    plan: Plan, progress: Callable[[int], None], spark: Callable[[], Any] | None = None
-) -> Findings:
+def verify(plan: Plan, progress: Callable[[int], None], spark: Any = None) -> Findings:
     """Compare everything that a store keeps with the fold of its log.
 
     Args:
         plan: the log, from its first entry.
         progress: told of the bytes folded.
-        spark: gives a session, to compute consume queues a second time; None: that is left out.
+        spark: a session, to compute consume queues a second time; None: that is left out.
 
     Raises:
         DamagedLogError: the log cannot be folded.
@@ -99,7 +97,7 @@ def compare_kept(
     plan: Plan,
     keepers: Mapping[str, Findings],
     progress: Callable[[int], None],
-    spark: Callable[[], Any] | None = None,
+    spark: Any = None,
 ) -> None:
     """Compare what one or more nodes keep with one fold of the log that they share.
 
@@ -123,17 +121,19 @@ def compare_kept(
                     _compare_snapshot(path, state, keepers[store])
         for store, findings in keepers.items():
             _compare_marks(state, findings)
-            _compare_files(store, folder, state, findings)
+            _compare_files(store, folder, plan.end.position, state, findings)
         if spark is not None:
-            _compare_with_spark(spark(), plan, state, keepers[plan.path])
+            _compare_with_spark(spark, plan, state, keepers[plan.path])
 
 
 def _compare_snapshot(path: Path, state: BrokerState, findings: Findings) -> None:
     from pipeline.derived.compare import state_differences
     from pipeline.derived.kept import load_snapshot
 
-    findings.compared.append(f"snapshot {path.name}: {len(state.digests())} components")
-    findings.differences += state_differences(state, load_snapshot(path))
+    kept = load_snapshot(path)
+    if kept is not None:  # a running node keeps the newest ones only
+        findings.compared.append(f"snapshot {path.name}: {len(state.digests())} components")
+        findings.differences += state_differences(state, kept)
 
 
 def _compare_marks(state: BrokerState, findings: Findings) -> None:
@@ -154,11 +154,13 @@ def _compare_marks(state: BrokerState, findings: Findings) -> None:
     ]
 
 
-def _compare_files(store: str, rebuilt: str, state: BrokerState, findings: Findings) -> None:
+def _compare_files(
+    store: str, rebuilt: str, end_position: int, state: BrokerState, findings: Findings
+) -> None:
     from pipeline.derived.kept import index_file_differences, queue_file_differences
 
     for what, (differences, equal_bytes) in (
-        ("consume queue files", queue_file_differences(store, state)),
+        ("consume queue files", queue_file_differences(store, state, end_position)),
         ("key index files", index_file_differences(store, rebuilt)),
     ):
         if differences or equal_bytes:
