@@ -41,6 +41,8 @@ def run(context: JobContext) -> int:
     """Compare all replicas with each other."""
     from pipeline.audit import common_bound
 
+    if context.options.node is not None:
+        raise UsageError("--node says whose store one is; an audit has several: leave it out")
     stores = named(context.options.stores)
     bounds = {each: bound_of(context.options, store) for each, store in stores.items()}
     committed = common_bound(stores, bounds)

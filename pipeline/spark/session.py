@@ -51,9 +51,9 @@ def open_session(
 
     Args:
         name: of the application, in Spark's listings.
-        master: default: MASTER or `spark.master` from the environment, else all cores of this machine.
+        master: default: what spark-submit was told, MASTER, else all cores of this machine.
         log_level: error, warn, info or debug: what Spark itself may say on standard error.
-        settings: Spark settings above ours.
+        settings: Spark settings above all others. Those given to spark-submit are above ours.
 
     Raises:
         CannotTellError: PySpark or Java is missing, or the JVM does not start.
@@ -63,18 +63,30 @@ def open_session(
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
-    chosen = master or os.environ.get("MASTER") or "local[*]"
+    submitted = _submitted()
+    chosen = master or submitted.get("spark.master") or os.environ.get("MASTER") or "local[*]"
     if SparkSession.getActiveSession() is None:
         prepare_environment(os.environ, chosen, log_level)
-    builder = SparkSession.builder.appName(name).master(chosen)
-    for key, value in (settings_for(chosen) | dict(settings or {})).items():
+    builder = SparkSession.builder
+    for key, value in (settings_for(chosen) | submitted | dict(settings or {})).items():
         builder = builder.config(key, value)
+    builder = builder.appName(name).master(chosen)
     try:
         session = builder.getOrCreate()
     except (PySparkException, RuntimeError, OSError) as error:
         raise CannotTellError(f"no Spark session on {chosen}: {error}") from error
     pipeline.register(session)
     return session
+
+
+def _submitted() -> dict[str, str]:
+    """What spark-submit was told; nothing when it did not start this process."""
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        return {}
+    from pyspark import SparkConf, SparkContext
+
+    SparkContext._ensure_initialized()  # noqa: SLF001  # SparkConf knows nothing before
+    return dict(SparkConf().getAll())
 
 
 def settings_for(master: str) -> dict[str, str]:

@@ -51,6 +51,11 @@ def test_only_an_archive_can_be_checked(
     assert (place / "topic=T" / "stray.parquet").exists()
 
 
+def test_an_audit_takes_no_node_for_all(store: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["audit", store, store + "x", "-n", "127.0.0.1:1", "--node", "n0"]) == 2
+    assert "an audit has several" in capsys.readouterr().err
+
+
 def test_a_place_that_is_none_is_a_sentence(
     store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
