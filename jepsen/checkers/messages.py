@@ -232,22 +232,27 @@ def _drains(ends: Mapping[str, int], begin: int) -> dict[str, Drain]:
 
 
 def never_sent(history: QueueHistory, known: Container[str]) -> Iterator[Anomaly]:
-    """Yield an anomaly for each message that was read and that nobody sent.
+    """Yield an anomaly for each message that was read and that nobody had sent.
 
     Args:
         history: what was read, and what was sent plainly.
         known: keys that were sent in other ways.
     """
-    sent = {send.key for send in history.sends}
+    begun: dict[str, int] = {}
+    for send in history.sends:
+        begun.setdefault(send.key, send.invoke.index)
     seen: set[str] = set()
-    for poll in history.polls:
+    for poll in history.polls:  # in order of completion
         for message in poll.messages:
-            if message.key not in seen and message.key not in sent and message.key not in known:
-                text = (
-                    f"{message.key} was read at {message.offset} of {message.queue} and never sent"
-                )
-                yield Anomaly("unexpected", text, (poll.completion.index,))
+            if message.key in seen:
+                continue
             seen.add(message.key)
+            at = begun.get(message.key)
+            when = "before it was sent" if at is not None else "and never sent"
+            if message.key not in known and (at is None or poll.completion.index < at):
+                text = f"{message.key} was read at {message.offset} of {message.queue} {when}"
+                ops = (poll.completion.index, *(() if at is None else (at,)))
+                yield Anomaly("unexpected", text, ops)
 
 
 def _send(pair: Pair) -> Send:

@@ -4,10 +4,13 @@ The model. For each group and queue there is one register, the committed offset.
 `committed` reads it; both take effect at one moment between invocation and completion. Nothing else writes it: what a
 failover, a restart or a copy of old files changes is a broken promise.
 
-    rewind     a read shows less than an acknowledged commit or an earlier read showed, and no commit that could have
-               come in between wrote that value (a client may set its group back; the broker may not)
+    rewind     a read shows less than what had replaced that value: a later commit that was acknowledged, or what another
+               read saw since (a client may set its group back; the broker may not)
+    stale      the same, and the read shows more: the group was set back, and is told its old offset
     spurious   a read shows a value that nobody committed, while the history has the commits of this group and queue;
                the classic is the zero of a default
+
+A commit of unknown outcome may take effect at any later time, so its value may always come.
 
 No stored offset reads as null and counts like 0: a broker answers 0 to a group of a young queue that has none. A push
 consumer commits on its own: where the history has no commits of a group and queue, any fall is a rewind and nothing is
@@ -18,13 +21,15 @@ Shapes: `commit` and `committed` of `messages.py`.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from jepsen.checkers.messages import operations
 from jepsen.checkers.results import Anomaly, CheckResult, judged
-from jepsen.ops import Op, Pair
+from jepsen.ops import Op
 
 NAME = "offsets"
 
@@ -33,27 +38,31 @@ Register = tuple[str, str]  # group, queue
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A commit or a read of one register."""
+    """A commit or a read of one register.
+
+    Attributes:
+        begin: place of its invocation.
+        end: place of its completion; None when it may still take effect.
+        is_stored: whether a read was told an offset at all.
+    """
 
     offset: int
-    pair: Pair
+    begin: int
+    end: int | None
     is_stored: bool = True
 
-    @property
-    def begin(self) -> int:
-        return self.pair.invoke.index
 
-    @property
-    def end(self) -> int | None:
-        """Place of its completion; None when it may still take effect."""
-        completion = self.pair.completion
-        return completion.index if completion is not None and completion.type == "ok" else None
+_NOTHING_YET: Final = _Step(0, -1, -1, is_stored=False)
+"""What a register holds before anybody writes."""
 
 
 @dataclass(slots=True)
 class _Steps:
+    """What was done with a register; `is_written` even when every commit was refused."""
+
     commits: list[_Step] = field(default_factory=list)
     reads: list[_Step] = field(default_factory=list)
+    is_written: bool = False
 
 
 def check_offsets(ops: Sequence[Op]) -> CheckResult:
@@ -61,9 +70,8 @@ def check_offsets(ops: Sequence[Op]) -> CheckResult:
     registers = _registers(ops)
     anomalies: list[Anomaly] = []
     for (group, queue), steps in sorted(registers.items()):
-        who = f"offset of {group} in {queue}"
-        anomalies += _rewinds(who, steps)
-        anomalies += _spurious(who, steps)
+        who = f"the offset of {group} in {queue}"
+        anomalies += _judge_written(who, steps) if steps.is_written else _judge_read(who, steps)
     reads = sum(len(steps.reads) for steps in registers.values())
     counts: dict[str, object] = {
         "registers": len(registers),
@@ -77,59 +85,76 @@ def check_offsets(ops: Sequence[Op]) -> CheckResult:
 def _registers(ops: Sequence[Op]) -> dict[Register, _Steps]:
     registers: dict[Register, _Steps] = defaultdict(_Steps)
     for pair in operations(ops):
-        if pair.invoke.f == "commit" and pair.type != "fail":
+        end = pair.completion.index if pair.completion is not None and pair.type == "ok" else None
+        if pair.invoke.f == "commit":
             asked = pair.invoke.value
-            place = (asked.get("group") or "", asked["queue"])
-            registers[place].commits.append(_Step(asked["offset"], pair))
-        elif pair.invoke.f == "committed" and pair.completion is not None and pair.type == "ok":
+            steps = registers[asked.get("group") or "", asked["queue"]]
+            steps.is_written = True
+            if pair.type != "fail":
+                steps.commits.append(_Step(asked["offset"], pair.invoke.index, end))
+        elif pair.invoke.f == "committed" and pair.completion is not None and end is not None:
             told = pair.completion.value
-            place = (told.get("group") or "", told["queue"])
             is_stored = told["offset"] is not None
-            registers[place].reads.append(_Step(told["offset"] or 0, pair, is_stored))
+            read = _Step(told["offset"] or 0, pair.invoke.index, end, is_stored)
+            registers[told.get("group") or "", told["queue"]].reads.append(read)
     return registers
 
 
-def _rewinds(who: str, steps: _Steps) -> Iterator[Anomaly]:
-    """Reads below what was established before they began."""
-    known = sorted(
-        (step for step in (*steps.commits, *steps.reads) if step.end is not None),
-        key=lambda step: step.end or 0,
-    )
-    at, highest = 0, None
+def _judge_written(who: str, steps: _Steps) -> Iterator[Anomaly]:
+    """Hold each read against the commits of its value, and against what surely replaced them."""
+    writes: dict[int, list[_Step]] = defaultdict(list)
+    for commit in steps.commits:
+        writes[commit.offset].append(commit)
+    # What stood at some moment for sure: acknowledged commits, and reads that can be explained.
+    sure = sorted((step for step in steps.commits if step.end is not None), key=_end)
     for read in steps.reads:  # in order of invocation
-        while at < len(known) and (known[at].end or 0) < read.begin:
-            if highest is None or known[at].offset >= highest.offset:
-                highest = known[at]
-            at += 1
-        if highest is None or read.offset >= highest.offset:
+        sources = [step for step in writes[read.offset] if step.begin < _end(read)]
+        sources += [] if read.is_stored else [_NOTHING_YET]
+        if not sources:
+            text = f"{who} is {read.offset}, which nobody committed"
+            yield Anomaly("spurious", text, (_end(read),))
             continue
-        back = _set_back(read, highest, steps.commits)
-        if back is None:
-            text = f"the {who} went back from {highest.offset} to {_shown(read)}"
-            yield Anomaly("rewind", text, (highest.end or 0, read.end or 0))
+        newer = _replaced_by(read, sources, sure)
+        if newer is None:
+            insort(sure, read, key=_end)
+        elif newer.offset > read.offset:
+            yield _rewind(who, newer, read)
         else:
-            highest = back  # a client's doing; from here on that is what stands
+            text = f"{who} is {read.offset} again, after it was {newer.offset}"
+            yield Anomaly("stale", text, (_end(newer), _end(read)))
 
 
-def _set_back(read: _Step, highest: _Step, commits: Sequence[_Step]) -> _Step | None:
-    """A commit of the value that was read which may have come after the highest one."""
-    for commit in commits:
-        began_in_time = commit.begin < (read.end or 0)
-        may_be_later = commit.end is None or commit.end > highest.begin
-        if commit.offset == read.offset and began_in_time and may_be_later:
-            return commit
+def _replaced_by(read: _Step, sources: Sequence[_Step], sure: Sequence[_Step]) -> _Step | None:
+    """The newest other value that stood after all that could have written this one, and before it was read."""
+    if any(source.end is None for source in sources):
+        return None
+    last = max(map(_end, sources))
+    for step in reversed(sure[: bisect_left(sure, read.begin, key=_end)]):
+        if _end(step) <= last:
+            break
+        if step.begin > last and step.offset != read.offset:
+            return step
     return None
 
 
-def _spurious(who: str, steps: _Steps) -> Iterator[Anomaly]:
-    if not steps.commits:
-        return
-    for read in steps.reads:
-        begun = [step for step in steps.commits if step.begin < (read.end or 0)]
-        if read.is_stored and all(step.offset != read.offset for step in begun):
-            text = f"the {who} is {read.offset}, which nobody committed"
-            yield Anomaly("spurious", text, (read.end or 0,))
+def _judge_read(who: str, steps: _Steps) -> Iterator[Anomaly]:
+    """Nobody's commits are known: what was read may only grow."""
+    ended = sorted(steps.reads, key=_end)
+    at, highest = 0, _NOTHING_YET
+    for read in steps.reads:  # in order of invocation
+        while _end(ended[at]) < read.begin:
+            highest = max(highest, ended[at], key=lambda step: step.offset)
+            at += 1
+        if read.offset < highest.offset:
+            yield _rewind(who, highest, read)
 
 
-def _shown(read: _Step) -> str:
-    return str(read.offset) if read.is_stored else "none"
+def _rewind(who: str, before: _Step, read: _Step) -> Anomaly:
+    shown = str(read.offset) if read.is_stored else "none"
+    text = f"{who} went back from {before.offset} to {shown}"
+    return Anomaly("rewind", text, (_end(before), _end(read)))
+
+
+def _end(step: _Step) -> int:
+    assert step.end is not None, "asked of what has ended"
+    return step.end

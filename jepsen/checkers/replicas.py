@@ -4,9 +4,11 @@ The model. Derived state is a fold over the committed log, so two replicas that 
 are equal, component by component.
 
     digest  any type, by the observer or a worker; `node` names the replica
-            value {"index": applied index, "digests": {component: digest, ...}}
+            value {"index": applied index, "digests": {component: digest, ...},
+                   "alarm": where a node has found itself that it differed at an earlier index, what it says}
 
-    diverged  two replicas differ in a component at the same index
+    diverged  two replicas differ in a component at the same index, or one told two digests of it
+    alarm     a node has found a difference by itself; what it holds now may be equal again
 
 Where no index was seen at two replicas, nothing was compared and the verdict is unknown; so it is when fewer than
 `replicas` of them took part in a comparison.
@@ -25,15 +27,18 @@ NAME = "replicas"
 
 def check_replicas(ops: Sequence[Op], *, replicas: int = 2) -> CheckResult:
     """Compare digests; see the module's text."""
-    seen: dict[int, dict[str, Op]] = defaultdict(dict)
-    for op in ops:
-        if op.f == "digest" and op.value is not None and op.type != "invoke":
-            seen[op.value["index"]].setdefault(op.node, op)
-    compared = {index: by_node for index, by_node in seen.items() if len(by_node) > 1}
-    anomalies = [
-        one for index, by_node in sorted(compared.items()) for one in _differ(index, by_node)
+    told = [op for op in ops if op.f == "digest" and op.value is not None and op.type != "invoke"]
+    seen: dict[int, list[Op]] = defaultdict(list)
+    for op in told:
+        seen[op.value["index"]].append(op)
+    compared = {index: row for index, row in seen.items() if len({op.node for op in row}) > 1}
+    anomalies = [one for index, row in sorted(seen.items()) for one in _differ(index, row)]
+    anomalies += [
+        Anomaly("alarm", f"{op.node} differed from the others: {op.value['alarm']}", (op.index,))
+        for op in told
+        if op.value.get("alarm")
     ]
-    nodes = {node for by_node in compared.values() for node in by_node}
+    nodes = {op.node for row in compared.values() for op in row}
     counts: dict[str, object] = {
         "compared": len(compared),
         "replicas": len(nodes),
@@ -43,11 +48,11 @@ def check_replicas(ops: Sequence[Op], *, replicas: int = 2) -> CheckResult:
     return judged(NAME, anomalies, counts, why)
 
 
-def _differ(index: int, by_node: dict[str, Op]) -> Iterator[Anomaly]:
-    (first, op), *others = sorted(by_node.items())
-    for node, other in others:
-        one, two = op.value["digests"], other.value["digests"]
+def _differ(index: int, row: Sequence[Op]) -> Iterator[Anomaly]:
+    first, *others = sorted(row, key=lambda op: op.node)
+    for other in others:
+        one, two = first.value["digests"], other.value["digests"]
         parts = [name for name in sorted(one.keys() | two.keys()) if one.get(name) != two.get(name)]
         if parts:
-            text = f"at index {index} {first} and {node} differ in {', '.join(parts)}"
-            yield Anomaly("diverged", text, (op.index, other.index))
+            text = f"at index {index} {first.node} and {other.node} differ in {', '.join(parts)}"
+            yield Anomaly("diverged", text, (first.index, other.index))

@@ -59,6 +59,39 @@ def test_a_client_may_set_its_group_back() -> None:
     assert check_offsets(history.ops).valid is True
 
 
+def test_a_value_that_a_later_commit_replaced_does_not_come_back() -> None:
+    history = History()
+    history.do(0, "commit", at(10))
+    history.do(0, "commit", at(5))
+    history.do(0, "commit", at(8))
+    history.do(1, "committed", None, at(5))
+    assert_shows_only(check_offsets(history.ops), "rewind")
+
+
+def test_a_group_that_a_client_set_back_stays_there() -> None:
+    history = History()
+    history.do(0, "commit", at(10))
+    history.do(0, "commit", at(5))
+    history.do(1, "committed", None, at(10))
+    assert_shows_only(check_offsets(history.ops), "stale")
+
+
+def test_a_read_replaces_what_was_committed_before_it() -> None:
+    history = History()
+    history.do(0, "commit", at(5))
+    history.do(0, "commit", at(9), type_="info")
+    history.do(1, "committed", None, at(9))
+    history.do(1, "committed", None, at(5))
+    assert_shows_only(check_offsets(history.ops), "rewind")
+
+
+def test_a_commit_that_was_refused_wrote_nothing() -> None:
+    history = History()
+    history.do(0, "commit", at(3), type_="fail")
+    history.do(1, "committed", None, at(3))
+    assert_shows_only(check_offsets(history.ops), "spurious")
+
+
 def test_a_commit_of_unknown_outcome_may_take_effect_late() -> None:
     history = History()
     history.do(0, "commit", at(3), type_="info")

@@ -44,3 +44,22 @@ def test_a_replica_that_was_never_compared_leaves_it_unknown() -> None:
     digest(history, "n0", 7, queues="aa")
     digest(history, "n1", 7, queues="aa")
     assert check_replicas(history.ops, replicas=3).valid is None
+
+
+def test_a_node_that_has_found_itself_that_it_differed() -> None:
+    """What it was sent since makes it equal again; that it was not stays a broken promise."""
+    history = History()
+    digest(history, "n0", 7, queues="aa")
+    value = {"index": 7, "digests": {"queues": "aa"}, "alarm": "queues differ at 3"}
+    history.add("observer", "info", "digest", value, "n1")
+    result = check_replicas(history.ops)
+    assert_shows_only(result, "alarm")
+    assert "queues differ at 3" in result.anomalies[0].text
+
+
+def test_a_node_that_tells_two_digests_of_one_place() -> None:
+    history = History()
+    for node in ("n0", "n1"):
+        digest(history, node, 7, queues="aa")
+    digest(history, "n1", 7, queues="bb")
+    assert_shows_only(check_replicas(history.ops), "diverged")

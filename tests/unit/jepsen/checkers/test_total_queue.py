@@ -77,6 +77,14 @@ def test_reads_that_nobody_answered_prove_nothing() -> None:
     assert check_total_queue(history.ops).valid is None
 
 
+def test_a_message_that_is_read_before_it_is_sent() -> None:
+    history = History()
+    history.poll([0, "a"])
+    history.send("a", 0)
+    history.drained(1)
+    assert_shows_only(check_total_queue(history.ops), "unexpected")
+
+
 def test_a_message_that_nobody_sent() -> None:
     history = History()
     history.send("a", 0)
