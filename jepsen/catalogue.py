@@ -130,13 +130,22 @@ def make_faults(text: str) -> list[Fault]:
     """Make the faults of a list of specifications joined with commas; "none" is no fault.
 
     Raises:
-        UnknownNameError: one of them is not there.
+        UnknownNameError: one of them is not there, or stands there twice: a history could not tell them apart.
     """
     specs = [spec.strip() for spec in text.split(",") if spec.strip()]
+    specs = [spec for spec in specs if spec != NO_FAULT]
+    twice = [spec for spec in dict.fromkeys(specs) if specs.count(spec) > 1]
+    if twice:
+        raise UnknownNameError(f"named twice: {', '.join(twice)}")
     try:
-        return [named(spec) for spec in specs if spec != NO_FAULT]
+        return [named(spec) for spec in specs]
     except UnknownFaultError as error:
         raise UnknownNameError(str(error)) from error
+
+
+def nemesis_of(faults: Sequence[Fault]) -> str:
+    """Return the list of specifications that makes these faults."""
+    return ",".join(fault.name for fault in faults) or NO_FAULT
 
 
 def network_for(faults: Sequence[Fault], asked: Network | None) -> Network:

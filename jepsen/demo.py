@@ -37,7 +37,7 @@ from jepsen.ops import Op
 from jepsen.processes import sigterm_as_interrupt
 from jepsen.reports.demo import MESSAGES, Story, line_for_scripts, print_report
 from jepsen.reports.folder import REPORT, write_folder
-from jepsen.run import BreakerMaker, FolderInUseError, RunResult, RunSettings, by_schedule, execute
+from jepsen.run import BreakerMaker, FolderError, RunResult, RunSettings, by_schedule, execute
 from jepsen.show import progress_of
 from jepsen.workloads.side_by_side import of_part, ops_of, shares
 
@@ -78,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         console.print("without the C++ client: our own clients alone", highlight=False)
     try:
         return demonstrate(settings, run_settings(settings, has_cpp=has_cpp), console)
-    except FolderInUseError as error:
+    except FolderError as error:
         console.print(f"demo: {escape(str(error))}", highlight=False)
         return UNKNOWN
     except KeyboardInterrupt:
@@ -99,7 +99,18 @@ def run_settings(settings: Settings, *, has_cpp: bool) -> RunSettings:
         rate=RATE,
         workers=WORKERS,
         pace=pace_of(settings.kills, settings.seconds),
+        command=command_of(settings),
     )
+
+
+def command_of(settings: Settings) -> str:
+    """Return the command that makes such a demo again."""
+    words = f"python -m jepsen.demo --kills {settings.kills} --seconds {settings.seconds:g} --seed {settings.seed}"
+    no_cpp, plain = (
+        "" if settings.with_cpp else " --no-cpp",
+        "" if settings.with_streams else " --plain",
+    )
+    return f"{words}{no_cpp}{plain}"
 
 
 def pace_of(kills: int, seconds: float) -> Pace:
@@ -113,7 +124,8 @@ def demonstrate(settings: Settings, run: RunSettings, console: Console) -> int:
     """Make the run, with every process ended afterwards, and tell what came of it.
 
     Raises:
-        FolderInUseError: the folder that is to be kept holds a run already.
+        FolderError: the folder that is to be kept holds a run already, or cannot be written.
+        KeyboardInterrupt: somebody has interrupted.
     """
     folder = settings.keep or Path(tempfile.mkdtemp(prefix="dledger-demo-"))
     console.print(f"seed {run.seed}, stores and logs in {folder}", highlight=False, soft_wrap=True)
@@ -122,6 +134,8 @@ def demonstrate(settings: Settings, run: RunSettings, console: Console) -> int:
     with progress_of(run, console, expected_s=settings.seconds) as show:
         result = execute(run, folder, show, break_it=break_it, more_checkers=more_checkers)
     write_folder(result, keep_stores=settings.keep is not None)
+    if result.is_interrupted:
+        raise KeyboardInterrupt
     story = story_of(result)
     print_report(console, story, result)
     if settings.as_json:

@@ -29,16 +29,21 @@ SEND: Final = "send"
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What is measured: which fault strikes, how it is paced, and whether a failed send is forgiven."""
+    """What is measured: its name, which fault strikes, how it is paced, and whether a failed send is forgiven."""
 
+    name: str
     nemesis: str
     pace: Pace
     forgives: bool
 
 
-FAILOVER: Final = Kind("kill:leader", Pace(hold_s=(1.0, 1.0), quiet_s=(0.4, 0.8)), forgives=True)
-TRANSFER: Final = Kind("transfer", Pace(hold_s=(0.0, 0.0), quiet_s=(0.4, 0.8)), forgives=False)
-KINDS: Final = {"failover": FAILOVER, "transfer": TRANSFER}
+FAILOVER: Final = Kind(
+    "failover", "kill:leader", Pace(hold_s=(1.0, 1.0), quiet_s=(0.4, 0.8)), forgives=True
+)
+TRANSFER: Final = Kind(
+    "transfer", "transfer", Pace(hold_s=(0.0, 0.0), quiet_s=(0.4, 0.8)), forgives=False
+)
+KINDS: Final = {kind.name: kind for kind in (FAILOVER, TRANSFER)}
 
 
 class Times(msgspec.Struct, frozen=True):
@@ -71,6 +76,7 @@ def settings_of(kind: Kind, *, rounds: int, seed: int, rate: float, nodes: int) 
         seed=seed,
         rate=rate,
         pace=kind.pace,
+        command=f"dledger-jepsen {kind.name} --rounds {rounds} --nodes {nodes} --rate {rate:g} --seed {seed}",
     )
 
 

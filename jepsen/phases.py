@@ -24,3 +24,8 @@ def span_of(ops: Sequence[Op], phase: Phase) -> tuple[int, int]:
         if name == phase:
             return start_ns, end_ns
     return 0, ops[-1].t_ns if ops else 0
+
+
+def phase_at_end(ops: Sequence[Op]) -> str:
+    """Return the phase in which a history ends; before the first one it is "starting"."""
+    return next((name for name, _, _ in reversed(phase_spans(ops))), "starting")

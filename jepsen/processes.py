@@ -14,9 +14,11 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
+from typing import Final, TypeVar
 
 from jepsen.ports import free_ports
 
@@ -25,6 +27,11 @@ SMALL_SEGMENTS = "mappedFileSizeCommitLog=16777216\n"
 a hundred groups with the default's 256 MiB for each node fill a disk."""
 
 STOP_PATIENCE_S = 10.0  # after SIGTERM a node hands leadership over and flushes; then SIGKILL
+
+
+STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
+T = TypeVar("T")
 
 
 class ProcessDiedError(RuntimeError):
@@ -264,6 +271,21 @@ def sigterm_as_interrupt() -> None:
     # A shell without job control starts its background jobs with SIGINT ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda _number, _frame: signal.raise_signal(signal.SIGINT))
+
+
+@contextmanager
+def left_undisturbed(owner: AbstractContextManager[T]) -> Iterator[T]:
+    """Enter a context manager that owns processes or namespaces; no stop signal interrupts the leaving of it.
+
+    Leaving is short, and left half done it leaves things behind. A signal that comes meanwhile is forgotten:
+    what it asks for is being done.
+    """
+    with ExitStack() as afterwards, owner as owned:
+        try:
+            yield owned
+        finally:
+            for number in STOP_SIGNALS:
+                afterwards.callback(signal.signal, number, signal.signal(number, signal.SIG_IGN))
 
 
 def poll(condition: Callable[[], bool], timeout_s: float, interval_s: float = 0.02) -> bool:

@@ -12,6 +12,7 @@ can be repeated later from the file.
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,11 +32,12 @@ from jepsen.generators import SECOND_NS, Stagger, TimeLimit, Until
 from jepsen.interpreter import Interpreter
 from jepsen.judging import judge
 from jepsen.nemeses.api import Fault
-from jepsen.nemeses.namespaces import lacking_namespaces
+from jepsen.nemeses.namespaces import NamespaceError, lacking_namespaces
+from jepsen.nemeses.proxy import ProxyError
 from jepsen.nemeses.schedule import Pace, Schedule
 from jepsen.ops import OBSERVER, Op, OpLog
-from jepsen.phases import PHASE, Phase
-from jepsen.processes import NotReadyError, ProcessDiedError
+from jepsen.phases import PHASE, Phase, phase_at_end
+from jepsen.processes import NotReadyError, ProcessDiedError, left_undisturbed
 from jepsen.system import Network, Subject, SystemOptions
 from jepsen.workloads.api import Workload
 
@@ -48,8 +50,8 @@ HISTORY: Final = "history.jsonl"
 NODES: Final = "nodes"
 
 
-class FolderInUseError(Exception):
-    """A run's folder must be new."""
+class FolderError(Exception):
+    """A run's folder must be new, and there must be a right to write there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,7 @@ class RunSettings:
         network: what stands between the nodes.
         system: name of the system under test; "" is the workload's own.
         pace: of the faults.
+        command: that makes such a run, where `dledger-jepsen run` does not.
     """
 
     workload: str
@@ -79,6 +82,7 @@ class RunSettings:
     network: Network = "none"
     pace: Pace = field(default_factory=Pace)
     system: str = ""
+    command: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +97,7 @@ class RunResult:
         faults: how often each fault was injected.
         folder: of history, logs and stores.
         skipped: why it was not made: what the machine lacks.
+        is_interrupted: whether somebody has ended it; what was seen until then is judged.
     """
 
     settings: RunSettings
@@ -102,6 +107,7 @@ class RunResult:
     faults: Mapping[str, int]
     folder: Path
     skipped: str = ""
+    is_interrupted: bool = False
 
     @property
     def valid(self) -> bool | None:
@@ -181,6 +187,17 @@ class Conductor:
         Raises:
             NotReadyError, ProcessDiedError, trio.TooSlowError: the system did not start.
         """
+        try:
+            await self._run(show)
+        finally:
+            self.problems += [*self._breaker.crashes, *self._interpreter.crashes]
+        idle = [name for name, times in self.faults.items() if not times]
+        if idle and not self._breaker.crashes:
+            self.problems.append(
+                f"{', '.join(idle)} never struck: there was no time, or nothing to strike"
+            )
+
+    async def _run(self, show: Show) -> None:
         system = self._system
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._show, show)
@@ -198,7 +215,6 @@ class Conductor:
                 await self._interpreter.run(self._workload.final(self.settings.workers))
             await self._compare()
             nursery.cancel_scope.cancel()
-        self.problems += [*self._breaker.crashes, *self._interpreter.crashes]
 
     def _enter(self, phase: Phase) -> None:
         self.phase = phase
@@ -255,6 +271,16 @@ def show_nothing(_conductor: Conductor) -> None:
     """A `Show` for nobody."""
 
 
+NOT_MADE: Final = (
+    NotReadyError,
+    ProcessDiedError,
+    trio.TooSlowError,
+    ProxyError,
+    NamespaceError,
+)
+"""The system did not start, or not whole: nothing is proved."""
+
+
 def execute(
     settings: RunSettings,
     folder: Path,
@@ -274,17 +300,14 @@ def execute(
 
     Raises:
         UnknownNameError: the settings name something that there is not, or have too few workers.
-        FolderInUseError: the folder holds a run already, whose stores would be taken for ours.
-        KeyboardInterrupt: somebody has interrupted.
+        FolderError: the folder cannot be written, or holds a run already, whose stores would be taken for ours.
     """
     entry, faults = workload_entry(settings.workload), make_faults(settings.nemesis)
     make_system = system_maker(entry, settings.system)
-    if (folder / NODES).exists():
-        raise FolderInUseError(f"{folder} holds a run already; name another folder, or remove it")
-    folder.mkdir(parents=True, exist_ok=True)
     if settings.workers < entry.workers_min:
         needed = f"{settings.workload} needs {entry.workers_min} clients at work or more"
         raise UnknownNameError(f"{needed}, not {settings.workers}")
+    _make_folder(folder)
     lacking = [f"{fault.name}: {why}" for fault in faults if (why := fault.lacking())]
     if why := entry.lacking():
         lacking.append(f"{settings.workload}: {why}")
@@ -292,25 +315,54 @@ def execute(
         lacking = [why]
     if skipped := "; ".join(lacking):
         return RunResult(settings, (), (), (), {}, folder, skipped)
-    workload = entry.make(settings.workers)
     options = SystemOptions(settings.nodes, settings.network)
-    with make_system(folder / NODES, options) as system, OpLog(folder / HISTORY) as log:
-        chance = random.Random(f"{settings.seed}/prepare")
-        for fault in faults:
-            fault.prepare(system, chance)
-        breaker = break_it(settings, faults, system, log)
-        conductor = Conductor(settings, workload, system, breaker, log)
+    workload = entry.make(settings.workers)
+    problems: list[str] = []
+    counts: Mapping[str, int] = {}
+    is_interrupted = False
+    with OpLog(folder / HISTORY) as log:
         try:
-            system.start()
-            trio.run(conductor.run, show)
-        except BaseExceptionGroup as group:
-            error = first_of(group)
-            if not isinstance(error, NotReadyError | ProcessDiedError | trio.TooSlowError):
-                raise error from None
-            conductor.problems.append(f"while {conductor.phase}: {type(error).__name__}: {error}")
+            with left_undisturbed(make_system(folder / NODES, options)) as system:
+                chance = random.Random(f"{settings.seed}/prepare")
+                for fault in faults:
+                    fault.prepare(system, chance)
+                breaker = break_it(settings, faults, system, log)
+                counts = breaker.injected
+                conductor = Conductor(settings, workload, system, breaker, log)
+                problems = conductor.problems
+                system.start()
+                trio.run(conductor.run, show)
+        except (BaseExceptionGroup, KeyboardInterrupt, *NOT_MADE) as error:
+            cause = first_of(error)
+            is_interrupted = isinstance(cause, KeyboardInterrupt)
+            if not is_interrupted and not isinstance(cause, NOT_MADE):
+                raise cause from None
+            what = "interrupted" if is_interrupted else f"{type(cause).__name__}: {cause}"
+            problems.insert(0, f"while {phase_at_end(log.ops)}: {what}")
+        finally:
+            for fault in faults:
+                fault.clean_up()
     checks = judge(log.ops, [*run_checkers(settings), *more_checkers])
-    problems = tuple(conductor.problems)
-    return RunResult(settings, log.ops, checks, problems, dict(conductor.faults), folder)
+    return RunResult(
+        settings, log.ops, checks, tuple(problems), dict(counts), folder,
+        is_interrupted=is_interrupted,
+    )  # fmt: skip
+
+
+def _make_folder(folder: Path) -> None:
+    """Make the folder of a run.
+
+    Raises:
+        FolderError: it cannot be made or written, or it holds a run.
+    """
+    if (folder / NODES).exists():
+        raise FolderError(f"{folder} holds a run already; name another folder, or remove it")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FolderError(f"{folder} cannot be made: {error.strerror}") from error
+    if not os.access(folder, os.W_OK):
+        raise FolderError(f"there is no right to write in {folder}")
 
 
 def run_checkers(settings: RunSettings) -> list[Checker]:
@@ -331,12 +383,14 @@ def run_checkers(settings: RunSettings) -> list[Checker]:
     return checkers
 
 
-def first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
+def first_of(error: BaseException) -> BaseException:
     """Return the first exception of a group without the group around it; an interrupt before others.
 
     Whoever interrupts ends tasks in the middle of something, and they may complain about that.
     """
-    first: BaseException = group.subgroup(KeyboardInterrupt) or group
+    first = error
+    if isinstance(error, BaseExceptionGroup):
+        first = error.subgroup(KeyboardInterrupt) or error
     while isinstance(first, BaseExceptionGroup):
         first = first.exceptions[0]
     return first

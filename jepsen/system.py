@@ -55,6 +55,9 @@ WHOLE: Final = Shape()
 CUT: Final = Shape(flow="drop")
 
 Network = Literal["none", "proxies", "namespaces"]
+NODES_MAX: Final = 64
+"""Each proxied member has a loopback net of its own; nobody has so many."""
+
 NETWORKS: tuple[Network, ...] = get_args(Network)
 
 

@@ -21,5 +21,5 @@ def check_answers(ops: Sequence[Op]) -> CheckResult:
         for op in strikes
         if "broken" in op.value
     ]
-    injected = sum(op.value.get("do") == "inject" and "done" in op.value for op in strikes)
+    injected = sum(bool(op.value.get("do") == "inject" and op.value.get("done")) for op in strikes)
     return judged(NAME, broken, {"faults": injected})

@@ -4,8 +4,8 @@ The model. For each group and queue there is one register, the committed offset.
 `committed` reads it; both take effect at one moment between invocation and completion. Nothing else writes it: what a
 failover, a restart or a copy of old files changes is a broken promise.
 
-    rewind     a read shows less than what had replaced that value: a later commit that was acknowledged, or what another
-               read saw since (a client may set its group back; the broker may not)
+    rewind     a read shows less than what had replaced that value: a later commit that was acknowledged, or what
+               another read saw since (a client may set its group back; the broker may not)
     stale      the same, and the read shows more: the group was set back, and is told its old offset
     spurious   a read shows a value that nobody committed, while the history has the commits of this group and queue;
                the classic is the zero of a default

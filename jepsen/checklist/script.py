@@ -52,7 +52,7 @@ class Script:
         except SkippedError as lack:
             self.skipped = str(lack)
         except Exception as error:  # noqa: BLE001 - the root of a director: what it raises is a finding
-            cause = first_of(error) if isinstance(error, BaseExceptionGroup) else error
+            cause = first_of(error)
             self.crashes.append(f"{self._scenario.name}: {type(cause).__name__}: {cause}")
 
     async def cure_all(self) -> None:
@@ -76,11 +76,7 @@ def check_expectations(ops: Sequence[Op]) -> CheckResult:
 
 
 def play(scenario: Scenario, folder: Path, *, seed: int, show: Show = show_nothing) -> RunResult:
-    """Play a scenario and judge it; every process has ended when this returns.
-
-    Raises:
-        KeyboardInterrupt: somebody has interrupted.
-    """
+    """Play a scenario and judge it; every process has ended when this returns."""
     settings = RunSettings(
         WORKLOAD,
         ",".join(scenario.faults) or "none",
@@ -89,6 +85,7 @@ def play(scenario: Scenario, folder: Path, *, seed: int, show: Show = show_nothi
         seed=seed,
         rate=scenario.rate,
         network=scenario.network,
+        command=f"dledger-jepsen checklist --row {scenario.row} --way process --seed {seed}",
     )
     scripts: list[Script] = []
 

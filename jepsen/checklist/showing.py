@@ -91,6 +91,8 @@ def _judged(command: Sequence[str], name: str, result: RunResult, begun: float) 
     if result.skipped:
         return _shown("process", command, "skipped", f"{name}: {result.skipped}", begun)
     write_folder(result, keep_stores=False)
+    if result.is_interrupted:
+        raise KeyboardInterrupt
     verdict: Verdict = "unknown" if result.valid is None else "holds" if result.valid else "broken"
     return _shown("process", command, verdict, f"{name}: {_facts(result)}", begun)
 

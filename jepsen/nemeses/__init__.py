@@ -1,10 +1,11 @@
 """Faults, each with its cure. `named("kill:leader")` gives one; docs/nemeses.md describes them all."""
 
-from jepsen.nemeses.api import Fault, PromiseBrokenError, Scope, targets
+from jepsen.nemeses.api import Fault, NothingStruckError, PromiseBrokenError, Scope, targets
 from jepsen.nemeses.registry import UnknownFaultError, named, specifications
 
 __all__ = [
     "Fault",
+    "NothingStruckError",
     "PromiseBrokenError",
     "Scope",
     "UnknownFaultError",

@@ -19,11 +19,16 @@ class PromiseBrokenError(Exception):
     """The system did, before the fault's eyes, what it must never do: the run is invalid."""
 
 
+class NothingStruckError(Exception):
+    """The fault found nothing to strike: what it damages is not there yet. It is not counted as injected."""
+
+
 class Fault(ABC):
     """One way to break a system, with its cure.
 
-    The interpreter calls `lacking` and `prepare` before the system starts, then `inject` and `cure` in
-    turn, and `cure` once more at the end of a run whatever happened; `cure` of a whole system does nothing.
+    The runner calls `lacking` and `prepare` before the system starts, then `inject` and `cure` in turn, and `cure`
+    once more when things are healed; `cure` of a whole system does nothing. Whatever happened, an interrupt too, it
+    calls `clean_up` once every process has ended.
     A fault that consists of many blows (a crash loop, a flapping link) deals them within `inject`, which may
     be cancelled between them.
 
@@ -46,15 +51,19 @@ class Fault(ABC):
 
     @abstractmethod
     async def inject(self, system: System, chance: random.Random) -> str:
-        """Break it; returns what was done, for the history.
+        """Break it; returns what was done, for the history, empty when nothing could be.
 
         Raises:
+            NothingStruckError: there was nothing to strike; the text says what was looked for.
             PromiseBrokenError: the system's answer to the fault is wrong in itself.
         """
 
     @abstractmethod
     async def cure(self, system: System) -> str:
         """Undo it; returns what was done, empty when there was nothing to undo."""
+
+    def clean_up(self) -> None:  # noqa: B027 - most leave nothing
+        """Remove what the fault has made outside of the run's folder and processes."""
 
 
 def targets(

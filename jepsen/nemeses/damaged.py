@@ -10,7 +10,7 @@ from typing import Final
 import trio
 
 from jepsen.nemeses import damage
-from jepsen.nemeses.api import Fault
+from jepsen.nemeses.api import Fault, NothingStruckError
 from jepsen.nemeses.preload import side_folder
 from jepsen.nemeses.process import revive, struck, wait_until
 from jepsen.processes import Process
@@ -72,6 +72,8 @@ class DamageOne(Damaged):
             node.kill()
         told = self._what(system.store(name), chance)
         revive([node])
+        if told.startswith(damage.NOTHING):
+            raise NothingStruckError(f"{name}: {told}")
         return f"{name}: {told}"
 
 

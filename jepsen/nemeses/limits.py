@@ -1,22 +1,26 @@
 """Processes that get little of the machine, by a control group of their own. Needs cgroups that we may write to.
 
-Only done where nobody else manages that resource of ours: our own cgroup must be the root of its hierarchy.
+Only done where nobody else manages that resource of ours: our own cgroup must be the root of its hierarchy. Names
+carry the process id of the harness; what an earlier run left, because it was killed, is removed by the next.
 """
 
 from __future__ import annotations
 
 import os
 import random
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from jepsen.nemeses.api import Fault, Scope
 from jepsen.nemeses.process import revive, struck
+from jepsen.processes import is_running
 from jepsen.system import System
 
 CGROUPS: Final = Path("/sys/fs/cgroup")
 OWN: Final = Path("/proc/self/cgroup")
+_NAMES: Final = re.compile(r"jepsen-(\d+)-\w+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,19 @@ def hierarchy(resource: Resource, cgroups: Path, own: Path) -> tuple[Path, tuple
     return folder, limit
 
 
+def remove_left_over(folder: Path) -> list[str]:
+    """Remove cgroups of runs whose process has ended, with nobody in them; returns their names."""
+    left = [
+        each
+        for each in sorted(folder.iterdir())
+        if (match := _NAMES.fullmatch(each.name)) and not is_running(int(match[1]))
+    ]
+    empty = [each for each in left if not (each / "cgroup.procs").read_text()]
+    for each in empty:
+        each.rmdir()
+    return [each.name for each in empty]
+
+
 class Limited(Fault):
     """Nodes share a cgroup that has little of one resource, until the cure."""
 
@@ -108,6 +125,7 @@ class Limited(Fault):
     async def inject(self, system: System, chance: random.Random) -> str:
         """Move the processes into the cgroup."""
         folder, (file, limit) = hierarchy(self._resource, self._cgroups, self._own)
+        remove_left_over(folder)
         self._group = folder / f"jepsen-{os.getpid()}-{self._resource.controller}"
         self._group.mkdir(exist_ok=True)
         (self._group / file).write_text(limit)
@@ -127,3 +145,9 @@ class Limited(Fault):
             told.append(f"no limit of {self._resource.controller}")
         started = revive(system.nodes)
         return "; ".join(told + ([f"started {', '.join(started)}"] if started else []))
+
+    def clean_up(self) -> None:
+        """Remove the cgroup of a run that came to no cure."""
+        group, self._group = self._group, None
+        if group is not None and group.exists():
+            group.rmdir()

@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import Final
 
 from jepsen.processes import is_running
-from jepsen.system import CLIENTS, WHOLE, Shape, UnsupportedShapeError
+from jepsen.system import CLIENTS, NODES_MAX, WHOLE, Shape, UnsupportedShapeError
 
 COMMAND_TIMEOUT_S: Final = 10.0
 NOBODY: Final = "02:00:00:00:00:01"
@@ -93,7 +93,7 @@ class NamespaceLinks:
     """
 
     def __init__(self, names: Sequence[str]) -> None:
-        assert len(names) < 200, "the last byte of the addresses"
+        assert len(names) <= NODES_MAX, "the last byte of the addresses"
         pid = os.getpid()
         self._tag = f"jepsen-{pid}"
         self._net = f"10.{200 + pid // 250 % 50}.{pid % 250}"
@@ -140,7 +140,7 @@ class NamespaceLinks:
                 _run("ip", "-n", space, "link", "set", "lo", "up")
                 self._plug(name, ["-n", space], _DEVICE)
             self._plug(CLIENTS, [], self._own_device)
-        except NamespaceError:
+        except BaseException:
             self.close()
             raise
 

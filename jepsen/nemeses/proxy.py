@@ -32,7 +32,7 @@ from jepsen.nemeses.proxy_protocol import (
     Swallowed,
     Treat,
 )
-from jepsen.system import CLIENTS, Shape
+from jepsen.system import CLIENTS, NODES_MAX, Shape
 
 ANSWER_TIMEOUT_S = 10.0
 LOOPBACK = "127.0.0.1"
@@ -60,7 +60,7 @@ class ProxyLinks:
     """The proxies of one group; see `jepsen.system.Links`. A context manager that owns the process."""
 
     def __init__(self, members: Sequence[Member], *, seed: int = 0) -> None:
-        assert len(members) <= 64, "each member has a loopback net of its own"
+        assert len(members) <= NODES_MAX, "each member has a loopback net of its own"
         self._members = list(members)
         self._seed = seed
         self._child: subprocess.Popen[bytes] | None = None
@@ -126,7 +126,7 @@ class ProxyLinks:
         )
         try:
             self._ask(Serve(self.routes(), self._seed))
-        except ProxyError:
+        except BaseException:
             self.close()
             raise
 

@@ -11,7 +11,8 @@ In the history a fault is three operations of "nemesis", all `info`, with f = it
     {"do": "inject", "done": what was done}                      it is in force
     {"do": "cure", "done": what was undone, "took_ms": ...}      it is over
 
-With "broken" in the second: the system's answer to the fault was wrong in itself.
+With "broken" in the second: the system's answer to the fault was wrong in itself. With an empty "done" and a "missing":
+there was nothing to strike, and it is not counted.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Final
 
 import trio
 
-from jepsen.nemeses.api import Fault, PromiseBrokenError
+from jepsen.nemeses.api import Fault, NothingStruckError, PromiseBrokenError
 from jepsen.ops import NEMESIS, OpLog
 from jepsen.system import Subject
 
@@ -108,12 +109,16 @@ class Schedule:
             try:
                 done = await fault.inject(self._system, chance)
             except PromiseBrokenError as error:
+                self.injected[fault.name] += 1
                 self._note(fault, {"do": "inject", "done": "", "broken": str(error)})
+                return True
+            except NothingStruckError as error:
+                self._note(fault, {"do": "inject", "done": "", "missing": str(error)})
                 return True
             except Exception as error:  # noqa: BLE001 - the root of a fault: what it raises is a finding
                 self._note_crash(fault, "inject", error)
                 return False
-            self.injected[fault.name] += 1
+            self.injected[fault.name] += bool(done)
             self._note(fault, {"do": "inject", "done": done})
         return True
 

@@ -55,7 +55,9 @@ def read_folder(folder: Path) -> tuple[Summary, list[Op]]:
             return summary, list(read_ops(lines))
     except FileNotFoundError as error:
         raise NoReportError(f"{folder} holds no run: there is no {error.filename}") from error
-    except msgspec.MsgspecError as error:
+    except OSError as error:
+        raise NoReportError(f"{folder} holds no run: {error.filename}: {error.strerror}") from error
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise NoReportError(f"{folder} holds no run that can be read: {error}") from error
 
 

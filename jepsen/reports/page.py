@@ -247,6 +247,10 @@ def _faults(spans: Sequence[Span]) -> str:
 
 def _settings(summary: Summary) -> str:
     fields = msgspec.to_builtins(summary.settings)
+    del fields["command"]  # stands below
+    fields |= {
+        name.replace("_s", ""): f"{a:g} to {b:g} s" for name, (a, b) in fields.pop("pace").items()
+    }
     rows = [(name.replace("_", " "), str(value)) for name, value in fields.items()]
     return (
         f"<section><h2>The run</h2>{_table(('setting', 'value'), rows)}"

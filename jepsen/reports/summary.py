@@ -57,7 +57,7 @@ def summary_of(result: RunResult) -> Summary:
 def why_not_valid(result: RunResult) -> str:
     """Return in one sentence why a run is not valid; empty when it is."""
     if result.skipped:
-        return f"skipped: {result.skipped}"
+        return result.skipped
     broken = [check for check in result.checks if check.valid is False]
     if broken:
         kinds = [f"{len(check.anomalies)} by {check.name}" for check in broken]
@@ -68,6 +68,8 @@ def why_not_valid(result: RunResult) -> str:
 
 def command_of(settings: RunSettings) -> str:
     """Return the command that makes such a run again."""
+    if settings.command:
+        return settings.command
     words = [
         f"dledger-jepsen run --workload {settings.workload} --nemesis {settings.nemesis}",
         f"--time-limit {settings.time_limit_s:g} --nodes {settings.nodes} --seed {settings.seed}",

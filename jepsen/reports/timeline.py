@@ -13,6 +13,7 @@ from jepsen.phases import span_of
 Ended = Literal["ok", "fail", "info"]
 ENDS: Final[tuple[Ended, ...]] = ("ok", "fail", "info")
 
+IDLE: Final = " (nothing to strike)"
 SOLITARY: Final = "receive"  # what a push consumer was handed: a completion without an invocation
 
 
@@ -75,20 +76,23 @@ def fault_spans(ops: Sequence[Op]) -> list[Span]:
     """Return every fault that was injected, in the order of their beginnings.
 
     A cure ends all spans of its name; what was cured and came back under a cure that found nothing more to do
-    does not open another one.
+    does not open another one. A fault that found nothing to strike has a name that says so.
     """
     open_: dict[str, tuple[int, str]] = {}
+    idle: set[str] = set()
     found: list[Span] = []
     for op in ops:
         if op.process != NEMESIS or not isinstance(op.value, dict):
             continue
-        done = str(op.value.get("done", ""))
+        done = str(op.value.get("done") or op.value.get("broken") or op.value.get("missing") or "")
         if op.value.get("do") == "inject":
             start_ns, known = open_.get(op.f, (op.t_ns, ""))
             open_[op.f] = (start_ns, done or known)
+            (idle.add if "missing" in op.value else idle.discard)(op.f)
         elif op.value.get("do") == "cure" and op.f in open_ and not op.error:
             start_ns, what = open_.pop(op.f)
-            found.append(Span(op.f, start_ns, op.t_ns, what, done))
+            name = op.f + IDLE if op.f in idle else op.f
+            found.append(Span(name, start_ns, op.t_ns, what, done))
     found += [
         Span(name, start_ns, end_of(ops), done, "") for name, (start_ns, done) in open_.items()
     ]

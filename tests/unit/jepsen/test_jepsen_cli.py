@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from jepsen.catalogue import make_faults, network_for, workload_entry
+from jepsen.catalogue import make_faults, nemesis_of, network_for, workload_entry
+from jepsen.checkers.results import Anomaly, CheckResult
 from jepsen.cli import main, worst
+from jepsen.nemeses.limits import CgroupError
 from jepsen.ops import OBSERVER, OpLog
 from jepsen.reports.folder import read_folder, write_folder
 from jepsen.run import HISTORY, RunResult, RunSettings
@@ -87,6 +89,9 @@ def test_a_folder_without_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[st
         "run --workload queue --nemesis partition --network none",
         "run --workload queue --time-limit -1",
         "run --workload queue --nodes 0",
+        "run --workload queue --nodes 65",
+        "run --workload queue --nodes three",
+        "run --workload queue --nemesis kill:leader,pause,kill:leader",
         "run --workload together --concurrency 2",
         "suite --only nothing-like-this",
         "dance",
@@ -99,6 +104,79 @@ def test_wrong_usage_ends_with_2_and_a_sentence(
         main(words.split())
     assert ended.value.code == 2
     assert "error:" in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_made_breaks_no_promise(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    for folder in (tmp_path / "file", tmp_path / "file" / "below"):
+        assert main(["run", "--workload", "queue", "--keep", str(folder)]) == 2
+        assert "cannot be made" in " ".join(capsys.readouterr().err.split())
+        assert main(["check", str(folder)]) == 2
+        assert "holds no run" in " ".join(capsys.readouterr().err.split())
+
+
+def test_what_is_no_history_breaks_no_promise(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = folder_with(tmp_path, received=True)
+    whole = (folder / HISTORY).read_bytes()
+    (folder / HISTORY).write_bytes(whole[:-20])  # cut off in the middle of a line
+    assert main(["check", str(folder)]) in (0, 2)
+    for garbage in (b"\xff\xfe\n" + whole, b"{}\n" + whole, b"[1, 2]\n", b'{"index": "a"}\n'):
+        (folder / HISTORY).write_bytes(garbage)
+        assert main(["check", str(folder)]) == 2
+        assert "holds no run that can be read" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_crash_of_the_harness_breaks_no_promise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def crash(*_arguments: object, **_more: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("jepsen.cli.execute", crash)
+    assert main(["run", "--workload", "queue", "--keep", str(tmp_path / "run")]) == 2
+    assert "ZeroDivisionError" in capsys.readouterr().err
+
+
+def test_judging_again_keeps_what_a_command_judged_beside(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, received=True)
+    _, ops = read_folder(folder)
+    failed = CheckResult("no-failed-sends", False, (Anomaly("failed-send", "m7 ended as fail"),))
+    write_folder(RunResult(SETTINGS, ops, [failed], (), {}, folder), keep_stores=True)
+    assert main(["check", str(folder)]) == 1
+    assert "m7 ended as fail" in read_folder(folder)[0].why
+
+
+def test_names_of_faults_are_no_pictures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(
+        "jepsen.nemeses.limits.hierarchy", lambda *_: raised(CgroupError("no cgroups"))
+    )
+    words = [
+        "run",
+        "--workload",
+        "queue",
+        "--nemesis",
+        "memory:one",
+        "--keep",
+        str(tmp_path / "run"),
+    ]
+    assert main(words) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "SKIPPED: memory:one: no cgroups" in said
+
+
+def raised(error: Exception) -> None:
+    raise error
+
+
+def test_faults_are_written_as_they_are_read() -> None:
+    assert nemesis_of(make_faults("kill, pause:leader,,none")) == "kill,pause:leader"
+    assert nemesis_of(make_faults("")) == "none"
 
 
 def test_the_list_names_workloads_and_faults(capsys: pytest.CaptureFixture[str]) -> None:
