@@ -11,9 +11,10 @@ import trio
 
 from broker.admin.ask import ask_all
 from broker.admin.verify import Verdict, compare
-from dledger import Client, parse_peers
+from dledger import parse_peers
 from jepsen.nemeses.namespaces import NamespaceLinks
 from jepsen.nemeses.proxy import Member, ProxyLinks
+from jepsen.nemeses.transfer import hand_over
 from jepsen.observer import Observer
 from jepsen.ops import OBSERVER, OpLog
 from jepsen.processes import Group, Process
@@ -85,8 +86,7 @@ class BrokerSystem:
 
     async def hand_over(self, timeout_s: float) -> str:
         """Tell the leader to hand over; returns who was told to lead. Raises DLedgerError."""
-        async with Client(self.group.peers, group=self.group.group, timeout_s=timeout_s) as client:
-            return await client.transfer()
+        return await hand_over(self.group.peers, self.group.group, timeout_s)
 
     async def replica_digests(self, timeout_s: float) -> Mapping[str, Mapping[str, object]]:
         """Return the digests of all nodes at the newest mark that all have.

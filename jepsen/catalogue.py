@@ -55,6 +55,8 @@ class WorkloadEntry:
 _BROKERS: Final[Mapping[str, SubjectMaker]] = {"brokers": broker_system}
 _LOGS: Final[Mapping[str, SubjectMaker]] = {"log": log_system, "pysyncobj": pysyncobj_system}
 
+_WITHOUT_LINKS: Final = frozenset({"pysyncobj"})
+
 # Members that leave while nobody leads hold up the end of a run for a minute: "ordered" alone has them.
 _BESIDE: Final[Mapping[str, Callable[[int], Workload]]] = {
     "transactions": TransactionWorkload,
@@ -112,12 +114,16 @@ def workload_entry(name: str) -> WorkloadEntry:
     return entry
 
 
-def system_maker(entry: WorkloadEntry, name: str) -> SubjectMaker:
+def system_maker(entry: WorkloadEntry, name: str, network: Network) -> SubjectMaker:
     """Return who makes the system of that name for a workload; the workload's first one for "".
 
     Raises:
-        UnknownNameError: the workload does not run on it.
+        UnknownNameError: the workload does not run on it, or nothing can stand between its members.
     """
+    if name in _WITHOUT_LINKS and network != "none":
+        raise UnknownNameError(
+            f"members of {name} know each other by address: no links between them"
+        )
     if not name:
         return next(iter(entry.systems.values()))
     maker = entry.systems.get(name)

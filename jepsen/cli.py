@@ -117,7 +117,7 @@ def _made(settings: RunSettings, folder: Path, console: Console, *, keep_stores:
     Raises:
         KeyboardInterrupt: somebody has interrupted; the folder tells what was seen until then.
     """
-    system_maker(workload_entry(settings.workload), settings.system)
+    system_maker(workload_entry(settings.workload), settings.system, settings.network)
     console.print(f"seed {settings.seed}, report in {folder}", highlight=False, soft_wrap=True)
     with progress_of(settings, console) as show:
         result = execute(settings, folder, show)

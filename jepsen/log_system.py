@@ -23,6 +23,7 @@ from dledger import (
 from jepsen.log_access import Log, Record
 from jepsen.nemeses.namespaces import NamespaceLinks
 from jepsen.nemeses.proxy import LOOPBACK, Member, ProxyLinks
+from jepsen.nemeses.transfer import hand_over
 from jepsen.observer import Observer
 from jepsen.ops import OBSERVER, OpLog
 from jepsen.outcomes import Outcome, ended
@@ -159,6 +160,10 @@ class PlainLogSystem:
     async def wait_whole(self, timeout_s: float) -> bool:
         """Wait until all members are together."""
         return await self._observer.wait_whole(timeout_s)
+
+    async def hand_over(self, timeout_s: float) -> str:
+        """Tell the leader to hand over; returns who was told to lead. Raises DLedgerError."""
+        return await hand_over(self.peers, GROUP, timeout_s)
 
     async def replica_digests(self, timeout_s: float) -> Mapping[str, Mapping[str, object]]:
         """Return each member's header of the last entry that all have committed.

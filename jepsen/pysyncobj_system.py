@@ -22,7 +22,7 @@ from jepsen.log_access import Log, Record
 from jepsen.ops import OBSERVER, OpLog
 from jepsen.outcomes import Outcome
 from jepsen.ports import free_ports
-from jepsen.processes import NotReadyError, Process, wait_listening
+from jepsen.processes import Process, wait_listening
 from jepsen.system import Links, SystemOptions
 
 TIMEOUT_S: Final = 5.0
@@ -37,6 +37,7 @@ class PySyncObjSystem:
     """A group of workers; see `jepsen.system.Subject` for what its parts do."""
 
     def __init__(self, folder: Path, options: SystemOptions) -> None:
+        assert options.network == "none", "members know each other by address"
         names = [f"n{number}" for number in range(options.nodes)]
         ports = free_ports(2 * options.nodes)
         addresses = [f"127.0.0.1:{port}" for port in ports[options.nodes :]]
@@ -50,7 +51,6 @@ class PySyncObjSystem:
         self.processes = self.nodes
         self.leader: str | None = None
         self._names = dict(zip(addresses, names, strict=True))
-        self._network = options.network
         self._term = 0
         self._seen: dict[str, Status] = {}
         self._changed = trio.Event()
@@ -89,13 +89,7 @@ class PySyncObjSystem:
             node.kill()
 
     async def wait_ready(self, timeout_s: float) -> None:
-        """Wait until every member accepts connections.
-
-        Raises:
-            NotReadyError, ProcessDiedError: they do not, or links were asked for.
-        """
-        if self._network != "none":
-            raise NotReadyError("PySyncObj knows its members by address: no links between them")
+        """Wait until every member accepts connections. Raises NotReadyError, ProcessDiedError."""
         await trio.to_thread.run_sync(wait_listening, self.nodes, timeout_s, abandon_on_cancel=True)
 
     async def watch(self, log: OpLog) -> None:

@@ -303,7 +303,7 @@ def execute(
         FolderError: the folder cannot be written, or holds a run already, whose stores would be taken for ours.
     """
     entry, faults = workload_entry(settings.workload), make_faults(settings.nemesis)
-    make_system = system_maker(entry, settings.system)
+    make_system = system_maker(entry, settings.system, settings.network)
     if settings.workers < entry.workers_min:
         needed = f"{settings.workload} needs {entry.workers_min} clients at work or more"
         raise UnknownNameError(f"{needed}, not {settings.workers}")
@@ -378,7 +378,7 @@ def run_checkers(settings: RunSettings) -> list[Checker]:
         check_recovery,
         check_answers,
     ]
-    if entry.compares_replicas:
+    if entry.compares_replicas and settings.nodes > 1:
         checkers.append(partial(check_replicas, replicas=settings.nodes))
     return checkers
 

@@ -8,7 +8,7 @@ from typing import Final
 
 import trio
 
-from jepsen.nemeses.api import Fault, PromiseBrokenError, Scope, targets
+from jepsen.nemeses.api import Fault, NothingStruckError, PromiseBrokenError, Scope, targets
 from jepsen.processes import Process
 from jepsen.system import System
 
@@ -192,7 +192,11 @@ class RollingRestart(Down):
 
 
 class SameIdTwice(Fault):
-    """A second process with a node's id and store is started: it must refuse, and change nothing."""
+    """A second process with a node's id and store is started: it must refuse, and change nothing.
+
+    The first one must hold the store by then: of two that start at the same time either may win, and where none
+    runs (another fault has ended it) the second is the first.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -201,10 +205,13 @@ class SameIdTwice(Fault):
         """Start it and see it end.
 
         Raises:
+            NothingStruckError: the node does not serve.
             PromiseBrokenError: it runs, or ended as if all were well.
         """
-        (name,) = struck(system, "one", chance) or [system.nodes[0].name]
+        (name,) = struck(system, "one", chance, running=False)
         node = system.node(name)
+        if node.pid is None or not await is_serving(node):
+            raise NothingStruckError(f"{name} does not serve")
         twin = Process(f"{name}-twin", node.command, node.log.with_suffix(".twin.log"), node.port)
         twin.prefix, twin.environment = node.prefix, node.environment
         twin.start()

@@ -74,6 +74,7 @@ class Schedule:
         self._seed = seed
         self._pace = pace
         self._rounds = rounds
+        self._in_force: set[str] = set()
         self._turn = trio.Lock()
 
     async def run(self) -> None:
@@ -87,7 +88,7 @@ class Schedule:
                 await trio.sleep_forever()
 
     async def cure_all(self) -> None:
-        """Cure everything; of a whole system that does nothing, and is not noted."""
+        """Cure everything; where nothing is in force that does nothing, and is not noted."""
         for fault in self._faults:
             await self._cure(fault)
 
@@ -105,6 +106,7 @@ class Schedule:
 
     async def _inject(self, fault: Fault, chance: random.Random) -> bool:
         async with self._turn:
+            self._in_force.add(fault.name)
             self._note(fault, {"do": "inject"})
             try:
                 done = await fault.inject(self._system, chance)
@@ -113,6 +115,7 @@ class Schedule:
                 self._note(fault, {"do": "inject", "done": "", "broken": str(error)})
                 return True
             except NothingStruckError as error:
+                self._in_force.discard(fault.name)
                 self._note(fault, {"do": "inject", "done": "", "missing": str(error)})
                 return True
             except Exception as error:  # noqa: BLE001 - the root of a fault: what it raises is a finding
@@ -133,9 +136,12 @@ class Schedule:
                 except Exception as error:  # noqa: BLE001 - as above
                     self._note_crash(fault, "cure", error)
                     return
-                if done:
+                if done or fault.name in self._in_force:
+                    # Blows that were dealt while it was injected leave nothing to undo, and end here all the same.
                     took_ms = round((self._log.now_ns() - begun_ns) / 1e6)
+                    done = done or "nothing was left to undo"
                     self._note(fault, {"do": "cure", "done": done, "took_ms": took_ms})
+                self._in_force.discard(fault.name)
 
     def _note(self, fault: Fault, value: dict[str, object]) -> None:
         self._log.add(NEMESIS, "info", fault.name, value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Final, Protocol, runtime_checkable
 
-from dledger import DLedgerError
+from dledger import Client, DLedgerError
 from jepsen.nemeses.api import Fault
 from jepsen.nemeses.process import wait_until
 from jepsen.system import System
@@ -23,6 +23,12 @@ class HandsOver(Protocol):
         Raises:
             DLedgerError: it did not.
         """
+
+
+async def hand_over(peers: str, group: str, timeout_s: float) -> str:
+    """Tell the leader of a group to hand over; returns who was told to lead. Raises DLedgerError."""
+    async with Client(peers, group=group, timeout_s=timeout_s) as client:
+        return await client.transfer()
 
 
 class Transfer(Fault):

@@ -22,7 +22,7 @@ from dledger.raft.ids import EntryId, Index
 from dledger.raft.messages import VoteRequest, VoteResponse
 from dledger.runtime.handshake import Identity, accept, dial_member, opening_decoder
 from dledger.runtime.sockets import FrameStream, listen
-from jepsen.nemeses.api import PromiseBrokenError
+from jepsen.nemeses.api import NothingStruckError, PromiseBrokenError
 from jepsen.nemeses.process import Down, is_serving
 from jepsen.processes import Process
 from jepsen.system import System
@@ -44,11 +44,12 @@ class VoteTwice(Down):
         """Ask twice.
 
         Raises:
+            NothingStruckError: there are too few members.
             PromiseBrokenError: it voted twice.
         """
         names = [node.name for node in system.nodes]
         if len(names) < 3:
-            return ""
+            raise NothingStruckError("two candidates and a voter are needed")
         chance.shuffle(names)
         voter, first, second = names[:3]
         node = system.node(voter)

@@ -76,23 +76,27 @@ def fault_spans(ops: Sequence[Op]) -> list[Span]:
     """Return every fault that was injected, in the order of their beginnings.
 
     A cure ends all spans of its name; what was cured and came back under a cure that found nothing more to do
-    does not open another one. A fault that found nothing to strike has a name that says so.
+    does not open another one. Where nothing was done there is nothing to cure: the span ends there, and the name of
+    one that found nothing to strike says so.
     """
     open_: dict[str, tuple[int, str]] = {}
-    idle: set[str] = set()
     found: list[Span] = []
     for op in ops:
         if op.process != NEMESIS or not isinstance(op.value, dict):
             continue
-        done = str(op.value.get("done") or op.value.get("broken") or op.value.get("missing") or "")
+        done = str(op.value.get("done", ""))
         if op.value.get("do") == "inject":
-            start_ns, known = open_.get(op.f, (op.t_ns, ""))
-            open_[op.f] = (start_ns, done or known)
-            (idle.add if "missing" in op.value else idle.discard)(op.f)
+            start_ns, known = open_.pop(op.f, (op.t_ns, ""))
+            if "done" in op.value and not done:
+                broken = op.value.get("broken", "")
+                told = str(broken or op.value.get("missing", ""))
+                name = op.f if broken else op.f + IDLE
+                found.append(Span(name, start_ns, op.t_ns, told, ""))
+            else:
+                open_[op.f] = (start_ns, done or known)
         elif op.value.get("do") == "cure" and op.f in open_ and not op.error:
             start_ns, what = open_.pop(op.f)
-            name = op.f + IDLE if op.f in idle else op.f
-            found.append(Span(name, start_ns, op.t_ns, what, done))
+            found.append(Span(op.f, start_ns, op.t_ns, what, done))
     found += [
         Span(name, start_ns, end_of(ops), done, "") for name, (start_ns, done) in open_.items()
     ]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jepsen.nemeses import PromiseBrokenError, named
+from jepsen.nemeses import NothingStruckError, PromiseBrokenError, named
 from jepsen.nemeses import process as process_faults
 from tests.integration.nemeses.conftest import FakeSystem
 
@@ -63,6 +63,23 @@ async def test_a_second_process_that_runs_breaks_a_promise(
         node.command = ["sleep", "60"]
     with pytest.raises(PromiseBrokenError, match="not refused"):
         await named("same-id-twice").inject(system, chance())
+
+
+async def test_where_no_process_runs_a_second_one_is_the_first(system: FakeSystem) -> None:
+    for node in system.nodes:
+        node.kill()
+    with pytest.raises(NothingStruckError, match="does not serve"):
+        await named("same-id-twice").inject(system, chance())
+    assert system.running() == []
+
+
+async def test_a_second_process_waits_for_a_first_one_that_starts(system: FakeSystem) -> None:
+    """Of two that start at the same time either may win the store."""
+    for node in system.nodes:
+        node.kill()
+        node.start()
+    assert "was refused" in await named("same-id-twice").inject(system, chance())
+    assert await process_faults.wait_until(lambda: len(system.running()) == 3, 10)
 
 
 async def test_a_rolling_restart_gives_every_process_a_new_id(system: FakeSystem) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,7 @@ def test_a_folder_without_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[st
         "run --workload queue --nemesis kill:moon",
         "run --workload queue --nemesis partition --network none",
         "run --workload queue --time-limit -1",
+        "run --workload log-set --system pysyncobj --nemesis partition:halves",
         "run --workload queue --nodes 0",
         "run --workload queue --nodes 65",
         "run --workload queue --nodes three",
@@ -177,6 +179,13 @@ def raised(error: Exception) -> None:
 def test_faults_are_written_as_they_are_read() -> None:
     assert nemesis_of(make_faults("kill, pause:leader,,none")) == "kill,pause:leader"
     assert nemesis_of(make_faults("")) == "none"
+
+
+def test_a_node_alone_has_nobody_to_be_compared_with(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, received=True)
+    alone = replace(SETTINGS, nodes=1)
+    write_folder(RunResult(alone, read_folder(folder)[1], (), (), {}, folder), keep_stores=True)
+    assert main(["check", str(folder)]) == 0
 
 
 def test_the_list_names_workloads_and_faults(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 from jepsen.checkers.answers import check_answers
-from jepsen.nemeses.api import Fault, PromiseBrokenError
+from jepsen.nemeses.api import Fault, NothingStruckError, PromiseBrokenError
 from jepsen.nemeses.schedule import Pace, Schedule
 from jepsen.ops import Op, OpLog
 from jepsen.reports.timeline import fault_spans
@@ -118,6 +118,37 @@ async def test_a_fault_that_crashes_is_told_and_not_repeated(
     schedule, ops = await struck([Switch("kill", OSError("no such process"))])
     assert schedule.crashes == ["kill, inject: OSError: no such process"]
     assert [op.error for op in ops if op.error] == schedule.crashes
+
+
+class Blow(Switch):
+    """Is over when it was injected; there is nothing to cure."""
+
+    async def cure(self, system: System) -> str:
+        return ""
+
+
+async def test_a_fault_that_leaves_nothing_to_undo_ends_all_the_same(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    schedule, ops = await struck([Blow("rolling-restart")])
+    spans = fault_spans(ops)
+    assert len(spans) == schedule.injected["rolling-restart"] > 8
+    assert all(span.cured == "nothing was left to undo" for span in spans)
+    assert all(span.end_ns - span.start_ns <= 2.001e9 for span in spans)
+
+
+async def test_a_fault_that_found_nothing_to_strike_is_told_and_not_counted(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    fault = Switch("bit-flip", NothingStruckError("no snapshot"))
+    schedule, ops = await struck([fault], seconds=20)
+    assert schedule.injected == {"bit-flip": 0}
+    assert schedule.crashes == []
+    assert check_answers(ops).counts == {"faults": 0}
+    spans = fault_spans(ops)
+    assert {(span.name, span.done) for span in spans} == {
+        ("bit-flip (nothing to strike)", "no snapshot")
+    }
 
 
 async def test_a_broken_promise_makes_the_run_invalid(
