@@ -197,10 +197,12 @@ class Lane:
         while True:
             while not self._queue or self._is_writing:
                 await self._wait_stirred()
-            release, piece = self._queue[0]
+            release, piece = first = self._queue[0]
             with trio.move_on_at(release):
                 await self._wait_stirred()
                 continue
+            if not self._queue or self._queue[0] is not first:
+                continue  # a cut came in the very moment in which it was due, and has swallowed it
             if self.link.shape.flow == "stall":
                 await self.link.changed.wait()
                 continue
