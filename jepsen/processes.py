@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Final, TypeVar
@@ -42,6 +43,14 @@ class NotReadyError(RuntimeError):
     """The group did not become ready in time."""
 
 
+@dataclass(frozen=True, slots=True)
+class OwnEnd:
+    """How a process ended that nobody had ended: its status, negative for a signal, and its last words."""
+
+    status: int
+    words: str
+
+
 class Process:
     """One child process that can be started again with the same command and log.
 
@@ -62,6 +71,10 @@ class Process:
         self.environment: dict[str, str] = {}
         self.prefix: list[str] = []
         self._child: subprocess.Popen[bytes] | None = None
+        self._asked: tuple[
+            int, ...
+        ] = ()  # the statuses with which it may end, since we have ended it
+        self._own_ends: list[OwnEnd] = []
         self.is_paused = False
 
     @property
@@ -82,7 +95,9 @@ class Process:
     def start(self) -> None:
         """Start it; output is appended to its log."""
         assert self.pid is None, f"{self.name} runs already"
+        self._note_end()
         self.is_paused = False
+        self._asked = ()
         with self.log.open("ab") as out:
             command = [*self.prefix, *self.command]
             out.write(f"--- {' '.join(command)}\n".encode())
@@ -103,6 +118,7 @@ class Process:
 
     def kill(self) -> None:
         """SIGKILL, and wait until it is gone."""
+        self._asked += (-signal.SIGKILL,)
         self.send_signal(signal.SIGKILL)
         if self._child is not None:
             self._child.wait()
@@ -110,6 +126,7 @@ class Process:
     def stop(self, patience_s: float = STOP_PATIENCE_S) -> int | None:
         """SIGTERM, wait, and SIGKILL when the patience is over. Returns the exit status."""
         self.resume()
+        self._asked += (0, -signal.SIGTERM)
         self.send_signal(signal.SIGTERM)
         if self._child is None:
             return None
@@ -118,6 +135,18 @@ class Process:
         except subprocess.TimeoutExpired:
             self.kill()
             return self._child.returncode
+
+    def take_own_ends(self) -> list[OwnEnd]:
+        """How it has ended by itself since this was asked last; being killed and being stopped in order are none."""
+        self._note_end()
+        ends, self._own_ends = self._own_ends, []
+        return ends
+
+    def _note_end(self) -> None:
+        status = self.exit_status
+        if status is not None and status not in self._asked:
+            self._asked += (status,)  # noted once
+            self._own_ends.append(OwnEnd(status, self.log_tail(1)))
 
     def pause(self) -> None:
         """SIGSTOP: it keeps its sockets and says nothing."""

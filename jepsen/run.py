@@ -12,6 +12,7 @@ can be repeated later from the file.
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +26,7 @@ import trio
 from jepsen.catalogue import UnknownNameError, make_faults, system_maker, workload_entry
 from jepsen.checkers.answers import check_answers
 from jepsen.checkers.availability import check_availability
+from jepsen.checkers.ends import ENDED, check_ends
 from jepsen.checkers.recovery import HEALED, check_recovery
 from jepsen.checkers.replicas import check_replicas
 from jepsen.checkers.results import Checker, CheckResult, merged
@@ -46,6 +48,8 @@ SETUP_S: Final = 60.0
 WHOLE_S: Final = 90.0
 DIGESTS_S: Final = 12.0  # marks come every 10 s
 SHOW_INTERVAL_S: Final = 0.2
+ENDS_INTERVAL_S: Final = 0.1
+PORT_TAKEN: Final = os.strerror(errno.EADDRINUSE)
 HISTORY: Final = "history.jsonl"
 NODES: Final = "nodes"
 
@@ -124,10 +128,12 @@ class Breaker(Protocol):
     Attributes:
         injected: how often each fault was injected.
         crashes: what went wrong with the breaker itself; the run then proves nothing.
+        may_end_nodes: whether a node is right to end by itself for what it does.
     """
 
     injected: dict[str, int]
     crashes: list[str]
+    may_end_nodes: bool
 
     async def run(self) -> None:
         """Break things until cancelled, or to the end; when it returns the clients stop, too."""
@@ -203,6 +209,7 @@ class Conductor:
             nursery.start_soon(self._show, show)
             await system.wait_ready(READY_S)
             nursery.start_soon(system.watch, self.log)
+            nursery.start_soon(self._watch_ends)
             if not await system.wait_whole(READY_S):
                 raise NotReadyError(f"no leader that all nodes follow within {READY_S} s")
             is_set_up = trio.Event()
@@ -214,6 +221,7 @@ class Conductor:
                 self._enter("reading")
                 await self._interpreter.run(self._workload.final(self.settings.workers))
             await self._compare()
+            self._note_ends()
             nursery.cancel_scope.cancel()
 
     def _enter(self, phase: Phase) -> None:
@@ -249,6 +257,20 @@ class Conductor:
         digests = await self._system.replica_digests(DIGESTS_S)
         for node, value in digests.items():
             self.log.add(OBSERVER, "info", "digest", value, node=node)
+
+    async def _watch_ends(self) -> None:
+        while True:
+            self._note_ends()
+            await trio.sleep(ENDS_INTERVAL_S)
+
+    def _note_ends(self) -> None:
+        for process in self._system.processes:
+            for end in process.take_own_ends():
+                # Another program of this machine has its port: no doing of ours or its own.
+                is_taken = PORT_TAKEN in end.words
+                is_excused = self._breaker.may_end_nodes or is_taken
+                value = {"status": end.status, "words": end.words, "excused": is_excused}
+                self.log.add(OBSERVER, "info", ENDED, value, node=process.name)
 
     async def _show(self, show: Show) -> None:
         while True:
@@ -377,6 +399,7 @@ def run_checkers(settings: RunSettings) -> list[Checker]:
         check_availability,
         check_recovery,
         check_answers,
+        check_ends,
     ]
     if entry.compares_replicas and settings.nodes > 1:
         checkers.append(partial(check_replicas, replicas=settings.nodes))

@@ -16,6 +16,9 @@ from jepsen.processes import Process
 CLIENTS: Final = "clients"
 """The end of a link that stands for whoever is not a member."""
 
+Link = tuple[str, str]
+"""The ends of a directed link, (from, to)."""
+
 Flow = Literal["pass", "drop", "stall", "reset"]
 
 
@@ -55,8 +58,8 @@ WHOLE: Final = Shape()
 CUT: Final = Shape(flow="drop")
 
 Network = Literal["none", "proxies", "namespaces"]
-NODES_MAX: Final = 64
-"""Each proxied member has a loopback net of its own; nobody has so many."""
+NODES_MAX: Final = 32
+"""Each needs two ports of those that a run may take, and behind proxies a loopback net."""
 
 NETWORKS: tuple[Network, ...] = get_args(Network)
 
@@ -67,10 +70,10 @@ class Links(Protocol):
     Links are named by their ends, (from, to); `CLIENTS` is an end too.
     """
 
-    def shape(self, source: str, target: str, shape: Shape) -> None:
+    def shape(self, source: str, target: str, shape: Shape, owner: str = "") -> None:
         """Treat what goes from `source` to `target` so from now on; `CUT` and `WHOLE` are shapes.
 
-        What is on its way when a link is cut is lost.
+        What is on its way when a link is cut is lost. What several owners want of a link is joined.
 
         Raises:
             UnsupportedShapeError: links of this kind cannot.
@@ -83,8 +86,8 @@ class Links(Protocol):
             UnsupportedShapeError: links of this kind cannot.
         """
 
-    def heal(self) -> None:
-        """Let everything through again, unchanged."""
+    def heal(self, owner: str | None = None) -> None:
+        """Undo what an owner wanted; None: let everything through again, unchanged."""
 
 
 class UnsupportedShapeError(Exception):

@@ -29,7 +29,10 @@ class Script:
         injected: how often the director was at work: once.
         crashes: what the director raised.
         skipped: what the director found lacking.
+        may_end_nodes: it does what it likes to their disks.
     """
+
+    may_end_nodes = True
 
     def __init__(
         self, scenario: Scenario, faults: Sequence[Fault], system: Subject, log: OpLog, seed: int

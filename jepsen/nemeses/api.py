@@ -36,11 +36,13 @@ class Fault(ABC):
         name: its specification, as the command line has it: "kill:leader", "partition:ring", ...
         scope: whom it strikes, where that can be chosen.
         links: the links that the system must be started with: "any" kind, or just that one.
+        may_end_nodes: whether a node is right to end by itself for it: its disk cannot be trusted any more.
     """
 
     name: str
     scope: Scope = "one"
     links: LinkKind = "none"
+    may_end_nodes: bool = False
 
     def lacking(self) -> str | None:
         """Say what this machine lacks for the fault, or None when it can be done."""

@@ -43,10 +43,13 @@ class ShiftClocks(Fault):
     past, future
                the node starts again and believes it is January 1970, or February 2106
     monotonic  the node is paused for a moment in which its monotonic clock goes on by a minute: a suspend
+
+    A node that believes it is 1970 or 2106 may refuse to start.
     """
 
     def __init__(self, name: str, kind: ClockFault) -> None:
         self.name = name
+        self.may_end_nodes = kind in {"past", "future"}
         self._kind = kind
 
     def lacking(self) -> str | None:

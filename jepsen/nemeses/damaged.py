@@ -29,6 +29,8 @@ class Damaged(Fault):
     what it is to watch.
     """
 
+    may_end_nodes = True
+
     def __init__(self, name: str) -> None:
         self.name = name
         self._names: list[str] = []

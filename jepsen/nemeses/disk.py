@@ -51,6 +51,8 @@ class DiskRules:
 class BadDisk(Fault):
     """Calls to the disk fail, or are slow, until the cure; a node that has ended for it is started then."""
 
+    may_end_nodes = True
+
     def __init__(self, name: str, scope: Scope, rules: DiskRules) -> None:
         self.name = name
         self.scope = scope

@@ -96,7 +96,9 @@ def remove_left_over(folder: Path) -> list[str]:
 
 
 class Limited(Fault):
-    """Nodes share a cgroup that has little of one resource, until the cure."""
+    """Nodes share a cgroup that has little of one resource, until the cure; the kernel ends who wants more memory."""
+
+    may_end_nodes = True
 
     def __init__(
         self,

@@ -23,8 +23,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
+from jepsen.nemeses.claims import Claims
 from jepsen.processes import is_running
-from jepsen.system import CLIENTS, NODES_MAX, WHOLE, Shape, UnsupportedShapeError
+from jepsen.system import CLIENTS, CUT, NODES_MAX, WHOLE, Link, Shape, UnsupportedShapeError
 
 COMMAND_TIMEOUT_S: Final = 10.0
 NOBODY: Final = "02:00:00:00:00:01"
@@ -100,6 +101,7 @@ class NamespaceLinks:
         self._own_device = f"jp{pid % 10**9}"
         self._number = {name: at for at, name in enumerate(names, start=1)} | {CLIENTS: 254}
         self._names = list(names)
+        self._claims = Claims()
         self._has_changed = False
         self.harness = self.address(CLIENTS)
 
@@ -174,28 +176,42 @@ class NamespaceLinks:
 
     # Links.
 
-    def shape(self, source: str, target: str, shape: Shape) -> None:
+    def shape(self, source: str, target: str, shape: Shape, owner: str = "") -> None:
         """Cut or join a link, or limit how much leaves `source`, whoever it is for.
 
         Raises:
             UnsupportedShapeError: the shape is another one.
         """
-        prefix, device = self._at(source)
-        rate = shape.bytes_per_s
-        if shape not in {WHOLE, Shape(flow="drop"), Shape(bytes_per_s=rate)}:
+        if shape not in {WHOLE, CUT, Shape(bytes_per_s=shape.bytes_per_s)}:
             raise UnsupportedShapeError(f"namespaces cannot do {shape}")
         self._has_changed = True
+        self._apply((source, target), self._claims.claim((source, target), shape, owner))
+
+    def _apply(self, link: Link, shape: Shape) -> None:
+        source, target = link
+        prefix, device = self._at(source)
         neighbour = [*prefix, "ip", "neigh"]
-        if shape.flow == "drop":
+        if shape == CUT:
             _run(
                 *(*neighbour, "replace", self.address(target), "lladdr", NOBODY),
                 *("nud", "permanent", "dev", device),
             )
-            return
-        _run(*neighbour, "flush", "to", self.address(target), "dev", device, "nud", "permanent")
+        else:
+            _run(*neighbour, "flush", "to", self.address(target), "dev", device, "nud", "permanent")
+        self._limit(source)
+
+    def _limit(self, source: str) -> None:
+        """Set the rate at which its device sends, the lowest that is wanted, or take it away."""
+        prefix, device = self._at(source)
+        rate = min(
+            (each.bytes_per_s for each in self._claims.leaving(source) if each.bytes_per_s),
+            default=0,
+        )
         if rate:
             limit = ["rate", f"{8 * rate}bit", "burst", "16kb", "latency", "200ms"]
             _run(*prefix, "tc", "qdisc", "replace", "dev", device, "root", "tbf", *limit)
+        elif "tbf" in _run(*prefix, "tc", "qdisc", "show", "dev", device):
+            _run(*prefix, "tc", "qdisc", "del", "dev", device, "root")
 
     def replay(self, source: str, target: str, count: int) -> int:
         """Not possible here.
@@ -217,17 +233,15 @@ class NamespaceLinks:
         for name in self._names:
             _run("ip", "-n", self._space(name), "link", "set", _DEVICE, "mtu", str(size_bytes))
 
-    def heal(self) -> None:
-        """Make everything whole."""
+    def heal(self, owner: str | None = None) -> None:
+        """Undo what an owner wanted of links; None: make everything whole, cables and sizes of packets too."""
+        released = self._claims.release(owner)
         if not self._has_changed or not (_RUN_FOLDER / self._space(_SWITCH)).exists():
             return
-        self._has_changed = False
-        self.set_mtu(MTU)
-        for end in self._number:
-            prefix, device = self._at(end)
-            _run(*prefix, "ip", "neigh", "flush", "dev", device, "nud", "permanent")
-            if "tbf" in _run(*prefix, "tc", "qdisc", "show", "dev", device):
-                _run(*prefix, "tc", "qdisc", "del", "dev", device, "root")
-            if end != CLIENTS:
-                self.set_plugged(end, is_plugged=True)
-        self._has_changed = False
+        for link, shape in released.items():
+            self._apply(link, shape)
+        if owner is None:
+            self.set_mtu(MTU)
+            for name in self._names:
+                self.set_plugged(name, is_plugged=True)
+            self._has_changed = False

@@ -8,10 +8,10 @@ from typing import Final
 import trio
 
 from jepsen.nemeses.api import Fault, LinkKind, Scope
-from jepsen.nemeses.namespaces import NamespaceLinks, lacking_namespaces
-from jepsen.nemeses.partitions import Link, Partition, between, cut_links
+from jepsen.nemeses.namespaces import MTU, NamespaceLinks, lacking_namespaces
+from jepsen.nemeses.partitions import Partition, between, cut_links
 from jepsen.nemeses.process import struck
-from jepsen.system import CLIENTS, CUT, WHOLE, Links, Shape, System
+from jepsen.system import CLIENTS, CUT, WHOLE, Link, Links, Shape, System
 
 FLAP_S: Final = 0.1
 FLAP_ROUNDS: Final = 50
@@ -39,7 +39,7 @@ def _told(links: set[Link]) -> str:
 
 
 class _LinkFault(Fault):
-    """Base: the cure makes every link whole."""
+    """Base: the cure undoes what the fault itself did to links; another one may go on."""
 
     links: LinkKind = "any"
 
@@ -47,12 +47,17 @@ class _LinkFault(Fault):
         self.name = name
         self._is_struck = False
 
+    def shape(self, system: System, link: Link, shape: Shape) -> None:
+        """Treat a link so until the cure."""
+        self._is_struck = True
+        links_of(system).shape(*link, shape, self.name)
+
     async def cure(self, system: System) -> str:
-        """Make every link whole."""
+        """Make every link whole again that was struck."""
         if not self._is_struck or system.links is None:
             return ""
         self._is_struck = False
-        system.links.heal()
+        system.links.heal(self.name)
         return "all links are whole"
 
 
@@ -65,10 +70,9 @@ class CutLinks(_LinkFault):
 
     async def inject(self, system: System, chance: random.Random) -> str:
         """Cut."""
-        self._is_struck = True
         cut = cut_links(self._partition, _names(system), system.leader, chance)
-        for source, target in sorted(cut):
-            links_of(system).shape(source, target, CUT)
+        for link in sorted(cut):
+            self.shape(system, link, CUT)
         return f"cut {_told(cut)}"
 
 
@@ -86,11 +90,10 @@ class HalfOpen(_LinkFault):
 
     async def inject(self, system: System, chance: random.Random) -> str:
         """Stall all links of whom it strikes."""
-        self._is_struck = True
         names = struck(system, self.scope, chance, running=False)
         for name in names:
-            for source, target in between([name], [*set(_names(system)) - {name}, CLIENTS]):
-                links_of(system).shape(source, target, Shape(flow="stall"))
+            for link in between([name], [*set(_names(system)) - {name}, CLIENTS]):
+                self.shape(system, link, Shape(flow="stall"))
         return f"nothing leaves or reaches {', '.join(names)}; connections stay open"
 
 
@@ -103,12 +106,11 @@ class Flap(_LinkFault):
 
     async def inject(self, system: System, chance: random.Random) -> str:
         """Flap for some seconds."""
-        self._is_struck = True
         (name, *_) = struck(system, self.scope, chance, running=False)
         cut = sorted(between([name], set(_names(system)) - {name}))
         for at in range(2 * FLAP_ROUNDS):
-            for source, target in cut:
-                links_of(system).shape(source, target, WHOLE if at % 2 else CUT)
+            for link in cut:
+                self.shape(system, link, WHOLE if at % 2 else CUT)
             await trio.sleep(FLAP_S)
         return f"{name} was cut off and joined again {FLAP_ROUNDS} times"
 
@@ -126,13 +128,12 @@ class ShapeLinks(_LinkFault):
 
     async def inject(self, system: System, chance: random.Random) -> str:
         """Shape."""
-        self._is_struck = True
         names = _names(system)
         ends = [*names, CLIENTS] if self._with_clients else names
         for source in ends:
             for target in ends:
                 if source != target:
-                    links_of(system).shape(source, target, self._shape)
+                    self.shape(system, (source, target), self._shape)
         return f"{self.name} on all links{'' if self._with_clients else ' between members'}"
 
 
@@ -158,14 +159,21 @@ class Unplug(_NamespaceFault):
     def __init__(self, name: str, scope: Scope) -> None:
         super().__init__(name)
         self.scope = scope
+        self._names: list[str] = []
 
     async def inject(self, system: System, chance: random.Random) -> str:
         """Unplug."""
-        self._is_struck = True
-        names = struck(system, self.scope, chance, running=False)
-        for name in names:
+        self._names = struck(system, self.scope, chance, running=False)
+        for name in self._names:
             _namespaces(system).set_plugged(name, is_plugged=False)
-        return f"unplugged {', '.join(names)}"
+        return f"unplugged {', '.join(self._names)}"
+
+    async def cure(self, system: System) -> str:
+        """Plug them in."""
+        names, self._names = self._names, []
+        for name in names:
+            _namespaces(system).set_plugged(name, is_plugged=True)
+        return f"plugged {', '.join(names)} in" if names else ""
 
 
 class SmallPackets(_NamespaceFault):
@@ -176,6 +184,13 @@ class SmallPackets(_NamespaceFault):
         self._is_struck = True
         _namespaces(system).set_mtu(SMALL_MTU)
         return f"packets have at most {SMALL_MTU} bytes"
+
+    async def cure(self, system: System) -> str:
+        """Let packets have their usual size."""
+        is_struck, self._is_struck = self._is_struck, False
+        if is_struck:
+            _namespaces(system).set_mtu(MTU)
+        return f"packets have at most {MTU} bytes again" if is_struck else ""
 
 
 class ReplayFrames(_LinkFault):

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Sequence
 from itertools import permutations
 from typing import Literal, get_args
 
-from jepsen.system import CLIENTS
+from jepsen.system import CLIENTS, Link
 
-Link = tuple[str, str]
 Partition = Literal[
     "halves",
     "one",

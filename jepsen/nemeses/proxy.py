@@ -22,10 +22,10 @@ from types import TracebackType
 
 import msgspec
 
+from jepsen.nemeses.claims import Claims
 from jepsen.nemeses.proxy_protocol import (
     Command,
     Done,
-    Heal,
     Replay,
     Route,
     Serve,
@@ -63,6 +63,7 @@ class ProxyLinks:
         assert len(members) <= NODES_MAX, "each member has a loopback net of its own"
         self._members = list(members)
         self._seed = seed
+        self._claims = Claims()
         self._child: subprocess.Popen[bytes] | None = None
 
     @property
@@ -151,9 +152,9 @@ class ProxyLinks:
 
     # Links.
 
-    def shape(self, source: str, target: str, shape: Shape) -> None:
+    def shape(self, source: str, target: str, shape: Shape, owner: str = "") -> None:
         """Treat what goes from `source` to `target` so from now on."""
-        self._ask(Treat(source, target, shape))
+        self._ask(Treat(source, target, self._claims.claim((source, target), shape, owner)))
 
     def replay(self, source: str, target: str, count: int) -> int:
         """Send old frames once more, on the connection that `source` opened; how many."""
@@ -163,10 +164,13 @@ class ProxyLinks:
         """How many bytes cuts of this link have swallowed so far."""
         return self._ask(Swallowed(source, target)).count
 
-    def heal(self) -> None:
-        """Make every link whole; connections that have lost bytes are reset."""
-        if self.pid is not None:
-            self._ask(Heal())
+    def heal(self, owner: str | None = None) -> None:
+        """Undo what an owner wanted, None: make every link whole; connections that have lost bytes are reset."""
+        released = self._claims.release(owner)
+        if self.pid is None:
+            return
+        for (source, target), shape in released.items():
+            self._ask(Treat(source, target, shape))
 
     def _ask(self, command: Command) -> Done:
         child = self._child

@@ -32,7 +32,6 @@ from jepsen.nemeses.mangling import FrameCutter, Mangler, Recorder
 from jepsen.nemeses.proxy_protocol import (
     Command,
     Done,
-    Heal,
     Replay,
     Route,
     Serve,
@@ -243,12 +242,6 @@ class Proxy:
             if shape.flow == "reset" or (shape.flow == "pass" and lane.has_gap):
                 lane.scope.cancel()
 
-    def heal(self) -> None:
-        """Make every link whole."""
-        for (source, target), link in self._links.items():
-            if link.shape != WHOLE:
-                self.treat(source, target, WHOLE)
-
     def replay(self, source: str, target: str, count: int) -> int:
         """Send old frames on the connection that `source` has opened to `target`."""
         link = self.link(source, target)
@@ -372,8 +365,6 @@ async def _obey(command: Command, proxy: Proxy) -> Done:
     match command:
         case Treat(source, target, shape):
             proxy.treat(source, target, shape)
-        case Heal():
-            proxy.heal()
         case Replay(source, target, count):
             return Done(count=proxy.replay(source, target, count))
         case Swallowed(source, target):

@@ -42,10 +42,6 @@ class Treat(msgspec.Struct, frozen=True, tag="treat"):
     shape: Shape
 
 
-class Heal(msgspec.Struct, frozen=True, tag="heal"):
-    """Treat everything as a whole link does."""
-
-
 class Replay(msgspec.Struct, frozen=True, tag="replay"):
     """Send old frames once more."""
 
@@ -61,7 +57,7 @@ class Swallowed(msgspec.Struct, frozen=True, tag="swallowed"):
     target: str
 
 
-Command = Serve | Treat | Heal | Replay | Swallowed
+Command = Serve | Treat | Replay | Swallowed
 
 
 class Done(msgspec.Struct, frozen=True):

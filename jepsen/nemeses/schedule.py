@@ -54,6 +54,7 @@ class Schedule:
     Attributes:
         injected: how often each fault was injected.
         crashes: what faults raised; the run then proves nothing.
+        may_end_nodes: whether a node is right to end by itself for one of them.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Schedule:
     ) -> None:
         self.injected: dict[str, int] = {fault.name: 0 for fault in faults}
         self.crashes: list[str] = []
+        self.may_end_nodes = any(fault.may_end_nodes for fault in faults)
         self._faults = faults
         self._system = system
         self._log = log

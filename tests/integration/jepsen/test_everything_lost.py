@@ -36,6 +36,7 @@ class Destroyer:
     def __init__(self, destroy: Callable[[Subject], Awaitable[None]], system: Subject) -> None:
         self.injected = {"destroy": 1}
         self.crashes: list[str] = []
+        self.may_end_nodes = False
         self._destroy = destroy
         self._system = system
 

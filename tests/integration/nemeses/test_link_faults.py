@@ -8,8 +8,9 @@ import pytest
 
 from jepsen.nemeses import named, specifications
 from jepsen.nemeses import network as network_faults
+from jepsen.nemeses.claims import Claims
 from jepsen.nemeses.namespaces import NamespaceLinks
-from jepsen.system import CLIENTS, WHOLE, Shape
+from jepsen.system import CLIENTS, CUT, WHOLE, Link, Shape
 from tests.integration.nemeses.conftest import FakeSystem
 
 pytestmark = pytest.mark.integration
@@ -19,19 +20,20 @@ class NotedLinks:
     """Remembers what it was told."""
 
     def __init__(self) -> None:
-        self.shapes: dict[tuple[str, str], Shape] = {}
+        self.shapes: dict[Link, Shape] = {}
+        self._claims = Claims()
         self.changes = 0
 
-    def shape(self, source: str, target: str, shape: Shape) -> None:
-        self.shapes[source, target] = shape
+    def shape(self, source: str, target: str, shape: Shape, owner: str = "") -> None:
+        self.shapes[source, target] = self._claims.claim((source, target), shape, owner)
         self.changes += 1
 
     def replay(self, source: str, target: str, count: int) -> int:
         self.changes += 1
         return count
 
-    def heal(self) -> None:
-        self.shapes = dict.fromkeys(self.shapes, WHOLE)
+    def heal(self, owner: str | None = None) -> None:
+        self.shapes |= self._claims.release(owner)
 
 
 OF_LINKS = [spec for spec in specifications() if named(spec).links in {"any", "proxies"}]
@@ -72,5 +74,20 @@ async def test_faults_of_namespaces_are_cured(system: FakeSystem, spec: str) -> 
     with NamespaceLinks([node.name for node in system.nodes]) as links:
         system.links = links
         assert await fault.inject(system, random.Random(1))
-        assert await fault.cure(system) == "all links are whole"
+        assert await fault.cure(system)
         assert await fault.cure(system) == ""
+
+
+async def test_a_cure_leaves_to_another_fault_what_that_has_struck(system: FakeSystem) -> None:
+    """What the history calls in force is in force."""
+    links = system.links = NotedLinks()
+    cut, slow = named("partition:leader-peers"), named("delay")
+    await cut.inject(system, random.Random(1))
+    await slow.inject(system, random.Random(1))
+    assert links.shapes["n0", "n1"] == CUT
+    assert links.shapes["n0", "n2"].delay_ms > 0
+    await slow.cure(system)
+    assert links.shapes["n0", "n1"] == CUT
+    assert links.shapes["n0", "n2"] == WHOLE
+    await cut.cure(system)
+    assert set(links.shapes.values()) == {WHOLE}

@@ -107,3 +107,36 @@ def test_names_and_addresses(tmp_path: Path) -> None:
     assert group.namesrv == ";".join(server.address for server in group.name_servers)
     assert group.peers.count("127.0.0.1") == 3
     assert group.by_address[group.node("n1").address].name == "n1"
+
+
+def test_an_end_that_nobody_asked_for_is_told_once(tmp_path: Path) -> None:
+    process = child(tmp_path, "print('up', flush=True); input(); raise SystemExit('broken')")
+    process.start()  # its input is empty: it ends at once
+    assert poll(lambda: process.pid is None, 10)
+    process.command = [sys.executable, "-c", WAITS]
+    process.start()
+    (end,) = process.take_own_ends()
+    assert end.status == 1
+    assert "EOFError" in end.words
+    process.kill()
+    assert process.take_own_ends() == []
+
+
+@pytest.mark.slow
+def test_an_end_that_was_asked_for_is_none(tmp_path: Path) -> None:
+    process = child(tmp_path, WAITS)
+    for end in (process.kill, process.stop, process.kill):
+        process.start()
+        assert poll(lambda: "up" in process.log_tail(1), 10)
+        end()
+        assert process.take_own_ends() == []
+
+
+@pytest.mark.slow
+def test_who_stops_with_an_error_has_not_stopped_in_order(tmp_path: Path) -> None:
+    code = "import signal, sys; signal.signal(15, lambda *_: sys.exit('no')); " + WAITS
+    process = child(tmp_path, code)
+    process.start()
+    wait_up(process)
+    assert process.stop() == 1
+    assert [end.words for end in process.take_own_ends()] == ["no"]

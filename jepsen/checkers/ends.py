@@ -1,0 +1,35 @@
+"""No process ends by itself: one that breaks an invariant stops, and the next cure starts it as if nothing had been.
+
+The model: none. The onlooker notes `ended` of each process that nobody had killed or stopped, with value
+{"status": ..., "words": the last line of its log, "excused": whether a fault of the run may be why}. A node is right
+to end when it cannot trust its disk any more.
+
+    ended  a process ended by itself, and no fault of the run excuses it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from jepsen.checkers.results import Anomaly, CheckResult, judged
+from jepsen.ops import OBSERVER, Op
+
+NAME: Final = "ends"
+ENDED: Final = "ended"
+
+
+def check_ends(ops: Sequence[Op]) -> CheckResult:
+    """Judge what the onlooker saw of processes."""
+    ended = [op for op in ops if op.process == OBSERVER and op.f == ENDED]
+    anomalies = [
+        Anomaly(
+            "ended",
+            f"{op.node} ended by itself with status {op.value['status']}: {op.value['words']}",
+            (op.index,),
+        )
+        for op in ended
+        if not op.value["excused"]
+    ]
+    excused = len(ended) - len(anomalies)
+    return judged(NAME, anomalies, {"ended": len(ended), "excused": excused})
