@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from jepsen.catalogue import UnknownNameError
 from jepsen.run import RunSettings, execute
 
 
@@ -27,6 +28,6 @@ def test_pysyncobj_is_judged(tmp_path: Path) -> None:
 
 def test_links_between_its_members_are_refused(tmp_path: Path) -> None:
     settings = RunSettings("log-set", "none", 1.0, system="pysyncobj", network="proxies")
-    result = execute(settings, tmp_path)
-    assert result.valid is None
-    assert "no links between them" in result.problems[0]
+    with pytest.raises(UnknownNameError, match="no links between them"):
+        execute(settings, tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -91,7 +91,7 @@ def test_a_folder_without_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[st
         "run --workload queue --time-limit -1",
         "run --workload log-set --system pysyncobj --nemesis partition:halves",
         "run --workload queue --nodes 0",
-        "run --workload queue --nodes 65",
+        "run --workload queue --nodes 33",
         "run --workload queue --nodes three",
         "run --workload queue --nemesis kill:leader,pause,kill:leader",
         "run --workload together --concurrency 2",
