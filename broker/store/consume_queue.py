@@ -19,6 +19,7 @@ from typing import Final, NamedTuple, Protocol
 
 from crc32c import crc32c
 
+from broker.store.errors import NoRoomError
 from broker.store.saved import CHUNK_BYTES, QueueRow
 from dledger.state_machine import SnapshotOvertakenError, SnapshotRefusedError
 
@@ -46,7 +47,11 @@ class UnitStore(Protocol):
     """Where units go that no longer stay in memory. It may lose everything at a restart."""
 
     def append(self, key: QueueKey, first: int, units: bytes) -> None:
-        """Keep whole units; `first` is the queue offset of the first, right behind the last kept one."""
+        """Keep whole units; `first` is the queue offset of the first, right behind the last kept one.
+
+        Raises:
+            NoRoomError: none of them is kept.
+        """
         ...
 
     def read(self, key: QueueKey, first: int, count: int) -> bytes:
@@ -187,13 +192,16 @@ class ConsumeQueue:
         self.min_offset = low
 
     def spill(self, keep: int) -> int:
-        """Hand all but the newest `keep` units to the store; return how many went."""
+        """Hand all but the newest `keep` units to the store; return how many went: none without room."""
         surplus = self.max_offset - self.tail_first - keep
         if surplus <= 0:
             return 0
         self.digest()  # the bytes that leave must have been counted
         leaving = surplus * UNIT_BYTES
-        self._store.append(self.key, self.tail_first, bytes(self.tail[:leaving]))
+        try:
+            self._store.append(self.key, self.tail_first, bytes(self.tail[:leaving]))
+        except NoRoomError:
+            return 0
         del self.tail[:leaving]
         self.tail_first += surplus
         self._digested_bytes -= leaving

@@ -1,4 +1,4 @@
-"""What stops the fold. Whatever is not here is folded, if only into a recorded refusal."""
+"""What stops the fold, and what must not. Whatever is not here is folded, if only into a recorded refusal."""
 
 from __future__ import annotations
 
@@ -17,3 +17,11 @@ class MisplacedRecordError(FoldError):
 
 class NewerVersionError(FoldError):
     """A control record was written by a newer version. Refusing it here while others obey would part the replicas."""
+
+
+class NoRoomError(Exception):
+    """The disk has no room for what should leave memory: it stays there, and is offered again later.
+
+    The fold goes on, or a full disk would stop every replica at the same entry. What gathers is bounded by the log,
+    which has no room to grow either.
+    """

@@ -25,6 +25,7 @@ from typing import Final, NamedTuple, Protocol
 
 from crc32c import crc32c
 
+from broker.store.errors import NoRoomError
 from broker.store.saved import CHUNK_BYTES, ByteSource, KeyIndexRow, SegmentRow
 from dledger.state_machine import SnapshotOvertakenError
 
@@ -49,7 +50,11 @@ class SegmentStore(Protocol):
     """Where full segments go. It may lose everything at a restart."""
 
     def write(self, number: int, segment: bytes) -> None:
-        """Keep a segment."""
+        """Keep a segment.
+
+        Raises:
+            NoRoomError: it is not kept.
+        """
         ...
 
     def read(self, number: int, offset: int, size: int) -> bytes:
@@ -104,6 +109,7 @@ class KeyIndex:
         self._store = store
         self._capacity = segment_units
         self._sealed: list[_Sealed] = []
+        self._unwritten: dict[int, bytes] = {}
         self._next_number = 0
         self._digest = 0
         self._begin()
@@ -113,6 +119,11 @@ class KeyIndex:
         self._links = array("I")
         self._units = bytearray()
         self._digested_bytes = 0
+
+    @property
+    def unwritten_count(self) -> int:
+        """Full segments that are still in memory: there was no room for them."""
+        return len(self._unwritten)
 
     def add(self, hashes: list[int], units: list[bytes]) -> None:
         """Add units, packed with `KEY_UNIT`, in the order of the log; store times must not decrease."""
@@ -152,7 +163,7 @@ class KeyIndex:
     def trim(self, first_position: int) -> None:
         """Forget the segments all of whose messages the log no longer holds."""
         while self._sealed and self._sealed[0].last_physical_offset < first_position:
-            self._store.drop(self._sealed.pop(0).number)
+            self._drop(self._sealed.pop(0).number)
 
     def digest(self) -> int:
         """CRC32C of all units ever added; segments of other sizes give the same."""
@@ -188,14 +199,14 @@ class KeyIndex:
             for start in range(0, segment_bytes, CHUNK_BYTES):
                 if not self._sealed or self._sealed[0].number > each.number:
                     raise SnapshotOvertakenError(f"segment {each.number} of the key index is gone")
-                yield self._store.read(each.number, start, min(CHUNK_BYTES, segment_bytes - start))
+                yield self._read(each.number, start, min(CHUNK_BYTES, segment_bytes - start))
         for start in range(0, size, CHUNK_BYTES):
             yield bytes(units[start : min(start + CHUNK_BYTES, size)])
 
     def clear(self) -> None:
         """Forget everything."""
         while self._sealed:
-            self._store.drop(self._sealed.pop().number)
+            self._drop(self._sealed.pop().number)
         self.last_store_ms = self.last_physical_offset = self._digest = 0
         self._begin()
 
@@ -206,7 +217,7 @@ class KeyIndex:
         """
         assert not self._sealed, "the index has segments"
         for segment in row.segments:
-            self._store.write(self._next_number, source.read(segment.capacity * _CAPACITY_BYTES))
+            self._write(self._next_number, source.read(segment.capacity * _CAPACITY_BYTES))
             self._sealed.append(
                 _Sealed(
                     self._next_number,
@@ -245,7 +256,7 @@ class KeyIndex:
     def _walk_sealed(
         self, sealed: _Sealed, hashed: int, begin_ms: int, end_ms: int
     ) -> Iterator[int]:
-        read, segment = self._store.read, sealed.number
+        read, segment = self._read, sealed.number
         slots_bytes = links_bytes = sealed.capacity * _NUMBER_BYTES
         slot = hashed & (sealed.capacity - 1)
         (number,) = _NUMBER.unpack(read(segment, slot * _NUMBER_BYTES, _NUMBER_BYTES))
@@ -260,7 +271,7 @@ class KeyIndex:
     def _seal(self) -> None:
         self.digest()
         data = b"".join((_big_endian(self._slots), _big_endian(self._links), self._units))
-        self._store.write(self._next_number, data)
+        self._write(self._next_number, data)
         _, _, begin_ms = KEY_UNIT.unpack_from(self._units)
         _, last_physical_offset, end_ms = KEY_UNIT.unpack_from(
             self._units, len(self._units) - _UNIT_BYTES
@@ -270,6 +281,26 @@ class KeyIndex:
         )
         self._next_number += 1
         self._begin()
+
+    def _write(self, number: int, segment: bytes) -> None:
+        """Hand a segment to the store, behind those that are waiting for room."""
+        self._unwritten[number] = segment
+        try:
+            for waiting in list(self._unwritten):
+                self._store.write(waiting, self._unwritten[waiting])
+                del self._unwritten[waiting]
+        except NoRoomError:
+            return
+
+    def _read(self, number: int, offset: int, size: int) -> bytes:
+        segment = self._unwritten.get(number)
+        if segment is not None:
+            return segment[offset : offset + size]
+        return self._store.read(number, offset, size)
+
+    def _drop(self, number: int) -> None:
+        if self._unwritten.pop(number, None) is None:
+            self._store.drop(number)
 
 
 def _big_endian(numbers: array[int]) -> bytes:

@@ -12,15 +12,19 @@ a folder. The work on files runs on the caller's thread: a spill writes a megaby
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
 from typing import Final
 
 from broker.store.consume_queue import UNIT_BYTES, QueueKey
+from broker.store.errors import NoRoomError
 
 QUEUE_FILE_BYTES: Final = 6_000_000
 """300,000 units, as in RocketMQ."""
@@ -69,6 +73,17 @@ class _OpenFiles:
             os.close(self._open.pop(path))
 
 
+@contextmanager
+def _telling_no_room() -> Iterator[None]:
+    """What was written of it does no harm: it is written again at the same place, or never read."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
+            raise
+        raise NoRoomError(str(error)) from error
+
+
 def _write_all(descriptor: int, data: bytes | memoryview, offset: int) -> None:
     view = memoryview(data)
     while view:
@@ -100,7 +115,8 @@ class UnitFiles:
         while view:
             path, offset = self._place(key, start)
             piece = view[: self._file_bytes - offset]
-            _write_all(self._files.get(path, create=True), piece, offset)
+            with _telling_no_room():
+                _write_all(self._files.get(path, create=True), piece, offset)
             view, start = view[len(piece) :], start + len(piece)
 
     def read(self, key: QueueKey, first: int, count: int) -> bytes:
@@ -143,7 +159,8 @@ class SegmentFiles:
 
     def write(self, number: int, segment: bytes) -> None:
         """Keep a segment; see `SegmentStore`."""
-        _write_all(self._files.get(self._path(number), create=True), segment, 0)
+        with _telling_no_room():
+            _write_all(self._files.get(self._path(number), create=True), segment, 0)
 
     def read(self, number: int, offset: int, size: int) -> bytes:
         """Give back a part; see `SegmentStore`."""

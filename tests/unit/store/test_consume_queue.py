@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.store.consume_queue import ConsumeQueue, ConsumeQueues, MemoryUnitStore
+from broker.store.consume_queue import ConsumeQueue, ConsumeQueues, MemoryUnitStore, QueueKey
+from broker.store.errors import NoRoomError
 
 
 def queue_of(count: int, store: MemoryUnitStore | None = None) -> ConsumeQueue:
@@ -30,6 +31,29 @@ def test_units_are_the_same_wherever_they_are_kept(keep: int) -> None:
             assert bytes(spilled.units(first, count)) == bytes(whole.units(first, count))
     assert [spilled.unit(n) for n in range(10)] == [whole.unit(n) for n in range(10)]
     assert spilled.digest() == whole.digest()
+
+
+def test_units_for_which_there_is_no_room_stay_in_memory() -> None:
+    """A full disk must not stop the fold, which would stop every replica at the same message."""
+
+    class FullStore(MemoryUnitStore):
+        is_full = True
+
+        def append(self, key: QueueKey, first: int, units: bytes) -> None:
+            if self.is_full:
+                raise NoRoomError("no room")
+            super().append(key, first, units)
+
+    store = FullStore()
+    queue, whole = queue_of(10, store), queue_of(12)
+    assert queue.spill(2) == 0
+    assert queue.tail_first == 0
+    queue.append(2000, 100, 10)
+    queue.append(2100, 100, 11)
+    store.is_full = False
+    assert queue.spill(2) == 10
+    assert bytes(queue.units(0, 12)) == bytes(whole.units(0, 12))
+    assert queue.digest() == whole.digest()
 
 
 def test_a_queue_goes_on_after_a_spill() -> None:

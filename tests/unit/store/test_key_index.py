@@ -5,11 +5,14 @@ from __future__ import annotations
 import pytest
 from crc32c import crc32c
 
+from broker.store.errors import NoRoomError
 from broker.store.key_index import KEY_UNIT, KeyIndex, MemorySegmentStore, key_hash
 
 
-def index_of(segment_units: int, units: list[tuple[str, int, int]]) -> KeyIndex:
-    index = KeyIndex(MemorySegmentStore(), segment_units)
+def index_of(
+    segment_units: int, units: list[tuple[str, int, int]], store: MemorySegmentStore | None = None
+) -> KeyIndex:
+    index = KeyIndex(store or MemorySegmentStore(), segment_units)
     hashes = [key_hash("T", key) for key, _, _ in units]
     packed = [KEY_UNIT.pack(hashed, *unit[1:]) for hashed, unit in zip(hashes, units, strict=True)]
     for first in range(0, len(units), 23):
@@ -28,6 +31,34 @@ def test_queries_give_the_newest_first_whatever_the_segments(segment_units: int)
             expected = [at for k, at, t in reversed(UNITS) if k == key and begin_ms <= t <= end_ms]
             assert index.query("T", key, 64, begin_ms, end_ms) == expected
             assert index.query("T", key, 2, begin_ms, end_ms) == expected[:2]
+
+
+def test_segments_for_which_there_is_no_room_stay_in_memory_until_there_is() -> None:
+    class FullStore(MemorySegmentStore):
+        room_count = 2
+
+        def write(self, number: int, segment: bytes) -> None:
+            if not self.room_count:
+                raise NoRoomError("no room")
+            self.room_count -= 1
+            super().write(number, segment)
+
+    store = FullStore()
+    index, twin = index_of(8, UNITS, store), index_of(8, UNITS)
+    assert index.unwritten_count == 10
+    assert index.query("T", "k3", 64, 0, 2000) == twin.query("T", "k3", 64, 0, 2000)
+    assert list(index.saved_units()) == list(twin.saved_units())
+    index.trim(UNITS[8 * 4][1])
+    assert index.unwritten_count == 8
+    store.room_count = 100
+    more = [KEY_UNIT.pack(n, 10_000 + n, 2000) for n in range(8)]
+    index.add(list(range(8)), more)
+    twin.trim(UNITS[8 * 4][1])
+    twin.add(list(range(8)), more)
+    assert index.unwritten_count == 0
+    assert list(index.saved_units()) == list(twin.saved_units())
+    index.clear()
+    assert index.unwritten_count == 0
 
 
 def test_digests_do_not_depend_on_segments() -> None:

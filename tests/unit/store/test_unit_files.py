@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
 
+from broker.store.errors import NoRoomError
 from broker.store.unit_files import OPEN_FILES_MAX, SegmentFiles, UnitFiles, folder_name
 
 
@@ -39,6 +42,33 @@ def test_what_was_not_written_is_an_error_and_not_zeros(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="40 were written"):
         files.read((b"T", 0), 0, 2)
     files.close()
+
+
+def test_no_room_is_told_and_what_was_half_written_can_be_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room_bytes = 30
+    pwrite = os.pwrite
+
+    def write_what_fits(descriptor: int, data: memoryview, offset: int) -> int:
+        if offset >= room_bytes:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return pwrite(descriptor, data[: room_bytes - offset], offset)
+
+    monkeypatch.setattr(os, "pwrite", write_what_fits)
+    units, segments = UnitFiles(tmp_path), SegmentFiles(tmp_path)
+    for write in (
+        lambda: units.append((b"T", 0), 0, unit(0) + unit(1)),
+        lambda: segments.write(0, unit(0) + unit(1)),
+    ):
+        with pytest.raises(NoRoomError, match="No space left"):
+            write()
+    room_bytes = 1000
+    units.append((b"T", 0), 0, unit(0) + unit(1))
+    segments.write(0, unit(0) + unit(1))
+    assert units.read((b"T", 0), 0, 2) == segments.read(0, 0, 40) == unit(0) + unit(1)
+    units.close()
+    segments.close()
 
 
 def test_a_dropped_queue_begins_again(tmp_path: Path) -> None:
