@@ -175,6 +175,16 @@ class Engine:
         assert self._committed_index == NO_INDEX, "entries may have been handed out"
         self._handed_out_index = applied_index
 
+    def start_committed(self, index: Index) -> None:
+        """This entry of this very log is committed: a snapshot contains it. Before the first step only.
+
+        So it can be read before any leader was heard, and a leader that would remove it is refused: its
+        group has lost what was committed, and this state is of that.
+        """
+        assert self._committed_index == NO_INDEX, "entries may have been handed out"
+        self.node.start_committed(index)
+        self._committed_index = index
+
     def state_replaced(self, applied_index: Index, chain_crc: int | None) -> None:
         """The state machine contains this entry of another member's log: hand out what follows.
 

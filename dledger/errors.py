@@ -152,7 +152,7 @@ class OutOfRangeError(RefusedError):
 
 
 class EntryDamagedError(RefusedError):
-    """The entry is damaged here and was not read; this member asks the others for it. Try again, or elsewhere."""
+    """The entry is damaged here, or has yet to come, and was not read. Try again, or elsewhere."""
 
     code = "entry_damaged"
 

@@ -123,6 +123,8 @@ class BrokerCluster(SimCluster):
         self._look_at_flipped(node, newest)
         engine.start_behind(state.applied_index)
         if newest is not None:
+            engine.start_committed(newest.meta.index)
+        if newest is not None:
             self.counts["snapshots_restored"] += 1
             self.model.compare_with_replay(state)
         self._newest[node.node_id] = newest

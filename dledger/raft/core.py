@@ -159,6 +159,11 @@ class Core:
         self.commit_index = index
         self.emit(Commit(index))
 
+    def start_committed(self, index: Index) -> None:
+        """Everything up to `index` is known to be committed from before the start."""
+        assert self.commit_index <= index <= self.log.last_index
+        self.commit_index = index
+
     def persisted(self, last: EntryId) -> bool:
         """The log is durable up to `last`; whether that is news. False if it was truncated since."""
         if last.index <= self.durable_index or self.log.term_of(last.index) != last.term:

@@ -146,6 +146,10 @@ class RaftNode:
         """Whom leadership is being handed to, None when it is not."""
         return self._leader.handover.target if self._leader else None
 
+    def start_committed(self, index: Index) -> None:
+        """Everything up to this entry of the log is committed: a state came from it. Before the first step."""
+        self._core.start_committed(index)
+
     def has_lease(self, now_ms: int) -> bool:
         """Whether this node leads and no other can have been elected up to now."""
         return self._leader is not None and self._leader.has_lease(now_ms)

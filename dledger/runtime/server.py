@@ -23,6 +23,7 @@ from dledger.errors import (
     CorruptionError,
     DiskFailedError,
     DLedgerError,
+    EntryDamagedError,
     LeaderNotReadyError,
     NotLeaderError,
     OutOfRangeError,
@@ -267,6 +268,8 @@ class LogServer:
         store = SnapshotStore(disk)
         newest = restore_newest(self.node_id, store, machine, engine.log)
         engine.start_behind(machine.applied_index)
+        if newest is not None:
+            engine.start_committed(newest.meta.index)
         snapshotter = Snapshotter(self.config, machine, engine, store, newest)
         self.snapshotter = snapshotter
         if engine.is_new_store:
@@ -511,7 +514,8 @@ class LogServer:
 
         Raises:
             OutOfRangeError, CompactedError: it is not there.
-            EntryDamagedError: the disk does not give it; it comes back from another member, perhaps soon.
+            EntryDamagedError: the disk does not give it, or the log lacks what a fetched state contains; it
+                comes from another member, perhaps soon.
             DiskFailedError, CorruptionError: nor can anybody help: this group has no other member.
         """
         return self.get_range(index, count_max=1, bytes_max=1)[0]
@@ -528,6 +532,10 @@ class LogServer:
         if index < first_index and index > 0:
             raise CompactedError(index, first_index)
         commit_index = self.commit_index
+        if commit_index < index <= driver.applied_index:
+            raise EntryDamagedError(
+                f"entry {index} has yet to come: the state of {self.node_id} is ahead of its log"
+            )
         if not first_index <= index <= commit_index:
             raise OutOfRangeError(index, first_index, commit_index)
         end = Index(min(index + max(1, count_max), commit_index + 1))

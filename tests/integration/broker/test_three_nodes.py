@@ -265,3 +265,26 @@ async def test_members_with_another_secret_cannot_pass_requests_on(
         ext = {"group": "broker-a", "node": str(follower.log.node_id), "proof": "0" * 64}
         assert (await wire.ask(50_100, ext)).code == 16
         assert (await wire.ask(50_101, {"address": "1.2.3.4:5"}, b"")).code == 16
+
+
+@pytest.mark.slow
+async def test_a_node_that_starts_from_a_snapshot_skips_no_message_before_it_hears_of_a_leader(
+    make_cluster: ClusterMaker,
+) -> None:
+    """Clients come back to a restarted node within milliseconds, with the offset that they had."""
+    cluster = await make_cluster(3)
+    leader = await cluster.leader()
+    node = leader.config.node_id
+    async with cluster.wire(leader) as wire:
+        for number in range(5):
+            await wire.send("T", b"%d" % number)
+        assert len(await wire.messages("T")) == 5  # the group is made
+    assert leader.log.snapshotter is not None
+    assert await leader.log.snapshotter.take()
+    for each in list(cluster.brokers):
+        await cluster.kill(each)
+    alone = await cluster.start(node)
+    assert alone.log.leader_id is None
+    async with cluster.wire(alone) as wire:
+        stored = await wire.messages("T", offset=1)
+    assert [record.body for record in stored] == [b"1", b"2", b"3", b"4"]

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from crc32c import crc32c
 
+from dledger.errors import EntryDamagedError, OutOfRangeError
 from dledger.raft.ids import NO_INDEX, Index
 from dledger.state_machine import SnapshotMachine, SnapshotRefusedError
 from tests.unit.runtime.conftest import BodiesMachine, Group, Member
@@ -74,6 +75,46 @@ async def test_a_restart_goes_on_from_the_snapshot(open_group: OpenGroup) -> Non
         assert again.machine.bodies == [b"0", b"1", b"2", b"3", b"4", b"later"]
         # Folded were only the entries behind the snapshot.
         assert sum(again.machine.chunk_sizes) == again.machine.applied_index - taken_index
+
+
+async def test_what_a_member_starts_with_can_be_read_before_anybody_leads(
+    open_group: OpenGroup,
+) -> None:
+    """Its readers know from the state where everything is; what is not given to them they take for removed."""
+    async with open_group(size=3) as group:
+        for peer in group.peers:
+            await group.start(peer.node_id, machine=KeptBodies())
+        member = await fill_and_take(group)
+        index = member.machine.applied_index
+        for each in list(group.members.values()):
+            await each.stop()
+        again = await group.start(member.server.node_id, machine=KeptBodies())
+        server = again.server
+        assert server.applied_index == server.commit_index == index
+        found = server.get_range(Index(1), count_max=100, bytes_max=1 << 20)
+        assert [entry.body for entry in found if entry.body] == again.machine.bodies
+        assert server.entry_at(found[-1].position) == found[-1]
+        with pytest.raises(OutOfRangeError):
+            server.get(Index(index + 1))
+
+
+async def test_what_a_fetched_state_contains_and_the_log_does_not_is_not_here_yet(
+    open_group: OpenGroup,
+) -> None:
+    async with open_group(size=1) as group:
+        await group.start("n0", machine=KeptBodies())
+        member = await fill_and_take(group)
+        server = member.server
+        end_position = server.committed_position
+        last = server.commit_index
+        assert server._driver is not None
+        server._driver.state_replaced(Index(last + 5), None)
+        for ask in (lambda: server.get(Index(last + 1)), lambda: server.entry_at(end_position)):
+            with pytest.raises(EntryDamagedError, match="has yet to come"):
+                ask()
+        with pytest.raises(OutOfRangeError):
+            server.get(Index(last + 6))
+        assert server.get(last).index == last
 
 
 async def test_a_damaged_snapshot_is_named_and_the_older_one_used(
