@@ -87,9 +87,19 @@ def open_log(disk: Disk, layout: Layout) -> OpenedLog:
     # What is listed may not be durable yet: a process that was killed in between does not sync.
     disk.sync_folder(layout.data_folder)
     disk.sync_folder(layout.index_folder)
-    log = OpenedLog()
     positions = _segment_positions(disk, layout.data_folder)
     _check_row_of_names(disk, layout, positions)
+    log = OpenedLog()
+    try:
+        _open_segments(disk, layout, positions, log)
+    except BaseException:
+        for segment in log.segments:
+            segment.close()
+        raise
+    return log
+
+
+def _open_segments(disk: Disk, layout: Layout, positions: list[int], log: OpenedLog) -> None:
     for place, position in enumerate(positions):
         segment = Segment(layout, position, log.shape.last_index + 1)
         log.segments.append(segment)
@@ -99,7 +109,6 @@ def open_log(disk: Disk, layout: Layout) -> OpenedLog:
         else:
             columns = _open_last(disk, segment, log)
         log.add(columns)
-    return log
 
 
 def _segment_positions(disk: Disk, folder: str) -> list[int]:

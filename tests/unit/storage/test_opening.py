@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from dledger.errors import CorruptionError, DiskFailedError
 from dledger.raft.entry import Entry
 from dledger.raft.ids import Index
+from dledger.storage.posix import PosixDisk
 from dledger.storage.segmented_log import SegmentedLog
 from dledger.storage.write_batch import WRITE_BATCH_BYTES_MAX
 from dledger.testing.check_log_store import flush, new_entries
@@ -378,3 +380,23 @@ def test_another_segment_size_changes_nothing_that_is_there(disk: SimDisk) -> No
     disk.restart()
     for size in (SEGMENT_BYTES, 100):
         assert found(disk, size)[: len(entries)] == entries
+
+
+def test_a_refused_log_leaves_no_file_open(tmp_path: Path) -> None:
+    """It is opened again and again while it is mended."""
+    disk = PosixDisk(tmp_path)
+    log = SegmentedLog.open(disk, segment_size_bytes=SEGMENT_BYTES)
+    log.append(new_entries(log, 1, [100] * 12))
+    flush(log)
+    log.close()
+    last = max((tmp_path / "data").iterdir())
+    last.write_bytes(b"")
+    before = open_files()
+    for _ in range(3):
+        with pytest.raises(CorruptionError):
+            SegmentedLog.open(disk, segment_size_bytes=SEGMENT_BYTES)
+    assert open_files() == before
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
