@@ -10,7 +10,6 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import accumulate
 
@@ -132,11 +131,14 @@ def encode_columns(columns: EntryColumns) -> bytes:
     words[0::4] = array("q", range(columns.first_index, columns.first_index + count))
     words[1::4] = columns.terms
     words[2::4] = columns.positions
-    pairs: Iterable[tuple[int, int]] = zip(columns.sizes, columns.chain_crcs, strict=True)
-    words[3::4] = array("q", (size << 32 | chain_crc for size, chain_crc in pairs))
+    sizes, chain_crcs = array("I", columns.sizes), columns.chain_crcs[:]
     if _IS_LITTLE_ENDIAN:
-        words.byteswap()
-    return words.tobytes()
+        for column in (words, sizes, chain_crcs):
+            column.byteswap()
+    halves = array("I", words.tobytes())
+    halves[6::8] = sizes
+    halves[7::8] = chain_crcs
+    return halves.tobytes()
 
 
 def encode_seal(columns_end: int, *, count: int, last_term: int, units_crc: int) -> bytes:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from dataclasses import dataclass
+from itertools import pairwise
+from operator import sub
 
 from dledger.raft.ids import NO_INDEX, NO_TERM, EntryId, Index, Position, Term
 
@@ -167,6 +169,20 @@ class LogShape:
         offset_max = end_max - self._start.prev_index - 1
         end = bisect_right(self._positions, limit, offset, offset_max) + self._start.prev_index
         return Index(max(end, first + 1))
+
+    def columns(self, first: Index, end: Index) -> tuple[array[int], array[int], array[int]]:
+        """Terms, positions and sizes of the kept entries first..end-1, without a step of Python for each."""
+        assert self.first_index <= first <= end <= self.last_index + 1
+        start, stop = first - self.first_index, end - self.first_index
+        positions = self._positions[start:stop]
+        ends = self._positions[start + 1 : stop]
+        if positions:
+            ends.append(self.position_of(end))
+        terms = array("q")
+        bounds = [*self._run_firsts, int(self.last_index) + 1]
+        for term, (low, high) in zip(self._run_terms, pairwise(bounds), strict=True):
+            terms.extend(array("q", (term,)) * (min(high, end) - max(low, first)))
+        return terms, positions, array("i", map(sub, ends, positions))
 
     def runs(self) -> list[tuple[Index, Term]]:
         """First index and term of every run of equal terms, in order."""

@@ -535,17 +535,12 @@ class SegmentedLog:
     def _encode_units(self, first: Index, last: Index) -> bytes:
         """Units of the entries first..last."""
         shape = self._shape
-        columns = EntryColumns(first, shape.position_of(first))
+        terms, positions, sizes = shape.columns(first, Index(last + 1))
         start = first - shape.first_index
-        for index in range(first, last + 1):
-            position = shape.position_of(Index(index))
-            term = shape.term_of(Index(index))
-            assert term is not None
-            columns.positions.append(position)
-            columns.sizes.append(shape.position_of(Index(index + 1)) - position)
-            columns.terms.append(term)
-        columns.chain_crcs = array("I", self._chain_crcs[start : start + len(columns)])
-        return encode_columns(columns)
+        chain_crcs = self._chain_crcs[start : start + len(positions)]
+        return encode_columns(
+            EntryColumns(first, shape.position_of(first), terms, positions, sizes, chain_crcs)
+        )
 
     # --- reading ------------------------------------------------------------------------------
 

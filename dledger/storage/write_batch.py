@@ -110,8 +110,10 @@ class Roll:
         Raises:
             DiskFullError: there is no room; nothing has changed.
         """
-        if self.finished is not None and self.finished_units:
-            self.finished.sync_data()
+        if self.finished is not None:
+            if self.finished_units:
+                self.finished.sync_data()
+            # For these units and for the seal.
             self.finished.reserve(0, len(self.finished_units) // INDEX_UNIT_BYTES)
         self.segment.create(disk, self.data_bytes)
         if self.finished is None:

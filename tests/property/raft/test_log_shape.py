@@ -58,6 +58,19 @@ def build(start: LogStart, moves: list[tuple[str, int, int]]) -> tuple[LogShape,
     return shape, plain
 
 
+@given(STARTS, MOVES, st.data())
+def test_columns_are_what_each_entry_says(
+    start: LogStart, moves: list[tuple[str, int, int]], data: st.DataObject
+) -> None:
+    shape, plain = build(start, moves)
+    first = data.draw(st.integers(shape.first_index, shape.last_index + 1))
+    end = data.draw(st.integers(first, shape.last_index + 1))
+    wanted = [entry[1:] for entry in plain.indexed() if first <= entry[0] < end]
+    columns = shape.columns(Index(first), Index(end))
+    assert [column.typecode for column in columns] == ["q", "q", "i"]
+    assert list(zip(*columns, strict=True)) == wanted
+
+
 @given(STARTS, MOVES)
 def test_it_answers_like_a_plain_list(start: LogStart, moves: list[tuple[str, int, int]]) -> None:
     shape, plain = build(start, moves)

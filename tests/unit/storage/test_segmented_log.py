@@ -20,7 +20,7 @@ from dledger.raft.hard_state import HardState
 from dledger.raft.ids import Index, Position, Term
 from dledger.storage.hard_state import HardStateStore
 from dledger.storage.posix import PosixDisk
-from dledger.storage.segment import Segment
+from dledger.storage.segment import INDEX_STEP_BYTES, Segment
 from dledger.storage.segment_row import OPEN_SEGMENTS_MAX
 from dledger.storage.segmented_log import SegmentedLog
 from dledger.storage.write_batch import WRITE_BATCH_BYTES_MAX, WriteBatch
@@ -207,6 +207,25 @@ def test_a_disk_without_room_for_another_name_is_a_full_disk(disk: SimDisk) -> N
     disk.capacity_bytes = None
     batch.run()
     assert log.written(batch) == entries[-1].id
+
+
+def test_room_for_the_seal_is_made_before_the_next_segment(disk: SimDisk) -> None:
+    """An index that was made again on opening has just its units, and no room behind them."""
+    entries = append(log := open_log(disk), 600)
+    flush(log)
+    disk.restart()
+    disk.overwrite(f"index/{0:020d}", b"")
+    log = open_log(disk)
+    entries += append(log, 600)
+    used = sum(len(disk.content(path)) for path in disk.paths())
+    disk.capacity_bytes = used + SEGMENT_BYTES + INDEX_STEP_BYTES
+    batch = take(log)
+    with pytest.raises(DiskFullError, match="index"):
+        batch.run()
+    disk.capacity_bytes = None
+    batch.run()
+    assert log.written(batch) == entries[-1].id
+    assert all_entries(open_log(disk)) == entries
 
 
 def test_room_that_does_not_do_is_given_back(disk: SimDisk) -> None:
