@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 
@@ -11,3 +12,24 @@ def cpu_seconds(pid: int) -> float:
     for task in sorted(Path(f"/proc/{pid}/task").iterdir()):
         total_ns += int((task / "schedstat").read_text().split()[0])
     return total_ns / 1e9
+
+
+def tree_cpu_seconds(pid: int) -> float:
+    """CPU seconds of a process, of all that it started, and of those among them that have ended."""
+    used: dict[int, int] = {}
+    children: dict[int, list[int]] = {}
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit():
+            continue
+        try:
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it ended meanwhile
+        children.setdefault(int(fields[1]), []).append(int(folder.name))
+        used[int(folder.name)] = sum(map(int, fields[11:15]))
+    total, left = 0, [pid]
+    while left:
+        one = left.pop()
+        total += used.get(one, 0)
+        left += children.get(one, [])
+    return total / os.sysconf("SC_CLK_TCK")

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -48,6 +48,8 @@ STAGING: Final = "_staging"
 _DIGITS: Final = 20
 _NAME: Final = re.compile(r"[0-9]{20}\.json")
 _CHUNK_BYTES: Final = 4 * 1024 * 1024
+_UNSAFE: Final = re.compile(r"""[\x00-\x1f\x7f"#%'*/:=?\\{\[\]^]""")
+"""Those of Hive and Spark (`ExternalCatalogUtils.escapePathName`), and 0."""
 
 
 class ArchiveError(PipelineError):
@@ -60,7 +62,8 @@ class QueueTotals:
 
     Attributes:
         min_offset, max_offset: queue offsets, both included.
-        hash_xor, hash_sum: over the rows' 64-bit hashes; the sum as decimal text.
+        hash_xor, hash_sum: over the CRC32C of each record as it stands in the log, so that two replicas, or
+            a log and an archive, can be compared; the sum as decimal text.
     """
 
     topic: str
@@ -70,6 +73,25 @@ class QueueTotals:
     max_offset: int
     hash_xor: int
     hash_sum: str
+
+
+def merged(parts: Iterable[QueueTotals]) -> tuple[QueueTotals, ...]:
+    """Totals of parts of a log as totals of all of it, one for each queue, sorted."""
+    found: dict[tuple[str, int], QueueTotals] = {}
+    for each in parts:
+        known = found.get((each.topic, each.queue_id))
+        if known is not None:
+            each = QueueTotals(
+                each.topic,
+                each.queue_id,
+                known.count + each.count,
+                min(known.min_offset, each.min_offset),
+                max(known.max_offset, each.max_offset),
+                known.hash_xor ^ each.hash_xor,
+                str(int(known.hash_sum) + int(each.hash_sum)),
+            )
+        found[each.topic, each.queue_id] = each
+    return tuple(found[key] for key in sorted(found))
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +237,15 @@ def topic_of(path: str) -> str:
         except ValueError:
             octets += b"%" + piece.encode()
     return octets.decode(errors="replace")
+
+
+def folder_of(topic: str, date: str) -> str:
+    """The folder of a topic's rows of one day: partition columns as Spark writes and reads them.
+
+    What means something in a path, or to readers of such folders, stands there as % and two hex digits; behind
+    `topic=` no name is a path of its own.
+    """
+    return f"topic={_UNSAFE.sub(lambda found: f'%{ord(found[0]):02X}', topic)}/date={date}"
 
 
 def _checked(archive: Path, file: ArchivedFile) -> Path:

@@ -1,7 +1,8 @@
 """Writes stretches of the log into an archive, so that nothing half-written is ever taken for whole.
 
-A stretch is written to a staging folder, read back, and compared per queue with a second scan of the log. Then
-its files are made durable and moved to their places, and last of all the manifest is written. A run that
+A stretch is written to a staging folder, part by part, and each part is compared with a second scan of the log
+and made durable (`pipeline.archive.parts`). Then the files of the parts that were done are moved to their
+places, whatever else stands in the folder, and last of all the manifest is written. A run that
 ends anywhere in between, by kill or by a full disk, leaves files that no manifest lists; the next run removes
 them and does that stretch again.
 """
@@ -15,7 +16,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import pyarrow.parquet as pq
 
 from dledger.errors import StoreLockedError
 from dledger.storage.lock import StoreLock
@@ -27,29 +27,24 @@ from pipeline.archive.manifests import (
     ArchiveError,
     Manifest,
     check_same_log,
-    file_crc,
     load_manifests,
+    merged,
     write_manifest,
 )
+from pipeline.archive.parts import Part, StagedFile, StagedPart, stage_part
 from pipeline.errors import PipelineError
 from pipeline.scan.entries import LOG_START, Chain
 from pipeline.scan.plan import Committed, plan_scan
+from pipeline.scan.ranges import LogRange
 from pipeline.scan.records import read_records
 from pipeline.scan.stores import SegmentFile, Store, read_index
-from pipeline.spark.archive_rows import (
-    PARTITION_COLUMNS,
-    arranged,
-    collected,
-    first_difference,
-    log_rows,
-    parquet_rows,
-    totals,
-)
 
 STRETCH_BYTES: Final = 1024 * 1024 * 1024
 """Log in one manifest: what a run that is killed has to do again at most."""
 
-_ROW_GROUP_BYTES: Final = 32 * 1024 * 1024
+PART_BYTES_MIN: Final = 64 * 1024 * 1024
+"""Log in one task, where there is so much: a task has files of its own for each topic and day."""
+
 _NO_ROOM: Final = ("No space left on device", "Disk quota exceeded")
 
 
@@ -139,8 +134,8 @@ class Archive:
         assert stretch.before.index == self.covered_index, "stretches follow each other"
         staged = self.path / STAGING / _span(stretch)
         try:
-            manifest = self._stage(spark, store, stretch, staged, broker_name, known_by)
-            self._place(staged, manifest)
+            files, manifest = self._stage(spark, store, stretch, staged, broker_name, known_by)
+            self._place(files, manifest)
             write_manifest(self.path, manifest)
         except Exception as error:
             if not any(text in str(error) for text in _NO_ROOM):
@@ -164,21 +159,31 @@ class Archive:
         staged: Path,
         broker_name: str,
         known_by: str,
-    ) -> Manifest:
-        """Write the rows aside, and prove that they are the log's."""
-        bounds = (stretch.before.index + 1, stretch.end.index)
-        rows = log_rows(spark, store.path, *bounds, broker_name)
-        writer = arranged(rows).write.partitionBy(*PARTITION_COLUMNS).mode("overwrite")
-        writer.option("compression", "zstd").option("parquet.block.size", _ROW_GROUP_BYTES).parquet(
-            str(staged)
+    ) -> tuple[list[StagedFile], Manifest]:
+        """Write the rows aside, and prove that they are the log's; Spark runs the parts side by side."""
+        PosixDisk(self.path).make_folder(str(staged.relative_to(self.path)))
+        context = spark.sparkContext
+        part_bytes = max(stretch.size_bytes // context.defaultParallelism, PART_BYTES_MIN)
+        parts = [
+            Part(ranges, broker_name or None, str(staged))
+            for ranges in _parts(store, stretch, part_bytes)
+        ]
+        found: list[StagedPart] = context.parallelize(parts, len(parts)).map(stage_part).collect()
+        for each in found:
+            if each.difference is not None:
+                raise ArchiveError(f"{staged} is not what the log holds: {each.difference}")
+        files = [file for each in found for file in each.files]
+        queues = merged(queue for each in found for queue in each.queues)
+        archived = tuple(
+            ArchivedFile(
+                f"{file.folder}/part-{_span(stretch)}-{number:05d}.zstd.parquet",
+                file.bytes,
+                file.rows,
+                file.crc32c,
+            )
+            for number, file in enumerate(files)
         )
-        written = collected(totals(parquet_rows(spark, [str(staged)])))
-        of_log = collected(totals(log_rows(spark, store.path, *bounds, broker_name)))
-        difference = first_difference(of_log, written)
-        if difference is not None:
-            raise ArchiveError(f"{staged} is not what the log holds: {difference}")
-        files = tuple(self._describe(staged, stretch))
-        return Manifest(
+        return files, Manifest(
             broker_name,
             stretch.before.index + 1,
             stretch.end.index,
@@ -187,33 +192,19 @@ class Archive:
             stretch.before.crc or 0,
             stretch.end.crc or 0,
             known_by,
-            sum(each.count for each in of_log),
-            of_log,
-            files,
+            sum(each.count for each in queues),
+            queues,
+            archived,
         )
 
-    def _describe(self, staged: Path, stretch: Stretch) -> Iterator[ArchivedFile]:
-        """The staged files by the names that they will have; each is durable then."""
-        disk = PosixDisk(self.path)
-        for number, path in enumerate(sorted(staged.rglob("*.parquet"))):
-            file = disk.open(str(path.relative_to(self.path)))
-            file.sync()
-            file.close()
-            folder = path.parent.relative_to(staged)
-            name = f"part-{_span(stretch)}-{number:05d}.zstd.parquet"
-            rows = pq.read_metadata(path).num_rows
-            yield ArchivedFile(str(folder / name), path.stat().st_size, rows, file_crc(path))
-
-    def _place(self, staged: Path, manifest: Manifest) -> None:
+    def _place(self, staged: list[StagedFile], manifest: Manifest) -> None:
         """Move the staged files to their places; durable on return."""
         disk = PosixDisk(self.path)
         folders: set[str] = set()
-        sources = sorted(staged.rglob("*.parquet"))
-        for source, file in zip(sources, manifest.files, strict=True):
-            folder = str(Path(file.path).parent)
-            disk.make_folder(folder)
-            disk.rename(str(source.relative_to(self.path)), file.path)
-            folders.add(folder)
+        for source, file in zip(staged, manifest.files, strict=True):
+            disk.make_folder(source.folder)
+            disk.rename(str(Path(source.path).relative_to(self.path)), file.path)
+            folders.add(source.folder)
         for folder in sorted(folders):
             disk.sync_folder(folder)
 
@@ -232,6 +223,24 @@ class Archive:
             elif folder.name == MANIFESTS:
                 for path in folder.glob("*.aside"):
                     path.unlink()
+
+
+def _parts(store: Store, stretch: Stretch, part_bytes: int) -> Iterator[tuple[LogRange, ...]]:
+    """What tasks of about `part_bytes` read of a stretch."""
+    held: list[LogRange] = []
+    plan = plan_scan(
+        store,
+        Committed(stretch.end.index, "the stretch"),
+        first_index=stretch.before.index + 1,
+        split_bytes=max(part_bytes // 4, 1),
+    )
+    for each in plan.ranges:
+        held.append(each)
+        if sum(one.size_bytes for one in held) >= part_bytes:
+            yield tuple(held)
+            held = []
+    if held:
+        yield tuple(held)
 
 
 def _span(stretch: Stretch) -> str:

@@ -72,6 +72,7 @@ RECORD_COLUMNS: Final = pa.schema(
         ("storeHost", pa.string()),
         ("uniqKey", pa.string()),
         ("tagHash", pa.int64()),
+        ("recordCrc", pa.int64()),
     ]
 )
 """The rest of a record, for those who ask by name."""
@@ -136,9 +137,16 @@ class _Rows:
 
     def hosts(self, at: Int64s, wide_bit: int) -> pa.StringArray:
         """Host fields as `address:port`."""
-        found = pa.array(self._host_bytes(at, wide_bit), pa.binary()).dictionary_encode()
+        table = self.table
+        if np.any(table.front["sys_flag"] & wide_bit):
+            found = pa.array(self._host_bytes(at, wide_bit), pa.binary()).dictionary_encode()
+            known = found.dictionary.to_pylist()
+        else:
+            octets = np.frombuffer(table.data, np.uint8)[at[:, None] + np.arange(HOST_V4_BYTES)]
+            found = pa.array(octets.view(np.uint64)[:, 0]).dictionary_encode()
+            known = [host.tobytes() for host in found.dictionary.to_numpy()]
         texts = []
-        for host in found.dictionary.to_pylist():
+        for host in known:
             address, port = unpack_host(host)
             texts.append(f"[{address}]:{port}" if ":" in address else f"{address}:{port}")
         return pa.array(texts, pa.string()).take(found.indices)
@@ -174,6 +182,7 @@ _BUILDERS: Final[dict[str, Callable[[_Rows], pa.Array]]] = {
     "preparedTransactionOffset": lambda rows: rows.numbers("prepared_offset"),
     "bornHost": lambda rows: rows.hosts(rows.table.start + 48, BORN_HOST_V6),
     "storeHost": lambda rows: rows.hosts(rows.table.store_host_at, STORE_HOST_V6),
+    "recordCrc": lambda rows: pa.array(rows.table.record_crcs()),
     "crcOk": lambda rows: pa.array(rows.table.body_crc_ok()),
 }
 _MAP_OF_TEXTS: Final = pa.map_(pa.string(), pa.string())

@@ -22,6 +22,7 @@ from typing import Any, Final, NoReturn, TypeAlias
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from crc32c import crc32c
 from numpy.typing import NDArray
 
 from broker.client.messages import unpack_body
@@ -140,6 +141,12 @@ class RecordTable:
         found = np.fromiter((crc(view[a:b]) for a, b in pairs), np.uint32, len(self))
         stored: NDArray[np.uint32] = self.front["body_crc"]
         return (found & 0x7FFF_FFFF) == stored
+
+    def record_crcs(self) -> Int64s:
+        """CRC32C of each record as it stands there."""
+        view = memoryview(self.data)
+        pairs = zip(self.start.tolist(), self.end.tolist(), strict=True)
+        return np.fromiter((crc32c(view[a:b]) for a, b in pairs), np.int64, len(self))
 
     def bodies(self) -> tuple[pa.BinaryArray, int]:
         """Bodies of the first records, inflated as consumers get them, and of how many.

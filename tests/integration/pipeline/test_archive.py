@@ -27,6 +27,7 @@ from pipeline.archive.manifests import (
     topic_of,
     write_manifest,
 )
+from pipeline.archive.parts import StagedFile
 from pipeline.archive.writing import Archive, expired_index
 from pipeline.errors import PipelineError
 from pipeline.scan.plan import Committed
@@ -173,11 +174,10 @@ def test_what_an_ended_run_leaves_is_not_taken_for_whole(
 
 
 def end_after_one(rename: Any) -> Any:
-    def place(self: Archive, staged: Path, manifest: Any) -> None:
-        source = sorted(staged.rglob("*.parquet"))[0]
+    def place(self: Archive, staged: list[StagedFile], manifest: Any) -> None:
         disk = writing.PosixDisk(self.path)
-        disk.make_folder(str(Path(manifest.files[0].path).parent))
-        rename(disk, str(source.relative_to(self.path)), manifest.files[0].path)
+        disk.make_folder(staged[0].folder)
+        rename(disk, str(Path(staged[0].path).relative_to(self.path)), manifest.files[0].path)
         raise EndedError
 
     return place

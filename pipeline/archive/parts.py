@@ -1,0 +1,275 @@
+"""One part of a stretch of the log: from its entries to Parquet files that are proven to hold them.
+
+This is what one task does, with the scanner and pyarrow alone; it knows no Spark, and of the archive only the
+folder that it writes below. Rows are taken in runs of bounded size; of each run every topic and day gets one
+row group, by queue and offset. Then the log is scanned once more, and each row group is read back and must
+be equal to the second scan's, value for value. That arranging rows loses none is seen from totals per
+queue, over the rows before and after it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any, Final
+from uuid import uuid4
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from pipeline.archive.manifests import QueueTotals, file_crc, folder_of, merged
+from pipeline.scan.batches import ScanOptions, Which, scan_batches
+from pipeline.scan.columns import (
+    LOG_COLUMNS,
+    MESSAGE_COLUMNS,
+    METADATA_COLUMNS,
+    RECORD_COLUMNS,
+)
+from pipeline.scan.ranges import LogRange
+
+ARCHIVE_COLUMNS: Final = pa.schema(
+    [
+        *MESSAGE_COLUMNS,
+        *(LOG_COLUMNS.field(name) for name in ("physicalOffset", "size", "term", "index")),
+        *(METADATA_COLUMNS.field(name) for name in ("msgId", "keys", "tags", "reconsumeTimes")),
+        *(
+            RECORD_COLUMNS.field(name)
+            for name in ("sysFlag", "preparedTransactionOffset", "bornHost", "storeHost")
+        ),
+    ]
+)
+"""What is kept of each record, control records included. `topic` and the date are in the files' folders."""
+
+_CRC: Final = "recordCrc"
+_FILE_COLUMNS: Final = pa.schema([field for field in ARCHIVE_COLUMNS if field.name != "topic"])
+_ALIKE: Final = ["brokerName", "queueId", "tags", "bornHost", "storeHost", "term", "sysFlag"]
+"""Columns with few values; the others gain nothing from a dictionary."""
+_LARGE: Final = frozenset({"body", "properties"})
+
+RUN_BYTES: Final = 64 * 1024 * 1024
+"""Rows that are held in memory at a time: what a row group has when there is one topic."""
+_OPEN_FILES_MAX: Final = 128
+_DAY_US: Final = 86_400_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some of the log, for one task.
+
+    Attributes:
+        ranges: ranges back to back.
+        broker_name: name of the group whose log it is; None: not known.
+        staging: an existing folder; each attempt makes a new one in it.
+    """
+
+    ranges: tuple[LogRange, ...]
+    broker_name: str | None
+    staging: str
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFile:
+    """A durable Parquet file: where it is, and the folder in the archive that it is for."""
+
+    path: str
+    folder: str
+    bytes: int
+    rows: int
+    crc32c: int
+
+
+@dataclass(frozen=True, slots=True)
+class StagedPart:
+    """What came of a part.
+
+    Attributes:
+        queues: what the second scan found in the log, sorted.
+        files: all of them hold exactly that; each is durable.
+        difference: what is not as the log has it, in words; None when all is.
+    """
+
+    queues: tuple[QueueTotals, ...]
+    files: tuple[StagedFile, ...]
+    difference: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """The rows of one topic and day in a run, by queue and offset."""
+
+    folder: str
+    rows: pa.Table
+
+
+@dataclass(frozen=True, slots=True)
+class _RowGroup:
+    """Where a group was written."""
+
+    path: Path
+    folder: str
+    number: int
+
+
+def stage_part(part: Part) -> StagedPart:
+    """Write a part's rows aside, prove that they are the log's, and make them durable.
+
+    Raises:
+        DamagedLogError: the log is damaged.
+        OSError: the disk failed, or is full.
+    """
+    folder = (
+        Path(part.staging) / uuid4().hex
+    )  # a second attempt may run while the first still writes
+    folder.mkdir()
+    written = _Files(folder)
+    try:
+        for run in _runs(part, ARCHIVE_COLUMNS):
+            for group in _arranged(run):
+                written.add(group)
+    finally:
+        written.close()
+    of_log: list[QueueTotals] = []
+    of_groups: list[QueueTotals] = []
+    row_groups = iter(written.row_groups)
+    for run in _runs(part, ARCHIVE_COLUMNS.append(RECORD_COLUMNS.field(_CRC))):
+        of_log += _totals(run)
+        for group in _arranged(run):
+            difference = _difference(group, next(row_groups, None))
+            if difference is not None:
+                return StagedPart((), (), difference)
+            of_groups += _totals(group.rows)
+    queues = merged(of_log)
+    if next(row_groups, None) is not None or queues != merged(of_groups):
+        return StagedPart((), (), "a second scan of the log gives other rows per queue")
+    return StagedPart(queues, tuple(written.durable()))
+
+
+def _runs(part: Part, schema: pa.Schema) -> Iterator[pa.Table]:
+    """The part's rows in the order of the log; cut at the same places each time."""
+    options = ScanOptions(schema, Which.ALL, broker_name=part.broker_name)
+    held: list[pa.RecordBatch] = []
+    size = 0
+    for batch in chain.from_iterable(scan_batches(each, options) for each in part.ranges):
+        held.append(batch)
+        size += batch.nbytes
+        if size >= RUN_BYTES:
+            yield pa.Table.from_batches(held).combine_chunks()
+            held, size = [], 0
+    if held:
+        yield pa.Table.from_batches(held).combine_chunks()
+
+
+def _arranged(run: pa.Table) -> Iterator[_Group]:
+    """The rows by topic and day (in UTC, of the store time), then by queue, offset and place in the log."""
+    topics = run["topic"].chunk(0).dictionary_encode()
+    codes = topics.indices.to_numpy()
+    days = run["storeTimestamp"].chunk(0).view(pa.int64()).to_numpy() // _DAY_US
+    queue_ids, offsets = (run[name].chunk(0).to_numpy() for name in ("queueId", "queueOffset"))
+    order = np.lexsort((offsets, queue_ids, days, codes))
+    for places in _pieces(order, codes, days):
+        topic = topics[int(places[0])].as_py()
+        day = np.datetime64(int(days[places[0]]), "D")
+        yield _Group(folder_of(topic, str(day)), run.take(pa.array(places)))
+
+
+def _pieces(order: NDArray[np.int64], *keys: NDArray[Any]) -> list[NDArray[np.int64]]:
+    """Places in `order`, cut wherever a key changes."""
+    changes: NDArray[np.bool_] = np.zeros(len(order) - 1, bool)
+    for key in keys:
+        changes |= np.diff(key[order]) != 0
+    return np.split(order, np.flatnonzero(changes) + 1)
+
+
+def _totals(rows: pa.Table) -> Iterator[QueueTotals]:
+    """Per queue, whatever the order of the rows."""
+    topics = rows["topic"].combine_chunks().dictionary_encode()
+    codes = topics.indices.to_numpy()
+    queue_ids, offsets, crcs = (rows[name].to_numpy() for name in ("queueId", "queueOffset", _CRC))
+    for places in _pieces(np.lexsort((queue_ids, codes)), queue_ids, codes):
+        yield QueueTotals(
+            topics[int(places[0])].as_py(),
+            int(queue_ids[places[0]]),
+            len(places),
+            int(offsets[places].min()),
+            int(offsets[places].max()),
+            int(np.bitwise_xor.reduce(crcs[places])),
+            str(crcs[places].sum()),
+        )
+
+
+class _Files:
+    """The Parquet files of one attempt; few are open at a time, however many topics there are."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._open: dict[str, tuple[Path, pq.ParquetWriter]] = {}
+        self._folders: dict[Path, str] = {}
+        self._counts: Counter[Path] = Counter()
+        self.row_groups: list[_RowGroup] = []
+
+    def add(self, group: _Group) -> None:
+        """Write a group as one row group, to the open file for its folder or to a new one."""
+        if group.folder not in self._open:
+            if len(self._open) == _OPEN_FILES_MAX:
+                self.close()
+            path = self._folder / f"{len(self._folders):05d}.zstd.parquet"
+            self._folders[path] = group.folder
+            self._open[group.folder] = path, _writer(path)
+        path, writer = self._open[group.folder]
+        rows = group.rows.select(_FILE_COLUMNS.names)
+        writer.write_table(rows, row_group_size=len(rows))
+        self.row_groups.append(_RowGroup(path, group.folder, self._counts[path]))
+        self._counts[path] += 1
+
+    def close(self) -> None:
+        """Finish the files that are open."""
+        while self._open:
+            _, (_, writer) = self._open.popitem()
+            writer.close()
+
+    def durable(self) -> Iterator[StagedFile]:
+        """Make each file durable, and say what it is."""
+        for path, folder in self._folders.items():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+            rows = pq.read_metadata(path).num_rows
+            yield StagedFile(str(path), folder, path.stat().st_size, rows, file_crc(path))
+
+
+def _writer(path: Path) -> pq.ParquetWriter:
+    return pq.ParquetWriter(
+        path,
+        _FILE_COLUMNS,
+        compression="zstd",
+        use_dictionary=_ALIKE,
+        write_statistics=[name for name in _FILE_COLUMNS.names if name not in _LARGE],
+    )
+
+
+def _difference(group: _Group, row_group: _RowGroup | None) -> str | None:
+    """What a row group has that the log has not, in words; None when they are equal."""
+    log = group.rows.select(_FILE_COLUMNS.names)
+    if row_group is None or row_group.folder != group.folder:
+        return f"{group.folder}: the log has {len(log)} rows that were not written"
+    read = pq.ParquetFile(row_group.path).read_row_group(row_group.number, use_threads=False)
+    if read.equals(log):
+        return None
+    where = f"{group.folder}, {row_group.path}"
+    if len(read) != len(log) or read.schema != log.schema:
+        return f"{where}: the log has {len(log)} rows, the file {len(read)}, or other columns"
+    for name in log.column_names:
+        pairs = zip(log[name].to_pylist(), read[name].to_pylist(), strict=True)
+        for place, (one, other) in enumerate(pairs):
+            if one != other:
+                queue, offset = log["queueId"][place], log["queueOffset"][place]
+                return (
+                    f"{where}: queue {queue}, offset {offset}, column {name}: the log has {one!r}, "
+                    f"the file {other!r}"
+                )
+    return f"{where}: not equal"
