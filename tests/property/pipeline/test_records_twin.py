@@ -7,6 +7,7 @@ import zlib
 import numpy as np
 import pyarrow as pa
 import pytest
+from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -137,7 +138,8 @@ def test_every_column_says_what_the_plain_decoder_says(
         for name in ("bornTimestamp", "storeTimestamp"):
             row[name] = round(row[name].timestamp() * 1000)  # type: ignore[attr-defined] # a datetime
     plain = decode_records(data)
-    assert found == [expected(record) for record in plain]
+    crcs = [{"recordCrc": crc32c(part)} for part in parts]
+    assert found == [expected(record) | crc for record, crc in zip(plain, crcs, strict=True)]
     maps = [row["properties"] for row in rows_of(table, MAPPED)]
     assert maps == [list(decode_properties(record.properties).items()) for record in plain]
 
