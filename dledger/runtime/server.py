@@ -265,7 +265,7 @@ class LogServer:
 
     def _restore(self, machine: SnapshotMachine, engine: Engine, disk: Disk) -> None:
         """Bring the state machine to the newest good snapshot, and the engine behind it."""
-        store = SnapshotStore(disk)
+        store = SnapshotStore(disk, spare_bytes=self.config.segment_size_bytes)
         newest = restore_newest(self.node_id, store, machine, engine.log)
         engine.start_behind(machine.applied_index)
         if newest is not None:

@@ -106,6 +106,7 @@ class SnapshotWriter:
     def _write(self, parts: list[bytes]) -> None:
         assert self._file is not None, "the snapshot was given up"
         size = sum(map(len, parts))
+        self._store.check_room(size)
         self._file.write_at(self.size_bytes, parts)
         self.size_bytes += size
         self._unsynced_bytes += size
@@ -138,6 +139,7 @@ class SnapshotCopy:
             OSError: it failed; call `abandon`.
         """
         assert self._file is not None, "the copy has ended"
+        self._store.check_room(len(data))
         self._file.write_at(self.size_bytes, (data,))
         before, self.size_bytes = self.size_bytes, self.size_bytes + len(data)
         if before // SYNC_BYTES != self.size_bytes // SYNC_BYTES:
@@ -177,13 +179,19 @@ class SnapshotCopy:
 class SnapshotStore:
     """The snapshots in a store's folder."""
 
-    def __init__(self, disk: Disk, folder: str = "") -> None:
+    def __init__(self, disk: Disk, folder: str = "", *, spare_bytes: int = 0) -> None:
         """Open, and sweep away what a crash left half written.
+
+        Args:
+            disk: where the snapshots are.
+            folder: of the store.
+            spare_bytes: room that a snapshot leaves free; it is the log's.
 
         Raises:
             OSError: the disk failed.
         """
         self._disk = disk
+        self._spare_bytes = spare_bytes
         self._folder = f"{folder}/snapshots" if folder else "snapshots"
         disk.make_folder(self._folder)
         for name in disk.list(self._folder):
@@ -254,6 +262,17 @@ class SnapshotStore:
         """
         path = f"{self._folder}/{index:0{SEGMENT_NAME_DIGITS}d}"
         return SnapshotCopy(self, self._disk, path, index)
+
+    def check_room(self, size_bytes: int) -> None:
+        """Refuse a write of a snapshot that would take the log's room.
+
+        Raises:
+            OSError: ENOSPC.
+        """
+        if self._spare_bytes and self._disk.free_bytes() < size_bytes + self._spare_bytes:
+            raise OSError(
+                errno.ENOSPC, f"a snapshot must leave {self._spare_bytes} bytes of room for the log"
+            )
 
     def part(self, snapshot: SnapshotFile, offset: int) -> bytes:
         """Bytes of the file for another member; none behind its end.

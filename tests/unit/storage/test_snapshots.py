@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from random import Random
 
 import pytest
@@ -10,7 +12,7 @@ from dledger.codec.snapshot import HEAD_BYTES, SnapshotFormatError, SnapshotMeta
 from dledger.errors import CorruptionError
 from dledger.raft.ids import Index, Position, Term
 from dledger.storage.api import Disk
-from dledger.storage.snapshots import SnapshotStore
+from dledger.storage.snapshots import SnapshotCopy, SnapshotStore, SnapshotWriter
 from dledger.testing.sim_disk import SimDisk
 
 CHUNKS = [b"a" * 1000, b"b" * 10, b"c"]
@@ -86,6 +88,33 @@ def test_an_abandoned_snapshot_leaves_nothing() -> None:
     writer.add(CHUNKS)
     writer.abandon()
     assert disk.list("snapshots") == []
+
+
+@pytest.mark.parametrize("is_copy", [False, True])
+def test_a_snapshot_leaves_the_log_its_room(is_copy: bool) -> None:
+    """Without it the vote and the next segment fail, whenever a large state is tried to be written."""
+    disk = SimDisk(Random(1), capacity_bytes=10_000)
+    store = SnapshotStore(disk, spare_bytes=4000)
+    write(disk, 3, [b"x" * 1000])
+    writer: SnapshotCopy | SnapshotWriter
+    if is_copy:
+        writer = copy = store.begin_copy(Index(7))
+        add = partial(copy.add, bytes(500))
+    else:
+        writer = own = store.begin(meta(7))
+        add = partial(own.add, [bytes(500)])
+    while disk.free_bytes() >= 5000:
+        add()
+    with pytest.raises(OSError, match="room"):
+        exhaust(add)
+    assert 4000 <= disk.free_bytes() < 5000
+    writer.abandon()
+    assert disk.list("snapshots") == [f"{3:020d}"]
+
+
+def exhaust(add: Callable[[], None]) -> None:
+    for _ in range(20):
+        add()
 
 
 def test_every_changed_byte_is_noticed_and_named() -> None:
