@@ -235,7 +235,7 @@ class Group:
         for process in self.processes():
             process.start()
 
-    def wait_listening(self, timeout_s: float = 30.0) -> None:
+    def wait_listening(self, timeout_s: float = 90.0) -> None:
         """As `wait_listening`, for every process."""
         wait_listening(self.processes(), timeout_s)
 

@@ -32,7 +32,7 @@ def request(
     header = json.dumps(
         {"code": code, "extFields": ext, "flag": 0, "language": "JAVA", "opaque": 1, "version": 409}
     ).encode()
-    with socket.create_connection((host, int(port)), timeout=10) as sock:
+    with socket.create_connection((host, int(port)), timeout=60) as sock:
         sock.sendall(struct.pack(">ii", 4 + len(header) + len(body), len(header)) + header + body)
         with sock.makefile("rb") as stream:
             size, header_size = struct.unpack(">ii", stream.read(8))
@@ -66,7 +66,7 @@ class RunningGroup:
                 found[:] = [self.leader(topic)]
             return bool(found) and found[0] is not other_than
 
-        assert poll(has_leader, 20), "no leader in the route after 20 s"
+        assert poll(has_leader, 60), "no leader in the route after 60 s"
         return found[0]
 
     def create_topic(self, name: str, queues: int = 4) -> str:

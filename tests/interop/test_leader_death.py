@@ -36,7 +36,7 @@ def test_nothing_acknowledged_is_lost_when_the_leader_dies(
     leader.kill()
     group.wait_leader(other_than=leader, topic=topic)
     leader.start()
-    assert poll(leader.is_listening, 30)
+    assert poll(leader.is_listening, 60)
     out, _ = producer.communicate(timeout=200)
     lines = first + [json.loads(line) for line in out.splitlines()]
     acknowledged = sent(lines)
@@ -54,7 +54,7 @@ def kill_and_restart(group: RunningGroup, topic: str) -> None:
     leader.kill()
     group.wait_leader(other_than=leader, topic=topic)
     leader.start()
-    assert poll(leader.is_listening, 30)
+    assert poll(leader.is_listening, 60)
 
 
 def test_delayed_messages_come_once_whoever_leads_when_they_are_due(

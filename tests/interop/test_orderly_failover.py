@@ -39,7 +39,7 @@ def test_p3_an_orderly_consumer_goes_on_in_order_and_may_commit(
     leader.kill()
     group.wait_leader(other_than=leader, topic=topic)
     leader.start()
-    assert poll(leader.is_listening, 30)
+    assert poll(leader.is_listening, 60)
     acknowledged = sent(
         [json.loads(line) for line in producer.communicate(timeout=200)[0].splitlines()]
     )
@@ -61,6 +61,6 @@ def test_p3_an_orderly_consumer_goes_on_in_order_and_may_commit(
         def committed() -> int:
             return sum(reader.committed(queue) or 0 for queue in queues)
 
-        assert poll(lambda: committed() >= len(acknowledged) - SHARDS, 20), (
+        assert poll(lambda: committed() >= len(acknowledged) - SHARDS, 60), (
             f"refused: {committed()}"
         )

@@ -151,7 +151,9 @@ def leads(group: Group, name: str) -> bool:
 def test_wrong_usage_and_nobody_there_have_codes_of_their_own() -> None:
     def run(*arguments: str) -> int:
         command = [program("dledger-admin"), *arguments]
-        return subprocess.run(command, capture_output=True, timeout=30, check=False).returncode
+        return subprocess.run(
+            command, capture_output=True, timeout=PATIENCE_S, check=False
+        ).returncode
 
     assert run("verify") == 2
     assert run("verify", "-n", "nonsense") == 2

@@ -68,7 +68,9 @@ def test_dead_letters_get_another_chance(group: Group) -> None:
         max_reconsume_times=0,
     ):
         assert poll(lambda: len(failed) == COUNT, PATIENCE_S)
-        assert poll(lambda: len(resend(group, "--dry-run")[1].get("resent", ())) == COUNT, 30, 0.5)
+        assert poll(
+            lambda: len(resend(group, "--dry-run")[1].get("resent", ())) == COUNT, PATIENCE_S, 0.5
+        )
         is_well.set()
         code, half = resend(group, "--limit", str(COUNT // 2))
         assert (code, len(half["resent"])) == (0, COUNT // 2)

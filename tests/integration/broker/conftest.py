@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -25,11 +25,12 @@ from broker.remoting.header import (
 )
 from broker.server.broker import Broker
 from broker.server.config import BrokerConfig
-from dledger import Peer, parse_peers
+from dledger import DLedgerError, NodeId, Peer, parse_peers
 from jepsen.ports import free_ports
 
 FRAMES = Path(__file__).parents[2] / "golden" / "frames"
-ANSWER_S = 10.0
+ANSWER_S = 60.0
+"""Nothing takes that long; a test that waits for more has failed."""
 DELAYS_MS = (20, 40, 60, 80, 100, 120)
 
 
@@ -250,17 +251,34 @@ class Cluster:
         return next(broker for broker in self.brokers.values() if broker.is_serving)
 
     async def followers(self) -> list[Broker]:
-        leader = await self.leader()
-        others = [broker for broker in self.brokers.values() if broker is not leader]
-        await self.wait(
-            lambda: all(broker.log.leader_id == leader.log.node_id for broker in others)
-        )
-        return others
+        found: list[Broker] = []
+
+        def follow() -> bool:
+            """Looked at anew each time: leadership may move meanwhile."""
+            leaders = [broker for broker in self.brokers.values() if broker.is_serving]
+            found[:] = [broker for broker in self.brokers.values() if broker not in leaders]
+            return len(leaders) == 1 and all(
+                broker.log.leader_id == leaders[0].log.node_id for broker in found
+            )
+
+        await self.wait(follow)
+        return found
+
+    async def transfer(self, target: str | None = None) -> None:
+        """Let another node lead; asked for again when a node that stood still does not take it."""
+        with trio.fail_after(ANSWER_S):
+            while True:
+                leader = await self.leader()
+                if leader.log.node_id == target:
+                    return
+                with suppress(DLedgerError):
+                    await leader.log.transfer(target and NodeId(target), timeout_s=ANSWER_S)
+                    return
 
     @asynccontextmanager
     async def wire(self, broker: Broker) -> AsyncIterator[Wire]:
         async with trio.open_nursery() as nursery:
-            connection = await connect(broker.addresses[0], nursery, timeout_s=5)
+            connection = await connect(broker.addresses[0], nursery, timeout_s=ANSWER_S)
             wire = Wire(connection)
             nursery.start_soon(wire.run)
             try:

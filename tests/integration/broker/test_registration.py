@@ -22,7 +22,7 @@ from broker.remoting.registration import (
     identity_of,
 )
 from jepsen.ports import free_ports
-from tests.integration.broker.conftest import ClusterMaker, Wire
+from tests.integration.broker.conftest import ANSWER_S, ClusterMaker, Wire
 
 
 class NameServer:
@@ -54,7 +54,7 @@ class NameServer:
         )
 
     async def until_leader(self, address: str) -> tuple[BrokerIdentity, Registration]:
-        with trio.fail_after(10):
+        with trio.fail_after(ANSWER_S):
             while (found := self.latest(address)) is None or found[0].broker_id != 0:
                 await self.told.wait()
         return found
@@ -82,7 +82,7 @@ async def test_a_leader_registers_with_every_name_server(make_cluster: ClusterMa
         async with cluster.wire(broker) as wire:
             await wire.send("Fresh")
         server = servers[0]
-        with trio.fail_after(5):
+        with trio.fail_after(ANSWER_S):
             while "Fresh" not in (server.registered[-1][1].topics or {}):
                 await server.told.wait()
         topic = (server.registered[-1][1].topics or {})["Fresh"]
@@ -106,7 +106,7 @@ async def test_followers_register_under_their_own_numbers(make_cluster: ClusterM
             found = server.latest(address)
             assert found is not None
             assert found[0].broker_id == int(str(broker.log.node_id)[1:]) + 1
-        await leader.log.transfer(None, timeout_s=5)
+        await cluster.transfer()
         new = await cluster.leader()
         await server.until_leader(str(new.service_address))
         old = str(leader.service_address)
@@ -135,7 +135,7 @@ async def test_old_clients_find_the_port_two_below(make_cluster: ClusterMaker) -
     broker = await cluster.leader()
     assert [address.port for address in broker.addresses] == [port, port - 2]
     async with trio.open_nursery() as nursery:
-        connection = await connect(broker.addresses[1], nursery, timeout_s=5)
+        connection = await connect(broker.addresses[1], nursery, timeout_s=ANSWER_S)
         wire = Wire(connection)
         nursery.start_soon(wire.run)
         assert (await wire.send("T")).code == 0

@@ -167,7 +167,7 @@ async def test_a_transfer_fails_no_send(make_cluster: ClusterMaker) -> None:
         done = trio.Event()
         nursery.start_soon(produce, wire, done)
         await cluster.wait(lambda: len(acknowledged) > 20)
-        await leader.log.transfer(None, timeout_s=5)
+        await cluster.transfer()
         await done.wait()
     new = await cluster.leader()
     assert new is not leader

@@ -10,11 +10,19 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+import trio
 
-from broker.client import Later, Message, Producer, PushConsumer, ReceivedMessage
+from broker.client import (
+    Later,
+    Message,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    ReceivedMessage,
+)
 from jepsen.processes import Group
 from tests.integration.client.leaders import wait_for_queues
-from tests.integration.client.test_real_group import until
+from tests.integration.client.test_real_group import PATIENCE_S, until
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -37,10 +45,19 @@ trio.run(main)
 """
 
 
+async def until_committed(group: Group, topic: str, name: str) -> None:
+    """Wait until a group has an offset to go on from."""
+    with trio.fail_after(PATIENCE_S):
+        async with PullConsumer(group.namesrv, name) as reader:
+            queues = await reader.queues(topic)
+            while not any([await reader.committed(queue) for queue in queues]):
+                await trio.lowlevel.checkpoint()
+
+
 @asynccontextmanager
 async def filled(group: Group, topic: str, count: int) -> AsyncIterator[Producer]:
     async with Producer(group.namesrv, "p") as producer:
-        await wait_for_queues(producer, topic, 20)
+        await wait_for_queues(producer, topic)
         pending = [await producer.submit(Message(topic, b"%d" % n)) for n in range(count)]
         for one in pending:
             await one.wait()
@@ -69,7 +86,7 @@ async def test_l12_of_a_batch_only_the_rest_comes_again(group: Group) -> None:
             start_from="first",
         ) as one,
     ):
-        await until(lambda: again, 20)
+        await until(lambda: again)
         assert again == [(got[0][-1], 1)]
         assert max(map(len, got)) == 10
         assert sorted(int(body) for bodies in got for body in bodies) == list(range(100))
@@ -141,7 +158,8 @@ async def test_i7_a_member_that_is_killed_leaves_nothing_out(group: Group, tmp_p
                 [sys.executable, "-c", MEMBER, group.namesrv], stdout=out
             )
             try:
-                await until(lambda: len(theirs()) > 300, 30)
+                await until(lambda: len(theirs()) > 300)
+                await until_committed(group, "Killed", "killed")
             finally:
                 child.kill()
                 child.wait()
@@ -149,5 +167,5 @@ async def test_i7_a_member_that_is_killed_leaves_nothing_out(group: Group, tmp_p
         async with PushConsumer(
             group.namesrv, "killed", note, subscriptions={"Killed": "*"}, start_from="first"
         ):
-            await until(lambda: len(first | ours) == 2000, 30)
+            await until(lambda: len(first | ours) == 2000)
     assert len(ours) < 2000, "it began where the other's commits had come to"

@@ -28,7 +28,7 @@ async def test_a_restarted_node_without_others_does_not_say_that_there_is_no_top
             Producer(group.namesrv, "p") as producer,
             PullConsumer(group.namesrv, "g", timeout_s=4) as consumer,
         ):
-            await wait_for_queues(producer, "Orders", 30)
+            await wait_for_queues(producer, "Orders")
             await producer.send(Message("Orders", b"1"), queue=queue)
             assert not (await consumer.pull(queue, 0)).is_empty
             for node in group.nodes:

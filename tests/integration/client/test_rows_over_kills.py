@@ -20,6 +20,7 @@ from broker.client import (
 from broker.client import blocking as sync
 from jepsen.processes import Group, poll
 from tests.integration.client.leaders import killer_of, wait_for_queues
+from tests.integration.client.test_real_group import PATIENCE_S, until
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -92,12 +93,13 @@ async def test_every_row_stands_once_while_leaders_die(group: Group) -> None:
         killer_of(group, kills=KILLS, period_s=2.0, down_s=0.5) as killer,
         IdempotentProducer(group.namesrv, "p") as producer,
     ):
-        await wait_for_queues(producer, TOPIC, 20)
+        await wait_for_queues(producer, TOPIC)
         await producer.send(Message(TOPIC, b"there is a topic now"))
         job = Job(producer, await producer.queues(TOPIC))
         async with trio.open_nursery() as working:
             working.start_soon(job.run, stop)
             await killer.run()
+            await until(lambda: job.batches > 5)
             stop.set()
         late = await producer.send_rows(
             rows_of(0, 0), sink_id=SINK, batch_id=0, queue=job.queues[0]
@@ -112,7 +114,6 @@ async def test_every_row_stands_once_while_leaders_die(group: Group) -> None:
         for row in rows_of(batch, number)
     }
     assert killer.done == KILLS
-    assert job.batches > 5
     assert job.already >= len(wanted), "every send was made at least twice"
     assert job.stored <= len(wanted), "what a lost answer told is missing here"
     assert wanted - found.keys() == set(), "lost"
@@ -130,7 +131,7 @@ def is_made(producer: sync.Producer, topic: str) -> bool:
 
 def test_without_async_and_with_delays(group: Group) -> None:
     with sync.IdempotentProducer(group.namesrv, "p") as producer:
-        assert poll(lambda: is_made(producer, "Delayed"), 20)
+        assert poll(lambda: is_made(producer, "Delayed"), PATIENCE_S)
         queue = producer.queues("Delayed")[0]
         delayed = [Row(row_key("a"), Message("Delayed", b"later", delay_level=2, tags="T"))]
         large = [Row(row_key("b"), Message("Delayed", b"x" * 20_000))]

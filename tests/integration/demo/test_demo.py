@@ -27,7 +27,7 @@ STREAMS = ("transactions", "timers", "ordered")
 
 def run_demo(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "jepsen.demo", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
 
 
 def results(ops: list[Op], settings: run.RunSettings) -> dict[str, CheckResult]:
@@ -51,7 +51,7 @@ def test_a_killed_leader_loses_nothing(tmp_path: Path) -> None:
     assert result["transactions"]["seen_wrongly"] == 0
     assert (result["timers"]["lost"], result["timers"]["early"]) == (0, 0)
     assert (result["ordered"]["lost"], result["ordered"]["violations"]) == (0, 0)
-    assert result["failover_ms"]["max"] < 5000
+    assert 0 < result["failover_ms"]["max"] < 60_000
     for words in ("kill -9", "Messages", "1 of 1 kills overcome", "VALID"):
         assert words in ended.stderr
     summary, ops = read_folder(folder)
@@ -129,12 +129,12 @@ def test_an_interrupted_demo_leaves_no_process_behind(
     )
     try:
         history = folder / "history.jsonl"
-        assert poll(lambda: history.exists() and history.stat().st_size > 0, 30)
+        assert poll(lambda: history.exists() and history.stat().st_size > 0, 60)
         children = children_of(process.pid)
         assert len(children) == 4
         process.send_signal(number)
-        assert process.wait(30) == 130
-        assert poll(lambda: not any(is_running(child) for child in children), 10)
+        assert process.wait(60) == 130
+        assert poll(lambda: not any(is_running(child) for child in children), 60)
     finally:
         process.kill()
         process.communicate()

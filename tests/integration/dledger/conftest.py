@@ -14,6 +14,7 @@ import pytest
 
 from dledger import SyncClient
 from jepsen.ports import free_ports
+from jepsen.processes import poll
 
 PATIENCE_S = 60
 
@@ -39,6 +40,8 @@ class Cluster:
     def run(
         self, name: str, *options: str, stdin: bytes | None = None
     ) -> subprocess.CompletedProcess[bytes]:
+        if name == "append" and "--timeout" not in options:
+            options = (*options, "--timeout", str(PATIENCE_S // 2))
         return subprocess.run(
             self.command(name, *options),
             capture_output=True,
@@ -79,8 +82,13 @@ class Cluster:
         """Who serves; an append has just shown that somebody does."""
         with self.client() as client:
             client.append(b"is anybody there?", retry_unknown=True)
-        serving = [name for name, member in self.status().items() if member.get("is_serving")]
-        assert len(serving) == 1
+        serving: list[str] = []
+
+        def is_one() -> bool:
+            serving[:] = [name for name, seen in self.status().items() if seen.get("is_serving")]
+            return len(serving) == 1
+
+        assert poll(is_one, PATIENCE_S), serving
         return serving[0]
 
     def stop_all(self) -> None:

@@ -106,8 +106,9 @@ def test_an_entry_that_is_damaged_while_its_node_runs_is_read_from_another(clust
     cluster.kill("n1")
     cluster.start("n1")
     wait_until(lambda: caught_up(cluster), "n1 is back")
-    path = data_file(cluster, "n1")
-    flip(path, place_of(30))
+    other = cluster.run("get", "--index", "30", "--local", "n0", "--json")
+    place = json.loads(other.stdout)["position"] + ENTRY_HEADER_BYTES + 100
+    flip(data_file(cluster, "n1"), place)
     found = cluster.run("get", "--index", "30", "--local", "n1", "--json")
     assert found.returncode == 0, found.stderr
     assert json.loads(found.stdout)["body"] == "b" * BODY_BYTES

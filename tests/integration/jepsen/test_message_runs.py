@@ -32,7 +32,7 @@ SECONDS = "8"
 def run(*arguments: str) -> tuple[int, dict[str, Any], str]:
     """Exit code, the summary of `--json`, and what was said to people."""
     command = [sys.executable, "-m", "jepsen.cli", *arguments, "--json"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
     return ended.returncode, json.loads(ended.stdout or "{}"), ended.stderr
 
 
@@ -84,8 +84,8 @@ def test_an_interrupted_run_leaves_no_process_behind(
         children = children_of(process.pid)
         assert len(children) >= 5, "a name server, three brokers and the proxies"
         process.send_signal(number)
-        assert process.wait(30) == 130
-        assert poll(lambda: not any(is_running(child) for child in children), 10)
+        assert process.wait(60) == 130
+        assert poll(lambda: not any(is_running(child) for child in children), 60)
     finally:
         process.kill()
         process.communicate()

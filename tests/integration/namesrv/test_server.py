@@ -32,7 +32,7 @@ from broker.remoting.registration import (
 from broker.remoting.route import decode_route
 from broker.remoting.topic_config import DataVersion, TopicConfig
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 LOOPBACK = Address("127.0.0.1", 0)
 FRAMES = Path(__file__).resolve().parents[2] / "golden" / "frames"
 LEADER = BrokerIdentity("DefaultCluster", "broker-a", "10.0.0.1:10911", 0, "10.0.0.1:10912", 3)

@@ -55,7 +55,7 @@ class FakeSystem:
     def start(self) -> None:
         for node in self.nodes:
             node.start()
-        assert poll(lambda: all(node.is_listening() for node in self.nodes), 20)
+        assert poll(lambda: all(node.is_listening() for node in self.nodes), 60)
 
     def running(self) -> list[str]:
         return [node.name for node in self.nodes if node.pid is not None]

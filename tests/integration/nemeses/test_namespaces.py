@@ -19,7 +19,7 @@ from jepsen.system import CLIENTS, CUT, WHOLE, Shape, UnsupportedShapeError
 pytestmark = pytest.mark.integration
 
 PORT = 5000
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 
 # Says what it hears, and from whom: "n0" for a datagram with that text.
 LISTENS = """

@@ -43,9 +43,9 @@ async def test_a_paused_process_stands_still_until_the_cure(system: FakeSystem) 
     pid = system.node("n1").pid
     assert pid is not None
     assert await fault.inject(system, chance()) == "paused n1"
-    assert await process_faults.wait_until(lambda: is_stopped(pid), 10)
+    assert await process_faults.wait_until(lambda: is_stopped(pid), 60)
     assert await fault.cure(system) == "resumed n1"
-    assert await process_faults.wait_until(lambda: not is_stopped(pid), 10)
+    assert await process_faults.wait_until(lambda: not is_stopped(pid), 60)
     assert await fault.cure(system) == ""
 
 

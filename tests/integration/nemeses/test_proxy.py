@@ -21,7 +21,7 @@ from jepsen.system import CLIENTS, CUT, WHOLE, Shape
 pytestmark = pytest.mark.integration
 
 SILENCE_S = 0.3  # how long nothing must come; a healthy machine needs a millisecond
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 
 
 def frame(number: int) -> bytes:
@@ -181,10 +181,12 @@ def test_a_reset_link_breaks_and_refuses_connections(pair: Pair) -> None:
 
 def test_delayed_bytes_come_later_and_in_order(pair: Pair) -> None:
     pair.links.shape("n0", "n1", Shape(delay_ms=400, jitter_ms=50))
+    begin = time.monotonic()
     for number in range(20):
         pair.n0.sendall(frame(number))
-    assert hears_nothing(pair.n1)
-    assert receive(pair.n1, 20) == list(range(20))
+    assert receive(pair.n1) == [0]
+    assert time.monotonic() - begin >= 0.35
+    assert receive(pair.n1, 19) == list(range(1, 20))
 
 
 def test_what_was_delayed_is_lost_in_a_cut(pair: Pair) -> None:

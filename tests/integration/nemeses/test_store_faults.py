@@ -90,7 +90,7 @@ async def test_a_power_cut_takes_what_nobody_synced(tmp_path: Path, spec: str) -
         assert system.running() == []
         assert not any(system.store(node.name).exists() for node in system.nodes)
         assert (await fault.cure(system)).startswith("started")
-        assert await wait_until(lambda: all(node.is_listening() for node in system.nodes), 20)
+        assert await wait_until(lambda: all(node.is_listening() for node in system.nodes), 60)
     finally:
         for node in system.nodes:
             node.kill()
@@ -128,7 +128,7 @@ async def test_a_node_that_ended_is_started_once_more_and_its_store_is_kept(
     command, node.command = node.command, ["false"]
     node.kill()
     node.start()
-    assert await wait_until(lambda: node.pid is None, 10)
+    assert await wait_until(lambda: node.pid is None, 60)
     files = {each.name for each in system.store(struck).rglob("*")}
     assert "refuses" in await fault.cure(system)
     fault._names = [struck]

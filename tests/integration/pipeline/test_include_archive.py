@@ -29,7 +29,7 @@ def archive_all(spark: Any, topics: Topics, folder: Path) -> None:
     """Archive what is committed now, from the store of one node, as the job does."""
     node = topics.group.nodes[0]
     bound = max(applied_index(topics, each.address) for each in topics.group.nodes)
-    assert poll(lambda: applied_index(topics, node.address) >= bound, 30)
+    assert poll(lambda: applied_index(topics, node.address) >= bound, 60)
     store = Store(str(topics.group.folder / node.name))
     committed = Committed(bound, "the test")
     with Archive(folder) as archive:

@@ -107,7 +107,7 @@ def test_delayed_rows_go_to_the_broker_at_once_and_to_consumers_later(
         "union all select '0002', null"
     )
     write(frame.coalesce(1), topics, topic=topic)
-    assert poll(lambda: len(bodies(topics, topic)) == 3, 15)
+    assert poll(lambda: len(bodies(topics, topic)) == 3, 60)
     found = {m.body: m for some in stored(topics, topic).values() for m in some}
     assert "TIMER_DELIVER_MS" in found[b"0001"].properties
     assert "TIMER_DELIVER_MS" not in found[b"0002"].properties
@@ -170,14 +170,14 @@ def test_a_batch_of_a_stream_that_is_repeated_stores_nothing_twice(
     topic, checkpoint = topics.fresh(), tmp_path / "checkpoint"
     frame = files.selectExpr("body", "id idempotencyKey")
     query = start(frame, topics, checkpoint, topic=topic, delivery="exactly-once")
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(300)
     assert bodies(topics, topic) == expected(400)
     # As after a crash between the sink's last acknowledgement and Spark's commit log.
     newest = max((checkpoint / "commits").glob("[0-9]*"), key=lambda file: int(file.name))
     newest.unlink()
     (checkpoint / "commits" / f".{newest.name}.crc").unlink(missing_ok=True)
     again = start(frame, topics, checkpoint, topic=topic, delivery="exactly-once")
-    assert again.awaitTermination(60)
+    assert again.awaitTermination(300)
     assert [progress["numInputRows"] for progress in again.recentProgress if progress["sink"]]
     assert bodies(topics, topic) == expected(400)
     assert (checkpoint / "rocketmq-sink" / f"queues-{topic}.json").exists()
@@ -191,5 +191,5 @@ def test_a_stream_that_cannot_send_says_why(files: Any, topics: Topics, tmp_path
         topic=topics.fresh(),
     )
     with pytest.raises(Exception, match="empty body") as caught:
-        query.awaitTermination(60)
+        query.awaitTermination(300)
     assert "cannot be sent" in reason_of(caught.value)

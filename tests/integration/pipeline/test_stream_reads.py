@@ -13,7 +13,7 @@ from pipeline.spark.failures import reason_of
 from pipeline.spark.streams import start_stream
 from tests.integration.pipeline.topics import Topics, load, numbers
 
-ENDS_WITHIN_S = 90
+ENDS_WITHIN_S = 300
 
 
 def stream(spark: Any, topics: Topics, topic: str, folder: Path, **options: object) -> Any:

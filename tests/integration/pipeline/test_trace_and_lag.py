@@ -40,8 +40,8 @@ def test_a_message_that_is_given_back_until_it_is_a_dead_letter(
         retry_delay_level=1,
         commit_interval_s=0.2,
     ):
-        assert poll(lambda: any("dead letter" in step for step in steps(topics, topic)), 60)
-        assert poll(lambda: all(one.is_done for one in story(topics, topic).standings), 20)
+        assert poll(lambda: any("dead letter" in step for step in steps(topics, topic)), 120)
+        assert poll(lambda: all(one.is_done for one in story(topics, topic).standings), 60)
     assert seen == [0, 1]
     assert steps(topics, topic) == [
         "waits (delay level 1)",
@@ -88,7 +88,7 @@ def test_lag_by_group_topic_and_queue(
     with PullConsumer(topics.namesrv, "slow") as consumer:
         queues = consumer.queues(topic)
         consumer.commit_all({queues[0]: 10, queues[1]: 3, queues[2]: 0})
-    assert poll(lambda: len(ask_lags(topics.namesrv, group="slow")) == 3, 10)
+    assert poll(lambda: len(ask_lags(topics.namesrv, group="slow")) == 3, 60)
     lags = ask_lags(topics.namesrv, group="slow", topic=topic)
     assert [(one.queue_id, one.committed, one.end, one.lag) for one in lags] == [
         (0, 10, 10, 0),

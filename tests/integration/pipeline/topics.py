@@ -39,7 +39,7 @@ class Topics:
             except ClientError:
                 return False
 
-        assert poll(is_stored, 30), "no leader in 30 s"
+        assert poll(is_stored, 90), "no leader in 90 s"
 
     def send(self, messages: Sequence[Message]) -> list[SendResult]:
         """Send, and insist on every acknowledgement."""

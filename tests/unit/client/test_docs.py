@@ -21,6 +21,6 @@ async def test_every_example_runs() -> None:
             code = compile(
                 example.replace("127.0.0.1:9876", group.namesrv), f"example {number}", "exec"
             )
-            with trio.fail_after(20):  # each runs its own trio, so in a thread of its own
+            with trio.fail_after(60):  # each runs its own trio, so in a thread of its own
                 await trio.to_thread.run_sync(exec, code, {"__name__": "__main__"})
     assert len(group.messages("Orders")) > 1000

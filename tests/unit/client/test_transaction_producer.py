@@ -42,7 +42,7 @@ def says(state: TransactionState | None) -> LocalTransaction:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         while not condition():
             await trio.lowlevel.checkpoint()
 

@@ -52,7 +52,7 @@ async def test_sends_are_answered_one_by_one_and_a_child_that_dies_leaves_one_un
     producer.process.command = script(tmp_path, PRODUCER)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(producer.process.run)
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             await producer.process.has_started.wait()
             assert await producer.send("a", "T", 1, b"a  ") == Line("ack", "a", offset=7)
             lost = await producer.send("lost", "T", 1, b"lost")
@@ -76,7 +76,7 @@ async def test_deliveries_are_told_and_what_the_library_prints_is_not(tmp_path: 
     process.command = script(tmp_path, CONSUMER)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(process.run)
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             await came.wait()
         nursery.cancel_scope.cancel()
     assert process.has_ended.is_set()
@@ -119,7 +119,7 @@ async def test_what_the_listener_is_handed_stands_in_the_history_as_its_groups(
     with lone_workload(monkeypatch, tmp_path) as (workload, log):
         workload.queues = {"T/b/1": None}
         workload.owe("a")
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             async with workload.setup(None):
                 while not any(op.f == "receive" for op in log.ops):
                     await trio.lowlevel.checkpoint()
@@ -139,7 +139,7 @@ async def test_of_a_group_whose_only_consumer_ended_by_itself_nothing_is_asked(
     monkeypatch.setattr(cpp_client, "python", lambda: sys.executable)
     monkeypatch.setattr(cpp_client, "WORKER", tmp_path / "worker.py")
     with lone_workload(monkeypatch, tmp_path) as (workload, log):
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             async with workload.setup(None):
                 await workload._consumer.tell({})
                 while not any(op.f == "note" for op in log.ops):

@@ -14,7 +14,7 @@ from broker.net.listener import Listener, ListenerLimits, bind, bound_address, c
 from broker.remoting.errors import FrameError
 from broker.remoting.frame import Frame, encode_frame
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
 LOOPBACK = Address("127.0.0.1", 0)
 
 

@@ -170,7 +170,7 @@ async def test_stopping_early_leaves_nothing_behind(group: FakeGroup) -> None:
         next(batches)
         batches.close()  # type: ignore[attr-defined]  # it is a generator
 
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         await trio.to_thread.run_sync(run)
 
 
