@@ -6,10 +6,15 @@ import os
 from typing import Any
 
 import pytest
+from hypothesis import settings
 from xdist.scheduler import LoadFileScheduling
 
 ONE_SESSION = "tests/integration/pipeline/"
 """These share one Spark session; a second worker would start a second Java."""
+
+# Tests of properties draw the same examples in every run, and no example fails for being slow.
+settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.load_profile("repeatable")
 
 SEEDS = "seeds"
 """Property of a test: a line that tells which seeds it drew."""

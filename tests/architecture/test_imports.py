@@ -125,7 +125,7 @@ def test_the_command_of_the_pipeline_starts_without_spark() -> None:
         capture_output=True,
         text=True,
         cwd=ROOT,
-        timeout=30,
+        timeout=120,
     )
     assert seen.stdout.strip() == "[]"
 
@@ -155,7 +155,7 @@ def test_pure_parts_load_without_the_world(module: str) -> None:
         capture_output=True,
         text=True,
         cwd=ROOT,
-        timeout=30,
+        timeout=120,
     )
     assert "trio" not in seen.stdout, seen.stdout
     assert "socket" not in seen.stdout, seen.stdout

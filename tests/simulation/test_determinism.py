@@ -37,7 +37,7 @@ def test_a_seed_gives_one_trace_under_any_hash_seed(run: str, module: str) -> No
             env={**os.environ, "PYTHONHASHSEED": hash_seed},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=120,
             check=True,
         )
         digests.add(done.stdout.strip())

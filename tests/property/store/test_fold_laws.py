@@ -170,7 +170,7 @@ def test_no_answer_depends_on_the_seed_of_hashes() -> None:
             cwd=Path(__file__).parents[3],
             capture_output=True,
             check=True,
-            timeout=60,
+            timeout=120,
         ).stdout
         for seed in ("0", "1", "4711")
     }

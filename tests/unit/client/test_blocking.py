@@ -84,7 +84,7 @@ async def test_being_handed_messages(group: FakeGroup) -> None:
             group.namesrv, "g", inbox.put, subscriptions={"T": "*"}, start_from="first"
         ) as consumer:
             assert consumer.wait_assigned()
-            assert inbox.get(timeout=5).body == b"x"
+            assert inbox.get(timeout=60).body == b"x"
             consumer.commit()
             assert len(consumer.assigned) >= 2
 
@@ -114,7 +114,7 @@ async def test_batches_and_broadcast_in_threads(group: FakeGroup, tmp_path: Path
             broadcast=broadcast,
             offsets_folder=tmp_path,
         ):
-            return [inbox.get(timeout=5) for _ in range(2 if broadcast else 3)]
+            return [inbox.get(timeout=60) for _ in range(2 if broadcast else 3)]
 
     whole = [[b"0", b"1"], [b"2", b"3"]]
     assert await trio.to_thread.run_sync(partial(work, broadcast=True)) == whole

@@ -82,7 +82,7 @@ def test_the_packaged_java_gets_a_folder_that_drops_what_it_refuses(
         capture_output=True,
         text=True,
         check=True,
-        timeout=10,
+        timeout=60,
     )
     assert said.stdout == "-Dx=a b Main \n"
 

@@ -41,7 +41,7 @@ def test_reported_entries_survive_a_kill(tmp_path: Path) -> None:
             lines = [process.stdout.readline() for _ in range(15 + 11 * round_number)]
         finally:
             process.kill()
-            rest, _ = process.communicate(timeout=10)
+            rest, _ = process.communicate(timeout=60)
         lines += rest.split("\n")[:-1]
         log = SegmentedLog.open(PosixDisk(tmp_path), segment_size_bytes=SEGMENT_BYTES)
         found = log.entries(Index(1), Index(log.last_id.index + 1))

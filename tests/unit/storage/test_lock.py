@@ -67,5 +67,5 @@ def test_the_kernel_drops_the_lock_of_a_process_that_dies(tmp_path: Path) -> Non
             StoreLock(tmp_path)
     finally:
         process.kill()
-        process.communicate(timeout=10)
+        process.communicate(timeout=60)
     StoreLock(tmp_path).release()

@@ -473,7 +473,7 @@ def test_batches_run_in_another_thread_while_the_owner_appends_truncates_and_rea
                 first = random.randrange(len(expected))
                 assert log.entries(Index(first + 1), Index(len(expected) + 1)) == expected[first:]
         if thread is not None:
-            thread.join(timeout=10)
+            thread.join(timeout=60)
             assert batch is not None
             log.written(batch)
     flush(log)
