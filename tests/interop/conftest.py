@@ -142,6 +142,16 @@ class ForeignClient:
         return self.finish(self.start(operation, *options))
 
 
+def rest_of(child: subprocess.Popen[str]) -> list[dict[str, Any]]:
+    """What a client says until it ends, after some of its lines were read.
+
+    `communicate` would not know of lines that were read ahead with those. For a client that says much this belongs
+    in a thread of its own, from the start: a full pipe would hold it up.
+    """
+    assert child.stdout is not None
+    return [json.loads(line) for line in child.stdout]
+
+
 def lacking(kind: str) -> str | None:
     """What keeps this machine from running a foreign client; None when nothing does."""
     if kind == "cpp":

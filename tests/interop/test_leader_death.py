@@ -7,7 +7,7 @@ import json
 import pytest
 
 from jepsen.processes import poll
-from tests.interop.conftest import ForeignClient, RunningGroup, received, request, sent
+from tests.interop.conftest import ForeignClient, RunningGroup, received, request, rest_of, sent
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -32,14 +32,13 @@ def test_nothing_acknowledged_is_lost_when_the_leader_dies(
     )
     assert producer.stdout is not None
     first = [json.loads(producer.stdout.readline()) for _ in range(30)]
-    leader = group.leader(topic)
+    leader = group.wait_leader(topic=topic)
     leader.kill()
     group.wait_leader(other_than=leader, topic=topic)
     leader.start()
     assert poll(leader.is_listening, 60)
-    out, _ = producer.communicate(timeout=200)
-    lines = first + [json.loads(line) for line in out.splitlines()]
-    acknowledged = sent(lines)
+    acknowledged = sent(first + rest_of(producer))
+    producer.communicate(timeout=200)
     assert len(acknowledged) > 60, "the client did not recover"
     consumed = client.run(
         "consume", "--topic", topic, "--group", name, "--count", str(len(set(acknowledged))),

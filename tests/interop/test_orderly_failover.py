@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from broker.client import blocking
 from jepsen.processes import poll
-from tests.interop.conftest import ForeignClient, RunningGroup, received, sent
+from tests.interop.conftest import ForeignClient, RunningGroup, received, rest_of, sent
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -35,17 +36,19 @@ def test_p3_an_orderly_consumer_goes_on_in_order_and_may_commit(
     )  # fmt: skip
     assert consumer.stdout is not None
     lines = [json.loads(consumer.stdout.readline()) for _ in range(20)]
-    leader = group.leader(topic)
-    leader.kill()
-    group.wait_leader(other_than=leader, topic=topic)
-    leader.start()
-    assert poll(leader.is_listening, 60)
-    acknowledged = sent(
-        [json.loads(line) for line in producer.communicate(timeout=200)[0].splitlines()]
-    )
+    with ThreadPoolExecutor() as readers:
+        consumed = readers.submit(rest_of, consumer)
+        produced = readers.submit(rest_of, producer)
+        leader = group.wait_leader(topic=topic)
+        leader.kill()
+        group.wait_leader(other_than=leader, topic=topic)
+        leader.start()
+        assert poll(leader.is_listening, 60)
+        acknowledged = sent(produced.result(200))
+        lines += consumed.result(200)
+    for client in (producer, consumer):
+        client.communicate(timeout=60)
     assert len(acknowledged) > RECOVERED, "the client did not recover"
-    out, _ = consumer.communicate(timeout=200)
-    lines += [json.loads(line) for line in out.splitlines()]
     assert set(acknowledged) <= set(received(lines))
     first: dict[int, list[int]] = defaultdict(list)
     for line in lines:

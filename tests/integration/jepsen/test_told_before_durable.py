@@ -51,14 +51,15 @@ async def _append(system: PlainLogSystem) -> None:
 async def _append_some(peers: str) -> None:
     async with Client(peers, group=GROUP, timeout_s=DEADLINE_S) as client:
         for number in range(APPENDS):
-            await client.append(b"%d" % number)
+            # Sent again when an election came in between: how often is a matter of the machine.
+            await client.append(b"%d" % number, retry_unknown=True)
 
 
 def test_no_answer_leaves_before_the_sync_that_covers_it(tmp_path: Path) -> None:
     facts = facts_under_load(tmp_path)
     assert told_too_early(facts, members=MEMBERS) == []
     counts = Counter(type(fact).__name__ for fact in facts)
-    assert counts["Acknowledged"] == CLIENTS * APPENDS, counts
+    assert counts["Acknowledged"] >= CLIENTS * APPENDS, counts
     assert counts["Confirmed"] > APPENDS, counts
     assert counts["Voted"] >= 1, counts
 
