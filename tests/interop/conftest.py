@@ -9,6 +9,7 @@ import shutil
 import socket
 import struct
 import subprocess
+import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -142,14 +143,38 @@ class ForeignClient:
         return self.finish(self.start(operation, *options))
 
 
-def rest_of(child: subprocess.Popen[str]) -> list[dict[str, Any]]:
-    """What a client says until it ends, after some of its lines were read.
+class Listener:
+    """What a client says, read as it comes: a full pipe would hold it up."""
 
-    `communicate` would not know of lines that were read ahead with those. For a client that says much this belongs
-    in a thread of its own, from the start: a full pipe would hold it up.
-    """
-    assert child.stdout is not None
-    return [json.loads(line) for line in child.stdout]
+    def __init__(self, child: subprocess.Popen[str]) -> None:
+        self.lines: list[dict[str, Any]] = []
+        self._child = child
+        self._thread = threading.Thread(target=self._read)
+        self._thread.start()
+
+    def __enter__(self) -> Listener:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the client, if it still runs."""
+        self._child.kill()
+        self._thread.join()
+        self._child.communicate()
+
+    def _read(self) -> None:
+        assert self._child.stdout is not None
+        for line in self._child.stdout:
+            if line.endswith("\n"):
+                self.lines.append(json.loads(line))
+
+    def wait_lines(self, count: int) -> None:
+        assert poll(lambda: len(self.lines) >= count, 120), self.lines
+
+    def wait_end(self, timeout_s: float = 200) -> list[dict[str, Any]]:
+        """Wait until the client has ended by itself; all its lines."""
+        self._thread.join(timeout_s)
+        assert not self._thread.is_alive(), "it still runs"
+        return self.lines
 
 
 def lacking(kind: str) -> str | None:

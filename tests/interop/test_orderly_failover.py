@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from broker.client import blocking
 from jepsen.processes import poll
-from tests.interop.conftest import ForeignClient, RunningGroup, received, rest_of, sent
+from tests.interop.conftest import ForeignClient, Listener, RunningGroup, received, sent
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -28,28 +26,32 @@ def test_p3_an_orderly_consumer_goes_on_in_order_and_may_commit(
     topic = group.create_topic(name)
     consumer = cpp.start(
         "consume", "--topic", topic, "--group", name, "--orderly", "--count", str(10 * COUNT),
-        "--timeout", "60",
+        "--timeout", "300",
     )  # fmt: skip
     producer = cpp.start(
         "produce", "--topic", topic, "--count", str(COUNT), "--interval-ms", "50", "--orderly",
         "--shards", str(SHARDS), "--key-prefix", "k", "--keep-going", "--timeout", "150",
     )  # fmt: skip
-    assert consumer.stdout is not None
-    lines = [json.loads(consumer.stdout.readline()) for _ in range(20)]
-    with ThreadPoolExecutor() as readers:
-        consumed = readers.submit(rest_of, consumer)
-        produced = readers.submit(rest_of, producer)
+    with Listener(consumer) as consumed, Listener(producer) as produced:
+        consumed.wait_lines(20)
         leader = group.wait_leader(topic=topic)
         leader.kill()
         group.wait_leader(other_than=leader, topic=topic)
         leader.start()
         assert poll(leader.is_listening, 60)
-        acknowledged = sent(produced.result(200))
-        lines += consumed.result(200)
-    for client in (producer, consumer):
-        client.communicate(timeout=60)
-    assert len(acknowledged) > RECOVERED, "the client did not recover"
-    assert set(acknowledged) <= set(received(lines))
+        acknowledged = sent(produced.wait_end())
+        assert len(acknowledged) > RECOVERED, "the client did not recover"
+        assert poll(lambda: set(acknowledged) <= set(received(consumed.lines)), 90)
+        with blocking.PullConsumer(group.namesrv, name) as reader:
+            queues = reader.queues(topic)
+
+            def committed() -> int:
+                return sum(reader.committed(queue) or 0 for queue in queues)
+
+            assert poll(lambda: committed() >= len(acknowledged) - SHARDS, 60), (
+                f"refused: {committed()}"
+            )
+        lines = list(consumed.lines)
     first: dict[int, list[int]] = defaultdict(list)
     for line in lines:
         if line.get("action") == "ok":
@@ -58,12 +60,3 @@ def test_p3_an_orderly_consumer_goes_on_in_order_and_may_commit(
                 first[number % SHARDS].append(number)
     for shard, numbers in first.items():
         assert numbers == sorted(numbers), f"shard {shard}"
-    with blocking.PullConsumer(group.namesrv, name) as reader:
-        queues = reader.queues(topic)
-
-        def committed() -> int:
-            return sum(reader.committed(queue) or 0 for queue in queues)
-
-        assert poll(lambda: committed() >= len(acknowledged) - SHARDS, 60), (
-            f"refused: {committed()}"
-        )
