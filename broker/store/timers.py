@@ -10,6 +10,7 @@ Big-endian, so that the order of the bytes is the order of delivery. The units t
 *near* ones) are in memory in a sorted list; all that comes after them is *far*, in a `FarTimers` store
 that keeps them sorted on disk (`timer_files.py`). A unit is near if and only if it lies before
 `_boundary`. Where the boundary lies depends on a replica's limits and shows in no answer and in no digest.
+Far units for which the disk has no room stay in memory, sorted as well, and are offered again with the next ones.
 
 A unit leaves when `DeliverTimers` names it, which stands behind the real messages in their entry, or
 when `RecallTimer` does. So a message is delivered once or recalled, and the log's order says which. A recall
@@ -21,6 +22,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
+from heapq import merge
 from itertools import chain, islice, pairwise
 from typing import Final, NamedTuple, Protocol
 
@@ -31,6 +33,7 @@ from sortedcontainers import SortedList
 from broker.message.properties import TIMER_OUT_MS
 from broker.message.record import StoredMessage
 from broker.store import names
+from broker.store.errors import NoRoomError
 from broker.store.refusals import RefusalKind
 from broker.store.saved import ByteSource, Count
 from dledger.state_machine import SnapshotRefusedError
@@ -68,7 +71,11 @@ class FarTimers(Protocol):
     """Keeps units sorted outside memory. It may lose everything at a restart."""
 
     def add(self, units: Sequence[bytes]) -> None:
-        """Keep units, in any order; none of them is there yet."""
+        """Keep units, in any order; none of them is there yet.
+
+        Raises:
+            NoRoomError: none of them is kept.
+        """
         ...
 
     def discard(self, unit: bytes) -> bool:
@@ -157,6 +164,7 @@ class Timers:
         self._far: FarTimers = far if far is not None else MemoryFarTimers()
         self._far_count = 0
         self._far_unwritten: list[bytes] = []
+        self._far_without_room: SortedList[bytes] = SortedList()
         self._boundary: bytes | None = None
         self._recalled: dict[bytes, None] = {}
         self._outcomes: dict[int, bool] = {}
@@ -200,7 +208,9 @@ class Timers:
         """All pending units in order, as they are now."""
         self._write_far()
         near = list(self._near)
-        return chain(near, self._far.frozen()) if self._far_count else iter(near)
+        if not self._far_count:
+            return iter(near)
+        return chain(near, merge(list(self._far_without_room), self._far.frozen()))
 
     # --- the fold
 
@@ -271,6 +281,7 @@ class Timers:
         self._far.clear()
         self._far_count = 0
         self._far_unwritten = []
+        self._far_without_room.clear()
         self._boundary = None
 
     def load_units(self, source: ByteSource) -> None:
@@ -290,8 +301,9 @@ class Timers:
                 self._near.update(units)
             else:
                 self._boundary = self._boundary or units[0]
-                self._far.add(units)
+                self._far_unwritten = units
                 self._far_count += count
+                self._write_far()
             last, left = units[-1], left - count
         self._refill()
 
@@ -302,8 +314,7 @@ class Timers:
         if unit in self._near:
             self._near.remove(unit)
         elif self._boundary is not None and unit >= self._boundary:
-            self._write_far()
-            if not self._far.discard(unit):
+            if not self._discard_far(unit):
                 return False
             self._far_count -= 1
             self._boundary = self._boundary if self._far_count else None
@@ -318,24 +329,57 @@ class Timers:
         half = self._near_max // 2
         leaving = list(self._near[half:])
         del self._near[half:]
-        self._far.add(leaving)
+        self._far_unwritten += leaving
         self._far_count += len(leaving)
         self._boundary = leaving[0]
+        self._write_far()
 
     def _refill(self) -> None:
         """Few are near: the first of the far ones come."""
         quarter = self._near_max // 4
         while self._far_count and len(self._near) < quarter:
-            self._write_far()
-            coming = self._far.take_first(quarter)
+            coming = self._take_far(quarter)
             self._near.update(coming)
             self._far_count -= len(coming)
-            self._boundary = self._far.first() if self._far_count else None
+            self._boundary = self._first_far() if self._far_count else None
+
+    def _discard_far(self, unit: bytes) -> bool:
+        self._write_far()
+        if unit in self._far_without_room:
+            self._far_without_room.remove(unit)
+            return True
+        return self._far.discard(unit)
+
+    def _take_far(self, count: int) -> list[bytes]:
+        """Remove the first of all far units, wherever they are."""
+        self._write_far()
+        taken = self._far.take_first(count)
+        waiting = self._far_without_room
+        if waiting:
+            both = sorted([*taken, *waiting[:count]])
+            taken = both[:count]
+            del waiting[:count]
+            waiting.update(both[count:])
+        return taken
+
+    def _first_far(self) -> bytes:
+        firsts = [self._far.first(), self._far_without_room[0] if self._far_without_room else None]
+        return min(first for first in firsts if first is not None)
 
     def _write_far(self) -> None:
-        if self._far_unwritten:
-            self._far.add(self._far_unwritten)
-            self._far_unwritten = []
+        """Hand over what gathered; that for which there is no room is offered again with what comes."""
+        if not self._far_unwritten:
+            return
+        unwritten, self._far_unwritten = self._far_unwritten, []
+        waiting = self._far_without_room
+        try:
+            self._far.add(unwritten)
+            unwritten = []
+            if waiting:
+                self._far.add(list(waiting))
+                waiting.clear()
+        except NoRoomError:
+            waiting.update(unwritten)
 
 
 def _joined(units: Iterator[bytes]) -> Iterator[bytes]:

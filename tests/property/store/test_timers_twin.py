@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -9,7 +10,9 @@ from tempfile import TemporaryDirectory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broker.store.errors import NoRoomError
 from broker.store.refusals import RefusalKind
+from broker.store.saved import ByteSource
 from broker.store.timer_files import TimerFiles
 from broker.store.timers import FarTimers, MemoryFarTimers, PendingTimer, Timers
 
@@ -31,12 +34,16 @@ class Twin:
 
 
 dues = st.integers(0, 30)
+puts = st.tuples(st.just("put"), dues, st.sampled_from(KEYS))
 steps = st.one_of(
-    st.tuples(st.just("put"), dues, st.sampled_from(KEYS)),
+    puts,
     st.tuples(st.just("due"), dues, st.integers(1, 6)),
     st.tuples(st.just("again"), st.integers(0, 200), st.just(0)),
     st.tuples(st.just("recall"), dues, st.sampled_from(KEYS)),
 )
+
+long_scripts = st.lists(st.one_of(puts, puts, steps), min_size=15, max_size=60)
+"""Most of what they put is far."""
 
 
 def run(script: list[tuple[str, int, object]], near_max: int, far: FarTimers) -> Timers:
@@ -75,7 +82,7 @@ def run(script: list[tuple[str, int, object]], near_max: int, far: FarTimers) ->
     return timers
 
 
-@given(st.lists(steps, max_size=60), st.integers(4, 9))
+@given(st.lists(steps, max_size=60) | long_scripts, st.integers(4, 9))
 def test_the_timers_are_a_sorted_dictionary(
     script: list[tuple[str, int, object]], near_max: int
 ) -> None:
@@ -83,7 +90,30 @@ def test_the_timers_are_a_sorted_dictionary(
     assert small.near_count <= near_max
 
 
-puts = st.tuples(st.just("put"), dues, st.sampled_from(KEYS))
+class FullAtTimes(MemoryFarTimers):
+    """Has no room whenever the next of the drawn answers says so; holds nothing that it did not take."""
+
+    def __init__(self, answers: list[bool]) -> None:
+        super().__init__()
+        self._answers = answers
+
+    def add(self, units: Sequence[bytes]) -> None:
+        if self._answers and self._answers.pop():
+            raise NoRoomError("no room")
+        super().add(units)
+
+
+@given(long_scripts, st.integers(4, 6), st.lists(st.booleans(), max_size=60))
+def test_timers_for_which_there_is_no_room_wait_in_memory(
+    script: list[tuple[str, int, object]], near_max: int, answers: list[bool]
+) -> None:
+    full = run(script, near_max, FullAtTimes(answers))
+    roomy = run(script, near_max, MemoryFarTimers())
+    assert full.digest == roomy.digest
+    restored = Timers(FullAtTimes([True] * 5), near_max)
+    restored.load(full.dump())
+    restored.load_units(ByteSource(full.saved_units()))
+    assert list(restored.units()) == list(full.units())
 
 
 @settings(max_examples=25)

@@ -9,7 +9,9 @@ import msgspec
 import pytest
 
 from broker.message.properties import decode_properties
+from broker.store import timer_files
 from broker.store.control import DeliverTimers, RecallTimer
+from broker.store.errors import NoRoomError
 from broker.store.reading import read_message
 from broker.store.refusals import RefusalKind
 from broker.store.saved import ByteSource
@@ -239,6 +241,26 @@ def test_files_of_an_earlier_process_are_wiped(tmp_path: Path) -> None:
     after = TimerFiles(tmp_path)
     assert list(after.frozen()) == []
     after.close()
+
+
+def test_without_room_nothing_is_written_and_nothing_needs_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    far = TimerFiles(tmp_path)
+    free_bytes = 1000
+    monkeypatch.setattr(timer_files, "free_bytes", lambda _: free_bytes)
+    with pytest.raises(NoRoomError, match="1000 bytes"):
+        far.add([unit(1)])
+    assert (far.first(), far.take_first(3), far.discard(unit(1))) == (None, [], False)
+    assert list(far.frozen()) == []
+    assert not (tmp_path / "timers").exists()
+    free_bytes = 1 << 40
+    far.add([unit(2), unit(1)])
+    free_bytes = 1000
+    with pytest.raises(NoRoomError):
+        far.add([unit(3)])
+    assert far.take_first(9) == [unit(1), unit(2)]
+    far.close()
 
 
 def test_an_error_of_the_file_names_it(tmp_path: Path) -> None:
