@@ -81,7 +81,11 @@ def _complain(job: str, text: str, exit_code: int) -> int:
 
 def _parser(jobs: dict[str, Job]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="dledger-pipeline", description="jobs on the broker's topics and its log, with Spark"
+        prog="dledger-pipeline",
+        description="jobs on the broker's topics and its log, with Spark",
+        epilog="Exit codes: 0 fine; 1 something was found, or failed; 2 wrong usage, or it could not be told; "
+        "130 interrupted. Results go to standard output (one object with --json), the rest to standard error. "
+        "docs/pipeline.md and docs/pipeline-jobs.md describe every job.",
     )
     commands = parser.add_subparsers(dest="job", required=True, metavar="JOB")
     for job in jobs.values():

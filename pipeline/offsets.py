@@ -10,7 +10,7 @@ the name of a Raft group, never an address: a failover changes nothing here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -137,6 +137,18 @@ def loss_at_start(start: Mapping[MessageQueue, int], bounds: Mapping[MessageQueu
         elif offset > has.end:
             clauses.append(f"{queue} ends at {has.end}, {offset} was next")
     return Loss(tuple(clauses))
+
+
+def loss_of_topics(topics: Sequence[str], subject: str) -> Loss:
+    """What is wrong with a start in topics that are not read; `subject` says what is."""
+    if not topics:
+        return Loss()
+    where = f"topic{'s' if len(topics) > 1 else ''} {', '.join(topics)}"
+    clause = (
+        f"the checkpoint stands in {where}, and the query reads {subject}: it is the checkpoint of another "
+        "query, or topics were taken out of this one"
+    )
+    return Loss((clause,))
 
 
 def loss_at_end(

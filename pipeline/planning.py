@@ -27,6 +27,7 @@ from pipeline.offsets import (
     loss_at_end,
     loss_at_start,
     loss_between,
+    loss_of_topics,
     reached,
     resolved,
     to_form,
@@ -246,13 +247,16 @@ class StreamOffsets:
         A queue that is new begins with its earliest offset: this batch notes that, the next one reads.
 
         Raises:
-            DataLossError: what comes next is gone.
+            DataLossError: what comes next is gone, or the start is that of a query on other topics.
             CannotTellError: brokers do not answer.
         """
         start = from_form(start_form, "the start of a batch")
+        strangers = {queue.topic for queue in start if not self._options.wants(queue.topic)}
+        on_loss(self._options, loss_of_topics(sorted(strangers), self._options.subject))
         self._show(start)
         bounds = self._view.bounds(may_miss=True)
-        on_loss(self._options, loss_at_start(start, bounds))
+        known = {queue: offset for queue, offset in start.items() if queue.topic not in strangers}
+        on_loss(self._options, loss_at_start(known, bounds))
         end = reached(start, bounds)
         self._newest = end
         if self._target is not None:

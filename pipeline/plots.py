@@ -48,8 +48,13 @@ def plot_profile(path: Path, traffic: Rows, retries: Rows, delays: Rows) -> None
     bottom.set_title("seconds from storing to commit, slowest groups")
     if slowest:
         bottom.legend()
-    figure.savefig(path)
-    pyplot.close(figure)
+    aside = path.with_name(f".{path.name}.aside")
+    try:
+        figure.savefig(aside, format=path.suffix[1:].lower())
+        aside.rename(path)  # a picture under its name is whole
+    finally:
+        pyplot.close(figure)
+        aside.unlink(missing_ok=True)
 
 
 def _lines(axes: Any, rows: Rows, by: str, value: str) -> None:

@@ -23,7 +23,7 @@ from dledger.storage.posix import PosixDisk
 from dledger.storage.snapshots import SnapshotStore
 from pipeline.derived.compare import tables
 from pipeline.derived.fold import fold, new_state
-from pipeline.errors import UsageError
+from pipeline.errors import PipelineError, UsageError
 from pipeline.scan.plan import Plan
 
 
@@ -40,14 +40,15 @@ def rebuild(plan: Plan, folder: str | Path, progress: Callable[[int], None]) -> 
 
     Raises:
         UsageError: the folder exists.
+        PipelineError: the disk failed or is full; there is no such folder then.
         DamagedLogError: the log cannot be folded.
     """
     place = Path(folder).absolute()
     if place.exists():
         raise UsageError(f"{place} exists; what is rebuilt goes into a new folder")
     aside = place.with_name(f"{place.name}.aside-{os.getpid()}")
-    aside.mkdir(parents=True)
     try:
+        aside.mkdir(parents=True)
         state = new_state(aside)
         for _ in fold(plan, state, progress=progress):
             pass
@@ -56,9 +57,12 @@ def rebuild(plan: Plan, folder: str | Path, progress: Callable[[int], None]) -> 
         _write_snapshot(aside, state, plan)
         (aside / "state.json").write_text(json.dumps(described(state), indent=1, default=_text))
         aside.rename(place)
-    except BaseException:
+    except OSError as error:
+        raise PipelineError(
+            f"{place} is not rebuilt, what was begun is removed: {error}"
+        ) from error
+    finally:
         shutil.rmtree(aside, ignore_errors=True)
-        raise
     return state
 
 

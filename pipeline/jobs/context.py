@@ -25,6 +25,8 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
+from pipeline.jobs.interrupts import interrupts_held
+
 
 def _console() -> Console:
     """Texts are printed as they are: names may have brackets or colons."""
@@ -50,10 +52,14 @@ class JobContext:
         Raises:
             CannotTellError: PySpark or Java is missing, or the session could not be made.
         """
-        from pipeline.spark.session import open_session
+        from pipeline.spark.session import check_pyspark, open_session
+
+        check_pyspark()
+        from pyspark import SparkContext
 
         name = f"dledger-pipeline {self.options.job}"
-        return open_session(name, master=self.options.master, log_level=self.options.log_level)
+        with interrupts_held(SparkContext):
+            return open_session(name, master=self.options.master, log_level=self.options.log_level)
 
     def close(self) -> None:
         """End the session, if there is one."""

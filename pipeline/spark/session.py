@@ -58,8 +58,7 @@ def open_session(
     Raises:
         CannotTellError: PySpark or Java is missing, or the JVM does not start.
     """
-    if find_spec("pyspark") is None:
-        raise CannotTellError("PySpark is not installed: pip install 'dledger[spark]'")
+    check_pyspark()
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
@@ -77,6 +76,16 @@ def open_session(
         raise CannotTellError(f"no Spark session on {chosen}: {error}") from error
     pipeline.register(session)
     return session
+
+
+def check_pyspark() -> None:
+    """Refuse to go on without PySpark.
+
+    Raises:
+        CannotTellError: it is not installed.
+    """
+    if find_spec("pyspark") is None:
+        raise CannotTellError("PySpark is not installed: pip install 'dledger[spark]'")
 
 
 def _submitted() -> dict[str, str]:

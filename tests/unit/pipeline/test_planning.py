@@ -128,6 +128,16 @@ def test_a_stream_reads_what_is_new(view: TableView) -> None:
     assert stream.newest() == form(q0=30, q1=5)
 
 
+def test_the_checkpoint_of_another_query_is_refused(view: TableView) -> None:
+    stream = StreamOffsets(options("stream", commitGroup="g"), view)
+    other = {"Other": {"b": {"0": 7}}, "T": {"b": {"0": 12, "1": 0}}}
+    with pytest.raises(DataLossError, match="stands in topic Other, and the query reads topic T"):
+        stream.latest(other, None)
+    assert view.stored == [], "nothing of it is shown as done"
+    ahead = StreamOffsets(options("stream", failOnDataLoss="false"), view).latest(other, None)
+    assert ahead == {"Other": {"b": {"0": 7}}, "T": {"b": {"0": 20, "1": 5}}}
+
+
 def test_the_initial_offset_is_settled_once(view: TableView, tmp_path: Path) -> None:
     kept = options("stream", metadataPath=tmp_path / "meta")
     first = StreamOffsets(kept, view).initial()
