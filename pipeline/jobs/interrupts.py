@@ -1,9 +1,8 @@
 """Ctrl-C while a job uses Spark: one KeyboardInterrupt, and no page of noise.
 
-PySpark answers Ctrl-C inside the signal handler, with a call over the connection that the interrupted call may be
-reading from: that fails with a traceback, or waits for ever for an answer that the other call has taken. For jobs
-nothing is gained by it, because they stop their session as they end. And a JVM that is left alone while it starts
-prints a page, too.
+PySpark answers Ctrl-C inside the signal handler, with a call over the connection that the interrupted call is reading
+from; that fails, with tracebacks of both. For jobs nothing is gained by it, because they stop their session as they
+end. And a JVM that is left alone while it starts prints a page, too.
 """
 
 from __future__ import annotations
@@ -42,7 +41,9 @@ def interrupts_held(context_class: Any) -> Iterator[None]:
 
     logging.getLogger().addFilter(is_no_interrupt)
     logging.getLogger("py4j").setLevel(logging.CRITICAL)  # what fails there is raised as well
-    before = signal.signal(signal.SIGINT, note)
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.SIG_IGN:  # as a shell has it for what runs in the background
+        signal.signal(signal.SIGINT, note)
     call = context_class.cancelAllJobs
     context_class.cancelAllJobs = lambda _: None
     try:

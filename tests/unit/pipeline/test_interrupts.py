@@ -58,6 +58,16 @@ def test_ctrl_c_waits_until_the_jvm_is_there(capsys: pytest.CaptureFixture[str])
     assert start(0, 1) == ["JVM", "interrupted"]
 
 
+def test_who_was_told_to_ignore_ctrl_c_does(capsys: pytest.CaptureFixture[str]) -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        assert start(2, 0) == ["JVM", "made"]
+        signal.raise_signal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert capsys.readouterr().err == ""
+
+
 def test_a_call_that_is_interrupted_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     with interrupts_held(Context):
         pass
