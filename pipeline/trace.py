@@ -6,6 +6,7 @@ put together from look-ups in the topics where a copy can be. Where groups stand
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
@@ -32,6 +33,8 @@ from pipeline.errors import CannotTellError, UsageError
 
 WAITING: Final = (HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC)
 MESSAGES_MAX: Final = 32
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +97,7 @@ def trace(
         timeout_s: for each question.
 
     Raises:
-        UsageError: no such id, or a key without a topic.
+        UsageError: no such id, a key without a topic, or no such topic.
         CannotTellError: name servers or brokers do not answer.
     """
 
@@ -102,9 +105,17 @@ def trace(
         async with Inspector(name_server, timeout_s=timeout_s) as inspector:
             names = await inspector.broker_names()
             offsets = {name: await inspector.consumer_offsets(name) for name in names}
+            topics = await inspector.topics()
             keys = await _unique_keys(inspector, names, wanted, topic)
+            if not keys and topic is not None and topic not in topics:
+                raise UsageError(f"topic {topic} does not exist (name server {name_server})")
+            if len(keys) > MESSAGES_MAX:
+                log.warning(
+                    "%d messages have %s, %d of them are traced", len(keys), wanted, MESSAGES_MAX
+                )
+            copies = [each for each in topics if is_retry_topic(each) or is_dlq_topic(each)]
             return [
-                await _story(inspector, offsets, key, its_topic)
+                await _story(inspector, offsets, copies, key, its_topic)
                 for its_topic, key in keys[:MESSAGES_MAX]
             ]
 
@@ -143,14 +154,18 @@ async def _unique_keys(
 
 
 async def _story(
-    inspector: Inspector, offsets: dict[str, GroupOffsets], key: str, topic: str
+    inspector: Inspector,
+    offsets: dict[str, GroupOffsets],
+    copies: Iterable[str],
+    key: str,
+    topic: str,
 ) -> Story:
+    """Put a story together; `copies` are all topics of retries and dead letters."""
     story = Story(key, topic)
     for name, groups in offsets.items():
-        places = [topic, *WAITING, CHECK_MAX_TOPIC]
-        for group in sorted(groups):
-            places += [RETRY_PREFIX + group, DLQ_PREFIX + group]
-        for place in places:
+        # A group that gave a message back may have committed nothing yet.
+        of_groups = {prefix + group for group in groups for prefix in (RETRY_PREFIX, DLQ_PREFIX)}
+        for place in (topic, *WAITING, CHECK_MAX_TOPIC, *sorted(of_groups.union(copies))):
             for message in await inspector.find(name, place, key):
                 if _unique_key(message) == key:
                     story.steps.append(_step(name, message, topic))

@@ -69,10 +69,35 @@ def steps(topics: Topics, topic: str) -> list[str]:
     return [step.what for step in story(topics, topic).steps]
 
 
+def test_a_group_that_has_committed_nothing_is_in_the_story(topics: Topics) -> None:
+    topic, group = topics.fresh(), "never-commits"
+    topics.send([Message(topic, b"poison", keys="order-5")])
+    seen: list[int] = []
+
+    def refuse(message: ReceivedMessage) -> ConsumeResult:
+        seen.append(message.reconsume_times)
+        return ConsumeResult.LATER if len(seen) == 1 else ConsumeResult.SUCCESS
+
+    with PushConsumer(
+        topics.namesrv,
+        group,
+        refuse,
+        subscriptions={topic: "*"},
+        start_from="first",
+        retry_delay_level=1,
+        commit_interval_s=3600,
+    ):
+        assert poll(lambda: "retry 1 for never-commits" in steps(topics, topic), 30), steps(
+            topics, topic
+        )
+
+
 def test_what_cannot_be_traced(topics: Topics, capsys: pytest.CaptureFixture[str]) -> None:
     where = ["--name-server", topics.namesrv]
     assert main(["trace", "nothing", "--topic", "Ready", "--json", *where]) == 1
     assert json.loads(capsys.readouterr().out) == {"messages": []}
+    assert main(["trace", "order-5", "--topic", "NoSuchTopic", *where]) == 2
+    assert "topic NoSuchTopic does not exist" in capsys.readouterr().err
     assert main(["trace", "order-5", *where]) == 2
     assert "no offset message id" in capsys.readouterr().err
     assert main(["trace", "0" * 32, *where]) == 1
