@@ -21,7 +21,7 @@ summary = "say how far consumer groups and streaming queries (commitGroup) are b
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add whom to ask, what about, and when that is too much."""
-    parser.add_argument("--name-server", required=True, help="HOST:PORT[;HOST:PORT]")
+    parser.add_argument("-n", "--name-server", required=True, help="HOST:PORT[;HOST:PORT]")
     parser.add_argument("--group", help="this consumer group only")
     parser.add_argument("--topic", help="this topic only")
     parser.add_argument("--queues", action="store_true", help="a line for each queue")

@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add whom to ask, and about which message."""
     parser.add_argument("message", help="an offset message id; with --topic a unique key or a key")
     parser.add_argument("--topic", help="the topic that it was sent to")
-    parser.add_argument("--name-server", required=True, help="HOST:PORT[;HOST:PORT]")
+    parser.add_argument("-n", "--name-server", required=True, help="HOST:PORT[;HOST:PORT]")
 
 
 def run(context: JobContext) -> int:
