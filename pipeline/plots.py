@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,43 +31,58 @@ def check_plot_file(name: str) -> Path:
 
 
 def plot_profile(path: Path, traffic: Rows, retries: Rows, delays: Rows) -> None:
-    """Draw, and write the file."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot
-
-    figure, (top, middle, bottom) = pyplot.subplots(3, 1, figsize=(11, 12), layout="constrained")
-    _lines(top, traffic, "topic", "messages")
-    top.set_title("messages per hour")
-    _lines(middle, retries, "group", "retries")
-    middle.set_title("retries per hour")
-    slowest = list(delays)[:LINES_MAX][::-1]
-    names = [f"{row['group']} ({row['topic']})" for row in slowest]
-    bottom.barh(names, [row["p99_s"] for row in slowest], color="tab:orange", label="p99")
-    bottom.barh(names, [row["p50_s"] for row in slowest], color="tab:blue", label="p50")
-    bottom.set_title("seconds from storing to commit, slowest groups")
-    if slowest:
-        bottom.legend()
+    """Draw, and write the file; under its name it is whole."""
+    figure = figure_of(traffic, retries, delays)
     aside = path.with_name(f".{path.name}.aside")
     try:
         figure.savefig(aside, format=path.suffix[1:].lower())
-        aside.rename(path)  # a picture under its name is whole
+        aside.rename(path)
     finally:
-        pyplot.close(figure)
         aside.unlink(missing_ok=True)
 
 
-def _lines(axes: Any, rows: Rows, by: str, value: str) -> None:
+def figure_of(traffic: Rows, retries: Rows, delays: Rows) -> Any:
+    """Return three panels: messages and retries by hour, on one axis of time, and the slowest groups."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 12), layout="constrained")
+    top, middle, bottom = figure.subplots(3, 1)
+    hours = [row["hour"] for row in (*traffic, *retries)]
+    _lines(top, traffic, "topic", "messages", hours)
+    top.set_title("messages per hour (UTC)")
+    _lines(middle, retries, "group", "retries", hours)
+    middle.set_title("retries per hour (UTC)")
+    slowest = list(delays)[:LINES_MAX][::-1]
+    names = [f"{row['group']} ({row['topic']})" for row in slowest]
+    bottom.set_title("seconds from storing to commit, slowest groups")
+    if slowest:
+        bottom.barh(names, [row["p99_s"] for row in slowest], color="tab:orange", label="p99")
+        bottom.barh(names, [row["p50_s"] for row in slowest], color="tab:blue", label="p50")
+        bottom.legend()
+    else:
+        _say_nothing(bottom)
+    return figure
+
+
+def _lines(axes: Any, rows: Rows, by: str, value: str, hours: Sequence[datetime]) -> None:
     series: dict[str, dict[Any, int]] = {}
     for row in rows:
-        hours = series.setdefault(row[by], {})
-        hours[row["hour"]] = hours.get(row["hour"], 0) + row[value]
+        of_name = series.setdefault(row[by], {})
+        of_name[row["hour"]] = of_name.get(row["hour"], 0) + row[value]
     busiest = sorted(series, key=lambda name: (-sum(series[name].values()), name))[:LINES_MAX]
+    if not busiest:
+        _say_nothing(axes)
+        return
     for name in busiest:
         points = sorted(series[name].items())
         axes.plot(*zip(*points, strict=True), marker="o", label=name)
-    if busiest:
-        axes.legend()
+    axes.legend()
+    # One hour alone would be a point on an axis of years.
+    axes.set_xlim(min(hours) - timedelta(hours=1), max(hours) + timedelta(hours=1))
     axes.set_ylim(bottom=0)
     axes.grid(visible=True, alpha=0.3)
+
+
+def _say_nothing(axes: Any) -> None:
+    axes.text(0.5, 0.5, "nothing", transform=axes.transAxes, ha="center")
+    axes.set_axis_off()
