@@ -52,13 +52,10 @@ class JobContext:
         Raises:
             CannotTellError: PySpark or Java is missing, or the session could not be made.
         """
-        from pipeline.spark.session import check_pyspark, open_session
-
-        check_pyspark()
-        from pyspark import SparkContext
+        from pipeline.spark.session import context_class, open_session
 
         name = f"dledger-pipeline {self.options.job}"
-        with interrupts_held(SparkContext):
+        with interrupts_held(context_class()):
             return open_session(name, master=self.options.master, log_level=self.options.log_level)
 
     def close(self) -> None:

@@ -58,7 +58,7 @@ def open_session(
     Raises:
         CannotTellError: PySpark or Java is missing, or the JVM does not start.
     """
-    check_pyspark()
+    context_class()
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
@@ -78,14 +78,17 @@ def open_session(
     return session
 
 
-def check_pyspark() -> None:
-    """Refuse to go on without PySpark.
+def context_class() -> Any:
+    """Return PySpark's `SparkContext`.
 
     Raises:
         CannotTellError: it is not installed.
     """
     if find_spec("pyspark") is None:
         raise CannotTellError("PySpark is not installed: pip install 'dledger[spark]'")
+    from pyspark import SparkContext
+
+    return SparkContext
 
 
 def _submitted() -> dict[str, str]:
