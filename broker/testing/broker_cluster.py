@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from random import Random
 
 from broker.net.address import Address
@@ -19,7 +18,7 @@ from broker.testing.settings import BrokerSimSettings
 from broker.testing.sim_broker import SimBroker, address_of
 from broker.testing.wires import SimConnection, Wires
 from dledger.codec.snapshot import SnapshotMeta
-from dledger.config import LogConfig, parse_peers
+from dledger.config import parse_peers
 from dledger.engine import Engine
 from dledger.errors import CorruptionError
 from dledger.raft.entry import Entry
@@ -76,20 +75,12 @@ class BrokerCluster(SimCluster):
 
     # What the brokers ask.
 
-    def log_config(self, node_id: NodeId) -> LogConfig:
-        """A member's settings."""
-        return self._config(node_id)
-
-    def disk_of(self, node: SimNode) -> AbstractContextManager[None]:
-        """A member whose disk fails meanwhile stops."""
-        return self._disk_of(node)
-
     def run_pass(self, node: SimNode, engine: Engine) -> None:
         """A member's broker has proposed something: carry away what follows."""
-        with self._disk_of(node):
+        with self.disk_of(node):
             if engine.failure is not None:
                 raise engine.failure
-            self._drain(node, engine)
+            self.drain(node, engine)
 
     def connect(self, source: NodeId | str, target: NodeId) -> SimConnection | None:
         """A new connection to a member's broker; None when it cannot be reached.
@@ -192,7 +183,7 @@ class BrokerCluster(SimCluster):
         if not index or not engine.log.shape.has(index) or (newest and newest.meta.index >= index):
             self._schedule_snapshot(node, incarnation)
             return
-        with self._disk_of(node):
+        with self.disk_of(node):
             term = engine.log.shape.term_of(index)
             assert term is not None, "the entry is there"
             position = engine.log.shape.position_of(Index(index + 1))

@@ -72,7 +72,7 @@ class SimBroker:
         self._nonce = f"{node.node_id}-{node.incarnation}"
         self._outputs = Outputs()
         self.driver = SimDriver(
-            engine_config := cluster.log_config(node.node_id),
+            engine_config := cluster.config_of(node.node_id),
             engine,
             WatchedMachine(state, lambda entry: cluster.applied(self, node, entry)),
             self._steady_ms,

@@ -1,8 +1,8 @@
-"""A whole group in one process: engines, simulated disks and network, a virtual clock, one event heap.
+"""A whole group in one process: engines over simulated disks and a simulated network, in virtual time.
 
 Nothing here decides what goes wrong: faults and clients are callers of this module (sim_faults.py,
-sim_clients.py, and tests directly). Each event is one call at one moment of virtual time; events of
-the same moment run in the order in which they were scheduled, so a run is a function of its seed.
+sim_clients.py, and tests directly). Time and the heap of events are `sim_loop.py`'s, persist jobs
+`sim_saves.py`'s, repairs before a start `sim_repairs.py`'s.
 
 A member's disk outlives it. Its clock runs at its own rate and from its own zero, so code that
 compares the clocks of two members is found out.
@@ -12,61 +12,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from heapq import heapify, heappop, heappush
 from random import Random
-from typing import Any
 
-from dledger.codec.rpc import decode_message, encode_entries, encode_message
-from dledger.config import LogConfig, Peer, RaftConfig
-from dledger.engine import Engine, PersistJob
-from dledger.errors import CorruptionError, DiskFailedError, DiskFullError, DLedgerError
+from dledger.config import LogConfig
+from dledger.engine import Engine
+from dledger.errors import CorruptionError, DiskFailedError
 from dledger.raft.effects import GivesWay, Outcome, Role
-from dledger.raft.events import Event, GiveUpVote, Received, StepDown, Tick
+from dledger.raft.events import Event, GiveUpVote, Received, Tick
 from dledger.raft.ids import NodeId
-from dledger.raft.messages import (
-    AppendRequest,
-    Message,
-    PeerMessage,
-    RepairAnswer,
-    RepairMessage,
-    RepairRequest,
-)
+from dledger.raft.messages import Message, PeerMessage, RepairAnswer, RepairRequest
 from dledger.repair.store_repair import StoreRepair, is_repairable
+from dledger.testing.core_trace import effect_line, message_line, outcome_line, span_line
+from dledger.testing.sim_config import log_config
 from dledger.testing.sim_disk import SimDisk
+from dledger.testing.sim_loop import SimLoop
 from dledger.testing.sim_meetings import Meetings
-from dledger.testing.sim_network import SimNetwork
+from dledger.testing.sim_network import SimNetwork, through_wire
 from dledger.testing.sim_node import SimNode
+from dledger.testing.sim_repairs import Repairs
+from dledger.testing.sim_saves import Saves
 from dledger.testing.sim_settings import SimSettings
-from dledger.testing.sim_trace import Trace, describe_message, describe_news, describe_outcome
+from dledger.testing.sim_trace import Trace
 from dledger.testing.state_checker import StateChecker, Violation
 
 HANDED_OUT_BYTES_MAX = 4096
 """Committed entries are taken in such portions, so that taking a part is exercised too."""
 
-SAVE_WRITES_MAX = 8
-"""A crash during a save strikes at one of its first writes; most saves have fewer."""
-
-FULL_RETRY_MS = 50
-"""A member whose disk is full leads no longer, and tries its save again so often."""
-
 NEVER_MS = 1 << 60
 """A moment that no run reaches."""
 
-STEPS_MAX = 200_000
-"""A run with more steps than this is caught in a loop (usual runs have about a thousand)."""
 
-
-def through_wire(message: PeerMessage) -> PeerMessage:
-    """A message as its receiver decodes it from the bytes of the peer protocol."""
-    entries = message.entries if isinstance(message, AppendRequest | RepairAnswer) else ()
-    return decode_message(encode_message(message), encode_entries(entries))
-
-
-class StuckError(Exception):
-    """The group makes no progress though nothing is wrong with its world any more."""
-
-
-class SimCluster:
+class SimCluster(SimLoop):
     """The members, their world, and the loop that runs them.
 
     Attributes:
@@ -86,10 +62,9 @@ class SimCluster:
         engine_type: type[Engine] = Engine,
         trace: Trace | None = None,
     ) -> None:
+        super().__init__()
         self.settings = settings
         self.trace = trace
-        self.now_ms = 0
-        self.step_count = 0
         self.gave_way_count = 0
         self.rng = Random(f"cluster/{settings.seed}")
         self.network = SimNetwork(settings, Random(f"network/{settings.seed}"))
@@ -106,35 +81,8 @@ class SimCluster:
         meetings = Random(f"meetings/{settings.seed}")
         self._meetings = Meetings(self, meetings.randint) if has_old_copies else None
         self._engine_type = engine_type
-        self._heap: list[tuple[int, int, Callable[..., object], tuple[Any, ...]]] = []
-        self._scheduled_count = 0
-
-    # The loop.
-
-    def at(self, time_ms: int, action: Callable[..., object], *args: Any) -> None:
-        """Call `action` at a moment of virtual time (at once, but not nested, when it has passed)."""
-        self._scheduled_count += 1
-        heappush(self._heap, (max(time_ms, self.now_ms), self._scheduled_count, action, args))
-
-    def run_until(self, end_ms: int, is_done: Callable[[], bool] | None = None) -> bool:
-        """Run events until `is_done` or a moment.
-
-        Returns:
-            What `is_done` says at the end; False without it.
-
-        Raises:
-            StuckError: the group steps on and on without time passing.
-        """
-        heap = self._heap
-        while heap and heap[0][0] <= end_ms:
-            self.now_ms, _, action, args = heappop(heap)
-            action(*args)
-            if is_done is not None and is_done():
-                return True
-            if self.step_count > STEPS_MAX:
-                raise StuckError(f"more than {STEPS_MAX} steps by {self.now_ms} ms")
-        self.now_ms = max(self.now_ms, end_ms)
-        return is_done is not None and is_done()
+        self._saves = Saves(self)
+        self._repairs = Repairs(self)
 
     # Members.
 
@@ -143,7 +91,7 @@ class SimCluster:
         is_up = node.engine is not None or node.repair is not None
         if is_up or node.refusal or node.is_frozen:
             return
-        config, local_ms = self._config(node.node_id), node.local_ms(self.now_ms)
+        config, local_ms = self.config_of(node.node_id), node.local_ms(self.now_ms)
         try:
             if self._meetings is not None:
                 self._meetings.started(node)
@@ -154,10 +102,10 @@ class SimCluster:
             node.engine = None
             problem = is_repairable(config, error)
             if problem is not None:
-                self._start_repair(node, StoreRepair(config, node.disk, problem))
+                self._repairs.start(node, StoreRepair(config, node.disk, problem))
                 return
             if isinstance(error, CorruptionError):
-                self._refuse_start(node, error)
+                self.refuse_start(node, error)
                 return
             if node.node_id in self.calm:
                 raise
@@ -169,10 +117,10 @@ class SimCluster:
         )
         if node.engine.lost_vote is not None:
             self.checker.wiped(node.node_id)
-        with self._disk_of(node):
+        with self.disk_of(node):
             self.checker.started(node.node_id, node.engine)
             self.checker.restored(node.node_id, applied_index)
-            self._drain(node, node.engine)
+            self.drain(node, node.engine)
         if node.missed is not None:
             self.step(node, GiveUpVote())
 
@@ -187,7 +135,7 @@ class SimCluster:
         """
         return 0
 
-    def _refuse_start(self, node: SimNode, error: CorruptionError) -> None:
+    def refuse_start(self, node: SimNode, error: CorruptionError) -> None:
         """Nobody can mend a damaged store: the member stays down until its disk is replaced."""
         node.engine = None
         node.incarnation += 1
@@ -197,47 +145,6 @@ class SimCluster:
         if node.node_id in self.calm:
             self.wipe(node)
             self.start_later(node)
-
-    def _start_repair(self, node: SimNode, repair: StoreRepair) -> None:
-        """A member's log is damaged: it only asks for entries until it is whole."""
-        node.repair = repair
-        self._carry_on_repair(node, node.incarnation)
-
-    def _carry_on_repair(self, node: SimNode, incarnation: int) -> None:
-        """Let a repair act, and come back when it wants to act again."""
-        repair = node.repair
-        if repair is None or node.incarnation != incarnation:
-            return
-        if node.paused_until_ms > self.now_ms:
-            self.at(node.paused_until_ms, self._carry_on_repair, node, incarnation)
-            return
-        self.step_count += 1
-        with self._disk_of(node):
-            repair.tick(node.local_ms(self.now_ms))
-            if not self._drain_repair(node, repair):
-                due_ms = max(node.true_ms(repair.next_deadline_ms()), self.now_ms + 1)
-                self.at(due_ms, self._carry_on_repair, node, incarnation)
-
-    def _drain_repair(self, node: SimNode, repair: StoreRepair) -> bool:
-        """Carry a repair's messages away; start the member when it is done, and say so."""
-        for note in repair.notes:
-            self.say(node, note)
-        repair.notes.clear()
-        for to, message in repair.take_outbox():
-            self._post(node, to, message)
-        if not repair.is_done:
-            return False
-        self.say(node, f"is repaired: {repair.repaired_count} entries")
-        node.repair = None
-        if repair.has_cut:
-            self.checker.wiped(node.node_id)
-        elif not repair.repaired_count:
-            self._refuse_start(
-                node, CorruptionError("data", 0, "a repair found nothing to ask for")
-            )
-            return True
-        self.start(node)
-        return True
 
     def stop(self, node: SimNode, *, power_loss: bool) -> None:
         """A member dies. Without power loss everything that it wrote is still there, synced or not."""
@@ -302,12 +209,12 @@ class SimCluster:
     def _step(self, node: SimNode, engine: Engine, event: Event) -> None:
         """One event, and everything that follows from it at once."""
         self.step_count += 1
-        with self._disk_of(node):
+        with self.disk_of(node):
             engine.step(event, node.local_ms(self.now_ms))
-            self._drain(node, engine)
+            self.drain(node, engine)
 
     @contextmanager
-    def _disk_of(self, node: SimNode) -> Iterator[None]:
+    def disk_of(self, node: SimNode) -> Iterator[None]:
         """A member whose disk fails stops, and starts again later."""
         try:
             yield
@@ -317,9 +224,9 @@ class SimCluster:
             self.start_later(node)
         except CorruptionError as error:
             self.stop(node, power_loss=False)
-            self._refuse_start(node, error)
+            self.refuse_start(node, error)
 
-    def _drain(self, node: SimNode, engine: Engine) -> None:
+    def drain(self, node: SimNode, engine: Engine) -> None:
         """Check what a step did, and carry its outputs away."""
         if self._meetings is not None:
             self._meetings.look_after(node)
@@ -328,7 +235,7 @@ class SimCluster:
         if self.trace is not None:
             self._trace_log(node, engine)
         for news in engine.take_news():
-            self.say(node, describe_news(news))
+            self.say(node, effect_line(news))
             self.gave_way_count += isinstance(news, GivesWay)
         if engine.has_committed:
             self._check_leases(engine)
@@ -336,13 +243,13 @@ class SimCluster:
         self._settle(node, engine)
         for to, message in engine.take_outbox():
             if isinstance(message, RepairRequest | RepairAnswer):
-                self._post(node, to, message)
+                self.post(node, to, message)
                 continue
             checker.sent(node.node_id, to, message, engine)
-            self._post(node, to, message)
+            self.post(node, to, message)
             self.on_sent(node, message)
         if not engine.is_persisting and engine.has_unsaved:
-            self._begin_job(node, engine)
+            self._saves.begin(node, engine)
         self._arm(node, engine)
 
     def _settle(self, node: SimNode, engine: Engine) -> None:
@@ -351,7 +258,7 @@ class SimCluster:
             self.checker.handed_out(node.node_id, engine.take_committed(HANDED_OUT_BYTES_MAX))
         for token, outcome in engine.take_resolved():
             if self.trace is not None:
-                self.say(node, f"answers call {token}: {describe_outcome(outcome)}")
+                self.say(node, f"answers call {token}: {outcome_line(outcome)}")
             self.on_resolved(node, token, outcome)
 
     def _trace_log(self, node: SimNode, engine: Engine) -> None:
@@ -375,18 +282,18 @@ class SimCluster:
                     f"term {engine.node.term} commits"
                 )
 
-    def _post(self, node: SimNode, to: NodeId, message: PeerMessage) -> None:
+    def post(self, node: SimNode, to: NodeId, message: PeerMessage) -> None:
         """Let the network decide when a message arrives."""
         if self._meetings is not None and not self._meetings.may_speak(node, self.nodes[to]):
             if self.trace is not None:
-                self.say(node, f"-> {to} {describe_message(message)} (no connection)")
+                self.say(node, f"-> {to} {message_line(message, span_line)} (no connection)")
             return
         if self.settings.wire:
             message = through_wire(message)
         arrivals = self.network.arrivals(node.node_id, to, self.now_ms)
         if self.trace is not None:
             when = ", ".join(str(arrival) for arrival in arrivals) or "never"
-            self.say(node, f"-> {to} {describe_message(message)} (arrives {when})")
+            self.say(node, f"-> {to} {message_line(message, span_line)} (arrives {when})")
         for arrival in arrivals:
             self.at(arrival, self._deliver, self.nodes[to], message)
 
@@ -396,7 +303,7 @@ class SimCluster:
         if not self.network.is_open(message.source, node.node_id):
             return
         if isinstance(message, RepairRequest | RepairAnswer):
-            self._deliver_repair(node, message)
+            self._repairs.deliver(node, message)
             return
         if engine is None:
             return
@@ -404,26 +311,8 @@ class SimCluster:
             self.at(node.paused_until_ms, self._deliver, node, message)
             return
         if self.trace is not None:
-            self.say(node, f"<- {message.source} {describe_message(message)}")
+            self.say(node, f"<- {message.source} {message_line(message, span_line)}")
         self._step(node, engine, Received(message))
-
-    def _deliver_repair(self, node: SimNode, message: RepairMessage) -> None:
-        """A request for lost entries, or an answer to one."""
-        if node.engine is None and node.repair is None:
-            return
-        if node.paused_until_ms > self.now_ms:
-            self.at(node.paused_until_ms, self._deliver_repair, node, message)
-            return
-        if self.trace is not None:
-            self.say(node, f"<- {message.source} {describe_message(message)}")
-        self.step_count += 1
-        with self._disk_of(node):
-            if node.repair is not None:
-                node.repair.receive(message, node.local_ms(self.now_ms))
-                self._drain_repair(node, node.repair)
-            elif node.engine is not None:
-                node.engine.repair(message, node.local_ms(self.now_ms))
-                self._drain(node, node.engine)
 
     def _arm(self, node: SimNode, engine: Engine) -> None:
         """Schedule the next tick, unless an earlier one is scheduled that will look again."""
@@ -448,70 +337,6 @@ class SimCluster:
         if self.trace is not None:
             self.say(node, "tick")
         self._step(node, engine, Tick())
-
-    # Saves.
-
-    def _begin_job(self, node: SimNode, engine: Engine) -> None:
-        """Start a persist job; it writes when it ends, so a crash before that loses all of it."""
-        job = engine.begin_persist()
-        if job is None:
-            return
-        self.at(self.now_ms + self._sync_ms(node), self._end_job, node, node.incarnation, job)
-
-    def _sync_ms(self, node: SimNode) -> int:
-        """How long a persist job takes."""
-        if node.node_id in self.calm:
-            return 0
-        is_slow = node.slow_until_ms > self.now_ms
-        most = self.settings.slow_sync_ms_max if is_slow else self.settings.sync_ms_max
-        return int(self.rng.random() * (most + 1))
-
-    def _end_job(self, node: SimNode, incarnation: int, job: PersistJob) -> None:
-        """A persist job writes, syncs and ends; or its disk fails; or the power does, half way."""
-        engine = node.engine
-        if engine is None or node.incarnation != incarnation:
-            return
-        if node.paused_until_ms > self.now_ms:
-            self.at(node.paused_until_ms, self._end_job, node, incarnation, job)
-            return
-        self.step_count += 1
-        now_local_ms = node.local_ms(self.now_ms)
-        if node.crashes_in_save:
-            self._crash_in_save(node, job)
-            return
-        try:
-            job.run()
-        except DiskFullError as error:
-            self.say(node, f"no room: {error}")
-            self.at(self.now_ms + FULL_RETRY_MS, self._end_job, node, incarnation, job)
-            self._step(node, engine, StepDown("the disk is full"))
-            return
-        except (OSError, DLedgerError) as error:
-            self.say(node, f"save failed: {error}")
-            engine.fail_persist(job, error, now_local_ms)
-            with self._disk_of(node):
-                self._drain(node, engine)
-            self.stop(node, power_loss=False)
-            self.start_later(node)
-            return
-        with self._disk_of(node):
-            engine.end_persist(job, now_local_ms)
-            if self.trace is not None:
-                self.say(node, f"saved, durable to {engine.log.durable_index}")
-            self._drain(node, engine)
-
-    def _crash_in_save(self, node: SimNode, job: PersistJob) -> None:
-        """The power fails at one of a job's writes, or when all are done and nobody knows yet."""
-        nth = self.rng.randint(1, SAVE_WRITES_MAX)
-        node.disk.fail_write(nth)
-        try:
-            job.run()
-        except (OSError, DLedgerError):
-            self.say(node, f"crashes at write {nth} of a save")
-        else:
-            self.say(node, "crashes at the end of a save")
-        self.stop(node, power_loss=True)
-        self.start_later(node)
 
     # The world.
 
@@ -572,21 +397,14 @@ class SimCluster:
 
     def _wake(self, node: SimNode) -> None:
         """A pause without an end has ended: what waits for that is due now."""
-        for place, (_, number, action, args) in enumerate(self._heap):
-            if (
-                args
-                and args[0] is node
-                and action
-                in {
-                    self._deliver,
-                    self._deliver_repair,
-                    self._carry_on_repair,
-                    self._tick,
-                    self._end_job,
-                }
-            ):
-                self._heap[place] = (self.now_ms, number, action, args)
-        heapify(self._heap)
+        waiting: list[Callable[..., object]] = [
+            self._deliver,
+            self._repairs.deliver,
+            self._repairs.carry_on,
+            self._tick,
+            self._saves.end,
+        ]
+        self.hurry(node, waiting)
 
     def _make_node(self, node_id: NodeId) -> SimNode:
         """A member with an empty disk and a clock of its own."""
@@ -601,35 +419,6 @@ class SimCluster:
             clock_drift_permille=self.rng.randint(-drift_max, drift_max),
         )
 
-    def _config(self, node_id: NodeId) -> LogConfig:
-        """A member's settings, small bounds everywhere."""
-        settings = self.settings
-        raft = RaftConfig(
-            node_id=node_id,
-            voters=self.voters,
-            heartbeat_interval_ms=settings.heartbeat_ms,
-            lease_ms=settings.lease_ms,
-            election_timeout_min_ms=settings.election_min_ms,
-            election_timeout_max_ms=settings.election_max_ms,
-            entries_bytes_max=settings.entries_bytes_max,
-            entries_count_max=settings.entries_count_max,
-            inflight_requests_max=settings.inflight_max,
-            transfer_timeout_ms=settings.transfer_ms,
-            pending_proposals_max=settings.pending_max,
-            reads_pending_max=settings.reads_max,
-            preferred_leaders=self.voters[:1] if settings.prefers_first else (),
-            slow_disk_ms=settings.slow_disk_ms,
-        )
-        raft.validate()
-        peers = tuple(
-            Peer(voter, "127.0.0.1", 1 + place) for place, voter in enumerate(self.voters)
-        )
-        return LogConfig(
-            group="sim",
-            peers=peers,
-            store_path="",
-            raft=raft,
-            segment_size_bytes=settings.segment_size_bytes,
-            cache_bytes_max=settings.cache_bytes_max,
-            fsync=settings.fsync,
-        )
+    def config_of(self, node_id: NodeId) -> LogConfig:
+        """A member's settings."""
+        return log_config(self.settings, self.voters, node_id)

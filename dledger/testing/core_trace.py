@@ -1,6 +1,9 @@
-"""Effects and messages of the core as short lines, for scripts that people read."""
+"""Effects, messages and outcomes as short lines, for people: in interaction scripts and in traces of runs."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import assert_never
 
 from dledger.raft.effects import (
     AppendEntries,
@@ -23,9 +26,11 @@ from dledger.raft.entry import Entry, EntryKind
 from dledger.raft.messages import (
     AppendRequest,
     AppendResponse,
-    Message,
+    PeerMessage,
     PreVoteRequest,
     PreVoteResponse,
+    RepairAnswer,
+    RepairRequest,
     TimeoutNow,
     VoteRequest,
     VoteResponse,
@@ -45,8 +50,17 @@ def entries_line(entries: tuple[Entry, ...]) -> str:
     return "[" + ", ".join(entry_line(entry) for entry in entries) + "]"
 
 
-def message_line(message: Message) -> str:
-    """A message without its sender."""
+def span_line(entries: tuple[Entry, ...]) -> str:
+    """A row of entries by its ends, where there are too many to read: `[3@2..7@2]`."""
+    if len(entries) < 2:
+        return f"[{entries[0].id if entries else ''}]"
+    return f"[{entries[0].id}..{entries[-1].id}]"
+
+
+def message_line(
+    message: PeerMessage, entries: Callable[[tuple[Entry, ...]], str] = entries_line
+) -> str:
+    """A message without its sender; `entries` says those that it carries."""
     match message:
         case PreVoteRequest():
             return f"pre-vote-request term={message.term} last={message.last_index}@{message.last_term}"
@@ -62,7 +76,7 @@ def message_line(message: Message) -> str:
             return (
                 f"append-request term={message.term} round={message.round} "
                 f"prev={message.prev_index}@{message.prev_term} "
-                f"{entries_line(message.entries)} commit={message.commit_index}"
+                f"{entries(message.entries)} commit={message.commit_index}"
             )
         case AppendResponse(success=True):
             return f"append term={message.term} round={message.round} match={message.match_index}"
@@ -74,6 +88,14 @@ def message_line(message: Message) -> str:
             )
         case TimeoutNow():
             return f"timeout-now term={message.term}"
+        case RepairRequest():
+            span = f"{message.first_index}..{message.last_index}"
+            return f"repair-request number={message.number} {span}"
+        case RepairAnswer():
+            lacks = " lacks it" if message.lacks else ""
+            return f"repair number={message.number} {entries(message.entries)}{lacks}"
+        case _:
+            assert_never(message)
 
 
 def outcome_line(outcome: Outcome) -> str:

@@ -11,8 +11,16 @@ from collections import Counter
 from collections.abc import Iterable
 from random import Random
 
+from dledger.codec.rpc import decode_message, encode_entries, encode_message
 from dledger.raft.ids import NodeId
+from dledger.raft.messages import AppendRequest, PeerMessage, RepairAnswer
 from dledger.testing.sim_settings import SimSettings
+
+
+def through_wire(message: PeerMessage) -> PeerMessage:
+    """A message as its receiver decodes it from the bytes of the peer protocol."""
+    entries = message.entries if isinstance(message, AppendRequest | RepairAnswer) else ()
+    return decode_message(encode_message(message), encode_entries(entries))
 
 
 class SimNetwork:

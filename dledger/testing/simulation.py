@@ -22,9 +22,10 @@ from typing import Protocol
 from dledger.engine import Engine
 from dledger.errors import CorruptionError
 from dledger.raft.ids import NodeId
-from dledger.testing.cluster import SimCluster, StuckError
+from dledger.testing.cluster import SimCluster
 from dledger.testing.sim_clients import CallCounts, SimClients
 from dledger.testing.sim_faults import SimFaults
+from dledger.testing.sim_loop import StuckError
 from dledger.testing.sim_node import SimNode
 from dledger.testing.sim_settings import SimSettings, draw_settings
 from dledger.testing.sim_trace import Trace

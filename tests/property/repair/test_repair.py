@@ -22,8 +22,8 @@ from dledger.storage.hard_state import HardStateStore
 from dledger.storage.segment import Layout
 from dledger.storage.segmented_log import SegmentedLog
 from dledger.testing.check_log_store import flush, new_entries
-from dledger.testing.cluster import through_wire
 from dledger.testing.sim_disk import SimDisk
+from dledger.testing.sim_network import through_wire
 
 NAMES = tuple(NodeId(name) for name in ("n0", "n1", "n2"))
 PEERS = parse_peers("n0-127.0.0.1:1;n1-127.0.0.1:2;n2-127.0.0.1:3")

@@ -1,0 +1,65 @@
+"""Virtual time and the one heap of events of a simulated run; what the events do is no business of it.
+
+Each event is one call at one moment. Events of the same moment run in the order in which they were
+scheduled, so a run is a function of its seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from heapq import heapify, heappop, heappush
+from typing import Any
+
+STEPS_MAX = 200_000
+"""A run with more steps than this is caught in a loop (usual runs have about a thousand)."""
+
+
+class StuckError(Exception):
+    """The group makes no progress though nothing is wrong with its world any more."""
+
+
+class SimLoop:
+    """The clock and the heap.
+
+    Attributes:
+        now_ms: true time; members have clocks of their own.
+        step_count: events that members saw; who lets them see one counts it.
+    """
+
+    def __init__(self) -> None:
+        self.now_ms = 0
+        self.step_count = 0
+        self._heap: list[tuple[int, int, Callable[..., object], tuple[Any, ...]]] = []
+        self._scheduled_count = 0
+
+    def at(self, time_ms: int, action: Callable[..., object], *args: Any) -> None:
+        """Call `action` at a moment of virtual time (at once, but not nested, when it has passed)."""
+        self._scheduled_count += 1
+        heappush(self._heap, (max(time_ms, self.now_ms), self._scheduled_count, action, args))
+
+    def hurry(self, first_arg: object, actions: Collection[Callable[..., object]]) -> None:
+        """What is scheduled of these actions with this first argument is due now, in the order it had."""
+        for place, (_, number, action, args) in enumerate(self._heap):
+            if args and args[0] is first_arg and action in actions:
+                self._heap[place] = (self.now_ms, number, action, args)
+        heapify(self._heap)
+
+    def run_until(self, end_ms: int, is_done: Callable[[], bool] | None = None) -> bool:
+        """Run events until `is_done` or a moment.
+
+        Returns:
+            What `is_done` says at the end; False without it.
+
+        Raises:
+            StuckError: the group steps on and on without time passing.
+        """
+        heap = self._heap
+        while heap and heap[0][0] <= end_ms:
+            self.now_ms, _, action, args = heappop(heap)
+            action(*args)
+            if is_done is not None and is_done():
+                return True
+            if self.step_count > STEPS_MAX:
+                raise StuckError(f"more than {STEPS_MAX} steps by {self.now_ms} ms")
+        self.now_ms = max(self.now_ms, end_ms)
+        return is_done is not None and is_done()

@@ -1,0 +1,81 @@
+"""Members of a simulated group that mend their damaged logs before they take part (`StoreRepair`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dledger.errors import CorruptionError
+from dledger.raft.messages import RepairMessage
+from dledger.repair.store_repair import StoreRepair
+from dledger.testing.core_trace import message_line, span_line
+from dledger.testing.sim_node import SimNode
+
+if TYPE_CHECKING:
+    from dledger.testing.cluster import SimCluster
+
+
+class Repairs:
+    """Carries the questions and answers of all repairs, those of running members among them."""
+
+    def __init__(self, cluster: SimCluster) -> None:
+        self._cluster = cluster
+
+    def start(self, node: SimNode, repair: StoreRepair) -> None:
+        """A member's log is damaged: it only asks for entries until it is whole."""
+        node.repair = repair
+        self.carry_on(node, node.incarnation)
+
+    def carry_on(self, node: SimNode, incarnation: int) -> None:
+        """Let a repair act, and come back when it wants to act again."""
+        cluster, repair = self._cluster, node.repair
+        if repair is None or node.incarnation != incarnation:
+            return
+        if node.paused_until_ms > cluster.now_ms:
+            cluster.at(node.paused_until_ms, self.carry_on, node, incarnation)
+            return
+        cluster.step_count += 1
+        with cluster.disk_of(node):
+            repair.tick(node.local_ms(cluster.now_ms))
+            if not self._drain(node, repair):
+                due_ms = max(node.true_ms(repair.next_deadline_ms()), cluster.now_ms + 1)
+                cluster.at(due_ms, self.carry_on, node, incarnation)
+
+    def deliver(self, node: SimNode, message: RepairMessage) -> None:
+        """A request for lost entries, or an answer to one, arrives."""
+        cluster = self._cluster
+        if node.engine is None and node.repair is None:
+            return
+        if node.paused_until_ms > cluster.now_ms:
+            cluster.at(node.paused_until_ms, self.deliver, node, message)
+            return
+        if cluster.trace is not None:
+            cluster.say(node, f"<- {message.source} {message_line(message, span_line)}")
+        cluster.step_count += 1
+        with cluster.disk_of(node):
+            if node.repair is not None:
+                node.repair.receive(message, node.local_ms(cluster.now_ms))
+                self._drain(node, node.repair)
+            elif node.engine is not None:
+                node.engine.repair(message, node.local_ms(cluster.now_ms))
+                cluster.drain(node, node.engine)
+
+    def _drain(self, node: SimNode, repair: StoreRepair) -> bool:
+        """Carry a repair's messages away; start the member when it is done, and say so."""
+        cluster = self._cluster
+        for note in repair.notes:
+            cluster.say(node, note)
+        repair.notes.clear()
+        for to, message in repair.take_outbox():
+            cluster.post(node, to, message)
+        if not repair.is_done:
+            return False
+        cluster.say(node, f"is repaired: {repair.repaired_count} entries")
+        node.repair = None
+        if repair.has_cut:
+            cluster.checker.wiped(node.node_id)
+        elif not repair.repaired_count:
+            error = CorruptionError("data", 0, "a repair found nothing to ask for")
+            cluster.refuse_start(node, error)
+            return True
+        cluster.start(node)
+        return True

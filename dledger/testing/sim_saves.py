@@ -1,0 +1,96 @@
+"""The persist jobs of a simulated group: how long they take, and what becomes of one that is cut short.
+
+A job writes when it ends, so a crash before that loses all of it; a power loss half way through is a fault
+of its own (`SimNode.crashes_in_save`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dledger.engine import Engine, PersistJob
+from dledger.errors import DiskFullError, DLedgerError
+from dledger.raft.events import StepDown
+from dledger.testing.sim_node import SimNode
+
+if TYPE_CHECKING:
+    from dledger.testing.cluster import SimCluster
+
+SAVE_WRITES_MAX = 8
+"""A crash during a save strikes at one of its first writes; most saves have fewer."""
+
+FULL_RETRY_MS = 50
+"""A member whose disk is full leads no longer, and tries its save again so often."""
+
+
+class Saves:
+    """Runs the jobs of all members, one of each at a time."""
+
+    def __init__(self, cluster: SimCluster) -> None:
+        self._cluster = cluster
+
+    def begin(self, node: SimNode, engine: Engine) -> None:
+        """Start a job, if there is anything to save."""
+        job = engine.begin_persist()
+        if job is None:
+            return
+        cluster = self._cluster
+        cluster.at(cluster.now_ms + self._sync_ms(node), self.end, node, node.incarnation, job)
+
+    def end(self, node: SimNode, incarnation: int, job: PersistJob) -> None:
+        """A job writes, syncs and ends; or its disk fails; or the power does, half way."""
+        cluster, engine = self._cluster, node.engine
+        if engine is None or node.incarnation != incarnation:
+            return
+        if node.paused_until_ms > cluster.now_ms:
+            cluster.at(node.paused_until_ms, self.end, node, incarnation, job)
+            return
+        cluster.step_count += 1
+        now_local_ms = node.local_ms(cluster.now_ms)
+        if node.crashes_in_save:
+            self._crash(node, job)
+            return
+        try:
+            job.run()
+        except DiskFullError as error:
+            cluster.say(node, f"no room: {error}")
+            cluster.at(cluster.now_ms + FULL_RETRY_MS, self.end, node, incarnation, job)
+            cluster.step(node, StepDown("the disk is full"))
+            return
+        except (OSError, DLedgerError) as error:
+            cluster.say(node, f"save failed: {error}")
+            engine.fail_persist(job, error, now_local_ms)
+            with cluster.disk_of(node):
+                cluster.drain(node, engine)
+            cluster.stop(node, power_loss=False)
+            cluster.start_later(node)
+            return
+        with cluster.disk_of(node):
+            engine.end_persist(job, now_local_ms)
+            if cluster.trace is not None:
+                cluster.say(node, f"saved, durable to {engine.log.durable_index}")
+            cluster.drain(node, engine)
+
+    def _sync_ms(self, node: SimNode) -> int:
+        """How long a job takes."""
+        cluster = self._cluster
+        if node.node_id in cluster.calm:
+            return 0
+        is_slow = node.slow_until_ms > cluster.now_ms
+        settings = cluster.settings
+        most = settings.slow_sync_ms_max if is_slow else settings.sync_ms_max
+        return int(cluster.rng.random() * (most + 1))
+
+    def _crash(self, node: SimNode, job: PersistJob) -> None:
+        """The power fails at one of a job's writes, or when all are done and nobody knows yet."""
+        cluster = self._cluster
+        nth = cluster.rng.randint(1, SAVE_WRITES_MAX)
+        node.disk.fail_write(nth)
+        try:
+            job.run()
+        except (OSError, DLedgerError):
+            cluster.say(node, f"crashes at write {nth} of a save")
+        else:
+            cluster.say(node, "crashes at the end of a save")
+        cluster.stop(node, power_loss=True)
+        cluster.start_later(node)
