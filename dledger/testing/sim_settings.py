@@ -63,7 +63,15 @@ SNAPSHOT_KINDS = ("flip-snapshot",)
 LATER_KINDS = ("old-copy",)
 """Faults of some of the grown runs, drawn from a stream of their own."""
 
-ALL_KINDS = FAULT_KINDS + GROWN_KINDS + SHARED_KINDS + SNAPSHOT_KINDS + LATER_KINDS
+NEWER_KINDS = (
+    "fail-start",
+    "fail-sync-and-power",
+    "hold-answers",
+    "cut-and-restart",
+)
+"""Faults of draws 3, beside all those."""
+
+ALL_KINDS = FAULT_KINDS + GROWN_KINDS + SHARED_KINDS + SNAPSHOT_KINDS + LATER_KINDS + NEWER_KINDS
 
 OLD_COPY_PERMILLE = 200
 """How many of the grown runs put old copies of disks back; they have handshakes, the others have none."""
@@ -109,6 +117,8 @@ class SimSettings:
         segment_size_bytes, cache_bytes_max: of the store, small so that segments roll and are read.
         fsync: False: entries are not synced, and no fault is a power loss (it would lose data).
         wire: whether messages pass through the bytes of the peer protocol.
+        insists: a fault that finds its victim unfit looks for another.
+        torn_save_permille: of the deaths that come while a save is under way; it has got so far, then.
     """
 
     seed: int
@@ -154,6 +164,8 @@ class SimSettings:
     cache_bytes_max: int = 1024
     fsync: bool = True
     wire: bool = False
+    insists: bool = False
+    torn_save_permille: int = 0
 
     @property
     def repair_ms_max(self) -> int:

@@ -1,0 +1,227 @@
+"""What goes wrong with disks: slow, failing and full ones, those that lie, and those that are lost or put back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from functools import partial
+from random import Random
+
+from dledger.storage.hard_state import HARD_STATE_NAME
+from dledger.storage.member_file import MemberFile
+from dledger.testing.cluster import SimCluster
+from dledger.testing.sim_damage import entry_places, helical_flips
+from dledger.testing.sim_meetings import remembers
+from dledger.testing.sim_node import SimNode
+from dledger.testing.sim_victims import Victims
+
+HELICAL_SHARES = (0.05, 0.3, 1.0)
+"""How much of what may be damaged in all logs at once is."""
+
+
+class DiskFaults:
+    """Strikes disks. Strikes that may cost a store say whether they found one that may be lost."""
+
+    def __init__(
+        self, cluster: SimCluster, victims: Victims, rng: Random, crash: Callable[..., None]
+    ) -> None:
+        """Prepare. `crash` stops a member for a while."""
+        self._cluster = cluster
+        self._victims = victims
+        self._rng = rng
+        self._crash = crash
+
+    def strikes(self) -> dict[str, Callable[[], object]]:
+        """How to strike, by kind."""
+        return {
+            "slow-disk": self._slow_disk,
+            "fail-sync": self._fail_sync,
+            "fail-read": self._fail_read,
+            "fail-write": self._fail_write,
+            "fail-start": self._fail_start,
+            "fail-sync-and-power": self._fail_sync_and_power,
+            "full-disk": self._full_disk,
+            "wipe-one": self._wipe_one,
+            "old-copy": self._old_copy,
+            "misdirect-write": self._misdirect_write,
+            "flip-log": partial(self._flip, "data/"),
+            "flip-index": partial(self._flip, "index/"),
+            "flip-hard-state": partial(self._flip, HARD_STATE_NAME),
+            "flip-snapshot": self._flip_snapshot,
+            "helical": self._helical,
+        }
+
+    # Slow, failing and full.
+
+    def _slow_disk(self) -> None:
+        node = self._victims.any()
+        length_ms = self._rng.randint(1, 4 * self._cluster.settings.election_min_ms)
+        node.slow_until_ms = self._cluster.now_ms + length_ms
+
+    def _fail_sync(self) -> None:
+        node = self._victims.running()
+        if node is not None:
+            node.disk.fail_sync(self._rng.randint(1, 4))
+
+    def _fail_read(self) -> None:
+        node = self._victims.running()
+        if node is not None:
+            node.disk.fail_read(self._rng.randint(1, 4))
+
+    def _fail_write(self) -> None:
+        node = self._victims.running()
+        if node is not None:
+            node.disk.fail_write(self._rng.randint(1, 4))
+
+    def _fail_start(self) -> bool:
+        """A member dies, and its disk fails at one of the first things that its next start does."""
+        node = self._victims.running()
+        if node is None:
+            return False
+        self._crash(node, power_loss=self._rng.random() < 0.5)
+        disk = node.disk
+        fail = self._rng.choice((disk.fail_read, disk.fail_write, disk.fail_sync))
+        fail(self._rng.randint(1, 6))
+        return True
+
+    def _fail_sync_and_power(self) -> bool:
+        """A sync fails, and a little later the power: who took the sync for done has lost what it wrote."""
+        node = self._victims.running()
+        if node is None:
+            return False
+        node.disk.fail_sync(self._rng.randint(1, 2))
+        length_ms = self._rng.randint(1, 2 * self._cluster.settings.election_max_ms)
+        self._cluster.at(self._cluster.now_ms + length_ms, self._lose_power, node)
+        return True
+
+    def _lose_power(self, node: SimNode) -> None:
+        if node.node_id not in self._cluster.calm and not node.is_frozen:
+            self._crash(node)
+
+    def _full_disk(self) -> None:
+        """No file can grow for a while."""
+        node = self._victims.any()
+        node.disk.capacity_bytes = 0
+        length_ms = self._rng.randint(1, 2 * self._cluster.settings.election_min_ms)
+        self._cluster.at(self._cluster.now_ms + length_ms, self._make_room, node)
+
+    def _make_room(self, node: SimNode) -> None:
+        if not node.is_frozen:
+            node.disk.capacity_bytes = None
+
+    # Lost, and put back.
+
+    def _wipe_one(self) -> bool:
+        """A member loses its disk for ever."""
+        node = self._victims.running(self._victims.is_spare)
+        if node is None:
+            return False
+        self._victims.unproven.add(node.node_id)
+        self._cluster.stop(node, power_loss=True)
+        self._cluster.wipe(node)
+        self._cluster.start_later(node)
+        return True
+
+    def _old_copy(self) -> bool:
+        """A member's disk is copied at one of its ends, and at a later one the copy takes its place.
+
+        Only when the others know of a start that the copy does not: what nobody remembers, nobody can notice.
+        """
+        node = self._victims.running(self._may_be_outdated)
+        if node is None:
+            return False
+        if node.old_disk is None:
+            self._cluster.stop(node, power_loss=True)
+            node.old_disk = deepcopy(node.disk)
+            node.old_disk.capacity_bytes = None
+            self._cluster.say(node, "is copied")
+        else:
+            self._victims.unproven.add(node.node_id)
+            self._cluster.stop(node, power_loss=True)
+            self._cluster.put_back(node)
+        self._cluster.start_later(node)
+        return True
+
+    def _may_be_outdated(self, node: SimNode) -> bool:
+        """Whether this member's disk may be copied, or its copy put back, whichever is its turn."""
+        if node.is_damaged or node.is_outdated or not self._victims.is_spare(node):
+            return False
+        return node.old_disk is None or self._is_known_to_be_old(node)
+
+    def _is_known_to_be_old(self, node: SimNode) -> bool:
+        """Whether every other member remembers a start of this one that its copy does not know of."""
+        assert node.old_disk is not None, "there is a copy"
+        copied = MemberFile.open(node.old_disk).record.start.count
+        others = [each for each in self._cluster.nodes.values() if each is not node]
+        return all(
+            not each.is_damaged and remembers(each, node.node_id).count > copied for each in others
+        )
+
+    # Disks that lie.
+
+    def _misdirect_write(self) -> bool:
+        """A write lands elsewhere, and nobody is told."""
+        node = self._victims.running(self._victims.may_lie)
+        if node is None:
+            return False
+        node.is_damaged = True
+        node.disk.misdirect_write(self._rng.randint(1, 4))
+        return True
+
+    def _flip(self, prefix: str) -> bool:
+        """A bit of a file turns over, where something was written."""
+        node = self._victims.running(self._victims.may_lie)
+        if node is None or self._flip_bit(node, prefix) is None:
+            return False
+        node.is_damaged = True
+        return True
+
+    def _flip_bit(self, node: SimNode, prefix: str) -> str | None:
+        """Turn a bit of some file over; returns which file, None when none has content."""
+        paths = [
+            path
+            for path in node.disk.paths()
+            if path.startswith(prefix) and not node.is_flipped(path)
+        ]
+        if not paths:
+            return None
+        path = self._rng.choice(paths)
+        size = len(node.disk.content(path).rstrip(b"\0"))
+        if not size:
+            return None
+        byte_offset, bit = self._rng.randrange(size), self._rng.randrange(8)
+        node.disk.flip_bit(path, byte_offset, bit)
+        self._cluster.say(node, f"bit {bit} of byte {byte_offset} of {path} turns over")
+        return path
+
+    def _flip_snapshot(self) -> bool:
+        """A bit of a snapshot turns over. It is an aid, and no store is lost with it: any number may be struck."""
+        node = self._victims.any()
+        path = self._flip_bit(node, "snapshots/")
+        if path is not None:
+            node.flipped_snapshots[path] = node.disk.content(path)
+        return path is not None
+
+    def _helical(self) -> bool:
+        """Entries of every log are damaged at once, each on all members but one; some members start anew.
+
+        Only where every store counts: what is whole on one member must not go with it. All run, for one that is
+        down may have lost the index units that would tell damage in its last entries from a torn tail.
+        """
+        nodes = list(self._cluster.nodes.values())
+        is_ready = len(self._cluster.running()) == len(nodes) and not self._victims.lost_stores()
+        if len(nodes) < 3 or not self._cluster.settings.fsync or not is_ready:
+            return False
+        share = self._rng.choice(HELICAL_SHARES)
+        flips = helical_flips([entry_places(node.disk) for node in nodes], share, self._rng)
+        if not any(flips):
+            return False
+        for node, struck in zip(nodes, flips, strict=True):
+            for flip in struck:
+                node.is_damaged = True
+                node.disk.flip_bit(flip.path, flip.byte_offset, flip.bit)
+            self._cluster.say(node, f"{len(struck)} entries are damaged")
+        for node in nodes:
+            if self._rng.random() < 0.5:
+                self._crash(node, power_loss=False)
+        return True

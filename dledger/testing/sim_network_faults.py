@@ -1,0 +1,158 @@
+"""What goes wrong between members: cuts of every shape, flapping, held back and broken connections."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from dledger.raft.events import PeerUnreachable
+from dledger.raft.ids import NodeId
+from dledger.testing.cluster import SimCluster
+
+FLAP_COUNT = 6
+"""How often a flapping member is cut off and joined again."""
+
+
+class NetworkFaults:
+    """Strikes links.
+
+    Attributes:
+        is_stopped: what was begun does not go on.
+    """
+
+    def __init__(self, cluster: SimCluster, rng: Random) -> None:
+        self.is_stopped = False
+        self._cluster = cluster
+        self._rng = rng
+
+    def strikes(self) -> dict[str, Callable[[], object]]:
+        """How to strike, by kind."""
+        return {
+            "partition-half": self._half,
+            "partition-one": self._one,
+            "partition-leader": self._leader,
+            "partition-bridge": self._bridge,
+            "partition-one-way": self._one_way,
+            "partition-creeping": self._creeping,
+            "hold-answers": self._hold_answers,
+            "flap": self._flap,
+            "heal": self._cluster.network.heal,
+            "clog": self._clog,
+            "unreachable": self._unreachable,
+        }
+
+    def isolate(self, lone: NodeId) -> None:
+        """Cut one member off, and join all others: what they lack is only with the lone one."""
+        self._cluster.network.heal()
+        self._split([lone])
+
+    def deafen(self, lone: NodeId) -> None:
+        """One member is heard, but does not hear."""
+        self._cluster.network.cut(self._others(lone), [lone])
+
+    def tell_unreachable(self, lost: NodeId) -> None:
+        """Members see the connection to `lost` break."""
+        now_ms = self._cluster.now_ms
+        for node in self._cluster.nodes.values():
+            if node.node_id != lost:
+                due_ms = now_ms + self._rng.randint(0, 5)
+                self._cluster.at(due_ms, self._cluster.step, node, PeerUnreachable(lost))
+
+    def cut_one_by_one(self, leader: NodeId) -> tuple[NodeId, int]:
+        """A leader of several loses the others one after another; gives who is lost last, and when."""
+        others = self._others(leader)
+        self._rng.shuffle(others)
+        due_ms = last_ms = self._cluster.now_ms
+        for other in others:
+            last_ms = due_ms
+            self._cluster.at(due_ms, self._cut_pair, leader, other)
+            due_ms += self._rng.randint(0, self._cluster.settings.lease_ms)
+        return others[-1], last_ms
+
+    def _others(self, lone: NodeId) -> list[NodeId]:
+        return [node_id for node_id in self._cluster.voters if node_id != lone]
+
+    def _split(self, side: list[NodeId]) -> None:
+        others = [node_id for node_id in self._cluster.voters if node_id not in side]
+        self._cluster.network.cut_both(side, others)
+
+    def _half(self) -> None:
+        voters = list(self._cluster.voters)
+        self._rng.shuffle(voters)
+        self._split(voters[: len(voters) // 2])
+
+    def _one(self) -> None:
+        self._split([self._rng.choice(self._cluster.voters)])
+
+    def _leader(self) -> None:
+        leader = self._cluster.leader()
+        if leader is not None:
+            self._split([leader.node_id])
+
+    def _bridge(self) -> None:
+        """Two sides that do not see each other, and one member that sees both."""
+        voters = list(self._cluster.voters)
+        self._rng.shuffle(voters)
+        rest = voters[1:]
+        self._cluster.network.cut_both(rest[: len(rest) // 2], rest[len(rest) // 2 :])
+
+    def _creeping(self) -> None:
+        """The leader loses the others one after another, so their timeouts run out apart."""
+        leader = self._cluster.leader()
+        if leader is not None and len(self._cluster.voters) > 1:
+            self.cut_one_by_one(leader.node_id)
+
+    def _cut_pair(self, one: NodeId, other: NodeId) -> None:
+        if not self.is_stopped:
+            self._cluster.network.cut_both([one], [other])
+
+    def _hold_answers(self) -> bool:
+        """The leader is not heard any more, and what was answered before comes late: perhaps to a past leader."""
+        leader = self._cluster.leader()
+        if leader is None or len(self._cluster.voters) < 2:
+            return False
+        settings, now_ms = self._cluster.settings, self._cluster.now_ms
+        until_ms = now_ms + self._rng.randint(settings.lease_ms, 2 * settings.election_max_ms)
+        for other in self._others(leader.node_id):
+            self._cluster.network.clog(other, leader.node_id, until_ms)
+        self._cluster.at(now_ms + settings.heartbeat_ms, self._silence, leader.node_id)
+        return True
+
+    def _silence(self, lone: NodeId) -> None:
+        """One member hears, but is not heard."""
+        if not self.is_stopped:
+            self._cluster.network.cut([lone], self._others(lone))
+
+    def _one_way(self) -> None:
+        """One member is not heard, or does not hear."""
+        lone = self._rng.choice(self._cluster.voters)
+        if self._rng.random() < 0.5:
+            self.deafen(lone)
+        else:
+            self._silence(lone)
+
+    def _flap(self) -> None:
+        """A member is cut off and joined again, quickly, several times."""
+        lone = self._rng.choice(self._cluster.voters)
+        pace_ms = 1 + self._rng.randint(0, self._cluster.settings.lease_ms)
+        for turn in range(FLAP_COUNT):
+            due_ms = self._cluster.now_ms + turn * pace_ms
+            self._cluster.at(due_ms, self._flap_once, lone, turn % 2 == 0)
+
+    def _flap_once(self, lone: NodeId, is_cut: bool) -> None:
+        if self.is_stopped:
+            return
+        if is_cut:
+            self._split([lone])
+        else:
+            self._cluster.network.heal()
+
+    def _clog(self) -> None:
+        """What one member sends to another is held back for a while, and comes all at once."""
+        source, target = self._rng.choices(self._cluster.voters, k=2)
+        length_ms = self._rng.randint(1, self._cluster.settings.clog_ms_max)
+        self._cluster.network.clog(source, target, self._cluster.now_ms + length_ms)
+
+    def _unreachable(self) -> None:
+        """Connections break though nobody died."""
+        self.tell_unreachable(self._rng.choice(self._cluster.voters))
