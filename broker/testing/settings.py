@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields
 from random import Random
 
-from dledger.testing.sim_settings import SimSettings, draw_settings
+from dledger.testing.sim_settings import DRAWS_CLASSIC, DRAWS_NOW, SimSettings, draw_settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +49,10 @@ MIXED_KNOBS = frozenset(field.name for field in fields(SimSettings))
 
 
 def draw_broker_settings(
-    seed: int, *, wire: bool = False, is_grown: bool = True
+    seed: int, *, wire: bool = False, draws: int = DRAWS_NOW
 ) -> BrokerSimSettings:
     """Draw a run's knobs from its seed; see `draw_settings`."""
-    base = asdict(draw_settings(seed, wire=wire, is_grown=is_grown))
+    base = asdict(draw_settings(seed, wire=wire, draws=draws))
     rng = Random(f"broker-settings/{seed}")
     wall_offset_ms_max = rng.choice((0, 0, 500, 3000))
     # The brokers' entries are larger, and a group that cannot take two of them gets nothing done.
@@ -63,7 +63,7 @@ def draw_broker_settings(
     base["chaos_ms"] = rng.randint(2000, 4000)
     base["settle_ms_max"] += 20_000 + 2 * wall_offset_ms_max
     base["client_timeout_ms"] = rng.choice((300, 1000, 3000))
-    if is_grown:
+    if draws > DRAWS_CLASSIC:
         flips = Random(f"flip-snapshot/{seed}").choice((0, 0, 1, 4))
         base["fault_weights"] = {**base["fault_weights"], "flip-snapshot": flips}
     return BrokerSimSettings(

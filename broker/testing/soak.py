@@ -80,7 +80,7 @@ def _soak(options: argparse.Namespace, console: Console) -> int:
 def _leg(
     simulator: Simulator, seeds: Iterator[int], processes: int, until_s: float
 ) -> Iterator[SimResult]:
-    run = partial(run_one, simulator, wire=False, is_grown=True)
+    run = partial(run_one, simulator)
     with closing(run_many(run, seeds, processes=processes, until_s=until_s)) as results:
         yield from results
 

@@ -29,6 +29,9 @@ from dledger.storage.hard_state import HardStateStore
 from dledger.storage.mending import LogMender, give_up_vote
 from dledger.storage.segment import Layout
 
+REPAIRS_MAX: Final = 3
+"""So many repairs a start may need: what is still damaged then is damaged by its disk anew each time."""
+
 FULL_PAUSE_MS: Final = 1000
 """There was no room to write entries back: wait so long before asking for them again."""
 

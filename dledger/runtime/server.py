@@ -33,7 +33,7 @@ from dledger.errors import (
 from dledger.raft.effects import Committed, Failed, Outcome, ReadAt, Role, TransferDone
 from dledger.raft.entry import ENTRY_HEADER_BYTES, Entry
 from dledger.raft.ids import NO_INDEX, NO_TERM, EntryId, Index, NodeId, Position, Term
-from dledger.repair.store_repair import StoreRepair, is_repairable
+from dledger.repair.store_repair import REPAIRS_MAX, StoreRepair, is_repairable
 from dledger.runtime.acquaintance import Acquaintance
 from dledger.runtime.callers import Answered, Done
 from dledger.runtime.client_port import ClientPort
@@ -57,9 +57,6 @@ from dledger.storage.snapshots import SnapshotStore
 
 DRAIN_TIMEOUT_S: Final = 1.5
 """A hand-over before a stop takes two round trips; whoever needs longer is not waited for."""
-
-REPAIRS_MAX: Final = 3
-"""What is still damaged after so many repairs is damaged by its disk anew each time."""
 
 NAME_LENGTH_MAX: Final = 64
 

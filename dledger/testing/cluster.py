@@ -10,6 +10,7 @@ compares the clocks of two members is found out.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from random import Random
@@ -21,7 +22,7 @@ from dledger.raft.effects import GivesWay, Outcome, Role
 from dledger.raft.events import Event, GiveUpVote, Received, Tick
 from dledger.raft.ids import NodeId
 from dledger.raft.messages import Message, PeerMessage, RepairAnswer, RepairRequest
-from dledger.repair.store_repair import StoreRepair, is_repairable
+from dledger.repair.store_repair import REPAIRS_MAX, StoreRepair, is_repairable
 from dledger.testing.core_trace import effect_line, message_line, outcome_line, span_line
 from dledger.testing.sim_config import log_config
 from dledger.testing.sim_disk import SimDisk
@@ -38,6 +39,26 @@ from dledger.testing.state_checker import StateChecker, Violation
 HANDED_OUT_BYTES_MAX = 4096
 """Committed entries are taken in such portions, so that taking a part is exercised too."""
 
+STATES = (
+    "died-in-save",
+    "gave-way",
+    "lost-unsynced",
+    "lost-vote",
+    "no-room",
+    "old-copy-noticed",
+    "older-term-committed",
+    "re-elected",
+    "readmitted",
+    "refused-start",
+    "repaired-before-start",
+    "repaired-live",
+    "save-failed",
+    "start-failed",
+    "torn",
+    "truncated",
+)
+"""What runs are to lead to (docs/testing.md tells what each means); `SimCluster.reached` counts them."""
+
 NEVER_MS = 1 << 60
 """A moment that no run reaches."""
 
@@ -51,7 +72,7 @@ class SimCluster(SimLoop):
         on_sent: told of every message as it leaves.
         on_committed: told when a member has learned that more is committed.
         on_refused: told when a member finds its store damaged, and stays down.
-        gave_way_count: how often a leader began to hand over because of its slow disk.
+        reached: how often the group came to each of `STATES`.
         calm: members between which, and at which, nothing fails any more.
     """
 
@@ -65,7 +86,7 @@ class SimCluster(SimLoop):
         super().__init__()
         self.settings = settings
         self.trace = trace
-        self.gave_way_count = 0
+        self.reached: Counter[str] = Counter()
         self.rng = Random(f"cluster/{settings.seed}")
         self.network = SimNetwork(settings, Random(f"network/{settings.seed}"))
         self.voters = tuple(NodeId(f"n{number}") for number in range(settings.node_count))
@@ -99,26 +120,30 @@ class SimCluster(SimLoop):
             applied_index = self._opened(node, node.engine)
         except (OSError, CorruptionError, DiskFailedError) as error:
             self.say(node, f"does not start: {error}")
+            self.reached["start-failed"] += 1
             node.engine = None
             problem = is_repairable(config, error)
-            if problem is not None:
+            if problem is not None and node.repair_count < REPAIRS_MAX:
                 self._repairs.start(node, StoreRepair(config, node.disk, problem))
                 return
-            if isinstance(error, CorruptionError):
-                self.refuse_start(node, error)
+            if problem is not None or isinstance(error, CorruptionError):
+                self.refuse_start(node, problem or error)
                 return
             if node.node_id in self.calm:
                 raise
             self.start_later(node)
             return
         node.timer_ms = None
+        node.repair_count = 0
         self.say(
             node, f"starts, log ends at {node.engine.log.last_id}, vote {node.engine.node.vote}"
         )
         if node.engine.lost_vote is not None:
+            self.reached["lost-vote"] += 1
             self.checker.wiped(node.node_id)
         with self.disk_of(node):
-            self.checker.started(node.node_id, node.engine)
+            with node.disk.only_looked_at():
+                self.checker.started(node.node_id, node.engine)
             self.checker.restored(node.node_id, applied_index)
             self.drain(node, node.engine)
         if node.missed is not None:
@@ -135,12 +160,13 @@ class SimCluster(SimLoop):
         """
         return 0
 
-    def refuse_start(self, node: SimNode, error: CorruptionError) -> None:
+    def refuse_start(self, node: SimNode, error: Exception) -> None:
         """Nobody can mend a damaged store: the member stays down until its disk is replaced."""
         node.engine = None
         node.incarnation += 1
         node.refusal = str(error)
         self.say(node, f"refuses to start: {error}")
+        self.reached["refused-start"] += 1
         self.on_refused(node)
         if node.node_id in self.calm:
             self.wipe(node)
@@ -151,8 +177,10 @@ class SimCluster(SimLoop):
         if node.engine is None and node.repair is None:
             return
         power_loss = power_loss and self.settings.fsync and not node.is_damaged
+        self._saves.died(node)
         self.say(node, "loses power" if power_loss else "is killed")
         node.engine = node.repair = None
+        node.repair_count = 0
         node.incarnation += 1
         node.paused_until_ms = 0
         node.crashes_in_save = False
@@ -231,12 +259,13 @@ class SimCluster(SimLoop):
         if self._meetings is not None:
             self._meetings.look_after(node)
         checker = self.checker
-        checker.observe(node.node_id, engine)
+        with node.disk.only_looked_at():
+            checker.observe(node.node_id, engine)
         if self.trace is not None:
             self._trace_log(node, engine)
         for news in engine.take_news():
             self.say(node, effect_line(news))
-            self.gave_way_count += isinstance(news, GivesWay)
+            self.reached["gave-way"] += isinstance(news, GivesWay)
         if engine.has_committed:
             self._check_leases(engine)
             self.on_committed(node)

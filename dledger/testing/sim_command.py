@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dledger.errors import UsageError
-from dledger.testing.sim_settings import SimSettings
+from dledger.testing.sim_settings import DRAWS_CLASSIC, DRAWS_NOW, SimSettings
 from dledger.testing.sim_shrink import assignments, override, shrink
 from dledger.testing.sim_tally import SILENT_SEEDS_MIN, Tally
 from dledger.testing.sim_trace import Trace
@@ -46,7 +46,7 @@ FRESH_SEEDS = 10**9
 class Draws(Protocol):
     """Draws settings."""
 
-    def __call__(self, seed: int, *, wire: bool = False, is_grown: bool = True) -> SimSettings:
+    def __call__(self, seed: int, *, wire: bool = False, draws: int = DRAWS_NOW) -> SimSettings:
         """The settings of a seed."""
         ...
 
@@ -82,7 +82,7 @@ def run_command(simulator: Simulator, arguments: Sequence[str] | None = None) ->
     """Run the command and return its exit code."""
     parser = _parser(simulator)
     options = parser.parse_args(arguments)
-    drawn = simulator.draw(options.seed or 1, wire=options.wire, is_grown=not options.classic)
+    drawn = simulator.draw(options.seed or 1, wire=options.wire, draws=options.draws)
     try:
         settings = override(drawn, options.set)
     except UsageError as error:
@@ -115,14 +115,21 @@ def _parser(simulator: Simulator) -> argparse.ArgumentParser:
     )
     add("--processes", type=int, default=2, help="worker processes")
     add("--wire", action="store_true", help="pass messages through the wire's bytes")
-    add("--classic", action="store_true", help="without the faults of grown runs (older seeds)")
+    add(
+        "--draws",
+        type=int,
+        choices=range(DRAWS_CLASSIC, DRAWS_NOW + 1),
+        default=DRAWS_NOW,
+        help="how settings are drawn: as now, or as for older seeds",
+    )
     add("--json", action="store_true", help="print one JSON object instead of tables")
     return parser
 
 
 def _flags_text(options: argparse.Namespace) -> str:
     """The flags that change what a seed means."""
-    return f"{' --wire' if options.wire else ''}{' --classic' if options.classic else ''}"
+    draws = "" if options.draws == DRAWS_NOW else f" --draws {options.draws}"
+    return f"{' --wire' if options.wire else ''}{draws}"
 
 
 def _options_text(options: argparse.Namespace) -> str:
@@ -189,10 +196,15 @@ def _as_json(result: SimResult) -> dict[str, object]:
 
 
 def run_one(
-    simulator: Simulator, seed: int, *, wire: bool, is_grown: bool, changes: Sequence[str] = ()
+    simulator: Simulator,
+    seed: int,
+    *,
+    wire: bool = False,
+    draws: int = DRAWS_NOW,
+    changes: Sequence[str] = (),
 ) -> SimResult:
     """Draw and run one seed with these knobs changed; for workers."""
-    drawn = simulator.draw(seed, wire=wire, is_grown=is_grown)
+    drawn = simulator.draw(seed, wire=wire, draws=draws)
     return simulator.run(override(drawn, changes))
 
 
@@ -236,7 +248,7 @@ def _sweep(simulator: Simulator, options: argparse.Namespace) -> int:
         run_one,
         simulator,
         wire=options.wire,
-        is_grown=not options.classic,
+        draws=options.draws,
         changes=tuple(options.set),
     )
     tally = Tally()
@@ -253,6 +265,8 @@ def _sweep(simulator: Simulator, options: argparse.Namespace) -> int:
             "first": first,
             **tally.summary(took_s),
             "coverage": tally.coverage,
+            "reached": tally.reached,
+            "in_seeds": tally.seeds,
             "bad": [_as_json(one) for one in tally.bad],
         }
         sys.stdout.write(json.dumps(told) + "\n")
@@ -271,8 +285,10 @@ def show_tally(
     console.print(table)
     fired = ", ".join(f"{name} {n}" for name, n in sorted(tally.coverage.items()) if n)
     console.print(f"went wrong: {fired or 'nothing'}")
+    came = ", ".join(f"{name} {n}" for name, n in sorted(tally.reached.items()) if n)
+    console.print(f"came to: {came or 'nothing'}")
     if tally.silent() and tally.seed_count >= SILENT_SEEDS_MIN and "--set" not in options:
-        console.print(f"never went wrong, which is a defect: {', '.join(tally.silent())}")
+        console.print(f"never came, which is a defect: {', '.join(tally.silent())}")
     for result in tally.bad[:PROBLEMS_SHOWN_MAX]:
         replay = simulator.replay_command(result.seed, options=options)
         console.print(f"seed {result.seed} [bold]{result.verdict.name.lower()}[/]: ", end="")

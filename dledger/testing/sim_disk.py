@@ -15,7 +15,8 @@ import builtins
 import errno
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
 
@@ -139,6 +140,7 @@ class SimFile:
         """Make data and size durable."""
         self._check()
         inode = self._inode
+        self._disk.go_on(self._path)
         try:
             self._disk.count_sync(self._path)
         except OSError:
@@ -165,7 +167,7 @@ class SimDisk:
         capacity_bytes: size of the device; None: endless.
 
     Attributes:
-        fired: how often each fault that was asked for really came.
+        fired: how often each fault that was asked for really came, and how often a crash lost or tore something.
     """
 
     def __init__(self, random: Random, *, capacity_bytes: int | None = None) -> None:
@@ -180,6 +182,8 @@ class SimDisk:
         self._write_count = self._sync_count = 0
         self._failing_sync = self._failing_write = self._failing_read = 0
         self._misdirected_write = 0
+        self._steps_left: int | None = None
+        self._is_only_looked_at = False
 
     # --- the Disk interface -------------------------------------------------------------------
 
@@ -231,6 +235,7 @@ class SimDisk:
     def sync_folder(self, folder: str) -> None:
         """Make creations, renames and removals in a folder durable."""
         folder = folder.strip("/")
+        self.go_on(folder)
         self.count_sync(folder)
         later: builtins.list[_Change] = []
         for change in self._changes:
@@ -257,13 +262,19 @@ class SimDisk:
         """
         if keep is None:
             keep = self.random.choice((0.0, 0.0, 1.0, 0.5, self.random.random()))
+        kept_count = lost_count = 0
         for change in self._changes:
             if self.random.random() < keep:
                 _apply_change(self._durable, change)
+            else:
+                lost_count += 1
         self._changes = []
         inodes = {id(inode): inode for inode in [*self._now.values(), *self._durable.values()]}
         for inode in inodes.values():
-            self._tear(inode, keep)
+            kept, lost = self._tear(inode, keep)
+            kept_count, lost_count = kept_count + kept, lost_count + lost
+        self.fired["lost-unsynced"] += lost_count > 0
+        self.fired["torn"] += lost_count > 0 < kept_count
         self._now = dict(self._durable)
         self.restart()
 
@@ -276,23 +287,31 @@ class SimDisk:
         """Forget the faults that were asked for and have not come yet."""
         self._failing_sync = self._failing_write = self._failing_read = 0
         self._misdirected_write = 0
+        self._steps_left = None
 
-    def _tear(self, inode: _Inode, keep: float) -> None:
+    def _tear(self, inode: _Inode, keep: float) -> tuple[int, int]:
+        """Keep some of what was not synced; how many pieces were kept and how many are lost."""
+        kept_count = count = 0
         for write in inode.unsynced:
             if write.data is None:
+                count += 1
                 if self.random.random() < keep:
+                    kept_count += 1
                     _resize(inode.durable, write.offset)
                 continue
             at, end = write.offset, write.offset + len(write.data)
             while at < end:
                 next_at = min(end, (at // SECTOR_BYTES + 1) * SECTOR_BYTES)
+                count += 1
                 if self.random.random() < keep:
+                    kept_count += 1
                     _apply(
                         inode.durable, at, write.data[at - write.offset : next_at - write.offset]
                     )
                 at = next_at
         inode.unsynced.clear()
         inode.now = bytearray(inode.durable)
+        return kept_count, count - kept_count
 
     def flip_bit(self, path: str, byte_offset: int, bit: int = 0) -> None:
         """One bit of a file turns over, on the disk and for every reader."""
@@ -334,6 +353,13 @@ class SimDisk:
         """The n-th read from now fails with EIO."""
         self._failing_read = nth
 
+    def stop_at(self, nth: int) -> None:
+        """The machine stands still at the n-th write or sync from now: that one and all later ones fail.
+
+        Unlike after `fail_sync` nothing is forgotten: a crash decides what of it the disk has.
+        """
+        self._steps_left = nth - 1
+
     def misdirect_write(self, nth: int = 1) -> None:
         """The n-th write from now lands elsewhere in its file, whole sectors away, and nobody is told."""
         self._misdirected_write = nth
@@ -349,6 +375,15 @@ class SimDisk:
         sectors = max(1, (file_bytes + size) // SECTOR_BYTES)
         return self.random.randrange(sectors) * SECTOR_BYTES + offset % SECTOR_BYTES
 
+    @contextmanager
+    def only_looked_at(self) -> Iterator[None]:
+        """Reads are those of a checker, who looks from outside: none of them fails, and none is counted."""
+        before, self._is_only_looked_at = self._is_only_looked_at, True
+        try:
+            yield
+        finally:
+            self._is_only_looked_at = before
+
     def statistics(self) -> SimDiskStatistics:
         """Counts so far."""
         return SimDiskStatistics(self._write_count, self._sync_count, self.generation)
@@ -357,6 +392,7 @@ class SimDisk:
 
     def count_write(self, path: str, grown_bytes: int) -> None:
         """Note a write that makes a file larger by so much; it may fail."""
+        self.go_on(path)
         self._write_count += 1
         if self._failing_write:
             self._failing_write -= 1
@@ -371,6 +407,14 @@ class SimDisk:
             self.fired["full-disk"] += 1
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
 
+    def go_on(self, path: str) -> None:
+        """One more write or sync begins, unless the machine stands still."""
+        if self._steps_left is None:
+            return
+        if not self._steps_left:
+            raise OSError(errno.EIO, "the machine stands still", path)
+        self._steps_left -= 1
+
     def count_sync(self, path: str) -> None:
         """Note a sync; it may fail."""
         self._sync_count += 1
@@ -382,6 +426,8 @@ class SimDisk:
 
     def count_read(self, path: str) -> None:
         """Note a read; it may fail."""
+        if self._is_only_looked_at:
+            return
         if self._failing_read:
             self._failing_read -= 1
             if not self._failing_read:

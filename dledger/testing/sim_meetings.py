@@ -115,6 +115,7 @@ class Meetings:
         if heard.missed is not None:
             node.missed = heard.missed
             self._cluster.say(node, f"has an old copy: {said.node_id} remembers {heard.missed}")
+            self._cluster.reached["old-copy-noticed"] += 1
             self._cluster.step(node, GiveUpVote())
         return node.engine is not None or node.repair is not None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from dledger.engine import Engine
+from dledger.engine import Engine, PersistJob
 from dledger.raft.ids import NodeId
 from dledger.raft.member_record import Start
 from dledger.repair.store_repair import StoreRepair
@@ -20,12 +20,14 @@ class SimNode:
     Attributes:
         engine: None while it is down, or being repaired.
         repair: of its damaged log, before it can have an engine.
+        repair_count: how many it has needed to start this time.
         incarnation: counts its stops; whatever was scheduled for an earlier one is dropped.
         timer_ms: when its next tick is scheduled, in true time; None: none is.
         paused_until_ms: it does nothing before that.
         clock_zero_ms, clock_drift_permille: its own clock.
         slow_until_ms: its disk is slow until then.
         crashes_in_save: the next persist job is cut short by a power loss.
+        job: the persist job that is under way.
         refusal: why its store cannot be opened and not be mended; it stays down until its disk is replaced.
         is_damaged: its disk has lied. Such a member loses no power until the disk is replaced: after a
             power cut, damage in the entries of the last batch passes for a torn tail (storage/recovery.py
@@ -45,6 +47,7 @@ class SimNode:
     draw: Callable[[int, int], int]
     engine: Engine | None = None
     repair: StoreRepair | None = None
+    repair_count: int = 0
     incarnation: int = 0
     timer_ms: int | None = None
     paused_until_ms: int = 0
@@ -52,6 +55,7 @@ class SimNode:
     clock_drift_permille: int = 0
     slow_until_ms: int = 0
     crashes_in_save: bool = False
+    job: PersistJob | None = None
     refusal: str = ""
     is_damaged: bool = False
     flipped_snapshots: dict[str, bytes] = field(default_factory=dict)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dledger.errors import CorruptionError
 from dledger.raft.messages import RepairMessage
 from dledger.repair.store_repair import StoreRepair
 from dledger.testing.core_trace import message_line, span_line
@@ -56,7 +55,9 @@ class Repairs:
                 node.repair.receive(message, node.local_ms(cluster.now_ms))
                 self._drain(node, node.repair)
             elif node.engine is not None:
+                before = node.engine.live_repair.repaired_count
                 node.engine.repair(message, node.local_ms(cluster.now_ms))
+                cluster.reached["repaired-live"] += node.engine.live_repair.repaired_count - before
                 cluster.drain(node, node.engine)
 
     def _drain(self, node: SimNode, repair: StoreRepair) -> bool:
@@ -70,12 +71,10 @@ class Repairs:
         if not repair.is_done:
             return False
         cluster.say(node, f"is repaired: {repair.repaired_count} entries")
+        cluster.reached["repaired-before-start"] += 1
         node.repair = None
+        node.repair_count += 1
         if repair.has_cut:
             cluster.checker.wiped(node.node_id)
-        elif not repair.repaired_count:
-            error = CorruptionError("data", 0, "a repair found nothing to ask for")
-            cluster.refuse_start(node, error)
-            return True
         cluster.start(node)
         return True

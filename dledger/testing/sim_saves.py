@@ -1,11 +1,12 @@
 """The persist jobs of a simulated group: how long they take, and what becomes of one that is cut short.
 
-A job writes when it ends, so a crash before that loses all of it; a power loss half way through is a fault
-of its own (`SimNode.crashes_in_save`).
+A job writes when it ends. Who dies before that has got so far with it as chance says, if the run tears saves,
+and else has not begun. A power loss half way through can also be asked for (`SimNode.crashes_in_save`).
 """
 
 from __future__ import annotations
 
+from random import Random
 from typing import TYPE_CHECKING
 
 from dledger.engine import Engine, PersistJob
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 SAVE_WRITES_MAX = 8
 """A crash during a save strikes at one of its first writes; most saves have fewer."""
 
+SAVE_STEPS_MAX = 12
+"""A torn save has come so far at most, in writes and syncs: a hard state takes six, entries a few more."""
+
 FULL_RETRY_MS = 50
 """A member whose disk is full leads no longer, and tries its save again so often."""
 
@@ -28,12 +32,14 @@ class Saves:
 
     def __init__(self, cluster: SimCluster) -> None:
         self._cluster = cluster
+        self._chance = Random(f"saves/{cluster.settings.seed}")
 
     def begin(self, node: SimNode, engine: Engine) -> None:
         """Start a job, if there is anything to save."""
         job = engine.begin_persist()
         if job is None:
             return
+        node.job = job
         cluster = self._cluster
         cluster.at(cluster.now_ms + self._sync_ms(node), self.end, node, node.incarnation, job)
 
@@ -54,22 +60,41 @@ class Saves:
             job.run()
         except DiskFullError as error:
             cluster.say(node, f"no room: {error}")
+            cluster.reached["no-room"] += 1
             cluster.at(cluster.now_ms + FULL_RETRY_MS, self.end, node, incarnation, job)
             cluster.step(node, StepDown("the disk is full"))
             return
         except (OSError, DLedgerError) as error:
+            node.job = None
             cluster.say(node, f"save failed: {error}")
+            cluster.reached["save-failed"] += 1
             engine.fail_persist(job, error, now_local_ms)
             with cluster.disk_of(node):
                 cluster.drain(node, engine)
             cluster.stop(node, power_loss=False)
             cluster.start_later(node)
             return
+        node.job = None
         with cluster.disk_of(node):
             engine.end_persist(job, now_local_ms)
             if cluster.trace is not None:
                 cluster.say(node, f"saved, durable to {engine.log.durable_index}")
             cluster.drain(node, engine)
+
+    def died(self, node: SimNode) -> None:
+        """A member dies: what it was saving has got so far."""
+        job, node.job = node.job, None
+        if job is None or self._chance.random() * 1000 >= self._cluster.settings.torn_save_permille:
+            return
+        nth = self._chance.randint(1, SAVE_STEPS_MAX)
+        node.disk.stop_at(nth)
+        try:
+            job.run()
+        except (OSError, DLedgerError):
+            self._cluster.say(node, f"dies at step {nth} of a save")
+            self._cluster.reached["died-in-save"] += 1
+        else:
+            self._cluster.say(node, "dies at the end of a save")
 
     def _sync_ms(self, node: SimNode) -> int:
         """How long a job takes."""
@@ -84,12 +109,14 @@ class Saves:
     def _crash(self, node: SimNode, job: PersistJob) -> None:
         """The power fails at one of a job's writes, or when all are done and nobody knows yet."""
         cluster = self._cluster
+        node.job = None
         nth = cluster.rng.randint(1, SAVE_WRITES_MAX)
         node.disk.fail_write(nth)
         try:
             job.run()
         except (OSError, DLedgerError):
             cluster.say(node, f"crashes at write {nth} of a save")
+            cluster.reached["died-in-save"] += 1
         else:
             cluster.say(node, "crashes at the end of a save")
         cluster.stop(node, power_loss=True)

@@ -7,6 +7,7 @@ permille, times in milliseconds of virtual time.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from random import Random
 
@@ -70,6 +71,10 @@ NEWER_KINDS = (
     "cut-and-restart",
 )
 """Faults of draws 3, beside all those."""
+
+DRAWS_CLASSIC, DRAWS_GROWN, DRAWS_NOW = 1, 2, 3
+"""How a seed's settings are drawn: as for the first seeds, with the grown faults, with everything. A kept seed
+means the same run only with the draws under which it failed."""
 
 ALL_KINDS = FAULT_KINDS + GROWN_KINDS + SHARED_KINDS + SNAPSHOT_KINDS + LATER_KINDS + NEWER_KINDS
 
@@ -192,7 +197,10 @@ CATCH_UP_ROUNDS_MAX = 100
 """How many round trips a follower of the core may need for what it has missed."""
 
 SPECIAL_PERMILLE = 100
-"""How many of the runs are bent to each of the two purposes below."""
+"""How many of the runs are bent to each of the first three purposes below."""
+
+SLOW_PERMILLE = 40
+"""How many are bent to the last one."""
 
 LEADERS_CUT = {"cut-new-leader": 1, "cut-committing-leader": 1}
 """Faults of a run in which leaders are cut off just as they begin or commit. Figure 8 of the Raft
@@ -211,21 +219,69 @@ LEASES_TRIED = {
 """Faults of a run in which a leader is replaced behind its back while callers still read from it."""
 
 
-def draw_settings(seed: int, *, wire: bool = False, is_grown: bool = True) -> SimSettings:
+LEASES_TRIED_HARD = {**LEASES_TRIED, "hold-answers": 4, "cut-and-restart": 4}
+"""The same with what came later: late answers, and promises that a restart must not end."""
+
+DISKS_STRUCK = {
+    "crash-one": 3,
+    "crash-all": 1,
+    "kill-one": 3,
+    "crash-after-ack": 1,
+    "crash-during-save": 1,
+    "fail-sync-and-power": 2,
+    "fail-start": 2,
+    "fail-read": 1,
+    "fail-write": 1,
+    "full-disk": 1,
+    "partition-leader": 1,
+    "cut-committing-leader": 1,
+    "heal": 3,
+}
+"""Faults of a run in which disks go wrong, beside those that a store may not survive."""
+
+SLOW_DISKS = {"slow-disk": 10, "heal": 2, "kill-one": 1}
+"""Faults of a run in which leaders are to give way for their slow disks."""
+
+
+def draw_settings(seed: int, *, wire: bool = False, draws: int = DRAWS_NOW) -> SimSettings:
     """Draw a run's knobs from its seed.
 
     Args:
         seed: of the run.
         wire: insists on the wire's bytes; else chance decides.
-        is_grown: False: without the faults of `GROWN_KINDS`, and with the chances of older seeds.
+        draws: which knobs and chances there are: `DRAWS_NOW`, or those of older seeds.
     """
     settings = _draw_mixed(seed, wire=wire)
     purpose = Random(f"purpose/{seed}").random() * 1000
+    if draws < DRAWS_NOW:
+        if purpose < SPECIAL_PERMILLE:
+            return _bend_to_cuts(settings)
+        if purpose < 2 * SPECIAL_PERMILLE:
+            return _bend_to_leases(settings, LEASES_TRIED)
+        return settings if draws == DRAWS_CLASSIC else _share(_grow(settings))
+    settings = _ripen(settings)
     if purpose < SPECIAL_PERMILLE:
         return _bend_to_cuts(settings)
     if purpose < 2 * SPECIAL_PERMILLE:
-        return _bend_to_leases(settings)
-    return _share(_grow(settings)) if is_grown else settings
+        return _bend_to_leases(settings, LEASES_TRIED_HARD)
+    settings = _share(_grow(settings))
+    if purpose < 3 * SPECIAL_PERMILLE:
+        return _bend_to_disks(settings)
+    if purpose < 3 * SPECIAL_PERMILLE + SLOW_PERMILLE:
+        return _bend_to_slow_disks(settings)
+    return settings
+
+
+def _ripen(settings: SimSettings) -> SimSettings:
+    """Add what came last, from a stream of its own."""
+    rng = Random(f"ripe/{settings.seed}")
+    weights = {kind: rng.choice((0, 0, 1, 3)) for kind in NEWER_KINDS}
+    return replace(
+        settings,
+        fault_weights={**settings.fault_weights, **weights},
+        insists=True,
+        torn_save_permille=rng.choice((0, 500, 1000)),
+    )
 
 
 def _share(settings: SimSettings) -> SimSettings:
@@ -303,7 +359,7 @@ def _bend_to_cuts(settings: SimSettings) -> SimSettings:
     )
 
 
-def _bend_to_leases(settings: SimSettings) -> SimSettings:
+def _bend_to_leases(settings: SimSettings, weights: Mapping[str, int]) -> SimSettings:
     """Elections follow as soon as a lease allows, and most calls are reads.
 
     Few appends, so that a member that was cut off a little earlier can still win an election.
@@ -314,7 +370,7 @@ def _bend_to_leases(settings: SimSettings) -> SimSettings:
         settings,
         node_count=3,
         heartbeat_ms=heartbeat_ms,
-        fault_weights={kind: LEASES_TRIED.get(kind, 0) for kind in FAULT_KINDS},
+        fault_weights=dict.fromkeys(settings.fault_weights, 0) | dict(weights),
         fault_interval_ms=2 * lease_ms,
         lease_ms=lease_ms,
         election_min_ms=lease_ms,
@@ -331,6 +387,56 @@ def _bend_to_leases(settings: SimSettings) -> SimSettings:
         client_timeout_ms=heartbeat_ms,
         read_permille=960,
         transfer_permille=20,
+    )
+
+
+def _bend_to_disks(settings: SimSettings) -> SimSettings:
+    """Disks lie, fail, lose what was not synced, are lost and put back; the network is kind.
+
+    One of the faults that may cost a store comes often: a minority of stores may be lost at a time, so that a mix
+    of all of them would be a mix of few each.
+    """
+    rng = Random(f"disks/{settings.seed}")
+    favourite = rng.choice((*STORE_KINDS, *SHARED_KINDS, *LATER_KINDS))
+    weights = dict.fromkeys(settings.fault_weights, 0) | DISKS_STRUCK
+    weights |= {kind: rng.choice((0, 1, 2)) for kind in STORE_KINDS}
+    weights |= {"wipe-one": 2, favourite: 8}
+    return replace(
+        settings,
+        node_count=rng.choice((3, 3, 5)),
+        chaos_ms=4000,
+        fault_weights=weights,
+        fault_interval_ms=rng.choice((60, 150)),
+        restart_ms_max=rng.choice((5, 100, 300)),
+        loss_permille=0,
+        spike_permille=0,
+        replay_permille=0,
+        segment_size_bytes=rng.choice((512, 2048)),
+        cache_bytes_max=rng.choice((0, 0, 1024)),
+        think_ms_max=20,
+        fsync=True,
+    )
+
+
+def _bend_to_slow_disks(settings: SimSettings) -> SimSettings:
+    """Disks are quick but for one at a time, and callers give all of them enough to do."""
+    return replace(
+        settings,
+        node_count=3,
+        chaos_ms=6000,
+        fault_weights=dict.fromkeys(settings.fault_weights, 0) | SLOW_DISKS,
+        fault_interval_ms=800,
+        slow_disk_ms=10,
+        sync_ms_max=2,
+        slow_sync_ms_max=200,
+        delay_min_ms=0,
+        delay_max_ms=1,
+        loss_permille=0,
+        spike_permille=0,
+        replay_permille=0,
+        client_count=4,
+        think_ms_max=10,
+        fsync=True,
     )
 
 

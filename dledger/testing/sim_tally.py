@@ -20,12 +20,16 @@ class Tally:
         seed_count: runs.
         bad: the first failing ones.
         coverage: how often each thing that can go wrong did.
+        reached: how often groups came to each state that they should come to.
+        seeds: in how many runs each of all these came.
     """
 
     def __init__(self) -> None:
         self.seed_count = 0
         self.bad: list[SimResult] = []
         self.coverage: Counter[str] = Counter()
+        self.reached: Counter[str] = Counter()
+        self.seeds: Counter[str] = Counter()
         self._verdicts: Counter[Verdict] = Counter()
         self._sums: Counter[str] = Counter()
         self._virtual_ms = 0
@@ -37,6 +41,9 @@ class Tally:
         if result.verdict is not Verdict.FINE and len(self.bad) < BAD_KEPT_MAX:
             self.bad.append(result)
         self.coverage.update(result.coverage)
+        self.reached.update(result.reached)
+        both = {**result.coverage, **result.reached}
+        self.seeds.update({name: count > 0 for name, count in both.items()})
         self._virtual_ms += result.virtual_ms
         self._sums.update(
             {
@@ -64,8 +71,8 @@ class Tally:
         return min((int(verdict) for verdict in self._verdicts if verdict), default=0)
 
     def silent(self) -> list[str]:
-        """What never went wrong in all these runs though it could."""
-        return sorted(name for name, count in self.coverage.items() if not count)
+        """What never went wrong, and what was never come to, in all these runs though it could."""
+        return sorted(name for name, seed_count in self.seeds.items() if not seed_count)
 
     def summary(self, took_s: float) -> dict[str, float]:
         """Everything as numbers; `simulated_per_real` is virtual time by real time."""

@@ -23,6 +23,7 @@ class Victims:
 
     def __init__(self, cluster: SimCluster, rng: Random) -> None:
         self.unproven = set(cluster.voters)
+        self._founders = set(cluster.voters)
         self._cluster = cluster
         self._rng = rng
 
@@ -31,8 +32,11 @@ class Victims:
         for node in self._cluster.running():
             engine = node.engine
             is_proven = engine is not None and engine.node.is_voter and not engine.has_unsaved
-            if is_proven and not node.is_outdated:
-                self.unproven.discard(node.node_id)
+            if not is_proven or node.is_outdated or node.node_id not in self.unproven:
+                continue
+            self.unproven.discard(node.node_id)
+            self._cluster.reached["readmitted"] += node.node_id not in self._founders
+            self._founders.discard(node.node_id)
 
     def lost_stores(self) -> set[NodeId]:
         """Members whose stores do not count."""

@@ -22,7 +22,7 @@ from typing import Protocol
 from dledger.engine import Engine
 from dledger.errors import CorruptionError
 from dledger.raft.ids import NodeId
-from dledger.testing.cluster import SimCluster
+from dledger.testing.cluster import STATES, SimCluster
 from dledger.testing.sim_clients import CallCounts, SimClients
 from dledger.testing.sim_faults import SimFaults
 from dledger.testing.sim_loop import StuckError
@@ -53,6 +53,7 @@ class SimResult:
         committed_count, leader_count: entries committed, terms led.
         fault_count: faults struck.
         coverage: how often each thing that can go wrong did.
+        reached: how often the group came to each of the states that it should come to.
         calls: how the clients' calls ended.
         work: what else was done, by name.
         digest: of the trace; empty when none was kept.
@@ -67,6 +68,7 @@ class SimResult:
     leader_count: int
     fault_count: int
     coverage: dict[str, int]
+    reached: dict[str, int]
     calls: CallCounts
     digest: str
     work: dict[str, int] = field(default_factory=dict)
@@ -156,9 +158,10 @@ class Simulation:
             leader_count=self._cluster.checker.leader_count,
             fault_count=self._faults.struck_count,
             coverage=self._coverage(),
+            reached=self._reached(),
             calls=self._clients.counts,
             digest=self._trace.digest() if self._trace is not None else "",
-            work={"gave_way": self._cluster.gave_way_count, **self._work()},
+            work=self._work(),
         )
 
     def _chaos(self) -> None:
@@ -204,7 +207,21 @@ class Simulation:
         counts.update(self._faults.counts)
         counts.update({f"message-{name}": n for name, n in self._cluster.network.counts.items()})
         for node in self._cluster.nodes.values():
-            counts.update({f"disk-{name}": count for name, count in node.disk.fired.items()})
+            fired = node.disk.fired.items()
+            counts.update({f"disk-{name}": n for name, n in fired if name not in STATES})
+        return dict(counts)
+
+    def _reached(self) -> dict[str, int]:
+        """What the group came to, and how often; what it did not come to is there with 0."""
+        checker = self._cluster.checker
+        counts = Counter(dict.fromkeys(STATES, 0))
+        counts.update(self._cluster.reached)
+        counts["re-elected"] = max(0, checker.leader_count - 1)
+        counts["truncated"] = checker.truncated_count
+        counts["older-term-committed"] = checker.older_term_count
+        for node in self._cluster.nodes.values():
+            for name in ("lost-unsynced", "torn"):
+                counts[name] += node.disk.fired[name]
         return dict(counts)
 
     def _calm_nodes(self) -> list[SimNode]:

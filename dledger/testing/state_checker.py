@@ -73,6 +73,11 @@ class StateChecker:
     """Watches one group for a whole run.
 
     Invariant: `_commit_terms` never decreases; it has one item for each committed index.
+
+    Attributes:
+        acknowledged_index: the last entry that a caller knows to be committed, by an answer to an append or a read.
+        truncated_count: how often a member removed entries.
+        older_term_count: entries that were first committed in a later term than their own.
     """
 
     def __init__(self, voters: Sequence[NodeId]) -> None:
@@ -86,6 +91,8 @@ class StateChecker:
         self._bodies: dict[bytes, int] = {}
         self._refused: set[bytes] = set()
         self.acknowledged_index = 0
+        self.truncated_count = 0
+        self.older_term_count = 0
 
     @property
     def committed_count(self) -> int:
@@ -237,11 +244,12 @@ class StateChecker:
             self._refused.add(body)
 
     def read(self, floor_index: int, index: Index) -> None:
-        """A read was answered; `floor_index` was acknowledged before it began (thesis 6.4)."""
+        """A read was answered; `floor_index` was told to a caller before it began (thesis 6.4)."""
         if index < floor_index:
             raise Violation(
                 f"a read is answered at entry {index}, but entry {floor_index} was acknowledged before it began"
             )
+        self.acknowledged_index = max(self.acknowledged_index, int(index))
 
     # The rules.
 
@@ -258,6 +266,7 @@ class StateChecker:
                 raise Violation(
                     f"{node_id} removes entry {same + 1}, though it knows {view.commit_index} to be committed"
                 )
+            self.truncated_count += 1
             del terms[same:]
             view.confirmed_index = min(view.confirmed_index, same)
         if same < last:
@@ -324,6 +333,7 @@ class StateChecker:
         self._committed.append(entry_term)
         last = self._commit_terms[-1] if self._commit_terms else 0
         self._commit_terms.append(max(commit_term, last))
+        self.older_term_count += entry_term < commit_term
         entry = self._entries[index, entry_term]
         if entry.kind is not EntryKind.NORMAL:
             return

@@ -33,10 +33,9 @@ def check(result: SimResult, simulator: Simulator = sim.LOG_SIMULATOR, options: 
 
 @pytest.mark.parametrize(("name", "seed"), remembered_seeds())
 def test_a_seed_that_once_failed_is_fine(name: str, seed: int) -> None:
-    kind, _, classic = name.partition("-")
+    kind, _, draws = name.partition("-")
     simulator = SIMULATORS[kind]
-    result = run_one(simulator, seed, wire=False, is_grown=not classic)
-    check(result, simulator, " --classic" if classic else "")
+    check(run_one(simulator, seed, draws=int(draws)), simulator, f" --draws {draws}")
 
 
 @pytest.mark.slow
@@ -61,7 +60,7 @@ def test_all_messages_may_pass_through_the_wire() -> None:
 def test_brokers_do_everything_in_a_short_sweep() -> None:
     tally = Tally()
     for seed in range(1, 41):
-        result = run_one(BROKER_SIMULATOR, seed, wire=False, is_grown=True)
+        result = run_one(BROKER_SIMULATOR, seed)
         check(result, BROKER_SIMULATOR)
         tally.add(result)
     done = tally.summary(1.0)

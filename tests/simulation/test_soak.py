@@ -47,7 +47,7 @@ def test_both_simulators_take_turns(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 def test_a_fault_that_never_came_spoils_a_long_run() -> None:
     tally = Tally()
-    result = replace(run_seed(1), coverage={"earthquake": 0})
+    result = replace(run_seed(1), coverage={"earthquake": 0}, reached={})
     assert soak._exit_code([tally]) == 0
     for _ in range(SILENT_SEEDS_MIN):
         tally.add(result)
