@@ -16,6 +16,7 @@ from broker.store.state import BrokerState, StateLimits
 from broker.testing.model import BrokerModel
 from broker.testing.settings import BrokerSimSettings
 from broker.testing.sim_broker import SimBroker, address_of
+from broker.testing.told import Told
 from broker.testing.wires import SimConnection, Wires
 from dledger.codec.snapshot import SnapshotMeta
 from dledger.config import parse_peers
@@ -46,6 +47,7 @@ class BrokerCluster(SimCluster):
     Attributes:
         brokers: by member; those of members that are down have ended.
         model: judges what they do.
+        told: judges what they tell.
         wires: between them, and to their clients.
         counts: snapshots taken, restored and fetched.
     """
@@ -62,6 +64,7 @@ class BrokerCluster(SimCluster):
         super().__init__(settings, engine_type=engine_type, trace=trace)
         self.brokers: dict[NodeId, SimBroker] = {}
         self.model = BrokerModel()
+        self.told = Told(self.model)
         self.wires = Wires(self, settings)
         self.counts: Counter[str] = Counter()
         self.parts_type = parts_type
@@ -103,7 +106,8 @@ class BrokerCluster(SimCluster):
     def applied(self, broker: SimBroker, node: SimNode, entry: Entry) -> None:
         """A broker has folded an entry."""
         self.checker.handed_out(node.node_id, [entry])
-        self.model.applied(broker.state, entry, looks_closely=entry.index % DIGEST_EVERY == 0)
+        looks_closely = entry.index % DIGEST_EVERY == 0
+        self.model.applied(broker.state, entry, now_ms=self.now_ms, looks_closely=looks_closely)
 
     # How a member lives.
 

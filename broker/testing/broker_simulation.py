@@ -13,7 +13,9 @@ from broker.store.state import BrokerState
 from broker.testing.broker_cluster import BrokerCluster
 from broker.testing.client import SimClient
 from broker.testing.consumers import Consumer
-from broker.testing.producers import Probe, Producer, TransactionProducer
+from broker.testing.operators import Operator
+from broker.testing.probes import Probe
+from broker.testing.producers import Producer, TransactionProducer
 from broker.testing.settings import BrokerSimSettings, draw_broker_settings
 from dledger.engine import Engine
 from dledger.testing.cluster import SimCluster
@@ -41,6 +43,7 @@ class BrokerClients:
             for kind, letter, count in kinds
             for number in range(count)
         ]
+        self._operator = Operator(cluster, settings, self.done)
         self._probes: list[Probe] = []
 
     @property
@@ -52,15 +55,17 @@ class BrokerClients:
     @property
     def is_stopped(self) -> bool:
         """Whether they begin nothing more."""
-        return all(client.is_stopped for client in self._clients)
+        return self._operator.is_stopped
 
     @is_stopped.setter
     def is_stopped(self, value: bool) -> None:
+        self._operator.is_stopped = value
         for client in self._clients:
             client.is_stopped = value
 
     def start(self) -> None:
         """Let every client begin."""
+        self._operator.start()
         for client in self._clients:
             client.start()
 

@@ -37,6 +37,7 @@ class SimClient:
         self.counts = counts
         self.rng = Random(f"client/{settings.seed}/{name}")
         self.model = cluster.model
+        self.told = cluster.told
         self._address = f"10.0.0.1:{40_000 + sum(name.encode())}"
         self._connection: SimConnection | None = None
         self._node_id: NodeId | None = None

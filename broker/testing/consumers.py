@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from broker.message.record import StoredMessage, decode_records
 from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.group_bodies import LockRequest, encode_lock_request
+from broker.remoting.group_bodies import LockRequest, decode_lock_reply, encode_lock_request
 from broker.remoting.header import RemotingCommand
 from broker.remoting.message_queue import MessageQueue
 from broker.remoting.requests import PULL_SUBSCRIPTION, PULL_SUSPEND
+from broker.server.gate import HOLD_MS
 from broker.testing.client import GROUP, SimClient
+from broker.testing.model import key_of
 
 PULL_MAX = 8
 SUSPEND_MS = 150
+
+LINEAR_MS = HOLD_MS - 500
+"""An offset that is told so soon is the leader's; after `HOLD_MS` without one any member says what it knows."""
 
 
 class Consumer(SimClient):
@@ -34,17 +39,27 @@ class Consumer(SimClient):
     def _ask_lock(self, code: int, answered: object) -> None:
         topic, queue_id = self._queue
         request = LockRequest(GROUP, self.name, (MessageQueue("sim", queue_id, topic),), False)
+        self._granted_before = self.model.grant_count(self._key, self.name)
         self.ask(code, {}, answered, body=encode_lock_request(request))  # type: ignore[arg-type]
 
     def _lock_answered(self, answer: RemotingCommand | None) -> None:
-        self._is_locked = answer is not None and answer.code == ResponseCode.SUCCESS
+        if answer is not None and answer.code == ResponseCode.SUCCESS:
+            self._is_locked = bool(decode_lock_reply(answer.body))
+            if self._is_locked:
+                granted_before = self._granted_before
+                self.told.locked(self._key, self.name, granted_before=granted_before)
         self.pause(self._ask_offset)
+
+    @property
+    def _key(self) -> tuple[str, str, int]:
+        return GROUP, *self._queue
 
     def _place(self) -> dict[str, str]:
         topic, queue_id = self._queue
         return {"consumerGroup": GROUP, "topic": topic, "queueId": str(queue_id)}
 
     def _ask_offset(self) -> None:
+        self._floor, self._asked_ms = self.told.told_offset(self._key), self.cluster.now_ms
         self.ask(RequestCode.QUERY_CONSUMER_OFFSET, self._place(), self._offset_answered)
 
     def _offset_answered(self, answer: RemotingCommand | None) -> None:
@@ -54,7 +69,10 @@ class Consumer(SimClient):
         }:
             self._next()
             return
-        self._offset = int(answer.ext.get("offset", "0"))
+        offset = int(answer.ext.get("offset", "-1"))
+        if self.cluster.now_ms - self._asked_ms < LINEAR_MS:
+            self.told.offset_read(self._key, offset, floor=self._floor)
+        self._offset = max(0, offset)
         ext = {
             **self._place(),
             "queueOffset": str(self._offset),
@@ -68,12 +86,14 @@ class Consumer(SimClient):
         self.ask(RequestCode.PULL_MESSAGE, ext, self._pulled, prefers_leader=False)
 
     def _pulled(self, answer: RemotingCommand | None) -> None:
+        if answer is not None and answer.code == ResponseCode.PULL_OFFSET_MOVED:
+            self.told.moved(*self._queue, self._offset)
         if answer is None or answer.code != ResponseCode.SUCCESS:
             self._next()
             return
         records = decode_records(answer.body)
-        self.model.pulled(*self._queue, self._offset, records)
         self._done_offset = int(answer.ext["nextBeginOffset"])
+        self.told.pulled(*self._queue, self._offset, records, self._done_offset)
         if records and self.chance(self.settings.back_permille):
             self._give_back(self.rng.choice(records))
         else:
@@ -87,8 +107,15 @@ class Consumer(SimClient):
             "originMsgId": "",
             "originTopic": record.topic,
         }
-        self.counts["given_back"] += 1
-        self.ask(RequestCode.CONSUMER_SEND_MSG_BACK, ext, lambda _answer: self._commit())
+        key = key_of(record)
+        self.model.sent[key].asked_back_count += 1
+
+        def given_back(answer: RemotingCommand | None) -> None:
+            if answer is not None and answer.code == ResponseCode.SUCCESS:
+                self.told.given_back(key)
+            self._commit()
+
+        self.ask(RequestCode.CONSUMER_SEND_MSG_BACK, ext, given_back)
 
     def _commit(self) -> None:
         ext = {**self._place(), "commitOffset": str(self._done_offset), "clientId": self.name}
@@ -96,7 +123,7 @@ class Consumer(SimClient):
 
     def _committed(self, answer: RemotingCommand | None) -> None:
         if answer is not None and answer.code == ResponseCode.SUCCESS:
-            self.model.offset_committed(GROUP, *self._queue, self._done_offset)
+            self.told.offset_committed(self._key, self._done_offset)
         if self._is_locked:
             self._ask_lock(RequestCode.UNLOCK_BATCH_MQ, self._next)
         else:

@@ -7,7 +7,6 @@ It reads the records of the entries itself and knows nothing of the fold. Its ru
   of the waiting ones in the same entry, never before it is due by the log's time, and never after a recall;
 - a half message's topic gets it with the op record in the same entry, never without a commit of its producer;
 - a consumer offset never goes back; a queue is granted to one client until that unlocks or lets it expire;
-- what a client was told is so;
 - replicas have equal digests at the same entry, and a restored state is what a replay gives, byte for byte.
 """
 
@@ -16,7 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from broker.message.properties import UNIQ_KEY
+from broker.message.properties import REAL_TOPIC, UNIQ_KEY
 from broker.message.record import StoredMessage, decode_records
 from broker.store import names
 from broker.store.control import (
@@ -48,6 +47,10 @@ class Sent:
         is_committed: its producer has decided to commit; before that it must not be seen.
         is_rolled_back: its producer has decided against it.
         is_recalled: the broker said that it will not be delivered.
+        due_ms: no member's clock can show so early a time before the message is due, in true time.
+        asked_back_count: how often a consumer asked to have it again.
+        back_count: of these, how often it was stored for that.
+        told_back_count: and how often a consumer was told so.
         places: of its records in its own topic, but for retries.
     """
 
@@ -56,6 +59,10 @@ class Sent:
     is_committed: bool = False
     is_rolled_back: bool = False
     is_recalled: bool = False
+    due_ms: int = 0
+    asked_back_count: int = 0
+    back_count: int = 0
+    told_back_count: int = 0
     places: list[StoredMessage] = field(default_factory=list)
 
 
@@ -86,10 +93,13 @@ class BrokerModel:
         self._scheduled: dict[tuple[int, int], _Waiting] = {}
         self._timed: dict[tuple[int, int], _Waiting] = {}
         self._halves: dict[int, bytes] = {}
+        self._half_keys: dict[int, bytes] = {}
         self._half_places: dict[int, int] = {}
         self._offsets: dict[tuple[str, str, int], int] = {}
         self._locks: dict[LockKey, tuple[str, int]] = {}
+        self._grants: Counter[tuple[LockKey, str]] = Counter()
         self._last_store_ms = 0
+        self._now_ms = 0
 
     @property
     def waiting_count(self) -> int:
@@ -98,8 +108,11 @@ class BrokerModel:
 
     # Entries.
 
-    def applied(self, state: BrokerState, entry: Entry, *, looks_closely: bool) -> None:
-        """A replica has folded an entry."""
+    def applied(
+        self, state: BrokerState, entry: Entry, *, now_ms: int, looks_closely: bool
+    ) -> None:
+        """A replica has folded an entry; `now_ms` is the true time."""
+        self._now_ms = now_ms
         if entry.index > len(self._entries):
             self._entries.append(entry)
             if entry.kind is EntryKind.NORMAL:
@@ -135,6 +148,7 @@ class BrokerModel:
         ops: list[StoredMessage] = []
         for message in messages:
             self._note_place(message)
+            self._note_back(message)
             if names.is_control_topic(message.topic):
                 command = decode_control(message.topic, message.body)
                 commands.append((message, command))
@@ -142,21 +156,22 @@ class BrokerModel:
                     self._delays_ms = list(command.delays_ms)
             elif message.topic == names.SCHEDULE_TOPIC:
                 self._scheduled[message.queue_id + 1, message.queue_offset] = _Waiting(
-                    _key(message),
+                    key_of(message),
                     message.store_timestamp_ms + self._delay_ms(level_of(message.properties)),
                 )
             elif message.topic == names.TIMER_TOPIC:
                 timer = timer_of(message)
                 assert timer is not None, "our clients name a time"
-                self._timed[timer] = _Waiting(_key(message), timer.due_ms)
+                self._timed[timer] = _Waiting(key_of(message), timer.due_ms)
             elif message.topic == names.HALF_TOPIC:
-                self._halves[message.queue_offset] = _key(message)
+                self._halves[message.queue_offset] = key_of(message)
+                self._half_keys[message.queue_offset] = key_of(message)
                 self._half_places[message.queue_offset] = message.physical_offset
                 self.counts["halves"] += 1
             elif message.topic == names.OP_HALF_TOPIC:
                 ops.append(message)
             else:
-                stored.setdefault(_key(message), []).append(message)
+                stored.setdefault(key_of(message), []).append(message)
         delivered = self._obey(commands, stored, state)
         ended = self._end(ops, stored)
         for key, copies in stored.items():
@@ -170,10 +185,27 @@ class BrokerModel:
                 f"{message.topic}/{message.queue_id} has {len(keys)} messages; the next one is stored "
                 f"at offset {message.queue_offset}"
             )
-        keys.append(_key(message))
+        keys.append(key_of(message))
         if message.store_timestamp_ms < self._last_store_ms:
             raise Violation(f"store times go back at {message.physical_offset}")
         self._last_store_ms = message.store_timestamp_ms
+
+    def _note_back(self, message: StoredMessage) -> None:
+        """A message that a consumer gave back is stored once each time, to wait or among the dead letters."""
+        topic = message.topic
+        if topic == names.SCHEDULE_TOPIC:
+            topic = (message.find(REAL_TOPIC) or b"").decode()
+            is_back = names.is_retry_topic(topic)
+        else:
+            is_back = names.is_dlq_topic(topic)
+        sent = self.sent.get(key_of(message)) if is_back else None
+        if sent is None:
+            return
+        sent.back_count += 1
+        if sent.back_count > sent.asked_back_count:
+            raise Violation(
+                f"{key_of(message)!r} was given back {sent.asked_back_count} times, and is stored once more"
+            )
 
     def _delay_ms(self, level: int) -> int:
         return self._delays_ms[min(level, len(self._delays_ms)) - 1]
@@ -190,6 +222,10 @@ class BrokerModel:
             raise Violation(f"{key!r} is seen without the end of its transaction in the same entry")
         if sent.is_transaction and not sent.is_committed:
             raise Violation(f"{key!r} is seen, but its producer never decided to commit")
+        if self._now_ms < sent.due_ms:
+            raise Violation(
+                f"{key!r} is seen {sent.due_ms - self._now_ms} ms before any clock can say that it is due"
+            )
         if sent.places:
             raise Violation(
                 f"{key!r} is stored twice in {sent.topic}: at {sent.places[0].physical_offset} and "
@@ -267,15 +303,10 @@ class BrokerModel:
                     if not any(
                         each.prepared_transaction_offset == self._half_places[offset]
                         for each in stored.get(key, ())
-                    ) and not self._waits(key):
+                    ) and not self.waits(key):
                         raise Violation(f"{key!r} is committed without its message in the entry")
                     ended.add(key)
         return ended
-
-    def _waits(self, key: bytes) -> bool:
-        return any(
-            waiting.key == key for waiting in (*self._scheduled.values(), *self._timed.values())
-        )
 
     def _offsets_moved(self, command: CommitOffsets, state: BrokerState) -> None:
         for commit in command.commits:
@@ -295,6 +326,7 @@ class BrokerModel:
             if holder not in {"", command.client_id} and now_ms - since_ms <= LOCK_LIVE_MS:
                 raise Violation(f"{lock} is held by {holder} and granted to {command.client_id}")
             self._locks[lock] = (command.client_id, now_ms)
+            self._grants[lock, command.client_id] += 1
             self.counts["locks_granted"] += 1
 
     def _unlocked(self, command: UnlockQueues) -> None:
@@ -307,52 +339,27 @@ class BrokerModel:
         for offset in offsets:
             self._timed.pop((due_ms, offset), None)
 
-    # Answers.
+    # What those who compare answers ask.
 
-    def acknowledged(self, key: bytes, place: tuple[int, int] | None) -> None:
-        """A producer was told that a message is stored, at that queue id and offset (None: it waits)."""
-        sent = self.sent[key]
-        if sent.places and place is not None and place != _place(sent.places[0]):
-            raise Violation(f"{key!r} is acknowledged at another place than it was stored")
-        if not sent.places and not self._waits(key) and key not in self._halves.values():
-            raise Violation(f"{key!r} is acknowledged, but stored nowhere")
+    def waits(self, key: bytes) -> bool:
+        """Whether a message waits for its time."""
+        return any(
+            waiting.key == key for waiting in (*self._scheduled.values(), *self._timed.values())
+        )
 
-    def is_lost(self, key: bytes) -> bool:
-        """Whether a message that must be in its topic by now is not."""
-        return not self.sent[key].places
+    def half_at(self, queue_offset: int) -> bytes | None:
+        """Key of the half message that was stored there, ended or not."""
+        return self._half_keys.get(queue_offset)
 
-    def recalled(self, key: bytes) -> None:
-        """A producer was told that its message will not be delivered."""
-        sent = self.sent[key]
-        if sent.places:
-            raise Violation(f"{key!r} was delivered, and its recall is told to have worked")
-        sent.is_recalled = True
-        self.counts["recalled"] += 1
+    def offset_of(self, group: str, topic: str, queue_id: int) -> int:
+        """The group's offset in a queue; -1 when there is none."""
+        return self._offsets.get((group, topic, queue_id), -1)
 
-    def pulled(self, topic: str, queue_id: int, offset: int, records: list[StoredMessage]) -> None:
-        """A consumer got these records, asking from an offset on."""
-        keys = self.queues.get((topic, queue_id), [])
-        for place, record in enumerate(records, start=offset):
-            if record.queue_offset != place or place >= len(keys) or keys[place] != _key(record):
-                raise Violation(
-                    f"a pull of {topic}/{queue_id} from {offset} gives {record.queue_offset} "
-                    f"({_key(record)!r}) where {place} is stored"
-                )
-        self.counts["pulled"] += len(records)
-
-    def offset_committed(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """A consumer was told that its offset is committed."""
-        known = self._offsets.get((group, topic, queue_id), -1)
-        if known < offset:
-            raise Violation(
-                f"offset {offset} of {group} in {topic}/{queue_id} is acknowledged; it is {known}"
-            )
-        self.counts["offsets_committed"] += 1
+    def grant_count(self, lock: LockKey, client_id: str) -> int:
+        """How often a queue was granted to a client, to have or to keep it."""
+        return self._grants[lock, client_id]
 
 
-def _key(message: StoredMessage) -> bytes:
+def key_of(message: StoredMessage) -> bytes:
+    """The unique key of a message; empty when it has none."""
     return message.find(UNIQ_KEY) or b""
-
-
-def _place(message: StoredMessage) -> tuple[int, int]:
-    return message.queue_id, message.queue_offset

@@ -19,6 +19,8 @@ from broker.testing.model import Sent
 from broker.testing.sim_broker import WALL_ZERO_MS
 
 TRIES_MAX: Final = 8
+CLOCK_SLACK_MS: Final = 20
+"""Clocks round, and follow the wall clock by a thousandth."""
 DUE_MS_MAX: Final = 1500
 BATCH_MAX: Final = 4
 _COMMIT, _ROLLBACK = 8, 12
@@ -29,9 +31,11 @@ class Producer(SimClient):
 
     Attributes:
         must_succeed: never gives up; for the probe.
+        place: queue id and offset of what was acknowledged last.
     """
 
     must_succeed = False
+    place = (0, 0)
     is_transactional = False
 
     def go_on(self) -> None:
@@ -50,9 +54,10 @@ class Producer(SimClient):
         count = self.rng.randint(2, BATCH_MAX) if is_batch else 1
         number = self.counts["sends"]
         self._keys = [f"{self.name}-{number}-{place}".encode() for place in range(count)]
-        for key in self._keys:
-            self.model.sent[key] = Sent(topic, is_transaction=self.is_transactional)
         self._wishes = {} if is_batch or self.is_transactional else self._wish()
+        due_ms = self._due_ms() if self._wishes else 0
+        for key in self._keys:
+            self.model.sent[key] = Sent(topic, is_transaction=self.is_transactional, due_ms=due_ms)
         self._body = b"b" * self.rng.randint(1, self.settings.body_bytes_max)
         self._send()
 
@@ -63,6 +68,14 @@ class Producer(SimClient):
         if self.chance(self.settings.timed_permille):
             return {"TIMER_DELAY_MS": str(self.rng.randint(1, DUE_MS_MAX))}
         return {}
+
+    def _due_ms(self) -> int:
+        """When what was wished is due in true time at the earliest, however wrong the leaders' clocks are."""
+        level = int(self._wishes.get("DELAY", 0))
+        delay_ms = DELAYS_MS[level - 1] if level else int(self._wishes["TIMER_DELAY_MS"])
+        settings, now_ms = self.settings, self.cluster.now_ms
+        drift_ms = 2 * settings.drift_permille_max * (now_ms + delay_ms) // 1000
+        return now_ms + delay_ms - 2 * settings.wall_offset_ms_max - drift_ms - CLOCK_SLACK_MS
 
     def _properties(self, key: bytes) -> bytes:
         more = {"TRAN_MSG": "true", "PGROUP": GROUP} if self.is_transactional else {}
@@ -97,11 +110,13 @@ class Producer(SimClient):
             self.counts["acknowledged"] += 1
             first = int(answer.ext["queueOffset"])
             if self.is_transactional:
+                self.told.half_acknowledged(self._keys[0], first)
                 self._half_stored(answer)
                 return
             queue_id = int(answer.ext["queueId"])
+            self.place = (queue_id, first)
             for place, key in enumerate(self._keys):
-                self.model.acknowledged(key, None if self._wishes else (queue_id, first + place))
+                self.told.acknowledged(key, None if self._wishes else (queue_id, first + place))
             handle = answer.ext.get("recallHandle")
             if handle and self.chance(self.settings.recall_permille):
                 self.pause(lambda: self._recall(handle))
@@ -126,30 +141,8 @@ class Producer(SimClient):
 
     def _recalled(self, answer: RemotingCommand | None) -> None:
         if answer is not None and answer.code == ResponseCode.SUCCESS:
-            self.model.recalled(self._keys[0])
+            self.told.recalled(self._keys[0])
         self._next()
-
-
-class Probe(Producer):
-    """One message that must get through.
-
-    Attributes:
-        is_done: it was acknowledged.
-    """
-
-    must_succeed = True
-    is_done = False
-
-    def go_on(self) -> None:
-        """Send it."""
-        self._wishes = {}
-        self._begin("T0")
-
-    def _wish(self) -> dict[str, str]:
-        return {}
-
-    def _next(self) -> None:
-        self.is_done = True
 
 
 class TransactionProducer(Producer):
@@ -191,7 +184,7 @@ class TransactionProducer(Producer):
             if answer is not None and answer.code == ResponseCode.SUCCESS:
                 self.counts["ends"] += 1
                 if self.model.sent[key].is_committed:
-                    assert not self.model.is_lost(key), f"{key!r} is told to be committed"
+                    self.told.committed(key)
             self._next()
 
         self.ask(RequestCode.END_TRANSACTION, ext, ended)

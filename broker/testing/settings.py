@@ -23,6 +23,7 @@ class BrokerSimSettings(SimSettings):
         wall_offset_ms_max: how wrong the wall clock of a starting broker may be, either way.
         snapshot_interval_ms: mean pause between a broker's snapshots; 0: none are taken.
         snapshot_step_ms_max: pause between two steps of writing one.
+        hand_over_interval_ms: mean pause between an operator's orders to hand over; 0: there are none.
     """
 
     producer_count: int = 2
@@ -43,6 +44,7 @@ class BrokerSimSettings(SimSettings):
     wall_offset_ms_max: int = 0
     snapshot_interval_ms: int = 600
     snapshot_step_ms_max: int = 20
+    hand_over_interval_ms: int = 0
 
 
 MIXED_KNOBS = frozenset(field.name for field in fields(SimSettings))
@@ -66,6 +68,11 @@ def draw_broker_settings(
     if draws > DRAWS_CLASSIC:
         flips = Random(f"flip-snapshot/{seed}").choice((0, 0, 1, 4))
         base["fault_weights"] = {**base["fault_weights"], "flip-snapshot": flips}
+    ripe = Random(f"ripe-broker/{seed}")
+    hand_over_interval_ms = 0
+    if draws >= DRAWS_NOW:
+        base["fault_weights"]["jump-wall-clock"] = ripe.choice((0, 0, 1, 3))
+        hand_over_interval_ms = ripe.choice((0, 0, 200, 800))
     return BrokerSimSettings(
         **base,
         producer_count=rng.choice((1, 2, 3)),
@@ -86,4 +93,5 @@ def draw_broker_settings(
         wall_offset_ms_max=wall_offset_ms_max,
         snapshot_interval_ms=rng.choice((0, 200, 600, 1500)),
         snapshot_step_ms_max=rng.choice((0, 20, 100)),
+        hand_over_interval_ms=hand_over_interval_ms,
     )

@@ -87,7 +87,7 @@ class SimBroker:
             wall_ms=SteadyWallClock(
                 node.node_id,
                 1,  # each goes by its own clock here: the runs are to show that it does no harm
-                lambda: WALL_ZERO_MS + cluster.now_ms + wrong_ms,
+                lambda: WALL_ZERO_MS + cluster.now_ms + wrong_ms + node.wall_jump_ms,
                 self._steady_ms,
             ),
             monotonic_ms=self._steady_ms,

@@ -180,7 +180,7 @@ class SimCluster(SimLoop):
         self._saves.died(node)
         self.say(node, "loses power" if power_loss else "is killed")
         node.engine = node.repair = None
-        node.repair_count = 0
+        node.repair_count = node.wall_jump_ms = 0
         node.incarnation += 1
         node.paused_until_ms = 0
         node.crashes_in_save = False

@@ -74,13 +74,20 @@ class DiskFaults:
             node.disk.fail_write(self._rng.randint(1, 4))
 
     def _fail_start(self) -> bool:
-        """A member dies, and its disk fails at one of the first things that its next start does."""
+        """A member dies, and its disk fails at one of the first things that its next start does.
+
+        A vote that cannot be read is lost, so a read fails only where a store may be lost.
+        """
         node = self._victims.running()
         if node is None:
             return False
+        may_lose = self._victims.is_spare(node) and not node.is_outdated
         self._crash(node, power_loss=self._rng.random() < 0.5)
         disk = node.disk
-        fail = self._rng.choice((disk.fail_read, disk.fail_write, disk.fail_sync))
+        fails = (disk.fail_write, disk.fail_sync, disk.fail_read)
+        fail = self._rng.choice(fails if may_lose else fails[:2])
+        if fail == disk.fail_read:
+            self._victims.unproven.add(node.node_id)
         fail(self._rng.randint(1, 6))
         return True
 

@@ -22,6 +22,9 @@ from dledger.testing.sim_network_faults import NetworkFaults
 from dledger.testing.sim_node import SimNode
 from dledger.testing.sim_victims import Victims
 
+WALL_JUMP_MS = 3_600_000
+"""Far more than any delay in these runs."""
+
 ARMED_KINDS = (
     "crash-after-vote",
     "crash-after-ack",
@@ -63,6 +66,7 @@ class SimFaults:
             "kill-one": self._kill_one,
             "cut-and-restart": self._cut_and_restart,
             "pause": self._pause,
+            "jump-wall-clock": self._jump_wall_clock,
             **self._network.strikes(),
             **DiskFaults(cluster, self._victims, self._rng, self._crash).strikes(),
         }
@@ -170,6 +174,11 @@ class SimFaults:
         if node is not None:
             length_ms = self._rng.randint(1, 3 * self._cluster.settings.election_min_ms)
             self._cluster.pause(node, self._cluster.now_ms + length_ms)
+
+    def _jump_wall_clock(self) -> None:
+        """A wall clock is set an hour wrong, or right again. Who starts then finds it right."""
+        node = self._victims.any()
+        node.wall_jump_ms = self._rng.choice((-WALL_JUMP_MS, 0, WALL_JUMP_MS))
 
     # Armed.
 

@@ -25,6 +25,7 @@ class SimNode:
         timer_ms: when its next tick is scheduled, in true time; None: none is.
         paused_until_ms: it does nothing before that.
         clock_zero_ms, clock_drift_permille: its own clock.
+        wall_jump_ms: by how much its wall clock was set wrong since it started.
         slow_until_ms: its disk is slow until then.
         crashes_in_save: the next persist job is cut short by a power loss.
         job: the persist job that is under way.
@@ -53,6 +54,7 @@ class SimNode:
     paused_until_ms: int = 0
     clock_zero_ms: int = 0
     clock_drift_permille: int = 0
+    wall_jump_ms: int = 0
     slow_until_ms: int = 0
     crashes_in_save: bool = False
     job: PersistJob | None = None

@@ -58,8 +58,9 @@ STORE_KINDS = GROWN_KINDS[2:]
 SHARED_KINDS = ("helical",)
 """Faults of some grown runs that strike all stores at once."""
 
-SNAPSHOT_KINDS = ("flip-snapshot",)
-"""Faults of groups that take snapshots: the log's own simulator has none, and never draws them."""
+MACHINE_KINDS = ("flip-snapshot", "jump-wall-clock")
+"""Faults of groups with a state machine, whose own simulator draws them: the log takes no snapshots, and reads no
+wall clock."""
 
 LATER_KINDS = ("old-copy",)
 """Faults of some of the grown runs, drawn from a stream of their own."""
@@ -76,7 +77,7 @@ DRAWS_CLASSIC, DRAWS_GROWN, DRAWS_NOW = 1, 2, 3
 """How a seed's settings are drawn: as for the first seeds, with the grown faults, with everything. A kept seed
 means the same run only with the draws under which it failed."""
 
-ALL_KINDS = FAULT_KINDS + GROWN_KINDS + SHARED_KINDS + SNAPSHOT_KINDS + LATER_KINDS + NEWER_KINDS
+ALL_KINDS = FAULT_KINDS + GROWN_KINDS + SHARED_KINDS + MACHINE_KINDS + LATER_KINDS + NEWER_KINDS
 
 OLD_COPY_PERMILLE = 200
 """How many of the grown runs put old copies of disks back; they have handshakes, the others have none."""
@@ -197,10 +198,10 @@ CATCH_UP_ROUNDS_MAX = 100
 """How many round trips a follower of the core may need for what it has missed."""
 
 SPECIAL_PERMILLE = 100
-"""How many of the runs are bent to each of the first three purposes below."""
+"""How many of the runs are bent to each of the first two purposes below."""
 
-SLOW_PERMILLE = 40
-"""How many are bent to the last one."""
+DISKS_PERMILLE, SLOW_PERMILLE = 200, 40
+"""How many are bent to each of the other two."""
 
 LEADERS_CUT = {"cut-new-leader": 1, "cut-committing-leader": 1}
 """Faults of a run in which leaders are cut off just as they begin or commit. Figure 8 of the Raft
@@ -265,9 +266,9 @@ def draw_settings(seed: int, *, wire: bool = False, draws: int = DRAWS_NOW) -> S
     if purpose < 2 * SPECIAL_PERMILLE:
         return _bend_to_leases(settings, LEASES_TRIED_HARD)
     settings = _share(_grow(settings))
-    if purpose < 3 * SPECIAL_PERMILLE:
+    if purpose < 2 * SPECIAL_PERMILLE + DISKS_PERMILLE:
         return _bend_to_disks(settings)
-    if purpose < 3 * SPECIAL_PERMILLE + SLOW_PERMILLE:
+    if purpose < 2 * SPECIAL_PERMILLE + DISKS_PERMILLE + SLOW_PERMILLE:
         return _bend_to_slow_disks(settings)
     return settings
 

@@ -237,7 +237,7 @@ class Simulation:
         wanted = self._cluster.checker.committed_count
         for node in self._calm_nodes():
             engine = node.engine
-            if engine is None or engine.node.commit_index < wanted:
+            if engine is None or engine.node.commit_index < wanted or not engine.node.is_voter:
                 return False
         return True
 
@@ -248,11 +248,16 @@ class Simulation:
         waiting = self._clients.unanswered()
         if waiting:
             return f"never answered: {', '.join(waiting)}"
-        places = ", ".join(
-            f"{node.node_id} {'down' if node.engine is None else f'at {node.engine.node.commit_index}'}"
-            for node in self._calm_nodes()
-        )
+        places = ", ".join(f"{node.node_id} {_place(node)}" for node in self._calm_nodes())
         return f"members did not catch up with {self._cluster.checker.committed_count}: {places}"
+
+
+def _place(node: SimNode) -> str:
+    """How far a member has come."""
+    if node.engine is None:
+        return "down"
+    voter = "" if node.engine.node.is_voter else " without a vote"
+    return f"at {node.engine.node.commit_index}{voter}"
 
 
 def run_seed(

@@ -13,7 +13,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from dledger.testing.sim_settings import SNAPSHOT_KINDS
+from dledger.testing.sim_settings import MACHINE_KINDS
 from jepsen.catalogue import make_faults, network_for
 from jepsen.checklist.rows import Row
 from jepsen.checklist.script import play
@@ -113,7 +113,7 @@ def _facts(result: RunResult) -> str:
 
 def sim_command(row: Row) -> list[str]:
     """The command that simulates groups with the faults of a row alone; of brokers where only those have what fails."""
-    module = "broker.testing.sim" if set(row.sim) & set(SNAPSHOT_KINDS) else "dledger.testing.sim"
+    module = "broker.testing.sim" if set(row.sim) & set(MACHINE_KINDS) else "dledger.testing.sim"
     # Links heal as often as something breaks: else a run is broken for ever and shows little.
     faults = ",".join([*(f"{kind}:10" for kind in row.sim), "heal:10"])
     return ["-m", module, "--seeds", str(SIM_SEEDS), "--set", f"faults={faults}"]

@@ -1,0 +1,78 @@
+"""What must work once nothing fails any more: a send, and the reading of it, to the commit of its offset."""
+
+from __future__ import annotations
+
+from broker.message.record import decode_records
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.header import RemotingCommand
+from broker.remoting.requests import PULL_SUBSCRIPTION
+from broker.testing.producers import Producer
+
+PROBE_GROUP = "P"
+TOPIC = "T0"
+
+
+class Probe(Producer):
+    """One message that must get through, and be read.
+
+    Attributes:
+        is_done: all of it has worked.
+    """
+
+    must_succeed = True
+    is_done = False
+
+    def go_on(self) -> None:
+        """Send it."""
+        self._wishes = {}
+        self._begin(TOPIC)
+
+    def _wish(self) -> dict[str, str]:
+        return {}
+
+    def _next(self) -> None:
+        self.pause(self._pull)
+
+    def _pull(self) -> None:
+        queue_id, offset = self.place
+        ext = {
+            "consumerGroup": PROBE_GROUP,
+            "topic": TOPIC,
+            "queueId": str(queue_id),
+            "queueOffset": str(offset),
+            "maxMsgNums": "1",
+            "sysFlag": str(PULL_SUBSCRIPTION),
+            "commitOffset": "0",
+            "suspendTimeoutMillis": "0",
+            "subscription": "*",
+            "subVersion": "0",
+        }
+        self.ask(RequestCode.PULL_MESSAGE, ext, self._pulled)
+
+    def _pulled(self, answer: RemotingCommand | None) -> None:
+        if answer is None or answer.code != ResponseCode.SUCCESS:
+            self.pause(self._pull)
+            return
+        queue_id, offset = self.place
+        next_offset = int(answer.ext["nextBeginOffset"])
+        self.told.pulled(TOPIC, queue_id, offset, decode_records(answer.body), next_offset)
+        self._commit()
+
+    def _commit(self) -> None:
+        queue_id, offset = self.place
+        ext = {
+            "consumerGroup": PROBE_GROUP,
+            "topic": TOPIC,
+            "queueId": str(queue_id),
+            "commitOffset": str(offset + 1),
+            "clientId": self.name,
+        }
+        self.ask(RequestCode.UPDATE_CONSUMER_OFFSET, ext, self._committed)
+
+    def _committed(self, answer: RemotingCommand | None) -> None:
+        if answer is None or answer.code != ResponseCode.SUCCESS:
+            self.pause(self._commit)
+            return
+        queue_id, offset = self.place
+        self.told.offset_committed((PROBE_GROUP, TOPIC, queue_id), offset + 1)
+        self.is_done = True
