@@ -119,8 +119,7 @@ class BrokerCluster(SimCluster):
         engine.start_behind(state.applied_index)
         if newest is not None:
             engine.start_committed(newest.meta.index)
-        if newest is not None:
-            self.counts["snapshots_restored"] += 1
+            self.counts["snapshot-restored"] += 1
             self.model.compare_with_replay(state)
         self._newest[node.node_id] = newest
         self.brokers[node.node_id] = SimBroker(
@@ -134,7 +133,7 @@ class BrokerCluster(SimCluster):
     def _look_at_flipped(self, node: SimNode, used: SnapshotFile | None) -> None:
         """A damaged snapshot is noticed and not used."""
         flipped = [path for path in node.flipped_snapshots if node.is_flipped(path)]
-        self.counts["snapshots_refused"] += len(flipped)
+        self.counts["snapshot-refused"] += len(flipped)
         if used is not None and used.path in flipped:
             raise Violation(f"{node.node_id} was restored from {used.path}, which is damaged")
 
@@ -268,7 +267,7 @@ class BrokerCluster(SimCluster):
         broker = self.brokers[node.node_id]
         broker.state.restore(self._stores[node.node_id].chunks(snapshot))
         check_restored(snapshot, broker.state)
-        self.counts["snapshots_fetched"] += 1
+        self.counts["snapshot-fetched"] += 1
         self.model.compare_with_replay(broker.state)
         self.checker.restored(node.node_id, int(snapshot.meta.index))
         self._newest[node.node_id] = snapshot

@@ -25,6 +25,9 @@ from dledger.testing.sim_trace import Trace
 from dledger.testing.simulation import Clients, SimResult, Simulation
 from dledger.testing.state_checker import Violation
 
+BROKER_STATES = ("snapshot-restored", "snapshot-fetched", "snapshot-refused", "handed-over")
+"""What runs with brokers are to lead to, beside `STATES`."""
+
 
 class BrokerClients:
     """All clients of one group; see `Clients`."""
@@ -146,6 +149,10 @@ class BrokerSimulation(Simulation):
 
     def _coverage(self) -> dict[str, int]:
         return {**super()._coverage(), **self._brokers.wires.counts}
+
+    def _reached(self) -> dict[str, int]:
+        counts = self._brokers.counts + self._broker_clients.done
+        return {**super()._reached(), **{name: counts[name] for name in BROKER_STATES}}
 
     def _work(self) -> dict[str, int]:
         return {**self._broker_clients.done, **self._brokers.model.counts, **self._brokers.counts}

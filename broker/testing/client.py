@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from enum import Enum
 from random import Random
 
 from broker.remoting.frame import Frame
@@ -17,6 +18,14 @@ Answered = Callable[[RemotingCommand | None], None]
 """Told the answer; None when there was none in time, or no connection."""
 
 GROUP = "G"
+
+
+class Prefers(Enum):
+    """Whom a question goes to, if the client does not stay where it is."""
+
+    LEADER = "the leader, as far as routes tell"
+    ANY_LEADER = "one that thinks that it leads: it may be one of the past, who may answer wrongly"
+    ITS_OWN = "whom it is connected to"
 
 
 class SimClient:
@@ -79,10 +88,10 @@ class SimClient:
         answered: Answered,
         *,
         body: bytes = b"",
-        prefers_leader: bool = True,
+        prefers: Prefers = Prefers.LEADER,
     ) -> None:
         """Ask a broker, mostly the one that leads; the connection is kept for the next question."""
-        self._look_around(prefers_leader=prefers_leader)
+        self._look_around(prefers)
         self._opaque += 1
         opaque = self._opaque
         if self._connection is None:
@@ -108,14 +117,16 @@ class SimClient:
         """The member at the other end of the connection."""
         return self._node_id if self._connection is not None else None
 
-    def _look_around(self, *, prefers_leader: bool) -> None:
+    def _look_around(self, prefers: Prefers) -> None:
         """Routes tell now and then who leads; else it stays where it is."""
         leader = self.cluster.leader()
+        if prefers is Prefers.ANY_LEADER and leader is not None:
+            leader = self.rng.choice(self.cluster.leaders())
         wanted = self._node_id
         guess = self.rng.random()
         if self._connection is None or self._connection.is_closed or guess < 0.1:
             wanted = self.rng.choice(self.cluster.voters)
-        if leader is not None and guess > (0.5 if prefers_leader else 0.9):
+        if leader is not None and guess > (0.9 if prefers is Prefers.ITS_OWN else 0.5):
             wanted = leader.node_id
         assert wanted is not None, "some member was chosen"
         is_open = self._connection is not None and not self._connection.is_closed

@@ -9,7 +9,7 @@ from broker.remoting.header import RemotingCommand
 from broker.remoting.message_queue import MessageQueue
 from broker.remoting.requests import PULL_SUBSCRIPTION, PULL_SUSPEND
 from broker.server.gate import HOLD_MS
-from broker.testing.client import GROUP, SimClient
+from broker.testing.client import GROUP, Prefers, SimClient
 from broker.testing.model import key_of
 
 PULL_MAX = 8
@@ -60,7 +60,12 @@ class Consumer(SimClient):
 
     def _ask_offset(self) -> None:
         self._floor, self._asked_ms = self.told.told_offset(self._key), self.cluster.now_ms
-        self.ask(RequestCode.QUERY_CONSUMER_OFFSET, self._place(), self._offset_answered)
+        self.ask(
+            RequestCode.QUERY_CONSUMER_OFFSET,
+            self._place(),
+            self._offset_answered,
+            prefers=Prefers.ANY_LEADER,
+        )
 
     def _offset_answered(self, answer: RemotingCommand | None) -> None:
         if answer is None or answer.code not in {
@@ -72,6 +77,9 @@ class Consumer(SimClient):
         offset = int(answer.ext.get("offset", "-1"))
         if self.cluster.now_ms - self._asked_ms < LINEAR_MS:
             self.told.offset_read(self._key, offset, floor=self._floor)
+        if self.chance(self.settings.look_permille):
+            self._next()
+            return
         self._offset = max(0, offset)
         ext = {
             **self._place(),
@@ -83,7 +91,7 @@ class Consumer(SimClient):
             "subscription": "*",
             "subVersion": "0",
         }
-        self.ask(RequestCode.PULL_MESSAGE, ext, self._pulled, prefers_leader=False)
+        self.ask(RequestCode.PULL_MESSAGE, ext, self._pulled, prefers=Prefers.ITS_OWN)
 
     def _pulled(self, answer: RemotingCommand | None) -> None:
         if answer is not None and answer.code == ResponseCode.PULL_OFFSET_MOVED:

@@ -50,4 +50,4 @@ class Operator:
                 self._counts["hand_overs_refused"] += 1
 
     def _answered(self, outcome: Outcome) -> None:
-        self._counts["handed_over"] += isinstance(outcome, TransferDone)
+        self._counts["handed-over"] += isinstance(outcome, TransferDone)

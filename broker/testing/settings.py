@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from random import Random
 
-from dledger.testing.sim_settings import DRAWS_CLASSIC, DRAWS_NOW, SimSettings, draw_settings
+from dledger.testing.sim_settings import (
+    DRAWS_CLASSIC,
+    DRAWS_NOW,
+    Purpose,
+    SimSettings,
+    draw_settings,
+    purpose_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +30,7 @@ class BrokerSimSettings(SimSettings):
         wall_offset_ms_max: how wrong the wall clock of a starting broker may be, either way.
         snapshot_interval_ms: mean pause between a broker's snapshots; 0: none are taken.
         snapshot_step_ms_max: pause between two steps of writing one.
+        look_permille: rounds of a consumer in which it only asks for its offset.
         hand_over_interval_ms: mean pause between an operator's orders to hand over; 0: there are none.
     """
 
@@ -45,6 +53,7 @@ class BrokerSimSettings(SimSettings):
     snapshot_interval_ms: int = 600
     snapshot_step_ms_max: int = 20
     hand_over_interval_ms: int = 0
+    look_permille: int = 0
 
 
 MIXED_KNOBS = frozenset(field.name for field in fields(SimSettings))
@@ -73,7 +82,7 @@ def draw_broker_settings(
     if draws >= DRAWS_NOW:
         base["fault_weights"]["jump-wall-clock"] = ripe.choice((0, 0, 1, 3))
         hand_over_interval_ms = ripe.choice((0, 0, 200, 800))
-    return BrokerSimSettings(
+    settings = BrokerSimSettings(
         **base,
         producer_count=rng.choice((1, 2, 3)),
         transaction_count=rng.choice((0, 1, 2)),
@@ -94,4 +103,27 @@ def draw_broker_settings(
         snapshot_interval_ms=rng.choice((0, 200, 600, 1500)),
         snapshot_step_ms_max=rng.choice((0, 20, 100)),
         hand_over_interval_ms=hand_over_interval_ms,
+    )
+    if draws >= DRAWS_NOW and purpose_of(seed, draws) is Purpose.LEASES:
+        return _with_readers(settings)
+    return settings
+
+
+def _with_readers(settings: BrokerSimSettings) -> BrokerSimSettings:
+    """Several consumers of one queue, who mostly ask how far they are: also leaders that are no more."""
+    return replace(
+        settings,
+        producer_count=1,
+        transaction_count=0,
+        consumer_count=4,
+        pause_ms_max=5,
+        topic_count=1,
+        queue_count=1,
+        delayed_permille=0,
+        timed_permille=0,
+        lock_permille=0,
+        back_permille=0,
+        look_permille=700,
+        client_timeout_ms=300,
+        chaos_ms=6000,
     )

@@ -49,7 +49,6 @@ STATES = (
     "older-term-committed",
     "re-elected",
     "readmitted",
-    "refused-start",
     "repaired-before-start",
     "repaired-live",
     "save-failed",
@@ -166,7 +165,6 @@ class SimCluster(SimLoop):
         node.incarnation += 1
         node.refusal = str(error)
         self.say(node, f"refuses to start: {error}")
-        self.reached["refused-start"] += 1
         self.on_refused(node)
         if node.node_id in self.calm:
             self.wipe(node)

@@ -158,7 +158,11 @@ class SimFaults:
         leader = self._cluster.leader()
         if leader is None or len(self._cluster.voters) < 3:
             return False
-        last, last_ms = self._network.cut_one_by_one(leader.node_id)
+        settings = self._cluster.settings
+        self._cluster.network.heal()
+        last, last_ms = self._network.cut_one_by_one(
+            leader.node_id, after_ms=2 * settings.heartbeat_ms, least_ms=settings.lease_ms // 2
+        )
         due_ms = last_ms + self._rng.randint(0, 5)
         self._cluster.at(due_ms, self._restart, self._cluster.nodes[last])
         return True

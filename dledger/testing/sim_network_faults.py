@@ -58,15 +58,17 @@ class NetworkFaults:
                 due_ms = now_ms + self._rng.randint(0, 5)
                 self._cluster.at(due_ms, self._cluster.step, node, PeerUnreachable(lost))
 
-    def cut_one_by_one(self, leader: NodeId) -> tuple[NodeId, int]:
+    def cut_one_by_one(
+        self, leader: NodeId, *, after_ms: int = 0, least_ms: int = 0
+    ) -> tuple[NodeId, int]:
         """A leader of several loses the others one after another; gives who is lost last, and when."""
         others = self._others(leader)
         self._rng.shuffle(others)
-        due_ms = last_ms = self._cluster.now_ms
+        due_ms = last_ms = self._cluster.now_ms + after_ms
         for other in others:
             last_ms = due_ms
             self._cluster.at(due_ms, self._cut_pair, leader, other)
-            due_ms += self._rng.randint(0, self._cluster.settings.lease_ms)
+            due_ms += self._rng.randint(least_ms, self._cluster.settings.lease_ms)
         return others[-1], last_ms
 
     def _others(self, lone: NodeId) -> list[NodeId]:
@@ -112,6 +114,7 @@ class NetworkFaults:
         if leader is None or len(self._cluster.voters) < 2:
             return False
         settings, now_ms = self._cluster.settings, self._cluster.now_ms
+        self._cluster.network.heal()
         until_ms = now_ms + self._rng.randint(settings.lease_ms, 2 * settings.election_max_ms)
         for other in self._others(leader.node_id):
             self._cluster.network.clog(other, leader.node_id, until_ms)

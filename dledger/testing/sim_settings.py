@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from enum import Enum
 from random import Random
 
 FAULT_KINDS = (
@@ -220,8 +221,8 @@ LEASES_TRIED = {
 """Faults of a run in which a leader is replaced behind its back while callers still read from it."""
 
 
-LEASES_TRIED_HARD = {**LEASES_TRIED, "hold-answers": 4, "cut-and-restart": 4}
-"""The same with what came later: late answers, and promises that a restart must not end."""
+LEASES_TRIED_HARD = {**LEASES_TRIED, "hold-answers": 8, "cut-and-restart": 8, "heal": 16}
+"""The same with what came later: late answers, promises that a restart must not end, and more time with a leader."""
 
 DISKS_STRUCK = {
     "crash-one": 3,
@@ -244,6 +245,29 @@ SLOW_DISKS = {"slow-disk": 10, "heal": 2, "kill-one": 1}
 """Faults of a run in which leaders are to give way for their slow disks."""
 
 
+class Purpose(Enum):
+    """What a run is bent to."""
+
+    MIXED = "everything, a little of each"
+    CUTS = "leaders cut off one after another"
+    LEASES = "leaders replaced behind their back"
+    DISKS = "disks that fail, lie and are lost"
+    SLOW = "leaders with slow disks"
+
+
+def purpose_of(seed: int, draws: int = DRAWS_NOW) -> Purpose:
+    """What the run of a seed is bent to; older draws know the first two only."""
+    drawn = Random(f"purpose/{seed}").random() * 1000
+    shares = [(Purpose.CUTS, SPECIAL_PERMILLE), (Purpose.LEASES, SPECIAL_PERMILLE)]
+    if draws >= DRAWS_NOW:
+        shares += [(Purpose.DISKS, DISKS_PERMILLE), (Purpose.SLOW, SLOW_PERMILLE)]
+    for purpose, permille in shares:
+        if drawn < permille:
+            return purpose
+        drawn -= permille
+    return Purpose.MIXED
+
+
 def draw_settings(seed: int, *, wire: bool = False, draws: int = DRAWS_NOW) -> SimSettings:
     """Draw a run's knobs from its seed.
 
@@ -252,25 +276,20 @@ def draw_settings(seed: int, *, wire: bool = False, draws: int = DRAWS_NOW) -> S
         wire: insists on the wire's bytes; else chance decides.
         draws: which knobs and chances there are: `DRAWS_NOW`, or those of older seeds.
     """
+    is_now = draws >= DRAWS_NOW
     settings = _draw_mixed(seed, wire=wire)
-    purpose = Random(f"purpose/{seed}").random() * 1000
-    if draws < DRAWS_NOW:
-        if purpose < SPECIAL_PERMILLE:
+    settings = _ripen(settings) if is_now else settings
+    match purpose_of(seed, draws):
+        case Purpose.CUTS:
             return _bend_to_cuts(settings)
-        if purpose < 2 * SPECIAL_PERMILLE:
-            return _bend_to_leases(settings, LEASES_TRIED)
-        return settings if draws == DRAWS_CLASSIC else _share(_grow(settings))
-    settings = _ripen(settings)
-    if purpose < SPECIAL_PERMILLE:
-        return _bend_to_cuts(settings)
-    if purpose < 2 * SPECIAL_PERMILLE:
-        return _bend_to_leases(settings, LEASES_TRIED_HARD)
-    settings = _share(_grow(settings))
-    if purpose < 2 * SPECIAL_PERMILLE + DISKS_PERMILLE:
-        return _bend_to_disks(settings)
-    if purpose < 2 * SPECIAL_PERMILLE + DISKS_PERMILLE + SLOW_PERMILLE:
-        return _bend_to_slow_disks(settings)
-    return settings
+        case Purpose.LEASES:
+            return _bend_to_leases(settings, LEASES_TRIED_HARD if is_now else LEASES_TRIED)
+        case Purpose.DISKS:
+            return _bend_to_disks(_share(_grow(settings)))
+        case Purpose.SLOW:
+            return _bend_to_slow_disks(_share(_grow(settings)))
+        case Purpose.MIXED:
+            return settings if draws == DRAWS_CLASSIC else _share(_grow(settings))
 
 
 def _ripen(settings: SimSettings) -> SimSettings:

@@ -97,7 +97,7 @@ def test_damaged_snapshots_are_noticed_and_not_used() -> None:
     results = [flipped_run(seed) for seed in range(1, 7)]
     for result in results:
         assert result.verdict is Verdict.FINE, result.problem
-    assert sum(result.work["snapshots_refused"] for result in results) > 0
+    assert sum(result.reached["snapshot-refused"] for result in results) > 0
 
 
 @pytest.mark.slow

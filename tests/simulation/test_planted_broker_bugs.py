@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from broker.message.record import StoredMessage
+from broker.remoting.codes import ResponseCode
+from broker.remoting.group_bodies import decode_lock_request, encode_lock_reply
+from broker.remoting.header import RemotingCommand
+from broker.server import sends as server_sends
 from broker.server import transactions as server_transactions
+from broker.server.clock import SteadyWallClock
+from broker.server.commits import Commits
+from broker.server.gate import Errand
+from broker.server.linear import LinearReads
+from broker.server.locks import Locks
+from broker.server.origin import answer
 from broker.server.parts import BrokerParts
+from broker.server.transactions import _HalfWaiter
 from broker.service.transactions import CommitPlan
 from broker.store.offsets import ConsumerOffsets
 from broker.store.recent_sends import RecentSends
@@ -17,11 +29,12 @@ from broker.store.refusals import RefusalKind
 from broker.store.staging import Staging
 from broker.store.state import BrokerState
 from broker.store.timers import Timers
-from broker.testing.broker_simulation import BrokerSimulation
+from broker.testing.broker_simulation import BrokerSimulation, run_broker_seed
 from broker.testing.settings import BrokerSimSettings, draw_broker_settings
 from dledger.engine import Engine
+from dledger.testing.sim_settings import Purpose
 from dledger.testing.simulation import Verdict
-from tests.simulation.test_planted_bugs import AcksBeforeSync, ForgetsItsVote
+from tests.simulation.test_planted_bugs import AcksBeforeSync, ForgetsItsVote, seeds_of
 
 
 def busy(seed: int) -> BrokerSimSettings:
@@ -40,10 +53,14 @@ def busy(seed: int) -> BrokerSimSettings:
     )
 
 
-def first_finding(seeds: range, **broken: Any) -> str:
-    """What the simulator says about the first seed that it finds bad."""
+def first_finding(seeds: range, *, jumps: bool = False, **broken: Any) -> str:
+    """What the simulator says about the first seed that it finds bad; `jumps`: wall clocks jump in all of them."""
     for seed in seeds:
-        result = BrokerSimulation(busy(seed), **broken).run()
+        settings = busy(seed)
+        if jumps:
+            weights = {**settings.fault_weights, "jump-wall-clock": 10}
+            settings = replace(settings, fault_weights=weights)
+        result = BrokerSimulation(settings, **broken).run()
         if result.verdict is not Verdict.FINE:
             return result.problem
     return ""
@@ -151,6 +168,66 @@ def test_a_timer_that_is_delivered_early_is_found(monkeypatch: pytest.MonkeyPatc
     due = Timers.due
     monkeypatch.setattr(Timers, "due", lambda self, now_ms, limit: due(self, now_ms + 40, limit))
     assert "early" in first_finding(range(1, 8))
+
+
+@pytest.mark.slow
+def test_offsets_that_no_majority_confirms_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LinearReads, "read", lambda self, errand, act: self._act(errand, act))
+    results = (run_broker_seed(seed) for seed in seeds_of(Purpose.LEASES, 30))
+    assert any("was told before" in result.problem for result in results)
+
+
+def told_when_staged(kind: type) -> Callable[..., None]:
+    """`Commits.wait` that tells waiters of a kind before their record is proposed; `kind` makes up the answer."""
+    wait = Commits.wait
+
+    def wait_not(self: Commits, place: int, waiter: Any) -> None:
+        if isinstance(waiter, kind):
+            answer(waiter._errand.origin, waiter._errand.opaque, ResponseCode.SUCCESS)
+        else:
+            wait(self, place, waiter)
+
+    return wait_not
+
+
+@pytest.mark.slow
+def test_a_send_back_that_is_told_too_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Commits, "wait", told_when_staged(server_sends._BackWaiter))
+    assert "told to be given back" in first_finding(range(1, 20))
+
+
+@pytest.mark.slow
+def test_a_lock_that_is_told_and_not_granted_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lock(self: Locks, errand: Errand, request: RemotingCommand) -> None:
+        held = decode_lock_request(request.body).mq_set
+        answer(errand.origin, errand.opaque, ResponseCode.SUCCESS, body=encode_lock_reply(held))
+
+    monkeypatch.setattr(Locks, "lock", lock)
+    assert "says no such thing" in first_finding(range(1, 20))
+
+
+@pytest.mark.slow
+def test_a_half_message_that_is_told_too_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    flush = Commits.flush
+
+    def flush_and_tell(self: Commits) -> None:
+        before = len(self._flights)
+        flush(self)
+        for flight in self._flights[before:]:
+            early = [each for each in flight.waiters if isinstance(each[1], _HalfWaiter)]
+            flight.waiters[:] = [each for each in flight.waiters if each not in early]
+            for place, waiter in early:
+                waiter.committed(flight.staged, place)
+
+    monkeypatch.setattr(Commits, "flush", flush_and_tell)
+    assert "the half message" in first_finding(range(1, 20))
+
+
+@pytest.mark.slow
+def test_a_wall_clock_that_is_taken_as_it_is_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SteadyWallClock, "__call__", lambda self: self.wall_ms())
+    problem = first_finding(range(1, 20), jumps=True)
+    assert "any clock" in problem or "wait" in problem
 
 
 @pytest.mark.slow

@@ -1,14 +1,18 @@
 """The simulator is tested with engines that are broken on purpose: it must find each of them.
 
-A simulator that passes everything proves nothing. Three classic mistakes are planted through the
-engine's seams; each must be found within a bounded number of seeds, and by the check that it breaks.
-The first seeds of the range find nothing in the engine as it is.
+A simulator that passes everything proves nothing. Classic mistakes are planted through the engine's
+seams; each must be found within a bounded number of seeds, and by the check that it breaks. The same
+seeds find nothing in the engine as it is. What only a bent run finds is looked for in runs of that purpose.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import partial
+from itertools import count as counted
+from itertools import islice
+from typing import Any
 
 import pytest
 
@@ -18,7 +22,10 @@ from dledger.raft.hard_state import HardState
 from dledger.raft.ids import Index
 from dledger.raft.node import RaftNode
 from dledger.raft.quorum import reached_by_majority
+from dledger.raft.reads import WaitingReads
 from dledger.storage.hard_state import HardStateStore
+from dledger.testing.sim_disk import SimFile
+from dledger.testing.sim_settings import Purpose, purpose_of
 from dledger.testing.simulation import Verdict, run_seed
 
 
@@ -57,7 +64,40 @@ class ForgetsItsVote(Engine):
     store_type = ForgetfulStore
 
 
-def first_finding(engine_type: type[Engine], seeds: range) -> str:
+class VotesWithANewStore(HardStateStore):
+    """An empty store is taken for one that has promised nothing."""
+
+    @classmethod
+    def open(cls, *args: Any, **kwargs: Any) -> HardStateStore:
+        made = super().open(*args, **kwargs)
+        made.is_new = False
+        return made
+
+
+class TrustsNewStores(Engine):
+    """Lets a member vote at once whose disk was lost (docs/adr/0061)."""
+
+    store_type = VotesWithANewStore
+
+
+class Promiseless(RaftNode):
+    """Forgets at a restart that it may have promised a leader to support nobody else."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._core.contact_ms -= 1_000_000
+
+
+class ForgetsItsPromise(Engine):
+    node_type = Promiseless
+
+
+def seeds_of(purpose: Purpose, count: int) -> list[int]:
+    """The first seeds that are bent to a purpose."""
+    return list(islice((seed for seed in counted(1) if purpose_of(seed) is purpose), count))
+
+
+def first_finding(engine_type: type[Engine], seeds: Iterable[int]) -> str:
     """What the simulator says about the first seed that it finds wrong."""
     for seed in seeds:
         result = run_seed(seed, engine_type=engine_type)
@@ -83,6 +123,44 @@ def test_a_commit_of_an_earlier_term_by_count_is_found() -> None:
 def test_a_vote_that_is_not_persisted_is_found() -> None:
     problem = first_finding(ForgetsItsVote, range(1, 20))
     assert "voted for" in problem or "two leaders" in problem
+
+
+@pytest.mark.slow
+def test_a_new_store_that_votes_is_found() -> None:
+    problem = first_finding(TrustsNewStores, seeds_of(Purpose.DISKS, 40))
+    assert "without the" in problem
+
+
+@pytest.mark.slow
+def test_a_promise_that_a_restart_ends_is_found() -> None:
+    problem = first_finding(ForgetsItsPromise, seeds_of(Purpose.LEASES, 60))
+    assert "has a lease" in problem
+
+
+@pytest.mark.slow
+def test_a_read_that_a_round_of_before_confirms_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    add = WaitingReads.add
+
+    def add_too_early(self: WaitingReads, token: int, *, index: Index, after_round: int) -> None:
+        add(self, token, index=index, after_round=max(0, after_round - 1))
+
+    monkeypatch.setattr(WaitingReads, "add", add_too_early)
+    problem = first_finding(Engine, seeds_of(Purpose.LEASES, 60))
+    assert "a read is answered" in problem
+
+
+@pytest.mark.slow
+def test_a_failed_sync_that_is_forgotten_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    sync = SimFile.sync
+
+    def sync_quietly(self: SimFile) -> None:
+        with suppress(OSError):
+            sync(self)
+
+    monkeypatch.setattr(SimFile, "sync", sync_quietly)
+    results = [run_seed(seed) for seed in seeds_of(Purpose.DISKS, 30)]
+    found = [result.problem for result in results if result.verdict is not Verdict.FINE]
+    assert any("had confirmed" in problem for problem in found)
 
 
 @pytest.mark.slow

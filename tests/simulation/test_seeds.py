@@ -74,12 +74,15 @@ def test_brokers_do_everything_in_a_short_sweep() -> None:
         "checks",
         "pulled",
         "offsets_committed",
+        "offsets_read",
         "locks_granted",
+        "locks_told",
         "given_back",
         "snapshots_taken",
-        "snapshots_restored",
     ):
         assert done.get(name, 0) > 0, name
+    for name in ("snapshot-restored", "handed-over"):
+        assert tally.reached[name] > 0, name
 
 
 @pytest.mark.slow

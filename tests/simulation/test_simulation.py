@@ -15,7 +15,7 @@ from dledger.engine import Engine
 from dledger.raft.events import Event, Propose, Tick
 from dledger.raft.ids import NodeId
 from dledger.testing import sim
-from dledger.testing.cluster import SimCluster
+from dledger.testing.cluster import STATES, SimCluster
 from dledger.testing.sim_clients import SimClients
 from dledger.testing.sim_command import show_tally
 from dledger.testing.sim_disk import SimDisk
@@ -142,6 +142,8 @@ def test_everything_goes_wrong_somewhere() -> None:
         assert tally.coverage[name] > 0
     for name in ("fail-read", "fail-write", "fail-sync", "full-disk", "misdirect-write"):
         assert tally.coverage[f"disk-{name}"] > 0
+    often = {name: count for name, count in tally.seeds.items() if name in STATES}
+    assert min(often.values()) > 2, often
 
 
 def test_a_replay_prints_settings_trace_and_digest(capsys: pytest.CaptureFixture[str]) -> None:

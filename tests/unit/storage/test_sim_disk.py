@@ -156,3 +156,39 @@ def test_a_misdirected_write_lands_elsewhere_in_its_file_and_nobody_is_told() ->
     assert content.index(b"astray") % 512 == 0
     assert content[1024:1030] == bytes(6)
     assert disk.fired["misdirect-write"] == 1
+
+
+def test_a_machine_that_stands_still_does_nothing_more_and_a_crash_decides_what_is_there() -> None:
+    disk = SimDisk(Random(0))
+    file = disk.open("x", create=True)
+    disk.stop_at(2)
+    file.write_at(0, (b"12",))
+    for step in (file.sync, lambda: file.write_at(2, (b"34",)), lambda: disk.sync_folder("")):
+        with pytest.raises(OSError, match="stands still"):
+            step()
+    assert disk.content("x") == b"12"
+    disk.crash(keep=1.0)
+    assert disk.content("x") == b"12", "a sync that did not begin forgets nothing"
+    disk.open("x").write_at(2, (b"34",))
+
+
+def test_a_checker_s_reads_do_not_fail() -> None:
+    disk = SimDisk(Random(0))
+    file = disk.open("x", create=True)
+    file.write_at(0, (b"12",))
+    disk.fail_read(1)
+    with disk.only_looked_at():
+        assert file.read_at(0, 2) == b"12"
+    with pytest.raises(OSError, match="simulated read failure"):
+        file.read_at(0, 2)
+
+
+def test_a_crash_tells_what_it_lost_and_tore() -> None:
+    disk = SimDisk(Random(1))
+    file = disk.open("x", create=True)
+    disk.sync_folder("")
+    file.write_at(0, (bytes(64 * 512),))
+    disk.crash(keep=0.5)
+    assert (disk.fired["lost-unsynced"], disk.fired["torn"]) == (1, 1)
+    disk.crash()
+    assert disk.fired["lost-unsynced"] == 1, "everything was durable"
