@@ -483,7 +483,11 @@ def _is_credible(columns: EntryColumns, before: int, view: _IndexView, last: Cha
     own = columns.unit(0)
     known = [unit for unit in view.units.values() if unit.position == own.position]
     if known:
-        return own in known
+        # Its size needs no witness: with another one its body would not have the checksum.
+        return any(
+            (unit.index, unit.term, unit.chain_crc) == (own.index, own.term, own.chain_crc)
+            for unit in known
+        )
     gap_entries, gap_bytes = own.index - last.index - 1, own.position - last.position
     if gap_entries == 0:
         return gap_bytes == 0 and before == last.chain_crc

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from random import Random
 
 import pytest
@@ -274,6 +275,17 @@ def test_a_damaged_first_entry_of_a_sealed_segment_costs_nothing_before_it(byte:
     ]
     assert found.missing()[0].last_chain_crc == chain_crc(first)
     assert found.run_of(first.index - 1) is not None
+
+
+@pytest.mark.parametrize("bit", range(16 * 8, 28 * 8))
+def test_a_lone_whole_entry_is_believed_when_its_index_names_another_place_or_size(
+    bit: int,
+) -> None:
+    """An index unit has no checksum; where the entry stands and how long it is the entry itself proves."""
+    disk = SimDisk(Random(0))
+    store(disk, entries_of(Random(1), 1))
+    disk.flip_bit("index/00000000000000000000", bit // 8, bit % 8)
+    assert survey(disk, Layout("")).missing() == []
 
 
 def test_whole_copies_round_the_members_heal_all_of_them() -> None:
