@@ -78,7 +78,6 @@ class StoreRepair:
         self._ask_anew()
         for missing in self.missing:
             self.notes.append(f"missing: {missing}")
-        self._advance()
 
     def _ask_anew(self) -> None:
         """Ask for everything that is missing now, whoever was asked before."""
@@ -114,7 +113,12 @@ class StoreRepair:
             OSError: the disk failed.
         """
         if not self.is_done:
-            self._advance()
+            try:
+                self._advance()
+            except DiskFullError as error:
+                self.notes.append(f"no room to give the vote up: {error}")
+                self._asking.next_ms = now_ms + FULL_PAUSE_MS
+                return
         request = None if self.is_done else self._asking.next_request(now_ms)
         if request is not None:
             self._outbox.append(request)

@@ -23,6 +23,7 @@ from dledger.raft.events import Event, GiveUpVote, Received, Tick
 from dledger.raft.ids import NodeId
 from dledger.raft.messages import Message, PeerMessage, RepairAnswer, RepairRequest
 from dledger.repair.store_repair import REPAIRS_MAX, StoreRepair, is_repairable
+from dledger.storage.member_file import MemberFile
 from dledger.testing.core_trace import effect_line, message_line, outcome_line, span_line
 from dledger.testing.sim_config import log_config
 from dledger.testing.sim_disk import SimDisk
@@ -387,6 +388,7 @@ class SimCluster(SimLoop):
         fired = node.disk.fired
         node.disk = node.old_disk
         node.disk.fired = fired
+        node.copied_start = MemberFile.open(node.disk).record.start
         node.member = node.old_disk = None
         node.is_outdated = True
         self.say(node, "gets an old copy of its disk")

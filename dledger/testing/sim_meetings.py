@@ -46,8 +46,12 @@ class Meetings:
         if node.counted_incarnation == node.incarnation:
             return  # it was repaired before it could have an engine
         file = MemberFile.open(node.disk)
+        last = file.record.start
+        if node.is_outdated and node.missed is None:
+            # Started more often than the others remember, it would pass for a newer store: adr/0103 does not help.
+            last = node.copied_start
         record = MemberRecord(
-            "sim", node.node_id, file.record.restoration, file.record.start, file.record.seen
+            "sim", node.node_id, file.record.restoration, last, file.record.seen
         ).started(node.incarnation)
         node.member = None
         node.missed = None

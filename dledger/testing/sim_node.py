@@ -39,6 +39,7 @@ class SimNode:
         counted_incarnation: the latest of which the start was counted.
         missed: a start of its store that the store does not know of.
         old_disk: a copy of its disk, from one of its earlier ends.
+        copied_start: what that copy knows to be its latest start.
         is_outdated: it runs, or will, on such a copy, and has not durably given up its vote.
         traced_log: what the trace last said about its log.
     """
@@ -66,6 +67,7 @@ class SimNode:
     counted_incarnation: int = -1
     missed: Start | None = None
     old_disk: SimDisk | None = None
+    copied_start: Start = field(default_factory=Start)
     is_outdated: bool = False
     traced_log: str = ""
 
