@@ -25,7 +25,7 @@ def test_a_failing_seed_is_kept_with_its_command(
 ) -> None:
     monkeypatch.setattr(soak, "SIMULATORS", (replace(sim.LOG_SIMULATOR, run=stuck),))
     file = tmp_path / "kept" / "seeds.txt"
-    wanted = ["--hours", "0.00001", "--processes", "1", "--first", "7", "--failures", str(file)]
+    wanted = ["--hours", "0.00005", "--processes", "1", "--first", "7", "--failures", str(file)]
     assert soak.main(wanted) == int(Verdict.STUCK)
     assert file.read_text().startswith(
         "python -m dledger.testing.sim --seed 7 --trace  # stuck: no way"

@@ -31,7 +31,7 @@ def interrupted(
         "--nemesis",
         nemesis,
         "--time-limit",
-        "60",
+        "600",
         "--seed",
         "1",
     ]
@@ -40,10 +40,10 @@ def interrupted(
     with (folder.parent / "said").open("wb") as said:
         run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said)
     try:
-        assert poll(lambda: history.exists() and STRUCK in history.read_text(), 50)
+        assert poll(lambda: history.exists() and STRUCK in history.read_text(), 110)
         run.send_signal(number)
         run.send_signal(number)
-        out, _ = run.communicate(timeout=30)
+        out, _ = run.communicate(timeout=110)
     finally:
         run.kill()
     assert run.returncode == 130

@@ -79,7 +79,7 @@ async def test_a_second_process_waits_for_a_first_one_that_starts(system: FakeSy
         node.kill()
         node.start()
     assert "was refused" in await named("same-id-twice").inject(system, chance())
-    assert await process_faults.wait_until(lambda: len(system.running()) == 3, 10)
+    assert await process_faults.wait_until(lambda: len(system.running()) == 3, 60)
 
 
 async def test_a_rolling_restart_gives_every_process_a_new_id(system: FakeSystem) -> None:
