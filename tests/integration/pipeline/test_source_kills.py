@@ -25,7 +25,7 @@ from tests.integration.pipeline.topics import Topics, leader_of, load, numbers
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 PROGRAM = stream_program.__file__
-PATIENCE_S = 300
+PATIENCE_S = 600
 
 
 @pytest.fixture(scope="module")
