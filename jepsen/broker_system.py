@@ -24,10 +24,10 @@ BROKER_CONF: Final = """transactionTimeOut=1000
 transactionCheckInterval=500
 transactionCheckMax=1000
 mappedFileSizeCommitLog=1048576
-snapshotLogBytes=1048576
+snapshotLogBytes=131072
 """
 """Checks come soon, and nobody is given up while its leaders die. Segments and snapshots come soon, too: a full
-disk is felt when a segment is made, and only what exists can be damaged."""
+disk is felt when one is made, and only what exists can be damaged."""
 
 MARK_POLL_S: Final = 0.5
 
@@ -78,7 +78,9 @@ class BrokerSystem:
 
     def _note_leader(self, node: str, term: int) -> None:
         assert self._log is not None, "the observer runs in `watch` alone"
-        self._log.add(OBSERVER, "info", "leader", {"term": term}, node=node)
+        self._log.add(
+            OBSERVER, "info", "leader" if node else "leaderless", {"term": term}, node=node
+        )
 
     async def wait_whole(self, timeout_s: float) -> bool:
         """Wait until all nodes are together."""

@@ -155,7 +155,9 @@ class PlainLogSystem:
 
     def _note_leader(self, node: str, term: int) -> None:
         assert self._log is not None, "the observer runs in `watch` alone"
-        self._log.add(OBSERVER, "info", "leader", {"term": term}, node=node)
+        self._log.add(
+            OBSERVER, "info", "leader" if node else "leaderless", {"term": term}, node=node
+        )
 
     async def wait_whole(self, timeout_s: float) -> bool:
         """Wait until all members are together."""

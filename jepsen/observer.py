@@ -44,7 +44,7 @@ class Observer:
 
         Args:
             group: whom to watch.
-            on_leader: told the name and the term of each new leader.
+            on_leader: told the name and the term of whoever leads from now on; an empty name when nobody does.
         """
         self.leader: str | None = None
         self.term = 0
@@ -73,11 +73,14 @@ class Observer:
     def _note_leader(self) -> None:
         serving = [answer for answer in self._seen.values() if answer.is_serving]
         if not serving:
+            if self.leader is not None:
+                self._on_leader("", self.term)
             self.leader = None
             return
         newest = max(serving, key=lambda answer: answer.term)
+        is_back = self.leader is None and newest.term == self.term
         self.leader = newest.node_id
-        if newest.term > self.term:
+        if newest.term > self.term or is_back:
             self.term = newest.term
             self._on_leader(newest.node_id, newest.term)
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -354,13 +355,9 @@ def execute(
                 problems = conductor.problems
                 system.start()
                 trio.run(conductor.run, show)
-        except (BaseExceptionGroup, KeyboardInterrupt, *NOT_MADE) as error:
-            cause = first_of(error)
-            is_interrupted = isinstance(cause, KeyboardInterrupt)
-            if not is_interrupted and not isinstance(cause, NOT_MADE):
-                raise cause from None
-            what = "interrupted" if is_interrupted else f"{type(cause).__name__}: {cause}"
-            problems.insert(0, f"while {phase_at_end(log.ops)}: {what}")
+        except (Exception, BaseExceptionGroup, KeyboardInterrupt) as error:  # noqa: BLE001 - see why_ended
+            is_interrupted = isinstance(first_of(error), KeyboardInterrupt)
+            problems.insert(0, f"while {phase_at_end(log.ops)}: {why_ended(error)}")
         finally:
             for fault in faults:
                 fault.clean_up()
@@ -404,6 +401,17 @@ def run_checkers(settings: RunSettings) -> list[Checker]:
     if entry.compares_replicas and settings.nodes > 1:
         checkers.append(partial(check_replicas, replicas=settings.nodes))
     return checkers
+
+
+def why_ended(error: BaseException) -> str:
+    """Say why a run ended early: the root of a run, where a crash of the harness is told and proves nothing."""
+    cause = first_of(error)
+    if isinstance(cause, KeyboardInterrupt):
+        return "interrupted"
+    what = f"{type(cause).__name__}: {cause}"
+    if isinstance(cause, NOT_MADE):
+        return what
+    return f"the harness crashed: {what}\n{''.join(traceback.format_tb(cause.__traceback__))}"
 
 
 def first_of(error: BaseException) -> BaseException:

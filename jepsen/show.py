@@ -37,6 +37,8 @@ class _Watched:
                 self.ended[op.type] += 1
             elif op.process == NEMESIS:
                 self._note_fault(op)
+            elif op.f == "leaderless":
+                self.leader = ""
             elif op.f == "leader":
                 self.leader = f"{op.node} in term {op.value['term']}"
         self._read = len(ops)
@@ -79,7 +81,7 @@ def progress_of(
             watched.read(conductor.log.ops)
             ended = watched.ended
             told = f"{conductor.phase}  ok {ended['ok']} fail {ended['fail']} info {ended['info']}"
-            told += f"  faults {watched.strikes}  leader {watched.leader or 'none yet'}"
+            told += f"  faults {watched.strikes}  leader {watched.leader or 'nobody'}"
             if watched.in_force:
                 told += f"  [red]{escape(' + '.join(watched.in_force))}[/red]"
             is_breaking = conductor.phase == "breaking"

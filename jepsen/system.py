@@ -154,7 +154,8 @@ class Subject(System, Protocol):
     async def watch(self, log: OpLog) -> None:
         """Look on until cancelled: keep `leader`, and note each new leader.
 
-        The operation is OBSERVER, "info", f "leader", value {"term": number}, node: who leads.
+        The operation is OBSERVER, "info", f "leader", value {"term": number}, node: who leads. A leader that was
+        not seen for a moment may be noted again; "leaderless" says that nobody is seen to lead.
         """
 
     async def wait_whole(self, timeout_s: float) -> bool:

@@ -22,4 +22,5 @@ def check_answers(ops: Sequence[Op]) -> CheckResult:
         if "broken" in op.value
     ]
     injected = sum(bool(op.value.get("do") == "inject" and op.value.get("done")) for op in strikes)
+    injected -= sum(op.value.get("do") == "cure" and "missing" in op.value for op in strikes)
     return judged(NAME, broken, {"faults": injected})

@@ -23,6 +23,7 @@ async def _strikes(stage: Stage, spec: str, *, times: int = 1, goes_on: bool = T
     for _ in range(times):
         await stage.progress(50)
         async with stage.fault(spec):
+            await stage.until_met(spec)
             if goes_on:
                 await stage.progress(50, timeout_s=60)
             else:

@@ -18,7 +18,7 @@ import trio
 
 from dledger import Client, DLedgerError, NodeId, StatusAnswer
 from jepsen.broker_system import BrokerSystem, brokers
-from jepsen.nemeses.api import Fault
+from jepsen.nemeses.api import Fault, NothingStruckError
 from jepsen.ops import NEMESIS, Op, OpLog
 from jepsen.system import Network, Subject
 
@@ -29,6 +29,7 @@ POLL_S: Final = 0.02
 STATUS_TIMEOUT_S: Final = 2.0
 LEADER_WAIT_S: Final = 30.0
 WHOLE_WAIT_S: Final = 60.0
+MEET_S: Final = 30.0
 
 
 class SkippedError(Exception):
@@ -166,17 +167,28 @@ class Stage:
 
     @asynccontextmanager
     async def fault(self, spec: str) -> AsyncIterator[str]:
-        """Inject one of the scenario's faults and cure it at the end of the block; yields what was done."""
+        """Inject one of the scenario's faults and cure it at the end of the block; yields what was done.
+
+        Raises:
+            NothingStruckError: nothing met the fault: the scenario shows nothing.
+        """
         fault = self._faults[spec]
         done = await fault.inject(self.system, self.chance)
         self.log.add(NEMESIS, "info", fault.name, {"do": "inject", "done": done})
         try:
             yield done
+            has_struck = fault.has_struck(self.system)
         finally:
             with trio.CancelScope(shield=True):
                 cured = await fault.cure(self.system)
             self.cured = cured
             self.log.add(NEMESIS, "info", fault.name, {"do": "cure", "done": cured})
+        if not has_struck:
+            raise NothingStruckError(f"{spec}: nobody met it")
+
+    async def until_met(self, spec: str, timeout_s: float = MEET_S) -> None:
+        """Wait until something has met a fault that is in force; what is never met shows nothing."""
+        await self.until(lambda: self._faults[spec].has_struck(self.system), timeout_s)
 
     # What is waited for and expected.
 

@@ -64,6 +64,11 @@ class Fault(ABC):
     async def cure(self, system: System) -> str:
         """Undo it; returns what was done, empty when there was nothing to undo."""
 
+    def has_struck(self, system: System) -> bool:
+        """Whether anything has met the fault since it was injected; asked before the cure."""
+        del system
+        return True
+
     def clean_up(self) -> None:  # noqa: B027 - most leave nothing
         """Remove what the fault has made outside of the run's folder and processes."""
 

@@ -84,6 +84,10 @@ class BadDisk(Fault):
         told = [f"disks are well; calls that were struck: {hits}"] if names else []
         return "; ".join(told + ([f"started {', '.join(started)}"] if started else []))
 
+    def has_struck(self, system: System) -> bool:
+        """Whether any call failed or was slow."""
+        return any(control_of(system, name).hits() for name in self._names)
+
 
 class FullAtVote(BadDisk):
     """One follower's disk is full when it has to save its vote: the leader is killed so that it must."""

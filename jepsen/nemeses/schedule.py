@@ -11,8 +11,8 @@ In the history a fault is three operations of "nemesis", all `info`, with f = it
     {"do": "inject", "done": what was done}                      it is in force
     {"do": "cure", "done": what was undone, "took_ms": ...}      it is over
 
-With "broken" in the second: the system's answer to the fault was wrong in itself. With an empty "done" and a "missing":
-there was nothing to strike, and it is not counted.
+With "broken" in the second: the system's answer to the fault was wrong in itself. With "missing" in the second, which
+has an empty "done" then, or in the third: nothing was struck, and it is not counted.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Schedule:
         self._seed = seed
         self._pace = pace
         self._rounds = rounds
-        self._in_force: set[str] = set()
+        self._in_force: dict[str, bool] = {}  # by name: whether it was counted
         self._turn = trio.Lock()
 
     async def run(self) -> None:
@@ -108,7 +108,7 @@ class Schedule:
 
     async def _inject(self, fault: Fault, chance: random.Random) -> bool:
         async with self._turn:
-            self._in_force.add(fault.name)
+            self._in_force[fault.name] = False
             self._note(fault, {"do": "inject"})
             try:
                 done = await fault.inject(self._system, chance)
@@ -117,12 +117,13 @@ class Schedule:
                 self._note(fault, {"do": "inject", "done": "", "broken": str(error)})
                 return True
             except NothingStruckError as error:
-                self._in_force.discard(fault.name)
+                del self._in_force[fault.name]
                 self._note(fault, {"do": "inject", "done": "", "missing": str(error)})
                 return True
             except Exception as error:  # noqa: BLE001 - the root of a fault: what it raises is a finding
                 self._note_crash(fault, "inject", error)
                 return False
+            self._in_force[fault.name] = bool(done)
             self.injected[fault.name] += bool(done)
             self._note(fault, {"do": "inject", "done": done})
         return True
@@ -132,6 +133,9 @@ class Schedule:
         with trio.CancelScope(shield=True):
             async with self._turn:
                 begun_ns = self._log.now_ns()
+                is_unmet = self._in_force.get(fault.name, False) and not fault.has_struck(
+                    self._system
+                )
                 try:
                     with trio.fail_after(CURE_S):
                         done = await fault.cure(self._system)
@@ -141,9 +145,16 @@ class Schedule:
                 if done or fault.name in self._in_force:
                     # Blows that were dealt while it was injected leave nothing to undo, and end here all the same.
                     took_ms = round((self._log.now_ns() - begun_ns) / 1e6)
-                    done = done or "nothing was left to undo"
-                    self._note(fault, {"do": "cure", "done": done, "took_ms": took_ms})
-                self._in_force.discard(fault.name)
+                    value = {
+                        "do": "cure",
+                        "done": done or "nothing was left to undo",
+                        "took_ms": took_ms,
+                    }
+                    if is_unmet:
+                        self.injected[fault.name] -= 1
+                        value["missing"] = "nobody met it"
+                    self._note(fault, value)
+                self._in_force.pop(fault.name, None)
 
     def _note(self, fault: Fault, value: dict[str, object]) -> None:
         self._log.add(NEMESIS, "info", fault.name, value)

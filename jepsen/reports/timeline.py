@@ -13,7 +13,7 @@ from jepsen.phases import span_of
 Ended = Literal["ok", "fail", "info"]
 ENDS: Final[tuple[Ended, ...]] = ("ok", "fail", "info")
 
-IDLE: Final = " (nothing to strike)"
+IDLE: Final = " (struck nothing)"
 SOLITARY: Final = "receive"  # what a push consumer was handed: a completion without an invocation
 
 
@@ -76,8 +76,8 @@ def fault_spans(ops: Sequence[Op]) -> list[Span]:
     """Return every fault that was injected, in the order of their beginnings.
 
     A cure ends all spans of its name; what was cured and came back under a cure that found nothing more to do
-    does not open another one. Where nothing was done there is nothing to cure: the span ends there, and the name of
-    one that found nothing to strike says so.
+    does not open another one. Where nothing was done there is nothing to cure: the span ends there. The name of one
+    that struck nothing says so.
     """
     open_: dict[str, tuple[int, str]] = {}
     found: list[Span] = []
@@ -96,7 +96,8 @@ def fault_spans(ops: Sequence[Op]) -> list[Span]:
                 open_[op.f] = (start_ns, done or known)
         elif op.value.get("do") == "cure" and op.f in open_ and not op.error:
             start_ns, what = open_.pop(op.f)
-            found.append(Span(op.f, start_ns, op.t_ns, what, done))
+            name = op.f + IDLE if "missing" in op.value else op.f
+            found.append(Span(name, start_ns, op.t_ns, what, done))
     found += [
         Span(name, start_ns, end_of(ops), done, "") for name, (start_ns, done) in open_.items()
     ]
@@ -104,11 +105,13 @@ def fault_spans(ops: Sequence[Op]) -> list[Span]:
 
 
 def reigns(ops: Sequence[Op]) -> list[Reign]:
-    """Return who led when; a reign ends where the next one was seen."""
-    seen = [op for op in ops if op.process == OBSERVER and op.f == "leader"]
+    """Return who led when; a reign ends where the next one, or nobody, was seen."""
+    seen = [op for op in ops if op.process == OBSERVER and op.f in {"leader", "leaderless"}]
     ends = [op.t_ns for op in seen[1:]] + [end_of(ops)]
     return [
-        Reign(op.node, op.value["term"], op.t_ns, end) for op, end in zip(seen, ends, strict=False)
+        Reign(op.node, op.value["term"], op.t_ns, end)
+        for op, end in zip(seen, ends, strict=False)
+        if op.f == "leader"
     ]
 
 

@@ -49,6 +49,7 @@ async def test_bad_disks_are_bad_until_the_cure(system: FakeSystem, spec: str) -
         assert armed(system) != ["n1"]  # the leader is killed instead
     elif not spec.endswith(":one"):
         assert armed(system) == ["n1"]
+    assert not fault.has_struck(system)  # these processes do not know of the library
     assert "disks are well" in await fault.cure(system)
     assert armed(system) == []
     assert system.running() == ["n0", "n1", "n2"]

@@ -137,6 +137,21 @@ async def test_a_fault_that_leaves_nothing_to_undo_ends_all_the_same(
     assert all(span.end_ns - span.start_ns <= 2.001e9 for span in spans)
 
 
+class Unmet(Switch):
+    """Is in force until its cure, and nobody comes across it."""
+
+    def has_struck(self, system: System) -> bool:
+        return False
+
+
+async def test_a_fault_that_nobody_met_is_not_counted(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    schedule, ops = await struck([Unmet("disk-full")])
+    assert schedule.injected == {"disk-full": 0}
+    assert {span.name for span in fault_spans(ops)} == {"disk-full (struck nothing)"}
+
+
 async def test_a_fault_that_found_nothing_to_strike_is_told_and_not_counted(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
@@ -147,7 +162,7 @@ async def test_a_fault_that_found_nothing_to_strike_is_told_and_not_counted(
     assert check_answers(ops).counts == {"faults": 0}
     spans = fault_spans(ops)
     assert {(span.name, span.done) for span in spans} == {
-        ("bit-flip (nothing to strike)", "no snapshot")
+        ("bit-flip (struck nothing)", "no snapshot")
     }
 
 

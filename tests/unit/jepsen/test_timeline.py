@@ -55,6 +55,20 @@ def test_a_fault_lasts_until_its_cure() -> None:
     ]
 
 
+def test_a_reign_ends_where_nobody_was_seen_to_lead() -> None:
+    history = History()
+    history.add(0, OBSERVER, "info", "leader", {"term": 1})
+    history.add(400, OBSERVER, "info", "leaderless", {"term": 1})
+    history.add(900, OBSERVER, "info", "leader", {"term": 2})
+    history.add(1000, 0, "invoke", "send")
+    assert [
+        (reign.term, reign.start_ns // MS, reign.end_ns // MS) for reign in reigns(history.ops)
+    ] == [
+        (1, 0, 400),
+        (2, 900, 1000),
+    ]
+
+
 def test_a_reign_ends_where_the_next_one_was_seen() -> None:
     history = History()
     for ms, term in ((10, 1), (50, 2)):
