@@ -116,7 +116,26 @@ async def sync_fails_on_one(stage: Stage) -> None:
 @DISK.add(41, faults=("read-fail:one",))
 async def reads_fail(stage: Stage) -> None:
     """Committed entries cannot be read on one node; peers have them."""
-    await _strikes(stage, "read-fail:one", times=2)
+    group = stage.broker.group
+    for _ in range(2):
+        await stage.progress(50)
+        stage.kill(*stage.names)  # memory holds no entry then
+        stage.start(*stage.names)
+        await stage.whole()
+        async with (
+            Client(group.peers, group=group.group, timeout_s=READ_WAIT_S) as client,
+            stage.fault("read-fail:one"),
+        ):
+            for name in stage.names:  # one of them cannot read what it is asked for
+                try:
+                    await client.get(OLD_ENTRY, local=NodeId(name))
+                except RefusedError as error:
+                    is_named = isinstance(error, EntryDamagedError)
+                    stage.expect(is_named, f"a refusal names the damaged entry ({error})")
+            await stage.until_met("read-fail:one")
+            await stage.progress(50, timeout_s=60)
+        await stage.progress(50, timeout_s=60)
+        await stage.whole()
 
 
 @DISK.add(41, faults=("read-broken:leader",))

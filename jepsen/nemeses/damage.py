@@ -15,6 +15,7 @@ from dledger.codec.entry import decode_header, seal
 from dledger.codec.index_unit import INDEX_UNIT_BYTES
 from dledger.raft.entry import ENTRY_HEADER_BYTES, Entry, EntryKind
 from dledger.raft.ids import Index, Position
+from jepsen.nemeses.preload import DERIVED
 from jepsen.nemeses.store_files import (
     EntryPlace,
     data_files,
@@ -31,6 +32,10 @@ Damage = Callable[[Path, random.Random], str]
 COPY_CHUNK_BYTES: Final = 1024 * 1024
 HELICAL_ENTRIES_MAX: Final = 20
 NOTHING: Final = "nothing to damage"
+GARBAGE: Final = Path("consumequeue/ChaosA/0/00000000000000000000")
+"""Where the workload's first queue would be; an old file in its place must not be believed."""
+
+GARBAGE_BYTES: Final = 20_000
 
 
 def flip(path: Path, first: int, end: int, chance: random.Random) -> int:
@@ -86,8 +91,13 @@ def flip_snapshot(store: Path, chance: random.Random) -> str:
 
 
 def flip_derived(store: Path, chance: random.Random) -> str:
-    """A bit of a consume queue or of the key index."""
-    return _flip_anywhere(derived_files(store), "derived file", chance)
+    """A bit of a consume queue or of the key index; of a small store, that keeps them in memory, a file of garbage."""
+    if derived_files(store) or not (store / DERIVED).is_dir():
+        return _flip_anywhere(derived_files(store), "derived file", chance)
+    path = store / DERIVED / GARBAGE
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(chance.randbytes(GARBAGE_BYTES))
+    return f"wrote garbage as derived file {GARBAGE}: there was none"
 
 
 def misdirect(store: Path, chance: random.Random) -> str:

@@ -165,3 +165,10 @@ def test_a_copy_of_a_store_is_equal_but_for_what_is_made_again(store: Path, tmp_
     assert hard_state(copy).read_bytes() == hard_state(store).read_bytes()
     damage.wipe(copy)
     assert not copy.exists()
+
+
+def test_garbage_stands_where_a_small_store_would_have_a_derived_file(tmp_path: Path) -> None:
+    (tmp_path / "derived").mkdir()
+    assert "garbage" in damage.flip_derived(tmp_path, random.Random(1))
+    assert len((tmp_path / "derived" / damage.GARBAGE).read_bytes()) == damage.GARBAGE_BYTES
+    assert "flipped a bit" in damage.flip_derived(tmp_path, random.Random(1))
