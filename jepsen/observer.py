@@ -97,9 +97,13 @@ class Observer:
     async def wait_whole(self, timeout_s: float) -> bool:
         """Wait until `is_whole`; whether that came in time."""
         with trio.move_on_after(timeout_s):
+            # What was seen before, or was being asked just now, may be older than what the caller has done.
+            for _ in range(2):
+                await self._changed.wait()
             while not self.is_whole():
                 await self._changed.wait()
-        return self.is_whole()
+            return True
+        return False
 
     async def wait_leader(self, timeout_s: float) -> str | None:
         """Wait for a leader; None when there is none in time."""

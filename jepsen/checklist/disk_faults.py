@@ -122,6 +122,7 @@ async def reads_fail(stage: Stage) -> None:
         stage.kill(*stage.names)  # memory holds no entry then
         stage.start(*stage.names)
         await stage.whole()
+        await stage.progress(20)
         async with (
             Client(group.peers, group=group.group, timeout_s=READ_WAIT_S) as client,
             stage.fault("read-fail:one"),

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import cast
 
+import trio
+import trio.testing
+
 from dledger import StatusAnswer
 from jepsen.observer import Observer, Watched
 
@@ -55,3 +58,26 @@ def test_who_led_before_is_not_told_again_after_the_next_one() -> None:
     watch.sees(("n0", 3, True))
     assert watch.told == [("n1", 4), ("", 4)]
     assert watch.observer.leader == "n0"
+
+
+async def test_what_was_seen_before_does_not_make_a_group_whole(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Whoever has just killed a node and asks for the group waits until it was asked anew."""
+    watch = Watch()
+    observer = watch.observer
+    is_asked = False
+
+    def is_whole() -> bool:
+        assert is_asked
+        return True
+
+    observer.is_whole = is_whole  # type: ignore[method-assign]  # what it sees is the test's
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(observer.wait_whole, 10.0)
+        for _ in range(2):
+            await trio.sleep(0.1)
+            is_asked = True
+            observer._changed.set()
+            observer._changed = trio.Event()
+    assert await observer.wait_whole(1.0) is False
