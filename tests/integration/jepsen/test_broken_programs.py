@@ -44,7 +44,7 @@ CASES = [
         {"set-full": {"lost"}},
     ),
     Case("stale_read", "log-append", "none", "none", {"linearizable": {"nonlinearizable"}}, 3.0),
-    Case("vote_forgotten", "log-set", "vote-twice", "none", {"answers": {"answer"}}, 9.0),
+    Case("vote_forgotten", "log-set", "vote-twice", "none", {"answers": {"answer"}}, 13.0),
     Case("offset_rewound", "queue", "none", "none", {"offsets": {"rewind"}}),
     Case(
         "duplicate_on_retry",
