@@ -14,8 +14,11 @@ def cpu_seconds(pid: int) -> float:
     return total_ns / 1e9
 
 
-def tree_cpu_seconds(pid: int) -> float:
-    """CPU seconds of a process, of all that it started, and of those among them that have ended."""
+def tree_cpu_seconds(pid: int) -> dict[int, float]:
+    """CPU seconds of a process and of all that it started, by process; each with its children that have ended.
+
+    Compare two of them process by process: what a Spark worker used is in no sum once it has ended.
+    """
     used: dict[int, int] = {}
     children: dict[int, list[int]] = {}
     for folder in Path("/proc").iterdir():
@@ -27,9 +30,11 @@ def tree_cpu_seconds(pid: int) -> float:
             continue  # it ended meanwhile
         children.setdefault(int(fields[1]), []).append(int(folder.name))
         used[int(folder.name)] = sum(map(int, fields[11:15]))
-    total, left = 0, [pid]
+    ticks_per_s = os.sysconf("SC_CLK_TCK")
+    found: dict[int, float] = {}
+    left = [pid]
     while left:
         one = left.pop()
-        total += used.get(one, 0)
+        found[one] = used.get(one, 0) / ticks_per_s
         left += children.get(one, [])
-    return total / os.sysconf("SC_CLK_TCK")
+    return found

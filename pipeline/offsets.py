@@ -169,9 +169,15 @@ def loss_at_end(
 def loss_between(past: Mapping[MessageQueue, Bounds], live: Mapping[MessageQueue, Bounds]) -> Loss:
     """What lies in neither an archive nor the queues, and archives that cannot be of these queues."""
     clauses = []
-    for queue in sorted(past.keys() & live.keys()):
-        archived, has = past[queue], live[queue]
-        if archived.end < has.start:
+    for queue in sorted(live):
+        archived, has = past.get(queue), live[queue]
+        if archived is None:
+            if has.start > 0:  # an archive reaches from its log's first entry on
+                clauses.append(
+                    f"{queue}: it begins at {has.start}, and the archive has nothing of it; an archive is of "
+                    "one broker group"
+                )
+        elif archived.end < has.start:
             clauses.append(
                 f"{queue}: the archive ends before {archived.end}, the queue begins at {has.start}"
             )

@@ -37,6 +37,10 @@ HOUR_MS: Final = 3_600_000
 _GROUP_REFUSED: Final = (
     "is not taken: where a query stands is in its checkpoint; commitGroup shows it to lag tools"
 )
+_ARCHIVE_REFUSED: Final = (
+    "is for batch reads, a stream reads from brokers only: read the history as a batch up to endingOffsets, and "
+    "let the stream start there (startingOffsets)"
+)
 
 
 class PlaceKind(Enum):
@@ -128,7 +132,7 @@ def read_source_options(given: Mapping[str, str], use: Use) -> SourceOptions:
     if use == "stream":
         for name in ("endingOffsets", "endingTimestamp"):
             options.refuse(name, "is for batch reads: a stream has no end")
-        options.refuse("includeArchive", "is for batch reads")
+        options.refuse("includeArchive", _ARCHIVE_REFUSED)
     topics, pattern = _topics(options)
     read = SourceOptions(
         name_server=_name_server(options),

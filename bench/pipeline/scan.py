@@ -134,9 +134,10 @@ def archive_all(spark: Any, folder: Path, archive: Path) -> None:
 
 def timed(what: Callable[[], None]) -> tuple[float, float]:
     """Seconds that it takes, by the clock and of CPU in all processes."""
-    begun, cpu_before = time.perf_counter(), tree_cpu_seconds(os.getpid())
+    begun, before = time.perf_counter(), tree_cpu_seconds(os.getpid())
     what()
-    return time.perf_counter() - begun, tree_cpu_seconds(os.getpid()) - cpu_before
+    took, after = time.perf_counter() - begun, tree_cpu_seconds(os.getpid())
+    return took, sum(used - before.get(pid, 0.0) for pid, used in after.items())
 
 
 def run(arguments: list[str], *, with_archive: bool) -> int:

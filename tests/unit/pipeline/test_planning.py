@@ -263,16 +263,27 @@ def test_holes_and_other_archives_are_named(view: TableView, has: Bounds, text: 
     assert text in str(caught.value)
 
 
+def test_a_queue_that_neither_has_whole_is_named(view: TableView) -> None:
+    both = JoinedView(options("batch"), view, lambda group: TablePast({}))
+    with pytest.raises(DataLossError) as caught:
+        both.bounds()
+    assert "T@b/0: it begins at 10, and the archive has nothing of it" in str(caught.value)
+    assert "T@b/1" not in str(caught.value), "a queue that begins at 0 is whole"
+    going_on = options("batch", failOnDataLoss="false")
+    assert JoinedView(going_on, view, lambda group: TablePast({})).bounds() == view.table
+
+
 def test_a_topic_may_be_in_the_archive_only(view: TableView) -> None:
     old = MessageQueue("Old", "b", 0)
     wanted = options("batch", topic="T,Old")
-    both = JoinedView(wanted, view, lambda group: TablePast({old: Bounds(0, 3)}))
-    assert both.bounds() == {A: Bounds(10, 20), B: Bounds(0, 5), old: Bounds(0, 3)}
+    past = {A: Bounds(0, 10), old: Bounds(0, 3)}
+    both = JoinedView(wanted, view, lambda group: TablePast(past))
+    assert both.bounds() == {A: Bounds(0, 20), B: Bounds(0, 5), old: Bounds(0, 3)}
     asked: list[str | None] = []
 
     def opened(group: str | None) -> TablePast:
         asked.append(group)
-        return TablePast({old: Bounds(0, 3)})
+        return TablePast(past)
 
     JoinedView(wanted, view, opened).bounds()
     assert asked == ["b"], "one group serves the topics, so the archive is its log"

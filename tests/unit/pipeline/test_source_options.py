@@ -62,6 +62,11 @@ def test_timestamps_come_before_offsets() -> None:
         ("batch", {"maxOffsetsPerTrigger": "5"}, "maxOffsetsPerTrigger is for streams"),
         ("batch", {"commitGroup": "g"}, "commitGroup is for streams"),
         ("stream", {"endingOffsets": "latest"}, "endingOffsets is for batch reads"),
+        (
+            "stream",
+            {"includeArchive": "/a"},
+            "a stream reads from brokers only: read the history as",
+        ),
         ("stream", {"commitGroup": "a b"}, "commitGroup is 'a b'"),
         ("batch", {"startingOffsets": "latest"}, "startingOffsets is latest"),
         ("batch", {"startingOffsets": "{"}, "option startingOffsets is no JSON"),
