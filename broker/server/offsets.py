@@ -122,10 +122,11 @@ class Offsets:
         key, act = self._query(errand, request)
         if self._pending.has(*key):
             self._stage()
-            if not self._commits.is_idle:
-                self._commits.wait_for_staged(_QueryWaiter(self._gate, errand, act))
-                return
-        self._linear.read(errand, act)
+        if self._commits.is_idle:
+            self._linear.read(errand, act)
+        else:
+            # One that was staged before may be for this queue: what is asked seldom waits for all of them.
+            self._commits.wait_for_staged(_QueryWaiter(self._gate, errand, act))
 
     def query_here(self, errand: Errand, request: RemotingCommand) -> None:
         """Without a leader: what is known here. Any error but 22 makes Node and C++ clients skip messages.

@@ -31,6 +31,7 @@ from broker.store.state import BrokerState
 from broker.store.topics import TopicConfig
 from dledger import Committed, EntryId, Failed, LeadershipLostError
 from dledger.raft.entry import Entry, EntryKind
+from dledger.raft.ids import Position
 from tests.unit.store.lone_broker import HOST, START_MS, FakeLog
 
 BODY_MAX = 4 * 1024 * 1024
@@ -48,6 +49,10 @@ class LeaderLog(FakeLog):
     @property
     def open_count(self) -> int:
         return len(self._open)
+
+    @property
+    def committed_position(self) -> Position:
+        return self._open[0][0].position if self._open else self.end_position
 
     def propose(self, body: bytes, done: Callable[[Any], None]) -> EntryId:
         entry = self.append(body)

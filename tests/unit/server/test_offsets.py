@@ -1,0 +1,107 @@
+"""Queries of consumer offsets at the leader: no commit that came before is overlooked, wherever it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from broker.remoting.frame import Frame, FrameDecoder
+from broker.remoting.header import RemotingCommand, decode_command
+from broker.server.gate import Errand
+from broker.server.offsets import Offsets
+from tests.unit.server.lone_leader import Asker, LoneLeader
+
+QUEUE = {"consumerGroup": "G", "topic": "T", "queueId": "0", "setZeroIfNotFound": "false"}
+
+
+class Bench:
+    """A leader that holds its lease."""
+
+    def __init__(self) -> None:
+        self.leader = LoneLeader()
+        self.offsets = Offsets(
+            cast("Any", self.leader.log),
+            self.leader.state,
+            self.leader.commits,
+            cast("Any", self.leader.gate),
+            cast("Any", SimpleNamespace(read=self._read)),
+            cast("Any", SimpleNamespace(who=lambda *_place, address, said: said)),
+            lambda: self.leader.now_ms,
+        )
+
+    def _read(self, _errand: Errand, act: Callable[[], None]) -> None:
+        act()
+
+    def note(self, offset: int) -> None:
+        """An offset that came with a pull."""
+        self.offsets.note("G", "T", 0, offset, address="1.2.3.4:5", said="c")
+
+    def tick(self) -> None:
+        self.leader.now_ms += 1000
+        self.offsets.tick(self.leader.now_ms)
+
+    def query(self) -> Asker:
+        asker = Asker()
+        command = RemotingCommand(code=14, opaque=9, ext=QUEUE, version=409)
+        errand = Errand(cast("Any", asker), Frame(0, b"{}", b""), 14, 9, False, 10**9, True)
+        self.offsets.query(errand, command)
+        return asker
+
+
+def told(asker: Asker) -> list[tuple[int, str | None]]:
+    decoder = FrameDecoder()
+    decoder.feed(b"".join(asker.frames))
+    answers = [decode_command(frame) for frame in decoder.frames()]
+    return [(answer.code, answer.ext.get("offset")) for answer in answers]
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def test_what_is_committed_is_told_at_once(bench: Bench) -> None:
+    bench.note(5)
+    bench.tick()
+    bench.leader.commit()
+    assert told(bench.query()) == [(0, "5")]
+
+
+def test_what_gathers_is_committed_first(bench: Bench) -> None:
+    bench.note(5)
+    asker = bench.query()
+    assert told(asker) == []
+    bench.leader.commit()
+    assert told(asker) == [(0, "5")]
+
+
+def test_what_is_staged_is_waited_for(bench: Bench) -> None:
+    bench.note(5)
+    bench.tick()
+    asker = bench.query()
+    assert told(asker) == []
+    bench.leader.commit()
+    assert told(asker) == [(0, "5")]
+
+
+def test_what_is_on_its_way_is_waited_for(bench: Bench) -> None:
+    bench.note(5)
+    bench.tick()
+    bench.leader.commits.flush()
+    asker = bench.query()
+    assert told(asker) == []
+    bench.leader.commit()
+    assert told(asker) == [(0, "5")]
+
+
+def test_a_query_whose_leader_is_gone_goes_to_the_next(bench: Bench) -> None:
+    bench.note(5)
+    bench.tick()
+    bench.leader.commits.flush()
+    asker = bench.query()
+    bench.leader.log.lose()
+    assert told(asker) == []
+    assert [errand.code for errand in bench.leader.gate.held] == [14]
