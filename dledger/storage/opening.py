@@ -241,6 +241,9 @@ def _open_last(disk: Disk, segment: Segment, log: OpenedLog) -> EntryColumns:
     """The segment that is written to: read whole; a torn tail is cut."""
     data, index = segment.open_data(disk), segment.open_index(disk)
     index_bytes = index.read_at(0, index.size())
+    # What a killed process left of the index may be in memory only. A power cut would take the proofs of
+    # all its entries away, and damage in one of them, now or later, would pass for a torn tail.
+    _rewrite(index, 0, len(index_bytes))
     scan = scan_data(data, log.chain_end())
     columns = scan.columns
     findings = compare_index(index_bytes, columns, scan.last_term)
@@ -281,8 +284,8 @@ def _place(columns: EntryColumns, place: int) -> int:
     return columns.positions[place] if place < len(columns) else columns.end_position
 
 
-def _rewrite(data: File, first_offset: int, end_offset: int) -> None:
-    """Make entries durable that only the page cache may have.
+def _rewrite(file: File, first_offset: int, end_offset: int) -> None:
+    """Make bytes of a file durable that only the page cache may have.
 
     After a failed sync the kernel may take pages for written that never reached the disk, and a
     second sync would do nothing for them (ATC 2020, "Can applications recover from fsync
@@ -290,19 +293,21 @@ def _rewrite(data: File, first_offset: int, end_offset: int) -> None:
     there are known to have been synced and need it not.
     """
     for offset in range(first_offset, end_offset, _REWRITE_BYTES):
-        part = data.read_at(offset, min(_REWRITE_BYTES, end_offset - offset))
-        data.write_at(offset, (part,))
-    data.sync()
+        part = file.read_at(offset, min(_REWRITE_BYTES, end_offset - offset))
+        file.write_at(offset, (part,))
+    file.sync()
 
 
 def _write_index(segment: Segment, columns: EntryColumns) -> None:
-    """Write the whole index of a segment from its entries, which are durable."""
+    """Write the whole index of a segment from its entries, which are durable; so it is on return.
+
+    In place: the units that are right stay proofs, also when the disk is full or fails meanwhile.
+    """
     index = segment.index
     assert index is not None
-    index.truncate(0)
-    segment.index_reserved_bytes = 0
     segment.unit_count = 0
     segment.units_crc = 0
-    if len(columns):
-        segment.write_units(encode_columns(columns))
+    segment.write_units(encode_columns(columns))
+    index.truncate(len(columns) * INDEX_UNIT_BYTES)
+    index.sync()
     segment.index_reserved_bytes = index.size()

@@ -16,8 +16,9 @@ several the lost entries come back from the other members (docs/adr/0100). Three
 - a segment is sealed only once its successor is durable, so a sealed last segment is a loss.
 
 A crash of the process alone keeps every unit (they are written before anybody is told), so then the
-distinction is exact. After a power cut the units of the last seconds may be missing; damage in just
-these entries is then taken for a torn tail if it lies within the last batch's reach.
+distinction is exact; and opening makes those that it finds durable. After a power cut the units of the last
+256 batches may be missing; damage in just these entries is then taken for a torn tail if it lies within
+the last batch's reach.
 """
 
 from __future__ import annotations

@@ -121,6 +121,7 @@ class Segment:
         "unit_count",
         "units_crc",
         "unsynced_bytes",
+        "unsynced_unit_writes",
     )
 
     def __init__(self, layout: Layout, first_position: int, first_index: int) -> None:
@@ -135,6 +136,7 @@ class Segment:
         self.unit_count = 0
         self.units_crc = 0
         self.unsynced_bytes = 0
+        self.unsynced_unit_writes = 0
 
     def open_data(self, disk: Disk) -> File:
         """The data file, opened when needed."""
@@ -226,6 +228,13 @@ class Segment:
         self.index.write_at(self.unit_count * INDEX_UNIT_BYTES, (units,))
         self.units_crc = crc32c(units, self.units_crc)
         self.unit_count += len(units) // INDEX_UNIT_BYTES
+        self.unsynced_unit_writes += 1
+
+    def sync_index(self) -> None:
+        """Make the written units durable."""
+        assert self.index is not None, "sync of an index that is not open"
+        self.index.sync()
+        self.unsynced_unit_writes = 0
 
     def seal(self, end_position: int, last_term: int) -> None:
         """Finish the segment: the index gets its seal and is made durable, the data file is trimmed.

@@ -8,19 +8,20 @@ from random import Random
 
 import pytest
 
+from dledger.codec.index_unit import INDEX_UNIT_BYTES
 from dledger.errors import CorruptionError, DiskFailedError
 from dledger.raft.entry import Entry
 from dledger.raft.ids import Index
 from dledger.storage.posix import PosixDisk
 from dledger.storage.segmented_log import SegmentedLog
-from dledger.storage.write_batch import WRITE_BATCH_BYTES_MAX
+from dledger.storage.write_batch import UNIT_WRITES_UNSYNCED_MAX, WRITE_BATCH_BYTES_MAX
 from dledger.testing.check_log_store import flush, new_entries
 from dledger.testing.sim_disk import SimDisk
 
 FIRST = "data/00000000000000000000"
 FIRST_INDEX = "index/00000000000000000000"
 SEGMENT_BYTES = 400
-LARGE = 1 << 14
+LARGE = 1 << 15
 
 
 def open_log(disk: SimDisk, segment_bytes: int = SEGMENT_BYTES) -> SegmentedLog:
@@ -108,6 +109,51 @@ def test_entries_that_were_whole_but_not_synced_are_durable_after_opening(disk: 
     assert found(disk) == durable + more
     disk.crash(keep=0.0)
     assert found(disk) == durable + more
+
+
+@pytest.mark.parametrize("index", ["kept", "lost"])
+def test_after_opening_a_power_cut_takes_no_proof_away(disk: SimDisk, index: str) -> None:
+    """Damage that comes after it must not pass for a torn tail: other members were told of these entries."""
+    entries = written(disk, [100, 100, 100, 100])
+    if index == "lost":
+        disk.overwrite(FIRST_INDEX, b"")
+    assert found(disk) == entries
+    disk.crash(keep=0.0)
+    disk.flip_bit(FIRST, entries[1].position + 60)
+    with pytest.raises(CorruptionError, match="recovery row E"):
+        open_log(disk, LARGE)
+
+
+def test_a_power_cut_takes_only_the_newest_proofs_away(disk: SimDisk) -> None:
+    entries = written(disk, [20] * (UNIT_WRITES_UNSYNCED_MAX + 3))
+    disk.crash(keep=0.0)
+    disk.flip_bit(FIRST, entries[UNIT_WRITES_UNSYNCED_MAX - 1].position + 60)
+    with pytest.raises(CorruptionError, match="recovery row E"):
+        open_log(disk, LARGE)
+
+
+def test_a_refusal_leaves_its_proofs_durable(disk: SimDisk) -> None:
+    """What is refused waits for other members; until they have sent the entry the power may fail."""
+    entries = written(disk, [100, 100, 100, 100])
+    disk.flip_bit(FIRST, entries[2].position + 60)
+    for _ in range(2):
+        with pytest.raises(CorruptionError, match="recovery row E"):
+            open_log(disk, LARGE)
+        disk.crash(keep=0.0)
+
+
+@pytest.mark.parametrize("nth", [4, 5])
+def test_an_index_that_cannot_be_made_again_keeps_its_proofs(disk: SimDisk, nth: int) -> None:
+    entries = written(disk, [100, 100, 100, 100])
+    units = disk.content(FIRST_INDEX)[: 2 * INDEX_UNIT_BYTES]
+    disk.overwrite(FIRST_INDEX, units)
+    # What was found of the index, the cut to the entries, and those that it does not know come before.
+    disk.fail_write(nth)
+    with pytest.raises(OSError, match=FIRST_INDEX):
+        open_log(disk, LARGE)
+    disk.restart()
+    assert disk.content(FIRST_INDEX)[: len(units)] == units
+    assert found(disk) == entries
 
 
 def test_an_empty_last_segment_is_kept(disk: SimDisk) -> None:
