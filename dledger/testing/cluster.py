@@ -119,19 +119,8 @@ class SimCluster(SimLoop):
             node.engine = self._engine_type(config, node.disk, draw=node.draw, now_ms=local_ms)
             applied_index = self._opened(node, node.engine)
         except (OSError, CorruptionError, DiskFailedError) as error:
-            self.say(node, f"does not start: {error}")
-            self.reached["start-failed"] += 1
             node.engine = None
-            problem = is_repairable(config, error)
-            if problem is not None and node.repair_count < REPAIRS_MAX:
-                self._repairs.start(node, StoreRepair(config, node.disk, problem))
-                return
-            if problem is not None or isinstance(error, CorruptionError):
-                self.refuse_start(node, problem or error)
-                return
-            if node.node_id in self.calm:
-                raise
-            self.start_later(node)
+            self._did_not_start(node, config, error)
             return
         node.timer_ms = None
         node.repair_count = 0
@@ -148,6 +137,27 @@ class SimCluster(SimLoop):
             self.drain(node, node.engine)
         if node.missed is not None:
             self.step(node, GiveUpVote())
+
+    def _did_not_start(self, node: SimNode, config: LogConfig, error: Exception) -> None:
+        """Repair what can be repaired; try again later when the disk failed, which a calm one may not."""
+        self.say(node, f"does not start: {error}")
+        self.reached["start-failed"] += 1
+        problem = is_repairable(config, error)
+        if problem is not None and node.repair_count < REPAIRS_MAX:
+            try:
+                repair = StoreRepair(config, node.disk, problem)
+            except (OSError, DiskFailedError) as another:
+                self.say(node, f"does not even repair: {another}")
+                error, problem = another, None
+            else:
+                self._repairs.start(node, repair)
+                return
+        if problem is not None or isinstance(error, CorruptionError):
+            self.refuse_start(node, problem or error)
+            return
+        if node.node_id in self.calm:
+            raise error
+        self.start_later(node)
 
     def _opened(self, node: SimNode, engine: Engine) -> int:
         """A store was opened. A group with a state machine restores it here.
