@@ -10,6 +10,7 @@ go of it when the process ends, however it ends.
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import random
 import socket
@@ -60,9 +61,11 @@ def own_block() -> Block:
     count = (HIGHEST + 1 - LOWEST) // BLOCK_PORTS
     for number in random.sample(range(count), count):
         try:
-            return Block(number)
+            block = Block(number)
         except OSError:
             continue
+        atexit.register(block.close)
+        return block
     raise OSError(f"{count} other processes have all ports between {LOWEST} and {HIGHEST}")
 
 

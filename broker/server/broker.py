@@ -31,6 +31,7 @@ from broker.store.unit_files import SegmentFiles, UnitFiles
 from dledger import (
     CorruptionError,
     DiskFailedError,
+    ListenError,
     LogConfig,
     LogServer,
     NodeId,
@@ -67,7 +68,8 @@ class Broker:
 
         Raises:
             StoreLockedError: another process uses the store.
-            OSError: the port is taken, or the host is unknown.
+            ListenError: the port is taken, or the host is unknown.
+            OSError: the store's disk failed or is full.
             ConfigError: the configuration contradicts itself.
         """
         self.config = config
@@ -76,9 +78,10 @@ class Broker:
         self._lock = StoreLock(derived)
         try:
             self._sockets = _bind(config)
-        except OSError:
+        except OSError as error:
             self._lock.release()
-            raise
+            why = error.strerror or error
+            raise ListenError(f"{config.listen} cannot be listened on: {why}") from error
         self.addresses = [bound_address(sock) for sock in self._sockets]
         self.service_address = Address(config.advertised_host, self.addresses[0].port)
         self._link_nonce = secrets.token_hex(16)

@@ -24,7 +24,7 @@ from broker.server.broker import Broker
 from broker.server.config import BrokerConfig, read_config
 from broker.server.dev import DevOptions, run_dev
 from broker.server.properties import read_properties
-from dledger import ConfigError, DLedgerError
+from dledger import ConfigError, DiskFailedError, DLedgerError
 from dledger.runtime.stop_signals import obey_stop_signals
 
 _PROGRAM = "dledger-broker"
@@ -211,9 +211,7 @@ async def _serve(config: BrokerConfig, console: Console) -> None:
     try:
         broker = Broker(config)
     except OSError as error:
-        raise ConfigError(
-            f"{config.listen} cannot be listened on: {error.strerror or error}"
-        ) from error
+        raise DiskFailedError(f"the store {config.store_path} cannot be opened: {error}") from error
     async with trio.open_nursery() as nursery:
         asked = False
 

@@ -119,6 +119,35 @@ def test_two_processes_cannot_share_a_store(group: Group) -> None:
     assert len(ended.stderr.strip().splitlines()) == 1
 
 
+@pytest.mark.parametrize("cause", ["the port", "the store"])
+def test_what_keeps_a_node_from_starting_is_named(tmp_path: Path, cause: str) -> None:
+    member, port = free_ports(2)
+    store = tmp_path / "store"
+    store.mkdir()
+    with socket.create_server(("127.0.0.1", port)) as taken:
+        if cause == "the store":
+            taken.close()
+            (store / "derived").write_text("a file where a folder should be")
+        ended = subprocess.run(
+            [
+                program("dledger-broker"),
+                *("--group", "broker-a", "--id", "n0", "--peers", f"n0-127.0.0.1:{member}"),
+                *("--listen", f"127.0.0.1:{port}", "--store", str(store)),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+    assert ended.returncode == 1
+    (line,) = ended.stderr.strip().splitlines()
+    expected = {
+        "the port": f"127.0.0.1:{port} cannot be listened on: Address already in use",
+        "the store": f"the store {store} cannot be opened: ",
+    }
+    assert expected[cause] in line
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
