@@ -226,8 +226,10 @@ def test_a_half_message_that_is_told_too_early_is_found(monkeypatch: pytest.Monk
 @pytest.mark.slow
 def test_a_wall_clock_that_is_taken_as_it_is_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SteadyWallClock, "__call__", lambda self: self.wall_ms())
+    # An hour that passes at once also ends the 60 s for which sends are remembered.
+    found = ("any clock", "wait", "is stored twice")
     problem = first_finding(range(1, 20), jumps=True)
-    assert "any clock" in problem or "wait" in problem
+    assert any(words in problem for words in found), problem
 
 
 @pytest.mark.slow
