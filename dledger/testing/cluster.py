@@ -112,6 +112,7 @@ class SimCluster(SimLoop):
         is_up = node.engine is not None or node.repair is not None
         if is_up or node.refusal or node.is_frozen:
             return
+        node.wall_jump_ms = 0  # also one that came while it was down
         config, local_ms = self.config_of(node.node_id), node.local_ms(self.now_ms)
         try:
             if self._meetings is not None:
@@ -189,7 +190,7 @@ class SimCluster(SimLoop):
         self._saves.died(node)
         self.say(node, "loses power" if power_loss else "is killed")
         node.engine = node.repair = None
-        node.repair_count = node.wall_jump_ms = 0
+        node.repair_count = 0
         node.incarnation += 1
         node.paused_until_ms = 0
         node.crashes_in_save = False
