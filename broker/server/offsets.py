@@ -125,7 +125,7 @@ class Offsets:
         if self._commits.is_idle:
             self._linear.read(errand, act)
         else:
-            # One that was staged before may be for this queue: what is asked seldom waits for all of them.
+            # What is staged or on its way may be for this queue. Queries are rare, so they wait for all of it.
             self._commits.wait_for_staged(_QueryWaiter(self._gate, errand, act))
 
     def query_here(self, errand: Errand, request: RemotingCommand) -> None:

@@ -9,7 +9,7 @@ again from the log.
 
 from __future__ import annotations
 
-import os
+import shutil
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -40,8 +40,7 @@ def free_bytes(path: Path) -> int:
     """Room on the device where a file is, or will be."""
     while not path.exists():
         path = path.parent
-    status = os.statvfs(path)
-    return status.f_bavail * status.f_frsize
+    return shutil.disk_usage(path).free
 
 
 class TimerFiles:

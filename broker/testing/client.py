@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping
 from enum import Enum
@@ -28,7 +29,7 @@ class Prefers(Enum):
     ITS_OWN = "whom it is connected to"
 
 
-class SimClient:
+class SimClient(ABC):
     """One client.
 
     Attributes:
@@ -57,11 +58,11 @@ class SimClient:
         """Begin after a while."""
         self.pause(self.go_on)
 
+    @abstractmethod
     def go_on(self) -> None:
         """Do the next thing."""
-        raise NotImplementedError
 
-    def asked(self, request: RemotingCommand) -> None:
+    def asked(self, request: RemotingCommand) -> None:  # noqa: B027  # most clients are asked nothing
         """The broker asks something."""
 
     def pause(self, act: Callable[[], None], *, least_ms: int = 1) -> None:
@@ -109,7 +110,7 @@ class SimClient:
             request = make_request(code, 0, ext, body, is_oneway=True)
             self._connection.send_nowait(encode_command(request))
 
-    def connected(self) -> None:
+    def connected(self) -> None:  # noqa: B027  # most clients say nothing first
         """A new connection is open."""
 
     @property

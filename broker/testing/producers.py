@@ -108,20 +108,7 @@ class Producer(SimClient):
     def _answered(self, answer: RemotingCommand | None) -> None:
         if answer is not None and answer.code == ResponseCode.SUCCESS:
             self.counts["acknowledged"] += 1
-            first = int(answer.ext["queueOffset"])
-            if self.is_transactional:
-                self.told.half_acknowledged(self._keys[0], first)
-                self._half_stored(answer)
-                return
-            queue_id = int(answer.ext["queueId"])
-            self.place = (queue_id, first)
-            for place, key in enumerate(self._keys):
-                self.told.acknowledged(key, None if self._wishes else (queue_id, first + place))
-            handle = answer.ext.get("recallHandle")
-            if handle and self.chance(self.settings.recall_permille):
-                self.pause(lambda: self._recall(handle))
-                return
-            self._next()
+            self._stored(answer)
             return
         self.counts["refused" if answer is not None else "unknown"] += 1
         if self._tries < TRIES_MAX or self.must_succeed:
@@ -132,8 +119,17 @@ class Producer(SimClient):
     def _next(self) -> None:
         self.pause(self.go_on)
 
-    def _half_stored(self, answer: RemotingCommand) -> None:
-        raise NotImplementedError
+    def _stored(self, answer: RemotingCommand) -> None:
+        """The send is acknowledged."""
+        first, queue_id = int(answer.ext["queueOffset"]), int(answer.ext["queueId"])
+        self.place = (queue_id, first)
+        for place, key in enumerate(self._keys):
+            self.told.acknowledged(key, None if self._wishes else (queue_id, first + place))
+        handle = answer.ext.get("recallHandle")
+        if handle and self.chance(self.settings.recall_permille):
+            self.pause(lambda: self._recall(handle))
+            return
+        self._next()
 
     def _recall(self, handle: str) -> None:
         ext = {"topic": self._topic, "recallHandle": handle, "producerGroup": GROUP}
@@ -160,8 +156,9 @@ class TransactionProducer(Producer):
             beat = Heartbeat(self.name, (GROUP,), ())
             self.tell(RequestCode.HEART_BEAT, {}, body=encode_heartbeat(beat))
 
-    def _half_stored(self, answer: RemotingCommand) -> None:
+    def _stored(self, answer: RemotingCommand) -> None:
         key = self._keys[0]
+        self.told.half_acknowledged(key, int(answer.ext["queueOffset"]))
         if self.chance(self.settings.undecided_permille):
             self._next()
             return

@@ -123,9 +123,8 @@ def stage_part(part: Part) -> StagedPart:
         DamagedLogError: the log is damaged.
         OSError: the disk failed, or is full.
     """
-    folder = (
-        Path(part.staging) / uuid4().hex
-    )  # a second attempt may run while the first still writes
+    # A second attempt may run while the first still writes.
+    folder = Path(part.staging) / uuid4().hex
     folder.mkdir()
     written = _Files(folder)
     try:

@@ -104,6 +104,15 @@ def name() -> str:
     return f"T{uuid.uuid4().hex[:10]}"
 
 
+def kill_and_restart(group: RunningGroup, topic: str) -> None:
+    """kill -9 the leader, wait for the next, start the dead one again."""
+    leader = group.wait_leader(topic=topic)
+    leader.kill()
+    group.wait_leader(other_than=leader, topic=topic)
+    leader.start()
+    assert poll(leader.is_listening, 60)
+
+
 class ForeignClient:
     """Starts one of the two foreign clients; its output is JSON lines."""
 

@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from jepsen.processes import poll
-from tests.interop.conftest import ForeignClient, Listener, RunningGroup, received, request, sent
+from tests.interop.conftest import (
+    ForeignClient,
+    Listener,
+    RunningGroup,
+    kill_and_restart,
+    received,
+    request,
+    sent,
+)
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -30,11 +38,7 @@ def test_nothing_acknowledged_is_lost_when_the_leader_dies(
     )
     with Listener(producer) as said:
         said.wait_lines(30)
-        leader = group.wait_leader(topic=topic)
-        leader.kill()
-        group.wait_leader(other_than=leader, topic=topic)
-        leader.start()
-        assert poll(leader.is_listening, 60)
+        kill_and_restart(group, topic)
         acknowledged = sent(said.wait_end())
     assert len(acknowledged) > 60, "the client did not recover"
     consumed = client.run(
@@ -42,15 +46,6 @@ def test_nothing_acknowledged_is_lost_when_the_leader_dies(
         "--linger", "2", "--timeout", "90", *fast,
     )  # fmt: skip
     assert set(acknowledged) <= set(received(consumed))
-
-
-def kill_and_restart(group: RunningGroup, topic: str) -> None:
-    """kill -9 the leader, wait for the next, start the dead one again."""
-    leader = group.wait_leader(topic=topic)
-    leader.kill()
-    group.wait_leader(other_than=leader, topic=topic)
-    leader.start()
-    assert poll(leader.is_listening, 60)
 
 
 def test_delayed_messages_come_once_whoever_leads_when_they_are_due(

@@ -8,7 +8,14 @@ import pytest
 
 from broker.client import blocking
 from jepsen.processes import poll
-from tests.interop.conftest import ForeignClient, Listener, RunningGroup, received, sent
+from tests.interop.conftest import (
+    ForeignClient,
+    Listener,
+    RunningGroup,
+    kill_and_restart,
+    received,
+    sent,
+)
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -34,11 +41,7 @@ def test_p3_an_orderly_consumer_goes_on_in_order_and_may_commit(
     )  # fmt: skip
     with Listener(consumer) as consumed, Listener(producer) as produced:
         consumed.wait_lines(20)
-        leader = group.wait_leader(topic=topic)
-        leader.kill()
-        group.wait_leader(other_than=leader, topic=topic)
-        leader.start()
-        assert poll(leader.is_listening, 60)
+        kill_and_restart(group, topic)
         acknowledged = sent(produced.wait_end())
         assert len(acknowledged) > RECOVERED, "the client did not recover"
         assert poll(lambda: set(acknowledged) <= set(received(consumed.lines)), 90)

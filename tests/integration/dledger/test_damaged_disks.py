@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dledger.raft.entry import ENTRY_HEADER_BYTES
+from jepsen.processes import poll
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
@@ -19,11 +20,8 @@ COUNT = 120
 NODES = ("n0", "n1", "n2")
 
 
-def wait_until(condition: Any, what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    assert poll(condition, PATIENCE_S), what
 
 
 def filled(cluster: Any) -> None:
