@@ -13,10 +13,11 @@ from typing import Any, Final
 from jepsen.ops import Op, OpType
 
 _LOG_LINE: Final = re.compile(
-    r"INFO  jepsen\.util - (\d+)\t:(invoke|ok|fail|info)\t:(read|write|cas)\t(.*)"
+    r"INFO\s+jepsen\.util - (\d+)\s+:(invoke|ok|fail|info)\s+:(read|write|cas)\s+(.*?)\s*"
 )
 _KV_LINE: Final = re.compile(
-    r'\{:process (\d+), :type :(invoke|ok), :f :(get|put|append), :key "([^"\\]*)", :value (nil|"[^"\\]*")\}'
+    r"\{:process\s+(\d+),?\s+:type\s+:(invoke|ok),?\s+:f\s+:(get|put|append),?\s+"
+    r':key\s+"([^"\\]*)",?\s+:value\s+(nil|"[^"\\]*")\}\s*'
 )
 _TYPES: Final[dict[str, OpType]] = {"invoke": "invoke", "ok": "ok", "fail": "fail", "info": "info"}
 KEY: Final = "register"
@@ -27,7 +28,7 @@ class RecordedFormatError(ValueError):
 
 
 def read_register_log(lines: Iterable[str]) -> list[Op]:
-    """Read a Jepsen log of one register: tab separated process, type, operation and value.
+    """Read a Jepsen log of one register: process, type, operation and value, with tabs or blanks between.
 
     A compare-and-set that failed is an observation (the register held something else), so it stands as `ok` with the
     result False. Values: `nil`, a number, `[old new]`, or why nothing is known.
@@ -37,7 +38,7 @@ def read_register_log(lines: Iterable[str]) -> list[Op]:
     """
     ops: list[Op] = []
     for number, line in enumerate(lines, start=1):
-        found = _LOG_LINE.fullmatch(line.rstrip("\n"))
+        found = _LOG_LINE.fullmatch(line)
         if found is None:
             raise RecordedFormatError(f"line {number} is no operation on a register: {line!r}")
         process, type_, f, text = found.groups()
@@ -58,7 +59,7 @@ def read_kv_edn(lines: Iterable[str]) -> list[Op]:
     """
     ops: list[Op] = []
     for number, line in enumerate(lines, start=1):
-        found = _KV_LINE.fullmatch(line.rstrip("\n"))
+        found = _KV_LINE.fullmatch(line)
         if found is None:
             raise RecordedFormatError(f"line {number} is no operation on a text: {line!r}")
         process, type_, f, key, text = found.groups()

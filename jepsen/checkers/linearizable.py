@@ -17,6 +17,9 @@ new. Two things keep it small: a read that fits is placed at once, without looki
 later can have it here as well), and operations of unknown outcome are tried last.
 
 The problem is NP-complete, so the search is bounded: by configurations, and by time. What was not decided is unknown.
+A hard key must not use up what would have decided the others: keys are searched in rounds, small ones first, each for
+as many configurations as every other, four times as many in the next round. A search goes on where it stopped. A round
+in which a key was refuted is the last one, since no other key can save the history.
 
 Source: Wing and Gong, "Testing and Verifying Concurrent Objects" (1993); Lowe, "Testing for Linearizability" (2017).
 """
@@ -25,7 +28,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -37,12 +40,11 @@ from jepsen.ops import Op, Pair
 NAME: Final = "linearizable"
 CONFIGURATIONS_MAX: Final = 2_000_000
 SECONDS_MAX: Final = 60.0
+FIRST_SHARE: Final = 10_000
+"""Configurations of each key in the first round."""
+SHARE_GROWTH: Final = 4
 _SHOWN_MAX: Final = 5
 _CLOCK_EVERY: Final = 1024  # configurations between two looks at the clock
-
-
-class GaveUpError(Exception):
-    """The search was bounded."""
 
 
 def check_linearizable(
@@ -67,15 +69,9 @@ def check_linearizable(
     for pair in operations(ops):
         if pair.type != "fail":
             by_key[pair.invoke.value[0]].append(pair)
-    anomalies, undecided = [], []
-    for key, row in by_key.items():
-        try:
-            stuck = _Search(row, model, budget).run()
-        except GaveUpError as error:
-            undecided.append(f"key {key}: {error}")
-            continue
-        if stuck is not None:
-            anomalies.append(_anomaly(key, stuck))
+    searches = {key: _Search(row, model) for key, row in by_key.items()}
+    stuck = _search_all(searches, budget)
+    undecided = [key for key, search in searches.items() if not search.is_decided]
     known = sum(pair.type == "ok" for row in by_key.values() for pair in row)
     counts: dict[str, object] = {
         "keys": len(by_key),
@@ -84,29 +80,51 @@ def check_linearizable(
         "configurations": configurations_max - budget.left,
         "undecided_keys": len(undecided),
     }
-    why = "; ".join(undecided[:_SHOWN_MAX]) if known else "no operation succeeded"
-    return judged(NAME, anomalies, counts, why)
+    why = ""
+    if not known:
+        why = "no operation succeeded"
+    elif undecided:
+        keys = ", ".join(map(str, undecided[:_SHOWN_MAX]))
+        more = f" and {len(undecided) - _SHOWN_MAX} more" if len(undecided) > _SHOWN_MAX else ""
+        why = f"the search met its bound of {budget.what_is_spent} at key {keys}{more}"
+    return judged(NAME, [_anomaly(key, where) for key, where in stuck.items()], counts, why)
+
+
+def _search_all(searches: Mapping[Any, _Search], budget: _Budget) -> dict[Any, Stuck]:
+    """Search round by round until all keys are decided, one is refuted, or the budget is spent."""
+    found: dict[Any, Stuck] = {}
+    left = sorted(searches, key=lambda key: searches[key].size)
+    share = FIRST_SHARE
+    while left and not found and not budget.what_is_spent:
+        for key in left:
+            stuck = searches[key].run(budget, share)
+            if stuck is not None:
+                found[key] = stuck
+        left = [key for key in left if not searches[key].is_decided]
+        share *= SHARE_GROWTH
+    return found
 
 
 @dataclass(slots=True)
 class _Budget:
-    """What is left of the bounds."""
+    """What is left of the bounds, for all keys together.
+
+    Attributes:
+        what_is_spent: "configurations" or "time" once that bound is reached.
+    """
 
     left: int
     deadline_s: float
     clock_s: Callable[[], float]
+    what_is_spent: str = ""
 
     def spend(self) -> None:
-        """One configuration.
-
-        Raises:
-            GaveUpError: a bound is reached.
-        """
+        """One configuration."""
         self.left -= 1
-        if self.left < 0:
-            raise GaveUpError("the search met its bound of configurations")
-        if self.left % _CLOCK_EVERY == 0 and self.clock_s() > self.deadline_s:
-            raise GaveUpError("the search met its bound of time")
+        if self.left <= 0:
+            self.what_is_spent = "configurations"
+        elif self.left % _CLOCK_EVERY == 0 and self.clock_s() > self.deadline_s:
+            self.what_is_spent = "time"
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,13 +206,19 @@ class _Events:
 
 
 class _Search:
-    """The search for one key: a stack of frames, one for each place of the order that is filled."""
+    """The search for one key: a stack of frames, one for each place of the order that is filled.
 
-    def __init__(self, pairs: Sequence[Pair], model: Model, budget: _Budget) -> None:
+    Attributes:
+        size: how many calls are to be put in order.
+        is_decided: whether the search has come to its end.
+    """
+
+    def __init__(self, pairs: Sequence[Pair], model: Model) -> None:
+        self.is_decided = False
         self._model = model
-        self._budget = budget
         ends = {pair.invoke.index: pair.completion.index for pair in pairs if pair.completion}
         self._calls = model.needed([_call(pair) for pair in pairs])
+        self.size = len(self._calls)
         self._events = _Events(self._calls, [ends.get(call.index, 0) for call in self._calls])
         self._known_count = sum(call.is_known for call in self._calls)
         self._unknown = [number for number, call in enumerate(self._calls) if not call.is_known]
@@ -204,16 +228,19 @@ class _Search:
         self._left = self._known_count
         self._longest: tuple[int, list[int], State] = (self._left + 1, [], model.initial)
 
-    def run(self) -> Stuck | None:
-        """Return None when there is an order, else where it stuck.
+    def run(self, budget: _Budget, share: int) -> Stuck | None:
+        """Search on, for at most `share` configurations and as long as the budget lasts.
 
-        Raises:
-            GaveUpError: a bound is reached.
+        Returns where it stuck when there is no order. None: there is one, or nobody knows yet (`is_decided`).
         """
         while self._left:
+            if not share or budget.what_is_spent:
+                return None
             frame = self._frames[-1]
             following = self._first_that_fits(frame)
             if following is not None:
+                share -= 1
+                budget.spend()
                 self._place(frame, *following)
                 continue
             if self._left < self._longest[0]:
@@ -221,7 +248,9 @@ class _Search:
                 self._longest = (self._left, order, frame.state)
             self._frames.pop()
             if not self._back_to_a_choice():
+                self.is_decided = True
                 return self._stuck()
+        self.is_decided = True
         return None
 
     def _candidates(self, bits: int) -> Iterator[int]:
@@ -237,7 +266,6 @@ class _Search:
             state = self._model.step(frame.state, self._calls[number])
             configuration = (self._bits | 1 << number, state)
             if state is not None and configuration not in self._met:
-                self._budget.spend()
                 self._met.add(configuration)
                 return number, state
         return None

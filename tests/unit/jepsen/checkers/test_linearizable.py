@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jepsen.checkers.linearizable import check_linearizable
+from jepsen.checkers.linearizable import FIRST_SHARE, check_linearizable
 from jepsen.checkers.models import LIST_APPEND, REGISTER, TEXT, Call, Model
 from jepsen.ops import Op
 from jepsen.recorded import RecordedFormatError, read_kv_edn, read_register_log
@@ -162,18 +162,22 @@ def test_keys_are_judged_apart() -> None:
 def _hard(width: int) -> History:
     """Many writes at once, and a read of what nobody wrote: every order must be tried."""
     history = History()
-    for process in range(width):
-        begin(history, process, "append", process)
-    for process in range(width):
-        end(history, process)
-    do(history, 99, "read", None, [99])
+    _make_hard(history, width, "x")
     return history
+
+
+def _make_hard(history: History, width: int, key: str) -> None:
+    for process in range(width):
+        begin(history, process, "append", process, key)
+    for process in range(width):
+        end(history, process, None, key)
+    do(history, 99, "read", None, [99], key)
 
 
 def test_a_search_that_meets_its_bound_of_configurations_is_unknown() -> None:
     result = check_linearizable(_hard(9).ops, model=LIST_APPEND, configurations_max=1000)
     assert result.valid is None
-    assert result.why_unknown == "key x: the search met its bound of configurations"
+    assert result.why_unknown == "the search met its bound of configurations at key x"
 
 
 def test_a_search_that_meets_its_bound_of_time_is_unknown() -> None:
@@ -182,7 +186,45 @@ def test_a_search_that_meets_its_bound_of_time_is_unknown() -> None:
         _hard(9).ops, model=LIST_APPEND, seconds_max=0.5, clock_s=lambda: float(next(moments))
     )
     assert result.valid is None
-    assert result.why_unknown == "key x: the search met its bound of time"
+    assert result.why_unknown == "the search met its bound of time at key x"
+
+
+def test_a_hard_key_does_not_use_up_what_refutes_the_others() -> None:
+    history = History()
+    for number in range(5):
+        _make_hard(history, 20, f"hard{number}")
+        do(history, 0, "append", 1, key=f"easy{number}")
+        do(history, 0, "read", None, [2], key=f"easy{number}")
+    result = check_linearizable(history.ops, model=LIST_APPEND, configurations_max=100_000)
+    assert result.valid is False
+    assert [one.text.split(":")[0] for one in result.anomalies] == [
+        f"key easy{number}" for number in range(5)
+    ]
+    assert result.counts["undecided_keys"] == 5
+
+
+@pytest.mark.slow
+def test_a_search_goes_on_where_its_share_was_used_up() -> None:
+    """Of two keys alike each has its share, and one round is not enough: 7! orders have 13 700 beginnings."""
+    history = History()
+    _make_hard(history, 7, "x")
+    _make_hard(history, 7, "y")
+    alone = check_linearizable(_hard(7).ops, model=LIST_APPEND)
+    both = check_linearizable(history.ops, model=LIST_APPEND)
+    assert len(both.anomalies) == 2
+    assert isinstance(alone.counts["configurations"], int)
+    assert alone.counts["configurations"] > FIRST_SHARE
+    assert both.counts["configurations"] == 2 * alone.counts["configurations"]
+
+
+def test_keys_that_stay_undecided_are_named() -> None:
+    history = History()
+    for number in range(7):
+        _make_hard(history, 12, f"k{number}")
+    result = check_linearizable(history.ops, model=LIST_APPEND, configurations_max=10_000)
+    assert result.why_unknown == (
+        "the search met its bound of configurations at key k0, k1, k2, k3, k4 and 2 more"
+    )
 
 
 def test_a_history_without_a_success_is_unknown() -> None:
@@ -334,6 +376,15 @@ def test_recorded_histories_of_etcd_get_their_verdicts(path: Path) -> None:
 def test_recorded_histories_of_a_key_value_service_get_their_verdicts(path: Path) -> None:
     ops = read_kv_edn(path.read_text().splitlines())
     assert check_linearizable(ops, model=TEXT).valid is path.stem.endswith("-ok")
+
+
+def test_logs_may_have_blanks_for_tabs_and_other_ends_of_lines() -> None:
+    lines = (RECORDED / "etcd_002.log").read_text().splitlines()
+    blank = [line.replace("\t", " ") + "\r\n" for line in lines]
+    assert read_register_log(blank) == read_register_log(lines)
+    maps = (RECORDED / "kv_c01-ok.txt").read_text().splitlines()
+    spread = [line.replace(", ", "  ").replace(" ", "\t") + " \n" for line in maps]
+    assert len(read_kv_edn(spread)) == len(read_kv_edn(maps))
 
 
 def test_every_recorded_history_is_there() -> None:
