@@ -68,6 +68,12 @@ class LeaderNotReadyError(RefusedError):
     code = "leader_not_ready"
 
 
+class StoppingError(RefusedError):
+    """This node is about to stop, or has stopped, and takes nothing more; another may lead."""
+
+    code = "stopping"
+
+
 class TransferringError(RefusedError):
     """The leader is handing over and takes no proposals meanwhile."""
 
@@ -78,6 +84,18 @@ class TooManyPendingError(RefusedError):
     """A bound on pending work is reached; try again a little later."""
 
     code = "too_many_pending"
+
+
+class ReadTimeoutError(RefusedError):
+    """The leader could not confirm in time that it still leads; nothing was read."""
+
+    code = "read_timeout"
+
+
+class DeadlineError(RefusedError):
+    """The caller's time was over before anything was asked."""
+
+    code = "deadline"
 
 
 class TooLargeError(RefusedError):

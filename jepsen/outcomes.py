@@ -3,8 +3,8 @@
 A history is only as good as its `fail`s: one `fail` too many condemns a broker that did nothing wrong, one
 too few lets a lost message pass. So nothing is decided here that the registries decide:
 
-- errors of the broker's clients and of the log carry `definite` themselves;
-- an answer with a response code is definite if its row in `broker.remoting.codes` says so;
+- errors of the broker's clients and of the log carry `definite` themselves, those with a response code as its
+  row in `broker.remoting.codes` says;
 - of an operation that changes nothing, no error leaves a doubt: it is `fail`;
 - whatever is unknown here (a socket error, a timeout of ours) is `info`.
 """
@@ -14,8 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from broker.client.errors import ClientError, RequestFailedError
-from broker.client.retry import is_definite as is_definite_code
+from broker.client.errors import ClientError
 from dledger import DLedgerError
 from jepsen.ops import OpType
 
@@ -32,8 +31,6 @@ class Outcome:
 
 def is_definite(error: BaseException) -> bool:
     """Whether the error says that the operation surely did not happen, and never will."""
-    if isinstance(error, RequestFailedError):
-        return is_definite_code(error.code)
     if isinstance(error, ClientError | DLedgerError):
         return error.definite
     return False

@@ -31,7 +31,7 @@ from broker.client.consume_results import (
     SUSPEND_S,
     Result,
 )
-from broker.client.errors import ClientClosedError, SendError
+from broker.client.errors import ClientClosedError, ClosedMeanwhileError, SendError
 from broker.client.group_requests import PULL_GRACE_S, PullAnswer, PulledRecords
 from broker.client.idempotent_producer import Row, RowsResult
 from broker.client.local_offsets import DEFAULT_FOLDER
@@ -112,8 +112,10 @@ class _Runner(Generic[_Client]):
 
         try:
             return trio.from_thread.run(run, trio_token=self._token)
-        except (trio.RunFinishedError, trio.Cancelled) as error:
-            raise ClientClosedError("the client ended meanwhile") from error
+        except trio.RunFinishedError as error:
+            raise ClientClosedError("the client has ended") from error
+        except trio.Cancelled as error:
+            raise ClosedMeanwhileError("the client ended during the call") from error
 
     def __enter__(self) -> Self:
         return self.open()

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from broker.remoting.codes import is_definite
+
 
 class ClientError(Exception):
     """Root of all errors of the client.
@@ -19,7 +21,7 @@ class ClientError(Exception):
         retriable: whether the same call may succeed a little later.
     """
 
-    definite: ClassVar[bool] = True
+    definite: bool = True
     retriable: ClassVar[bool] = False
 
 
@@ -33,6 +35,12 @@ class InvalidMessageError(ClientUsageError):
 
 class ClientClosedError(ClientError):
     """The client object was left or never entered."""
+
+
+class ClosedMeanwhileError(ClientClosedError):
+    """The client object was left during the call: what it had sent may have been carried out."""
+
+    definite = False
 
 
 class NoRouteError(ClientError):
@@ -58,6 +66,12 @@ class ConnectionLostError(ClientError):
     retriable = True
 
 
+class NotConnectedError(ConnectionLostError):
+    """The connection could not be made, or was gone before the request was sent."""
+
+    definite = True
+
+
 class RequestTimeoutError(ClientError):
     """No answer came in time."""
 
@@ -65,16 +79,24 @@ class RequestTimeoutError(ClientError):
     retriable = True
 
 
+class TooLateError(RequestTimeoutError):
+    """The time was over before the request was sent."""
+
+    definite = True
+
+
 class RequestFailedError(ClientError):
     """A broker or name server answered with an error code.
 
     Attributes:
         code: the response code (broker.remoting.codes.ResponseCode).
+        definite: as the code says (docs/errors.md).
         remark: the server's own words.
     """
 
     def __init__(self, code: int, remark: str) -> None:
         self.code = code
+        self.definite = is_definite(code)
         self.remark = remark
         super().__init__(f"response code {code}: {remark}")
 

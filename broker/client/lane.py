@@ -33,9 +33,10 @@ from broker.client.errors import (
 )
 from broker.client.messages import SendResult
 from broker.client.queues import MessageQueue
-from broker.client.retry import SEND_STATUS, Verdict, backoff_s, is_definite, judge
+from broker.client.retry import SEND_STATUS, Verdict, backoff_s, judge
 from broker.client.send_frames import SendAnswer, decode_answer
 from broker.client.wire import Wire, open_wire
+from broker.remoting.codes import is_definite
 from broker.remoting.frame import Frame
 from broker.remoting.header import FLAG_RESPONSE
 
@@ -297,13 +298,17 @@ class Lane:
         return leader is not None and leader != self.address
 
     def _transmit(self, wire: Wire) -> None:
-        """Put what waits on the connection, in one system call, up to the limits."""
+        """Put what waits and is not too late on the connection, in one system call, up to the limits."""
         waiting, in_flight = self._waiting, self._in_flight
         frames: list[bytes] = []
+        now = trio.current_time()
         while waiting and len(in_flight) < IN_FLIGHT_MAX:
             if self._in_flight_bytes >= IN_FLIGHT_BYTES_MAX:
                 break
             pending = waiting.popleft()
+            if pending.deadline <= now:
+                self._fail(pending, "the time was over")
+                continue
             if pending.attempts >= pending.attempts_max:
                 self._fail(pending, f"tried {pending.attempts} times")
                 continue
@@ -313,7 +318,7 @@ class Lane:
                 self._succeed(pending, "", -1, None)
                 continue
             if not in_flight:
-                self._heard_at = trio.current_time()
+                self._heard_at = now
             in_flight[pending.opaque] = pending
             self._in_flight_bytes += len(pending.frame)
         if frames:

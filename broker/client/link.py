@@ -12,7 +12,13 @@ from typing import Final
 
 import trio
 
-from broker.client.errors import ConnectionLostError, RequestTimeoutError
+from broker.client.errors import (
+    ClientClosedError,
+    ConnectionLostError,
+    NotConnectedError,
+    RequestTimeoutError,
+    TooLateError,
+)
 from broker.client.wire import Wire, open_wire
 from broker.remoting.errors import FrameError
 from broker.remoting.frame import Frame
@@ -130,11 +136,11 @@ class Link:
         """Wait for the connection to be made.
 
         Raises:
-            ConnectionLostError: it could not be made, or is gone again.
+            NotConnectedError: it could not be made, or is gone again.
         """
         await self._settled.wait()
         if self.is_closed:
-            raise ConnectionLostError(self._reason or f"{self.address}: closed")
+            raise NotConnectedError(self._reason or f"{self.address}: closed")
 
     async def call(
         self,
@@ -147,22 +153,29 @@ class Link:
         """Send a request and return its answer, whatever its code.
 
         Raises:
-            ConnectionLostError: the connection broke or could not be made; whether the request
-                was carried out is unknown.
+            NotConnectedError, TooLateError: the request was not sent: there was no connection, or
+                none before the time was over.
+            ConnectionLostError: the connection broke; whether the request was carried out is unknown.
             RequestTimeoutError: no answer in time; likewise.
         """
+        was_sent = False
         opaque = self._opaques.take()
         answer = _Answer()
-        with trio.move_on_after(timeout_s):
-            await self.wait_connected()
+        with trio.move_on_after(max(timeout_s, 0.0)):
+            await self.wait_connected()  # ends here when the time is over
             self._answers[opaque] = answer
             try:
+                was_sent = True
                 self._transmit(code, opaque, 0, ext, body)
                 await answer.arrived.wait()
             finally:
                 self._answers.pop(opaque, None)
         if answer.command is not None:
             return answer.command
+        if not was_sent:
+            raise TooLateError(
+                f"no connection to {self.address} in {timeout_s:g} s; nothing was sent"
+            )
         if self.is_closed:
             raise ConnectionLostError(self._reason or f"{self.address}: closed")
         raise RequestTimeoutError(f"{self.address} did not answer code {code} in {timeout_s:g} s")
@@ -223,9 +236,15 @@ class Links:
         self._links: dict[str, Link] = {}
 
     def get(self, address: str) -> Link:
-        """Return the link to an address; a new one starts to connect at once."""
+        """Return the link to an address; a new one starts to connect at once.
+
+        Raises:
+            ClientClosedError: the client was left.
+        """
         link = self._links.get(address)
         if link is None or link.is_closed:
+            if self._nursery.cancel_scope.cancel_called:
+                raise ClientClosedError("the client was left")
             link = Link(address, self._nursery, self._opaques, self._on_request, self._probe)
             self._links[address] = link
             self._nursery.start_soon(link.run, name=f"link {address}")

@@ -56,12 +56,6 @@ def judge(code: int, attempts: int = 1) -> Verdict:
     return Verdict.AGAIN_HERE
 
 
-def is_definite(code: int) -> bool:
-    """Whether a failure with this code says that nothing was stored. When in doubt, no."""
-    row = RESPONSES.get(code)  # type: ignore[call-overload]  # an int finds its IntEnum key
-    return row is not None and row.definite
-
-
 def backoff_s(tries: int) -> float:
     """Return the pause before the next try, after `tries` (1, 2, ...) that failed in a row."""
     return min(BACKOFF_FIRST_S * (1 << min(tries - 1, 10)), BACKOFF_MAX_S)

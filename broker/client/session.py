@@ -17,6 +17,8 @@ from typing import Final
 import trio
 
 from broker.client.errors import (
+    ClientClosedError,
+    ClientError,
     ConnectionLostError,
     NoRouteError,
     RequestFailedError,
@@ -137,34 +139,41 @@ class Session:
         """Ask a broker group, following its leader, until there is an answer that stands.
 
         Only for requests that may be carried out twice. An answer whose code asks for another try
-        is returned when the time is over.
+        is returned when the time is over, unless an earlier try may have been carried out.
 
         Raises:
-            ConnectionLostError, RequestTimeoutError: as the last try ended.
+            ConnectionLostError, RequestTimeoutError: as the last try ended of which the outcome is
+                unknown, else as the last one ended; `definite` tells which.
             NoRouteError: no node of the group is known.
         """
         deadline = trio.current_time() + timeout_s
         tries = 0
+        unknown: ClientError | None = None
         while True:
             answer: RemotingCommand | None = None
-            failure: ConnectionLostError | RequestTimeoutError | NoRouteError
-            address = await self.routes.find(broker_name, ask=tries > 0)
+            failure: ClientError
+            try:
+                address = await self.routes.find(broker_name, ask=tries > 0)
+                link = self.links.get(address) if address is not None else None
+            except ClientClosedError as error:
+                raise unknown or error from error
             left = deadline - trio.current_time()
-            if address is None:
+            if address is None or link is None:
                 failure = NoRouteError(broker_name, "no node of this group is known")
             else:
                 try:
-                    answer = await self.links.get(address).call(
-                        code, ext, body, timeout_s=max(min(left, try_timeout_s), 0.001)
-                    )
+                    answer = await link.call(code, ext, body, timeout_s=min(left, try_timeout_s))
                 except (ConnectionLostError, RequestTimeoutError) as error:
                     failure = error
+                    unknown = unknown if error.definite else error
                 else:
                     if not is_transient(answer.code):
                         return answer
                 self.routes.report_failure(broker_name, address)
             tries += 1
             if trio.current_time() + backoff_s(tries) >= deadline:
+                if unknown is not None:
+                    raise unknown
                 if answer is not None:
                     return answer
                 raise failure

@@ -340,3 +340,9 @@ REQUESTS: Final[dict[RequestCode, str]] = {
 def unsupported_remark(code: int) -> str:
     """The remark of REQUEST_CODE_NOT_SUPPORTED, with Java's leading space."""
     return f" request type {code} not supported"
+
+
+def is_definite(code: int) -> bool:
+    """Whether a failure with this code says that nothing was done. When in doubt, no."""
+    row = RESPONSES.get(code)  # type: ignore[call-overload]  # an int finds its IntEnum key
+    return row is not None and row.definite

@@ -28,6 +28,7 @@ from dledger.codec.client_rpc import (
 from dledger.codec.rpc import decode_entries
 from dledger.config import Peer, parse_peers
 from dledger.errors import (
+    DeadlineError,
     DLedgerError,
     HandshakeRefusedError,
     NotLeaderError,
@@ -35,6 +36,7 @@ from dledger.errors import (
     OutOfRangeError,
     PeerProtocolError,
     RefusedError,
+    StoppingError,
     TransferFailedError,
     UnreachableError,
     UsageError,
@@ -136,7 +138,7 @@ class Client:
 
         Args:
             body: of the entry.
-            timeout_s: until when to try.
+            timeout_s: until when to try; when it is over nothing more is sent.
             retry_unknown: after an unknown outcome send it again, though it may then stand twice.
 
         Raises:
@@ -150,10 +152,10 @@ class Client:
                 AppendCall(connection.next_token()), body, timeout_s=timeout
             )
             if not isinstance(answer, AppendAnswer):
-                raise PeerProtocolError(f"{connection.peer} answered an append with {answer}")
+                raise OutcomeUnknownError(f"{connection.peer} answered an append with {answer}")
             return EntryId(Term(answer.term), Index(answer.index))
 
-        return await self._at_leader(attempt, timeout_s, may_repeat=retry_unknown)
+        return await self._at_leader(attempt, self._search(timeout_s), may_repeat=retry_unknown)
 
     async def get(
         self,
@@ -172,7 +174,7 @@ class Client:
         Args:
             index: of the first entry, from 1.
             count: at most so many.
-            timeout_s: until when to try.
+            timeout_s: until when to try, all parts together.
             local: ask this member what it has, instead of the leader; it may not have the newest.
 
         Raises:
@@ -182,12 +184,15 @@ class Client:
         """
         if index < 1 or count < 1:
             raise UsageError(f"index={index} and count={count} must be at least 1")
+        if local is not None and local not in self._by_id:
+            raise UsageError(f"{local} is none of the members {', '.join(self._by_id)}")
         entries: list[Entry] = []
+        search = self._search(timeout_s)
         while len(entries) < count:
             first = Index(index + len(entries))
             wanted = count - len(entries)
             try:
-                entries += await self._get_some(first, wanted, timeout_s, local)
+                entries += await self._get_some(first, wanted, search, local)
             except OutOfRangeError:
                 if entries:
                     break
@@ -195,7 +200,7 @@ class Client:
         return entries
 
     async def _get_some(
-        self, index: Index, count: int, timeout_s: float | None, local: NodeId | None
+        self, index: Index, count: int, search: _Search, local: NodeId | None
     ) -> list[Entry]:
         async def attempt(connection: MemberConnection, remaining_s: float) -> list[Entry]:
             call = GetCall(connection.next_token(), index, count, GET_BYTES_MAX, local is not None)
@@ -207,12 +212,11 @@ class Client:
                 raise PeerProtocolError(f"{connection.peer} answered with other entries")
             return list(entries)
 
-        if local is not None and local not in self._by_id:
-            raise UsageError(f"{local} is none of the members {', '.join(self._by_id)}")
         try:
             if local is None:
-                return await self._at_leader(attempt, timeout_s, may_repeat=True)
-            return await attempt(await self._connect(local), timeout_s or self.timeout_s)
+                return await self._at_leader(attempt, search, may_repeat=True)
+            connection = await self._connect_in_time(local, search)
+            return await attempt(connection, search.remaining_s)
         except OutcomeUnknownError as error:
             # A read changes nothing, so its outcome is never in doubt.
             raise RefusedError(f"nothing was read: {error}") from error
@@ -222,13 +226,11 @@ class Client:
     ) -> Mapping[NodeId, StatusAnswer | DLedgerError]:
         """How every member sees itself, or why it did not say; in the order of the peers."""
         found: dict[NodeId, StatusAnswer | DLedgerError] = {}
+        search = self._search(timeout_s)
 
         async def ask(node_id: NodeId) -> None:
             try:
-                with trio.fail_after(timeout_s or self.timeout_s):
-                    found[node_id] = await self._status_of(node_id)
-            except trio.TooSlowError:
-                found[node_id] = RefusedError("no answer in time")
+                found[node_id] = await self._status_of(node_id, search)
             except DLedgerError as error:
                 found[node_id] = error
 
@@ -237,10 +239,11 @@ class Client:
                 nursery.start_soon(ask, node_id)
         return {node_id: found[node_id] for node_id in self._by_id}
 
-    async def _status_of(self, node_id: NodeId) -> StatusAnswer:
-        connection = await self._connect(node_id)
+    async def _status_of(self, node_id: NodeId, search: _Search) -> StatusAnswer:
+        connection = await self._connect_in_time(node_id, search)
         answer, _ = await connection.ask(
-            StatusCall(connection.next_token()), timeout_s=ATTEMPT_TIMEOUT_S
+            StatusCall(connection.next_token()),
+            timeout_s=min(search.remaining_s, ATTEMPT_TIMEOUT_S),
         )
         if not isinstance(answer, StatusAnswer):
             raise PeerProtocolError(f"{connection.peer} answered a status call with {answer}")
@@ -263,30 +266,47 @@ class Client:
                 TransferCall(connection.next_token(), target or ""), timeout_s=remaining_s
             )
             if not isinstance(answer, TransferAnswer):
-                raise PeerProtocolError(f"{connection.peer} answered a transfer with {answer}")
+                raise OutcomeUnknownError(f"{connection.peer} answered a transfer with {answer}")
             return NodeId(answer.target)
 
-        return await self._at_leader(attempt, timeout_s, may_repeat=False)
+        return await self._at_leader(attempt, self._search(timeout_s), may_repeat=False)
 
     # Finding the leader.
+
+    def _search(self, timeout_s: float | None) -> _Search:
+        return _Search(self.timeout_s if timeout_s is None else timeout_s)
 
     async def _at_leader(
         self,
         attempt: Callable[[MemberConnection, float], Awaitable[Answered]],
-        timeout_s: float | None,
+        search: _Search,
         *,
         may_repeat: bool,
     ) -> Answered:
         """Try at the leader until it is done, surely refused for good, unknown, or too late."""
-        search = _Search(self.timeout_s if timeout_s is None else timeout_s)
+        try:
+            return await self._try_leaders(attempt, search, may_repeat=may_repeat)
+        except DLedgerError as error:
+            if error.definite and search.is_unknown:
+                raise search.failure() from error
+            raise
+
+    async def _try_leaders(
+        self,
+        attempt: Callable[[MemberConnection, float], Awaitable[Answered]],
+        search: _Search,
+        *,
+        may_repeat: bool,
+    ) -> Answered:
+        """As `_at_leader`; what is raised is true of the last attempt only."""
         while search.remaining_s > 0:
             node_id = self._leader_id
             try:
-                with trio.move_on_after(search.remaining_s) as scope:
-                    connection = await self._connect(node_id)
-                if scope.cancelled_caught:
-                    break
+                connection = await self._connect_in_time(node_id, search)
                 return await attempt(connection, search.remaining_s)
+            except DeadlineError as error:
+                search.too_late(error)
+                break
             except OutcomeUnknownError as error:
                 search.unknown(error)
                 self._try_next(node_id)
@@ -300,6 +320,8 @@ class Client:
                 search.refused(error)
                 if not error.retriable or isinstance(error, TransferFailedError):
                     raise
+                if isinstance(error, StoppingError):
+                    self._try_next(node_id)
                 if isinstance(error, UnreachableError | HandshakeRefusedError):
                     search.not_connected(node_id, error)
                     if search.is_turned_away_by_all(self._by_id):
@@ -323,6 +345,19 @@ class Client:
             names = list(self._by_id)
             self._leader_id = names[(names.index(node_id) + 1) % len(names)]
 
+    async def _connect_in_time(self, node_id: NodeId, search: _Search) -> MemberConnection:
+        """The connection to a member.
+
+        Raises:
+            DeadlineError: not before the time is over.
+            RefusedError: there is none to be had.
+        """
+        remaining_s = search.remaining_s
+        if remaining_s > 0:
+            with trio.move_on_after(remaining_s):
+                return await self._connect(node_id)
+        raise DeadlineError(f"no connection to {self._by_id[node_id]} before the time was over")
+
     async def _connect(self, node_id: NodeId) -> MemberConnection:
         """The connection to a member, opened when there is none.
 
@@ -344,7 +379,11 @@ class Client:
 
 
 class _Search:
-    """One call on its way to the leader: deadline, pauses, and what is known of its outcome."""
+    """One call on its way to the leader: deadline, pauses, and what is known of its outcome.
+
+    Attributes:
+        is_unknown: whether an attempt may have happened.
+    """
 
     def __init__(self, limit_s: float) -> None:
         self._not_connected: dict[NodeId, DLedgerError] = {}
@@ -352,7 +391,7 @@ class _Search:
         self._deadline_s = now_s() + limit_s
         self._pause_s = PAUSE_MIN_S
         self._redirect_count = 0
-        self._is_unknown = False
+        self.is_unknown = False
         self._last: DLedgerError | None = None
 
     @property
@@ -362,12 +401,16 @@ class _Search:
 
     def unknown(self, error: OutcomeUnknownError) -> None:
         """An attempt may have happened."""
-        self._is_unknown = True
+        self.is_unknown = True
         self._last = error
 
     def refused(self, error: RefusedError) -> None:
         """An attempt has surely not happened."""
         self._last = error
+
+    def too_late(self, error: DeadlineError) -> None:
+        """The time was over before another attempt; what came before it says more."""
+        self._last = self._last or error
 
     def not_connected(self, node_id: NodeId, error: DLedgerError) -> None:
         """A member is down, or turned us away."""
@@ -397,4 +440,4 @@ class _Search:
         why = f"; the last attempt: {self._last}" if self._last else ""
         when = "not done" if self.remaining_s > 0 else f"not done within {self._limit_s:g} s"
         text = f"{when}{why}"
-        return OutcomeUnknownError(text) if self._is_unknown else RefusedError(text)
+        return OutcomeUnknownError(text) if self.is_unknown else RefusedError(text)

@@ -21,6 +21,7 @@ from dledger.config import Peer
 from dledger.errors import (
     AckTimeoutError,
     ConnectionLostError,
+    DeadlineError,
     DLedgerError,
     PeerProtocolError,
     UnreachableError,
@@ -136,11 +137,14 @@ class MemberConnection:
         """Send a call and wait for its answer.
 
         Raises:
+            DeadlineError: the time is over already; it was not sent.
             UnreachableError: it was not sent.
             OutcomeUnknownError: it was sent, and no answer came.
             DLedgerError: what the member answered.
         """
         assert not body or isinstance(call, AppendCall), "only an append has a body"
+        if timeout_s <= 0:
+            raise DeadlineError(f"the time was over before {self.peer} was asked; nothing was sent")
         if self._is_over:
             raise UnreachableError(f"the connection to {self.peer} is over")
         waiter = _Waiter()

@@ -27,7 +27,8 @@ from dledger.errors import (
     LeaderNotReadyError,
     NotLeaderError,
     OutOfRangeError,
-    TooManyPendingError,
+    ReadTimeoutError,
+    StoppingError,
     UsageError,
 )
 from dledger.raft.effects import Committed, Failed, Outcome, ReadAt, Role, TransferDone
@@ -443,10 +444,12 @@ class LogServer:
 
     def _check_serving(self) -> None:
         driver = self._driver
-        if driver is None or self._has_stopped:
-            raise NotLeaderError(None, 0, "the node does not run")
+        if self._has_stopped:
+            raise StoppingError(f"{self.node_id} has stopped")
+        if driver is None:
+            raise NotLeaderError(None, 0, "the node does not run yet")
         if self._is_draining:
-            raise NotLeaderError(self.leader_id, self.term, "the node is about to stop")
+            raise StoppingError(f"{self.node_id} is about to stop")
         if not self.is_leader:
             raise NotLeaderError(self.leader_id, self.term)
         if not driver.is_serving:
@@ -459,7 +462,9 @@ class LogServer:
 
         Raises:
             NotLeaderError: this node does not lead, or lost its leadership meanwhile.
-            RefusedError: not confirmed in time; nothing happened.
+            StoppingError: it stops.
+            ReadTimeoutError: not confirmed in time.
+            RefusedError: refused for another reason; nothing happened.
         """
         self._check_serving()
         driver = self._running
@@ -469,9 +474,9 @@ class LogServer:
                 assert isinstance(outcome, ReadAt), f"a read ended as {outcome}"
                 await driver.wait_applied(outcome.index)
         except trio.TooSlowError:
-            raise TooManyPendingError(f"the read was not confirmed within {timeout_s} s") from None
+            raise ReadTimeoutError(f"the read was not confirmed within {timeout_s:g} s") from None
         if self._has_stopped:
-            raise NotLeaderError(None, 0, "the node has stopped")
+            raise StoppingError(f"{self.node_id} has stopped")
         return outcome.index
 
     @property

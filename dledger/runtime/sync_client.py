@@ -14,7 +14,7 @@ import trio
 
 from dledger.codec.client_rpc import StatusAnswer
 from dledger.config import Peer
-from dledger.errors import DLedgerError, UsageError
+from dledger.errors import DLedgerError, OutcomeUnknownError, UsageError
 from dledger.raft.entry import Entry
 from dledger.raft.ids import EntryId, NodeId
 from dledger.runtime.client import TIMEOUT_S, Client
@@ -69,7 +69,12 @@ class SyncClient:
     def _call(self, call: Callable[[], Awaitable[Answer]]) -> Answer:
         if self._token is None:
             raise UsageError("the client is used outside `with`")
-        return trio.from_thread.run(call, trio_token=self._token)
+        try:
+            return trio.from_thread.run(call, trio_token=self._token)
+        except trio.RunFinishedError:
+            raise UsageError("the client is closed") from None
+        except trio.Cancelled:
+            raise OutcomeUnknownError("the client was closed during the call") from None
 
     def append(
         self, body: bytes, *, timeout_s: float | None = None, retry_unknown: bool = False

@@ -10,10 +10,9 @@ from broker.client.retry import (
     SEND_STATUS,
     Verdict,
     backoff_s,
-    is_definite,
     judge,
 )
-from broker.remoting.codes import RESPONSES, ResponseCode
+from broker.remoting.codes import RESPONSES, ResponseCode, is_definite
 
 
 @pytest.mark.parametrize("code", RESPONSES)

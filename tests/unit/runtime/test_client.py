@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import AsyncIterator, Callable
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import pytest
@@ -29,6 +30,7 @@ from dledger import (
     Position,
     RefusedError,
     StatusAnswer,
+    StoppingError,
     SyncClient,
     Term,
     TransferFailedError,
@@ -46,8 +48,10 @@ from dledger.codec.frame import FRAME_BYTES_MAX, encode_frame
 from dledger.codec.wire_types import Header, encode_header
 from dledger.errors import DLedgerError
 from dledger.runtime.client import _Search
+from dledger.runtime.clock import now_s
 from dledger.runtime.commands import EXIT_DONE, EXIT_REFUSED, EXIT_UNKNOWN, append
 from dledger.runtime.handshake import Identity, accept, opening_decoder
+from dledger.runtime.member_connection import MemberConnection
 from dledger.runtime.sockets import FrameStream, listen
 
 OpenGroup = Callable[..., AbstractAsyncContextManager]
@@ -64,6 +68,7 @@ class FakeMember:
         self.listener = port_of
         self.script: Script = []
         self.append_count = 0
+        self.call_count = 0
 
     async def run(self) -> None:
         async with trio.open_nursery() as nursery:
@@ -80,6 +85,7 @@ class FakeMember:
             while frames := await stream.receive():
                 for frame in frames:
                     call = decode_call(frame.header)
+                    self.call_count += 1
                     self.append_count += isinstance(call, AppendCall)
                     said = self.script.pop(0) if len(self.script) > 1 else self.script[0]
                     if said is None:
@@ -182,6 +188,103 @@ async def test_only_refusals_until_the_deadline_are_a_refusal(
         with pytest.raises(RefusedError, match="not done within"):
             await client.append(b"x")
         assert all(member.append_count for member in members)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda client: client.append(b"x"),
+        lambda client: client.append(b"x", retry_unknown=True),
+        lambda client: client.get(1),
+        lambda client: client.get(1, local=NodeId("n0")),
+        lambda client: client.transfer(),
+    ],
+    ids=["append", "append again", "get", "get there", "transfer"],
+)
+async def test_nothing_is_sent_when_the_time_is_over_before_it_could_be(
+    monkeypatch: pytest.MonkeyPatch, ask: Callable[[Client], Awaitable[object]]
+) -> None:
+    async with fake_group([DONE]) as (client, (member,)):
+        passed_s = 0.0
+        connect = client._connect
+
+        async def connect_slowly(node_id: NodeId) -> MemberConnection:
+            nonlocal passed_s
+            connection = await connect(node_id)
+            passed_s = 2 * S
+            return connection
+
+        monkeypatch.setattr("dledger.runtime.client.now_s", lambda: now_s() + passed_s)
+        monkeypatch.setattr(client, "_connect", connect_slowly)
+        with pytest.raises(RefusedError, match="nothing was sent"):
+            await ask(client)
+        passed_s = 0.0
+        assert "nothing was sent" in str((await client.status())[NodeId("n0")])
+        # What is sent now is the first that the member sees.
+        monkeypatch.undo()
+        await client.append(b"y")
+        assert member.call_count == 1
+
+
+@pytest.mark.parametrize("timeout_s", [0.0, -1.0])
+async def test_a_time_that_is_over_from_the_start_is_a_refusal(timeout_s: float) -> None:
+    async with fake_group([DONE]) as (client, (member,)):
+        for call in (
+            lambda: client.append(b"x", timeout_s=timeout_s),
+            lambda: client.get(1, timeout_s=timeout_s),
+            lambda: client.get(1, timeout_s=timeout_s, local=NodeId("n0")),
+            lambda: client.transfer(timeout_s=timeout_s),
+        ):
+            with pytest.raises(RefusedError):
+                await call()
+        assert isinstance((await client.status(timeout_s=timeout_s))[NodeId("n0")], RefusedError)
+        assert member.call_count == 0
+
+
+async def test_a_refusal_after_an_unknown_try_is_unknown() -> None:
+    async with fake_group([None], [UnsupportedError("not here")]) as (client, members):
+        with pytest.raises(OutcomeUnknownError, match="not here"):
+            await client.append(b"x", retry_unknown=True)
+        assert [member.append_count for member in members] == [1, 1]
+
+
+async def test_another_answer_than_to_an_append_is_unknown() -> None:
+    async with fake_group([EntriesAnswer(0, 0)]) as (client, _):
+        with pytest.raises(OutcomeUnknownError):
+            await client.append(b"x")
+        with pytest.raises(OutcomeUnknownError):
+            await client.transfer()
+
+
+async def test_another_member_is_asked_instead_of_one_that_stops() -> None:
+    async with fake_group([StoppingError("about to stop")], [DONE]) as (client, members):
+        assert (await client.append(b"x")).index == 17
+        assert [member.append_count for member in members] == [1, 1]
+
+
+async def test_a_call_over_which_a_blocking_client_is_closed_is_unknown() -> None:
+    """The process has one main thread, but any of its threads may call."""
+    listener = await listen("127.0.0.1", 0)
+    peers = (Peer(NodeId("n0"), "127.0.0.1", listener.getsockname()[1]),)
+    found: list[Exception] = []
+
+    def append(client: SyncClient) -> None:
+        try:
+            client.append(b"x")
+        except DLedgerError as error:
+            found.append(error)
+
+    def use() -> None:
+        with SyncClient(peers, group="g", timeout_s=S) as client:
+            thread = threading.Thread(target=append, args=(client,))
+            thread.start()
+            while not client._client._locks[NodeId("n0")].locked():
+                pass  # it has begun to connect
+        thread.join(S)
+
+    await trio.to_thread.run_sync(use)
+    assert [type(error) for error in found] == [OutcomeUnknownError]
+    listener.close()
 
 
 async def test_silence_until_the_deadline_is_unknown() -> None:

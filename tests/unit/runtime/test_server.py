@@ -36,6 +36,7 @@ from dledger import (
     RaftConfig,
     Role,
     RoleView,
+    StoppingError,
     StoreLockedError,
     TooLargeError,
     parse_peers,
@@ -232,7 +233,7 @@ async def test_drain_hands_over_and_then_refuses(open_group: OpenGroup) -> None:
         await group.start_all()
         old = await group.leader()
         await old.server.drain()
-        with pytest.raises(NotLeaderError):
+        with pytest.raises(StoppingError):
             old.server.propose(b"x", lambda _: None)
         await old.stop()
         new = await group.leader()
@@ -395,7 +396,7 @@ async def test_a_failed_disk_stops_the_node_and_nothing_is_acknowledged(
         assert isinstance(leader.failure, kind)  # type: ignore[arg-type]  # a class or several
         assert [type(each) for each in outcomes] == [Failed]
         assert not outcomes[0].error.definite
-        with pytest.raises(NotLeaderError):
+        with pytest.raises(StoppingError):
             leader.server.propose(b"x", lambda _: None)
 
 
