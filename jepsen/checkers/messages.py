@@ -1,16 +1,24 @@
 """What workloads over queues write into a history, and how checkers read it. Pure.
 
 The shapes (`f`: values of the invocation and of the completion; a completion that is `fail` or `info` may leave
-its value out). `queue` is a name of its own such as "topic/broker/3", `key` names a message for ever: it is
-never sent twice by the workload.
+its value out). `queue` is a name of its own such as "topic/broker/3", `key` names a message for ever: but for
+`frames`, it is never sent twice by the workload.
 
-    send        invoke {"key": "p3-17", "queue": "topic/broker/3" or null}
-                ok     {..., "queue": ..., "offset": 41, "uniq": UNIQ_KEY}
+    send        invoke {"key": "p3-17", "queue": "topic/broker/3" or null, "content": text}
+                ok     {..., "queue": ..., "offset": 41, "uniq": UNIQ_KEY, "id": the offset message id}
+                `content` is the same for messages that are the same, and only for them; it may be left out, as may
+                `uniq`, `offset` and `id` where a client does not tell them.
                 A message with a due time has "due_ns" too, in time of the run: on `invoke` the earliest moment at
                 which it may come, on `ok` the latest at which it falls due (the same, when it names its time).
     send-batch  invoke {"queue": ..., "keys": [...]}
                 ok     {..., "offsets": [...], "uniqs": [...]}
-    poll        ok     {queue: [[offset, key], ...], ...}; a third member is the UNIQ_KEY where it is known
+    frames      invoke {"frames": [{"queue": ..., "messages": [[key, content], ...]}, ...]}: requests of one
+                connection, of which none waits for another. A key that comes again is the very same message,
+                for the same queue, of which nobody was told that it is stored
+                ok     {"frames": [{"end": "ok", "fail" or "info", "queue": ..., "offset": of the first message,
+                "ids": of all}, ...]}
+    poll        ok     {queue: [[offset, key], ...], ...}; further members, where they are known: the UNIQ_KEY,
+                the place in the log (a byte), the content
                 An empty list says that the queue was asked and had nothing.
     receive     ok     as `poll`; stands alone, without an invocation: what a push consumer was handed
     assign      ok     anything: from here on the process reads from other places; `poll` and `receive` of it are
@@ -56,6 +64,9 @@ class Send:
         offset: where it stands, None when that was not told.
         uniq: its UNIQ_KEY, empty when that is not known.
         invoke, completion: the operations.
+        asked: the queue that it was meant for, None when any would do.
+        id: its offset message id, empty when that was not told.
+        content: what was sent; None when that is not known.
         due_from_ns, due_to_ns: bounds of its due time; None for a message without.
     """
 
@@ -68,6 +79,9 @@ class Send:
     completion: Op | None
     due_from_ns: int | None = None
     due_to_ns: int | None = None
+    asked: str | None = None
+    id: str = ""
+    content: str | None = None
 
     @property
     def is_ok(self) -> bool:
@@ -82,12 +96,14 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message as it was read."""
+    """A message as it was read; `at` is the byte of the log at which it stands, None when not known."""
 
     queue: str
     offset: int
     key: str
-    uniq: str
+    uniq: str = ""
+    at: int | None = None
+    content: str | None = None
 
     @property
     def place(self) -> Place:
@@ -151,6 +167,14 @@ class QueueHistory:
     polls: list[Poll] = field(default_factory=list)
     drained: dict[str, Drain] = field(default_factory=dict)
     groups: dict[str, dict[str, Drain]] = field(default_factory=dict)
+
+    def refused(self) -> dict[str, Send]:
+        """The sends of messages that were surely not stored, however often they were sent; by key."""
+        last = {send.key: send for send in self.sends}
+        for send in self.sends:
+            if send.type != "fail":
+                last.pop(send.key, None)
+        return last
 
     def is_drained_after(self, send: Send, group: str = "") -> bool:
         """Whether its queue was read to the end, by the group, once it was acknowledged.
@@ -219,6 +243,8 @@ def _gather(pair: Pair, history: QueueHistory) -> None:
             history.sends += batch
             if pair.type == "ok":
                 history.batches.append(batch)
+        case "frames":
+            history.sends += _frames(pair)
         case "drained":
             history.drained |= _drains(told, begin)
         case "group-drained" if pair.type == "ok":
@@ -267,6 +293,9 @@ def _send(pair: Pair) -> Send:
         completion=pair.completion,
         due_from_ns=asked.get("due_ns"),
         due_to_ns=told.get("due_ns"),
+        asked=asked.get("queue"),
+        id=told.get("id") or "",
+        content=asked.get("content"),
     )
 
 
@@ -282,6 +311,26 @@ def _batch(pair: Pair) -> list[Send]:
     ]
 
 
+def _frames(pair: Pair) -> Iterator[Send]:
+    """The messages of all frames; only the first of a frame is told its offset, each is told its id."""
+    asked = pair.invoke.value["frames"]
+    for frame, told in zip(asked, _told(pair).get("frames") or [{}] * len(asked), strict=True):
+        ids = told.get("ids") or [""] * len(frame["messages"])
+        for place, (key, content) in enumerate(frame["messages"]):
+            yield Send(
+                key,
+                told.get("queue") or frame["queue"],
+                told.get("end", "info" if pair.type == "ok" else pair.type),
+                None if place else told.get("offset"),
+                "",
+                pair.invoke,
+                pair.completion,
+                asked=frame["queue"],
+                id=ids[place],
+                content=content,
+            )
+
+
 def _told(pair: Pair) -> Mapping[str, Any]:
     """The value of an acknowledgement; what came otherwise tells nothing."""
     if pair.completion is None or pair.type != "ok":
@@ -291,4 +340,4 @@ def _told(pair: Pair) -> Mapping[str, Any]:
 
 
 def _messages(queue: str, rows: Iterable[Sequence[Any]]) -> list[Message]:
-    return [Message(queue, row[0], row[1], row[2] if len(row) > 2 else "") for row in rows]
+    return [Message(queue, *row) for row in rows]

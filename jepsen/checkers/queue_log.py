@@ -7,7 +7,7 @@ stands behind. A reader that keeps its places gets a queue's messages in order a
     inconsistent-offset        two messages at one offset, in whatever answers
     lost                       acknowledged at an offset below what readers have seen or drained, read by nobody; or
                                known to stand at an offset at which its queue ended later, read before or not
-    aborted-read               read, though its only send was surely refused
+    aborted-read               read, though each of its sends was surely refused
     duplicate                  one message at two offsets, under the same UNIQ_KEY or none known
     nonmonotonic-send          a send began after another was acknowledged, and stands at or before it
     nonmonotonic-send-internal the same within a batch
@@ -142,7 +142,7 @@ def _cut_off(history: QueueHistory, logs: dict[str, _Log]) -> Iterator[tuple[str
 
 
 def _aborted(history: QueueHistory) -> Iterator[Anomaly]:
-    refused = {send.key: send for send in history.sends if send.type == "fail"}
+    refused = history.refused()
     for poll in history.polls:
         for message in poll.messages:
             send = refused.pop(message.key, None)
@@ -178,10 +178,16 @@ def _duplicates(history: QueueHistory) -> tuple[list[Anomaly], int]:
 
 
 def _sends_back(sends: Sequence[Send]) -> Iterator[Anomaly]:
-    """Sends that began after another was over, and do not stand behind it."""
+    """Sends that began after another was over, and do not stand behind it.
+
+    A message that is sent again began when it was sent first, and its place is no news then.
+    """
     by_queue: dict[str, list[Send]] = defaultdict(list)
+    begun: set[str] = set()
     for send in sends:
-        if send.queue is not None and send.offset is not None:
+        is_first = send.key not in begun
+        begun.add(send.key)
+        if is_first and send.queue is not None and send.offset is not None:
             by_queue[send.queue].append(send)
     for queue, row in sorted(by_queue.items()):
         ended = sorted(row, key=lambda send: send.ops[-1])

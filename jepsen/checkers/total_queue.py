@@ -43,11 +43,8 @@ def check_total_queue(ops: Sequence[Op]) -> CheckResult:
         missing = [send for send in history.sends if send.is_ok and send.key not in got[group]]
         lost += [_lost(send, group) for send in missing if history.is_drained_after(send, group)]
         unseen += [send for send in missing if not history.is_drained_after(send, group)]
-    refused = [
-        _refused(sent[key], index)
-        for key, index in first_seen.items()
-        if key in sent and sent[key].type == "fail"
-    ]
+    never = history.refused()
+    refused = [_refused(never[key], index) for key, index in first_seen.items() if key in never]
     unexpected = [*never_sent(history, ()), *refused]
     acknowledged = sum(send.is_ok for send in history.sends)
     counts: dict[str, object] = {

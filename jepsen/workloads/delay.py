@@ -22,6 +22,7 @@ from typing import Any, Final
 from broker.client import ClientError, Message, MessageQueue, Producer, PullConsumer
 from jepsen.broker_system import brokers
 from jepsen.checkers.delay import LATE_NS, check_delay
+from jepsen.checkers.places import check_places
 from jepsen.checkers.queue_log import check_queue_log
 from jepsen.checkers.results import Checker
 from jepsen.generators import MILLISECOND_NS, SECOND_NS, Generator, Invocation
@@ -29,11 +30,11 @@ from jepsen.outcomes import Outcome, ended
 from jepsen.system import System
 from jepsen.topics import make_topics, queue_name, wait_for_queues
 from jepsen.workloads.api import Workload, WorkloadClient
+from jepsen.workloads.contents import content_sent, message_of
 from jepsen.workloads.reading import (
     READS,
     QueueReader,
     Reader,
-    body_of,
     drain,
     mixed_with_polls,
     share_out,
@@ -95,7 +96,9 @@ class DelayWorkload(Workload):
         level = 1 + number // len(WAYS) % len(LEVEL_MS)
         delay_ms = LEVEL_MS[level] if way == "level" else chance.randint(*DELAY_MS)
         due_ns = self.log.now_ns() + delay_ms * MILLISECOND_NS
-        value: dict[str, object] = {"key": f"d{number}", "queue": None, "way": way}
+        key = f"d{number}"
+        content = content_sent(message_of(TOPIC, key))
+        value: dict[str, object] = {"key": key, "queue": None, "way": way, "content": content}
         if way == "level":
             value["level"] = level
         return Invocation("send", {**value, "delay_ms": delay_ms, "due_ns": due_ns})
@@ -113,6 +116,7 @@ class DelayWorkload(Workload):
             **value,
             "queue": queue_name(result.queue),
             "uniq": result.unique_key,
+            "id": result.message_id,
             "due_ns": max(latest_ns, now_ns),
         }
         self._last_due_ns = max(self._last_due_ns, told["due_ns"])
@@ -121,16 +125,16 @@ class DelayWorkload(Workload):
         return Outcome("ok", told)
 
     def _message(self, value: dict[str, Any]) -> Message:
-        body = body_of(value["key"])
+        key = value["key"]
         match value["way"]:
             case "level":
-                return Message(TOPIC, body, delay_level=value["level"])
+                return message_of(TOPIC, key, delay_level=value["level"])
             case "delay":
-                return Message(TOPIC, body, delay_ms=value["delay_ms"])
+                return message_of(TOPIC, key, delay_ms=value["delay_ms"])
             case _:
                 # Rounded up: the broker's milliseconds must not make it due before its time.
                 wall_ns = time.time_ns() + value["due_ns"] - self.log.now_ns()
-                return Message(TOPIC, body, deliver_at_ms=-(-wall_ns // MILLISECOND_NS))
+                return message_of(TOPIC, key, deliver_at_ms=-(-wall_ns // MILLISECOND_NS))
 
     def _note_read(self, key: str) -> None:
         self._read.add(key)
@@ -148,8 +152,8 @@ class DelayWorkload(Workload):
         return not self._owed or now_ns >= self._final_ns + SETTLE_NS
 
     def checkers(self) -> Sequence[Checker]:
-        """Due times, and each queue as a log."""
-        return (check_delay, check_queue_log)
+        """Due times, each queue as a log, and what was sent is what stands there."""
+        return (check_delay, check_queue_log, check_places)
 
 
 class DelayClient:

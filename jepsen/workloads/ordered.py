@@ -25,7 +25,6 @@ import trio
 
 from broker.client import (
     ClientError,
-    Message,
     MessageQueue,
     Producer,
     PullConsumer,
@@ -37,6 +36,7 @@ from jepsen.broker_system import brokers
 from jepsen.checkers.messages import RECEIVE
 from jepsen.checkers.offsets import check_offsets
 from jepsen.checkers.ordered import check_ordered
+from jepsen.checkers.places import check_places
 from jepsen.checkers.queue_log import check_queue_log
 from jepsen.checkers.results import Checker
 from jepsen.checkers.total_queue import check_total_queue
@@ -56,7 +56,7 @@ from jepsen.outcomes import Outcome, ended
 from jepsen.system import System
 from jepsen.topics import end_of, make_topics, queue_name, wait_for_queues
 from jepsen.workloads.api import FIRST_LISTENER, Workload, WorkloadClient
-from jepsen.workloads.reading import body_of, key_of
+from jepsen.workloads.contents import content_sent, key_of, message_of, row_of
 
 TOPIC: Final = "ChaosOrdered"
 GROUP: Final = "chaos-ordered"
@@ -131,7 +131,9 @@ class OrderedWorkload(Workload):
         number = self._numbers[slot]
         self._numbers[slot] += 1
         queue = queue_for_key(list(self._queues.values()), f"key{slot}")
-        value = {"key": f"key{slot}-{number}", "queue": queue_name(queue)}
+        key = f"key{slot}-{number}"
+        content = content_sent(message_of(TOPIC, key))
+        value = {"key": key, "queue": queue_name(queue), "content": content}
         return Invocation("send", value)
 
     def _committed(self, chance: random.Random) -> Invocation:
@@ -146,8 +148,8 @@ class OrderedWorkload(Workload):
         return TimeLimit(FINAL_TIMEOUT_NS, Until(lambda: self._is_drained, asking))
 
     def checkers(self) -> Sequence[Checker]:
-        """Order and locks; nothing lost; each queue as a log; and offsets that the members commit."""
-        return (check_ordered, check_total_queue, check_queue_log, check_offsets)
+        """Order and locks; nothing lost; queues as logs; places that answers name; offsets that members commit."""
+        return (check_ordered, check_total_queue, check_queue_log, check_places, check_offsets)
 
     def queue(self, name: str) -> MessageQueue:
         """Return the queue of a name."""
@@ -220,7 +222,6 @@ class Member:
         process = self._workload.tenure(queue, member)
         offset = message.queue_offset
         value = {"queue": queue, "offset": offset, "key": key, "member": member}
-        rows = [[offset, key, message.unique_key]]
         log.add(process, "invoke", "process", value)
         ended_as = "info"
         try:
@@ -228,7 +229,7 @@ class Member:
             ended_as = "ok"
         finally:
             log.add(process, "ok" if ended_as == "ok" else "info", "process", value)
-        log.add(process, "ok", RECEIVE, {queue: rows})
+        log.add(process, "ok", RECEIVE, {queue: [row_of(message)]})
 
 
 class OrderedClient:
@@ -261,7 +262,12 @@ class OrderedClient:
 
     async def _send(self, value: dict[str, Any]) -> Outcome:
         queue = self._workload.queue(value["queue"])
-        message = Message(TOPIC, body_of(value["key"]))
-        result = await self._producer.send(message, queue=queue)
-        told = {**value, "offset": result.queue_offset, "uniq": result.unique_key}
+        result = await self._producer.send(message_of(TOPIC, value["key"]), queue=queue)
+        told = {
+            "key": value["key"],
+            "queue": queue_name(result.queue),
+            "offset": result.queue_offset,
+            "uniq": result.unique_key,
+            "id": result.message_id,
+        }
         return Outcome("ok", told)

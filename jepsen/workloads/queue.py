@@ -20,9 +20,10 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
-from broker.client import ClientError, Message, MessageQueue, Producer, PullConsumer
+from broker.client import ClientError, MessageQueue, Producer, PullConsumer
 from jepsen.broker_system import brokers
 from jepsen.checkers.offsets import check_offsets
+from jepsen.checkers.places import check_places
 from jepsen.checkers.queue_log import check_queue_log
 from jepsen.checkers.results import Checker
 from jepsen.checkers.total_queue import check_total_queue
@@ -31,7 +32,8 @@ from jepsen.outcomes import Outcome, ended
 from jepsen.system import System
 from jepsen.topics import make_topics, queue_name, wait_for_queues
 from jepsen.workloads.api import Workload, WorkloadClient
-from jepsen.workloads.reading import QueueReader, Reader, body_of, drain, share_out
+from jepsen.workloads.contents import content_sent, message_of
+from jepsen.workloads.reading import QueueReader, Reader, drain, share_out
 
 TOPICS: Final = ("ChaosA", "ChaosB")
 QUEUES: Final = 4
@@ -91,7 +93,9 @@ class QueueWorkload(Workload):
     def _send(self, chance: random.Random) -> Invocation:
         names = list(self.queues)
         queue = chance.choice(names) if chance.random() < 0.5 else None
-        return Invocation("send", {"key": f"m{next(self._numbers)}", "queue": queue})
+        key = f"m{next(self._numbers)}"
+        content = content_sent(message_of(TOPICS[0], key))
+        return Invocation("send", {"key": key, "queue": queue, "content": content})
 
     def _commit(self, slot: int, chance: random.Random) -> Invocation:
         reader = self.readers[slot]
@@ -110,8 +114,8 @@ class QueueWorkload(Workload):
         return drain(self.readers, list(self.queues))
 
     def checkers(self) -> Sequence[Checker]:
-        """A bag, a log per queue, and registers of offsets."""
-        return (check_total_queue, check_queue_log, check_offsets)
+        """A bag, a log per queue, what stands where answers say, and registers of offsets."""
+        return (check_total_queue, check_queue_log, check_places, check_offsets)
 
 
 class QueueClient:
@@ -151,14 +155,14 @@ class QueueClient:
     async def _send(self, value: dict[str, Any]) -> Outcome:
         key, name = value["key"], value["queue"]
         topic = self._queues[name].topic if name else TOPICS[len(key) % len(TOPICS)]
-        message = Message(topic, body_of(key))
         queue = self._queues[name] if name else None
-        result = await self._producer.send(message, queue=queue)
+        result = await self._producer.send(message_of(topic, key), queue=queue)
         told = {
             "key": key,
             "queue": queue_name(result.queue),
             "offset": result.queue_offset,
             "uniq": result.unique_key,
+            "id": result.message_id,
         }
         return Outcome("ok", told)
 

@@ -42,8 +42,8 @@ from jepsen.processes import NotReadyError
 from jepsen.system import System
 from jepsen.topics import end_of
 from jepsen.workloads.api import FIRST_LISTENER, Completion, WorkloadClient
+from jepsen.workloads.contents import body_of, content, key_of
 from jepsen.workloads.queue import READ_TIMEOUT_S, TOPICS, QueueWorkload
-from jepsen.workloads.reading import body_of, key_of
 
 GROUP: Final = "chaos-cpp"
 CLIENT: Final = "cpp"
@@ -132,7 +132,12 @@ class CppQueueWorkload(QueueWorkload):
 
     def _cpp_send(self, chance: random.Random) -> Invocation:
         key = f"cpp{next(self._cpp_numbers)}"
-        value = {"key": key, "queue": chance.choice(list(self.queues)), "client": CLIENT}
+        value = {
+            "key": key,
+            "queue": chance.choice(list(self.queues)),
+            "client": CLIENT,
+            "content": content(body_of(key), None, (), {}, 0),
+        }
         return Invocation("send", value)
 
     def final(self, workers: int) -> Generator:

@@ -36,12 +36,10 @@ from jepsen.generators import (
 )
 from jepsen.outcomes import Outcome, ended
 from jepsen.topics import end_of
+from jepsen.workloads.contents import key_of, row_of
 
 FINAL_TIMEOUT_NS: Final = 120_000 * MILLISECOND_NS
 FINAL_PAUSE_NS: Final = 20 * MILLISECOND_NS
-BODY_PADDING: Final = 3000
-"""A run of half a minute must fill segments: a full disk is felt only where a file is made."""
-
 READS: Final = frozenset({"poll", "assign", "drained"})
 
 
@@ -191,9 +189,7 @@ class QueueReader:
                 if not read:
                     return ended(error, changes_nothing=True)
                 break
-            read[name] = [
-                [each.queue_offset, key_of(each.body), each.unique_key] for each in pulled.messages
-            ]
+            read[name] = [row_of(each) for each in pulled.messages]
             for each in pulled.messages:
                 self._on_read(key_of(each.body))
             reader.positions[name] = pulled.next_offset
@@ -236,13 +232,3 @@ class QueueReader:
             ends[name] = end
         reader.has_drained = True
         return Outcome("ok", ends)
-
-
-def body_of(key: str) -> bytes:
-    """Return the body of a message: its key, padded."""
-    return key.encode().ljust(BODY_PADDING)
-
-
-def key_of(body: bytes) -> str:
-    """Return the key that a body carries."""
-    return body.decode(errors="replace").rstrip()

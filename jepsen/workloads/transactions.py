@@ -36,6 +36,7 @@ from broker.client import (
     TransactionState,
 )
 from jepsen.broker_system import brokers
+from jepsen.checkers.places import check_places
 from jepsen.checkers.queue_log import check_queue_log
 from jepsen.checkers.results import Checker
 from jepsen.checkers.transactions import CHECKED, check_transactions
@@ -45,13 +46,12 @@ from jepsen.outcomes import Outcome, ended
 from jepsen.system import System
 from jepsen.topics import make_topics, wait_for_queues
 from jepsen.workloads.api import Workload, WorkloadClient
+from jepsen.workloads.contents import content_sent, key_of, message_of
 from jepsen.workloads.reading import (
     READS,
     QueueReader,
     Reader,
-    body_of,
     drain,
-    key_of,
     mixed_with_polls,
     share_out,
 )
@@ -163,8 +163,10 @@ class TransactionWorkload(Workload):
 
     def _txn(self, chance: random.Random) -> Invocation:
         (decision,) = chance.choices(list(DECISIONS), list(DECISIONS.values()))
+        key = f"t{next(self._numbers)}"
         value = {
-            "key": f"t{next(self._numbers)}",
+            "key": key,
+            "content": content_sent(message_of(TOPIC, key)),
             "decision": decision,
             "silent": chance.random() < SILENT_SHARE,
             "contradicted": chance.random() < CONTRADICTED_SHARE,
@@ -185,8 +187,8 @@ class TransactionWorkload(Workload):
         return now_ns >= self._quiet_ns + QUIET_NS
 
     def checkers(self) -> Sequence[Checker]:
-        """Transactions, and each queue as a log."""
-        return (check_transactions, check_queue_log)
+        """Transactions, each queue as a log, and what was sent is what stands there."""
+        return (check_transactions, check_queue_log, check_places)
 
     async def carry_out(self, producer: TransactionProducer, value: dict[str, Any]) -> Outcome:
         """Run one transaction and say what the broker said."""
@@ -200,8 +202,7 @@ class TransactionWorkload(Workload):
             return TransactionState.UNKNOWN if value["silent"] else STATES[decision]
 
         try:
-            message = Message(TOPIC, body_of(key))
-            result = await producer.send_in_transaction(message, local)
+            result = await producer.send_in_transaction(message_of(TOPIC, key), local)
         except ClientError as error:
             if "decided_ns" in told:  # stored and decided: only the word about the end was refused
                 self._owe(key, decision)
@@ -212,6 +213,7 @@ class TransactionWorkload(Workload):
                 self._decisions.decide(key, decision)
             return outcome
         self._owe(key, decision)
+        told["id"] = result.sent.message_id
         if result.is_confirmed:
             recorded = result.state
             if value["contradicted"]:

@@ -269,3 +269,24 @@ def test_any_way_to_walk_along_a_log_is_valid_and_any_hole_is_found(
     found = {one.kind for one in check_queue_log(holed.ops).anomalies}
     assert "lost" in found
     assert found <= {"lost", "poll-skip-internal"}
+
+
+def test_a_message_that_is_sent_again_is_answered_with_its_first_place() -> None:
+    history = History()
+    frame = {"queue": Q, "messages": [["a", "- a"]]}
+    told = {"end": "ok", "queue": Q, "offset": 0}
+    history.do(0, "frames", {"frames": [frame]}, {"frames": [{"end": "info"}]})
+    history.send("b", 1)
+    history.do(0, "frames", {"frames": [frame]}, {"frames": [told]})
+    history.poll([0, "a"], [1, "b"])
+    assert check_queue_log(history.ops).valid is True
+
+
+def test_a_message_that_is_sent_again_and_stands_twice() -> None:
+    history = History()
+    frame = {"queue": Q, "messages": [["a", "- a"]]}
+    told = {"end": "ok", "queue": Q, "offset": 1}
+    history.do(0, "frames", {"frames": [frame]}, {"frames": [{"end": "info"}]})
+    history.do(0, "frames", {"frames": [frame]}, {"frames": [told]})
+    history.poll([0, "a"], [1, "a"])
+    assert_shows_only(check_queue_log(history.ops), "duplicate")

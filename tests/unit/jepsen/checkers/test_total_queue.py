@@ -177,3 +177,35 @@ def test_a_run_without_an_acknowledgement_is_unknown() -> None:
     history = History()
     history.send("a")
     assert check_total_queue(history.ops).valid is None
+
+
+def test_a_message_that_is_sent_again_is_refused_only_if_each_send_was() -> None:
+    history = History()
+    frame = {"queue": Q, "messages": [["a", "- a"]]}
+    history.do(0, "frames", {"frames": [frame]}, {"frames": [{"end": "fail"}]})
+    history.do(
+        0, "frames", {"frames": [frame]}, {"frames": [{"end": "ok", "queue": Q, "offset": 0}]}
+    )
+    history.poll([0, "a"])
+    history.drained(1)
+    assert check_total_queue(history.ops).valid is True
+    history = History()
+    for _ in range(2):
+        history.do(0, "frames", {"frames": [frame]}, {"frames": [{"end": "fail"}]})
+    history.send("b", 1)
+    history.poll([0, "a"], [1, "b"])
+    history.drained(2)
+    assert_shows_only(check_total_queue(history.ops), "unexpected")
+
+
+def test_a_message_of_a_frame_that_is_not_in_the_queue_is_lost() -> None:
+    """[A,B] and [A,C] at once, both answered: C is nowhere."""
+    history = History()
+    asked = [{"queue": Q, "messages": [["A", "- A"], [other, ""]]} for other in ("B", "C")]
+    told = [{"end": "ok", "queue": Q, "offset": 0} for _ in asked]
+    history.do(0, "frames", {"frames": asked}, {"frames": told})
+    history.poll([0, "A"], [1, "B"])
+    history.drained(2)
+    result = check_total_queue(history.ops)
+    assert_shows_only(result, "lost")
+    assert result.anomalies[0].text.startswith("C ")

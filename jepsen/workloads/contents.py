@@ -1,0 +1,76 @@
+"""What workloads send, and by what it is known again when it is read. Pure.
+
+A message's name (`key`) is its body, padded. Tags, keys, a property and a flag go with it, which follow from the name,
+so that an answer with another message's can be told; `content` puts all of that into one short text for the history.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from broker.client import Message, ReceivedMessage
+
+BODY_PADDING: Final = 3000
+"""A run of half a minute must fill segments: a full disk is felt only where a file is made."""
+
+TAGS: Final = (None, "created", "paid")
+OWN: Final = "chaos-"
+"""Begins the names of properties that workloads set; others are the broker's business."""
+STEP: Final = f"{OWN}step"
+
+
+def body_of(key: str) -> bytes:
+    """Return the body of a message: its key, padded."""
+    return key.encode().ljust(BODY_PADDING)
+
+
+def key_of(body: bytes) -> str:
+    """Return the key that a body carries."""
+    return body.decode(errors="replace").rstrip()
+
+
+def message_of(topic: str, key: str, **more: Any) -> Message:
+    """Return the message of that name; `more` are other fields of `Message`."""
+    number = zlib.crc32(key.encode())
+    return Message(
+        topic,
+        body_of(key),
+        tags=TAGS[number % len(TAGS)],
+        keys=key,
+        properties={STEP: str(number % 7)},
+        flag=number % 5,
+        **more,
+    )
+
+
+def content(
+    body: bytes, tags: str | None, keys: Sequence[str], properties: Mapping[str, str], flag: int
+) -> str:
+    """Return a text that is the same for messages that are the same in all of this."""
+    own = sorted((name, text) for name, text in properties.items() if name.startswith(OWN))
+    digest = zlib.crc32(repr((body, tags, tuple(keys), own, flag)).encode())
+    return f"{tags or '-'} {digest:08x}"
+
+
+def content_sent(message: Message) -> str:
+    """Return the content of a message that is about to be sent."""
+    keys = message.keys.split() if isinstance(message.keys, str) else message.keys
+    return content(message.body, message.tags, keys, message.properties, message.flag)
+
+
+def content_read(message: ReceivedMessage) -> str:
+    """Return the content of a message that was read."""
+    return content(message.body, message.tags, message.keys, message.properties, message.flag)
+
+
+def row_of(message: ReceivedMessage) -> list[object]:
+    """Return how a history tells of a message that was read; see `jepsen.checkers.messages`."""
+    return [
+        message.queue_offset,
+        key_of(message.body),
+        message.unique_key,
+        message.physical_offset,
+        content_read(message),
+    ]
