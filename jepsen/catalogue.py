@@ -21,6 +21,7 @@ from jepsen.workloads.log_set import LogSetWorkload
 from jepsen.workloads.ordered import OrderedWorkload
 from jepsen.workloads.queue import QueueWorkload
 from jepsen.workloads.queue_cpp import CppQueueWorkload
+from jepsen.workloads.sends import SendsWorkload
 from jepsen.workloads.side_by_side import SideBySide
 from jepsen.workloads.transactions import TransactionWorkload
 
@@ -67,6 +68,11 @@ _BESIDE: Final[Mapping[str, Callable[[int], Workload]]] = {
 WORKLOADS: Final[Mapping[str, WorkloadEntry]] = {
     "queue": WorkloadEntry(
         QueueWorkload, _BROKERS, "sends, polls and consumer offsets over several queues"
+    ),
+    "sends": WorkloadEntry(
+        SendsWorkload,
+        _BROKERS,
+        "raw frames: regrouped, pipelined, given up and made again, one key for several messages",
     ),
     "log-set": WorkloadEntry(
         LogSetWorkload, _LOGS, "elements appended to the log, the whole log read as a set"

@@ -12,9 +12,9 @@ its value out). `queue` is a name of its own such as "topic/broker/3", `key` nam
                 which it may come, on `ok` the latest at which it falls due (the same, when it names its time).
     send-batch  invoke {"queue": ..., "keys": [...]}
                 ok     {..., "offsets": [...], "uniqs": [...]}
-    frames      invoke {"frames": [{"queue": ..., "messages": [[key, content], ...]}, ...]}: requests of one
-                connection, of which none waits for another. A key that comes again is the very same message,
-                for the same queue, of which nobody was told that it is stored
+    frames      invoke {"frames": [{"queue": ..., "messages": [[key, content], ...]}, ...]}: requests that need not
+                wait for each other. A key that comes again is the very same message, for the same queue, of which
+                nobody was told that it is stored. With "half" it is a half message that was committed if it is `ok`
                 ok     {"frames": [{"end": "ok", "fail" or "info", "queue": ..., "offset": of the first message,
                 "ids": of all}, ...]}
     poll        ok     {queue: [[offset, key], ...], ...}; further members, where they are known: the UNIQ_KEY,
@@ -68,6 +68,7 @@ class Send:
         id: its offset message id, empty when that was not told.
         content: what was sent; None when that is not known.
         due_from_ns, due_to_ns: bounds of its due time; None for a message without.
+        is_half: whether it was acknowledged as a half message.
     """
 
     key: str
@@ -82,6 +83,12 @@ class Send:
     asked: str | None = None
     id: str = ""
     content: str | None = None
+    is_half: bool = False
+
+    @property
+    def is_parked(self) -> bool:
+        """Whether it was acknowledged where it waits, and is read elsewhere."""
+        return self.is_half or self.due_from_ns is not None
 
     @property
     def is_ok(self) -> bool:
@@ -328,6 +335,7 @@ def _frames(pair: Pair) -> Iterator[Send]:
                 asked=frame["queue"],
                 id=ids[place],
                 content=content,
+                is_half=bool(frame.get("half")),
             )
 
 

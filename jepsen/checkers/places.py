@@ -177,7 +177,7 @@ def _wrong_ids(send: Send, reads: _Reads) -> Iterator[Anomaly]:
     except MessageIdError as error:
         yield Anomaly("wrong-id", f"{send.key} was acknowledged with no id: {error}", send.ops)
         return
-    if send.due_from_ns is not None:
+    if send.is_parked:
         return
     rows = reads.keys.get(send.key, {})
     if send.offset is not None:

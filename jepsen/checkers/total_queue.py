@@ -66,7 +66,8 @@ def check_total_queue(ops: Sequence[Op]) -> CheckResult:
 
 
 def _lost(send: Send, group: str) -> Anomaly:
-    text = f"{send.key} was acknowledged at offset {send.offset} of {send.queue} and never read"
+    where = send.queue if send.offset is None else f"offset {send.offset} of {send.queue}"
+    text = f"{send.key} was acknowledged at {where} and never read"
     return Anomaly("lost", f"{text} by {group}" if group else text, send.ops)
 
 

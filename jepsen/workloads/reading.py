@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from broker.client import ClientError, MessageQueue, PullConsumer
+from broker.client import ClientError, MessageQueue, PullConsumer, ReceivedMessage
 from jepsen.generators import (
     MILLISECOND_NS,
     Endless,
@@ -143,6 +143,7 @@ class QueueReader:
         consumer: open.
         queues: all queues by their names.
         on_read: told the keys that were read.
+        row: how the history tells of a message.
     """
 
     def __init__(
@@ -151,11 +152,13 @@ class QueueReader:
         consumer: PullConsumer,
         queues: Mapping[str, MessageQueue],
         on_read: Callable[[str], None] = lambda _key: None,
+        row: Callable[[ReceivedMessage], list[object]] = row_of,
     ) -> None:
         self._reader = reader
         self._consumer = consumer
         self._queues = queues
         self._on_read = on_read
+        self._row = row
         reader.forget_places()
 
     async def invoke(self, f: str, value: Any) -> Outcome:
@@ -189,7 +192,7 @@ class QueueReader:
                 if not read:
                     return ended(error, changes_nothing=True)
                 break
-            read[name] = [row_of(each) for each in pulled.messages]
+            read[name] = [self._row(each) for each in pulled.messages]
             for each in pulled.messages:
                 self._on_read(key_of(each.body))
             reader.positions[name] = pulled.next_offset

@@ -1,0 +1,87 @@
+"""A client that writes requests as bytes, several at once, and hangs up when it likes: no retries, no routes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
+from typing import Final
+
+import trio
+
+from broker.net.address import parse_address
+from broker.remoting.errors import FrameError
+from broker.remoting.frame import FrameDecoder
+from broker.remoting.header import RemotingCommand, decode_command
+
+CONNECT_TIMEOUT_S: Final = 2.0
+LAST_WORDS_S: Final = 0.5
+_READ_BYTES: Final = 65536
+
+
+class RawConnection:
+    """One connection.
+
+    Attributes:
+        answers: what was answered so far, by opaque.
+    """
+
+    def __init__(self, stream: trio.SocketStream) -> None:
+        self.answers: dict[int, RemotingCommand] = {}
+        self._stream = stream
+        self._decoder = FrameDecoder()
+
+    async def write(self, frames: bytes) -> bool:
+        """Write whole frames, in one call; False when the connection is gone."""
+        try:
+            await self._stream.send_all(frames)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            return False
+        return True
+
+    async def wait_for(self, opaques: Collection[int], timeout_s: float) -> bool:
+        """Wait until all of these are answered; False when the time is over or the connection gone."""
+        with trio.move_on_after(timeout_s):
+            while not self.answers.keys() >= set(opaques):
+                if not await self._read():
+                    break
+        return self.answers.keys() >= set(opaques)
+
+    async def give_up(self) -> None:
+        """Say that nothing more comes, and hear what was answered before the other end knew that."""
+        with trio.move_on_after(LAST_WORDS_S):
+            try:
+                await self._stream.send_eof()
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                return
+            while await self._read():
+                pass
+
+    async def _read(self) -> bool:
+        """Take in what comes; False at the end of the connection."""
+        try:
+            data = await self._stream.receive_some(_READ_BYTES)
+            self._decoder.feed(data)
+            commands = [decode_command(frame) for frame in self._decoder.frames()]
+        except (trio.BrokenResourceError, trio.ClosedResourceError, FrameError):
+            return False
+        self.answers |= {each.opaque: each for each in commands if each.is_response}
+        return bool(data)
+
+
+@asynccontextmanager
+async def raw_connection(address: str) -> AsyncIterator[RawConnection | None]:
+    """Connect to "host:port"; None when nobody takes the connection. At the end it is closed at once."""
+    host, port = parse_address(address)
+    stream: trio.SocketStream | None = None
+    with trio.move_on_after(CONNECT_TIMEOUT_S):
+        try:
+            stream = await trio.open_tcp_stream(host, port)
+        except OSError:
+            stream = None
+    if stream is None:
+        yield None
+        return
+    try:
+        yield RawConnection(stream)
+    finally:
+        await trio.aclose_forcefully(stream)

@@ -1,0 +1,399 @@
+"""Sends as real clients make them when they are in a hurry or in trouble, written as raw frames.
+
+The model. A message is everything that would be stored of it: topic, queue, body, tags, properties. Whoever is told
+of a place finds exactly that message there (`checkers/places.py`), and it stands nowhere else: what is sent again,
+because nobody was told of it, stands once. Two messages that differ in anything are two, though they carry one
+UNIQ_KEY, travel in one frame, or follow each other without an answer in between.
+
+What is done. An operation is one of these plans, with a fresh UNIQ_KEY for each message:
+
+    pipelined   several requests at once on one connection
+    regrouped   the batches [A,B] and [A,C] and A alone, at once
+    spread      one message to several queues, at once or one after the other's answer
+    changed     one key with other tags and other bodies, at once or one after the other's answer
+    elsewhere   to one node, and hung up; the same again to another one, with another born time
+    in parts    a batch to one node, and hung up; its messages again one by one to another one
+    halves      two half messages with other bodies under one key, and the commits of both
+
+What was not answered is sent again from a new connection to the next node, as clients do: twice, each time with another
+born time. Who gives up says so by closing the connection, and hears what was answered until then, so that what comes
+again is never what was confirmed. A message that was confirmed in another request of the plan is not sent again: that
+would be one more on purpose.
+
+A message's name is its body, its tags and the queue that it is meant for: "s17.v1 paid > 3".
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from itertools import groupby
+from typing import Any, Final
+
+from broker.client import ClientError, MessageQueue, Producer, PullConsumer, ReceivedMessage
+from broker.client.send_frames import SendTemplates
+from broker.message.batch import BatchItem, encode_batch
+from broker.message.ids import parse_offset_msg_id
+from broker.message.properties import encode_properties
+from broker.message.sys_flags import TRANSACTION_PREPARED
+from broker.remoting.codes import RequestCode, ResponseCode, is_definite
+from broker.remoting.header import RemotingCommand, encode_command, make_request
+from jepsen.broker_system import brokers
+from jepsen.checkers.places import check_places
+from jepsen.checkers.queue_log import check_queue_log
+from jepsen.checkers.results import Checker
+from jepsen.checkers.total_queue import check_total_queue
+from jepsen.generators import Generator, Invocation
+from jepsen.outcomes import Outcome, ended
+from jepsen.raw_client import RawConnection, raw_connection
+from jepsen.system import System
+from jepsen.topics import make_topics, wait_for_queues
+from jepsen.workloads.api import Workload, WorkloadClient
+from jepsen.workloads.contents import STEP, body_of, content, content_read, key_of
+from jepsen.workloads.reading import (
+    READS,
+    QueueReader,
+    Reader,
+    drain,
+    mixed_with_polls,
+    share_out,
+)
+
+TOPIC: Final = "ChaosSends"
+GROUP: Final = "chaos-raw"
+QUEUES: Final = 4
+ANSWER_S: Final = 4.0
+READ_TIMEOUT_S: Final = 4.0
+TRIES: Final = 3
+SENDS_PER_POLL: Final = 2
+
+Frame = dict[str, Any]
+"""One request of a plan, as the history has it: what `messages.py` says of frames, and how it is sent.
+
+    node     number of the node that gets it
+    visit    requests of one visit share a connection
+    waits    whether those before it are answered first
+    hung_up  whether the connection is closed as soon as it is written
+    half     whether it is a half message, to be committed when it is stored
+    sent     [[UNIQ_KEY, body text, tags], ...] of its messages
+"""
+
+
+class SendsWorkload(Workload):
+    """See the module's text."""
+
+    name = "sends"
+
+    def __init__(self, workers: int) -> None:
+        self._workers = workers
+        self._queues: dict[str, MessageQueue] = {}
+        self._addresses: list[str] = []
+        self._readers: list[Reader] = []
+        self._numbers = itertools.count()
+
+    @asynccontextmanager
+    async def setup(self, system: System) -> AsyncIterator[None]:
+        """Make the topic and share out its queues."""
+        group = brokers(system)
+        self._addresses = [node.address for node in group.nodes]
+        await make_topics(self._addresses, [TOPIC], queues=QUEUES)
+        async with Producer(group.namesrv, "chaos-setup") as producer:
+            self._queues = await wait_for_queues(producer, [TOPIC], queues=QUEUES)
+        self._readers = share_out(list(self._queues), self._workers)
+        yield
+
+    @asynccontextmanager
+    async def client(self, system: System, process: int) -> AsyncIterator[WorkloadClient]:
+        """Open a consumer; connections for sends are opened when they are needed."""
+        slot = process % self._workers
+        namesrv = brokers(system).namesrv
+        async with PullConsumer(namesrv, f"{GROUP}-{slot}", timeout_s=READ_TIMEOUT_S) as consumer:
+            reader = QueueReader(self._readers[slot], consumer, self._queues, row=row_of)
+            yield SendsClient(Sender(self._addresses, self._queues), reader)
+
+    def generator(self, chance: random.Random, workers: int) -> Generator:
+        """Plans, and polls beside them."""
+        return mixed_with_polls(self._readers, partial(self._plan, chance), SENDS_PER_POLL, chance)
+
+    def _plan(self, chance: random.Random) -> Invocation:
+        name, make = chance.choice(sorted(PLANS.items()))
+        planner = Planner(f"s{next(self._numbers)}", list(self._queues), self._addresses, chance)
+        return Invocation("frames", {"plan": name, "frames": make(planner)})
+
+    def final(self, workers: int) -> Generator:
+        """Read everything."""
+        return drain(self._readers, list(self._queues))
+
+    def checkers(self) -> Sequence[Checker]:
+        """A bag, a log per queue, and what stands where answers say."""
+        return (check_total_queue, check_queue_log, check_places)
+
+
+class Planner:
+    """Draws what the plans of one operation have in common. Pure but for `chance`."""
+
+    def __init__(
+        self, name: str, queues: Sequence[str], nodes: Sequence[str], chance: random.Random
+    ) -> None:
+        self.name = name
+        self.chance = chance
+        self.queue = chance.choice(queues)
+        self.queues = chance.sample(queues, 2)
+        node = chance.randrange(len(nodes))
+        self.node, self.other = node, (node + chance.randrange(1, max(len(nodes), 2))) % len(nodes)
+        self._uniq = itertools.count()
+
+    def message(self, body: str, tags: str | None = None, uniq: str = "") -> list[str | None]:
+        """One message, under a key of its own where none is given."""
+        return [uniq or f"{self.name}-{next(self._uniq)}".upper(), f"{self.name}.{body}", tags]
+
+    def frame(self, *messages: list[str | None], queue: str = "", **more: Any) -> Frame:
+        """One request."""
+        queue = queue or self.queue
+        return {
+            "queue": queue,
+            "messages": [
+                [name_of(str(body), tags, queue), content_of(str(body), tags)]
+                for _, body, tags in messages
+            ],
+            "sent": list(messages),
+            "node": self.node,
+            "visit": 0,
+            **more,
+        }
+
+
+def pipelined(planner: Planner) -> list[Frame]:
+    """Several requests at once."""
+    return [planner.frame(planner.message(f"p{number}")) for number in range(4)]
+
+
+def regrouped(planner: Planner) -> list[Frame]:
+    """[A,B], [A,C] and A, in any order."""
+    a, b, c = (planner.message(body) for body in "abc")
+    frames = [planner.frame(a, b), planner.frame(a, c), planner.frame(a)]
+    planner.chance.shuffle(frames)
+    return frames
+
+
+def spread(planner: Planner) -> list[Frame]:
+    """One message to two queues."""
+    message, waits = planner.message("m"), planner.chance.random() < 0.5
+    one, other = planner.queues
+    return [planner.frame(message, queue=one), planner.frame(message, queue=other, waits=waits)]
+
+
+def changed(planner: Planner) -> list[Frame]:
+    """One key, and each time another message."""
+    key = f"{planner.name}-K".upper()
+    versions = [("v1", "created"), ("v1", "paid"), ("v2", "created"), ("v1", None)]
+    waits = planner.chance.random() < 0.5
+    return [planner.frame(planner.message(body, tags, key), waits=waits) for body, tags in versions]
+
+
+def elsewhere(planner: Planner) -> list[Frame]:
+    """Given up at once, and made again at another node."""
+    message = planner.message("m")
+    return [
+        planner.frame(message, hung_up=True),
+        planner.frame(message, node=planner.other, visit=1),
+    ]
+
+
+def in_parts(planner: Planner) -> list[Frame]:
+    """A batch given up at once, its messages made again one by one."""
+    messages = [planner.message(body) for body in "abc"]
+    again = [planner.frame(each, node=planner.other, visit=1) for each in messages]
+    return [planner.frame(*messages, hung_up=True), *again]
+
+
+def halves(planner: Planner) -> list[Frame]:
+    """Half messages with other bodies under one key."""
+    key = f"{planner.name}-H".upper()
+    return [planner.frame(planner.message(body, uniq=key), half=True) for body in ("v1", "v2")]
+
+
+PLANS: Final[Mapping[str, Callable[[Planner], list[Frame]]]] = {
+    "pipelined": pipelined,
+    "regrouped": regrouped,
+    "spread": spread,
+    "changed": changed,
+    "elsewhere": elsewhere,
+    "in parts": in_parts,
+    "halves": halves,
+}
+
+
+def name_of(body: str, tags: str | None, queue: str) -> str:
+    """Return the name of a message: what tells it from all others."""
+    return f"{body} {tags or '-'} > {queue.rpartition('/')[2]}"
+
+
+def content_of(body: str, tags: str | None) -> str:
+    """Return its content, as `contents.content` has it."""
+    return content(body_of(body), tags, (), {STEP: body}, 0)
+
+
+def row_of(message: ReceivedMessage) -> list[object]:
+    """Return how a history tells of a message that was read."""
+    name = name_of(key_of(message.body), message.tags, str(message.queue.queue_id))
+    uniq, at = message.unique_key, message.physical_offset
+    return [message.queue_offset, name, uniq, at, content_read(message)]
+
+
+class Sender:
+    """Carries out plans."""
+
+    def __init__(self, addresses: Sequence[str], queues: Mapping[str, MessageQueue]) -> None:
+        self._addresses = addresses
+        self._queues = queues
+        self._templates = SendTemplates(GROUP)
+        self._opaques = itertools.count(1)
+
+    async def carry_out(self, frames: Sequence[Frame]) -> list[dict[str, Any]]:
+        """Send all of it, again what was not answered, and return how each frame ended."""
+        told: list[dict[str, Any]] = [{"end": "info"} for _ in frames]
+        left = list(range(len(frames)))
+        for attempt in range(TRIES):
+            for _, visit in groupby(left, key=lambda place: frames[place]["visit"]):
+                await self._visit(frames, list(visit), attempt, told)
+            left = [place for place in left if _may_come_again(frames, told, place)]
+        return told
+
+    async def _visit(
+        self, frames: Sequence[Frame], places: list[int], attempt: int, told: list[dict[str, Any]]
+    ) -> None:
+        """Send these on one connection."""
+        node = (frames[places[0]]["node"] + attempt) % len(self._addresses)
+        async with raw_connection(self._addresses[node]) as connection:
+            if connection is None:
+                return
+            opaques: dict[int, int] = {}  # by place
+            unsent = b""
+            for place in places:
+                if frames[place].get("waits") and opaques:
+                    await connection.write(unsent)
+                    await connection.wait_for(opaques.values(), ANSWER_S)
+                    unsent = b""
+                opaques[place] = next(self._opaques)
+                unsent += self._encode(frames[place], opaques[place])
+            await connection.write(unsent)
+            if frames[places[0]].get("hung_up"):
+                return
+            if not await connection.wait_for(opaques.values(), ANSWER_S):
+                await connection.give_up()
+            for place, opaque in opaques.items():
+                answer = connection.answers.get(opaque)
+                if answer is not None:
+                    told[place] = await self._told(connection, frames[place], answer)
+
+    def _encode(self, frame: Frame, opaque: int) -> bytes:
+        queue = self._queues[frame["queue"]]
+        items = [
+            BatchItem(0, body_of(body), properties_of(uniq, body, tags, is_half=_is_half(frame)))
+            for uniq, body, tags in frame["sent"]
+        ]
+        is_batch = len(items) > 1
+        return self._templates.frame(
+            queue,
+            encode_batch(items) if is_batch else items[0].body,
+            b"" if is_batch else items[0].properties,
+            opaque=opaque,
+            born_timestamp_ms=time.time_ns() // 1_000_000,
+            sys_flag=TRANSACTION_PREPARED if _is_half(frame) else 0,
+            is_batch=is_batch,
+        )
+
+    async def _told(
+        self, connection: RawConnection, frame: Frame, answer: RemotingCommand
+    ) -> dict[str, Any]:
+        if answer.code != ResponseCode.SUCCESS:
+            end = "fail" if is_definite(answer.code) else "info"
+            return {"end": end, "error": f"{answer.code}: {answer.remark}"}
+        if _is_half(frame) and not await self._commit(connection, frame, answer):
+            return {"end": "info", "error": "the commit was not confirmed"}
+        topic, broker_name, _ = frame["queue"].rsplit("/", 2)
+        told: dict[str, Any] = {
+            "end": "ok",
+            "queue": f"{topic}/{broker_name}/{answer.ext['queueId']}",
+            "ids": answer.ext["msgId"].split(","),
+        }
+        if not _is_half(frame):
+            told["offset"] = int(answer.ext["queueOffset"])
+        return told
+
+    async def _commit(
+        self, connection: RawConnection, frame: Frame, answer: RemotingCommand
+    ) -> bool:
+        """Commit a half message that is stored; whether that was confirmed."""
+        uniq = frame["sent"][0][0]
+        ext = {
+            "topic": TOPIC,
+            "producerGroup": GROUP,
+            "tranStateTableOffset": answer.ext["queueOffset"],
+            "commitLogOffset": str(parse_offset_msg_id(answer.ext["msgId"])[2]),
+            "msgId": uniq,
+            "transactionId": answer.ext.get("transactionId", uniq),
+            "commitOrRollback": "8",
+        }
+        opaque = next(self._opaques)
+        await connection.write(
+            encode_command(make_request(RequestCode.END_TRANSACTION, opaque, ext))
+        )
+        await connection.wait_for([opaque], ANSWER_S)
+        ending = connection.answers.get(opaque)
+        return ending is not None and ending.code == ResponseCode.SUCCESS
+
+
+def _is_half(frame: Frame) -> bool:
+    return bool(frame.get("half"))
+
+
+def _may_come_again(frames: Sequence[Frame], told: Sequence[Mapping[str, Any]], place: int) -> bool:
+    """Whether it was not answered with success, and none of its messages was, in any frame. Pure."""
+    frame = frames[place]
+    if frame.get("hung_up") or _is_half(frame):  # the other half would be another one
+        return False
+    confirmed = {
+        key
+        for other, end in zip(frames, told, strict=True)
+        if end["end"] == "ok"
+        for key, _ in other["messages"]
+    }
+    return not any(key in confirmed for key, _ in frame["messages"])
+
+
+def properties_of(uniq: str, body: str, tags: str | None, *, is_half: bool) -> bytes:
+    """Return the properties of a message as they travel."""
+    properties = {"UNIQ_KEY": uniq, STEP: body}
+    if tags is not None:
+        properties["TAGS"] = tags
+    if is_half:
+        properties |= {"TRAN_MSG": "true", "PGROUP": GROUP}
+    return encode_properties(properties)
+
+
+class SendsClient:
+    """A sender and a reader."""
+
+    def __init__(self, sender: Sender, reader: QueueReader) -> None:
+        self._sender = sender
+        self._reader = reader
+
+    async def invoke(self, f: str, value: Any) -> Outcome:
+        """Do one operation."""
+        try:
+            if f in READS:
+                return await self._reader.invoke(f, value)
+        except ClientError as error:
+            return ended(error, value, changes_nothing=True)
+        told = await self._sender.carry_out(value["frames"])
+        ends = {each["end"] for each in told}
+        if "ok" in ends:
+            return Outcome("ok", {"frames": told})
+        errors = ", ".join(sorted({each.get("error", "no answer") for each in told}))
+        return Outcome("info" if "info" in ends else "fail", None, errors)
