@@ -358,7 +358,7 @@ class Lane:
         pending.last_remark = answer.remark or ""
         if not is_definite(answer.code):
             pending.may_be_stored = True
-        match judge(answer.code, pending.attempts):
+        match judge(answer.code, pending.attempts, pending.last_remark):
             case Verdict.AGAIN_HERE:
                 self._again.append(pending)
             case Verdict.AGAIN_ELSEWHERE:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-from broker.remoting.codes import RESPONSES, ResponseCode
+from broker.remoting.codes import DISK_FULL, RESPONSES, ResponseCode
 
 BACKOFF_FIRST_S: Final = 0.005  # a new leader is found within milliseconds of its election
 BACKOFF_MAX_S: Final = 0.05
@@ -42,14 +42,15 @@ class Verdict(Enum):
     GIVE_UP = "trying again cannot help"
 
 
-def judge(code: int, attempts: int = 1) -> Verdict:
+def judge(code: int, attempts: int = 1, remark: str = "") -> Verdict:
     """Return what to do after `attempts` tries ended in `code`. Unknown codes end the matter."""
     if code in SEND_STATUS:
         return Verdict.DONE
     row = RESPONSES.get(code)  # type: ignore[call-overload]  # an int finds its IntEnum key
     if row is None or not row.retriable:
         return Verdict.GIVE_UP
-    if code in _FEW_TRIES_CODES and attempts >= FEW_TRIES:
+    asks_few = code in _FEW_TRIES_CODES or remark.startswith(DISK_FULL)
+    if asks_few and attempts >= FEW_TRIES:
         return Verdict.GIVE_UP
     if row.route_stale or code == ResponseCode.SYSTEM_ERROR:
         return Verdict.AGAIN_ELSEWHERE

@@ -342,6 +342,10 @@ def unsupported_remark(code: int) -> str:
     return f" request type {code} not supported"
 
 
+DISK_FULL: Final = "[DISK_FULL]"
+"""Begins the remark of an answer SERVICE_NOT_AVAILABLE whose cause lasts until somebody makes room."""
+
+
 def is_definite(code: int) -> bool:
     """Whether a failure with this code says that nothing was done. When in doubt, no."""
     row = RESPONSES.get(code)  # type: ignore[call-overload]  # an int finds its IntEnum key

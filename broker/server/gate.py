@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.codes import DISK_FULL, RequestCode, ResponseCode
 from broker.remoting.frame import Frame, encode_frame
 from broker.remoting.header import RemotingCommand
 from broker.remoting.requests import SendRequest
@@ -98,7 +98,10 @@ class Gate:
 
     def hold(self, errand: Errand) -> None:
         """Let a request wait until there is a leader; nothing of it was done yet."""
-        if errand.origin.is_forwarded and self._log.role is not Role.LEADER:
+        if errand.code in SEND_CODES and self._log.full_disks.leave_no_majority:
+            # An election does not help.
+            self._give_up(errand)
+        elif errand.origin.is_forwarded and self._log.role is not Role.LEADER:
             # The other node holds it and will find the new leader by itself.
             self._pass_back(errand)
         elif len(self._waiting) >= self._waiting_max:
@@ -130,17 +133,26 @@ class Gate:
             self.bring(errand)
 
     def expire(self, now_ms: int) -> None:
-        """Give up requests that waited long enough."""
-        if self._waiting and any(errand.deadline_ms <= now_ms for errand in self._waiting):
-            waiting, self._waiting = self._waiting, deque()
-            for errand in waiting:
-                if errand.deadline_ms <= now_ms:
-                    self._give_up(errand)
-                else:
-                    self._waiting.append(errand)
+        """Give up requests that waited long enough, and sends that wait in vain."""
+        if not self._waiting:
+            return
+        has_no_room = self._log.full_disks.leave_no_majority
+        waiting, self._waiting = self._waiting, deque()
+        for errand in waiting:
+            if errand.deadline_ms <= now_ms or (has_no_room and errand.code in SEND_CODES):
+                self._give_up(errand)
+            else:
+                self._waiting.append(errand)
 
     def without_leader(self) -> str:
-        """Why nobody leads, for people."""
+        """Why nobody leads, for people; the remark's tag, if it has one, is for programs."""
+        disks = self._log.full_disks
+        if disks.leave_no_majority:
+            return f"{DISK_FULL}{disks.describe()}: without them there is no majority to store anything"
+        return f"{self._role()}{'; ' + disks.describe() if disks.full else ''}"
+
+    def _role(self) -> str:
+        """How this node sees who leads."""
         view = f"this node, {self._log.config.raft.node_id}, is {self._log.role.value} in term {self._log.term}"
         leader_id = self._log.leader_id
         if leader_id is None:

@@ -17,6 +17,7 @@ from dledger.raft.entry import Entry
 from dledger.raft.events import Event
 from dledger.raft.ids import Index, NodeId
 from dledger.runtime.driver import Driver
+from dledger.runtime.full_disks import FullDisks
 from dledger.runtime.server import LogServer
 from dledger.state_machine import StateMachine
 
@@ -52,7 +53,9 @@ class SimDriver(Driver):
         wake: Callable[[], None],
     ) -> None:
         """Prepare. `now_ms` is the member's clock; `wake` asks for a pass at this moment."""
-        super().__init__(config.raft, engine, machine, None)  # type: ignore[arg-type]  # posts nothing
+        disks = FullDisks(config.raft.node_id, config.raft.voters)  # they are told by nobody here
+        super().__init__(config.raft, engine, machine, None, disks)  # type: ignore[arg-type]  # posts nothing
+        self.disks = disks
         self._now_ms = now_ms
         self._wake_pass = wake
         self._waiting: list[tuple[Index, Callable[[], None]]] = []
@@ -108,6 +111,7 @@ class SimLog(LogServer):
         """Join what is there already, unlike `LogServer`, which opens store and port in `run`."""
         self.config = config
         self._driver = self._sim_driver = driver
+        self.full_disks = driver.disks
         self._now_ms = now_ms
         self._attributes = attributes
         self._is_draining = self._has_stopped = False

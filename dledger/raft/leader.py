@@ -156,12 +156,13 @@ class Leader:
         """What was sent to a member may be lost."""
         self.replication.unreachable(node_id)
 
-    def resign(self, *, is_new_term: bool) -> None:
-        """Leave the role: answer every token that is still open."""
+    def resign(self, *, is_new_term: bool, why: str) -> None:
+        """Leave the role: answer every token that is still open; `why`, if it is known."""
         core = self._core
         for last, _, token in self._pending:
             error = LeadershipLostError(
                 f"term {core.term} was lost before entry {EntryId(core.term, last)} was committed"
+                f"{': ' + why if why else ''}"
             )
             core.emit(Resolve(token, Failed(error)))
         for token in self._reads.take_all():

@@ -205,10 +205,10 @@ class RaftNode:
                 self._tick()
             case PeerUnreachable(peer):
                 self._unreachable(peer)
-            case StepDown():
+            case StepDown(reason):
                 pause_ms = STEP_DOWN_PAUSE_TIMEOUTS * core.config.election_timeout_max_ms
                 core.paused_until_ms = core.now_ms + pause_ms
-                self._become(Cause.STEP_DOWN)
+                self._become(Cause.STEP_DOWN, why=reason)
             case GiveUpVote():
                 if core.is_voter:
                     core.give_up_vote()
@@ -390,13 +390,13 @@ class RaftNode:
         core.contact_ms = core.now_ms
         core.restart_election_timer()
 
-    def _become(self, cause: Cause, *, term: Term | None = None) -> None:
+    def _become(self, cause: Cause, *, term: Term | None = None, why: str = "") -> None:
         """Change the role as the table says, entering `term` if it is higher."""
         core = self._core
         role = next_role(core.role, cause)
         is_new_term = term is not None and term > core.term
         if self._leader is not None:
-            self._leader.resign(is_new_term=is_new_term)
+            self._leader.resign(is_new_term=is_new_term, why=why)
             self._leader = None
             core.leader_id = None
         if term is not None and is_new_term:

@@ -227,7 +227,7 @@ def _status_table(client: Client, members: Mapping[NodeId, StatusAnswer | DLedge
                 str(seen.last_index),
                 str(seen.commit_index),
                 str(seen.applied_index),
-                f"{seen.sync_latency_us / 1000:.2f} ms{' slow' if 'disk' in seen.attributes else ''}",
+                f"{seen.sync_latency_us / 1000:.2f} ms{_disk_word(seen)}",
                 " ".join(seen.peers_connected) or "nobody",
                 style="bold" if seen.is_serving else None,
             )
@@ -243,6 +243,12 @@ def _status_table(client: Client, members: Mapping[NodeId, StatusAnswer | DLedge
     if names - {""}:
         table.caption = f"restored from backups as: {', '.join(sorted(names - {''}))}"
     return table
+
+
+def _disk_word(seen: StatusAnswer) -> str:
+    """What is wrong with the disk in one word: slow or full."""
+    trouble, _, _ = seen.attributes.get("disk", "").partition(":")
+    return f" {trouble}" if trouble else ""
 
 
 async def transfer(client: Client, target: NodeId | None, *, as_json: bool) -> int:

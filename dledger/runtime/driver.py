@@ -50,6 +50,7 @@ from dledger.runtime.callers import Answered, Callers, Done
 from dledger.runtime.clock import now_ms, now_s
 from dledger.runtime.crew import Crew, open_crew
 from dledger.runtime.events_log import log_event
+from dledger.runtime.full_disks import FullDisks
 from dledger.runtime.sync_pace import SyncPace
 from dledger.runtime.transport import Transport
 from dledger.state_machine import StateMachine
@@ -85,7 +86,12 @@ class Driver:
     """
 
     def __init__(
-        self, config: RaftConfig, engine: Engine, machine: StateMachine, transport: Transport
+        self,
+        config: RaftConfig,
+        engine: Engine,
+        machine: StateMachine,
+        transport: Transport,
+        full_disks: FullDisks,
     ) -> None:
         self.engine = engine
         self.callers = Callers()
@@ -99,6 +105,7 @@ class Driver:
         self._config = config
         self._machine = machine
         self._transport = transport
+        self._full_disks = full_disks
         self._vote_given_up: Callable[[], bool] | None = None
         self.store_is_old = False
         self._role_view = self._view()
@@ -403,6 +410,7 @@ class Driver:
         self.pace.add(sync_ms)
         if self._blocked_job is not None:
             self._blocked_job = None
+            self._full_disks.own_changed("")
             self._log(logging.WARNING, "disk-has-room")
         try:
             self.engine.end_persist(job, now_ms())
@@ -421,7 +429,8 @@ class Driver:
             self._log(logging.ERROR, "disk-full", reason=error)
         self._blocked_job = job
         self._retry_ms = now_ms() + DISK_FULL_RETRY_MS
-        self._step(StepDown(str(error)))
+        self._full_disks.own_changed(str(error))
+        self._step(StepDown(f"the disk of {self._config.node_id} is full"))
 
     def close(self) -> None:
         """Answer everybody and close the store; passes have ended.
@@ -474,6 +483,7 @@ class Driver:
         if view.is_serving and not self._role_view.is_serving:
             self._log(logging.INFO, "serving")
         self._role_view = view
+        self._full_disks.leader_changed(view.leader_id)
         for watcher in self.role_watchers:
             watcher(view)
 

@@ -37,6 +37,7 @@ from dledger.errors import HandshakeRefusedError, PeerProtocolError, Unreachable
 from dledger.raft.ids import NodeId
 from dledger.runtime.acquaintance import Acquaintance
 from dledger.runtime.clock import now_ms
+from dledger.runtime.full_disks import FullDisks
 from dledger.runtime.peer_clocks import CLOCK_ATTRIBUTE, ClockReading, ClockWatch, wall_clock_of
 from dledger.runtime.sockets import FrameStream, connect
 
@@ -57,6 +58,7 @@ class Identity:
         members: ids of the whole group.
         clock: its wall clock is told; None: nothing is.
         acquaintance: what a member tells of its store, and whom it does not speak to for that.
+        full_disks: whether its disk is full is told; None: nothing is.
     """
 
     group: str
@@ -67,6 +69,7 @@ class Identity:
     attributes: Mapping[str, str] = field(default_factory=dict)
     clock: ClockWatch | None = None
     acquaintance: Acquaintance | None = None
+    full_disks: FullDisks | None = None
 
     def told(self, target: str) -> dict[str, str]:
         """The attributes as they are told now, to a member or, where `target` is empty, to anybody."""
@@ -75,6 +78,8 @@ class Identity:
             told[CLOCK_ATTRIBUTE] = str(self.clock.wall_ms())
         if self.acquaintance is not None and target:
             told.update(self.acquaintance.tell(target))
+        if self.full_disks is not None:
+            told.update(self.full_disks.told())
         return told
 
     def why_foreign(self, node_id: str, attributes: Mapping[str, str]) -> str | None:

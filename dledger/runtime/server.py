@@ -42,6 +42,7 @@ from dledger.runtime.clock import draw, draw_incarnation, now_ms
 from dledger.runtime.crew import Crew, open_crew
 from dledger.runtime.driver import Driver, RoleView
 from dledger.runtime.events_log import log_event
+from dledger.runtime.full_disks import FullDisks
 from dledger.runtime.handshake import Identity
 from dledger.runtime.peer_clocks import ClockWatch
 from dledger.runtime.repairing import repair_on
@@ -85,6 +86,7 @@ class LogServer:
     All methods belong to the trio thread. Synchronous ones never wait.
 
     Attributes:
+        full_disks: whose disks are known to be full.
         snapshotter: takes snapshots of the state; None until the store is open, and for a machine
             that has none.
     """
@@ -122,6 +124,7 @@ class LogServer:
         self.snapshotter: Snapshotter | None = None
         self._fetch: Callable[[Driver], SnapshotFetch] | None = None
         self._shown: dict[str, str] = {}
+        self.full_disks = FullDisks(config.raft.node_id, config.raft.voters)
         self._role_watchers: list[Callable[[RoleView], None]] = []
         self._applied_watchers: list[Callable[[], None]] = []
         self._client_port = ClientPort(self, accepts_appends=accepts_appends)
@@ -137,6 +140,7 @@ class LogServer:
             dict(config.service_attributes),
             clock,
             self._acquaintance,
+            self.full_disks,
         )
         body_bytes_max = config.raft.entry_body_bytes_max + ENTRY_HEADER_BYTES
         self._transport = Transport(
@@ -276,7 +280,7 @@ class LogServer:
             )
 
     async def _run_with(self, engine: Engine, task_status: trio.TaskStatus[None]) -> None:
-        driver = Driver(self.config.raft, engine, self._machine, self._transport)
+        driver = Driver(self.config.raft, engine, self._machine, self._transport, self.full_disks)
         driver.role_watchers = self._role_watchers
         driver.applied_watchers = self._applied_watchers
         driver.pass_end_watchers.append(self._client_port.flush)
@@ -601,7 +605,7 @@ class LogServer:
                 own["repair"] = f"{count} damaged entries are asked for"
             if self._clock is not None and self._clock.ahead_ms:
                 own["clock_ahead_ms"] = str(self._clock.ahead_ms)
-            trouble = self._driver.pace.trouble(now_ms()) if self._driver is not None else ""
+            trouble = self._disk_trouble()
             if trouble:
                 own["disk"] = trouble
             return own
@@ -642,8 +646,13 @@ class LogServer:
             sync_count=driver.pace.count,
             pass_count=driver.pass_count,
             applied_count=driver.applied_count,
-            disk_trouble=driver.pace.trouble(now_ms()),
+            disk_trouble=self._disk_trouble(),
         )
+
+    def _disk_trouble(self) -> str:
+        if self.full_disks.own:
+            return f"full: {self.full_disks.own}"[:ATTRIBUTE_LENGTH_MAX]
+        return self._driver.pace.trouble(now_ms()) if self._driver is not None else ""
 
     @property
     def _running(self) -> Driver:

@@ -29,6 +29,9 @@ from dledger.storage.snapshots import SnapshotFile, SnapshotStore, SnapshotWrite
 
 CHECK_INTERVAL_S: Final = 1.0
 RETRY_S: Final = 30.0
+RETRY_MAX_S: Final = 300.0
+"""After a failure the next try comes so much later; twice as late after each further one."""
+
 WRITE_BYTES: Final = 1024 * 1024
 """Handed to the thread at once: a hand-over costs a tenth of a millisecond."""
 
@@ -72,6 +75,7 @@ class Snapshotter:
         self._engine = engine
         self._store = store
         self._next_s = now_s() + config.snapshot_interval_s
+        self._retry_s = 0.0
 
     @property
     def index(self) -> Index:
@@ -105,16 +109,16 @@ class Snapshotter:
             self.newest = await trio.to_thread.run_sync(writer.finish)
             writer = None
         except (SnapshotOvertakenError, OSError) as error:
-            self._log(logging.WARNING, "snapshot-given-up", reason=error)
-            self._next_s = now_s() + RETRY_S
+            self._given_up(error)
             return False
         finally:
             if writer is not None:
                 _abandon(writer)
         self.taken_count += 1
         self._next_s = now_s() + self._config.snapshot_interval_s
+        works_again, self._retry_s = bool(self._retry_s), 0.0
         self._log(
-            logging.INFO,
+            logging.WARNING if works_again else logging.INFO,
             "snapshot-taken",
             index=meta.index,
             bytes=self.newest.size_bytes,
@@ -122,6 +126,14 @@ class Snapshotter:
             pause_ms=round(self.pause_ms, 1),
         )
         return True
+
+    def _given_up(self, error: SnapshotOvertakenError | OSError) -> None:
+        """Try again later and later: a line for each try, which are few, and one when it works again."""
+        self._retry_s = min(2 * self._retry_s or RETRY_S, RETRY_MAX_S)
+        self._next_s = now_s() + self._retry_s
+        self._log(
+            logging.WARNING, "snapshot-given-up", reason=error, next_try_s=round(self._retry_s)
+        )
 
     async def part(self, index: Index, offset: int) -> SnapshotPart:
         """A part of the snapshot with that index; of the newest from its start if that is not it."""
@@ -180,6 +192,8 @@ class Snapshotter:
         growth = shape.position_of(Index(applied_index + 1)) - since
         if now_s() >= self._next_s:
             return growth >= growth_max // QUIET_PART
+        if self._retry_s:
+            return False  # what failed is not tried before its time, however much there is to do
         # A large state is not written again for a little more log.
         return growth >= max(growth_max, 2 * self.size_bytes)
 

@@ -27,6 +27,7 @@ from dledger.raft.messages import PeerMessage
 from dledger.runtime.clock import draw, draw_incarnation, now_s
 from dledger.runtime.crew import Crew, open_crew
 from dledger.runtime.events_log import LimitedLog, log_event
+from dledger.runtime.full_disks import FullDisks
 from dledger.runtime.handshake import (
     HANDSHAKE_TIMEOUT_S,
     Identity,
@@ -56,6 +57,10 @@ REDIAL_MAX_MS: Final = 500
 
 CLOCK_INTERVAL_S: Final = 60.0
 """A connected member's clock is read again after this; clocks that drift part by milliseconds meanwhile."""
+
+ROOM_INTERVAL_S: Final = 0.5
+"""As long as there is no leader, or no room here, members are asked for theirs again after this: it begins after
+an election that goes well."""
 
 REPEAT_LINE_S: Final = 10.0
 """The same failure to reach a member is logged again after this."""
@@ -293,6 +298,13 @@ class Transport:
                     crew.start(self._keep_dialing, peer, name=f"dial {peer.node_id}")
                     if self._me.clock is not None:
                         crew.start(self._keep_reading_clock, peer, name=f"clock {peer.node_id}")
+                    if self._me.full_disks is not None:
+                        crew.start(
+                            self._keep_asking_for_room,
+                            peer,
+                            self._me.full_disks,
+                            name=f"room {peer.node_id}",
+                        )
 
     def close(self) -> None:
         """Close everything. The tasks must have ended."""
@@ -468,7 +480,25 @@ class Transport:
             self._me.clock.heard(node_id, remote.clock)
 
     async def _keep_reading_clock(self, peer: Peer) -> None:
-        """Read the clock of a connected member now and then, by a handshake as a client that asks nothing more."""
+        """Read the clock of a connected member now and then."""
+        while True:
+            await trio.sleep(CLOCK_INTERVAL_S)
+            remote = await self._look_at(peer)
+            if remote is not None:
+                self._heard_clock(peer.node_id, remote)
+
+    async def _keep_asking_for_room(self, peer: Peer, full_disks: FullDisks) -> None:
+        """Ask a connected member whether its disk is full, as long as that may be why nobody leads."""
+        while True:
+            await full_disks.wait_wanted()
+            await trio.sleep(ROOM_INTERVAL_S)
+            remote = await self._look_at(peer)
+            full_disks.hear(peer.node_id, None if remote is None else remote.attributes)
+
+    async def _look_at(self, peer: Peer) -> Remote | None:
+        """What a connected member tells of itself now, by a handshake as a client that asks nothing more."""
+        if self._outgoing[peer.node_id].link.sock is None:
+            return None
         reader = replace(
             self._me,
             node_id=None,
@@ -476,19 +506,15 @@ class Transport:
             attributes={},
             clock=None,
             acquaintance=None,
+            full_disks=None,
         )
-        outgoing = self._outgoing[peer.node_id]
-        while True:
-            await trio.sleep(CLOCK_INTERVAL_S)
-            if outgoing.link.sock is None:
-                continue
-            try:
-                stream, remote = await dial_member(peer, reader)
-            except DLedgerError:
-                # Whoever cannot be reached is told of where its own connection breaks.
-                continue
-            stream.close()
-            self._heard_clock(peer.node_id, remote)
+        try:
+            stream, remote = await dial_member(peer, reader)
+        except DLedgerError:
+            # Whoever cannot be reached is told of where its own connection breaks.
+            return None
+        stream.close()
+        return remote
 
 
 def _trust(stream: FrameStream, blob_bytes_max: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -14,6 +15,9 @@ from typing import Any
 
 import pytest
 
+from broker.client import Message, SendOutcomeUnknownError, SendRefusedError
+from broker.client.blocking import Producer
+from broker.remoting.codes import DISK_FULL
 from jepsen.processes import Group, Process, poll
 from tests.interop.conftest import RunningGroup, request
 
@@ -134,16 +138,33 @@ def applied(group: RunningGroup, node: Process) -> int:
     )
 
 
+def refusal(producer: Producer) -> str | None:
+    """The names of the full disks, of a send that surely did not happen; None for another end of it."""
+    try:
+        producer.send(Message("Full", b"x"))
+    except SendRefusedError as error:
+        found = re.search(r"the disks of (.*) are full", str(error))
+        return found.group(1) if found else None
+    except SendOutcomeUnknownError:
+        pass  # it was on its way when the disks became full
+    return None
+
+
 def test_when_all_disks_are_full_sends_are_refused_with_the_cause(group: RunningGroup) -> None:
     leader = group.wait_leader()
     stored = 1
     send_until(group, leader, 0, timeout_s=60)
     ballast = [fill(group.processes.folder / node.name) for node in group.processes.nodes]
-    answer = send_until(group, leader, 14, timeout_s=60)
-    assert answer["remark"], answer
-    assert (
-        "disk" in answer["remark"] or "room" in answer["remark"] or "leader" in answer["remark"]
-    ), answer
+    send_until(group, leader, 14, timeout_s=60)
+    names = [node.name for node in group.processes.nodes]
+    with Producer(group.processes.namesrv, "full") as producer:
+        assert poll(lambda: refusal(producer) == f"{names[0]}, {names[1]} and {names[2]}", 10)
+        # Each node says so at once: nothing waits for an election.
+        for node in group.processes.nodes:
+            answer = send(node.address, time.monotonic_ns(), b"x")
+            assert answer["code"] == 14
+            assert answer["remark"].startswith(f"{DISK_FULL}the disks of ")
+            assert answer["remark"].endswith("; nothing was done")
     for file in ballast:
         file.unlink()
     for node in group.processes.nodes:

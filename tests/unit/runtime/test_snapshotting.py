@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -14,7 +16,9 @@ from crc32c import crc32c
 
 from dledger.errors import EntryDamagedError, OutOfRangeError
 from dledger.raft.ids import NO_INDEX, Index
+from dledger.runtime.clock import now_s
 from dledger.state_machine import SnapshotMachine, SnapshotRefusedError
+from dledger.storage.snapshots import SnapshotStore
 from tests.unit.runtime.conftest import BodiesMachine, Group, Member
 
 pytestmark = pytest.mark.slow
@@ -137,6 +141,41 @@ async def test_a_damaged_snapshot_is_named_and_the_older_one_used(
         assert "byte" in caplog.text
         assert len(again.machine.bodies) == 10
         assert sum(again.machine.chunk_sizes) == again.machine.applied_index - older_index
+
+
+async def test_a_snapshot_that_fails_is_tried_again_later_and_later_and_told_when_it_works(
+    open_group: OpenGroup, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk without room for it fails each try, and the log has grown enough for one all the while."""
+    passed_s = 0.0
+    has_room = False
+    real_s = now_s()
+
+    def check_room(store: SnapshotStore, size_bytes: int) -> None:
+        if not has_room:
+            raise OSError(errno.ENOSPC, "no room")
+
+    monkeypatch.setattr(SnapshotStore, "check_room", check_room)
+    async with open_group(size=1) as group:
+        member = await group.start("n0", machine=KeptBodies())
+        await (await group.leader()).server.append(bytes(1000), timeout_s=S)
+        snapshotter = member.server.snapshotter
+        assert snapshotter is not None
+        monkeypatch.setattr("dledger.runtime.snapshotting.now_s", lambda: real_s + passed_s)
+        monkeypatch.setattr(
+            snapshotter, "_config", replace(snapshotter._config, snapshot_log_bytes=100)
+        )
+        with caplog.at_level(logging.WARNING):
+            for pause_s in (30, 60, 120, 240, 300, 300):
+                assert snapshotter._is_due()
+                assert not await snapshotter.take()
+                passed_s += pause_s - 0.5
+                assert not snapshotter._is_due()
+                passed_s += 1
+            assert caplog.text.count("snapshot-given-up") == 6
+            has_room = True
+            assert await snapshotter.take()
+        assert "snapshot-taken" in caplog.text
 
 
 async def test_without_any_good_snapshot_the_whole_log_is_folded(open_group: OpenGroup) -> None:

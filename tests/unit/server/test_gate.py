@@ -10,7 +10,8 @@ from broker.remoting.frame import Frame, FrameDecoder
 from broker.remoting.header import RemotingCommand, decode_command, make_response
 from broker.server.gate import HOLD_MS, Errand, Gate
 from broker.server.private_codes import NOT_CARRIED_OUT, PrivateCode
-from dledger import Role
+from dledger import NodeId, Role
+from dledger.runtime.full_disks import FULL_ATTRIBUTE, FullDisks
 
 
 class FakeLog:
@@ -23,6 +24,7 @@ class FakeLog:
         self.role = Role.FOLLOWER
         self.term = 3
         self.leader_id: str | None = None
+        self.full_disks = FullDisks(NodeId("n0"), tuple(map(NodeId, ("n0", "n1", "n2"))))
 
 
 class FakeLink:
@@ -105,6 +107,35 @@ def answer_of(errand: Errand) -> RemotingCommand:
     assert isinstance(errand.origin, FakeOrigin)
     (answer,) = errand.origin.answers()
     return answer
+
+
+def test_a_send_that_no_majority_has_room_for_is_refused_at_once_with_the_cause(
+    bench: Bench,
+) -> None:
+    send, query = bench.errand(), bench.errand(code=14)
+    disks = bench.log.full_disks
+    disks.own_changed("no room for 65536 bytes")
+    bench.gate.bring(send)
+    bench.gate.bring(query)
+    bench.gate.expire(0)
+    assert bench.gate.waiting_count == 2  # the two others may elect one of them
+    assert bench.gate.without_leader().endswith("; the disk of n0 is full")
+    disks.hear(NodeId("n2"), {FULL_ATTRIBUTE: "no room"})
+    bench.gate.expire(0)
+    assert answer_of(send).code == 14
+    remark = answer_of(send).remark or ""
+    assert remark.startswith("[DISK_FULL]the disks of n0 and n2 are full: ")
+    assert remark.endswith("; nothing was done")
+    later = bench.errand()
+    bench.gate.bring(later)
+    assert answer_of(later).remark == remark
+    assert bench.gate.waiting_count == 1  # what needs no room waits for a leader as ever
+    disks.own_changed("")
+    disks.leader_changed(NodeId("n1"))
+    waiting = bench.errand()
+    bench.gate.bring(waiting)
+    bench.gate.expire(0)
+    assert bench.gate.waiting_count == 2
 
 
 def test_the_leader_serves(bench: Bench) -> None:

@@ -1,0 +1,96 @@
+"""Whose disks are full, as far as this member knows: why nobody leads, when that is the reason.
+
+A member whose disk is full writes nothing, so it neither votes nor confirms: with too many of them nobody can
+lead, and nobody is left who would say why. So each tells it in handshakes, as an attribute that members of before
+do not mind, and who has no leader, or a full disk of its own, asks the others by a handshake now and then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import trio
+
+from dledger.raft.ids import NodeId
+from dledger.raft.quorum import majority
+
+FULL_ATTRIBUTE: Final = "disk_full"
+"""`true`; not there: the store takes more. The reason names files, which a stranger need not know."""
+
+
+class FullDisks:
+    """What is known of the disks of all members.
+
+    Invariant: of others only what they have told while this node had no leader or a full disk itself.
+
+    Attributes:
+        own: why the own store takes no more; empty: it does.
+    """
+
+    def __init__(self, node_id: NodeId, members: tuple[NodeId, ...]) -> None:
+        self.own = ""
+        self._node_id = node_id
+        self._members = members
+        self._others: set[NodeId] = set()
+        self._has_leader = False
+        self._wanted = trio.Event()
+
+    def own_changed(self, reason: str) -> None:
+        """The own disk has no room, with the reason, or has it again."""
+        self.own = reason
+        self._decide()
+
+    def leader_changed(self, leader_id: NodeId | None) -> None:
+        """Who leads, as far as this node knows."""
+        self._has_leader = leader_id is not None
+        self._decide()
+
+    def _decide(self) -> None:
+        is_wanted = bool(self.own) or not self._has_leader
+        if is_wanted and not self._wanted.is_set():
+            self._wanted.set()
+        elif not is_wanted and self._wanted.is_set():
+            self._wanted = trio.Event()
+            self._others.clear()
+
+    async def wait_wanted(self) -> None:
+        """Until it is worth asking the others."""
+        await self._wanted.wait()
+
+    def told(self) -> Mapping[str, str]:
+        """The attribute for handshakes."""
+        return {FULL_ATTRIBUTE: "true"} if self.own else {}
+
+    def hear(self, node_id: NodeId, attributes: Mapping[str, str] | None) -> None:
+        """What a member has told just now; None: it cannot be asked."""
+        is_full = bool((attributes or {}).get(FULL_ATTRIBUTE))
+        if is_full and self._wanted.is_set():
+            self._others.add(node_id)
+        else:
+            self._others.discard(node_id)
+
+    @property
+    def full(self) -> list[NodeId]:
+        """Members whose disks are full, in the order of the configuration."""
+        return [
+            member
+            for member in self._members
+            if (self.own if member == self._node_id else member in self._others)
+        ]
+
+    @property
+    def leave_no_majority(self) -> bool:
+        """Whether nothing can be stored before one of them has room."""
+        if not self.own and not self._others:
+            return False
+        return len(self._members) - len(self.full) < majority(len(self._members))
+
+    def describe(self) -> str:
+        """The fact in words; empty when no disk is known to be full."""
+        full = self.full
+        if not full:
+            return ""
+        if len(full) == 1:
+            return f"the disk of {full[0]} is full"
+        return f"the disks of {', '.join(full[:-1])} and {full[-1]} are full"

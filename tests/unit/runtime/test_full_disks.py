@@ -1,0 +1,63 @@
+"""Whose disks are full: what is told, what is heard, and when that leaves no majority."""
+
+from __future__ import annotations
+
+import pytest
+
+from dledger.raft.ids import NodeId
+from dledger.runtime.full_disks import FULL_ATTRIBUTE, FullDisks
+
+N0, N1, N2 = NodeId("n0"), NodeId("n1"), NodeId("n2")
+FULL = {FULL_ATTRIBUTE: "true"}
+
+
+@pytest.fixture
+def disks() -> FullDisks:
+    return FullDisks(N0, (N0, N1, N2))
+
+
+def test_the_own_disk_is_told_while_it_is_full(disks: FullDisks) -> None:
+    assert disks.told() == {}
+    disks.own_changed("no room for 4096 bytes")
+    assert disks.told() == FULL
+    assert disks.describe() == "the disk of n0 is full"
+    assert not disks.leave_no_majority
+    disks.own_changed("")
+    assert disks.told() == {}
+    assert disks.describe() == ""
+
+
+def test_two_of_three_leave_no_majority(disks: FullDisks) -> None:
+    disks.leader_changed(None)
+    disks.hear(N2, FULL)
+    disks.hear(N1, {"service_address": "a:1"})
+    assert not disks.leave_no_majority
+    disks.hear(N1, FULL)
+    assert disks.leave_no_majority
+    assert disks.describe() == "the disks of n1 and n2 are full"
+    disks.hear(N1, None)
+    assert not disks.leave_no_majority
+
+
+def test_a_group_of_one_has_no_other_disk() -> None:
+    alone = FullDisks(N0, (N0,))
+    alone.own_changed("no room")
+    assert alone.leave_no_majority
+
+
+def test_what_was_heard_is_forgotten_with_the_reason_to_ask(disks: FullDisks) -> None:
+    disks.leader_changed(None)
+    disks.hear(N1, FULL)
+    disks.hear(N2, FULL)
+    disks.leader_changed(N1)
+    assert not disks.full
+    disks.hear(N2, FULL)  # an answer that comes late
+    assert not disks.full
+
+
+async def test_the_others_are_asked_without_a_leader_or_room(disks: FullDisks) -> None:
+    disks.leader_changed(None)
+    await disks.wait_wanted()
+    disks.leader_changed(N1)
+    disks.own_changed("no room")
+    await disks.wait_wanted()
