@@ -85,7 +85,7 @@ class ClientExchange:
     ) -> None:
         """Prepare; `run` does the work.
 
-        `push` tells the clients here that groups changed; `creation_for` names the topics and groups
+        `push` tells the clients here that the rolls of groups changed; `creation_for` names the topics and groups
         that consumers lack, and `create` creates them at the leader.
         """
         self._log = log
@@ -101,6 +101,7 @@ class ClientExchange:
         self._links: dict[str, ClientOrigin] = {}
         self._told: dict[str, tuple[int, int]] = {}
         self._union_id = ("", 0)
+        self._announced = 0
         self._synced_changes = -1
         self._synced = trio.Event()
         self._wanted = trio.Event()
@@ -229,11 +230,12 @@ class ClientExchange:
         return waiter.reply
 
     def _notify(self, groups: list[str], but: ClientOrigin | None = None) -> None:
-        """At the leader: tell the clients here and the other nodes that groups changed."""
-        if not groups:
-            return
-        self._push(groups)
-        self.tell_nodes(PrivateCode.UNION_CHANGED, but=but)
+        """At the leader: tell the clients here of groups whose roll changed, and the nodes of any change."""
+        if groups:
+            self._push(groups)
+        if self.union.version != self._announced:
+            self._announced = self.union.version
+            self.tell_nodes(PrivateCode.UNION_CHANGED, but=but)
 
     def tell_nodes(
         self,

@@ -23,6 +23,7 @@ from broker.service.clients import (
     ConsumerClient,
     LocalClients,
     consumers_of,
+    newest_of_each,
     producers_of,
 )
 from broker.service.pull import SQL_REFUSED
@@ -201,10 +202,10 @@ class Members:
 
     def members(self, group: str) -> dict[str, ConsumerClient]:
         """The live members of a group on all nodes, as far as this node knows."""
-        known = dict(self.exchange.union.members(group))
-        if not self._log.is_serving:
-            known.update({client.client_id: client for client in self.local.consumers(group)})
-        return known
+        known = self.exchange.union.members(group)
+        if self._log.is_serving:
+            return dict(known)
+        return newest_of_each((*known.values(), *self.local.consumers(group)))
 
     def ask_producer_here(self, group: str, frame: bytes) -> bool:
         """Send a frame to one producer of a group that is connected to this node; False if none is.

@@ -52,6 +52,11 @@ class ConsumerClient(msgspec.Struct, frozen=True):
         """What it wants of a topic."""
         return next((item for item in self.subscriptions if item.topic == topic), None)
 
+    @property
+    def newest_version(self) -> int:
+        """The newest version of a subscription that it told."""
+        return max((item.version for item in self.subscriptions), default=0)
+
 
 class ProducerClient(msgspec.Struct, frozen=True):
     """One member of a producer group."""
@@ -100,6 +105,20 @@ def newest_subscription(members: Iterable[ConsumerClient], topic: str) -> Subscr
     """What a group wants of a topic: the newest that a member told (Q4, G8)."""
     told = [item for item in (client.subscription(topic) for client in members) if item]
     return max(told, key=lambda item: item.version, default=None)
+
+
+def newest_of_each(clients: Iterable[ConsumerClient]) -> dict[str, ConsumerClient]:
+    """What each client of one group told last, by client id.
+
+    A client tells each node, one after the other, and may tell some of them nothing for a while. Where
+    versions are equal, the later of `clients` counts.
+    """
+    newest: dict[str, ConsumerClient] = {}
+    for client in clients:
+        known = newest.get(client.client_id)
+        if known is None or client.newest_version >= known.newest_version:
+            newest[client.client_id] = client
+    return newest
 
 
 @dataclass(slots=True)
@@ -240,7 +259,9 @@ class LocalClients:
 class ClientUnion:
     """The consumers of all nodes, by group.
 
-    `version` changes with the content, so that two nodes can compare what they have.
+    `version` changes with the content, so that two nodes can compare what they have. The methods that
+    change it give the groups whose *roll* changed: who is a member, and of which topics. Only that decides
+    who gets which queues; a newer version of a subscription and another address do not.
     """
 
     def __init__(self) -> None:
@@ -250,7 +271,7 @@ class ClientUnion:
         self.version = 0
 
     def put(self, node: str, clients: Iterable[ConsumerClient], now_ms: int) -> list[str]:
-        """Replace what a node told; gives the groups that changed."""
+        """Replace what a node told; gives the groups whose roll changed."""
         fresh = tuple(clients)
         self._seen_ms[node] = now_ms
         if self._by_node.get(node, ()) == fresh:
@@ -264,7 +285,7 @@ class ClientUnion:
         self._seen_ms[node] = now_ms
 
     def expire(self, now_ms: int) -> list[str]:
-        """Take out nodes that told nothing for `NODE_EXPIRY_MS`; gives the groups that changed."""
+        """Take out nodes that told nothing for `NODE_EXPIRY_MS`; gives the groups whose roll changed."""
         silent = [node for node, seen in self._seen_ms.items() if seen < now_ms - NODE_EXPIRY_MS]
         for node in silent:
             del self._seen_ms[node]
@@ -272,7 +293,7 @@ class ClientUnion:
         return self._rebuild() if silent else []
 
     def replace(self, by_node: Mapping[str, Iterable[ConsumerClient]], now_ms: int) -> list[str]:
-        """Take over the leader's union; gives the groups that changed.
+        """Take over the leader's union; gives the groups whose roll changed.
 
         Every node counts as heard of now: should this node become the leader, it starts from here
         and the nodes that are gone expire.
@@ -307,11 +328,22 @@ class ClientUnion:
 
     def _rebuild(self) -> list[str]:
         before = self._groups
-        self._groups = {}
+        told: dict[str, list[ConsumerClient]] = {}
         for node in sorted(self._by_node):
             for client in self._by_node[node]:
-                self._groups.setdefault(client.group, {})[client.client_id] = client
-        names = sorted({*before, *self._groups})
-        changed = [name for name in names if before.get(name) != self._groups.get(name)]
+                told.setdefault(client.group, []).append(client)
+        self._groups = {name: newest_of_each(clients) for name, clients in told.items()}
+        changed = [name for name in {*before, *told} if before.get(name) != self._groups.get(name)]
         self.version += bool(changed)
-        return changed
+        return sorted(
+            name
+            for name in changed
+            if _roll(before.get(name, {})) != _roll(self._groups.get(name, {}))
+        )
+
+
+def _roll(members: Mapping[str, ConsumerClient]) -> dict[str, frozenset[str]]:
+    return {
+        client_id: frozenset(item.topic for item in client.subscriptions)
+        for client_id, client in members.items()
+    }

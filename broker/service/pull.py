@@ -1,6 +1,7 @@
 """Whether a pull may read, with which filter, and what its result is called: semantics sections E and F.
 
-Codes are those of release 4.9.8 (1 where 5.3.2 says 29).
+Codes are those of release 4.9.8 (1 where 5.3.2 says 29), but for 25: a pull that names a newer subscription
+than any that was told here reads without a filter (adr/0165).
 """
 
 from __future__ import annotations
@@ -137,10 +138,8 @@ class PullRules:
                 f"the consumer's subscription not exist: {fields.consumer_group} does not subscribe {fields.topic}",
             )
         if told.version < fields.sub_version:
-            return Refusal(
-                ResponseCode.SUBSCRIPTION_NOT_LATEST,
-                f"the consumer's subscription not latest: {told.version} here, {fields.sub_version} asked",
-            )
+            # What it wants now is not known here yet: everything, since clients look at tags again (G4).
+            return "*", fields.expression_type or EXPRESSION_TAG
         return told.expression, told.expression_type
 
 

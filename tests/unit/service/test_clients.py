@@ -145,6 +145,35 @@ def test_g8_the_newest_subscription_counts() -> None:
     assert union.groups_of_topic("T") == ["g"]
 
 
+@pytest.mark.parametrize("newer", ["n0", "n1"])
+def test_what_a_client_told_last_counts_whichever_node_it_told(newer: str) -> None:
+    union = ClientUnion()
+    for node in ("n0", "n1"):
+        union.put(node, [consumer(version=2 if node == newer else 1)], 0)
+    found = union.subscription("g", "T")
+    assert found is not None
+    assert found.version == 2
+
+
+def test_a_newer_version_of_a_subscription_changes_the_union_but_no_roll() -> None:
+    """Java clients raise it whenever their queues change: a notice for each would make all of them rebalance."""
+    union = ClientUnion()
+    union.put("n0", [consumer(version=1)], 0)
+    version = union.version
+    assert union.put("n0", [consumer(version=2)], 0) == []
+    assert union.version == version + 1
+    other = ClientUnion()
+    other.replace({"n0": [consumer(version=1)]}, 0)
+    assert other.replace(union.by_node(), 0) == []
+
+
+def test_another_topic_changes_the_roll() -> None:
+    union = ClientUnion()
+    union.put("n0", [consumer("c1", "g", "T")], 0)
+    assert union.put("n0", [consumer("c1", "g", "T", "U")], 0) == ["g"]
+    assert union.put("n0", [consumer("c1", "g", "U")], 0) == ["g"]
+
+
 def test_the_version_moves_with_the_content() -> None:
     union = ClientUnion()
     union.put("n0", [consumer()], 0)

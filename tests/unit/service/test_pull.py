@@ -80,7 +80,7 @@ REFUSED = [
     ("E6 not connected", {"consumer_group": "offline"}, 6, True, R.SUBSCRIPTION_NOT_EXIST),
     ("E6 broadcast", {"consumer_group": "nobroadcast"}, 6, True, R.NO_PERMISSION),
     ("E6 forbidden", {"consumer_group": "forbidden"}, 6, True, R.NO_PERMISSION),
-    ("E6 old subscription", {"sub_version": 101}, 6, True, R.SUBSCRIPTION_NOT_LATEST),
+    ("E7 SQL92, newer than told", {"sub_version": 101, "expression_type": "SQL92"}, 6, True, R.SYSTEM_ERROR),
     ("E7 SQL92", {"sys_flag": 4, "subscription": "a > 1", "expression_type": "SQL92"}, 6, True, R.SYSTEM_ERROR),
 ]  # fmt: skip
 
@@ -105,6 +105,8 @@ def test_refused(fields: dict[str, Any], permission: int, auto: bool, code: Resp
         ({"sys_flag": 6, "subscription": "*"}, None),
         ({"sys_flag": 6, "subscription": None}, None),
         ({"sub_version": 0}, {"A"}),
+        ({"sub_version": 101}, None),
+        ({"sub_version": 101, "expression_type": "TAG"}, None),
     ],
     ids=[
         "from the heartbeat",
@@ -112,6 +114,8 @@ def test_refused(fields: dict[str, Any], permission: int, auto: bool, code: Resp
         "everything",
         "nothing said",
         "Go says version 0",
+        "newer than what was told here: the client selects",
+        "the same, as Java says it",
     ],
 )
 def test_granted_with_a_filter(fields: dict[str, Any], tags: set[str] | None) -> None:
