@@ -20,7 +20,7 @@ $(VENV)/.ready: pyproject.toml scripts/setup
 
 setup: $(VENV)/.ready  ## install everything into .venv
 
-interop: setup  ## fetch the real C++ and Node clients into .interop (what cannot be had is skipped)
+interop: setup  ## fetch the real C++, Node and Java clients into .interop (what cannot be had is skipped)
 	@scripts/setup-interop $(BIN)/python
 
 demo: setup  ## three nodes, real clients, transactions, timers, order; leaders killed, nothing may be lost

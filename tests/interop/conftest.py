@@ -23,6 +23,12 @@ ROOT = Path(__file__).resolve().parents[2]
 CLIENTS = Path(__file__).parent / "clients"
 CPP_PYTHON = ROOT / ".interop/cpp/bin/python"
 NODE_MODULES = ROOT / ".interop/node/node_modules"
+JAVAS = ("java-4.9.8", "java-5.3.3")
+JAVA_OPTIONS = (
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Xmx192m",
+)  # short runs beside a group
 
 
 def request(
@@ -114,7 +120,7 @@ def kill_and_restart(group: RunningGroup, topic: str) -> None:
 
 
 class ForeignClient:
-    """Starts one of the two foreign clients; its output is JSON lines."""
+    """Starts one of the foreign clients; its output is JSON lines."""
 
     def __init__(self, kind: str, namesrv: str) -> None:
         self.kind = kind
@@ -125,11 +131,15 @@ class ForeignClient:
         environment = dict(os.environ)
         if self.kind == "cpp":
             command = [str(CPP_PYTHON), str(CLIENTS / "cpp_client.py")]
+        elif self.kind in JAVAS:
+            path = f"{java_folder(self.kind)}/classes:{java_folder(self.kind)}/jars/*"
+            command = ["java", *JAVA_OPTIONS, "-cp", path, "JavaClient"]
         else:
             command = ["node", str(CLIENTS / "node_client.mjs")]
             environment["NODE_PATH"] = str(NODE_MODULES)
         return subprocess.Popen(
             [*command, operation, "--namesrv", self._namesrv, *options],
+            stdin=subprocess.PIPE if "--steered" in options else None,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -186,10 +196,17 @@ class Listener:
         return self.lines
 
 
+def java_folder(kind: str) -> Path:
+    return ROOT / ".interop" / kind
+
+
 def lacking(kind: str) -> str | None:
     """What keeps this machine from running a foreign client; None when nothing does."""
     if kind == "cpp":
         return None if CPP_PYTHON.exists() else "the C++ client is not installed (make interop)"
+    if kind in JAVAS:
+        ready = java_folder(kind) / ".ready"
+        return None if ready.exists() else f"{kind} is not installed (make interop)"
     if shutil.which("node") is None:
         return "no node on this machine"
     return None if NODE_MODULES.exists() else "ali-ons is not installed (make interop)"
@@ -209,6 +226,15 @@ def cpp(group: RunningGroup) -> ForeignClient:
 @pytest.fixture
 def node(group: RunningGroup) -> ForeignClient:
     return client_or_skip("node", group)
+
+
+@pytest.fixture(params=JAVAS)
+def java(request: pytest.FixtureRequest, group: RunningGroup) -> ForeignClient:
+    return client_or_skip(request.param, group)
+
+
+also_java = pytest.mark.parametrize("client", ["cpp", "node", *JAVAS], indirect=True)
+"""For tests in which a client's own ways matter; the others take one of each kind of wire format."""
 
 
 @pytest.fixture(params=["cpp", "node"])

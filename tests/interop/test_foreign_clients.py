@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from itertools import product
 
 import pytest
 
@@ -23,8 +24,11 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow]
 WAIT = ("--timeout", "60")
 
 
-@pytest.mark.parametrize("producer_kind", ["cpp", "node"])
-@pytest.mark.parametrize("consumer_kind", ["cpp", "node"])
+@pytest.mark.parametrize(
+    ("producer_kind", "consumer_kind"),
+    [*product(["cpp", "node"], repeat=2), ("java-4.9.8", "cpp"), ("node", "java-4.9.8"),
+     ("java-5.3.3", "java-4.9.8"), ("cpp", "java-5.3.3")],
+)  # fmt: skip
 def test_every_message_of_each_client_reaches_each_client(
     group: RunningGroup,
     name: str,

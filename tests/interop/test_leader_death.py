@@ -9,6 +9,7 @@ from tests.interop.conftest import (
     ForeignClient,
     Listener,
     RunningGroup,
+    also_java,
     kill_and_restart,
     received,
     request,
@@ -18,6 +19,7 @@ from tests.interop.conftest import (
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 
+@also_java
 def test_nothing_acknowledged_is_lost_when_the_leader_dies(
     group: RunningGroup, name: str, client: ForeignClient
 ) -> None:
