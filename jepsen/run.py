@@ -31,6 +31,7 @@ from jepsen.checkers.ends import ENDED, check_ends
 from jepsen.checkers.recovery import HEALED, check_recovery
 from jepsen.checkers.replicas import check_replicas
 from jepsen.checkers.results import Checker, CheckResult, merged
+from jepsen.checkers.work import check_work
 from jepsen.generators import SECOND_NS, Stagger, TimeLimit, Until
 from jepsen.interpreter import Interpreter
 from jepsen.judging import judge
@@ -391,8 +392,9 @@ def run_checkers(settings: RunSettings) -> list[Checker]:
         UnknownNameError: there is no such workload.
     """
     entry = workload_entry(settings.workload)
-    checkers = [
+    checkers: list[Checker] = [
         *entry.make(settings.workers).checkers(),
+        partial(check_work, rate=settings.rate),
         check_availability,
         check_recovery,
         check_answers,

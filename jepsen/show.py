@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from jepsen.checkers.work import NAME as WORK
 from jepsen.ops import NEMESIS, Op
 from jepsen.reports.summary import Summary
 from jepsen.run import Conductor, RunSettings, Show
@@ -119,6 +120,8 @@ def print_summary(summary: Summary, folder: object, console: Console) -> None:
         console.print(f"... and {len(anomalies) - ANOMALIES_SHOWN} more")
     faults = ", ".join(f"{name} {count}" for name, count in summary.faults.items()) or "none"
     console.print(f"{summary.operations} operations, faults: {faults}", highlight=False)
+    if summary.work:
+        console.print(escape(summary.work), highlight=False, soft_wrap=True)
     why = f": {escape(summary.why)}" if summary.why else ""
     console.print(f"[bold {color}]{summary.verdict.upper()}[/bold {color}]{why}", highlight=False)
     console.print(f"report: {folder}/report.html", highlight=False, soft_wrap=True)
@@ -132,6 +135,7 @@ def print_suite(summaries: Sequence[Summary], console: Console) -> None:
         ("nemesis", False),
         ("verdict", False),
         ("operations", True),
+        ("of those asked for", True),
         ("faults", True),
         ("why", False),
     ):
@@ -143,7 +147,13 @@ def print_suite(summaries: Sequence[Summary], console: Console) -> None:
             summary.settings.nemesis,
             f"[{color}]{summary.verdict}[/{color}]",
             str(summary.operations),
+            _done_percent(summary),
             str(sum(summary.faults.values())),
             escape(summary.why),
         )
     console.print(table)
+
+
+def _done_percent(summary: Summary) -> str:
+    counts = next((check.counts for check in summary.checks if check.name == WORK), {})
+    return f"{counts['done_percent']} %" if counts else ""

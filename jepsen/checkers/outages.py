@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from jepsen.checkers.messages import operations
-from jepsen.ops import NEMESIS, Op
+from jepsen.ops import NEMESIS, Op, Pair
 
 Outage = tuple[int, int]  # ns since the start of the run, both ends
 
@@ -24,7 +24,8 @@ def outages(ops: Sequence[Op], *, f: str = "send", stall_ns: int = STALL_NS) -> 
     of any kind succeeds that began after it.
     """
     end_ns = ops[-1].t_ns if ops else 0
-    found = _strikes(ops, end_ns)
+    strikes = [op for op in ops if op.process == NEMESIS and op.value == {"do": "inject"}]
+    found = until_success(operations(ops), strikes, end_ns)
     for pair in operations(ops):
         if pair.invoke.f != f:
             continue
@@ -34,20 +35,22 @@ def outages(ops: Sequence[Op], *, f: str = "send", stall_ns: int = STALL_NS) -> 
     return joined(sorted(found))
 
 
-def _strikes(ops: Sequence[Op], end_ns: int) -> list[Outage]:
-    """From each strike to the first success of what began after it. Pure."""
-    done = [pair for pair in operations(ops) if pair.type == "ok" and pair.completion is not None]
+def until_success(pairs: Iterable[Pair], marks: Iterable[Op], end_ns: int) -> list[Outage]:
+    """Return the times from each mark to the first success of what began after it; to the end without any.
+
+    Args:
+        pairs: whose success counts, in order of invocation.
+        marks: where a time begins.
+        end_ns: of the history.
+    """
+    done = [pair for pair in pairs if pair.type == "ok" and pair.completion is not None]
     begun = [pair.invoke.index for pair in done]
     # For each success: the first moment at which it, or one that began later, was over.
     over = [end_ns] * (len(done) + 1)
     for at in reversed(range(len(done))):
         completion = done[at].completion
         over[at] = min(over[at + 1], completion.t_ns if completion is not None else end_ns)
-    return [
-        (op.t_ns, over[bisect_right(begun, op.index)])
-        for op in ops
-        if op.process == NEMESIS and op.value == {"do": "inject"}
-    ]
+    return [(mark.t_ns, over[bisect_right(begun, mark.index)]) for mark in marks]
 
 
 def joined(spans: Iterable[Outage]) -> list[Outage]:

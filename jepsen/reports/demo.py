@@ -20,7 +20,7 @@ from jepsen.checkers.results import Anomaly, CheckResult
 from jepsen.measure import gaps_ms
 from jepsen.ops import NEMESIS, OBSERVER, Op
 from jepsen.percentiles import percentile
-from jepsen.reports.summary import VERDICTS, why_not_valid
+from jepsen.reports.summary import VERDICTS, why_not_valid, work_of
 from jepsen.run import RunResult
 
 OURS: Final = "ours"
@@ -278,6 +278,7 @@ def print_report(console: Console, story: Story, result: RunResult) -> None:
     for line in [*stream_lines(streams), *kept_lines(story)]:
         console.print(line, highlight=False)
     console.print(gaps_line(gaps_ms(story.ops)))
+    console.print(work_of(story.checks), highlight=False)
     anomalies = [(check.name, one) for check in story.checks for one in check.anomalies]
     for name, anomaly in anomalies[:ANOMALIES_SHOWN]:
         told = f"[red]{escape(anomaly.kind)}[/red] ({name}): {escape(anomaly.text)}"

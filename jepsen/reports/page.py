@@ -87,6 +87,8 @@ def _story(summary: Summary, ops: Sequence[Op], spans: Sequence[Span]) -> Iterab
         f"For {end_of(ops) / 1e9:.0f} s, {settings.workers} clients did {summary.operations} operations "
         f"on {settings.nodes} nodes."
     )
+    if summary.work:
+        yield f"While things were broken, {summary.work}."
     if spans:
         struck = ", ".join(
             f"{name} {_times(sum(span.name == name for span in spans))}"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
 
 from jepsen.checkers.results import CheckResult
+from jepsen.checkers.work import NAME as WORK
 from jepsen.run import RunResult, RunSettings
 
 VERDICTS: Final[Mapping[bool | None, str]] = {True: "valid", False: "invalid", None: "unknown"}
@@ -26,6 +27,7 @@ class Summary(msgspec.Struct, frozen=True, omit_defaults=False):
         faults: how often each was injected.
         problems: why it proves nothing, whatever the checkers say.
         checks: what each checker found.
+        work: in words, what was done of what was asked for while things were broken.
     """
 
     verdict: str
@@ -37,6 +39,7 @@ class Summary(msgspec.Struct, frozen=True, omit_defaults=False):
     faults: dict[str, int]
     problems: tuple[str, ...]
     checks: tuple[CheckResult, ...]
+    work: str = ""
 
 
 def summary_of(result: RunResult) -> Summary:
@@ -48,9 +51,24 @@ def summary_of(result: RunResult) -> Summary:
         command=command_of(result.settings),
         settings=result.settings,
         operations=sum(op.is_client and op.type == "invoke" for op in result.ops),
+        work=work_of(result.checks),
         faults=dict(result.faults),
         problems=tuple(result.problems),
         checks=tuple(result.checks),
+    )
+
+
+def work_of(checks: Sequence[CheckResult]) -> str:
+    """Say in one sentence how much was done of what was asked for; empty where nobody counted."""
+    counts = next((check.counts for check in checks if check.name == WORK), None)
+    if counts is None:
+        return ""
+    kinds = counts["done_by_kind"]
+    assert isinstance(kinds, dict), "the checker counts so"
+    each = ", ".join(f"{f} {done}" for f, done in kinds.items())
+    return (
+        f"{counts['done']} of {counts['asked']} operations that were asked for were done "
+        f"({counts['done_percent']} %){f': {each}' if each else ''}"
     )
 
 

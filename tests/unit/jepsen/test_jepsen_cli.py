@@ -22,13 +22,16 @@ SETTINGS = RunSettings("queue", "none", 5.0, seed=3)
 Q = "ChaosA/broker-a/0"
 
 
-def folder_with(tmp_path: Path, *, received: bool) -> Path:
+def folder_with(tmp_path: Path, *, received: bool, polls: int = 20) -> Path:
     """A run with one message, as it would be left."""
     with OpLog(tmp_path / HISTORY) as log:
         log.add(0, "invoke", "send", {"key": "m0", "queue": Q})
         log.add(0, "ok", "send", {"key": "m0", "queue": Q, "offset": 0, "uniq": "U0"})
         log.add(1, "invoke", "poll")
         log.add(1, "ok", "poll", {Q: [[0, "m0", "U0"]] if received else []})
+        for _ in range(polls):
+            log.add(1, "invoke", "poll")
+            log.add(1, "ok", "poll", {Q: []})
         log.add(1, "invoke", "drained")
         log.add(1, "ok", "drained", {Q: 1})
         for f in ("commit", "committed"):
@@ -45,7 +48,7 @@ def test_a_good_history_is_judged_valid_again(tmp_path: Path) -> None:
     folder = folder_with(tmp_path, received=True)
     assert main(["check", str(folder)]) == 0
     summary, ops = read_folder(folder)
-    assert (summary.verdict, summary.valid, len(ops)) == ("valid", True, 14)
+    assert (summary.verdict, summary.valid, len(ops)) == ("valid", True, 54)
     assert summary.settings == SETTINGS
 
 
@@ -58,6 +61,18 @@ def test_a_history_with_a_loss_is_invalid_and_the_page_shows_it(tmp_path: Path) 
     page = (folder / "report.html").read_text()
     assert "Invalid: promises were broken" in page
     assert "lost" in page
+
+
+def test_a_history_with_too_little_work_is_unknown_and_says_how_much_there_was(
+    tmp_path: Path,
+) -> None:
+    folder = folder_with(tmp_path, received=True, polls=0)
+    assert main(["check", str(folder)]) == 2
+    results = json.loads((folder / "results.json").read_text())
+    assert results["verdict"] == "unknown"
+    assert results["work"].startswith("5 of 0 operations that were asked for were done")
+    assert "too little was done to prove anything" in results["why"]
+    assert results["work"] in (folder / "report.html").read_text()
 
 
 def test_an_empty_history_is_unknown(tmp_path: Path) -> None:
