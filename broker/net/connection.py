@@ -11,6 +11,7 @@ One task reads; any task of the same thread writes.
 from __future__ import annotations
 
 import logging
+import select
 import socket
 from collections import deque
 from collections.abc import Sequence
@@ -28,6 +29,9 @@ READ_BYTES: Final = 1024 * 1024
 
 UNSENT_BYTES_MAX: Final = 64 * 1024 * 1024
 """Four of the largest frames."""
+
+_PEER_CLOSED: Final[int] = getattr(select, "POLLRDHUP", 0)
+"""The other end sends no more; Linux alone says so ahead of the bytes that wait to be read."""
 
 _JOINED_BYTES_MAX: Final = 256 * 1024
 """Queued pieces are joined up to about this size for one system call."""
@@ -126,6 +130,18 @@ class Connection:
     def is_closed(self) -> bool:
         """Whether it was closed from this end or found ended."""
         return bool(self.close_reason)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is closed, or the other end has closed it, though what came before was not read yet.
+
+        A system call: for what is rare. Where the system cannot tell, an end is seen when it is read.
+        """
+        if self.close_reason or not _PEER_CLOSED:
+            return self.is_closed
+        poller = select.poll()
+        poller.register(self._sock, _PEER_CLOSED)
+        return bool(poller.poll(0))
 
     async def receive(self) -> list[Frame]:
         """Wait for bytes; all whole frames that are there now, and only then.

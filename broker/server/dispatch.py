@@ -217,12 +217,7 @@ class Dispatch:
             for frame in decoder.frames():
                 self.handle(forwarded, frame)
         elif request.code == PrivateCode.NOT_DELIVERED:
-            decoder = FrameDecoder(self._frame_bytes_max)
-            decoder.feed(request.body)
-            for frame in decoder.frames():
-                send = decode_request(frame)
-                if isinstance(send, SendRequest):
-                    self._sends.not_delivered(send, frame.body)
+            self._sends.not_delivered(fields.text(request.ext, "msgId"))
         elif request.code == PrivateCode.SYNC_CLIENTS:
             self._members.exchange.sync_from(origin, request)
         else:

@@ -2,6 +2,9 @@
 
 A request that needs an entry which the disk does not give is held as well, until that is back.
 
+A send that waits for nobody any more, because its connection has ended, is dropped before anything is done: its client
+may have sent it again elsewhere. What waits in a socket while this node stands still is looked at in the same way.
+
 Clients poll routes every 30 s, so after a failover they go on sending to the wrong node for a while; an
 election takes about a second. So a node that does not lead passes requests on, and while nobody
 serves, requests wait a little. A request that was passed on and got lost is repeated only if that is
@@ -10,19 +13,22 @@ harmless; for the others the truth is that nobody knows (code 1).
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable
 
 import msgspec
 
 from broker.remoting.codes import DISK_FULL, RequestCode, ResponseCode
-from broker.remoting.frame import Frame, encode_frame
-from broker.remoting.header import RemotingCommand
+from broker.remoting.frame import Frame, FrameDecoder, encode_frame
+from broker.remoting.header import RemotingCommand, decode_command
 from broker.remoting.requests import SendRequest
 from broker.server.link import LeaderLink
 from broker.server.origin import Origin, answer
 from broker.server.private_codes import NOT_CARRIED_OUT, PrivateCode
 from dledger import DLedgerError, LogServer, RefusedError, Role
+
+_log = logging.getLogger(__name__)
 
 HOLD_MS = 2_500
 """How long a request waits for a leader; clients give a send 3 s."""
@@ -57,6 +63,14 @@ class Errand(msgspec.Struct, gc=False):
     is_repeatable: bool
     give_up: Callable[[], None] | None = None
     cause: str = ""
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether it must not be done any more, if nothing of it was done yet.
+
+        What is harmless to repeat, or wants no answer, is done for a client that is gone as well.
+        """
+        return not self.is_repeatable and not self.is_oneway and self.origin.is_gone
 
     def refuse(self, code: ResponseCode, remark: str) -> None:
         """Answer that it was not done, or not surely, and why."""
@@ -93,12 +107,16 @@ class Gate:
         """Carry out a request where the leader is; `request` is its decoded form, if at hand."""
         if self._log.is_serving:
             self._serve(errand, request)
+        elif errand.is_abandoned:
+            _drop(errand)
         elif not self._pass_on(errand):
             self.hold(errand)
 
     def hold(self, errand: Errand) -> None:
         """Let a request wait until there is a leader; nothing of it was done yet."""
-        if errand.code in SEND_CODES and self._log.full_disks.leave_no_majority:
+        if errand.is_abandoned:
+            _drop(errand)
+        elif errand.code in SEND_CODES and self._log.full_disks.leave_no_majority:
             # An election does not help.
             self._give_up(errand)
         elif errand.origin.is_forwarded and self._log.role is not Role.LEADER:
@@ -130,7 +148,10 @@ class Gate:
             return
         waiting, self._waiting = self._waiting, deque()
         for errand in waiting:
-            self.bring(errand)
+            if errand.is_abandoned:
+                _drop(errand)
+            else:
+                self.bring(errand)
 
     def expire(self, now_ms: int) -> None:
         """Give up requests that waited long enough, and sends that wait in vain."""
@@ -193,9 +214,10 @@ class Gate:
         """The leader's answer to a request that was passed on."""
         if response.code == 0:
             errand.origin.send(response.body)
-            if errand.origin.is_closed and errand.code in SEND_CODES:
+            if errand.code in SEND_CODES and errand.origin.is_gone:
                 # The client will send again, perhaps elsewhere: the leader should know that it must.
-                self._link.tell(PrivateCode.NOT_DELIVERED, ext={}, body=_whole(errand.frame))
+                ext = {"msgId": _msg_id(response.body)}
+                self._link.tell(PrivateCode.NOT_DELIVERED, ext=ext, body=b"")
         elif response.code == NOT_CARRIED_OUT:
             errand.cause = response.remark or errand.cause
             if errand.deadline_ms > self._now_ms():
@@ -226,6 +248,18 @@ class Gate:
             errand.give_up()
         else:
             errand.refuse(code, remark)
+
+
+def _drop(errand: Errand) -> None:
+    _log.info("a send from %s is dropped: its client is gone", errand.origin.address)
+
+
+def _msg_id(answer_frame: bytes) -> str:
+    """What the answer to a send names as stored; empty for a refusal."""
+    decoder = FrameDecoder()
+    decoder.feed(answer_frame)
+    (frame,) = decoder.frames()
+    return decode_command(frame).ext.get("msgId", "")
 
 
 def _whole(frame: Frame) -> bytes:

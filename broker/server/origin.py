@@ -38,6 +38,11 @@ class Origin(Protocol):
         ...
 
     @property
+    def is_gone(self) -> bool:
+        """Whether the connection has ended, though the end may not have been read yet; asks the system."""
+        ...
+
+    @property
     def is_forwarded(self) -> bool:
         """Whether another node passed the request on."""
         ...
@@ -89,6 +94,11 @@ class ClientOrigin:
         """Whether the connection has ended."""
         return self._connection.is_closed
 
+    @property
+    def is_gone(self) -> bool:
+        """See `Origin`."""
+        return self._connection.has_ended
+
     def send(self, frame: bytes) -> None:
         """Gather one frame."""
         if not self._gathered:
@@ -133,6 +143,11 @@ class ForwardedOrigin:
         """Whether the link has ended."""
         return self._link.is_closed
 
+    @property
+    def is_gone(self) -> bool:
+        """See `Origin`."""
+        return self._link.is_gone
+
     def send(self, frame: bytes) -> None:
         """Send the client's answer to its node."""
         self._answer(0, None, frame)
@@ -174,6 +189,11 @@ class SilentOrigin:
     def is_closed(self) -> bool:
         """See `Origin`."""
         return self._origin.is_closed
+
+    @property
+    def is_gone(self) -> bool:
+        """See `Origin`."""
+        return self._origin.is_gone
 
     @property
     def is_forwarded(self) -> bool:

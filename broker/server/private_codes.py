@@ -34,7 +34,7 @@ class PrivateCode(IntEnum):
     ASK_PRODUCER = 50104
     """From the leader, oneway; ext group; body: a frame for any producer of the group that is connected here."""
     NOT_DELIVERED = 50105
-    """Oneway; body: a send's whole request frame. Its answer came when its client was gone."""
+    """Oneway; ext msgId: as in the answer to a send, which came when its client was gone."""
 
 
 NOT_CARRIED_OUT = 50199

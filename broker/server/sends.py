@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
+from typing import Final, NamedTuple
 
 import msgspec
 
-from broker.message.errors import RecordError
-from broker.message.ids import OffsetIdMaker
-from broker.message.properties import (
-    PROPERTIES_BYTES_MAX,
-    REAL_QID,
-    REAL_TOPIC,
-    TIMER_DELAY_MS,
-    TIMER_DELAY_SEC,
-    TIMER_DELIVER_MS,
-    TIMER_OUT_MS,
-    encode_property,
-    remove_property,
-    terminated,
-)
+from broker.message.errors import MessageIdError, RecordError
+from broker.message.ids import OffsetIdMaker, parse_offset_msg_id
 from broker.message.recall_handle import RecallHandle
 from broker.remoting import fields
 from broker.remoting.codes import ResponseCode
@@ -28,26 +18,21 @@ from broker.remoting.replies import SendReplies
 from broker.remoting.requests import SendRequest
 from broker.server.commits import Commits
 from broker.server.gate import Errand, Gate
-from broker.server.origin import answer
+from broker.server.origin import Origin, answer
 from broker.server.row_sends import RowSends
 from broker.server.transactions import TransactionEnds
 from broker.service.catalog import NOTHING_NEW
 from broker.service.refusal import Refusal
-from broker.service.repeats import EarlierSend, Repeats, sent_keys
+from broker.service.repeats import EarlierSend, Repeats
+from broker.service.sameness import Essence, essence_of_plan, is_same, stored_as
 from broker.service.send import MessagePlan, SendPlan, SendRules
 from broker.service.send_back import SendBack, SendBackRules
-from broker.store.names import SCHEDULE_TOPIC
-from broker.store.schedule import DELIVERY_PROPERTIES_BYTES
+from broker.store.recent_sends import COPIES_MAX
 from broker.store.sinks import Sinks
 from broker.store.staging import StagedEntry
-from broker.store.timers import TIMER_KEY
-from dledger import DLedgerError
+from dledger import DLedgerError, RefusedError
 
 _log = logging.getLogger(__name__)
-
-_SCHEDULE = SCHEDULE_TOPIC.encode()
-_SCHEDULE_NAMES = (REAL_TOPIC, REAL_QID, TIMER_OUT_MS)
-_TIMED_NAMES = (*_SCHEDULE_NAMES, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS)  # M2
 
 
 class Sends:
@@ -79,7 +64,7 @@ class Sends:
         self._ids = ids
         self._broker_name = broker_name
         self._repeats = repeats
-        self._ahead: dict[bytes, _SendWaiter] = {}
+        self._ahead: dict[bytes, tuple[_SendWaiter, ...]] = {}
         self._ends = ends
         self._rows = RowSends(commits, gate, sinks, ids, stage=self._stage)
 
@@ -100,86 +85,126 @@ class Sends:
         if plan.is_half:
             self._ends.begin(errand, plan, header.born_timestamp_ms)
             return
+        born_ms = header.born_timestamp_ms
         waiter = _SendWaiter(self, errand, plan)
-        if self._repeats is not None and self._is_repeat(waiter, header.born_timestamp_ms):
-            return
+        place = -1
         try:
-            place = self._stage(waiter.plan, header.born_timestamp_ms, errand.origin.born_host)
+            if self._repeats is not None:
+                self._look_back(waiter, born_ms, self._repeats)
+            if waiter.plan.messages:
+                place = self._stage(waiter.plan, born_ms, errand.origin.born_host)
         except RecordError as error:
             errand.refuse(ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: {error}")
             return
-        if self._repeats is not None:
-            for message in waiter.plan.messages:
-                self._ahead[message.uniq_key] = waiter
-        self._commits.wait(place, waiter)
+        if waiter.parts is not None:
+            self._join(waiter)
+        if place >= 0:
+            if self._repeats is not None:
+                self._enter(waiter)
+            self._commits.wait(place, waiter)
 
     # Repeated sends.
 
-    def _is_repeat(self, waiter: _SendWaiter, born_ms: int) -> bool:
-        """Whether nothing is to be stored, because all of it was, or is about to be.
+    def _look_back(self, waiter: _SendWaiter, born_ms: int, repeats: Repeats) -> None:
+        """Find what of a send stands already, or is on its way; only the rest stays in the waiter's plan.
 
-        Of a batch that was stored in part only the rest stays in the waiter's plan.
+        Nothing is noted. All parts are in one queue, since one answer names one: if the client leaves the queue to
+        the broker, the first part that is found decides.
+
+        Raises:
+            RecordError: a message cannot be stored as it is.
+            EntryDamagedError: what was stored before cannot be read now.
         """
-        assert self._repeats is not None, "the caller looked"
-        plan, ahead = waiter.plan, self._ahead
-        recent = self._repeats.recent_keys
+        plan, ahead, recent = waiter.plan, self._ahead, repeats.recent_keys
         for message in plan.messages:
             if message.uniq_key in recent or message.uniq_key in ahead:
                 break
         else:
-            return False
+            return
+        parts: list[_Part] = []
+        taken: set[object] = set()
         for message in plan.messages:
-            first = ahead.get(message.uniq_key)
-            if first is not None and first.holds(plan, message):
-                # Nobody was told yet, so this is the same send: whatever becomes of it is the answer.
-                first.join(waiter)
-                return True
-        earlier = self._repeats.find_all(plan, plan.messages, born_ms)
-        if not any(earlier):
-            return False
-        rest = tuple(
-            message for message, found in zip(plan.messages, earlier, strict=True) if found is None
+            part: _Part = None
+            key = message.uniq_key
+            if key in recent or key in ahead:
+                asked = essence_of_plan(plan, message)
+                part = self._find_ahead(plan, key, asked, taken) or repeats.find(
+                    key, asked, born_ms, any_queue=plan.any_queue, taken=taken
+                )
+            if part is not None:
+                taken.add(part.physical_offset if isinstance(part, EarlierSend) else part)
+                if plan.any_queue:
+                    plan = msgspec.structs.replace(plan, queue_id=part.queue_id, any_queue=False)
+            parts.append(part)
+        if not taken:
+            return
+        fresh = tuple(
+            message for message, part in zip(plan.messages, parts, strict=True) if part is None
         )
         _log.debug(
-            "%d of %d messages from %s were stored before and are answered so",
-            len(earlier) - len(rest),
-            len(earlier),
+            "%d of %d messages from %s were sent before",
+            len(parts) - len(fresh),
+            len(parts),
             waiter.errand.origin.address,
         )
-        waiter.earlier = earlier
-        if rest:
-            waiter.plan = msgspec.structs.replace(plan, messages=rest)
-            return False
-        self._tell(waiter, [found for found in earlier if found is not None])
-        self.settled(waiter)
-        return True
+        waiter.parts = parts
+        waiter.plan = msgspec.structs.replace(plan, messages=fresh)
 
-    def settled(self, waiter: _SendWaiter) -> None:
-        """A send came to its end: later ones with its keys are found in the window, or are new."""
-        repeats = self._repeats
-        if repeats is None:
+    def _find_ahead(
+        self, plan: SendPlan, key: bytes, asked: Essence, taken: set[object]
+    ) -> _Ahead | None:
+        """The same message on its way. Nobody was told yet, so whatever becomes of it is the answer."""
+        looks = 0
+        for first in self._ahead.get(key, ()):
+            for step in first.steps_of(key):
+                found, message = _Ahead(first, step), first.plan.messages[step]
+                if message.body != asked.body or found in taken:
+                    continue
+                other = essence_of_plan(first.plan, message)
+                if is_same(asked, other, any_queue=plan.any_queue):
+                    return found
+                looks += 1
+                if looks == COPIES_MAX:
+                    return None
+        return None
+
+    def _join(self, waiter: _SendWaiter) -> None:
+        """Nothing speaks against a send that is partly known: wait for its parts that are on their way."""
+        assert self._repeats is not None, "nothing is known without it"
+        assert waiter.parts is not None, "some of it is known"
+        waiter.own = [
+            part.physical_offset for part in waiter.parts if isinstance(part, EarlierSend)
+        ]
+        self._repeats.claim(waiter.own)
+        firsts = {part.first: None for part in waiter.parts if isinstance(part, _Ahead)}
+        for first in firsts:
+            first.join(waiter)
+        waiter.open_count = len(firsts) + bool(waiter.plan.messages)
+        if not waiter.open_count:
+            self.stored(waiter)
+
+    def _enter(self, waiter: _SendWaiter) -> None:
+        """What is staged of a send is on its way."""
+        ahead, alone = self._ahead, (waiter,)
+        for message in waiter.plan.messages:
+            held = ahead.setdefault(message.uniq_key, alone)
+            if held is not alone and held[-1] is not waiter:
+                ahead[message.uniq_key] = (*held, waiter)[-COPIES_MAX:]
+
+    def leave(self, waiter: _SendWaiter) -> None:
+        """What was staged of a send is decided: it is found in the window, or is new."""
+        if self._repeats is None:
             return
         ahead = self._ahead
         for message in waiter.plan.messages:
-            if ahead.get(message.uniq_key) is waiter:
-                del ahead[message.uniq_key]
-        origin = waiter.errand.origin
-        if origin.is_closed:
-            repeats.not_answered(message.uniq_key for message in waiter.asked.messages)
-        elif origin.is_forwarded:
-            keys = [message.uniq_key for message in waiter.asked.messages]
-            repeats.answered_over(origin.number, keys)
+            held = ahead.pop(message.uniq_key, None)
+            if held is not None and (len(held) > 1 or held[0] is not waiter):
+                ahead[message.uniq_key] = tuple(other for other in held if other is not waiter)
 
-    def settled_together(self, waiters: list[_SendWaiter]) -> None:
-        """The same send over several connections: one that stands is enough for a confirmation."""
-        assert self._repeats is not None, "nothing joins without it"
-        if not all(waiter.errand.origin.is_closed for waiter in waiters):
-            self._repeats.answered(message.uniq_key for message in waiters[0].asked.messages)
-
-    def not_delivered(self, request: SendRequest, body: bytes) -> None:
-        """Another node could not pass the answer of a send on: its client was gone."""
+    def not_delivered(self, msg_ids: str) -> None:
+        """Another node could not pass an answer with these message ids on: its client was gone."""
         if self._repeats is not None:
-            self._repeats.not_answered(sent_keys(request.fields, body))
+            self._repeats.not_answered(_offsets_of(msg_ids))
 
     def connection_closed(self, number: int) -> None:
         """A connection ended; with it the answers that another node had not passed on yet."""
@@ -196,19 +221,13 @@ class Sends:
     def _stage(self, plan: SendPlan, born_ms: int, born_host: bytes) -> int:
         """Stage all messages of a plan; gives the place of the first."""
         stage = self._commits.staging.stage
-        real_topic, real_queue_id = topic, queue_id = plan.topic.encode(), plan.queue_id
-        is_parked = True
-        if plan.delay_level:
-            topic, queue_id = _SCHEDULE, plan.delay_level - 1
-        elif plan.due_ms:
-            topic, queue_id = TIMER_KEY, 0
-        else:
-            is_parked = False
+        topic, queue_id = plan.topic.encode(), plan.queue_id
+        waits = plan.delay_level or plan.due_ms
         first = -1
         for message in plan.messages:
             properties = message.properties
-            if is_parked:
-                properties = _parked(properties, real_topic, real_queue_id, plan.due_ms)
+            if waits:
+                topic, queue_id, properties = stored_as(plan, message)
             place = stage(
                 topic,
                 queue_id,
@@ -272,36 +291,99 @@ class Sends:
         )
         return True
 
-    def stored(self, waiter: _SendWaiter, staged: StagedEntry, place: int) -> None:
-        """Answer a send that is committed."""
-        errand = waiter.errand
-        if errand.is_oneway:
+    def committed(self, waiter: _SendWaiter, staged: StagedEntry, place: int) -> None:
+        """What was staged of a send is committed; the usual case is that this is all of it."""
+        self.leave(waiter)
+        if waiter.parts is not None:
+            self._place_own(waiter, staged, place)
             return
-        count = len(waiter.plan.messages)
-        if waiter.earlier is not None:
-            fresh = iter(range(place, place + count))
-            queue_id = waiter.plan.queue_id
-            self._tell(
-                waiter,
-                [
-                    found or self._place_of(staged, next(fresh), queue_id)
-                    for found in waiter.earlier
-                ],
+        errand, plan = waiter.errand, waiter.plan
+        count = len(plan.messages)
+        origin = errand.origin
+        if not errand.is_oneway:
+            if count == 1:
+                ids = self._ids(staged.physical_offset(place))
+            else:
+                offsets = range(place, place + count)
+                ids = ",".join(self._ids(staged.physical_offset(each)) for each in offsets)
+            origin.send(
+                self._replies.encode(
+                    errand.opaque,
+                    msg_id=ids.encode(),
+                    queue_id=plan.queue_id,
+                    queue_offset=staged.queue_offset(place),
+                    recall_handle=self._recall_handle(plan, plan.due_ms),
+                )
             )
-            return
-        if count == 1:
-            ids = self._ids(staged.physical_offset(place))
-        else:
-            ids = ",".join(self._ids(staged.physical_offset(place + step)) for step in range(count))
-        errand.origin.send(
-            self._replies.encode(
-                errand.opaque,
-                msg_id=ids.encode(),
-                queue_id=waiter.plan.queue_id,
-                queue_offset=staged.queue_offset(place),
-                recall_handle=self._recall_handle(waiter.plan, waiter.plan.due_ms),
-            )
+        if self._repeats is not None and (origin.is_closed or origin.is_forwarded):
+            offsets = range(place, place + count)
+            self._note_told(origin, [staged.physical_offset(each) for each in offsets])
+
+    def _place_own(self, waiter: _SendWaiter, staged: StagedEntry, place: int) -> None:
+        """The rest of a send that was partly known stands."""
+        assert waiter.parts is not None, "the caller looked"
+        for at, part in enumerate(waiter.parts):
+            if part is None:
+                waiter.parts[at] = self._place_of(waiter.plan, staged, place)
+                waiter.own.append(staged.physical_offset(place))
+                place += 1
+        waiter.decided()
+
+    def ahead_committed(
+        self, waiter: _SendWaiter, first: _SendWaiter, staged: StagedEntry, place: int
+    ) -> None:
+        """What another send had on its way stands; parts of this one are that."""
+        assert waiter.parts is not None, "it joined the other"
+        for at, part in enumerate(waiter.parts):
+            if isinstance(part, _Ahead) and part.first is first:
+                earlier = self._place_of(first.plan, staged, place + part.step)
+                waiter.parts[at] = earlier
+                if first.errand.origin.is_closed:  # else its client is told
+                    waiter.own.append(earlier.physical_offset)
+        waiter.decided()
+
+    def _place_of(self, plan: SendPlan, staged: StagedEntry, place: int) -> EarlierSend:
+        offset = staged.physical_offset(place)
+        return EarlierSend(
+            offset, plan.queue_id, staged.queue_offset(place), self._ids(offset), plan.due_ms
         )
+
+    def stored(self, waiter: _SendWaiter) -> None:
+        """Answer with where all messages of a send stand, some of which were sent before.
+
+        The queue offset is that of the first one; the ids name each: they need not follow one another.
+        """
+        assert self._repeats is not None, "nothing is known without it"
+        assert waiter.parts is not None, "some of it was known"
+        errand = waiter.errand
+        stored = [part for part in waiter.parts if isinstance(part, EarlierSend)]
+        if not errand.is_oneway:
+            ids = ",".join(one.msg_id for one in stored)
+            errand.origin.send(
+                self._replies.encode(
+                    errand.opaque,
+                    msg_id=ids.encode(),
+                    queue_id=stored[0].queue_id,
+                    queue_offset=stored[0].queue_offset,
+                    recall_handle=self._recall_handle(waiter.asked, stored[0].due_ms),
+                )
+            )
+        if not errand.origin.is_closed:
+            self._repeats.answered(waiter.own)
+        self._note_told(errand.origin, waiter.own)
+
+    def _note_told(self, origin: Origin, offsets: list[int]) -> None:
+        assert self._repeats is not None, "the caller looked"
+        link = origin.number if origin.is_forwarded else None
+        self._repeats.told(offsets, is_closed=origin.is_closed, link=link)
+
+    def unconfirmed(self, waiter: _SendWaiter, error: DLedgerError) -> None:
+        """Not all of a send is confirmed; what stands of it is found by its repeat."""
+        if self._repeats is not None and waiter.parts is not None:
+            self._repeats.not_answered(
+                part.physical_offset for part in waiter.parts if isinstance(part, EarlierSend)
+            )
+        self._gate.unconfirmed(waiter.errand, error)
 
     def _recall_handle(self, plan: SendPlan, due_ms: int) -> str | None:
         """What the producer of a message with a due time gets to recall it with; None for others."""
@@ -310,83 +392,100 @@ class Sends:
         unique_key = plan.messages[0].uniq_key.decode()
         return RecallHandle(plan.topic, self._broker_name, due_ms, unique_key).encode()
 
-    def _place_of(self, staged: StagedEntry, place: int, queue_id: int) -> EarlierSend:
-        msg_id = self._ids(staged.physical_offset(place))
-        return EarlierSend(queue_id, staged.queue_offset(place), msg_id)
 
-    def _tell(self, waiter: _SendWaiter, stored: list[EarlierSend]) -> None:
-        """Answer with where the messages were stored, some or all of them before."""
-        errand = waiter.errand
-        if errand.is_oneway:
-            return
-        ids = ",".join(one.msg_id for one in stored)
-        errand.origin.send(
-            self._replies.encode(
-                errand.opaque,
-                msg_id=ids.encode(),
-                queue_id=stored[0].queue_id,
-                queue_offset=stored[0].queue_offset,
-                recall_handle=self._recall_handle(waiter.asked, stored[0].due_ms),
-            )
-        )
+class _Ahead(NamedTuple):
+    """A message that is staged or on its way: of which send, and which of what is staged of that."""
 
-    def unconfirmed(self, waiters: list[_SendWaiter], error: DLedgerError) -> None:
-        """Sends of the same messages are not confirmed."""
-        for waiter in waiters:
-            self._gate.unconfirmed(waiter.errand, error)
+    first: _SendWaiter
+    step: int
+
+    @property
+    def queue_id(self) -> int:
+        """The queue that it will stand in."""
+        return self.first.plan.queue_id
+
+
+_NOTHING: Final[list[int]] = []
+
+_Part = EarlierSend | _Ahead | None
+"""Where a message of a send stands, or whose fate it shares; None: it is staged."""
 
 
 class _SendWaiter:
-    """A send that waits for its commit, and the repeats of it that came meanwhile.
+    """A send that waits for its commit.
 
     Attributes:
         plan: what is staged of it.
-        asked: what its client sent; more than `plan` when a part was stored before.
-        earlier: for each message of `asked` where it was stored before; None when none was.
+        asked: what its client sent; more than `plan` when a part was sent before.
+        parts: for each message of `asked` where it stands; None when nothing of it was sent before.
+        own: physical offsets of those parts that nobody else is told of, as far as they are known.
+        open_count: entries that decide about its parts and are not decided.
     """
 
-    __slots__ = ("_joined", "_sends", "asked", "earlier", "errand", "plan")
+    __slots__ = (
+        "_error",
+        "_joined",
+        "_sends",
+        "_steps",
+        "asked",
+        "errand",
+        "open_count",
+        "own",
+        "parts",
+        "plan",
+    )
 
     def __init__(self, sends: Sends, errand: Errand, plan: SendPlan) -> None:
         self.errand = errand
         self.plan = self.asked = plan
-        self.earlier: list[EarlierSend | None] | None = None
+        self.parts: list[_Part] | None = None
+        self.own: list[int] = _NOTHING
+        self.open_count = 1
         self._sends = sends
+        self._steps: dict[bytes, list[int]] | None = None
+        self._error: DLedgerError | None = None
         self._joined: list[_SendWaiter] | None = None
 
-    def holds(self, plan: SendPlan, message: MessagePlan) -> bool:
-        """Whether the message of another send is one of those that are staged here."""
-        mine = self.plan
-        return (
-            mine.topic == plan.topic
-            and mine.reconsume_times == plan.reconsume_times
-            and mine.delay_level == plan.delay_level
-            and len(self.asked.messages) == len(plan.messages)
-            and any(
-                own.uniq_key == message.uniq_key and own.body == message.body
-                for own in mine.messages
-            )
-        )
+    def steps_of(self, key: bytes) -> list[int]:
+        """Which messages of `plan` have a key."""
+        if self._steps is None:
+            self._steps = {}
+            for step, message in enumerate(self.plan.messages):
+                self._steps.setdefault(message.uniq_key, []).append(step)
+        return self._steps.get(key, _NOTHING)
 
-    def join(self, repeat: _SendWaiter) -> None:
-        """The same send came again: its errand gets the same answer."""
+    def join(self, other: _SendWaiter) -> None:
+        """Messages of another send are staged here: it is told what becomes of them."""
         if self._joined is None:
             self._joined = []
-        self._joined.append(repeat)
+        self._joined.append(other)
 
     def committed(self, staged: StagedEntry, place: int) -> None:
-        self._sends.stored(self, staged, place)
-        self._sends.settled(self)
+        self._sends.committed(self, staged, place)
         if self._joined is not None:
-            for repeat in self._joined:
-                repeat.plan, repeat.earlier = self.plan, self.earlier
-                self._sends.stored(repeat, staged, place)
-                self._sends.settled(repeat)
-            self._sends.settled_together([self, *self._joined])
+            for other in self._joined:
+                self._sends.ahead_committed(other, self, staged, place)
 
     def failed(self, error: DLedgerError) -> None:
-        self._sends.settled(self)
-        self._sends.unconfirmed([self, *(self._joined or ())], error)
+        self._sends.leave(self)
+        self.decided(error)
+        for other in self._joined or ():
+            other.decided(error)
+
+    def decided(self, error: DLedgerError | None = None) -> None:
+        """One of the entries that it waits for is decided; the last one brings the answer.
+
+        If one of them is of unknown outcome, so is the send.
+        """
+        self.open_count -= 1
+        if error is not None and (self._error is None or isinstance(self._error, RefusedError)):
+            self._error = error
+        if self.open_count:
+            return
+        if self._error is None:
+            self._sends.stored(self)
+        else:
+            self._sends.unconfirmed(self, self._error)
 
 
 class _BackWaiter:
@@ -403,25 +502,13 @@ class _BackWaiter:
         self._gate.unconfirmed(self._errand, error)
 
 
-def _parked(properties: bytes, topic: bytes, queue_id: int, due_ms: int) -> bytes:
-    """The properties of a message that waits in the schedule or timer topic (M3, N7).
-
-    Raises:
-        RecordError: there would be no room for what is added at the delivery.
-    """
-    parked = (
-        terminated(remove_property(properties, *(_SCHEDULE_NAMES if due_ms else _TIMED_NAMES)))
-        + encode_property(REAL_TOPIC, topic)
-        + encode_property(REAL_QID, b"%d" % queue_id)
-    )
-    if due_ms:
-        parked += encode_property(TIMER_OUT_MS, b"%d" % due_ms)
-    if len(parked) > PROPERTIES_BYTES_MAX - DELIVERY_PROPERTIES_BYTES:
-        raise RecordError(
-            f"properties of {len(parked)} bytes, a delayed message has room for "
-            f"{PROPERTIES_BYTES_MAX - DELIVERY_PROPERTIES_BYTES}"
-        )
-    return parked
+def _offsets_of(msg_ids: str) -> list[int]:
+    """The physical offsets that message ids of ours name."""
+    found = []
+    for text in msg_ids.split(","):
+        with suppress(MessageIdError):
+            found.append(parse_offset_msg_id(text)[2])
+    return found
 
 
 def _reply(errand: Errand) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
+
 from broker.message.errors import MessageIdError
 from broker.message.ids import parse_offset_msg_id
 from broker.message.properties import REAL_TOPIC, TRANSACTION_ID
@@ -19,10 +21,12 @@ from broker.server.commits import Commits
 from broker.server.gate import Errand, Gate
 from broker.server.origin import answer
 from broker.server.transactions import TransactionEnds
+from broker.service.sameness import Essence, essence_of_record
 from broker.store.control import ResumeTransaction
 from broker.store.names import CHECK_MAX_TOPIC, HALF_TOPIC
+from broker.store.recent_sends import COPIES_MAX
 from broker.store.staging import StagedEntry
-from broker.store.transactions import TransactionKey, Transactions, Verdict
+from broker.store.transactions import OpenHalf, TransactionKey, Transactions, Verdict
 from dledger import DLedgerError
 
 _HALF = HALF_TOPIC.encode()
@@ -47,7 +51,7 @@ class TransactionResumes:
         self._ends = ends
         self._load = load
         self._now_ms = now_ms
-        self._storing: set[TransactionKey] = set()
+        self._storing: set[Essence] = set()
 
     def resume(self, errand: Errand, request: RemotingCommand) -> None:
         """RESUME_CHECK_HALF_MESSAGE.
@@ -84,17 +88,27 @@ class TransactionResumes:
             return False
         if topic is None or name is None:
             return False
-        known = self._transactions.find((topic, name))
+        key = (topic, name)
+        asked = essence_of_record(msgspec.structs.replace(message, topic=HALF_TOPIC))
+        known = self._open_copy(key, asked)
         if known is not None:
             self._count_anew(known.queue_offset)
-        elif not self._ends.is_beginning((topic, name)) and (topic, name) not in self._storing:
-            self._store_again(message, (topic, name))
+        elif not self._ends.is_beginning(key, asked) and asked not in self._storing:
+            self._store_again(message, asked)
         return True
+
+    def _open_copy(self, key: TransactionKey, asked: Essence) -> OpenHalf | None:
+        """The same half message among the open ones with that transaction id."""
+        for half in self._transactions.newest(key, COPIES_MAX):
+            record = self._load(half.physical_offset)
+            if record is not None and essence_of_record(record) == asked:
+                return half
+        return None
 
     def _count_anew(self, queue_offset: int) -> None:
         self._commits.stage_control(ResumeTransaction(queue_offset, self._now_ms()))
 
-    def _store_again(self, message: StoredMessage, key: TransactionKey) -> None:
+    def _store_again(self, message: StoredMessage, asked: Essence) -> None:
         place = self._commits.staging.stage(
             _HALF,
             0,
@@ -106,20 +120,20 @@ class TransactionResumes:
             flag=message.flag,
             reconsume_times=message.reconsume_times,
         )
-        self._storing.add(key)
-        self._commits.wait(place, _Stored(self._storing, key))
+        self._storing.add(asked)
+        self._commits.wait(place, _Stored(self._storing, asked))
 
 
 class _Stored:
-    def __init__(self, storing: set[TransactionKey], key: TransactionKey) -> None:
+    def __init__(self, storing: set[Essence], asked: Essence) -> None:
         self._storing = storing
-        self._key = key
+        self._asked = asked
 
     def committed(self, staged: StagedEntry, place: int) -> None:
-        self._storing.discard(self._key)
+        self._storing.discard(self._asked)
 
     def failed(self, error: DLedgerError) -> None:
-        self._storing.discard(self._key)
+        self._storing.discard(self._asked)
 
 
 class _ResumeWaiter:

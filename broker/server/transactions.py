@@ -4,19 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import msgspec
-
 from broker.message.errors import RecordError
 from broker.message.ids import OffsetIdMaker
-from broker.message.properties import (
-    PROPERTIES_BYTES_MAX,
-    REAL_QID,
-    REAL_TOPIC,
-    TRANSACTION_ID,
-    encode_property,
-    remove_property,
-    terminated,
-)
 from broker.remoting.codes import ResponseCode
 from broker.remoting.header import RemotingCommand
 from broker.remoting.replies import SendReplies
@@ -25,6 +14,7 @@ from broker.server.gate import Errand, Gate
 from broker.server.origin import answer
 from broker.service.refusal import Refusal
 from broker.service.repeats import EarlierSend, Repeats
+from broker.service.sameness import Essence, essence_of_plan, is_same, stored_as
 from broker.service.send import SendPlan
 from broker.service.transactions import (
     CommitPlan,
@@ -35,18 +25,13 @@ from broker.service.transactions import (
     ending_of,
     told,
 )
-from broker.store.names import HALF_TOPIC, OP_HALF_TOPIC
-from broker.store.schedule import DELIVERY_PROPERTIES_BYTES
+from broker.store.names import OP_HALF_TOPIC
+from broker.store.recent_sends import COPIES_MAX
 from broker.store.staging import StagedEntry, Staging
 from broker.store.transactions import TransactionKey, Transactions, Verdict, encode_op
 from dledger import DLedgerError, EntryDamagedError, RefusedError
 
-ROOM_BYTES = DELIVERY_PROPERTIES_BYTES + 40
-"""What a half message leaves free for its commit, its due time and its delivery."""
-
-_HALF = HALF_TOPIC.encode()
 _OP = OP_HALF_TOPIC.encode()
-_REPLACED = (REAL_TOPIC, REAL_QID, TRANSACTION_ID)
 
 
 class TransactionEnds:
@@ -83,17 +68,19 @@ class TransactionEnds:
         self._repeats = repeats
         self._open_max = open_max
         self._now_ms = now_ms
-        self._beginning: set[TransactionKey] = set()
+        self._beginning: dict[TransactionKey, list[Essence]] = {}
+        self._beginning_count = 0
         self._ending: set[int] = set()
 
     def start_reign(self) -> None:
         """This node leads from now on."""
         self._beginning.clear()
+        self._beginning_count = 0
         self._ending.clear()
 
-    def is_beginning(self, key: TransactionKey) -> bool:
-        """Whether a half message of that transaction is staged or on its way."""
-        return key in self._beginning
+    def is_beginning(self, key: TransactionKey, asked: Essence) -> bool:
+        """Whether that half message is staged or on its way."""
+        return asked in self._beginning.get(key, ())
 
     def is_ending(self, queue_offset: int) -> bool:
         """Whether an end of that half message is staged or on its way."""
@@ -102,49 +89,62 @@ class TransactionEnds:
     # Half messages.
 
     def begin(self, errand: Errand, plan: SendPlan, born_ms: int) -> None:
-        """Store a half message; one whose transaction is open already is that one, sent again.
+        """Store a half message; one that is the same as an open one is that one, sent again.
+
+        Another one under the same transaction id is a transaction of its own: each ends by its offset.
 
         Raises:
-            EntryDamagedError: whether it is that one cannot be told now; nothing was done.
+            EntryDamagedError: whether it is an open one cannot be told now; nothing was done.
         """
-        key = (plan.topic.encode(), plan.messages[0].uniq_key)
-        known = self._earlier(plan, key, born_ms)
-        if known is not None:
-            self._answer_half(errand, plan, known.msg_id, known.queue_offset)
-        elif key in self._beginning and self._repeats is not None:
+        message = plan.messages[0]
+        key = (plan.topic.encode(), message.uniq_key)
+        try:
+            asked = essence_of_plan(plan, message)
+        except RecordError as error:
+            errand.refuse(ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: {error}")
+            return
+        repeats = self._repeats
+        known = None if repeats is None else self._earlier(repeats, plan, key, asked, born_ms)
+        if repeats is not None and known is not None:
+            repeats.claim([known.physical_offset])
+            self._answer_half(errand, plan, known)
+        elif repeats is not None and self._is_ahead(plan, key, asked):
             self._commits.wait_for_staged(
                 _Again(lambda: self.begin(errand, plan, born_ms), errand, self._gate.unconfirmed)
             )
-        elif len(self._transactions) + len(self._beginning) >= self._open_max:
+        elif len(self._transactions) + self._beginning_count >= self._open_max:
             errand.refuse(
                 ResponseCode.SYSTEM_BUSY,
                 f"[OVERLOAD]system busy: {self._open_max} transactions are open; nothing was stored",
             )
         else:
-            self._store_half(errand, plan, born_ms, key)
+            self._store_half(errand, plan, born_ms, key, asked)
 
-    def _earlier(self, plan: SendPlan, key: TransactionKey, born_ms: int) -> EarlierSend | None:
+    def _earlier(
+        self, repeats: Repeats, plan: SendPlan, key: TransactionKey, asked: Essence, born_ms: int
+    ) -> EarlierSend | None:
         """Where this half message was stored before, if it is that one: open, or a recent send."""
-        if self._repeats is None:
-            return None
-        known = self._transactions.find(key)
-        if known is not None:
-            msg_id = self._ids(known.physical_offset)
-            return EarlierSend(plan.queue_id, known.queue_offset, msg_id)
-        if key[1] not in self._repeats.recent_keys:
-            return None
-        half_plan = msgspec.structs.replace(plan, topic=HALF_TOPIC)
-        return self._repeats.find(half_plan, plan.messages[0], born_ms)
+        open_ones = self._transactions.newest(key, COPIES_MAX)
+        offsets = [half.physical_offset for half in open_ones]
+        known = repeats.find_among(offsets, asked, any_queue=plan.any_queue)
+        if known is None and key[1] in repeats.recent_keys:
+            known = repeats.find(key[1], asked, born_ms, any_queue=plan.any_queue)
+        return known
+
+    def _is_ahead(self, plan: SendPlan, key: TransactionKey, asked: Essence) -> bool:
+        """Whether the same half message is staged or on its way."""
+        newest = self._beginning.get(key, [])[-COPIES_MAX:]
+        return any(is_same(asked, other, any_queue=plan.any_queue) for other in newest)
 
     def _store_half(
-        self, errand: Errand, plan: SendPlan, born_ms: int, key: TransactionKey
+        self, errand: Errand, plan: SendPlan, born_ms: int, key: TransactionKey, asked: Essence
     ) -> None:
         message = plan.messages[0]
+        topic, queue_id, properties = stored_as(plan, message)
         try:
-            properties = _half_properties(message.properties, key, plan.queue_id)
             place = self._commits.staging.stage(
-                _HALF,
-                0,
+                topic,
+                queue_id,
                 message.body,
                 properties,
                 born_timestamp_ms=born_ms,
@@ -156,39 +156,57 @@ class TransactionEnds:
         except RecordError as error:
             errand.refuse(ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: {error}")
             return
-        self._beginning.add(key)
-        self._commits.wait(place, _HalfWaiter(self, errand, plan, key))
+        self._beginning.setdefault(key, []).append(asked)
+        self._beginning_count += 1
+        self._commits.wait(place, _HalfWaiter(self, errand, plan, key, asked))
 
     def half_stored(
-        self, errand: Errand, plan: SendPlan, key: TransactionKey, staged: StagedEntry, place: int
+        self,
+        errand: Errand,
+        plan: SendPlan,
+        key: TransactionKey,
+        asked: Essence,
+        staged: StagedEntry,
+        place: int,
     ) -> None:
         """A half message is committed."""
-        self._beginning.discard(key)
-        msg_id = self._ids(staged.physical_offset(place))
-        self._answer_half(errand, plan, msg_id, staged.queue_offset(place))
-        if self._repeats is not None:
-            if errand.origin.is_closed:
-                self._repeats.not_answered([key[1]])
-            elif errand.origin.is_forwarded:
-                self._repeats.answered_over(errand.origin.number, [key[1]])
+        self._begun(key, asked)
+        offset = staged.physical_offset(place)
+        stored = EarlierSend(offset, plan.queue_id, staged.queue_offset(place), self._ids(offset))
+        self._answer_half(errand, plan, stored)
 
-    def half_failed(self, errand: Errand, key: TransactionKey, error: DLedgerError) -> None:
+    def half_failed(
+        self, errand: Errand, key: TransactionKey, asked: Essence, error: DLedgerError
+    ) -> None:
         """A half message is not confirmed."""
-        self._beginning.discard(key)
+        self._begun(key, asked)
         self._gate.unconfirmed(errand, error)
 
-    def _answer_half(self, errand: Errand, plan: SendPlan, msg_id: str, queue_offset: int) -> None:
-        if errand.is_oneway:
+    def _begun(self, key: TransactionKey, asked: Essence) -> None:
+        """A half message is on its way no more; after a change of leader nothing is known of any."""
+        known = self._beginning.get(key)
+        if known is None or asked not in known:
             return
-        errand.origin.send(
-            self._replies.encode(
-                errand.opaque,
-                msg_id=msg_id.encode(),
-                queue_id=plan.queue_id,
-                queue_offset=queue_offset,
-                transaction_id=plan.messages[0].uniq_key.decode(errors="replace"),
+        known.remove(asked)
+        self._beginning_count -= 1
+        if not known:
+            del self._beginning[key]
+
+    def _answer_half(self, errand: Errand, plan: SendPlan, stored: EarlierSend) -> None:
+        origin = errand.origin
+        if not errand.is_oneway:
+            origin.send(
+                self._replies.encode(
+                    errand.opaque,
+                    msg_id=stored.msg_id.encode(),
+                    queue_id=stored.queue_id,
+                    queue_offset=stored.queue_offset,
+                    transaction_id=plan.messages[0].uniq_key.decode(errors="replace"),
+                )
             )
-        )
+        if self._repeats is not None:
+            link = origin.number if origin.is_forwarded else None
+            self._repeats.told([stored.physical_offset], is_closed=origin.is_closed, link=link)
 
     # Ends.
 
@@ -290,18 +308,24 @@ def stage_op(staging: Staging, queue_offsets: list[int], verdict: Verdict, now_m
 
 class _HalfWaiter:
     def __init__(
-        self, ends: TransactionEnds, errand: Errand, plan: SendPlan, key: TransactionKey
+        self,
+        ends: TransactionEnds,
+        errand: Errand,
+        plan: SendPlan,
+        key: TransactionKey,
+        asked: Essence,
     ) -> None:
         self._ends = ends
         self._errand = errand
         self._plan = plan
         self._key = key
+        self._asked = asked
 
     def committed(self, staged: StagedEntry, place: int) -> None:
-        self._ends.half_stored(self._errand, self._plan, self._key, staged, place)
+        self._ends.half_stored(self._errand, self._plan, self._key, self._asked, staged, place)
 
     def failed(self, error: DLedgerError) -> None:
-        self._ends.half_failed(self._errand, self._key, error)
+        self._ends.half_failed(self._errand, self._key, self._asked, error)
 
 
 class _EndWaiter:
@@ -338,26 +362,6 @@ class _Again:
 
     def failed(self, error: DLedgerError) -> None:
         self._failed(self._errand, error)
-
-
-def _half_properties(properties: bytes, key: TransactionKey, queue_id: int) -> bytes:
-    """The properties of a half message: where it goes, and its transaction (O2).
-
-    Raises:
-        RecordError: there would be no room for what is added at its commit and delivery.
-    """
-    parked = (
-        terminated(remove_property(properties, *_REPLACED))
-        + encode_property(REAL_TOPIC, key[0])
-        + encode_property(REAL_QID, b"%d" % queue_id)
-        + encode_property(TRANSACTION_ID, key[1])
-    )
-    if len(parked) > PROPERTIES_BYTES_MAX - ROOM_BYTES:
-        raise RecordError(
-            f"properties of {len(parked)} bytes, a half message has room for "
-            f"{PROPERTIES_BYTES_MAX - ROOM_BYTES}"
-        )
-    return parked
 
 
 def _tell(errand: Errand, wanted: Verdict, recorded: Verdict) -> None:

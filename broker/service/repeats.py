@@ -1,16 +1,18 @@
 """Whether a send was stored before: a retry is answered with the earlier result, not appended again.
 
-RocketMQ stores a retry a second time (semantics C25). Here a send repeats an earlier one if that has the
-same UNIQ_KEY, topic, reconsume count and body, stands in the window of recent sends, and its client
-cannot have had the answer:
+RocketMQ stores a retry a second time (semantics C25). Here a message repeats an earlier one if it is the same in
+everything that would be stored (`sameness`), stands in the window of recent sends, and its client cannot have had
+the answer:
 
 - it was appended under an older term: whoever led then may have died before it answered (until this
   node itself has answered a repeat of it);
 - this node, which led all the while, knows that the connection broke before the answer was out;
-- the new request has the same born time: it is the old one, sent once more as it was.
+- the new request was not made after the one that is stored: with the same born time it is that one, sent once more
+  as it was; with an earlier one it is an attempt that waited somewhere, and was given up for the one that is stored.
 
-Any other send with a known key is a second one on purpose (a Java producer that sends one Message object
-twice) and is stored. Pure but for `load`, which reads the earlier record.
+Any other send with a known key is another message, or is made on purpose (a Java producer that sends one Message
+object twice), and is stored. What is noted of answers is noted by place: one key may stand for many messages.
+Pure but for `load`, which reads the earlier record.
 """
 
 from __future__ import annotations
@@ -21,34 +23,26 @@ from typing import Final
 
 import msgspec
 
-from broker.message.batch import split_batch
-from broker.message.errors import BatchError
 from broker.message.ids import offset_msg_id
-from broker.message.properties import (
-    REAL_QID,
-    REAL_TOPIC,
-    TIMER_OUT_MS,
-    UNIQ_KEY,
-    find_property,
-)
+from broker.message.properties import TIMER_OUT_MS
 from broker.message.record import StoredMessage
-from broker.remoting.requests import SendFields
-from broker.service.send import MessagePlan, SendPlan
-from broker.store.names import SCHEDULE_TOPIC, TIMER_TOPIC
+from broker.service.sameness import Essence, essence_of_record, is_same
+from broker.store.names import TIMER_TOPIC
 from broker.store.state import BrokerState
 
 NOTES_MAX: Final = 50_000
-"""Keys in each of the leader's own notes; older ones go."""
+"""Places in each of the leader's own notes; older ones go."""
 LINK_ANSWERS_MAX: Final = 4_096
-"""Answers that may be on their way to another node, or in its hands, when its link breaks."""
+"""Messages whose answers may be on their way to another node, or in its hands, when its link breaks."""
 
 
 class EarlierSend(msgspec.Struct, frozen=True, gc=False):
-    """Where a message was stored before; `queue_id` and `msg_id` as its producer was, or would have been, told.
+    """Where a message stands; `queue_id` and `msg_id` as its producer was, or would have been, told.
 
     `due_ms` is that of a message with a due time of its own, else 0.
     """
 
+    physical_offset: int
     queue_id: int
     queue_offset: int
     msg_id: str
@@ -62,77 +56,103 @@ class Repeats:
         """Prepare. `load` gives the message at a physical offset, or None when it is gone."""
         self._state = state
         self._load = load
-        self._unanswered: dict[bytes, None] = {}
-        self._told: dict[bytes, None] = {}
-        self._by_link: dict[int, deque[bytes]] = {}
+        self._unanswered: dict[int, None] = {}
+        self._told: dict[int, None] = {}
+        self._by_link: dict[int, deque[int]] = {}
 
     @property
     def recent_keys(self) -> Mapping[bytes, object]:
         """The keys in the window; a send whose keys are not among them is new."""
         return self._state.recent_sends.by_key
 
-    def find(self, plan: SendPlan, message: MessagePlan, born_ms: int) -> EarlierSend | None:
-        """The append that this message repeats; None if it is to be stored.
+    def find(
+        self,
+        uniq_key: bytes,
+        asked: Essence,
+        born_ms: int,
+        *,
+        any_queue: bool,
+        taken: Iterable[object] = (),
+    ) -> EarlierSend | None:
+        """The append that a message repeats; None if it is to be stored. Nothing is noted: see `claim`.
 
         Args:
-            plan: the send that is decided on now.
-            message: one of its messages.
+            uniq_key: of the message.
+            asked: what it asks for.
             born_ms: the born time in the request.
+            any_queue: the request leaves the queue to the broker.
+            taken: physical offsets that other messages of the same request repeat.
 
         Raises:
-            EntryDamagedError: what was stored before cannot be read now; nothing has changed.
+            EntryDamagedError: what was stored before cannot be read now.
         """
-        [found] = self.find_all(plan, (message,), born_ms)
-        return found
-
-    def find_all(
-        self, plan: SendPlan, messages: Iterable[MessagePlan], born_ms: int
-    ) -> list[EarlierSend | None]:
-        """The same for several messages; nothing is noted before all of them were read."""
-        found = [(message, self._look(plan, message, born_ms)) for message in messages]
-        for message, earlier in found:
-            if earlier is not None:
-                self._unanswered.pop(message.uniq_key, None)
-                _note(self._told, message.uniq_key)
-        return [earlier for _, earlier in found]
-
-    def _look(self, plan: SendPlan, message: MessagePlan, born_ms: int) -> EarlierSend | None:
         recent = self._state.recent_sends
-        for offset in reversed(recent.offsets(message.uniq_key)):
-            earlier = self._load(offset)
-            if earlier is None or not _is_same(earlier, plan, message):
+        made_later = unconfirmed = None
+        is_on_purpose = False
+        for offset in reversed(recent.offsets(uniq_key)):
+            if offset in taken:
                 continue
-            if (
-                (offset < recent.term_start and message.uniq_key not in self._told)
-                or message.uniq_key in self._unanswered
-                or earlier.born_timestamp_ms == born_ms
+            record = self._load(offset)
+            if record is None or not is_same(asked, essence_of_record(record), any_queue=any_queue):
+                continue
+            if born_ms <= record.born_timestamp_ms:
+                made_later = record
+            is_older = offset < recent.term_start and offset not in self._told
+            if not is_older and offset not in self._unanswered:
+                is_on_purpose = True  # but for what a copy before a confirmed one could tell
+            elif not is_on_purpose:
+                unconfirmed = record
+        found = made_later or unconfirmed
+        return None if found is None else _earlier(found)
+
+    def find_among(
+        self, offsets: Iterable[int], asked: Essence, *, any_queue: bool
+    ) -> EarlierSend | None:
+        """The first of these records that is the same message, confirmed or not.
+
+        Raises:
+            EntryDamagedError: one of them cannot be read now.
+        """
+        for offset in offsets:
+            record = self._load(offset)
+            if record is not None and is_same(
+                asked, essence_of_record(record), any_queue=any_queue
             ):
-                return EarlierSend(
-                    _queue_of(earlier),
-                    earlier.queue_offset,
-                    offset_msg_id(earlier.store_host, offset),
-                    _due_of(earlier),
-                )
-            return None  # the newest one was confirmed: this one is on purpose
+                return _earlier(record)
         return None
 
-    def not_answered(self, keys: Iterable[bytes]) -> None:
-        """The connection was gone before these sends were answered."""
-        for key in keys:
-            self._told.pop(key, None)
-            _note(self._unanswered, key)
+    def claim(self, offsets: Iterable[int]) -> None:
+        """Repeats of what stands there are about to be answered, so the next ones are on purpose."""
+        for offset in offsets:
+            self._unanswered.pop(offset, None)
+            _note(self._told, offset)
 
-    def answered(self, keys: Iterable[bytes]) -> None:
+    def told(self, offsets: Iterable[int], *, is_closed: bool, link: int | None) -> None:
+        """An answer names these places.
+
+        Args:
+            offsets: physical ones.
+            is_closed: the connection was gone before the answer.
+            link: number of the connection to the node that has to pass it on; None for a client's own.
+        """
+        if is_closed:
+            self.not_answered(offsets)
+        elif link is not None:
+            kept = self._by_link.get(link)
+            if kept is None:
+                kept = self._by_link[link] = deque(maxlen=LINK_ANSWERS_MAX)
+            kept.extend(offsets)
+
+    def not_answered(self, offsets: Iterable[int]) -> None:
+        """The client was not told of these places, or it is not known whether it was."""
+        for offset in offsets:
+            self._told.pop(offset, None)
+            _note(self._unanswered, offset)
+
+    def answered(self, offsets: Iterable[int]) -> None:
         """After all, one of several connections took the answer."""
-        for key in keys:
-            self._unanswered.pop(key, None)
-
-    def answered_over(self, link: int, keys: Iterable[bytes]) -> None:
-        """The answers went to another node, which has to pass them on."""
-        kept = self._by_link.get(link)
-        if kept is None:
-            kept = self._by_link[link] = deque(maxlen=LINK_ANSWERS_MAX)
-        kept.extend(keys)
+        for offset in offsets:
+            self._unanswered.pop(offset, None)
 
     def link_closed(self, link: int) -> None:
         """A connection ended: what another node had not passed on yet is not known, so all of it counts."""
@@ -145,54 +165,18 @@ class Repeats:
         self._by_link.clear()
 
 
-def _note(notes: dict[bytes, None], key: bytes) -> None:
-    notes[key] = None
+def _note(notes: dict[int, None], offset: int) -> None:
+    notes[offset] = None
     if len(notes) > NOTES_MAX:
         del notes[next(iter(notes))]
 
 
-def sent_keys(fields: SendFields, body: bytes) -> list[bytes]:
-    """The unique keys that a send's client gave its messages; none where it gave none."""
-    if fields.is_batch:
-        try:
-            texts = [item.properties for item in split_batch(body)]
-        except BatchError:
-            return []
-    else:
-        texts = [(fields.properties or "").encode(errors="replace")]
-    found = (find_property(text, UNIQ_KEY) for text in texts)
-    return [key for key in found if key is not None]
-
-
-def _is_same(earlier: StoredMessage, plan: SendPlan, message: MessagePlan) -> bool:
-    """Whether the stored message is what this one would become."""
-    topic = earlier.topic
-    if plan.delay_level:
-        if topic != SCHEDULE_TOPIC:
-            return False
-        topic = (earlier.find(REAL_TOPIC) or b"").decode(errors="replace")
-    elif b"TIMER_D" in message.properties:
-        # Its due time may have passed since, or count from now: that is no sign of another send.
-        if topic == TIMER_TOPIC:
-            topic = (earlier.find(REAL_TOPIC) or b"").decode(errors="replace")
-        elif earlier.find(TIMER_OUT_MS) is not None:
-            return False  # its own delivery
-    return (
-        topic == plan.topic
-        and earlier.reconsume_times == plan.reconsume_times
-        and earlier.body == message.body
+def _earlier(record: StoredMessage) -> EarlierSend:
+    due = (record.find(TIMER_OUT_MS) or b"") if record.topic == TIMER_TOPIC else b""
+    return EarlierSend(
+        record.physical_offset,
+        essence_of_record(record).queue_id,
+        record.queue_offset,
+        offset_msg_id(record.store_host, record.physical_offset),
+        int(due) if due.isdigit() else 0,
     )
-
-
-def _queue_of(earlier: StoredMessage) -> int:
-    if earlier.topic in (SCHEDULE_TOPIC, TIMER_TOPIC):
-        wanted = earlier.find(REAL_QID) or b""
-        return int(wanted) if wanted.isdigit() else earlier.queue_id
-    return earlier.queue_id
-
-
-def _due_of(earlier: StoredMessage) -> int:
-    if earlier.topic != TIMER_TOPIC:
-        return 0
-    due = earlier.find(TIMER_OUT_MS) or b""
-    return int(due) if due.isdigit() else 0

@@ -102,6 +102,7 @@ class SendPlan(msgspec.Struct, frozen=True, gc=False):
         creation: what has to be created before, in the same entry.
         is_half: whether it waits in the half topic for the end of its transaction (O2).
         due_ms: when it is to be delivered, 0 for at once; with a level always 0.
+        any_queue: the client left the queue to the broker, which picked `queue_id`.
     """
 
     topic: str
@@ -113,6 +114,7 @@ class SendPlan(msgspec.Struct, frozen=True, gc=False):
     creation: Creation = NOTHING_NEW
     is_half: bool = False
     due_ms: int = 0
+    any_queue: bool = False
 
 
 def _no_lock(group: str) -> bool:
@@ -167,7 +169,9 @@ class SendRules:
             properties = (fields.properties or "").encode()
         except UnicodeEncodeError:
             return Refusal(ResponseCode.MESSAGE_ILLEGAL, "the properties are not text in UTF-8")
-        target = _Target(topic, self._queue_of(fields.queue_id, topic), sys_flag, creation)
+        any_queue = fields.queue_id < 0
+        queue_id = self._pick(max(1, topic.write_queue_count)) if any_queue else fields.queue_id
+        target = _Target(topic, queue_id, sys_flag, creation, any_queue)
         if fields.is_batch:
             return self._batch(target, body)
         return self._single(target, fields, body, properties, version)
@@ -198,9 +202,6 @@ class SendRules:
                 self._sendable.clear()
             self._sendable[topic.name] = topic
         return found
-
-    def _queue_of(self, wanted: int, topic: TopicConfig) -> int:
-        return wanted if wanted >= 0 else self._pick(max(1, topic.write_queue_count))
 
     def _single(
         self, target: _Target, fields: SendFields, body: bytes, properties: bytes, version: int
@@ -245,6 +246,7 @@ class SendRules:
             target.creation,
             is_half,
             0 if is_half else due_ms,
+            target.any_queue,
         )
 
     def _due(self, properties: bytes) -> int | Refusal:
@@ -283,7 +285,14 @@ class SendRules:
                 return message
             messages.append(message)
         return SendPlan(
-            name, target.queue_id, target.sys_flag, 0, 0, tuple(messages), target.creation
+            name,
+            target.queue_id,
+            target.sys_flag,
+            0,
+            0,
+            tuple(messages),
+            target.creation,
+            any_queue=target.any_queue,
         )
 
     def _retry_target(self, target: _Target, fields: SendFields, version: int) -> _Target | Refusal:
@@ -305,6 +314,7 @@ class SendRules:
                 target.queue_id,
                 target.sys_flag,
                 Creation(target.creation.topics, groups),
+                target.any_queue,
             )
         dead, dead_created = special_topic(self._catalog, names.dlq_topic(group_name))
         return _Target(dead, 0, target.sys_flag, Creation(dead_created.topics, groups))
@@ -363,6 +373,7 @@ class _Target(msgspec.Struct, frozen=True, gc=False):
     queue_id: int
     sys_flag: int
     creation: Creation
+    any_queue: bool = False
 
 
 def _name_refusal(name: str, settings: SendSettings) -> Refusal | None:

@@ -154,10 +154,16 @@ class Transactions:
         """An open one by its half queue offset."""
         return self._open.get(queue_offset)
 
-    def find(self, key: TransactionKey) -> OpenHalf | None:
-        """The newest open one of a transaction: a half message that is sent again is not stored again."""
+    def newest(self, key: TransactionKey, limit: int) -> list[OpenHalf]:
+        """The open ones under a transaction's key, the newest first, at most `limit`.
+
+        A producer may have several: the same transaction id says nothing of what is sent.
+        """
         offset = self._by_key.get(key)
-        return None if offset is None else self._open[offset]
+        if offset is None:
+            return []
+        older = islice(reversed(self._older.get(key, {})), limit - 1)
+        return [self._open[each] for each in (offset, *older)]
 
     def verdict(self, queue_offset: int) -> Verdict | None:
         """How the transaction of a half message stands; None if there is none, or it is too long ago."""

@@ -76,6 +76,11 @@ class SimConnection:
         self._free_ms = 0
         self._inbox: deque[bytes | None] = deque()
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the other end is known to be gone, though its member may pause and not have read it yet."""
+        return self.is_closed or None in self._inbox
+
     def send_nowait(self, data: bytes) -> None:
         """Send bytes; they are lost if the other end goes before they arrive."""
         self._carry(data)

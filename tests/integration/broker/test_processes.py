@@ -250,3 +250,38 @@ def test_raw_bodies_are_no_messages_and_surely_not_stored(group: Group) -> None:
     )
     assert ended.returncode == 1, ended.stderr
     assert "takes messages from its broker only" in ended.stderr
+
+
+def keyed(number: int, born_ms: int) -> dict[str, str]:
+    """A send under a key; a client that tries again makes it with another born time."""
+    return send_ext("T", 1, f"UNIQ_KEY\x01{number:032X}\x02") | {"g": str(born_ms)}
+
+
+def send_and_go(node: Process, ext: dict[str, str], body: bytes) -> None:
+    """Send, and close the connection without waiting."""
+    with socket.create_connection(("127.0.0.1", node.port), timeout=PATIENCE_S) as sock:
+        sock.sendall(encode_command(make_request(310, 1, ext, body)))
+
+
+@pytest.mark.parametrize("frozen", ["the follower that was asked", "the leader"])
+def test_what_waited_for_a_client_that_is_gone_is_not_stored_behind_its_next_try(
+    group: Group, frozen: str
+) -> None:
+    send_until_stored(leader_of(group), b"first")
+    queue = {"topic": "T", "queueId": "1"}
+    for number in range(3):
+        leader = leader_of(group)
+        asked, other = (node for node in group.nodes if node is not leader)
+        stopped = leader if frozen == "the leader" else asked
+        for node in (asked, other):
+            send_until_stored(node, b"-")
+        stopped.pause()
+        body = b"round %d" % number
+        send_and_go(asked, keyed(number, 1000), body)
+        assert poll(lambda: ask(other.port, 310, send_ext("T"), b"-").code == 0, PATIENCE_S)  # noqa: B023
+        assert ask(other.port, 310, keyed(number, 2000), body).code == 0
+        stopped.resume()
+        # Each answer to a later request shows that what waited at that node was taken up.
+        for node in (stopped, asked, other, asked):
+            send_until_stored(node, b"-")
+        assert ask(leader_of(group).port, 30, queue).ext["offset"] == str(number + 1)

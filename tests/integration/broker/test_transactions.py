@@ -144,6 +144,34 @@ async def test_a_half_message_that_is_sent_again_is_not_stored_again(one: Wire) 
     assert len(await one.messages(HALF)) == 2
 
 
+@pytest.mark.parametrize("is_pipelined", [False, True])
+async def test_two_half_messages_under_one_key_are_two_transactions(
+    one: Wire, *, is_pipelined: bool
+) -> None:
+    halves = {}
+    if is_pipelined:
+        named = "UNIQ_KEY\x01u\x02TRAN_MSG\x01true\x02PGROUP\x01P\x02"
+        opaques = [
+            (body, one.say(310, send_ext("T", 1, named), body))
+            for body in (b"v1", b"v2", b"v3", b"v1")
+        ]
+        for body, opaque in opaques:
+            ext = (await one.answer(opaque)).ext
+            halves[body] = {
+                "producerGroup": "P",
+                "tranStateTableOffset": ext["queueOffset"],
+                "commitLogOffset": str(int(ext["msgId"][16:], 16)),
+            }
+    else:
+        for body in (b"v1", b"v2", b"v3"):
+            halves[body] = await half(one, "u", body)
+    assert [m.body for m in await one.messages(HALF)] == [b"v1", b"v2", b"v3"]
+    assert (await end(one, halves[b"v2"], 12)).code == 0
+    assert (await end(one, halves[b"v3"], 8)).code == 0
+    assert (await end(one, halves[b"v1"], 8)).code == 0
+    assert [m.body for m in await visible(one)] == [b"v3", b"v1"]
+
+
 async def test_o9_a_delay_begins_at_the_commit(one: Wire) -> None:
     ext = await half(one, "u", b"later", DELAY="2")
     assert await one.messages("SCHEDULE_TOPIC_XXXX", 1) == []
@@ -252,6 +280,22 @@ async def test_checks_resume_at_an_operators_word(make_cluster: ClusterMaker) ->
         assert (await end(wire, ext, 8)).code == 201
         assert [m.body for m in await visible(wire)] == [b"forgotten"]
         assert (await wire.ask(323, {"msgId": asked.ext["offsetMsgId"]})).code == 1
+
+
+async def test_of_two_under_one_key_the_one_that_is_meant_is_resumed(
+    make_cluster: ClusterMaker,
+) -> None:
+    slower = FAST | {"transaction_check_interval_ms": 700}
+    cluster = await make_cluster(1, **slower, transaction_check_max=1)
+    leader = await cluster.leader()
+    async with cluster.wire(leader) as wire:
+        await half(wire, "u", b"v1")
+        await cluster.wait(lambda: len(leader.state.transactions) == 0)
+        (moved,) = await wire.messages("TRANS_CHECK_MAX_TIME_TOPIC")
+        await half(wire, "u", b"v2")
+        msg_id = offset_msg_id(moved.store_host, moved.physical_offset)
+        assert (await wire.ask(323, {"msgId": msg_id})).code == 0
+        assert [m.body for m in await wire.messages(HALF)] == [b"v1", b"v2", b"v1"]
 
 
 async def test_an_open_half_message_has_its_checks_counted_anew(make_cluster: ClusterMaker) -> None:

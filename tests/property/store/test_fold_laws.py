@@ -58,7 +58,7 @@ def answers(state: BrokerState) -> object:
         list(state.transactions),
         [state.transactions.verdict(offset) for offset in range(60)],
         [
-            state.transactions.find((topic.encode(), name))
+            state.transactions.newest((topic.encode(), name), 8)
             for topic in TOPICS
             for name in (b"u1", b"u2")
         ],

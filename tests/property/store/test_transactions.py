@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.message.ids import OffsetIdMaker
-from broker.message.properties import encode_properties
+from broker.message.ids import OffsetIdMaker, parse_offset_msg_id
+from broker.message.properties import UNIQ_KEY, encode_properties
 from broker.remoting.frame import FrameDecoder
 from broker.remoting.header import RemotingCommand, decode_command, encode_command, make_request
 from broker.remoting.replies import SendReplies
@@ -42,6 +42,8 @@ from tests.unit.store.lone_broker import BORN, HOST, START_MS, FakeLog
 pytestmark = pytest.mark.slow
 
 KEYS = ["k0", "k1", "k2"]
+BODIES = ["v1", "v2"]
+"""Two of them under one key are two transactions."""
 CHECKS = 2
 Done = Callable[[Committed | Failed], None]
 
@@ -76,7 +78,7 @@ class World:
         self.term = 1
         self.nodes = [Node(self) for _ in range(replicas)]
         self.ends: list[tuple[int, Verdict, Origin]] = []
-        self.halves: list[tuple[str, Origin]] = []
+        self.halves: list[tuple[str, str, Origin]] = []
         self.leader = self.nodes[0]
         self.elect(0)
 
@@ -211,7 +213,7 @@ class Node:
             key = request.ext["key"]
             named = {"UNIQ_KEY": key, "TRAN_MSG": "true", "PGROUP": "P"}
             properties = encode_properties(named)
-            message = MessagePlan(0, key.encode(), properties, key.encode())
+            message = MessagePlan(0, request.ext["body"].encode(), properties, key.encode())
             plan = SendPlan("T", 1, 0, 0, 0, (message,), is_half=True)
             self.ends.begin(errand, plan, self.world.now_ms)
 
@@ -231,7 +233,7 @@ def script_of(seed: int) -> list[Step]:
     """Sixty steps; halves land soon, so that most ends meet one."""
     chance = random.Random(seed)
     makers: list[tuple[int, Callable[[], Step]]] = [
-        (4, lambda: ("half", chance.choice(KEYS))),
+        (4, lambda: ("half", chance.choice(KEYS), chance.choice(BODIES))),
         (8, lambda: ("end", chance.randint(0, 6), chance.choice(ENDS))),
         (3, lambda: ("pass", chance.choice([10, 6000, 10_000]))),
         (6, lambda: ("flush",)),
@@ -249,10 +251,11 @@ scripts = st.integers(0, 2**32).map(script_of)
 def carry_out(world: World, step: Step) -> None:
     leader = world.leader
     match step:
-        case ("half", key):
+        case ("half", key, body):
             origin = Origin()
-            world.halves.append((key, origin))
-            leader.serve(errand_of(make_request(10, 1, {"key": key}), origin))
+            world.halves.append((key, body, origin))
+            request = make_request(10, 1, {"key": key, "body": body})
+            leader.serve(errand_of(request, origin))
         case ("end", offset, verdict):
             half = next((m for m in halves_of(world) if m[0] == offset), (offset, 48))
             ext = {
@@ -321,6 +324,8 @@ def test_committed_once_rolled_back_never(script: list[Step]) -> None:
     committed = sorted(at for offset, at in halves if verdicts[offset] is Verdict.COMMITTED)
     given_up = sorted(at for offset, at in halves if verdicts[offset] is Verdict.GIVEN_UP)
     assert sorted(at for _, at in bodies(world, "T", 1)) == committed
+    for body, at in bodies(world, "T", 1):
+        assert body == read_message(world.log, at).body, "each end acts on its own half message"
     assert sorted(at for _, at in bodies(world, "TRANS_CHECK_MAX_TIME_TOPIC", 0)) == given_up
     for offset, wanted, origin in world.ends:
         assert origin.answer is not None, "every end is answered"
@@ -334,16 +339,26 @@ def test_committed_once_rolled_back_never(script: list[Step]) -> None:
         assert origin.answer.code == (0 if agrees else 200 if is_committed else 201)
     for half in table:
         assert half.check_count <= CHECKS
+    for key, body, origin in world.halves:
+        assert origin.answer is not None, "every half message is answered"
+        if origin.answer.code == 0:
+            offset = parse_offset_msg_id(origin.answer.ext["msgId"])[2]
+            stored = read_message(world.log, offset)
+            assert (stored.find(UNIQ_KEY), stored.body) == (key.encode(), body.encode())
+            assert origin.answer.ext["queueOffset"] == str(stored.queue_offset)
     assert len({node.state.digest() for node in world.nodes}) == 1
     assert all(r.kind not in ALARMS for node in world.nodes for r in node.state.refusals.newest)
 
 
 @settings(max_examples=100, deadline=None)
 @given(scripts)
-def test_one_open_half_message_per_transaction(script: list[Step]) -> None:
-    """A half message that is sent again, by whatever way, does not leave a second one open."""
+def test_a_half_message_is_open_once(script: list[Step]) -> None:
+    """One that is sent again, by whatever way, does not leave a second one open."""
     world = World(3)
     for step in script:
         carry_out(world, step)
-        keys = [half.key for half in world.leader.state.transactions]
-        assert len(keys) == len(set(keys))
+        halves = [
+            (half.key, read_message(world.log, half.physical_offset).body)
+            for half in world.leader.state.transactions
+        ]
+        assert len(halves) == len(set(halves))

@@ -7,7 +7,12 @@ from typing import Any
 import pytest
 
 from broker.remoting.frame import Frame, FrameDecoder
-from broker.remoting.header import RemotingCommand, decode_command, make_response
+from broker.remoting.header import (
+    RemotingCommand,
+    decode_command,
+    encode_command,
+    make_response,
+)
 from broker.server.gate import HOLD_MS, Errand, Gate
 from broker.server.private_codes import NOT_CARRIED_OUT, PrivateCode
 from dledger import NodeId, Role
@@ -31,7 +36,7 @@ class FakeLink:
     def __init__(self) -> None:
         self.is_open = False
         self.asked: list[tuple[int, Any, dict[str, str], bytes]] = []
-        self.told: list[tuple[int, bytes]] = []
+        self.told: list[tuple[int, dict[str, str]]] = []
 
     def ask(
         self, code: int, waiter: Any, *, ext: dict[str, str], body: bytes, timeout_ms: int
@@ -42,9 +47,9 @@ class FakeLink:
         return self.is_open
 
     def tell(self, code: int, *, ext: dict[str, str], body: bytes) -> bool:
-        assert ext or code == PrivateCode.NOT_DELIVERED
+        assert ext
         if self.is_open:
-            self.told.append((code, body))
+            self.told.append((code, ext))
         return self.is_open
 
 
@@ -52,7 +57,7 @@ class FakeOrigin:
     number = 1
     address = "1.2.3.4:5"
     born_host = bytes(8)
-    is_closed = False
+    is_closed = is_gone = False
 
     def __init__(self, *, is_forwarded: bool = False) -> None:
         self.is_forwarded = is_forwarded
@@ -265,10 +270,52 @@ def test_a_sends_answer_that_finds_no_client_is_told_to_the_leader(
     bench.link.is_open = True
     errand = bench.errand(code=code)
     bench.gate.bring(errand)
-    errand.origin.is_closed = True  # type: ignore[misc]  # a fake
+    errand.origin.is_gone = True  # type: ignore[misc]  # a fake
     waiter = bench.link.asked[0][1]
-    waiter.answered(make_response(1, 0, body=b"answer"))
-    assert [told[0] for told in bench.link.told] == [PrivateCode.NOT_DELIVERED] * count
+    answer = encode_command(make_response(9, 0, ext={"msgId": "ABC"}))
+    waiter.answered(make_response(1, 0, body=answer))
+    assert bench.link.told == [(PrivateCode.NOT_DELIVERED, {"msgId": "ABC"})] * count
+
+
+@pytest.mark.parametrize("is_serving", [False, True])
+def test_a_send_that_waits_for_nobody_is_dropped(bench: Bench, *, is_serving: bool) -> None:
+    """Its client may have sent it again elsewhere: done later, it would be done twice."""
+    errands = [
+        bench.errand(),
+        bench.errand(is_oneway=True),
+        bench.errand(is_repeatable=True),
+    ]
+    for errand in errands:
+        bench.gate.bring(errand)
+        errand.origin.is_gone = True  # type: ignore[misc]  # a fake
+    bench.log.is_serving, bench.link.is_open = is_serving, True
+    bench.gate.retry()
+    done = len(bench.served) if is_serving else len(bench.link.asked) + len(bench.link.told)
+    assert done == 2, "not the first one"
+    assert bench.gate.waiting_count == 0
+
+
+def test_a_send_is_dropped_though_the_end_of_its_connection_was_not_read_yet(bench: Bench) -> None:
+    bench.link.is_open = True
+    errand = bench.errand()
+    errand.origin.is_gone = True  # type: ignore[misc]  # a fake
+    bench.gate.bring(errand)
+    bench.gate.hold(errand)
+    assert not bench.link.asked
+    assert bench.gate.waiting_count == 0
+    bench.log.is_serving = True
+    bench.gate.bring(errand)
+    assert bench.served == [errand], "what a leader reads is before what comes after it"
+
+
+def test_what_the_leader_passes_back_is_dropped_if_nobody_waits(bench: Bench) -> None:
+    bench.link.is_open = True
+    errand = bench.errand()
+    bench.gate.bring(errand)
+    errand.origin.is_gone = True  # type: ignore[misc]  # a fake
+    bench.link.asked[0][1].answered(make_response(1, NOT_CARRIED_OUT, "it leads no longer"))
+    assert bench.gate.waiting_count == 0
+    assert len(bench.link.asked) == 1
 
 
 def test_a_leader_that_lacks_an_entry_says_so(bench: Bench) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import count
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from broker.message.batch import BatchItem, encode_batch
-from broker.message.ids import OffsetIdMaker
+from broker.message.ids import OffsetIdMaker, parse_offset_msg_id
 from broker.message.properties import encode_properties
 from broker.remoting.frame import Frame, FrameDecoder
 from broker.remoting.header import RemotingCommand, decode_command
@@ -26,8 +26,16 @@ from broker.store.reading import read_message
 from broker.store.staging import Staging
 from broker.store.state import BrokerState
 from broker.store.topics import TopicConfig
-from dledger import Committed, EntryDamagedError, EntryId, Failed, LeadershipLostError
+from dledger import (
+    Committed,
+    EntryDamagedError,
+    EntryId,
+    Failed,
+    LeadershipLostError,
+    NotLeaderError,
+)
 from dledger.raft.entry import Entry, EntryKind
+from dledger.raft.ids import Term
 from tests.unit.store.lone_broker import HOST, FakeLog
 
 
@@ -65,6 +73,10 @@ class Origin:
         self.is_forwarded = is_forwarded
         self.is_closed = False
         self.sent: list[bytes] = []
+
+    @property
+    def is_gone(self) -> bool:
+        return self.is_closed
 
     def send(self, frame: bytes) -> None:
         self.sent.append(frame)
@@ -125,6 +137,7 @@ class Bench:
             sinks=self.state.sinks,
         )
         self._born = count(1)
+        self._requests: dict[int, SendRequest] = {}
         self.new_term()
         self.commits.create(Creation(topics=(TopicConfig("T", 4, 4),)))
         self.commit()
@@ -146,9 +159,13 @@ class Bench:
         origin: Origin | None = None,
         items: list[tuple[str, bytes]] | None = None,
         born_ms: int = 0,
+        properties: dict[str, str] | None = None,
+        flag: int = 0,
+        sys_flag: int = 0,
     ) -> Origin:
         """Say one send; the origin has the answer, once there is one."""
         origin = origin or Origin()
+        named = {} if key is None else {"UNIQ_KEY": key}
         if items is not None:
             body = encode_batch(
                 BatchItem(0, one, encode_properties({"UNIQ_KEY": name})) for name, one in items
@@ -159,15 +176,26 @@ class Bench:
             default_topic="TBW102",
             default_topic_queue_nums=4,
             queue_id=queue,
-            sys_flag=0,
+            sys_flag=sys_flag,
             born_timestamp_ms=born_ms or next(self._born),
-            flag=0,
-            properties=encode_properties({} if key is None else {"UNIQ_KEY": key}).decode(),
+            flag=flag,
+            properties=encode_properties({**named, **(properties or {})}).decode(),
             is_batch=items is not None,
         )
         errand = Errand(origin, Frame(0, b"{}", body), 310, 7, False, 10**9, False)
-        self.sends.send(errand, SendRequest(opaque=7, fields=fields))
+        self.say(errand, SendRequest(opaque=7, fields=fields))
         return origin
+
+    def say(self, errand: Errand, request: SendRequest) -> None:
+        self._requests[id(errand)] = request
+        self.sends.send(errand, request)
+
+    def retry(self) -> list[Origin]:
+        """What waits for a leader is brought to one."""
+        held, self.gate.held = self.gate.held, []
+        for errand in held:
+            self.say(errand, self._requests[id(errand)])
+        return [cast("Origin", errand.origin) for errand in held]
 
     def commit(self) -> None:
         self.commits.flush()
@@ -177,6 +205,14 @@ class Bench:
         return sum(
             queue.max_offset for key, queue in self.state.queues.by_key.items() if key[0] == topic
         )
+
+    def ids(self, origin: Origin) -> list[int]:
+        """Where the messages of a send stand, as its answer says."""
+        return [parse_offset_msg_id(each)[2] for each in place(origin)[2].split(",")]
+
+    def bodies(self, origin: Origin) -> list[bytes]:
+        """What stands there."""
+        return [read_message(self.log, offset).body for offset in self.ids(origin)]
 
 
 def place(origin: Origin) -> tuple[str, str, str]:
@@ -194,8 +230,8 @@ def test_a_new_leader_answers_with_what_the_old_one_stored(bench: Bench) -> None
     first = bench.send("k", queue=1)
     bench.commit()
     bench.new_term()
-    again = bench.send("k", queue=2)
-    assert place(again) == place(first), "at once, with the queue that it has"
+    again = bench.send("k", queue=1)
+    assert place(again) == place(first), "at once"
     bench.commit()
     assert bench.stored() == 1
 
@@ -251,7 +287,7 @@ def test_a_repeat_of_what_is_on_its_way_gets_the_same_answer(
     first = bench.send("k")
     if is_flushed:
         bench.commits.flush()
-    again, third = bench.send("k", queue=3), bench.send("k")
+    again, third = bench.send("k"), bench.send("k", queue=-1)
     assert not first.answers() + again.answers() + third.answers()
     bench.commit()
     assert place(first) == place(again) == place(third)
@@ -292,9 +328,8 @@ def test_of_a_batch_only_what_is_missing_is_stored(bench: Bench) -> None:
     batch = bench.send(None, items=[("a", b"1"), ("b", b"2"), ("c", b"3")])
     bench.commit()
     assert bench.stored() == 3
-    ids = place(batch)[2].split(",")
-    assert ids[1] == place(first)[2]
-    assert len(set(ids)) == 3
+    assert bench.bodies(batch) == [b"1", b"2", b"3"]
+    assert bench.ids(batch)[1:2] == bench.ids(first)
 
 
 def test_a_batch_that_is_on_its_way_is_not_stored_twice(bench: Bench) -> None:
@@ -349,3 +384,194 @@ def test_a_repeat_waits_until_what_was_stored_before_can_be_read(bench: Bench) -
     bench.send(None, items=one + other)
     bench.commit()
     assert bench.stored() == 2, "what was found before the damage is found again"
+
+
+# Only what is the same in everything that would be stored is a repeat.
+
+OTHERS: list[dict[str, Any]] = [
+    {"queue": 1},
+    {"body": b"other"},
+    {"properties": {"TAGS": "paid"}},
+    {"properties": {"DELAY": "2"}},
+    {"properties": {"REAL_TOPIC": "T"}},
+    {"flag": 1},
+    {"sys_flag": 1},
+]
+
+
+@pytest.mark.parametrize("how", OTHERS, ids=str)
+@pytest.mark.parametrize("stage", ["staged", "flying", "confirmed", "older term"])
+def test_another_message_under_a_key_is_stored(
+    bench: Bench, how: dict[str, Any], stage: str
+) -> None:
+    first = bench.send("k", born_ms=77)
+    if stage == "flying":
+        bench.commits.flush()
+    elif stage != "staged":
+        bench.commit()
+    if stage == "older term":
+        bench.new_term()
+    second = bench.send("k", **how, born_ms=77)
+    bench.commit()
+    bench.commit()
+    assert bench.ids(first) != bench.ids(second)
+    assert bench.bodies(second) == [how.get("body", b"body")]
+    assert bench.stored() + bench.stored(b"SCHEDULE_TOPIC_XXXX") == 2
+    again = [bench.send("k", born_ms=77), bench.send("k", **how, born_ms=77)]
+    assert [bench.ids(each) for each in again] == [bench.ids(first), bench.ids(second)]
+
+
+@pytest.mark.parametrize("wish", [{"DELAY": "2"}, {"TAGS": "a"}])
+def test_a_wish_or_a_tag_is_no_sign_of_another_message(bench: Bench, wish: dict[str, str]) -> None:
+    first = bench.send("k", properties=wish)
+    bench.commit()
+    bench.new_term()
+    assert place(bench.send("k", properties=wish)) == place(first)
+
+
+def test_who_leaves_the_queue_to_the_broker_finds_it_in_any(bench: Bench) -> None:
+    first = bench.send("k", queue=3)
+    bench.commit()
+    bench.new_term()
+    assert place(bench.send("k", queue=-1)) == place(first)
+
+
+def test_the_parts_of_a_batch_without_a_queue_stand_in_one(bench: Bench) -> None:
+    two, three = bench.send("a", b"1", queue=2), bench.send("b", b"2", queue=3)
+    bench.commit()
+    bench.new_term()
+    batch = bench.send(None, queue=-1, items=[("a", b"1"), ("b", b"2"), ("c", b"3")])
+    bench.commit()
+    assert place(batch)[0] == "2"
+    assert bench.ids(batch)[0] == bench.ids(two)[0]
+    assert bench.ids(three)[0] not in bench.ids(batch), "one answer names one queue"
+    assert bench.bodies(batch) == [b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize("is_flushed", [False, True])
+def test_of_a_batch_that_is_on_its_way_in_part_the_rest_is_stored(
+    bench: Bench, *, is_flushed: bool
+) -> None:
+    first = bench.send(None, items=[("a", b"1"), ("b", b"2")])
+    if is_flushed:
+        bench.commits.flush()
+    second = bench.send(None, items=[("a", b"1"), ("c", b"3")])
+    third = bench.send(None, items=[("c", b"3"), ("d", b"4"), ("b", b"2")])
+    single = bench.send("b", b"2")
+    bench.commit()
+    bench.commit()
+    assert bench.bodies(first) == [b"1", b"2"]
+    assert bench.bodies(second) == [b"1", b"3"]
+    assert bench.bodies(third) == [b"3", b"4", b"2"]
+    assert bench.bodies(single) == [b"2"]
+    assert bench.stored() == 4
+    assert not bench.sends._ahead
+
+
+def test_a_single_send_of_what_a_batch_carries_is_not_stored_again(bench: Bench) -> None:
+    batch = bench.send(None, items=[("a", b"1"), ("b", b"2")])
+    single = bench.send("a", b"1")
+    bench.commit()
+    assert bench.stored() == 2
+    assert bench.ids(single) == bench.ids(batch)[:1]
+
+
+def test_of_two_that_are_equal_each_is_found_by_its_own(bench: Bench) -> None:
+    items = [("a", b"1"), ("a", b"1")]
+    first = bench.send(None, items=items)
+    bench.commit()
+    bench.new_term()
+    again = bench.send(None, items=[*items, ("a", b"1")])
+    bench.commit()
+    assert bench.ids(again)[:2] == bench.ids(first)
+    assert bench.stored() == 3
+
+
+def test_what_joined_a_send_that_was_refused_goes_to_the_next_leader(bench: Bench) -> None:
+    bench.send(None, items=[("a", b"1"), ("b", b"2")])
+    bench.send(None, items=[("b", b"2"), ("c", b"3")])
+    bench.send("a", b"1")
+    bench.commits.lost(NotLeaderError(None, Term(2)))
+    assert len(bench.gate.held) == 3, "nothing of them was done"
+    assert not bench.sends._ahead
+    bench.new_term()
+    origins = bench.retry()
+    bench.commit()
+    assert bench.stored() == 3
+    bodies = sorted(bench.bodies(origin) for origin in origins)
+    assert bodies == [[b"1"], [b"1", b"2"], [b"2", b"3"]]
+
+
+def test_what_joined_a_send_of_unknown_outcome_is_unknown_too(bench: Bench) -> None:
+    first = bench.send(None, items=[("a", b"1"), ("b", b"2")])
+    bench.commits.flush()
+    second = bench.send(None, items=[("b", b"2"), ("c", b"3")])
+    bench.log.lose(LeadershipLostError("gone"))
+    assert first.answers()[0].code == 1
+    assert not second.answers(), "its rest is not decided yet"
+    bench.commits.lost(NotLeaderError(None, Term(2)))
+    assert second.answers()[0].code == 1
+    assert not bench.gate.held, "nobody knows, so nobody carries it on"
+    assert not bench.sends._ahead
+
+
+def test_what_stands_of_a_send_that_failed_is_found_by_its_repeat(bench: Bench) -> None:
+    first = bench.send("a", b"1")
+    bench.commits.flush()
+    bench.send(None, items=[("a", b"1"), ("b", b"2")])
+    bench.log.commit()
+    bench.commits.lost(NotLeaderError(None, Term(1)))
+    assert len(bench.gate.held) == 1, "of the second send `b` is surely not stored"
+    again = bench.send(None, items=[("a", b"1"), ("b", b"2")])
+    bench.commit()
+    assert bench.ids(again)[:1] == bench.ids(first)
+    assert bench.stored() == 2
+    bench.send("a", b"1")
+    bench.commit()
+    assert bench.stored() == 3, "everybody who sent it was told: this one is on purpose"
+
+
+def test_an_unanswered_message_says_nothing_of_others_under_its_key(bench: Bench) -> None:
+    first = bench.send("k", queue=0)
+    bench.commit()
+    gone = Origin()
+    bench.send("k", queue=1, origin=gone)
+    gone.is_closed = True
+    bench.commit()
+    second = bench.send("k", queue=0)
+    bench.commit()
+    assert bench.ids(first) != bench.ids(second), "the first was confirmed: this one is on purpose"
+    assert bench.stored() == 3
+
+
+def test_one_of_several_connections_that_stands_is_enough(bench: Bench) -> None:
+    gone, there = Origin(), Origin()
+    bench.send("k", origin=gone)
+    bench.send("k", origin=there)
+    gone.is_closed = True
+    bench.commit()
+    second = bench.send("k")
+    bench.commit()
+    assert bench.ids(there) != bench.ids(second)
+    assert bench.stored() == 2
+
+
+def test_an_attempt_that_arrives_late_is_not_stored_behind_its_successor(bench: Bench) -> None:
+    successor = bench.send("k", born_ms=200)
+    bench.commit()
+    late = bench.send("k", born_ms=100)
+    bench.commit()
+    assert place(late) == place(successor)
+    bench.send("k", born_ms=300)
+    bench.commit()
+    assert bench.stored() == 2, "what was made later is on purpose"
+
+
+def test_the_same_answer_that_another_node_could_not_deliver_is_named_by_its_ids(
+    bench: Bench,
+) -> None:
+    first = bench.send("k", origin=Origin(is_forwarded=True))
+    bench.commit()
+    bench.sends.not_delivered(place(first)[2])
+    bench.sends.not_delivered("no id,,")
+    assert place(bench.send("k")) == place(first)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from broker.message.ids import offset_msg_id
+from broker.message.properties import encode_properties
 from broker.message.record import StoredMessage
 from broker.service import repeats
 from broker.service.repeats import EarlierSend, Repeats
+from broker.service.sameness import essence_of_plan
 from broker.service.send import MessagePlan, SendPlan
 from broker.store.reading import MessageGoneError, read_message
 from dledger.raft.entry import EntryKind
@@ -43,10 +46,24 @@ class Bench:
         *,
         times: int = 0,
         level: int = 0,
+        due_ms: int = 0,
+        queue_id: int = 1,
+        any_queue: bool = False,
         born_ms: int = BORN_LATER,
+        more: dict[str, str] | None = None,
     ) -> EarlierSend | None:
-        message = MessagePlan(0, body, b"", key)
-        return self.repeats.find(SendPlan(topic, 2, 0, times, level, (message,)), message, born_ms)
+        named = encode_properties({"UNIQ_KEY": key.decode(), **(more or {})})
+        message = MessagePlan(0, body, named, key)
+        plan = SendPlan(topic, queue_id, 0, times, level, (message,), due_ms=due_ms)
+        asked = essence_of_plan(plan, message)
+        found = self.repeats.find(key, asked, born_ms, any_queue=any_queue)
+        if found is not None:
+            self.repeats.claim([found.physical_offset])
+        return found
+
+
+def place(offset: int, queue_id: int = 1) -> EarlierSend:
+    return EarlierSend(offset, queue_id, 0, offset_msg_id(HOST, offset))
 
 
 @pytest.fixture
@@ -57,15 +74,15 @@ def bench() -> Bench:
 def test_what_an_older_term_stored_is_found_with_its_place(bench: Bench) -> None:
     offset = bench.store()
     bench.new_term()
-    assert bench.find() == EarlierSend(1, 0, offset_msg_id(HOST, offset))
+    assert bench.find() == place(offset)
 
 
 def test_a_repeat_that_was_answered_confirms(bench: Bench) -> None:
-    bench.store()
+    offset = bench.store()
     bench.new_term()
     assert bench.find() is not None
     assert bench.find() is None, "on purpose now"
-    bench.repeats.not_answered([b"k"])
+    bench.repeats.not_answered([offset])
     assert bench.find() is not None
     bench.repeats.forget()
     bench.new_term()
@@ -74,9 +91,7 @@ def test_a_repeat_that_was_answered_confirms(bench: Bench) -> None:
 
 def test_notes_are_bounded(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(repeats, "NOTES_MAX", 2)
-    for key in ("a", "b", "c"):
-        bench.store(key)
-    bench.repeats.not_answered([b"a", b"b", b"c"])
+    bench.repeats.not_answered([bench.store(key) for key in ("a", "b", "c")])
     found = [bench.find(key) is not None for key in (b"a", b"b", b"c")]
     assert found == [False, True, True]
 
@@ -91,23 +106,26 @@ def test_within_a_term_a_confirmed_key_is_a_send_on_purpose(bench: Bench) -> Non
 
 def test_an_answer_that_found_no_connection_was_no_confirmation(bench: Bench) -> None:
     offset = bench.store()
-    bench.repeats.not_answered([b"k"])
-    assert bench.find() == EarlierSend(1, 0, offset_msg_id(HOST, offset))
+    bench.repeats.not_answered([offset])
+    assert bench.find() == place(offset)
     assert bench.find() is None, "it was answered now"
 
 
 def test_answers_in_the_hands_of_a_node_count_as_lost_when_its_link_breaks(bench: Bench) -> None:
     offset = bench.store()
-    bench.repeats.answered_over(7, [b"k"])
+    bench.repeats.told([offset], is_closed=False, link=7)
     assert bench.find() is None
     bench.repeats.link_closed(7)
-    assert bench.find() == EarlierSend(1, 0, offset_msg_id(HOST, offset))
+    assert bench.find() == place(offset)
 
 
-def test_the_very_same_request_is_a_repeat_whatever_was_answered(bench: Bench) -> None:
+@pytest.mark.parametrize("earlier_ms", [0, 1, 1000])
+def test_a_request_that_was_not_made_after_it_is_a_repeat_whatever_was_answered(
+    bench: Bench, earlier_ms: int
+) -> None:
     offset = bench.store()
-    born_ms = bench.broker.now_ms - 1
-    assert bench.find(born_ms=born_ms) == EarlierSend(1, 0, offset_msg_id(HOST, offset))
+    born_ms = bench.broker.now_ms - 1 - earlier_ms
+    assert bench.find(born_ms=born_ms) == place(offset)
 
 
 def test_other_topic_body_or_reconsume_count_is_another_send(bench: Bench) -> None:
@@ -125,14 +143,41 @@ def test_copies_of_the_broker_hide_no_send(bench: Bench) -> None:
     offset = bench.store()
     bench.store(topic="%RETRY%g")
     bench.new_term()
-    assert bench.find() == EarlierSend(1, 0, offset_msg_id(HOST, offset))
+    assert bench.find() == place(offset)
 
 
 def test_a_delayed_send_is_found_in_the_schedule_topic(bench: Bench) -> None:
-    offset = bench.store(topic="SCHEDULE_TOPIC_XXXX", REAL_TOPIC="T", REAL_QID="5", DELAY="2")
+    more = {"DELAY": "2"}
+    offset = bench.store(topic="SCHEDULE_TOPIC_XXXX", **more, REAL_TOPIC="T", REAL_QID="5")
     bench.new_term()
-    assert bench.find(level=2) == EarlierSend(5, 0, offset_msg_id(HOST, offset))
+    assert bench.find(level=2, queue_id=5, more={"DELAY": "3"}) is None, "another wish"
+    assert bench.find(level=2, queue_id=4, more=more) is None, "another queue"
+    assert bench.find(level=2, queue_id=5, more=more) == place(offset, 5)
+    bench.repeats.not_answered([offset])
+    assert bench.find(level=2, any_queue=True, more=more) == place(offset, 5)
     assert bench.find() is None, "sent without a delay it is another send"
+
+
+def test_a_due_time_that_is_counted_from_now_is_compared_as_it_was_wished(bench: Bench) -> None:
+    more = {"TIMER_DELAY_MS": "10"}
+    waiting = {**more, "REAL_TOPIC": "T", "REAL_QID": "5", "TIMER_OUT_MS": "1000"}
+    offset = bench.store(topic="rmq_sys_wheel_timer", **waiting)
+    bench.store(**waiting, WAIT="false")  # its delivery
+    bench.new_term()
+    found = msgspec.structs.replace(place(offset, 5), due_ms=1000)
+    assert bench.find(due_ms=2000, queue_id=5, more={"TIMER_DELAY_MS": "20"}) is None
+    assert bench.find(due_ms=2000, queue_id=5, more=more) == found
+    bench.repeats.not_answered([offset])
+    assert bench.find(due_ms=0, queue_id=5, more=more) == found, "its time has passed meanwhile"
+
+
+def test_what_the_configuration_adds_is_no_difference(bench: Bench) -> None:
+    """A failover may lead to a member that was started with another region."""
+    offset = bench.store(MSG_REGION="a", TRACE_ON="true", CLUSTER="c")
+    bench.new_term()
+    assert bench.find(more={"MSG_REGION": "b", "TRACE_ON": "false", "CLUSTER": "d"}) == place(
+        offset
+    )
 
 
 def test_what_the_log_no_longer_holds_is_stored_again(bench: Bench) -> None:
@@ -143,7 +188,6 @@ def test_what_the_log_no_longer_holds_is_stored_again(bench: Bench) -> None:
 
 
 def test_a_new_term_makes_the_leaders_own_notes_needless(bench: Bench) -> None:
-    bench.repeats.not_answered([b"k"])
+    bench.repeats.not_answered([bench.store()])
     bench.repeats.forget()
-    bench.store()
     assert bench.find() is None

@@ -57,7 +57,7 @@ def test_o2_a_half_message_is_open_and_in_no_queue_of_its_topic() -> None:
     half = table.get(offset)
     assert half is not None
     assert (half.key, half.check_count, half.store_ms) == ((b"T", b"u"), 0, START_MS)
-    assert table.find((b"T", b"u")) == half
+    assert table.newest((b"T", b"u"), 8) == [half]
     assert table.verdict(offset) is Verdict.OPEN
     assert (len(table), list(table)) == (1, [half])
     assert broker.state.queues.get("T", 1) is None
@@ -70,7 +70,7 @@ def test_o10_o11_an_op_record_ends_it_and_is_remembered(verdict: Verdict) -> Non
     assert end(broker, verdict, first) is None
     table = broker.state.transactions
     assert table.get(first) is None
-    assert table.find((b"T", b"a")) is None
+    assert table.newest((b"T", b"a"), 8) == []
     assert table.verdict(first) is verdict
     assert table.verdict(second) is Verdict.OPEN
     assert due(broker, START_MS + 2**40) == [second]
@@ -241,23 +241,21 @@ def test_a_transaction_that_was_sent_twice_is_found_under_its_newest_half() -> N
     broker = LoneBroker()
     first, second = begin(broker, "u"), begin(broker, "u")
     end(broker, Verdict.ROLLED_BACK, first)
-    found = broker.state.transactions.find((b"T", b"u"))
-    assert found is not None
+    (found,) = broker.state.transactions.newest((b"T", b"u"), 8)
     assert found.queue_offset == second
 
 
-def test_when_the_newest_of_several_ends_the_one_before_is_found_also_behind_a_snapshot() -> None:
+def test_the_open_halves_under_one_key_are_found_newest_first_also_behind_a_snapshot() -> None:
     broker = LoneBroker()
     halves = [begin(broker, "u") for _ in range(4)]
-    for ended, found in ((1, 3), (3, 2), (0, 2), (2, None)):
+    for ended, left in ((1, [3, 2, 0]), (3, [2, 0]), (0, [2]), (2, [])):
         end(broker, Verdict.COMMITTED, halves[ended])
         restored = BrokerState()
         restored.restore(broker.state.snapshot())
         for state in (broker.state, restored):
-            half = state.transactions.find((b"T", b"u"))
-            assert (half.queue_offset if half else None) == (
-                None if found is None else halves[found]
-            )
+            for limit in (1, 8):
+                found = state.transactions.newest((b"T", b"u"), limit)
+                assert [half.queue_offset for half in found] == [halves[n] for n in left][:limit]
 
 
 def test_the_digest_tells_verdicts_and_checks_apart() -> None:
