@@ -8,7 +8,9 @@ The order rule (Raft paper 5.2 and figure 2, thesis 10.2.1): a `Send` leaves onc
 before it is durable, unless it says that it need not. Saves are numbered as they are queued; a message
 remembers the number of the last save before it, and a finished job tells up to which number everything
 is durable. Because jobs take everything that is queued, several saves share one sync, and only the last
-hard state of several is written: a later term includes every promise made for an earlier one.
+hard state of several is written: a later term includes every promise made for an earlier one. What a
+follower says of entries that are durable already does not wait for those that are not: however long a
+sync takes, the leader hears that its followers are there.
 
 After a failed write or sync nothing is known about the disk (DESIGN rule 5): the engine latches. It
 steps down, drops what it held, listens to no member, and never again sends or saves anything; only
@@ -376,6 +378,11 @@ class Engine:
         self._job = PersistJob(save_count, hard_state, batch, self._store)
         return self._job
 
+    def found_no_room(self, job: PersistJob) -> None:
+        """A job found the disk full, and will run again: until it has, this node is no help to a leader."""
+        assert job is self._job, "this job is not the one that runs"
+        self._held.is_full = True
+
     def end_persist(self, job: PersistJob, now_ms: int) -> None:
         """A job has run: release what waited for it, and tell the node what is durable.
 
@@ -531,11 +538,11 @@ class Engine:
         self._news.append(news)
 
     def _send(self, effect: Send) -> None:
-        """Let a message leave at once when nothing is unsaved or it may, else hold it."""
+        """Let a message leave at once when nothing is unsaved that it waits for, else hold it."""
         if self.failure is not None:
             return
         held = self._held
-        if held.save_count == held.durable_count or effect.at_once:
+        if held.may_leave(effect.waits):
             self._outbox.append((effect.to, effect.message))
         else:
             held.hold(effect.to, effect.message)

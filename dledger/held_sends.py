@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
+from dledger.raft.effects import Waits
 from dledger.raft.ids import Index, NodeId
 from dledger.raft.messages import Message
 
@@ -21,19 +22,33 @@ class HeldSends:
 
     Invariants: save numbers never decrease from front to back, in `_waiting` as in `_log_saves`;
     the indexes in `_log_saves` do not either; durable_count <= save_count.
+
+    Attributes:
+        is_full: the disk has no room for what waits. Then even what confirms nothing new is held: a leader must
+            not count on members that can take nothing, and another one may find a majority that can.
     """
 
-    __slots__ = ("_log_saves", "_waiting", "durable_count", "save_count")
+    __slots__ = (
+        "_hard_state_count",
+        "_log_saves",
+        "_waiting",
+        "durable_count",
+        "is_full",
+        "save_count",
+    )
 
     def __init__(self) -> None:
         self.save_count = 0
         self.durable_count = 0
+        self.is_full = False
+        self._hard_state_count = 0
         self._waiting: deque[tuple[int, NodeId, Message]] = deque(maxlen=HELD_COUNT_MAX)
         self._log_saves: deque[tuple[int, Index]] = deque()
 
     def saves_hard_state(self) -> None:
         """A hard state is queued; the next job takes it in any case."""
         self.save_count += 1
+        self._hard_state_count = self.save_count
 
     def saves_log(self, last_index: Index) -> None:
         """A change of the log is queued, after which it ends at `last_index`.
@@ -62,6 +77,17 @@ class HeldSends:
             saves.popleft()
         return saves[0][0] - 1 if saves else self.save_count
 
+    def may_leave(self, waits: Waits) -> bool:
+        """Whether what a message waits for is durable, though not everything may be."""
+        match waits:
+            case Waits.ALL:
+                return self.save_count == self.durable_count
+            case Waits.TERM:
+                is_saved = self._hard_state_count <= self.durable_count
+                return is_saved and (not self.is_full or self.save_count == self.durable_count)
+            case Waits.NOTHING:
+                return True
+
     def hold(self, to: NodeId, message: Message) -> None:
         """Keep a message until the saves queued so far are durable; the oldest of too many is dropped."""
         self._waiting.append((self.save_count, to, message))
@@ -70,6 +96,7 @@ class HeldSends:
         """Note what is durable, and take the messages that waited for no more than that."""
         assert self.durable_count <= durable_count <= self.save_count
         self.durable_count = durable_count
+        self.is_full = False
         free: list[tuple[NodeId, Message]] = []
         waiting = self._waiting
         while waiting and waiting[0][0] <= durable_count:

@@ -28,6 +28,7 @@ from jepsen.catalogue import UnknownNameError, make_faults, system_maker, worklo
 from jepsen.checkers.answers import check_answers
 from jepsen.checkers.availability import check_availability
 from jepsen.checkers.ends import ENDED, check_ends
+from jepsen.checkers.leaders import check_leaders
 from jepsen.checkers.recovery import HEALED, check_recovery
 from jepsen.checkers.replicas import check_replicas
 from jepsen.checkers.results import Checker, CheckResult, merged
@@ -397,6 +398,7 @@ def run_checkers(settings: RunSettings) -> list[Checker]:
         partial(check_work, rate=settings.rate),
         check_availability,
         check_recovery,
+        check_leaders,
         check_answers,
         check_ends,
     ]

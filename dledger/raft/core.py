@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dledger.config import RaftConfig
-from dledger.raft.effects import Commit, Effect, Role, RoleChanged, SaveHardState, Send
+from dledger.raft.effects import Commit, Effect, Role, RoleChanged, SaveHardState, Send, Waits
 from dledger.raft.hard_state import HardState
 from dledger.raft.ids import EntryId, Index, NodeId, Term
 from dledger.raft.log_shape import LogShape
@@ -19,6 +19,10 @@ Draw = Callable[[int, int], int]
 """A random integer between low and high, both included."""
 
 NEW_STORE_MAX = (1 << 53) - 1
+
+STANDSTILLS_MAX = 3
+"""So often in one silence a node that stood still gives the others the time back. One that hardly ever runs and
+has looked so often in vain may believe that nobody is there."""
 
 
 class Core:
@@ -36,6 +40,7 @@ class Core:
         election_deadline_ms: when a node that is no leader asks for votes.
         is_voter: whether it may vote and be counted; False for a store that began empty, or turned out
             to be an older copy, until the group is founded or a leader admits it (docs/adr/0061, 0103).
+        standstill_count: how often this node stood still in the present silence.
         paused_until_ms: a node told to step down does not campaign before.
         may_give_way_ms: a leader does not give way for its slow disk before.
     """
@@ -61,6 +66,7 @@ class Core:
         "paused_until_ms",
         "peers",
         "role",
+        "standstill_count",
         "term",
         "vote",
         "voter_count",
@@ -91,6 +97,7 @@ class Core:
         self.may_give_way_ms = now_ms
         self.election_timeout_ms = 0
         self.election_deadline_ms = now_ms
+        self.standstill_count = 0
         self._effects: list[Effect] = []
         self._saved = hard_state
         self._drawn_store = 0 if self.is_voter else draw(1, NEW_STORE_MAX)
@@ -115,9 +122,9 @@ class Core:
         """Add an effect to the current step."""
         self._effects.append(effect)
 
-    def send(self, to: NodeId, message: Message, *, at_once: bool = False) -> None:
-        """Send a message once everything that this and earlier steps saved is durable, or `at_once`."""
-        self._effects.append(Send(to, message, at_once))
+    def send(self, to: NodeId, message: Message, waits: Waits = Waits.ALL) -> None:
+        """Send a message once what it `waits` for, of what this and earlier steps saved, is durable."""
+        self._effects.append(Send(to, message, waits))
 
     def take_effects(self) -> list[Effect]:
         """End the step: its effects in order.
@@ -178,5 +185,18 @@ class Core:
 
     def restart_election_timer(self) -> None:
         """Wait the drawn time from now on."""
+        self.standstill_count = 0
         deadline_ms = self.now_ms + self.election_timeout_ms
         self.election_deadline_ms = max(deadline_ms, self.paused_until_ms)
+
+    def stood_still(self, length_ms: int) -> bool:
+        """Wait so much longer for others: in that time nobody could be heard. Whether that still counts.
+
+        Only this node's patience grows. What it promised to a leader (`contact_ms`), and what a leader
+        holds by the promises of others, is bound to the clock, which went on.
+        """
+        if self.standstill_count >= STANDSTILLS_MAX:
+            return False
+        self.standstill_count += 1
+        self.election_deadline_ms += length_ms
+        return True

@@ -1,9 +1,8 @@
 """Everything a node may want done, and the promise about its order.
 
 Effects are carried out in list order. A `Send` leaves only when every save before it (in this list
-or an earlier one) is durable; saves may be joined in one sync. Two need not wait: `SendEntries`, as
-the leader may send entries before its own disk has them (thesis 10.2.1), and a `Send` that says so.
-Nor need the others.
+or an earlier one) is durable, unless it says for what it `waits`; saves may be joined in one sync.
+`SendEntries` waits for nothing: the leader may send entries before its own disk has them (thesis 10.2.1).
 """
 
 from __future__ import annotations
@@ -50,17 +49,21 @@ class TruncateLog:
     first: Index
 
 
+class Waits(Enum):
+    """What must be durable before a message leaves, of what was saved before it."""
+
+    ALL = "term, vote and log"
+    TERM = "term and vote: it confirms nothing of the log that is not durable"
+    NOTHING = "nothing: it confirms nothing that was saved since this node leads"
+
+
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send a message once everything saved before it is durable.
-
-    Attributes:
-        at_once: it confirms nothing that was saved since this node leads, so it need not wait.
-    """
+    """Send a message once what it `waits` for is durable."""
 
     to: NodeId
     message: Message
-    at_once: bool = False
+    waits: Waits = Waits.ALL
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,16 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True)
+class StoodStill:
+    """The node could not run for so long before now: whatever came in that time it has yet to see.
+
+    Given before what came, and before the next `Tick`.
+    """
+
+    length_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class Received:
     """A message came from a member; the transport has checked who it came from."""
 
@@ -80,6 +90,7 @@ class GiveUpVote:
 
 Event = (
     Tick
+    | StoodStill
     | Received
     | Propose
     | Persisted

@@ -2,6 +2,9 @@
 
 `plan_append` only looks, so a request that breaks the protocol changes nothing; `carry_out` only
 does. Source: Raft paper 5.3, figure 2 (AppendEntries).
+
+Entries are confirmed when they are durable. A heartbeat is answered at once, whatever the disk does: it
+confirms as much of what agrees as is durable already, and so never makes the leader doubt who only writes.
 """
 
 from __future__ import annotations
@@ -10,9 +13,9 @@ from dataclasses import dataclass
 
 from dledger.errors import PeerProtocolError
 from dledger.raft.core import Core
-from dledger.raft.effects import AppendEntries, TruncateLog
+from dledger.raft.effects import AppendEntries, TruncateLog, Waits
 from dledger.raft.entry import Entry
-from dledger.raft.ids import NO_INDEX, NO_TERM, Index, Term
+from dledger.raft.ids import NO_INDEX, NO_TERM, Index, NodeId, Term
 from dledger.raft.log_shape import LogShape
 from dledger.raft.messages import AppendRequest, AppendResponse
 
@@ -134,18 +137,7 @@ def carry_out(core: Core, request: AppendRequest, plan: AppendPlan | Conflict) -
     """Do what was planned, and answer. The node follows the request's leader already."""
     log = core.log
     if isinstance(plan, Conflict):
-        answer = AppendResponse(
-            term=core.term,
-            source=core.node_id,
-            round=request.round,
-            success=False,
-            match_index=NO_INDEX,
-            conflict_index=plan.index,
-            conflict_term=plan.term,
-            last_index=log.last_index,
-            store=core.store,
-        )
-        core.send(request.source, answer)
+        _answer(core, request.source, round_=request.round, conflict=plan)
         return
     if plan.truncate_from is not None:
         assert plan.truncate_from > core.commit_index, "a committed entry is never removed"
@@ -156,20 +148,10 @@ def carry_out(core: Core, request: AppendRequest, plan: AppendPlan | Conflict) -
         for entry in plan.new:
             log.append(entry.term, entry.size_bytes)
         core.emit(AppendEntries(plan.new))
-    core.send(
-        request.source,
-        AppendResponse(
-            term=core.term,
-            source=core.node_id,
-            round=request.round,
-            success=True,
-            match_index=plan.match_index,
-            conflict_index=NO_INDEX,
-            conflict_term=NO_TERM,
-            last_index=log.last_index,
-            store=core.store,
-        ),
-    )
+    match_index = plan.match_index
+    if not request.entries:
+        match_index = min(match_index, core.durable_index)
+    _answer(core, request.source, round_=request.round, match_index=match_index)
     # Beyond match_index the own log may still differ from the leader's.
     commit_index = min(request.commit_index, plan.match_index)
     if commit_index > core.commit_index:
@@ -182,17 +164,29 @@ def refuse_old_leader(core: Core, request: AppendRequest) -> None:
     Round 0 answers no request: should the old leader lead again in this node's term, it must not
     take this for an answer to a round of that term.
     """
-    core.send(
-        request.source,
-        AppendResponse(
-            term=core.term,
-            source=core.node_id,
-            round=0,
-            success=False,
-            match_index=NO_INDEX,
-            conflict_index=NO_INDEX,
-            conflict_term=NO_TERM,
-            last_index=core.log.last_index,
-            store=core.store,
-        ),
+    nowhere = Conflict(NO_INDEX, NO_TERM)
+    _answer(core, request.source, round_=0, conflict=nowhere)
+
+
+def _answer(
+    core: Core,
+    leader: NodeId,
+    *,
+    round_: int,
+    match_index: Index = NO_INDEX,
+    conflict: Conflict | None = None,
+) -> None:
+    """Answer a request; only what confirms entries that are not durable waits for the log."""
+    response = AppendResponse(
+        term=core.term,
+        source=core.node_id,
+        round=round_,
+        success=conflict is None,
+        match_index=match_index,
+        conflict_index=NO_INDEX if conflict is None else conflict.index,
+        conflict_term=NO_TERM if conflict is None else conflict.term,
+        last_index=core.log.last_index,
+        store=core.store,
     )
+    is_durable = match_index <= core.durable_index
+    core.send(leader, response, Waits.TERM if is_durable else Waits.ALL)

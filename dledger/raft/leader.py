@@ -108,6 +108,13 @@ class Leader:
         self.handover.tick()
         return None
 
+    def stood_still(self, length_ms: int) -> None:
+        """Answers that came meanwhile are not read yet: they are waited for so much longer.
+
+        The lease is bound to when requests were sent, and does not grow.
+        """
+        self.replication.stood_still(length_ms)
+
     def propose(self, event: Propose) -> None:
         """Append, or refuse with the reason."""
         refusal = self._refusal(event)
@@ -127,6 +134,7 @@ class Leader:
     def answered(self, response: AppendResponse) -> None:
         """Take a member's answer of this term."""
         replication = self.replication
+        self._core.standstill_count = 0
         if replication.answered(response) and response.match_index > self._core.commit_index:
             self._advance_commit()
         peer = replication.peers[response.source]

@@ -27,6 +27,7 @@ from dledger.raft.events import (
     ReadRequested,
     Received,
     StepDown,
+    StoodStill,
     Tick,
     TransferRequested,
 )
@@ -80,6 +81,7 @@ class RaftNode:
         self._core = Core(config, hard_state, log, draw, now_ms)
         self._commit_rule = commit_rule
         self._campaign: Campaign | None = None
+        self._candidacy: Campaign | None = None
         self._leader: Leader | None = None
         self._wait_for_leader()
         if not self._core.peers:
@@ -203,6 +205,9 @@ class RaftNode:
                 self._request(event)
             case Tick():
                 self._tick()
+            case StoodStill(length_ms):
+                if core.stood_still(length_ms) and self._leader is not None:
+                    self._leader.stood_still(length_ms)
             case PeerUnreachable(peer):
                 self._unreachable(peer)
             case StepDown(reason):
@@ -338,13 +343,17 @@ class RaftNode:
         if response.term > core.term and not (is_pre_vote and response.granted):
             self._enter_term(response.term)
             return
-        if self._campaign is None or is_pre_vote != (core.role is Role.PRE_CANDIDATE):
+        campaign = self._campaign_of_pre_vote() if is_pre_vote else self._candidacy
+        if campaign is None:
             return
         if response.term != core.term + (1 if is_pre_vote and response.granted else 0):
             return
-        self._campaign.count(response)
-        if self._campaign.is_won:
+        campaign.count(response)
+        if campaign.is_won:
             self._become(Cause.PRE_VOTE_WON if is_pre_vote else Cause.VOTE_WON)
+
+    def _campaign_of_pre_vote(self) -> Campaign | None:
+        return self._campaign if self._core.role is Role.PRE_CANDIDATE else None
 
     def _founds_after(self, response: PreVoteResponse) -> bool:
         """Found the group when no member has an entry; whether the role has changed."""
@@ -403,6 +412,8 @@ class RaftNode:
             core.adopt_term(term)
         core.role = role
         before, self._campaign = self._campaign, None
+        if role is not Role.PRE_CANDIDATE:
+            self._candidacy = None
         match role:
             case Role.FOLLOWER:
                 self._wait_for_leader()
@@ -424,6 +435,9 @@ class RaftNode:
         if role is Role.PRE_CANDIDATE:
             campaign.ask_whether()
         else:
+            # Its votes count as long as the term lasts, also while this node asks whether it would win the next:
+            # where a sync takes longer than an election timeout, each vote comes late.
+            self._candidacy = campaign
             campaign.ask(is_transfer=cause is Cause.TOLD_TO_CAMPAIGN)
         if campaign.is_won:  # a group of one
             is_pre_vote = role is Role.PRE_CANDIDATE

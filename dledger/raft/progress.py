@@ -56,7 +56,8 @@ class Progress:
     Attributes:
         is_waiting: in probe: the one request is sent, only heartbeats go out until an answer comes.
         acked_round: the latest round that was answered.
-        answered_ms: when that was; the start of the term before any answer.
+        answered_ms: when that was; the start of the term before any answer. Later by what this node stood
+            still since: in that time nobody could be heard.
         rejects_after_round: a rejection of this round or an earlier one is old news: the leader has
             changed `next_index` since.
         is_voter: False when its store began empty; then it is counted for nothing.
@@ -67,7 +68,8 @@ class Progress:
         has_gone_back: it is no-voter here because its log is shorter than it has confirmed in this term:
             an older copy of its store, which it takes for whole itself.
         heard_round: the latest request that was sent to anybody when that number was heard.
-        inflight: (round, sent at ms, bytes) of each unanswered request that carries entries.
+        inflight: (end, sent at ms, bytes) of each request with entries that are not confirmed; `end` is behind
+            the last of them.
         saving: how long it takes until it confirms entries.
     """
 
@@ -89,29 +91,29 @@ class Progress:
     inflight_bytes: int = 0
     inflight: deque[tuple[int, int, int]] = field(default_factory=deque)
 
-    def sent(self, round_: int, end: Index, *, size_bytes: int, now_ms: int) -> None:
+    def sent(self, end: Index, *, size_bytes: int, now_ms: int) -> None:
         """Entries up to `end` (exclusive) were sent."""
         self.saving.given(Index(end - 1), now_ms)
         if self.state is ProgressState.REPLICATE:
-            self.inflight.append((round_, now_ms, size_bytes))
+            self.inflight.append((end, now_ms, size_bytes))
             self.inflight_bytes += size_bytes
             self.next_index = end
         else:
             self.is_waiting = True
 
-    def succeeded(self, round_: int, match_index: Index) -> bool:
+    def succeeded(self, match_index: Index) -> bool:
         """An answer says that the logs agree up to `match_index`; whether that is more than known.
 
         A success is true whenever it arrives: within a term a follower never removes what once
-        agreed with its leader. It also answers all requests that were sent before it, since it
-        could not succeed without them.
+        agreed with its leader. Requests are answered by what it confirms: a heartbeat is answered while
+        the entries sent before it are still being written.
         """
-        inflight = self.inflight
-        while inflight and inflight[0][0] <= round_:
-            self.inflight_bytes -= inflight.popleft()[2]
         is_more = match_index > self.match_index
         if is_more:
             self.match_index = match_index
+        inflight = self.inflight
+        while inflight and inflight[0][0] <= self.match_index + 1:
+            self.inflight_bytes -= inflight.popleft()[2]
         if self.state is not ProgressState.REPLICATE:
             self.state = ProgressState.REPLICATE
             self.next_index = Index(self.match_index + 1)

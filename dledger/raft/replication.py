@@ -33,7 +33,7 @@ class Replication:
         self._core = core
         config = core.config
         # Heartbeats find a gap within one interval. A member that answers nothing for so long gets
-        # no more entries until it answers; a slow disk should not reach it.
+        # no more entries until it answers; a slow disk does not reach it, since heartbeats are answered.
         self._lost_after_ms = 2 * config.heartbeat_interval_ms + config.lease_ms
         next_index = Index(core.log.last_index + 1)
         self.rounds = RoundClock(config.lease_ms)
@@ -66,6 +66,12 @@ class Replication:
             self._core.durable_index,
             *(peer.match_index if peer.is_voter else 0 for peer in self.peers.values()),
         ]
+
+    def stood_still(self, length_ms: int) -> None:
+        """This node stood still, so that no member's silence in that time says anything."""
+        now_ms = self._core.now_ms
+        for peer in self.peers.values():
+            peer.answered_ms = min(now_ms, peer.answered_ms + length_ms)
 
     def saved(self) -> None:
         """The own disk has more."""
@@ -100,9 +106,12 @@ class Replication:
 
     def heartbeat_all(self) -> None:
         """Send every member a request without entries."""
+        now_ms = self._core.now_ms
         for peer in self.peers.values():
-            if peer.inflight and self._core.now_ms - peer.inflight[0][1] >= self._lost_after_ms:
-                self._pause(peer)
+            if peer.inflight:
+                silent_since_ms = max(peer.inflight[0][1], peer.answered_ms)
+                if now_ms - silent_since_ms >= self._lost_after_ms:
+                    self._pause(peer)
             self.heartbeat(peer)
 
     def heartbeat(self, peer: Progress) -> None:
@@ -126,7 +135,7 @@ class Replication:
         peer.acked_round = max(peer.acked_round, response.round)
         has_moved = False
         if response.success:
-            has_moved = peer.succeeded(response.round, response.match_index)
+            has_moved = peer.succeeded(response.match_index)
             if has_moved:
                 peer.match_round = self.rounds.last_round
                 peer.saving.holds(peer.match_index, self._core.now_ms)
@@ -174,11 +183,11 @@ class Replication:
             ),
             count_max=config.entries_count_max,
         )
-        round_ = self._send(peer, first, end)
+        self._send(peer, first, end)
         size_bytes = log.position_of(end) - log.position_of(first)
-        peer.sent(round_, end, size_bytes=size_bytes, now_ms=self._core.now_ms)
+        peer.sent(end, size_bytes=size_bytes, now_ms=self._core.now_ms)
 
-    def _send(self, peer: Progress, first: Index, end: Index) -> int:
+    def _send(self, peer: Progress, first: Index, end: Index) -> None:
         core = self._core
         prev_index = Index(first - 1)
         prev_term = core.log.term_of(prev_index)
@@ -198,7 +207,6 @@ class Replication:
                 admits,
             )
         )
-        return round_
 
     def _may_admit(self, peer: Progress) -> bool:
         """Whether it holds an entry, younger than its store, that the others committed without it.

@@ -18,7 +18,7 @@ from dledger.errors import (
     TransferringError,
 )
 from dledger.raft.core import Core
-from dledger.raft.effects import Failed, GivesWay, Outcome, Resolve, TransferDone
+from dledger.raft.effects import Failed, GivesWay, Outcome, Resolve, TransferDone, Waits
 from dledger.raft.events import TransferRequested
 from dledger.raft.ids import Index, NodeId
 from dledger.raft.messages import TimeoutNow
@@ -160,7 +160,7 @@ class Handover:
         core = self._core
         transfer.is_told = True
         self.has_given_up_lease = True
-        core.send(transfer.target, TimeoutNow(core.term, core.node_id), at_once=True)
+        core.send(transfer.target, TimeoutNow(core.term, core.node_id), Waits.NOTHING)
 
     def _give_up(self, transfer: _Transfer) -> None:
         core = self._core

@@ -5,10 +5,13 @@ what may leave, write and sync once for everything that gathered (group commit),
 released, fold what is committed. Two tasks start passes, one when a socket is ready, one when
 something was proposed or a deadline is due; since a pass never waits, there is nothing to lock.
 
-Syncs run inline while the disk is fast: handing 0.1 ms of work to a thread costs more than the work
-(measured: 413 against 536 microseconds for one append). When it is slow they run in a thread, and
-passes go on meanwhile, so heartbeats are not held up. Committed entries are folded in bounded
+Syncs run in a thread of their own. A pass waits for one only as long as a quick one takes (another turn of
+the loop would cost more: 413 against 536 microseconds for one append, measured), and on a slow disk not at
+all; passes go on meanwhile, so heartbeats are not held up. Committed entries are folded in bounded
 chunks with a turn for everybody else in between, so a long replay costs no leadership.
+
+When the loop itself stood still, the core is told before anything else, then what waits in the sockets is
+read, and only then a deadline counts (docs/adr/0161).
 """
 
 from __future__ import annotations
@@ -41,22 +44,30 @@ from dledger.raft.events import (
     ReadRequested,
     Received,
     StepDown,
+    StoodStill,
     Tick,
     TransferRequested,
 )
 from dledger.raft.ids import EntryId, Index, NodeId, Term
 from dledger.raft.messages import PeerMessage, RepairAnswer, RepairRequest
 from dledger.runtime.callers import Answered, Callers, Done
-from dledger.runtime.clock import now_ms, now_s
+from dledger.runtime.clock import now_ms
 from dledger.runtime.crew import Crew, open_crew
-from dledger.runtime.events_log import log_event
+from dledger.runtime.events_log import LimitedLog, log_event
 from dledger.runtime.full_disks import FullDisks
+from dledger.runtime.loop_watch import TOLD_MS, LoopStall, LoopWatch
+from dledger.runtime.storage_thread import StorageThread, Work
 from dledger.runtime.sync_pace import SyncPace
 from dledger.runtime.transport import Transport
 from dledger.state_machine import StateMachine
 
 APPLY_BYTES_MAX: Final = 1024 * 1024
 """Entries folded in one pass: some 5 ms of 1 KiB messages, a fraction of a heartbeat interval."""
+
+SYNC_WAIT_S: Final = 0.01
+"""How long a pass waits for a sync on a disk that was fast so far: a sixth of a heartbeat interval."""
+
+STALL_LINES_PER_S: Final = 1.0
 
 DISK_FULL_RETRY_MS: Final = 1000
 """Pause before a write is tried again for which there was no room."""
@@ -82,6 +93,7 @@ class Driver:
         role_watchers: called with every new `RoleView`.
         applied_watchers: called after entries were applied and their proposers were answered.
         pass_end_watchers: called at the end of every pass.
+        stall_count, stall_longest_ms: how often, and how long at most, the loop stood still.
         store_is_old: another member remembers what this store does not know of, and it gave up its vote.
     """
 
@@ -96,6 +108,8 @@ class Driver:
         self.engine = engine
         self.callers = Callers()
         self.pace = SyncPace(config.slow_disk_ms)
+        self.stall_count = 0
+        self.stall_longest_ms = 0
         self.applied_index = machine.applied_index
         self.pass_count = 0
         self.applied_count = 0
@@ -114,6 +128,11 @@ class Driver:
         self._mended = trio.Event()
         self._told_mended_count = 0
         self._armed_ms = 0
+        self._pulse_ms = config.heartbeat_interval_ms
+        self._watch = LoopWatch(self._pulse_ms, now_ms())
+        self._stall_lines = LimitedLog(STALL_LINES_PER_S)
+        self._storage = StorageThread()
+        self._is_writing = False
         self._blocked_job: PersistJob | None = None
         self._retry_ms = 0
 
@@ -274,15 +293,16 @@ class Driver:
             DLedgerError: the disk has failed.
             Exception: what the state machine or a callback raised.
         """
+        self._watch = LoopWatch(self._pulse_ms, now_ms())
         async with open_crew() as crew:
             self._crew = crew
             crew.start(self._run_on_sockets, name="driver sockets")
             crew.start(self._run_on_wake, name="driver")
 
     async def _run_on_wake(self) -> None:
-        """Passes for proposals and deadlines."""
+        """Passes for proposals and deadlines, and for the watch of the loop."""
         while True:
-            self._armed_ms = self._next_deadline_ms()
+            self._armed_ms = min(self._next_deadline_ms(), now_ms() + self._pulse_ms)
             with trio.move_on_after(max(0, self._armed_ms - now_ms()) / 1000):
                 await self._wake.wait()
             self._wake = trio.Event()
@@ -302,7 +322,11 @@ class Driver:
             Exception: the state machine or a callback has failed; the node stops.
         """
         engine = self.engine
+        watch = self._watch
         self.pass_count += 1
+        stall = watch.begin(now_ms())
+        if stall is not None:
+            self._stood_still(stall)
         if self.callers.has_staged:
             self._propose_staged()
         self._transport.receive(self._deliver)
@@ -314,9 +338,12 @@ class Driver:
         if engine.node.role is Role.LEADER:
             # Callers wait for what is committed; their answers should not wait for the next sync.
             self._settle()
+        watch.mark("messages, and what they led to", now_ms())
         self._persist()
+        watch.mark("disk", now_ms())
         self._send()
         self._settle()
+        watch.mark("state and answers", now_ms())
         self._tell_repairs()
         self._tell_vote_given_up()
         for ended in self.pass_end_watchers:
@@ -326,6 +353,25 @@ class Driver:
         has_work = engine.has_committed or (engine.has_unsaved and not engine.is_persisting)
         if has_work or self._next_deadline_ms() < self._armed_ms:
             self.wake()
+
+    def _stood_still(self, stall: LoopStall) -> None:
+        """What came meanwhile is read next; the core must not count the silence."""
+        self.stall_count += 1
+        self.stall_longest_ms = max(self.stall_longest_ms, stall.length_ms)
+        self._step(StoodStill(stall.length_ms))
+        if stall.length_ms < TOLD_MS:
+            return
+        node = self.engine.node
+        self._stall_lines.log_event(
+            logging.WARNING,
+            "loop-stalled",
+            node=self._config.node_id,
+            term=node.term,
+            role=node.role.value,
+            ms=stall.length_ms,
+            cpu_ms=stall.cpu_ms,
+            doing=stall.doing,
+        )
 
     def _tell_repairs(self) -> None:
         notes = self.engine.live_repair.notes
@@ -341,7 +387,8 @@ class Driver:
 
     def _next_deadline_ms(self) -> int:
         deadline_ms = self.engine.next_deadline_ms()
-        return deadline_ms if self._blocked_job is None else min(deadline_ms, self._retry_ms)
+        is_to_retry = self._blocked_job is not None and not self._is_writing
+        return min(deadline_ms, self._retry_ms) if is_to_retry else deadline_ms
 
     def _deliver(self, message: PeerMessage) -> None:
         if isinstance(message, RepairRequest | RepairAnswer):
@@ -369,6 +416,8 @@ class Driver:
 
     def _persist(self) -> None:
         engine = self.engine
+        if self._is_writing:
+            return
         if self._blocked_job is not None:
             if now_ms() < self._retry_ms:
                 return
@@ -377,34 +426,32 @@ class Driver:
             job = None if engine.is_persisting else engine.begin_persist()
         if job is None:
             return
-        if self.pace.is_slow and self._blocked_job is None:
-            assert self._crew is not None, "passes run within `run`"
-            self.pace.begin(now_ms())
-            self._crew.start(self._persist_in_thread, job, name="persist")
+        self.pace.begin(now_ms())
+        work = self._storage.begin(job.run)
+        if not self.pace.is_slow and work.wait(SYNC_WAIT_S):
+            self._written(job, work)
             return
-        started_s = now_s()
-        try:
-            job.run()
-        except (OSError, DLedgerError) as error:
-            self._persist_failed(job, error)
-            return
-        self._persisted(job, (now_s() - started_s) * 1000)
+        assert self._crew is not None, "passes run within `run`"
+        self._is_writing = True
+        self._crew.start(self._wait_written, job, work, name="persist")
 
-    async def _persist_in_thread(self, job: PersistJob) -> None:
-        def timed_run() -> float:
-            started_s = now_s()
-            job.run()
-            return (now_s() - started_s) * 1000
-
+    async def _wait_written(self, job: PersistJob, work: Work) -> None:
         # A write that was begun is finished and told of, even while the node shuts down.
         with trio.CancelScope(shield=True):
-            try:
-                sync_ms = await trio.to_thread.run_sync(timed_run)
-            except (OSError, DLedgerError) as error:
-                self._persist_failed(job, error)
-            else:
-                self._persisted(job, sync_ms)
+            await trio.to_thread.run_sync(work.wait)
+            self._is_writing = False
+            self._written(job, work)
         self.wake()
+
+    def _written(self, job: PersistJob, work: Work) -> None:
+        """A job has run."""
+        error = work.error
+        if error is None:
+            self._persisted(job, work.took_ms)
+        elif isinstance(error, OSError | DLedgerError):
+            self._persist_failed(job, error)
+        else:
+            raise error
 
     def _persisted(self, job: PersistJob, sync_ms: float) -> None:
         self.pace.add(sync_ms)
@@ -428,6 +475,7 @@ class Driver:
         if self._blocked_job is None:
             self._log(logging.ERROR, "disk-full", reason=error)
         self._blocked_job = job
+        self.engine.found_no_room(job)
         self._retry_ms = now_ms() + DISK_FULL_RETRY_MS
         self._full_disks.own_changed(str(error))
         self._step(StepDown(f"the disk of {self._config.node_id} is full"))
@@ -442,6 +490,7 @@ class Driver:
             self.engine.fail_persist(
                 self._blocked_job, DiskFullError("the store has no room"), now_ms()
             )
+        self._storage.close()
         self.callers.fail_all(ShutdownError("the node has stopped"))
         self.engine.close()
 

@@ -25,6 +25,7 @@ from dledger.raft.effects import (
     Send,
     SendEntries,
     TruncateLog,
+    Waits,
 )
 from dledger.raft.entry import Entry
 from dledger.raft.events import Event, Persisted, ReadRequested, Received
@@ -239,7 +240,8 @@ class Member:
 
     def _send(self, effect: Send) -> None:
         mail = Mail(effect.to, effect.message)
-        if effect.at_once:
+        is_term_saved = not any(isinstance(save, SaveHardState) for save in self.saves)
+        if effect.waits is Waits.NOTHING or (effect.waits is Waits.TERM and is_term_saved):
             self._group.mail.append(mail)
         else:
             self._held.append((self._saved_count + len(self.saves), mail))

@@ -61,6 +61,7 @@ class Saves:
         except DiskFullError as error:
             cluster.say(node, f"no room: {error}")
             cluster.reached["no-room"] += 1
+            engine.found_no_room(job)
             cluster.at(cluster.now_ms + FULL_RETRY_MS, self.end, node, incarnation, job)
             cluster.step(node, StepDown("the disk is full"))
             return

@@ -23,6 +23,7 @@ from jepsen.system import System
 
 NEEDS_ROOM: Final = Operation.WRITE | Operation.CREATE | Operation.RESERVE
 SLOW_SYNC_MS: Final = 500
+STUCK_SYNC_MS: Final = 2500
 
 FULL: Final = Rule(NEEDS_ROOM, error=errno.ENOSPC, growing=True)
 FULL_THIN: Final = Rule(NEEDS_ROOM, error=errno.ENOSPC)
@@ -30,6 +31,7 @@ FULL_AT_VOTE: Final = Rule(NEEDS_ROOM, error=errno.ENOSPC, growing=True, contain
 FULL_AT_SEGMENT: Final = Rule(NEEDS_ROOM, error=errno.ENOSPC, growing=True, contains="/data/")
 FULL_AT_INDEX: Final = Rule(NEEDS_ROOM, error=errno.ENOSPC, growing=True, contains="/index/")
 SLOW_SYNC: Final = Rule(Operation.SYNC, delay_ms=SLOW_SYNC_MS)
+STUCK_SYNC: Final = Rule(Operation.SYNC, delay_ms=STUCK_SYNC_MS)
 SYNC_FAILS_ONCE: Final = Rule(Operation.SYNC, error=errno.EIO, count=1)
 SYNC_FAILS: Final = Rule(Operation.SYNC, error=errno.EIO)
 READ_FAILS: Final = Rule(Operation.READ, error=errno.EIO, contains="/data/", count=3)

@@ -1,4 +1,4 @@
-"""Faults of whole processes: killed, stopped, paused, restarted, doubled."""
+"""Faults of whole processes: killed, stopped, paused, stalled, restarted, doubled."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from jepsen.nemeses.api import Fault, NothingStruckError, PromiseBrokenError, Sc
 from jepsen.processes import Process
 from jepsen.system import System
 
+STALL_ROUNDS: Final = 8
+STALL_S: Final = (0.3, 2.0)
+STALL_QUIET_S: Final = (0.3, 1.0)  # between two stalls
 LOOP_ROUNDS: Final = 10
 LOOP_PERIOD_S: Final = 1.0
 RECOVERY_ROUNDS: Final = 5
@@ -121,6 +124,25 @@ class Pause(Fault):
         for node in paused:
             node.resume()
         return _told("resumed", [node.name for node in paused])
+
+
+class Stall(Pause):
+    """Nodes stand still for a moment, again and again, as on a machine that has no time or memory for them."""
+
+    async def inject(self, system: System, chance: random.Random) -> str:
+        """Stop and go on, each time for so long as chance says; all that are struck together."""
+        blows: list[str] = []
+        for _ in range(STALL_ROUNDS):
+            names = struck(system, self.scope, chance)
+            length_s = chance.uniform(*STALL_S)
+            for name in names:
+                system.node(name).pause()
+            await trio.sleep(length_s)
+            for name in names:
+                system.node(name).resume()
+            blows.append(f"{'+'.join(names)} {length_s * 1000:.0f} ms")
+            await trio.sleep(chance.uniform(*STALL_QUIET_S))
+        return f"stalled {', '.join(blows)}"
 
 
 class CrashLoop(Down):

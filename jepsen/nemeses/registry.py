@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from jepsen.nemeses import damage, disk
 from jepsen.nemeses.api import SCOPES, Fault, Scope
+from jepsen.nemeses.busy_disk import BusyDisk
 from jepsen.nemeses.clock import CLOCK_FAULTS, ClockFault, ShiftClocks
 from jepsen.nemeses.damaged import DamageOne, Helical, OldCopy, Wiped
 from jepsen.nemeses.disk import BadDisk, DiskRules, FullAtVote, LoseUnsynced
@@ -34,6 +35,7 @@ from jepsen.nemeses.process import (
     Pause,
     RollingRestart,
     SameIdTwice,
+    Stall,
     Terminate,
 )
 from jepsen.nemeses.transfer import Transfer
@@ -127,6 +129,7 @@ KINDS: dict[str, Kind] = {
     "kill": Kind(SCOPES, lambda spec, choice: Kill(spec, _scope(choice))),
     "term": Kind(SCOPES, lambda spec, choice: Terminate(spec, _scope(choice))),
     "pause": Kind(SCOPES, lambda spec, choice: Pause(spec, _scope(choice))),
+    "stall": Kind(("one", "leader", "all"), lambda spec, choice: Stall(spec, _scope(choice))),
     "crash-loop": Kind(("one", "leader"), lambda spec, choice: CrashLoop(spec, _scope(choice))),
     "kill-in-election": Kind((), lambda spec, _: KillInElection(spec)),
     "kill-in-recovery": Kind((), lambda spec, _: KillInRecovery(spec)),
@@ -158,6 +161,7 @@ KINDS: dict[str, Kind] = {
     "clock": Kind(CLOCK_FAULTS, _clock),
     "disk-full": Kind((*_STRIKES, "thin", "vote", "segment", "index"), _disk_full),
     "fsync-slow": _bad_disk(_STRIKES, "syncs are slow", disk.SLOW_SYNC),
+    "fsync-stuck": _bad_disk(_STRIKES, "syncs take seconds", disk.STUCK_SYNC),
     "fsync-fail": _bad_disk(_STRIKES, "the next sync fails", disk.SYNC_FAILS_ONCE),
     "fsync-broken": _bad_disk(_STRIKES, "every sync fails", disk.SYNC_FAILS),
     "read-fail": _bad_disk(_STRIKES, "the next reads of the log fail", disk.READ_FAILS),
@@ -169,6 +173,7 @@ KINDS: dict[str, Kind] = {
     "torn-unsynced": Kind(
         SCOPES, lambda spec, choice: LoseUnsynced(spec, _scope(choice), is_torn=True)
     ),
+    "busy-disk": Kind((), lambda spec, _: BusyDisk(spec)),
     "cpu": Kind(_STRIKES, lambda spec, choice: Limited(spec, _scope(choice), CPU)),
     "memory": Kind(_STRIKES, lambda spec, choice: Limited(spec, _scope(choice), MEMORY)),
     "torn-tail": Kind((), lambda spec, _: DamageOne(spec, damage.tear_tail)),

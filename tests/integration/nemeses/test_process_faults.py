@@ -9,6 +9,7 @@ import pytest
 
 from jepsen.nemeses import NothingStruckError, PromiseBrokenError, named
 from jepsen.nemeses import process as process_faults
+from jepsen.processes import poll
 from tests.integration.nemeses.conftest import FakeSystem
 
 pytestmark = pytest.mark.integration
@@ -103,3 +104,35 @@ async def test_blow_after_blow(
     assert max(log.count("--- ") for log in logs) >= (1 if spec == "kill-in-election" else 6)
     await fault.cure(system)
     assert system.running() == ["n0", "n1", "n2"]
+
+
+async def test_whoever_was_stalled_goes_on(
+    system: FakeSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process_faults, "STALL_S", (0.01, 0.02))
+    monkeypatch.setattr(process_faults, "STALL_QUIET_S", (0.0, 0.01))
+    stopped: list[bool] = []
+    node = system.node("n1")
+    pause = node.pause
+
+    def pause_and_look() -> None:
+        pause()
+        assert poll(lambda: is_stopped(node.pid or 0), 10)
+        stopped.append(True)
+
+    monkeypatch.setattr(node, "pause", pause_and_look)
+    told = await named("stall:leader").inject(system, chance())
+    assert len(stopped) == process_faults.STALL_ROUNDS
+    assert told.count("n1 ") == process_faults.STALL_ROUNDS
+    assert not is_stopped(node.pid or 0)
+
+
+async def test_a_disk_is_busy_until_the_cure(system: FakeSystem) -> None:
+    fault = named("busy-disk")
+    await fault.inject(system, chance())
+    folder = system.folder / "busy-disk"
+    written = [folder / "0", folder / "1"]
+    assert poll(lambda: all(file.exists() and file.stat().st_size for file in written), 30)
+    assert await fault.cure(system)
+    assert not folder.exists()
+    assert await fault.cure(system) == ""

@@ -36,6 +36,7 @@ from dledger.raft.effects import (
     Send,
     SendEntries,
     TruncateLog,
+    Waits,
 )
 from dledger.raft.entry import Entry, EntryKind
 from dledger.raft.events import (
@@ -143,11 +144,43 @@ def test_a_message_that_need_not_wait_overtakes_the_others() -> None:
         engine,
         AppendEntries((entry(1),)),
         Send(N1, word(1)),
-        Send(N1, word(2), at_once=True),
+        Send(N1, word(2), Waits.NOTHING),
     )
     assert leave(engine) == [2]
     persist(engine)
     assert leave(engine) == [1]
+
+
+def test_a_message_that_says_nothing_of_the_log_waits_for_term_and_vote_only() -> None:
+    engine = scripted()
+    give(
+        engine,
+        SaveHardState(Term(1), N1),
+        Send(N1, word(1), Waits.TERM),
+        AppendEntries((entry(1),)),
+    )
+    assert leave(engine) == []
+    persist(engine)
+    assert leave(engine) == [1]
+    give(engine, AppendEntries((entry(2),)), Send(N1, word(2)), Send(N1, word(3), Waits.TERM))
+    assert leave(engine) == [3]
+    persist(engine)
+    assert leave(engine) == [2]
+
+
+def test_a_node_without_room_says_nothing_until_there_is_some() -> None:
+    engine = scripted()
+    give(engine, AppendEntries((entry(1),)))
+    job = engine.begin_persist()
+    assert job is not None
+    engine.found_no_room(job)
+    give(engine, Send(N1, word(1), Waits.TERM))
+    assert leave(engine) == []
+    job.run()
+    engine.end_persist(job, 0)
+    assert leave(engine) == [1]
+    give(engine, AppendEntries((entry(2),)), Send(N1, word(2), Waits.TERM))
+    assert leave(engine) == [2]
 
 
 def test_a_message_waits_for_every_save_before_it_and_for_none_behind_it() -> None:

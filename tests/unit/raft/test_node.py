@@ -322,7 +322,10 @@ def test_every_role_obeys_a_higher_term_and_an_order_to_step_down() -> None:
 def test_every_cause_is_used_and_only_a_won_vote_makes_a_leader() -> None:
     assert {cause for _, cause in TRANSITIONS} == set(Cause)
     makes_leader = [key for key, after in TRANSITIONS.items() if after is Role.LEADER]
-    assert makes_leader == [(Role.CANDIDATE, Cause.VOTE_WON)]
+    assert makes_leader == [
+        (Role.PRE_CANDIDATE, Cause.VOTE_WON),
+        (Role.CANDIDATE, Cause.VOTE_WON),
+    ]
 
 
 # --- determinism ---

@@ -10,7 +10,7 @@ from itertools import count, pairwise
 import pytest
 
 from dledger.config import RaftConfig
-from dledger.raft.effects import Effect, GivesWay, Send
+from dledger.raft.effects import Effect, GivesWay, Send, Waits
 from dledger.raft.events import Propose, Received, Tick
 from dledger.raft.ids import Index, NodeId
 from dledger.raft.messages import TimeoutNow
@@ -201,7 +201,7 @@ class Reign:
             if isinstance(effect, GivesWay):
                 self.gave_way.append((now_ms, effect))
             elif isinstance(effect, Send) and isinstance(effect.message, TimeoutNow):
-                assert effect.at_once
+                assert effect.waits is Waits.NOTHING
                 self.told.append((now_ms, effect.to))
         for request in requests(effects):
             answer = success(self._leader, request.to, request.end - 1, round_=request.round)

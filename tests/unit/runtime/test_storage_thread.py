@@ -1,0 +1,42 @@
+"""The thread that writes."""
+
+from __future__ import annotations
+
+import threading
+
+from dledger.runtime.storage_thread import StorageThread
+
+
+def test_work_is_done_in_order_and_waited_for() -> None:
+    storage = StorageThread()
+    done: list[int] = []
+    works = [storage.begin(lambda number=number: done.append(number)) for number in range(5)]
+    assert all(work.wait() for work in works)
+    assert works[0].wait()  # as often as anybody likes
+    assert done == [0, 1, 2, 3, 4]
+    storage.close()
+
+
+def test_nobody_waits_longer_than_he_wants_to() -> None:
+    storage = StorageThread()
+    gate = threading.Event()
+    work = storage.begin(gate.wait)
+    assert not work.wait(0)
+    gate.set()
+    assert work.wait()
+    assert work.error is None
+    storage.close()
+
+
+def test_what_it_raises_is_kept() -> None:
+    storage = StorageThread()
+
+    def fail() -> None:
+        raise OSError("gone")
+
+    work = storage.begin(fail)
+    assert work.wait()
+    assert isinstance(work.error, OSError)
+    assert storage.begin(lambda: None).wait()
+    storage.close()
+    storage.close()
