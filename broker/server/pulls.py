@@ -8,7 +8,7 @@ group of which a node that does not lead knows nothing: after a restart it has a
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from broker.remoting.codes import RequestCode, ResponseCode
@@ -209,6 +209,8 @@ class Pulls:
         """Answer the pulls whose time is over with what is there (F8)."""
         self._try_put_off(now_ms)
         for pull in self._held.take_due(now_ms):
+            if self._begins_anew(pull):
+                continue
             asked: _Asked = pull.request
             try:
                 result = self._read(asked, pull.next_offset)
@@ -246,8 +248,24 @@ class Pulls:
             # Messages came, none with a wanted tag: keep waiting behind them.
             pull.next_offset = outcome.next_offset
             return
+        if not self._begins_anew(pull):
+            self._held.release(pull)
+            _answer(asked, result, outcome)
+
+    def _begins_anew(self, pull: HeldPull) -> bool:
+        """Read again from where it asked when its group wants other tags by now than those that it was led by.
+
+        What was passed over while it was held may be wanted now, and its client would never ask for it again.
+        """
+        asked: _Asked = pull.request
+        if pull.next_offset == asked.fields.queue_offset:
+            return False
+        grant = self._rules.check(asked.fields)
+        if isinstance(grant, Refusal) or grant.tags == asked.tags:
+            return False
         self._held.release(pull)
-        _answer(asked, result, outcome)
+        self._begin_or_wait(replace(asked, tags=grant.tags))
+        return True
 
     def _read(self, asked: _Asked, offset: int) -> GetResult:
         fields = asked.fields
