@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import shutil
@@ -17,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from broker.client.blocking import PullConsumer
 from jepsen.processes import Group, Process, poll
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -233,10 +235,6 @@ def java(request: pytest.FixtureRequest, group: RunningGroup) -> ForeignClient:
     return client_or_skip(request.param, group)
 
 
-also_java = pytest.mark.parametrize("client", ["cpp", "node", *JAVAS], indirect=True)
-"""For tests in which a client's own ways matter; the others take one of each kind of wire format."""
-
-
 @pytest.fixture(params=["cpp", "node"])
 def client(request: pytest.FixtureRequest, group: RunningGroup) -> ForeignClient:
     return client_or_skip(request.param, group)
@@ -252,3 +250,18 @@ def sent(lines: list[dict[str, Any]]) -> list[str]:
 def received(lines: list[dict[str, Any]]) -> list[str]:
     """Digests of the bodies that a consumer accepted."""
     return [line["body_sha1"] for line in lines if line.get("action") == "ok"]
+
+
+def stored(namesrv: str, topic: str) -> dict[tuple[int, int], str]:
+    """What stands in a topic: queue id and queue offset -> digest of the body."""
+    found: dict[tuple[int, int], str] = {}
+    with PullConsumer(namesrv, "reader-of-all") as reader:
+        for queue in reader.queues(topic):
+            offset, end = reader.min_offset(queue), reader.max_offset(queue)
+            while offset < end:
+                answer = reader.pull(queue, offset)
+                for message in answer.messages:
+                    digest = hashlib.sha1(message.body).hexdigest()
+                    found[queue.queue_id, message.queue_offset] = digest
+                offset = answer.next_offset
+    return found

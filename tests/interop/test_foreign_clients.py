@@ -17,6 +17,7 @@ from tests.interop.conftest import (
     received,
     request,
     sent,
+    stored,
 )
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -82,12 +83,19 @@ def test_a_tag_expression_selects(group: RunningGroup, name: str, client: Foreig
     assert Counter(received(consumed)) == Counter(wanted)
 
 
+@pytest.mark.parametrize(
+    ("client", "more"),
+    [("cpp", ()), ("java-4.9.8", ("--async",)), ("java-5.3.3", ())],
+    indirect=["client"],
+    ids=["cpp", "java-4.9.8-async", "java-5.3.3"],
+)
 def test_a_new_topic_is_created_by_the_first_send(
-    group: RunningGroup, name: str, cpp: ForeignClient
+    group: RunningGroup, name: str, client: ForeignClient, more: tuple[str, ...]
 ) -> None:
-    produced = cpp.run("produce", "--topic", name, "--count", "5")
+    produced = client.run("produce", "--topic", name, "--count", "5", *more)
     group.wait_leader(topic=name)
-    consumed = cpp.run("consume", "--topic", name, "--group", name, "--count", "5", *WAIT)
+    assert sorted(stored(group.namesrv, name).values()) == sorted(sent(produced))
+    consumed = client.run("consume", "--topic", name, "--group", name, "--count", "5", *WAIT)
     assert Counter(received(consumed)) == Counter(sent(produced))
 
 

@@ -1,4 +1,4 @@
-"""The C++ client's orderly consumer keeps its queues, its order and its offsets over a leader's death."""
+"""Foreign orderly consumers keep their queues, their order and their offsets over a leader's death."""
 
 from __future__ import annotations
 
@@ -26,16 +26,17 @@ not sent again, and how many those are is a matter of how busy the machine is.""
 SHARDS = 4
 
 
+@pytest.mark.parametrize("client", ["cpp", "java-5.3.3"], indirect=True)
 def test_p3_an_orderly_consumer_goes_on_in_order_and_may_commit(
-    group: RunningGroup, name: str, cpp: ForeignClient
+    group: RunningGroup, name: str, client: ForeignClient
 ) -> None:
     """The new leader knows who holds the queues, and by its connection who commits (P5, P6)."""
     topic = group.create_topic(name)
-    consumer = cpp.start(
+    consumer = client.start(
         "consume", "--topic", topic, "--group", name, "--orderly", "--count", str(10 * COUNT),
         "--timeout", "300",
     )  # fmt: skip
-    producer = cpp.start(
+    producer = client.start(
         "produce", "--topic", topic, "--count", str(COUNT), "--interval-ms", "50", "--orderly",
         "--shards", str(SHARDS), "--key-prefix", "k", "--keep-going", "--timeout", "150",
     )  # fmt: skip

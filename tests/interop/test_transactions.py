@@ -1,4 +1,4 @@
-"""What our transaction producer commits reaches unmodified clients once; the rest never does."""
+"""What a transaction producer commits, ours or Java's, reaches unmodified clients once; the rest never does."""
 
 from __future__ import annotations
 
@@ -35,3 +35,25 @@ def test_only_what_was_committed_is_consumed(
     )
     wanted_digests = [hashlib.sha1(f"yes {n}".encode()).hexdigest() for n in range(10)]
     assert sorted(received(lines)) == sorted(wanted_digests)
+
+
+@pytest.mark.parametrize("client", ["java-4.9.8"], indirect=True)
+def test_what_a_java_producer_commits_or_is_asked_about(
+    group: RunningGroup, name: str, client: ForeignClient
+) -> None:
+    """One is committed, the next rolled back, of the third it says nothing before it is asked."""
+    topic = group.create_topic(name)
+    produced = client.run(
+        "produce", "--topic", topic, "--count", "9", "--transaction", "--group", name
+    )
+    visible = [
+        line["body_sha1"]
+        for line in produced
+        if line.get("transaction", "ROLLBACK_MESSAGE") != "ROLLBACK_MESSAGE"
+    ]
+    lines = client.run(
+        *("consume", "--topic", topic, "--group", name, "--count", "6"),
+        *("--timeout", "60", "--linger", "1"),
+    )
+    assert len(visible) == 6
+    assert sorted(received(lines)) == sorted(visible)
