@@ -30,6 +30,7 @@ from dledger.raft.effects import (
     AppendEntries,
     Commit,
     Effect,
+    EntriesCut,
     Failed,
     GivesWay,
     News,
@@ -52,7 +53,8 @@ from dledger.raft.events import (
     TransferRequested,
 )
 from dledger.raft.hard_state import HardState
-from dledger.raft.ids import NO_INDEX, Index, NodeId
+from dledger.raft.ids import NO_INDEX, EntryId, Index, NodeId
+from dledger.raft.membership import MembershipFormatError, voters_in
 from dledger.raft.messages import (
     AppendRequest,
     PeerMessage,
@@ -197,6 +199,19 @@ class Engine:
         """
         self._handed_out_index = applied_index
         self._anchor = None if chain_crc is None else (applied_index, chain_crc)
+
+    def last_membership(self) -> tuple[EntryId, frozenset[NodeId]] | None:
+        """The members that the first entry of the log's last term names; None: it names none, or cannot be read."""
+        runs = self.log.shape.runs()
+        if not runs:
+            return None
+        first, term = runs[-1]
+        try:
+            (entry,) = self.log.entries(first, Index(first + 1))
+            voters = voters_in(entry)
+        except (OSError, CorruptionError, MembershipFormatError):
+            return None
+        return None if voters is None else (EntryId(term, first), voters)
 
     # What happens.
 
@@ -526,13 +541,14 @@ class Engine:
                     self._hard_state = HardState(term, vote, is_voter)
             case TruncateLog(first=first):
                 if self.failure is None:
+                    self._news.append(EntriesCut(first, self.log.last_id))
                     self.live_repair.forget_from(first)
                     self.log.truncate_from(first)
                     self._held.saves_log(Index(first - 1))
             case _:
                 assert_never(effect)
 
-    def _tell(self, news: News) -> None:
+    def _tell(self, news: RoleChanged | GivesWay) -> None:
         if isinstance(news, RoleChanged) and news.role is Role.LEADER:
             self.live_repair.begin_reign()
         self._news.append(news)

@@ -251,6 +251,12 @@ class PeerProtocolError(DLedgerError):
     definite = True
 
 
+class ForkedError(PeerProtocolError):
+    """Two members have committed different entries: their stores were run apart from each other."""
+
+    code = "forked"
+
+
 def registry() -> dict[str, type[DLedgerError]]:
     """All error classes by code, for the wire and for docs/errors.md."""
     found: dict[str, type[DLedgerError]] = {}

@@ -59,6 +59,7 @@ class _Saved(msgspec.Struct, frozen=True, array_like=True):
     count: Number
     process: Number
     seen: _Starts
+    members: list[Name] = []
 
 
 class _Said(msgspec.Struct, frozen=True, array_like=True):
@@ -80,7 +81,8 @@ def encode_member_record(record: MemberRecord) -> bytes:
     Layout, big-endian (docs/formats/member.md):
         0  4 bytes  magic    `DLMB`
         4  uint16   version  1
-        6  bytes    msgpack  [group, node id, restoration, count, process, {node id: [count, process]}]
+        6  bytes    msgpack  [group, node id, restoration, count, process, {node id: [count, process]},
+                              [node id, ...]]
         …  uint32   CRC32C of everything before
 
     Source: bytes in tests/unit/codec/test_member_record.py.
@@ -92,6 +94,7 @@ def encode_member_record(record: MemberRecord) -> bytes:
         record.start.count,
         record.start.process,
         _pairs(record.seen),
+        sorted(record.members),
     )
     data = _HEAD.pack(_MAGIC, _VERSION) + msgspec.msgpack.encode(saved)
     return data + _CRC.pack(crc32c(data))
@@ -125,6 +128,7 @@ def decode_member_record(data: bytes) -> MemberRecord:
         saved.restoration,
         Start(saved.count, saved.process),
         _starts(saved.seen),
+        frozenset(map(NodeId, saved.members)),
     )
 
 

@@ -33,6 +33,7 @@ class Core:
 
     Attributes:
         peers: the other voters, in the configured order.
+        members: all voters.
         durable_index: last index that is surely on the own disk.
         contact_ms: last append request of a current leader; at start the start itself, since a
             promise made before a crash may still hold.
@@ -61,6 +62,7 @@ class Core:
         "leader_id",
         "log",
         "may_give_way_ms",
+        "members",
         "node_id",
         "now_ms",
         "paused_until_ms",
@@ -80,6 +82,7 @@ class Core:
         self.config = config
         self.node_id = config.node_id
         self.peers = tuple(voter for voter in config.voters if voter != config.node_id)
+        self.members = frozenset(config.voters)
         self.voter_count = len(config.voters)
         self.draw = draw
         self.log = log.copy()

@@ -151,7 +151,19 @@ class GivesWay:
     others_ms: int
 
 
-News = RoleChanged | GivesWay
+@dataclass(frozen=True, slots=True)
+class EntriesCut:
+    """Entries that no majority is known to have had gave way to a leader's.
+
+    Attributes:
+        first, last: of what was cut.
+    """
+
+    first: Index
+    last: EntryId
+
+
+News = RoleChanged | GivesWay | EntriesCut
 """What people want to know, and nothing has to be done for."""
 
 Effect = (

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dledger.errors import PeerProtocolError
+from dledger.errors import ForkedError, PeerProtocolError
 from dledger.raft.core import Core
 from dledger.raft.effects import AppendEntries, TruncateLog, Waits
-from dledger.raft.entry import Entry
+from dledger.raft.entry import Entry, EntryKind
 from dledger.raft.ids import NO_INDEX, NO_TERM, Index, NodeId, Term
 from dledger.raft.log_shape import LogShape
+from dledger.raft.membership import MembershipFormatError, names_of, voters_in
 from dledger.raft.messages import AppendRequest, AppendResponse
 
 FIRST_TERM = Term(1)
@@ -80,9 +81,9 @@ def plan_append(
     if new and new[0].index <= log.last_index:
         truncate_from = new[0].index
         if truncate_from <= commit_index:
-            raise PeerProtocolError(
+            raise ForkedError(
                 f"leader {request.source} of term {request.term} would replace entry "
-                f"{truncate_from}, but entries up to {commit_index} are committed"
+                f"{truncate_from}, but entries up to {commit_index} are committed",
             )
     return AppendPlan(Index(request.prev_index + len(entries)), truncate_from, new)
 
@@ -99,9 +100,9 @@ def _conflict_at_prev(
     if term == request.prev_term:
         return None
     if prev_index <= commit_index:
-        raise PeerProtocolError(
+        raise ForkedError(
             f"leader {request.source} of term {request.term} has term {request.prev_term} at "
-            f"entry {prev_index}, but term {term} is committed there"
+            f"entry {prev_index}, but term {term} is committed there",
         )
     # What is committed surely agrees, so there is no need to look further back.
     first = max(log.first_index_of_term_at(prev_index), commit_index + 1)
@@ -131,6 +132,27 @@ def _check_entries(
         index += 1
         term = entry.term
         position = entry.end_position
+
+
+def check_writers(source: NodeId, entries: tuple[Entry, ...], members: frozenset[NodeId]) -> None:
+    """Nothing is taken of a log that other members than this group's have written.
+
+    Raises:
+        ForkedError: an entry names others.
+        PeerProtocolError: an entry should name members, and does not.
+    """
+    for entry in entries:
+        if entry.kind is not EntryKind.CONFIGURATION:
+            continue
+        try:
+            writers = voters_in(entry)
+        except MembershipFormatError as error:
+            raise PeerProtocolError(f"entry {entry.id} of {source}: {error}") from error
+        if writers is not None and writers != members:
+            raise ForkedError(
+                f"entry {entry.id} of {source} was written by a group of {names_of(writers)}, "
+                f"this one is of {names_of(members)}",
+            )
 
 
 def carry_out(core: Core, request: AppendRequest, plan: AppendPlan | Conflict) -> None:

@@ -21,6 +21,7 @@ from dledger.raft.effects import AppendEntries, Committed, Failed, ReadAt, Resol
 from dledger.raft.entry import Entry, EntryKind
 from dledger.raft.events import Propose, ReadRequested
 from dledger.raft.ids import EntryId, Index, NodeId
+from dledger.raft.membership import encode_membership
 from dledger.raft.messages import AppendResponse
 from dledger.raft.quorum import CommitRule
 from dledger.raft.reads import WaitingReads
@@ -37,7 +38,7 @@ class Leader:
 
     Attributes:
         noop_index: the entry that the term began with; once it is committed, so is all before it,
-            and the leader knows how far the log is committed (thesis 6.4, step 1).
+            and the leader knows how far the log is committed (thesis 6.4, step 1). It names the members.
     """
 
     __slots__ = (
@@ -63,7 +64,7 @@ class Leader:
         self.handover = Handover(core, self.replication)
         self.noop_index = Index(core.log.last_index + 1)
         core.leader_id = core.node_id
-        self._append(EntryKind.NOOP, (b"",))
+        self._append(EntryKind.CONFIGURATION, (encode_membership(core.config.voters),))
 
     @property
     def is_ready(self) -> bool:

@@ -44,6 +44,7 @@ class MemberRecord:
             empty: never. None: a new store, which takes over what the others say.
         start: the latest.
         seen: the latest start that was heard of, by member.
+        members: of the group, this one included; empty: not known (a store of before).
     """
 
     group: str = ""
@@ -51,6 +52,7 @@ class MemberRecord:
     restoration: str | None = None
     start: Start = Start()
     seen: Mapping[NodeId, Start] = field(default_factory=dict)
+    members: frozenset[NodeId] = frozenset()
 
     def started(self, process: int) -> MemberRecord:
         """One more start."""

@@ -237,7 +237,10 @@ class RaftNode:
             known = core.leader_id if message.term == core.term else None
             if known is not None and known != message.source:
                 raise PeerProtocolError(f"{message.source} leads term {core.term}, as does {known}")
-            return follower.plan_append(core.log, core.commit_index, message)
+            plan = follower.plan_append(core.log, core.commit_index, message)
+            if isinstance(plan, follower.AppendPlan):
+                follower.check_writers(message.source, plan.new, core.members)
+            return plan
         if isinstance(message, AppendResponse):
             self._check_answer(message)
         return None

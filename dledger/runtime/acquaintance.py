@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import trio
 
@@ -22,7 +23,7 @@ from dledger.raft.ids import NodeId
 from dledger.raft.member_record import MemberRecord, Start, hear
 from dledger.runtime.events_log import log_event
 from dledger.storage.api import Disk
-from dledger.storage.member_file import MemberFile, check_owner
+from dledger.storage.member_file import MemberFile, check_members, check_owner
 
 
 class Acquaintance:
@@ -52,19 +53,23 @@ class Acquaintance:
         """Read the record, and count this start. I/O only; before anything else is done.
 
         Raises:
-            ConfigError: the store is another member's.
+            ConfigError: the store is another member's, or of a group of other members.
             DLedgerError, OSError: the disk failed.
         """
         file = MemberFile.open(disk)
         if file.problem is not None:
             log_event(logging.WARNING, "member-file-lost", node=self._node_id, reason=file.problem)
         check_owner(file.record, self._group, self._node_id, store_path)
+        check_members(file.record, self._members, store_path)
+        is_new = file.record.restoration is None
         record = MemberRecord(
             self._group,
             self._node_id,
             file.record.restoration,
             file.record.start,
             file.record.seen,
+            # A store of before waits for what its log says.
+            self._members if is_new else file.record.members,
         ).started(self._process)
         try:
             file.save(record)
@@ -78,6 +83,16 @@ class Acquaintance:
             log_event(level, "new-incarnation", node=self._node_id, restoration=record.restoration)
         self._file = file
         self._record = record
+
+    def adopt_members(self) -> None:
+        """The log says that these are the members: a store of before, or one that lost its record, knows it from here.
+
+        Raises:
+            DiskFailedError: the disk failed; the node must stop.
+        """
+        if self._file is not None and self._record.members != self._members:
+            self._record = replace(self._record, members=self._members)
+            self._save(self._record)
 
     @property
     def restoration(self) -> str:

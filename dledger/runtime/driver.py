@@ -34,7 +34,7 @@ from dledger.errors import (
     TooLargeError,
     TooManyPendingError,
 )
-from dledger.raft.effects import Failed, News, Role, RoleChanged
+from dledger.raft.effects import EntriesCut, Failed, News, Role, RoleChanged
 from dledger.raft.entry import Entry
 from dledger.raft.events import (
     Event,
@@ -539,6 +539,16 @@ class Driver:
     def _tell(self, news: News) -> None:
         if isinstance(news, RoleChanged):
             self._log(logging.INFO, "role-changed", role=news.role.value, leader=news.leader_id)
+            return
+        if isinstance(news, EntriesCut):
+            self._log(
+                logging.WARNING,
+                "entries-cut",
+                first=news.first,
+                last=news.last,
+                leader=self.engine.node.leader_id,
+                reason="they were never committed, as far as this node knows",
+            )
             return
         self._log(
             logging.WARNING,

@@ -36,6 +36,7 @@ from dledger.config import Peer
 from dledger.errors import HandshakeRefusedError, PeerProtocolError, UnreachableError
 from dledger.raft.ids import NodeId
 from dledger.runtime.acquaintance import Acquaintance
+from dledger.runtime.belonging import Belonging
 from dledger.runtime.clock import now_ms
 from dledger.runtime.full_disks import FullDisks
 from dledger.runtime.peer_clocks import CLOCK_ATTRIBUTE, ClockReading, ClockWatch, wall_clock_of
@@ -59,6 +60,7 @@ class Identity:
         clock: its wall clock is told; None: nothing is.
         acquaintance: what a member tells of its store, and whom it does not speak to for that.
         full_disks: whether its disk is full is told; None: nothing is.
+        belonging: what it tells of its group, likewise.
     """
 
     group: str
@@ -70,6 +72,7 @@ class Identity:
     clock: ClockWatch | None = None
     acquaintance: Acquaintance | None = None
     full_disks: FullDisks | None = None
+    belonging: Belonging | None = None
 
     def told(self, target: str) -> dict[str, str]:
         """The attributes as they are told now, to a member or, where `target` is empty, to anybody."""
@@ -80,17 +83,22 @@ class Identity:
             told.update(self.acquaintance.tell(target))
         if self.full_disks is not None:
             told.update(self.full_disks.told())
+        if self.belonging is not None and target:
+            told.update(self.belonging.tell())
         return told
 
-    def why_foreign(self, node_id: str, attributes: Mapping[str, str]) -> str | None:
+    def why_foreign(self, node_id: str, process: int, attributes: Mapping[str, str]) -> str | None:
         """Why the stores of the two members do not belong together; None: they may.
 
         Raises:
-            PeerProtocolError: what the other says of its store is no record.
+            PeerProtocolError: what the other says of its store is not to be understood.
         """
-        if self.acquaintance is None:
-            return None
-        return self.acquaintance.why_foreign(node_id, attributes)
+        reason = None
+        if self.acquaintance is not None:
+            reason = self.acquaintance.why_foreign(node_id, attributes)
+        if reason is None and self.belonging is not None:
+            reason = self.belonging.why_not(node_id, process, attributes)
+        return reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +236,8 @@ def _check_acceptor(challenge: Challenge, me: Identity, target: NodeId | None) -
         raise HandshakeRefusedError(
             "secret", f"{challenge.node_id} has no secret configured, this side has"
         )
-    if (reason := me.why_foreign(challenge.node_id, challenge.attributes)) is not None:
+    reason = me.why_foreign(challenge.node_id, challenge.incarnation, challenge.attributes)
+    if reason is not None:
         raise HandshakeRefusedError("group", reason)
 
 
@@ -305,7 +314,7 @@ async def _check_dialer(stream: FrameStream, hello: Hello, me: Identity) -> None
         await _refuse(
             stream, "duplicate", f"{hello.node_id} is the id of this very member: two run with it"
         )
+    if (reason := me.why_foreign(hello.node_id, hello.incarnation, hello.attributes)) is not None:
+        await _refuse(stream, "group", reason)
     if hello.node_id not in me.members:
         await _refuse(stream, "member", f"{hello.node_id!r} is no member of group {hello.group!r}")
-    if (reason := me.why_foreign(hello.node_id, hello.attributes)) is not None:
-        await _refuse(stream, "group", reason)

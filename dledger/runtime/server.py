@@ -10,7 +10,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from typing import Final, NamedTuple
+from typing import Final
 
 import trio
 
@@ -36,6 +36,7 @@ from dledger.raft.entry import ENTRY_HEADER_BYTES, Entry
 from dledger.raft.ids import NO_INDEX, NO_TERM, EntryId, Index, NodeId, Position, Term
 from dledger.repair.store_repair import REPAIRS_MAX, StoreRepair, is_repairable
 from dledger.runtime.acquaintance import Acquaintance
+from dledger.runtime.belonging import Belonging, EntryName
 from dledger.runtime.callers import Answered, Done
 from dledger.runtime.client_port import ClientPort
 from dledger.runtime.clock import draw, draw_incarnation, now_ms
@@ -54,6 +55,7 @@ from dledger.runtime.transport import Transport
 from dledger.state_machine import SnapshotMachine, StateMachine
 from dledger.storage.api import Disk
 from dledger.storage.lock import StoreLock
+from dledger.storage.member_file import check_log_members
 from dledger.storage.posix import PosixDisk
 from dledger.storage.snapshots import SnapshotStore
 
@@ -61,18 +63,6 @@ DRAIN_TIMEOUT_S: Final = 1.5
 """A hand-over before a stop takes two round trips; whoever needs longer is not waited for."""
 
 NAME_LENGTH_MAX: Final = 64
-
-
-class EntryName(NamedTuple):
-    """What names an entry, and with it the whole log up to there.
-
-    Attributes:
-        term: of the entry.
-        chain_crc: over all entries up to this one.
-    """
-
-    term: Term
-    chain_crc: int
 
 
 ATTRIBUTE_LENGTH_MAX: Final = 1024
@@ -141,6 +131,7 @@ class LogServer:
             clock,
             self._acquaintance,
             self.full_disks,
+            Belonging(config.raft.node_id, members, lambda: self.commit_index, self.committed_name),
         )
         body_bytes_max = config.raft.entry_body_bytes_max + ENTRY_HEADER_BYTES
         self._transport = Transport(
@@ -259,11 +250,27 @@ class LogServer:
         for note in engine.log.recovery_notes:
             log_event(logging.WARNING, "recovered", node=self.node_id, note=note)
         try:
+            self._check_log(engine)
             if isinstance(self._machine, SnapshotMachine):
                 self._restore(self._machine, engine, disk)
         except OSError as error:
             raise DiskFailedError(f"the store cannot be opened: {error}") from error
         return engine
+
+    def _check_log(self, engine: Engine) -> None:
+        """The log's last term must have been led by the members of the configuration.
+
+        Raises:
+            ConfigError: others did.
+            DiskFailedError: the disk failed.
+        """
+        found = engine.last_membership()
+        if found is None:
+            return  # a log of before, or an empty one
+        entry_id, writers = found
+        members = frozenset(self.config.raft.voters)
+        check_log_members(writers, entry_id, members, self.config.store_path)
+        self._acquaintance.adopt_members()
 
     def _restore(self, machine: SnapshotMachine, engine: Engine, disk: Disk) -> None:
         """Bring the state machine to the newest good snapshot, and the engine behind it."""

@@ -21,9 +21,17 @@ from dledger.codec.frame import FRAME_BYTES_MAX, FrameDecoder
 from dledger.codec.member_record import MEMBER_ATTRIBUTE
 from dledger.codec.rpc import decode_message
 from dledger.config import Peer
-from dledger.errors import DiskFailedError, DLedgerError, PeerProtocolError, UnreachableError
+from dledger.errors import (
+    DiskFailedError,
+    DLedgerError,
+    ForkedError,
+    HandshakeRefusedError,
+    PeerProtocolError,
+    UnreachableError,
+)
 from dledger.raft.ids import NodeId
 from dledger.raft.messages import PeerMessage
+from dledger.runtime.belonging import OWN_ATTRIBUTES
 from dledger.runtime.clock import draw, draw_incarnation, now_s
 from dledger.runtime.crew import Crew, open_crew
 from dledger.runtime.events_log import LimitedLog, log_event
@@ -211,6 +219,9 @@ class Transport:
                     message = decode_message(frame.header, frame.blob)
                     _check_source(message, incoming.node_id)
                     deliver(message)
+            except ForkedError as error:
+                self._part_from(incoming, error)
+                return
             except PeerProtocolError as error:
                 self._outsiders.log_event(
                     logging.WARNING,
@@ -223,6 +234,15 @@ class Transport:
                 return
             if count < len(self._buffer):
                 return
+
+    def _part_from(self, incoming: Incoming, error: ForkedError) -> None:
+        """A member leads with another history: nothing more is said to it or heard from it."""
+        if self._me.belonging is not None:
+            self._me.belonging.note_forked(incoming.node_id, incoming.incarnation, error)
+        self._end_incoming(incoming)
+        outgoing = self._outgoing.get(incoming.node_id)
+        if outgoing is not None and outgoing.link.sock is not None:
+            self._end_outgoing(outgoing, "it leads with another history")
 
     def _flush_one(self, outgoing: Outgoing) -> None:
         sock = outgoing.link.sock
@@ -386,8 +406,9 @@ class Transport:
         return None
 
     def _log_outsider(self, event: str, sock: socket.socket, reason: object) -> None:
+        level = _level_of(reason) if isinstance(reason, HandshakeRefusedError) else logging.WARNING
         self._outsiders.log_event(
-            logging.WARNING,
+            level,
             event,
             node=self._me.node_id,
             address=_address_of(sock),
@@ -421,7 +442,9 @@ class Transport:
         if self._me.acquaintance is not None:
             await self._me.acquaintance.hear(node_id, remote.attributes)
         self._attributes[node_id] = {
-            name: value for name, value in remote.attributes.items() if name != MEMBER_ATTRIBUTE
+            name: value
+            for name, value in remote.attributes.items()
+            if name != MEMBER_ATTRIBUTE and name not in OWN_ATTRIBUTES
         }
 
     async def _keep_dialing(self, peer: Peer) -> None:
@@ -438,10 +461,8 @@ class Transport:
                 reason = str(error)
                 if reason != last_reason or now_s() - last_line_s > REPEAT_LINE_S:
                     last_reason, last_line_s = reason, now_s()
-                    # A member that is down is a matter of course, one that turns us away is not.
-                    is_down = isinstance(error, UnreachableError)
                     log_event(
-                        logging.INFO if is_down else logging.WARNING,
+                        _level_of(error),
                         "peer-not-reached",
                         node=self._me.node_id,
                         peer=peer,
@@ -507,6 +528,7 @@ class Transport:
             clock=None,
             acquaintance=None,
             full_disks=None,
+            belonging=None,
         )
         try:
             stream, remote = await dial_member(peer, reader)
@@ -515,6 +537,14 @@ class Transport:
             return None
         stream.close()
         return remote
+
+
+def _level_of(error: BaseException) -> int:
+    """A member that is down is a matter of course, one of another group or with another history is an error."""
+    if isinstance(error, UnreachableError):
+        return logging.INFO
+    is_foreign = isinstance(error, HandshakeRefusedError) and error.kind == "group"
+    return logging.ERROR if is_foreign else logging.WARNING
 
 
 def _trust(stream: FrameStream, blob_bytes_max: int) -> None:

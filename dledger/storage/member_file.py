@@ -8,6 +8,7 @@ that do not know the file leave it alone.
 from __future__ import annotations
 
 import errno
+from collections.abc import Collection
 from dataclasses import replace
 
 from dledger.codec.member_record import (
@@ -16,7 +17,9 @@ from dledger.codec.member_record import (
     encode_member_record,
 )
 from dledger.errors import ConfigError
+from dledger.raft.ids import EntryId, NodeId
 from dledger.raft.member_record import MemberRecord
+from dledger.raft.membership import names_of
 from dledger.storage.api import Disk
 from dledger.storage.hard_state import HARD_STATE_NAME
 from dledger.storage.whole_file import path_in, replace_whole, settle_whole
@@ -86,6 +89,61 @@ def check_owner(record: MemberRecord, group: str, node_id: str, store_path: str)
         f"{node_id} of {group}. To bring {node_id} back, start it with an empty folder: it takes everything "
         "from the others. When all members are restored from one copy, run `dledger restored` on each "
         "store first (docs/restoring.md)"
+    )
+
+
+def check_members(record: MemberRecord, members: frozenset[NodeId], store_path: str) -> None:
+    """Refuse to run a store with other members than those of its group.
+
+    A store of before names no members; it remembers those that it has met.
+
+    Raises:
+        ConfigError: names both, and what to do.
+    """
+    if record.members:
+        if record.members != members:
+            raise ConfigError(
+                f"the store in {store_path} belongs to a group of {names_of(record.members)}; "
+                + other_members(members, record.members)
+            )
+    elif missing := record.seen.keys() - members:
+        raise ConfigError(
+            f"the store in {store_path} belongs to a group in which it has met {names_of(missing)}; "
+            + other_members(members, members | missing)
+        )
+
+
+def check_log_members(
+    writers: frozenset[NodeId], entry_id: EntryId, members: frozenset[NodeId], store_path: str
+) -> None:
+    """Refuse to go on with a log whose last term was led by other members.
+
+    Args:
+        writers: the members that the first entry of its last term names.
+        entry_id: of that entry.
+        members: as configured.
+        store_path: for people.
+
+    Raises:
+        ConfigError: names both, and what to do.
+    """
+    if writers == members:
+        return
+    raise ConfigError(
+        f"the log in {store_path} was continued, with entry {entry_id.index} of term {entry_id.term}, by a group of "
+        f"{names_of(writers)}; "
+        + other_members(members, writers)
+        + ". If these nodes were run apart from their group by mistake, what they have taken since is not part of "
+        "it: put the store aside, and start with an empty folder (docs/repair.md)"
+    )
+
+
+def other_members(given: Collection[str], wanted: Collection[str]) -> str:
+    """That members are given which are not the group's, and how they may be changed."""
+    return (
+        f"--peers (dLegerPeers) names {names_of(given)}. A group's members cannot be changed yet: start with "
+        f"the members of the store, {names_of(wanted)} (their addresses may change). A store that was begun with "
+        "mistyped members and never had a leader can be removed instead. Nothing was changed"
     )
 
 

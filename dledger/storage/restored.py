@@ -13,6 +13,7 @@ from dledger.codec.member_record import RESTORATION_LENGTH_MAX
 from dledger.errors import ConfigError
 from dledger.raft.ids import NodeId
 from dledger.raft.member_record import MemberRecord
+from dledger.raft.membership import names_of
 from dledger.storage.hard_state import HARD_STATE_NAME
 from dledger.storage.lock import StoreLock
 from dledger.storage.member_file import MemberFile
@@ -44,8 +45,14 @@ def mark_restored(store_path: str, group: str, node_id: NodeId, name: str) -> No
                 f"{store_path} is a copy of {was}, which had no vote: a group of such copies would wait for "
                 "ever. Take a copy of a member that had one"
             )
+        members = file.record.members
+        if members and node_id not in members:
+            raise ConfigError(
+                f"{store_path} is a store of a group of {names_of(members)}; {node_id} is none of them, and a "
+                "group's members cannot be changed yet"
+            )
         if name == file.record.restoration:
             raise ConfigError(
                 f"{store_path} was restored as {name} already: give this restoring a new name"
             )
-        file.save(MemberRecord(group, node_id, name))
+        file.save(MemberRecord(group, node_id, name, members=members))

@@ -10,8 +10,10 @@ from dledger.raft.effects import (
     Commit,
     Committed,
     Effect,
+    EntriesCut,
     Failed,
     GivesWay,
+    News,
     Outcome,
     ReadAt,
     Resolve,
@@ -112,8 +114,8 @@ def outcome_line(outcome: Outcome) -> str:
             return f"{outcome.error.code} ({certainty}): {outcome.error}"
 
 
-def effect_line(effect: Effect) -> str:
-    """An effect, without the node that it belongs to."""
+def effect_line(effect: Effect | News) -> str:
+    """An effect or a piece of news, without the node that it belongs to."""
     match effect:
         case SaveHardState():
             return f"save term={effect.term} vote={effect.vote or '-'}"
@@ -137,5 +139,7 @@ def effect_line(effect: Effect) -> str:
             return f"token {effect.token}: {outcome_line(effect.outcome)}"
         case RoleChanged():
             return f"{effect.role.value} term={effect.term} leader={effect.leader_id or '-'}"
+        case EntriesCut():
+            return f"cut {effect.first}..{effect.last}"
         case GivesWay():
             return f"gives way to {effect.target}: {effect.own_ms} ms, others {effect.others_ms} ms"

@@ -19,6 +19,7 @@ from dledger.raft.effects import (
 )
 from dledger.raft.events import Propose, Tick
 from dledger.raft.ids import EntryId, Index, NodeId, Term
+from dledger.raft.membership import voters_in
 from dledger.raft.messages import (
     AppendRequest,
     AppendResponse,
@@ -563,12 +564,13 @@ def test_only_entries_of_the_own_term_are_committed_by_counting(
 # --- 8 Client interaction ---
 
 
-def test_a_leader_begins_its_term_with_a_no_op() -> None:
+def test_a_leader_begins_its_term_with_an_entry_that_changes_no_state() -> None:
     """8: "Raft handles this by having each leader commit a blank no-op entry into the log at the start
-    of its term."
+    of its term." Ours is not blank: it names the members (docs/adr/0155).
     """
     group = make_group()
     (append,) = [
         effect for effect in elect(group, group.members[N0]) if isinstance(effect, AppendEntries)
     ]
-    assert [(entry.kind.name, entry.body) for entry in append.entries] == [("NOOP", b"")]
+    (entry,) = append.entries
+    assert voters_in(entry) == {N0, N1, N2}

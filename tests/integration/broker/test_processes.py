@@ -119,6 +119,29 @@ def test_two_processes_cannot_share_a_store(group: Group) -> None:
     assert len(ended.stderr.strip().splitlines()) == 1
 
 
+def test_other_members_in_the_configuration_are_refused(group: Group) -> None:
+    leader = leader_of(group)
+    send_until_stored(leader, b"before")
+    victim = group.nodes[0]
+    victim.kill()
+    own = group.peers.split(";")[0]
+    conf = group.folder / "edited.conf"
+    conf.write_text(f"dLegerPeers={own}\n")
+    command = [
+        program("dledger-broker"),
+        *("-c", str(conf), "--group", "broker-a", "--id", "n0", "--listen", str(victim.port)),
+        *("--store", str(group.folder / "n0")),
+    ]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert ended.returncode == 1
+    (line,) = (line for line in ended.stderr.splitlines() if "dledger-broker:" in line)
+    assert "belongs to a group of n0, n1, n2; --peers (dLegerPeers) names n0" in line
+    assert "start with the members of the store, n0, n1, n2" in line
+    victim.start()
+    send_until_stored(group.nodes[1], b"after")
+    assert poll(lambda: len(brokers_of(group)) == 3, PATIENCE_S), "the group is whole"
+
+
 @pytest.mark.parametrize("cause", ["the port", "the store"])
 def test_what_keeps_a_node_from_starting_is_named(tmp_path: Path, cause: str) -> None:
     member, port = free_ports(2)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 from crc32c import crc32c
@@ -18,24 +20,28 @@ from dledger.raft.ids import NodeId
 from dledger.raft.member_record import MemberRecord, Start
 
 N0, N1, N2 = NodeId("n0"), NodeId("n1"), NodeId("n2")
-RECORD = MemberRecord("g", "n0", "", Start(3, 77), {N1: Start(2, 5)})
+RECORD = MemberRecord("g", "n0", "", Start(3, 77), {N1: Start(2, 5)}, frozenset({N0, N1}))
 GOLDEN = bytes.fromhex(
     "444c4d42"  # DLMB
     "0001"  # version
-    "96"  # six fields
+    "97"  # seven fields
     "a167"  # g
     "a26e30"  # n0
     "a0"  # never restored
     "03"  # count
     "4d"  # process
     "81a26e31920205"  # {n1: [2, 5]}
-    "4955f8a2"  # crc32c of everything before
+    "92a26e30a26e31"  # members
+    "2e94cfcd"  # crc32c of everything before
 )
+BEFORE = bytes.fromhex("444c4d42000196a167a26e30a0034d81a26e319202054955f8a2")
+"""The same, as versions before wrote it: no members."""
 
 
 def test_golden_bytes_both_ways() -> None:
     assert encode_member_record(RECORD).hex() == GOLDEN.hex()
     assert decode_member_record(GOLDEN) == RECORD
+    assert decode_member_record(BEFORE) == replace(RECORD, members=frozenset())
 
 
 @pytest.mark.parametrize("restoration", [None, "", "2026-11-21"])
@@ -63,7 +69,7 @@ def sealed(body: object, version: int = 1) -> bytes:
 
 
 def test_fields_of_a_later_version_are_passed_over_and_another_version_is_not_guessed() -> None:
-    body = ["g", "n0", "", 3, 77, {"n1": [2, 5]}]
+    body = ["g", "n0", "", 3, 77, {"n1": [2, 5]}, ["n0", "n1"]]
     assert decode_member_record(sealed([*body, "more"])) == RECORD
     with pytest.raises(MemberRecordFormatError, match="version 2 is unknown"):
         decode_member_record(sealed(body, version=2))

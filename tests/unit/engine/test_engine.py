@@ -52,6 +52,7 @@ from dledger.raft.events import (
 from dledger.raft.hard_state import HardState
 from dledger.raft.ids import EntryId, Index, NodeId, Position, Term
 from dledger.raft.log_shape import LogShape
+from dledger.raft.membership import encode_membership
 from dledger.raft.messages import (
     AppendRequest,
     AppendResponse,
@@ -65,6 +66,8 @@ from dledger.repair.live_repair import GIVE_WAY_MS, GIVE_WAY_PAUSE_MS, REWRITE_P
 from dledger.testing.sim_disk import SimDisk
 
 N0, N1 = NodeId("n0"), NodeId("n1")
+START = encode_membership([N0])
+"""With which a group of one begins a term."""
 
 
 class ScriptedNode:
@@ -694,7 +697,12 @@ def test_a_group_of_one_commits_only_what_its_disk_has_and_keeps_it() -> None:
     again = Engine(alone(), disk, draw=lambda low, high: low, now_ms=20)
     assert again.node.term == 1
     lead(again)
-    assert [each.body for each in again.take_committed(1 << 20)] == [b"", b"a", b"b", b""]
+    assert [each.body for each in again.take_committed(1 << 20)] == [
+        START,
+        b"a",
+        b"b",
+        START,
+    ]
 
 
 def test_a_leader_whose_disk_fails_answers_its_callers_with_an_unknown_outcome() -> None:

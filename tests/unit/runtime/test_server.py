@@ -142,7 +142,7 @@ async def test_reads_are_bounded_by_what_is_committed(open_group: OpenGroup) -> 
         assert [
             each.index for each in server.get_range(Index(1), count_max=99, bytes_max=MEBI)
         ] == [*range(1, last.index + 1)]
-        assert server.get(Index(1)).kind is EntryKind.NOOP
+        assert server.get(Index(1)).kind is EntryKind.CONFIGURATION
         with pytest.raises(TooLargeError):
             await server.append(bytes(64 * MEBI + 1), timeout_s=S)
 

@@ -12,7 +12,7 @@ import trio
 from broker.remoting.log_point import LogPoint
 from broker.server.went_back import Loss, WentBack, find_loss
 from dledger import AckTimeoutError, Index, LogServer, NotLeaderError, Term
-from dledger.runtime.server import EntryName
+from dledger.runtime.belonging import EntryName
 
 FURTHEST = LogPoint(10, 3, 77)
 

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import pytest
 
 from dledger.errors import ConfigError, DiskFailedError, DiskFullError
 from dledger.raft.hard_state import HardState
-from dledger.raft.ids import NO_INDEX, NO_TERM, EntryId, NodeId, Term
+from dledger.raft.ids import NO_INDEX, NO_TERM, EntryId, Index, NodeId, Term
 from dledger.raft.member_record import MemberRecord, Start
 from dledger.storage.hard_state import HardStateStore
-from dledger.storage.member_file import MEMBER_NAME, MemberFile, check_owner
+from dledger.storage.member_file import (
+    MEMBER_NAME,
+    MemberFile,
+    check_log_members,
+    check_members,
+    check_owner,
+)
 from dledger.testing.sim_disk import SimDisk
 
 EMPTY = EntryId(NO_TERM, NO_INDEX)
@@ -77,3 +84,32 @@ def test_the_store_of_another_member_is_refused_with_what_to_do(group: str, node
     check_owner(MemberRecord(), group, node_id, "/data")
     with pytest.raises(ConfigError, match=r"/data belongs to member n0 of group g.*empty folder"):
         check_owner(OLD, group, node_id, "/data")
+
+
+MEMBERS = frozenset({NodeId("n0"), NodeId("n1"), NodeId("n2")})
+
+
+def test_other_members_than_those_of_the_store_are_refused_with_what_to_do() -> None:
+    known = replace(OLD, members=MEMBERS)
+    check_members(known, MEMBERS, "data/n0")
+    for given in ({"n0"}, {"n0", "n1"}, {"n0", "n1", "n3"}, {"n0", "n1", "n2", "n3"}):
+        with pytest.raises(ConfigError) as refused:
+            check_members(known, frozenset(map(NodeId, given)), "data/n0")
+        said = str(refused.value)
+        assert "data/n0 belongs to a group of n0, n1, n2" in said
+        assert f"--peers (dLegerPeers) names {', '.join(sorted(given))}" in said
+        assert "cannot be changed yet: start with the members of the store, n0, n1, n2" in said
+
+
+def test_a_store_of_before_knows_those_that_it_has_met() -> None:
+    check_members(OLD, MEMBERS, "data/n0")
+    check_members(OLD, frozenset({NodeId("n0"), NodeId("n1")}), "data/n0")
+    with pytest.raises(ConfigError, match="in which it has met n1"):
+        check_members(OLD, frozenset({NodeId("n0")}), "data/n0")
+    check_members(MemberRecord(), frozenset({NodeId("n0")}), "data/n0")
+
+
+def test_a_log_that_others_continued_is_refused() -> None:
+    check_log_members(MEMBERS, EntryId(Term(4), Index(7)), MEMBERS, "data/n0")
+    with pytest.raises(ConfigError, match="with entry 7 of term 4, by a group of n0; --peers"):
+        check_log_members(frozenset({NodeId("n0")}), EntryId(Term(4), Index(7)), MEMBERS, "data/n0")

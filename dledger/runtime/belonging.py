@@ -1,0 +1,149 @@
+"""Whether another member's store belongs to this group: the same members, and no other history.
+
+Both sides tell in every handshake who the members are, and the last entry that they know to be committed.
+Members that differ on the one, or have committed different entries, refuse each other by name: the group
+never mixes with a store that was run apart from it (docs/adr/0155).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Final, NamedTuple
+
+import msgspec
+
+from dledger.codec.wire_types import Name, Number
+from dledger.errors import ForkedError, PeerProtocolError
+from dledger.raft.ids import Index, NodeId, Term
+from dledger.raft.membership import names_of
+from dledger.runtime.events_log import log_event
+
+MEMBERS_ATTRIBUTE: Final = "dledger.members"
+"""Ids of all members, as JSON; members of versions before take it for a fact that they do not know."""
+
+COMMITTED_ATTRIBUTE: Final = "dledger.committed"
+"""The last entry that is known to be committed, as JSON: index, term, chain CRC."""
+
+OWN_ATTRIBUTES: Final = frozenset({MEMBERS_ATTRIBUTE, COMMITTED_ATTRIBUTE})
+
+_MEMBERS = msgspec.json.Decoder(Annotated[list[Name], msgspec.Meta(min_length=1)])
+_PLACE = msgspec.json.Decoder(tuple[Number, Number, Number])
+
+_WHAT_TO_DO: Final = (
+    "One of the two stores was run apart from its group (with other --peers, or as a copy). The group's log "
+    "is the one that most members share: stop the other node, put its store aside, and start it with an empty "
+    "folder (docs/repair.md)"
+)
+
+
+class EntryName(NamedTuple):
+    """What names an entry, and with it the whole log up to there.
+
+    Attributes:
+        term: of the entry.
+        chain_crc: over all entries up to this one.
+    """
+
+    term: Term
+    chain_crc: int
+
+
+class Belonging:
+    """What this member tells for it, and what it concludes from what others tell."""
+
+    def __init__(
+        self,
+        node_id: NodeId,
+        members: frozenset[NodeId],
+        commit_index: Callable[[], Index],
+        committed_name: Callable[[Index], EntryName | None],
+    ) -> None:
+        """Prepare.
+
+        Args:
+            node_id: this member.
+            members: all of them.
+            commit_index: how far the log is known to be committed.
+            committed_name: of an entry; None: it is not known to be committed, or not kept any more.
+        """
+        self._commit_index = commit_index
+        self._committed_name = committed_name
+        self._node_id = node_id
+        self._members = members
+        self._forked: dict[NodeId, tuple[int, str]] = {}
+
+    def tell(self) -> Mapping[str, str]:
+        """The attributes for a handshake with a member."""
+        told = {MEMBERS_ATTRIBUTE: msgspec.json.encode(sorted(self._members)).decode()}
+        index = self._commit_index()
+        name = self._committed_name(index)
+        if name is not None:
+            place = (int(index), int(name.term), name.chain_crc)
+            told[COMMITTED_ATTRIBUTE] = msgspec.json.encode(place).decode()
+        return told
+
+    def why_not(self, node_id: str, process: int, attributes: Mapping[str, str]) -> str | None:
+        """Why a member must not be spoken to; None: it may.
+
+        Args:
+            node_id: the other one.
+            process: its `incarnation`.
+            attributes: what it told.
+
+        Raises:
+            PeerProtocolError: what it told is not to be understood.
+        """
+        return (
+            self._why_other_members(node_id, attributes)
+            or self._why_other_history(node_id, attributes)
+            or self._why_known(node_id, process)
+        )
+
+    def note_forked(self, node_id: NodeId, process: int, error: ForkedError) -> None:
+        """A member that leads has shown another history: it is not spoken to until it is started again."""
+        reason = f"{error}. {_WHAT_TO_DO}"
+        self._forked[node_id] = (process, reason)
+        log_event(logging.ERROR, "forked", node=self._node_id, peer=node_id, reason=reason)
+
+    def _why_other_members(self, node_id: str, attributes: Mapping[str, str]) -> str | None:
+        text = attributes.get(MEMBERS_ATTRIBUTE)
+        if text is None:
+            return None
+        told: list[str] = _decoded(_MEMBERS, MEMBERS_ATTRIBUTE, text)
+        if set(told) == self._members:
+            return None
+        return (
+            f"{node_id} is configured with the members ({names_of(told)}), {self._node_id} with "
+            f"({names_of(self._members)}): "
+            "start both with the same --peers (dLegerPeers), those of the group's stores (docs/operations-replicas.md)"
+        )
+
+    def _why_other_history(self, node_id: str, attributes: Mapping[str, str]) -> str | None:
+        text = attributes.get(COMMITTED_ATTRIBUTE)
+        if text is None:
+            return None
+        index, term, chain_crc = _decoded(_PLACE, COMMITTED_ATTRIBUTE, text)
+        own = self._committed_name(Index(index))
+        if own is None or own == (term, chain_crc):
+            return None
+        return (
+            f"{node_id} and {self._node_id} have committed different entries: up to entry {index}, which is of "
+            f"term {term} on {node_id} and of term {own.term} on {self._node_id}. {_WHAT_TO_DO}"
+        )
+
+    def _why_known(self, node_id: str, process: int) -> str | None:
+        found = self._forked.get(NodeId(node_id))
+        return found[1] if found is not None and found[0] == process else None
+
+
+def _decoded(decoder: msgspec.json.Decoder[Any], what: str, text: str) -> Any:
+    """A value of the handshake.
+
+    Raises:
+        PeerProtocolError: it is something else.
+    """
+    try:
+        return decoder.decode(text)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise PeerProtocolError(f"{what}: {error}") from error

@@ -1,0 +1,163 @@
+"""Members of other groups and with other histories: refused by name on both sides, and loudly."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import trio
+
+from dledger import ConfigError
+from dledger.codec.frame import encode_frames
+from dledger.codec.rpc import encode_message
+from dledger.errors import HandshakeRefusedError, PeerProtocolError
+from dledger.raft.ids import Index, NodeId, Term
+from dledger.raft.messages import AppendRequest
+from dledger.runtime.belonging import Belonging, EntryName
+from dledger.runtime.handshake import Identity, dial_member
+from dledger.storage.member_file import MEMBER_NAME
+from tests.unit.runtime.conftest import Group, wait_until
+from tests.unit.runtime.test_handshake import shake
+
+N0, N1, N2 = NodeId("n0"), NodeId("n1"), NodeId("n2")
+MEMBERS = frozenset({N0, N1, N2})
+S = 30.0
+OpenGroup = Callable[..., AbstractAsyncContextManager[Group]]
+
+LOG = {1: EntryName(Term(1), 11), 2: EntryName(Term(1), 22), 3: EntryName(Term(2), 33)}
+FORK = {**LOG, 3: EntryName(Term(4), 44), 4: EntryName(Term(4), 55)}
+
+
+def belonging(
+    node_id: NodeId,
+    committed: dict[int, EntryName],
+    members: frozenset[NodeId] = MEMBERS,
+) -> Belonging:
+    last = Index(max(committed, default=0))
+    return Belonging(node_id, members, lambda: last, lambda index: committed.get(index))
+
+
+def identity(node_id: NodeId, part: Belonging) -> Identity:
+    return Identity("g", node_id, 7, MEMBERS, None, belonging=part)
+
+
+async def reasons(near: Belonging, far: Belonging) -> list[str]:
+    """What n1 as the dialer and n0 come out with; the far side refuses first."""
+    results = await shake(identity(N1, near), identity(N0, far))
+    return [str(each) for each in results if isinstance(each, HandshakeRefusedError)]
+
+
+async def test_members_of_one_group_that_are_differently_far_meet() -> None:
+    empty: dict[int, EntryName] = {}
+    for near, far in (
+        (LOG, LOG),
+        (LOG, empty),
+        (empty, LOG),
+        ({1: LOG[1]}, LOG),
+        (LOG, {1: LOG[1]}),
+    ):
+        assert await reasons(belonging(N1, near), belonging(N0, far)) == []
+
+
+async def test_other_members_are_refused_on_both_sides() -> None:
+    said = await reasons(belonging(N1, LOG), belonging(N0, LOG, frozenset({N0})))
+    assert len(said) == 2
+    for each in said:
+        assert "n1 is configured with the members (n0, n1, n2), n0 with (n0)" in each
+
+
+@pytest.mark.parametrize(("near", "far"), [(LOG, FORK), (FORK, LOG)])
+async def test_other_committed_entries_are_refused_on_both_sides(
+    near: dict[int, EntryName], far: dict[int, EntryName]
+) -> None:
+    said = await reasons(belonging(N1, near), belonging(N0, far))
+    # The longer one's last entry is not known to the other as committed; seen from there it is.
+    assert said
+    for each in said:
+        assert "have committed different entries: up to entry 3" in each
+        assert "start it with an empty folder" in each
+
+
+@pytest.mark.parametrize("text", ["", "[]", "[1,2]", '{"a":1}', "[-1,2,3]", '["n0",7]', "null"])
+def test_nothing_else_is_understood(text: str) -> None:
+    for name in ("dledger.members", "dledger.committed"):
+        with pytest.raises(PeerProtocolError, match=name):
+            belonging(N0, LOG).why_not("n1", 7, {name: text})
+
+
+def lose(record: Path) -> None:
+    record.unlink(missing_ok=True)
+
+
+async def append(group: Group, count: int = 3) -> None:
+    leader = await group.leader()
+    for number in range(count):
+        last = await leader.server.append(b"%d" % number, timeout_s=S)
+    await group.wait_applied(last.index)
+
+
+@pytest.mark.slow
+async def test_who_leads_with_another_history_is_refused_until_it_is_started_again(
+    open_group: OpenGroup, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A store that was forked by a version before: nothing in it says so, until it leads."""
+    async with open_group(size=3, secret=None) as group:
+        for name in ("n1", "n2"):
+            await group.start(name)
+        await group.start("n0")  # a new group needs all
+        await append(group)
+        await group.members.pop(N0).stop()
+        leader = await group.leader()
+        victim = next(each for each in group.members.values() if each is not leader)
+        peer = next(each for each in group.peers if each.node_id == victim.server.node_id)
+        me = Identity("g", N0, 7, MEMBERS, None)
+        term = Term(leader.server.term + 5)
+        message = AppendRequest(term, N0, Index(2), term, (), Index(0), 1)
+        frames = encode_frames(encode_message(message), b"")
+        with caplog.at_level(logging.ERROR, "dledger"):
+            stream, _ = await dial_member(peer, me)
+            await stream.send(b"".join(frames))
+            await wait_until(lambda: "forked" in caplog.text)
+            assert await stream.receive() == []
+            stream.close()
+        assert f"node={peer.node_id} peer=n0" in caplog.text
+        assert "has term" in caplog.text
+        assert "docs/repair.md" in caplog.text
+        with pytest.raises(HandshakeRefusedError, match="start it with an empty folder"):
+            await dial_member(peer, me)
+        again, _ = await dial_member(peer, replace(me, incarnation=8))
+        again.close()
+        await append(group)
+
+
+@pytest.mark.slow
+async def test_a_store_that_never_had_a_leader_keeps_its_members_and_an_old_one_gets_them_from_its_log(
+    open_group: OpenGroup,
+) -> None:
+    async with open_group(size=3) as group:
+        await group.start("n0")
+        await group.members.pop(N0).stop()
+        everybody, group.peers = group.peers, group.peers[:1]
+        with trio.fail_after(S), pytest.raises((ConfigError, RuntimeError)):
+            await group.start("n0")
+        assert "belongs to a group of n0, n1, n2" in str(group.members.pop(N0).failure)
+        group.peers = everybody
+        await group.start_all()
+        await append(group)
+        victim = group.members.pop(N0)
+        await victim.stop()
+        record = Path(victim.config.store_path, MEMBER_NAME)
+        for _ in range(2):
+            group.peers = everybody[:1]
+            lose(record)
+            with trio.fail_after(S), pytest.raises((ConfigError, RuntimeError)):
+                await group.start("n0")
+            assert "continued, with entry" in str(group.members.pop(N0).failure)
+            group.peers = everybody
+            await group.start("n0")
+            await append(group)
+            await group.members.pop(N0).stop()
