@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from broker.server.locks import Locks
 from broker.server.members import Members
 from broker.server.offsets import Offsets
 from broker.server.origin import ClientOrigin, ForwardedOrigin, Origin, SilentOrigin, answer
-from broker.server.private_codes import PrivateCode, link_proof
+from broker.server.private_codes import OUTDATED_HELLO, PrivateCode, refuse_hello
 from broker.server.pulls import Pulls
 from broker.server.sends import Sends
 from broker.server.timers import Timers
@@ -224,24 +223,21 @@ class Dispatch:
             _unknown(origin, request)
 
     def _hello(self, origin: ClientOrigin, request: RemotingCommand) -> None:
-        group, node_id = fields.text(request.ext, "group"), fields.text(request.ext, "node")
-        expected = link_proof(
-            self._secret, group=self._group, node_id=node_id, nonce=self._link_nonce
+        refusal = refuse_hello(
+            request.ext,
+            secret=self._secret,
+            group=self._group,
+            node_ids=self._node_ids,
+            nonce=self._link_nonce,
         )
-        proof = fields.text(request.ext, "proof").encode()
-        problem = None
-        if group != self._group:
-            problem = f"this is group {self._group}, not {group[:64]}"
-        elif node_id not in self._node_ids:
-            problem = f"{node_id[:64]} is not a member of group {self._group}"
-        elif not hmac.compare_digest(proof, expected.encode()):
-            problem = f"{node_id} does not know the group's secret"
-        if problem is None:
+        if refusal is None:
             self._trusted.add(origin.number)
             answer(origin, request.opaque, ResponseCode.SUCCESS)
-        else:
-            _log.warning("refused a node's link from %s: %s", origin.address, problem)
-            answer(origin, request.opaque, ResponseCode.NO_PERMISSION, problem)
+            return
+        # Whoever knows the secret of this node's last process is no stranger.
+        level = logging.INFO if refusal.code == OUTDATED_HELLO else logging.WARNING
+        _log.log(level, "refused a node's link from %s: %s", origin.address, refusal.problem)
+        answer(origin, request.opaque, refusal.code, refusal.problem)
 
     def _errand(
         self,

@@ -24,7 +24,13 @@ from broker.remoting.header import (
     encode_command,
     make_request,
 )
-from broker.server.private_codes import LINK_NONCE, SERVICE_ADDRESS, PrivateCode, link_proof
+from broker.server.private_codes import (
+    LINK_NONCE,
+    OUTDATED_HELLO,
+    SERVICE_ADDRESS,
+    PrivateCode,
+    link_proof,
+)
 from dledger import LogServer, NodeId
 
 _log = logging.getLogger(__name__)
@@ -224,7 +230,7 @@ class LeaderLink:
         node_id = str(self._log.config.raft.node_id)
         nonce = self._log.attributes(NodeId(leader_id)).get(LINK_NONCE, "")
         proof = link_proof(self._secret, group=group, node_id=node_id, nonce=nonce)
-        ext = {"group": group, "node": node_id, "proof": proof}
+        ext = {"group": group, "node": node_id, "nonce": nonce, "proof": proof}
         return encode_command(make_request(PrivateCode.HELLO, 0, ext))
 
     async def _say_hello(self, connection: Connection, leader_id: str) -> None:
@@ -235,6 +241,8 @@ class LeaderLink:
         if not frames:
             raise ConnectionError("no answer to the link's hello")
         response = decode_command(frames[0])
+        if response.code == OUTDATED_HELLO:
+            raise ConnectionError(f"{leader_id} was started again: {response.remark}")
         if response.code != 0:
             _log.warning("%s refused the link: %s", leader_id, response.remark)
             raise ConnectionError(f"refused: {response.remark}")

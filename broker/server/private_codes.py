@@ -9,7 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from collections.abc import Collection, Mapping
 from enum import IntEnum
+from typing import NamedTuple
+
+from broker.remoting import fields
+from broker.remoting.codes import ResponseCode
 
 LINK_NONCE = "link_nonce"
 """Service attribute of a node: drawn anew by each process, so that a proof is good for one of them."""
@@ -24,7 +29,7 @@ class PrivateCode(IntEnum):
     """Codes above everything of RocketMQ."""
 
     HELLO = 50100
-    """ext group, node, proof: the caller is a member of the group."""
+    """ext group, node, nonce, proof: the caller is a member of the group, and means the process of that nonce."""
     FORWARD = 50101
     """ext address; body: a client's whole request frame. Answer body: the whole answer frame."""
     SYNC_CLIENTS = 50102
@@ -41,6 +46,10 @@ NOT_CARRIED_OUT = 50199
 """Answer to FORWARD and SYNC_CLIENTS: this node does not lead, nothing was done."""
 
 
+OUTDATED_HELLO = 50198
+"""Answer to HELLO: the caller knows the secret, but means an earlier process of this node."""
+
+
 def link_proof(secret: str | None, *, group: str, node_id: str, nonce: str) -> str:
     """Shows that the caller knows the group's secret; bound to the process that it calls."""
     proof = hmac.new((secret or "").encode(), digestmod=hashlib.sha256)
@@ -48,3 +57,56 @@ def link_proof(secret: str | None, *, group: str, node_id: str, nonce: str) -> s
         proof.update(len(part).to_bytes(4, "big"))
         proof.update(part)
     return proof.hexdigest()
+
+
+class HelloRefusal(NamedTuple):
+    """Why a HELLO is not taken.
+
+    Attributes:
+        code: of the answer.
+        problem: for people.
+    """
+
+    code: int
+    problem: str
+
+
+def refuse_hello(
+    ext: Mapping[str, str],
+    *,
+    secret: str | None,
+    group: str,
+    node_ids: Collection[str],
+    nonce: str,
+) -> HelloRefusal | None:
+    """Whether a connection's HELLO shows that a member of the group speaks; None: it does.
+
+    A node that has just started is called by others that know its last process only. Their proof is right
+    for that one: they do know the secret, and shall read the new nonce first.
+
+    Args:
+        ext: of the request. Nodes of before do not say which nonce they mean.
+        secret: of the node that is called.
+        group: its group.
+        node_ids: the members of that.
+        nonce: of its process.
+
+    Raises:
+        FieldError: a field is missing.
+    """
+    node_id = fields.text(ext, "node")
+    meant = ext.get("nonce", nonce)
+    expected = link_proof(secret, group=group, node_id=node_id, nonce=meant)
+    proof = fields.text(ext, "proof")
+    their_group = fields.text(ext, "group")
+    problem = None
+    if their_group != group:
+        problem = f"this is group {group}, not {their_group[:64]}"
+    elif node_id not in node_ids:
+        problem = f"{node_id[:64]} is not a member of group {group}"
+    elif not hmac.compare_digest(proof.encode(), expected.encode()):
+        problem = f"{node_id} does not know the group's secret"
+    elif meant != nonce:
+        text = f"{node_id} means an earlier process of this node"
+        return HelloRefusal(OUTDATED_HELLO, text)
+    return None if problem is None else HelloRefusal(ResponseCode.NO_PERMISSION, problem)
