@@ -10,6 +10,7 @@ from broker.remoting.header import RemotingCommand
 from broker.remoting.json_body import write_json
 from broker.server.commits import Commits
 from broker.server.gate import Errand, Gate
+from broker.server.linear import LinearReads
 from broker.server.members import Members
 from broker.server.origin import Origin, answer
 from broker.service import tables
@@ -26,7 +27,7 @@ _UNIQUE_COUNT_MAX = 32
 
 
 class Admin:
-    """Answers tools. Changes go through the log; everything else is read on this node."""
+    """Answers tools. Changes go through the log; `Dispatch` says what is read at the leader and what here."""
 
     def __init__(
         self,
@@ -34,6 +35,7 @@ class Admin:
         state: BrokerState,
         commits: Commits,
         gate: Gate,
+        linear: LinearReads,
         members: Members,
         *,
         broker_name: str,
@@ -44,6 +46,7 @@ class Admin:
         self._state = state
         self._commits = commits
         self._gate = gate
+        self._linear = linear
         self._members = members
         self._broker_name = broker_name
         self._config_text = config_text
@@ -149,9 +152,9 @@ class Admin:
         """GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
         _body(origin, request, tables.all_groups(self._state.groups))
 
-    def all_offsets(self, origin: Origin, request: RemotingCommand) -> None:
+    def all_offsets(self, errand: Errand, request: RemotingCommand) -> None:
         """GET_ALL_CONSUMER_OFFSET."""
-        _body(origin, request, tables.all_offsets(self._state.offsets))
+        _body(errand.origin, request, tables.all_offsets(self._state.offsets))
 
     def delay_offsets(self, origin: Origin, request: RemotingCommand) -> None:
         """GET_ALL_DELAY_OFFSET."""
@@ -167,7 +170,7 @@ class Admin:
         """GET_BROKER_RUNTIME_INFO."""
         _body(origin, request, write_json({"table": dict(self._runtime())}))
 
-    def topic_stats(self, origin: Origin, request: RemotingCommand) -> None:
+    def topic_stats(self, errand: Errand, request: RemotingCommand) -> None:
         """GET_TOPIC_STATS_INFO.
 
         Raises:
@@ -175,7 +178,8 @@ class Admin:
         """
         topic = self._state.topics.get(fields.text(request.ext, "topic"))
         if topic is None:
-            answer(origin, request.opaque, ResponseCode.TOPIC_NOT_EXIST, "the topic does not exist")
+            text = "the topic does not exist"
+            answer(errand.origin, errand.opaque, ResponseCode.TOPIC_NOT_EXIST, text)
             return
         last_store_ms: dict[int, int] = {}
         for queue_id in range(topic.write_queue_count):
@@ -183,9 +187,9 @@ class Admin:
             stored_ms = store_time_at(self._state, self._log, topic.name, queue_id, end - 1)
             last_store_ms[queue_id] = max(0, stored_ms)
         body = tables.topic_stats(topic, self._broker_name, self._state.queues, last_store_ms)
-        _body(origin, request, body)
+        _body(errand.origin, request, body)
 
-    def consume_stats(self, origin: Origin, request: RemotingCommand) -> None:
+    def consume_stats(self, errand: Errand, request: RemotingCommand) -> None:
         """GET_CONSUME_STATS, for one topic or all that the group consumes.
 
         Raises:
@@ -198,7 +202,7 @@ class Admin:
         body = tables.consume_stats(
             topics, group, self._broker_name, self._state.queues, self._state.offsets
         )
-        _body(origin, request, body)
+        _body(errand.origin, request, body)
 
     def consumer_connections(self, origin: Origin, request: RemotingCommand) -> None:
         """GET_CONSUMER_CONNECTION_LIST.
@@ -247,16 +251,19 @@ class Admin:
             FieldError: the offset is missing.
         """
         offset = fields.int64(request.ext, "offset")
-        try:
-            record = RecordReader(self._log).read_at(offset)
-        except MessageGoneError as error:
-            self._missing(
-                errand,
-                ResponseCode.SYSTEM_ERROR,
-                f"can not find message by the offset, {offset}: {error}",
-            )
-        else:
+
+        def look(*, is_final: bool) -> bool:
+            try:
+                record = RecordReader(self._log).read_at(offset)
+            except MessageGoneError as error:
+                if is_final:
+                    text = f"can not find message by the offset, {offset}: {error}"
+                    answer(errand.origin, errand.opaque, ResponseCode.SYSTEM_ERROR, text)
+                return False
             answer(errand.origin, errand.opaque, ResponseCode.SUCCESS, body=bytes(record))
+            return True
+
+        self._look(errand, look)
 
     def query(self, errand: Errand, request: RemotingCommand) -> None:
         """QUERY_MESSAGE by key or unique key; a node that finds nothing asks the leader.
@@ -266,23 +273,31 @@ class Admin:
         """
         ext = request.ext
         is_unique = fields.boolean(ext, "_UNIQUE_KEY_QUERY", default=False)
-        records = query_by_key(
-            self._state,
-            self._log,
-            fields.text(ext, "topic"),
-            fields.text(ext, "key"),
-            count_max=_UNIQUE_COUNT_MAX if is_unique else max(1, fields.int32(ext, "maxNum")),
-            begin_ms=fields.int64(ext, "beginTimestamp"),
-            end_ms=fields.int64(ext, "endTimestamp"),
-            is_unique_key=is_unique,
-        )
-        if not records:
-            self._missing(
-                errand,
-                ResponseCode.QUERY_NOT_FOUND,
-                "can not find message, maybe time range not correct",
+        topic, key = fields.text(ext, "topic"), fields.text(ext, "key")
+        count_max = _UNIQUE_COUNT_MAX if is_unique else max(1, fields.int32(ext, "maxNum"))
+        begin_ms, end_ms = fields.int64(ext, "beginTimestamp"), fields.int64(ext, "endTimestamp")
+
+        def look(*, is_final: bool) -> bool:
+            records = query_by_key(
+                self._state,
+                self._log,
+                topic,
+                key,
+                count_max=count_max,
+                begin_ms=begin_ms,
+                end_ms=end_ms,
+                is_unique_key=is_unique,
             )
-            return
+            if records:
+                self._answer_records(errand, records)
+            elif is_final:
+                text = "can not find message, maybe time range not correct"
+                answer(errand.origin, errand.opaque, ResponseCode.QUERY_NOT_FOUND, text)
+            return bool(records)
+
+        self._look(errand, look)
+
+    def _answer_records(self, errand: Errand, records: list[memoryview]) -> None:
         index = self._state.key_index
         answer(
             errand.origin,
@@ -295,16 +310,17 @@ class Admin:
             body=b"".join(records),
         )
 
-    def _missing(self, errand: Errand, code: ResponseCode, text: str) -> None:
-        """Not here: at the leader that is final, elsewhere the leader may know."""
+    def _look(self, errand: Errand, look: Callable[..., bool]) -> None:
+        """What is found is true on any node; that there is nothing is for the leader to say, once it is confirmed."""
+        if look(is_final=False):
+            return
+        if self._log.is_serving:
 
-        def final() -> None:
-            answer(errand.origin, errand.opaque, code, text)
+            def look_again() -> None:
+                look(is_final=True)
 
-        if self._log.is_serving or errand.origin.is_forwarded:
-            final()
+            self._linear.read(errand, look_again)
         else:
-            errand.give_up = final
             self._gate.bring(errand)
 
 

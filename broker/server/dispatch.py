@@ -14,13 +14,15 @@ from broker.remoting.frame import Frame, FrameDecoder
 from broker.remoting.header import RemotingCommand
 from broker.remoting.requests import PullRequest, SendRequest, decode_request
 from broker.server.admin import Admin
-from broker.server.gate import HOLD_MS, Errand, Gate
+from broker.server.gate import HOLD_MS, QUESTION_CODES, Errand, Gate
+from broker.server.linear import LinearReads
 from broker.server.locks import Locks
 from broker.server.members import Members
 from broker.server.offsets import Offsets
 from broker.server.origin import ClientOrigin, ForwardedOrigin, Origin, SilentOrigin, answer
 from broker.server.private_codes import OUTDATED_HELLO, PrivateCode, refuse_hello
 from broker.server.pulls import Pulls
+from broker.server.questions import Questions
 from broker.server.sends import Sends
 from broker.server.timers import Timers
 from broker.server.transaction_resumes import TransactionResumes
@@ -41,12 +43,13 @@ class _ByLeader:
 
     Attributes:
         is_repeatable: twice is the same as once.
-        without_leader: answers with what this node knows, when nobody leads for too long.
+        tells_state: the answer may come from what is applied here, not from the outcome of an entry: it is given
+            only once this node is confirmed as the leader. What confirms its answers itself needs none.
     """
 
     handle: OnErrand
     is_repeatable: bool = True
-    without_leader: OnErrand | None = None
+    tells_state: bool = False
 
 
 class Dispatch:
@@ -55,6 +58,7 @@ class Dispatch:
     def __init__(
         self,
         gate: Gate,
+        linear: LinearReads,
         sends: Sends,
         pulls: Pulls,
         offsets: Offsets,
@@ -73,6 +77,8 @@ class Dispatch:
         now_ms: Callable[[], int],
     ) -> None:
         self._gate = gate
+        self._linear = linear
+        self._questions = Questions()
         self._sends = sends
         self._pulls = pulls
         self._members = members
@@ -84,27 +90,30 @@ class Dispatch:
         self._now_ms = now_ms
         self._trusted: set[int] = set()
         self._by_leader: dict[int, _ByLeader] = {
-            Code.CONSUMER_SEND_MSG_BACK: _ByLeader(sends.send_back, is_repeatable=False),
-            Code.QUERY_CONSUMER_OFFSET: _ByLeader(offsets.query, without_leader=offsets.query_here),
+            Code.CONSUMER_SEND_MSG_BACK: _ByLeader(
+                sends.send_back, is_repeatable=False, tells_state=True
+            ),
+            Code.QUERY_CONSUMER_OFFSET: _ByLeader(offsets.query),
             Code.UPDATE_CONSUMER_OFFSET: _ByLeader(offsets.update),
             Code.SEARCH_OFFSET_BY_TIMESTAMP: _ByLeader(offsets.by_time),
             Code.GET_MAX_OFFSET: _ByLeader(offsets.max_offset),
-            Code.GET_CONSUMER_LIST_BY_GROUP: _ByLeader(
-                members.consumer_list, without_leader=members.consumer_list
-            ),
-            Code.END_TRANSACTION: _ByLeader(ends.end),
-            Code.RESUME_CHECK_HALF_MESSAGE: _ByLeader(resumes.resume),
-            Code.RECALL_MESSAGE: _ByLeader(timers.recall),
+            Code.GET_MIN_OFFSET: _ByLeader(offsets.min_offset),
+            Code.GET_EARLIEST_MSG_STORETIME: _ByLeader(offsets.earliest_time),
+            Code.GET_CONSUMER_LIST_BY_GROUP: _ByLeader(members.consumer_list, tells_state=True),
+            Code.END_TRANSACTION: _ByLeader(ends.end, tells_state=True),
+            Code.RESUME_CHECK_HALF_MESSAGE: _ByLeader(resumes.resume, tells_state=True),
+            Code.RECALL_MESSAGE: _ByLeader(timers.recall, tells_state=True),
             Code.LOCK_BATCH_MQ: _ByLeader(locks.lock),
             Code.UNLOCK_BATCH_MQ: _ByLeader(locks.unlock),
             Code.UPDATE_AND_CREATE_TOPIC: _ByLeader(admin.put_topic),
-            Code.DELETE_TOPIC_IN_BROKER: _ByLeader(admin.delete_topic),
+            Code.DELETE_TOPIC_IN_BROKER: _ByLeader(admin.delete_topic, tells_state=True),
             Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _ByLeader(admin.put_group),
-            Code.DELETE_SUBSCRIPTIONGROUP: _ByLeader(admin.delete_group),
+            Code.DELETE_SUBSCRIPTIONGROUP: _ByLeader(admin.delete_group, tells_state=True),
+            Code.GET_ALL_CONSUMER_OFFSET: _ByLeader(admin.all_offsets, tells_state=True),
+            Code.GET_TOPIC_STATS_INFO: _ByLeader(admin.topic_stats, tells_state=True),
+            Code.GET_CONSUME_STATS: _ByLeader(admin.consume_stats, tells_state=True),
         }
         self._here: dict[int, OnErrand] = {
-            Code.GET_MIN_OFFSET: offsets.min_offset,
-            Code.GET_EARLIEST_MSG_STORETIME: offsets.earliest_time,
             Code.VIEW_MESSAGE_BY_ID: admin.view,
             Code.QUERY_MESSAGE: admin.query,
         }
@@ -113,12 +122,9 @@ class Dispatch:
             Code.CHECK_CLIENT_CONFIG: members.check_config,
             Code.GET_ALL_TOPIC_CONFIG: admin.all_topics,
             Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: admin.all_groups,
-            Code.GET_ALL_CONSUMER_OFFSET: admin.all_offsets,
             Code.GET_ALL_DELAY_OFFSET: admin.delay_offsets,
             Code.GET_BROKER_CONFIG: admin.config,
             Code.GET_BROKER_RUNTIME_INFO: admin.runtime_info,
-            Code.GET_TOPIC_STATS_INFO: admin.topic_stats,
-            Code.GET_CONSUME_STATS: admin.consume_stats,
             Code.GET_CONSUMER_CONNECTION_LIST: admin.consumer_connections,
             Code.GET_PRODUCER_CONNECTION_LIST: admin.producer_connections,
             Code.QUERY_TOPIC_CONSUME_BY_WHO: admin.groups_of_topic,
@@ -150,11 +156,18 @@ class Dispatch:
         elif isinstance(decoded, RemotingCommand):
             by_leader = self._by_leader.get(decoded.code)
             handle = by_leader.handle if by_leader is not None else self._here[decoded.code]
-            self._guarded(
-                errand.origin,
-                decoded,
-                lambda: self._patiently(errand, lambda: handle(errand, decoded)),
-            )
+
+            def act() -> None:
+                self._guarded(
+                    errand.origin,
+                    decoded,
+                    lambda: self._patiently(errand, lambda: handle(errand, decoded)),
+                )
+
+            if by_leader is not None and by_leader.tells_state:
+                self._linear.read(errand, act)
+            else:
+                act()
 
     def _patiently(self, errand: Errand, act: Callable[[], None]) -> None:
         """Do it, or hold it until the damaged entry that it has to read is back: nothing was done yet."""
@@ -163,6 +176,11 @@ class Dispatch:
         except EntryDamagedError as error:
             errand.cause = str(error)
             self._gate.hold(errand)
+
+    def expire(self, now_ms: int) -> None:
+        """Answer the questions whose clients would lose their patience, whatever they wait for."""
+        why = f"{self._gate.without_leader()}; nobody can say within {HOLD_MS} ms"
+        self._questions.expire(now_ms, why)
 
     def connection_closed(self, number: int) -> None:
         """A connection ended; its trust with it."""
@@ -176,11 +194,9 @@ class Dispatch:
             if code == Code.END_TRANSACTION and is_undecided(request.ext):
                 return
             errand = self._errand(origin, frame, request, is_repeatable=by_leader.is_repeatable)
-            fallback = by_leader.without_leader
-            if fallback is not None:
-                errand.give_up = lambda: self._guarded(
-                    origin, request, lambda: fallback(errand, request)
-                )
+            if code in QUESTION_CODES and not (origin.is_forwarded or request.is_oneway):
+                question = self._questions.ask(origin, request, errand.deadline_ms)
+                errand.origin, errand.give_up = question, question.give_up
             self._gate.bring(errand, request)
             return
         here = self._here.get(code)

@@ -40,6 +40,11 @@ SEND_CODES = frozenset(
     {RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE}
 )
 
+QUESTION_CODES = frozenset(
+    {RequestCode.QUERY_CONSUMER_OFFSET, RequestCode.GET_CONSUMER_LIST_BY_GROUP}
+)
+"""What a client must not be left alone with, and not be told a plain refusal of: see `Questions`."""
+
 Request = SendRequest | RemotingCommand
 
 
@@ -50,7 +55,7 @@ class Errand(msgspec.Struct, gc=False):
         frame: as it came, to be passed on or decoded again.
         deadline_ms: until when it may wait for a leader.
         is_repeatable: whether doing it twice is the same as once.
-        give_up: answers it without a leader, instead of code 14; None for the usual text.
+        give_up: answers in its own way that nobody can say, given the usual code and text; None: just these.
         cause: why the last try was refused.
     """
 
@@ -61,7 +66,7 @@ class Errand(msgspec.Struct, gc=False):
     is_oneway: bool
     deadline_ms: int
     is_repeatable: bool
-    give_up: Callable[[], None] | None = None
+    give_up: Callable[[ResponseCode, str], None] | None = None
     cause: str = ""
 
     @property
@@ -242,10 +247,11 @@ class Gate:
                 f"outcome unknown: {reason} after the request was passed on; it may have been carried out",
             )
 
-    @staticmethod
-    def _fail(errand: Errand, code: ResponseCode, remark: str) -> None:
-        if errand.give_up is not None and not errand.origin.is_forwarded:
-            errand.give_up()
+    def _fail(self, errand: Errand, code: ResponseCode, remark: str) -> None:
+        if errand.give_up is not None:
+            errand.give_up(code, remark)
+        elif errand.origin.is_forwarded and errand.code in QUESTION_CODES:
+            self._pass_back(errand)  # the client's own node knows how to tell it
         else:
             errand.refuse(code, remark)
 

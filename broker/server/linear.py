@@ -27,9 +27,10 @@ class LinearReads:
     def read(self, errand: Errand, act: Callable[[], None]) -> None:
         """Run `act`, which answers the errand; without a leader's confirmation it is held instead.
 
-        So it is when an entry that it reads is damaged and has yet to come back.
+        So it is when an entry that it reads is damaged and has yet to come back. The confirmation is one that
+        began after this call: what was committed or proposed before proves nothing about who leads now.
         """
-        if self._log.is_serving and self._log.has_lease():
+        if self._log.is_current:
             self._act(errand, act)
             return
         self._waiting.append((errand, act))

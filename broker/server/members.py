@@ -168,7 +168,7 @@ class Members:
         answer(origin, request.opaque, ResponseCode.SUCCESS)
 
     def consumer_list(self, errand: Errand, request: RemotingCommand) -> None:
-        """GET_CONSUMER_LIST_BY_GROUP; without a leader, as far as this node knows.
+        """GET_CONSUMER_LIST_BY_GROUP: all members, whatever node they are connected to.
 
         Raises:
             FieldError: the group is missing.

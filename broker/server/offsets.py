@@ -33,7 +33,7 @@ COMMIT_INTERVAL_MS = 100
 
 
 class Offsets:
-    """Answers everything about offsets while this node leads, and 31 and 32 on any node."""
+    """Answers everything about offsets while this node leads."""
 
     def __init__(
         self,
@@ -116,6 +116,9 @@ class Offsets:
     def query(self, errand: Errand, request: RemotingCommand) -> None:
         """QUERY_CONSUMER_OFFSET: a commit that is on its way is waited for, so that none is overlooked.
 
+        That commit may be of an entry that was proposed before the query, and what becomes of it says nothing about
+        who leads by now. So the leader is confirmed afterwards, as for any other read.
+
         Raises:
             FieldError: a field is missing or impossible.
         """
@@ -126,15 +129,8 @@ class Offsets:
             self._linear.read(errand, act)
         else:
             # What is staged or on its way may be for this queue. Queries are rare, so they wait for all of it.
-            self._commits.wait_for_staged(_QueryWaiter(self._gate, errand, act))
-
-    def query_here(self, errand: Errand, request: RemotingCommand) -> None:
-        """Without a leader: what is known here. Any error but 22 makes Node and C++ clients skip messages.
-
-        Raises:
-            FieldError: a field is missing or impossible.
-        """
-        self._query(errand, request)[1]()
+            read = partial(self._linear.read, errand, act)
+            self._commits.wait_for_staged(_QueryWaiter(self._gate, errand, read))
 
     def _query(
         self, errand: Errand, request: RemotingCommand
@@ -187,7 +183,10 @@ class Offsets:
             FieldError: a field is missing or impossible.
         """
         topic, queue_id = _queue(request)
-        _number(errand, "offset", self._state.queues.min_max(topic, queue_id)[0])
+        self._linear.read(
+            errand,
+            lambda: _number(errand, "offset", self._state.queues.min_max(topic, queue_id)[0]),
+        )
 
     def by_time(self, errand: Errand, request: RemotingCommand) -> None:
         """SEARCH_OFFSET_BY_TIMESTAMP.
@@ -218,7 +217,12 @@ class Offsets:
             FieldError: a field is missing or impossible.
         """
         topic, queue_id = _queue(request)
-        _number(errand, "timestamp", earliest_store_time(self._state, self._log, topic, queue_id))
+
+        def act() -> None:
+            stored_ms = earliest_store_time(self._state, self._log, topic, queue_id)
+            _number(errand, "timestamp", stored_ms)
+
+        self._linear.read(errand, act)
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,15 +267,15 @@ class _CommitWaiter:
 
 
 class _QueryWaiter:
-    """Answers a query once the commits before it are applied."""
+    """Reads for a query once the commits before it are applied."""
 
-    def __init__(self, gate: Gate, errand: Errand, act: Callable[[], None]) -> None:
+    def __init__(self, gate: Gate, errand: Errand, read: Callable[[], None]) -> None:
         self._gate = gate
         self._errand = errand
-        self._act = act
+        self._read = read
 
     def committed(self, staged: StagedEntry, place: int) -> None:
-        self._act()
+        self._read()
 
     def failed(self, error: DLedgerError) -> None:
         self._errand.cause = str(error)

@@ -134,7 +134,7 @@ class BrokerParts:
             tasks_max=config.limits.requests_max,
             now_ms=world.monotonic_ms,
         )
-        linear = world.make_linear(log, self._gate, outputs, world.nursery)
+        self._linear = linear = world.make_linear(log, self._gate, outputs, world.nursery)
         self._committers = Committers(state.locks, self.members.members)
         self._offsets = Offsets(
             log, state, self.commits, self._gate, linear, self._committers, world.monotonic_ms
@@ -207,6 +207,7 @@ class BrokerParts:
         """What is looked at every 50 ms or so; `now_ms` of `World.monotonic_ms`."""
         self._gate.retry()
         self._gate.expire(now_ms)
+        self._dispatch.expire(now_ms)
         self._pulls.expire(now_ms)
         self.link.expire(now_ms)
         self._offsets.tick(now_ms)
@@ -253,6 +254,7 @@ class BrokerParts:
             self._state,
             self.commits,
             self._gate,
+            self._linear,
             self.members,
             broker_name=config.broker_name,
             config_text=self.runtime.config_text,
@@ -260,6 +262,7 @@ class BrokerParts:
         )
         return Dispatch(
             self._gate,
+            self._linear,
             self._sends,
             self._pulls,
             self._offsets,

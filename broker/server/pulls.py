@@ -59,8 +59,8 @@ class _NotKnownHereError(Exception):
 class Pulls:
     """Answers pulls, at once or when a message comes.
 
-    A node that does not lead may be behind: what the leader would call illegal (an offset above the
-    queue's end) is only not here yet, so it waits like any other pull that is ahead.
+    A node that does not lead, or has yet to apply what is committed, may be behind: what the leader would call
+    illegal (an offset above the queue's end) is only not here yet, so it waits like any other pull that is ahead.
     """
 
     def __init__(
@@ -285,8 +285,8 @@ class Pulls:
         return outcome_of(result, offset, is_authoritative=self._is_authoritative())
 
     def _is_authoritative(self) -> bool:
-        """Whether what is not known here does not exist."""
-        return self._log.is_serving and self._log.has_lease()
+        """Whether what is not known here does not exist: nobody can have been shown more, by any node."""
+        return self._log.is_current
 
 
 def _answer(asked: _Asked, result: GetResult, outcome: PullOutcome) -> None:

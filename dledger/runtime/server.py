@@ -383,6 +383,15 @@ class LogServer:
         """Whether it leads and no other node can have been elected up to now."""
         return self._driver is not None and self._driver.engine.node.has_lease(now_ms())
 
+    @property
+    def is_current(self) -> bool:
+        """Whether what is applied here is now all that anybody can have been told.
+
+        It serves, holds the lease, and has applied what is committed: large entries are folded in pieces, and a
+        follower may be done sooner.
+        """
+        return self.is_serving and self.has_lease() and self.applied_index >= self.commit_index
+
     def watch_role(self, callback: Callable[[RoleView], None]) -> None:
         """Call back on every change of role, term, leader, and when serving begins or ends."""
         self._role_watchers.append(callback)

@@ -255,11 +255,23 @@ def test_too_many_are_told_so() -> None:
     assert (answer_of(late).remark or "").startswith("[OVERLOAD]system busy")
 
 
-def test_some_answers_need_no_leader(bench: Bench) -> None:
-    done: list[bool] = []
-    bench.gate.bring(bench.errand(give_up=lambda: done.append(True)))
+def test_some_requests_have_their_own_way_of_giving_up(bench: Bench) -> None:
+    done: list[tuple[int, str]] = []
+    bench.gate.bring(bench.errand(give_up=lambda code, text: done.append((code, text))))
     bench.gate.expire(HOLD_MS)
-    assert done == [True]
+    ((code, text),) = done
+    assert code == 14
+    assert "no leader is known" in text
+
+
+def test_a_question_that_finds_no_room_goes_back_to_the_clients_own_node() -> None:
+    """Which knows how to tell this client; a code would make most of them skip messages."""
+    bench = Bench(waiting_max=0)
+    bench.log.role = Role.LEADER
+    errand = bench.errand(origin=FakeOrigin(is_forwarded=True), code=14)
+    bench.gate.hold(errand)
+    assert errand.origin.passed_back == [NOT_CARRIED_OUT]
+    assert errand.origin.sent == []
 
 
 @pytest.mark.parametrize(("code", "count"), [(310, 1), (36, 0)])

@@ -16,13 +16,10 @@ from dledger import EntryDamagedError, NotLeaderError
 class FakeLog:
     def __init__(self) -> None:
         self.is_serving = True
-        self.lease = False
+        self.is_current = False
         self.rounds = 0
         self.go = trio.Event()
         self.error: Exception | None = None
-
-    def has_lease(self) -> bool:
-        return self.lease
 
     async def barrier(self, *, timeout_s: float) -> int:
         assert timeout_s > 0
@@ -65,8 +62,8 @@ def bench(nursery: trio.Nursery) -> Bench:
     return Bench(nursery)
 
 
-async def test_with_the_lease_at_once(bench: Bench) -> None:
-    bench.log.lease = True
+async def test_while_nobody_can_know_more_at_once(bench: Bench) -> None:
+    bench.log.is_current = True
     bench.read(1)
     assert (bench.done, bench.log.rounds) == ([1], 0)
 
@@ -98,10 +95,10 @@ async def test_a_read_of_a_damaged_entry_is_held(nursery: trio.Nursery) -> None:
     def fails() -> None:
         raise EntryDamagedError("entry 7 is damaged on n0")
 
-    bench.log.lease = True
+    bench.log.is_current = True
     bench.reads.read(errand(), fails)
     assert [each.cause for each in bench.gate.held] == ["entry 7 is damaged on n0"]
-    bench.log.lease = False
+    bench.log.is_current = False
     bench.log.go.set()
     bench.reads.read(errand(), fails)
     bench.read(1)

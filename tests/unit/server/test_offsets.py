@@ -18,9 +18,11 @@ QUEUE = {"consumerGroup": "G", "topic": "T", "queueId": "0", "setZeroIfNotFound"
 
 
 class Bench:
-    """A leader that holds its lease."""
+    """A leader that holds its lease, but while `is_confirmed` is False."""
 
     def __init__(self) -> None:
+        self.is_confirmed = True
+        self.unconfirmed: list[Callable[[], None]] = []
         self.leader = LoneLeader()
         self.offsets = Offsets(
             cast("Any", self.leader.log),
@@ -33,7 +35,10 @@ class Bench:
         )
 
     def _read(self, _errand: Errand, act: Callable[[], None]) -> None:
-        act()
+        if self.is_confirmed:
+            act()
+        else:
+            self.unconfirmed.append(act)
 
     def note(self, offset: int) -> None:
         """An offset that came with a pull."""
@@ -94,6 +99,19 @@ def test_what_is_on_its_way_is_waited_for(bench: Bench) -> None:
     asker = bench.query()
     assert told(asker) == []
     bench.leader.commit()
+    assert told(asker) == [(0, "5")]
+
+
+def test_a_commit_of_an_earlier_proposal_does_not_say_who_leads_now(bench: Bench) -> None:
+    bench.note(5)
+    bench.tick()
+    bench.leader.commits.flush()
+    bench.is_confirmed = False
+    asker = bench.query()
+    bench.leader.commit()
+    assert told(asker) == []
+    (act,) = bench.unconfirmed
+    act()
     assert told(asker) == [(0, "5")]
 
 

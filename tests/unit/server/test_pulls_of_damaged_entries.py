@@ -52,8 +52,9 @@ class Log:
     def committed_position(self) -> int:
         return self._log.end_position
 
-    def has_lease(self) -> bool:
-        return True
+    @property
+    def is_current(self) -> bool:
+        return self.is_serving
 
     def entry_at(self, position: Any) -> Any:
         return self._log.entry_at(position)

@@ -1,0 +1,103 @@
+"""Asked at any node, an offset is the latest committed one or no number at all; so are the bounds of queues."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from broker.remoting.group_bodies import decode_consumer_list
+from broker.service.asking_again import OFFSET_UNTOLD
+from tests.integration.broker.conftest import Cluster, ClusterMaker, Wire
+
+PLACE = {"consumerGroup": "G", "topic": "T", "queueId": "0"}
+JAVA_5 = {"language": "JAVA", "version": 479}
+JAVA_4 = {"language": "JAVA", "version": 409}
+CPP = {"language": "CPP", "version": 63}
+NODE = {"language": "JAVA", "version": 121}
+GO = {"language": "GO", "version": 317}
+
+NUMBERS: list[tuple[int, dict[str, str]]] = [
+    (29, {"topic": "T", "queueId": "0", "timestamp": "1"}),
+    (30, {"topic": "T", "queueId": "0"}),
+    (31, {"topic": "T", "queueId": "0"}),
+    (32, {"topic": "T", "queueId": "0"}),
+    (43, {}),
+    (202, {"topic": "T"}),
+    (208, {"consumerGroup": "G", "topic": "T"}),
+]
+"""Everything else that tells offsets."""
+
+
+async def group_of_200(make_cluster: ClusterMaker) -> Cluster:
+    cluster = await make_cluster(3)
+    async with cluster.wire(await cluster.leader()) as wire:
+        assert (await wire.send("T")).code == 0
+        assert (await wire.ask(15, {**PLACE, "commitOffset": "200"})).code == 0
+    return cluster
+
+
+async def offset(wire: Wire, **client: Any) -> tuple[int, str | None]:
+    answer = await wire.ask(14, PLACE, **client)
+    return answer.code, answer.ext.get("offset")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("restarted", [True, False])
+async def test_a_node_without_a_leader_tells_no_number(
+    make_cluster: ClusterMaker, restarted: bool
+) -> None:
+    """Restarted it has applied nothing; left alone it has applied what may be old."""
+    cluster = await group_of_200(make_cluster)
+    lone = str((await cluster.leader()).log.node_id)
+    for peer in cluster.peers:
+        if restarted or str(peer.node_id) != lone:
+            await cluster.kill(str(peer.node_id))
+    broker = await cluster.start(lone) if restarted else cluster.brokers[lone]
+    await cluster.wait(lambda: not broker.is_serving)
+    async with cluster.wire(broker) as wire:
+        asked = {
+            name: wire.say(14, PLACE, **client)
+            for name, client in {"java 5": JAVA_5, "java 4": JAVA_4, "c++": CPP, "node": NODE, "go": GO}.items()
+        }  # fmt: skip
+        listed = wire.say(38, {"consumerGroup": "G"}, **NODE)
+        others = [wire.say(code, ext, **JAVA_4) for code, ext in NUMBERS]
+        told = {name: await wire.answer(opaque) for name, opaque in asked.items()}
+        assert {name: (answer.code, answer.ext) for name, answer in told.items()} == {
+            "java 5": (14, {}),
+            "java 4": (14, {}),
+            "c++": (0, {"offset": str(OFFSET_UNTOLD)}),
+            "node": (0, {"offset": str(OFFSET_UNTOLD)}),
+            "go": (14, {}),
+        }
+        assert all("no leader is known" in (answer.remark or "") for answer in told.values())
+        assert decode_consumer_list((await wire.answer(listed)).body) == []
+        assert [(await wire.answer(opaque)).code for opaque in others] == [14] * len(NUMBERS)
+    for peer in cluster.peers:
+        if str(peer.node_id) not in cluster.brokers:
+            await cluster.start(str(peer.node_id))
+    await cluster.leader()
+    async with cluster.wire(broker) as wire:
+        assert await offset(wire, **CPP) == (0, "200")
+
+
+@pytest.mark.slow
+async def test_a_question_is_held_until_there_is_a_leader(make_cluster: ClusterMaker) -> None:
+    cluster = await group_of_200(make_cluster)
+    leader = await cluster.leader()
+    follower = (await cluster.followers())[0]
+    async with cluster.wire(follower) as wire:
+        await cluster.kill(str(leader.log.node_id))
+        assert await offset(wire, **CPP) == (0, "200")
+
+
+@pytest.mark.slow
+async def test_every_node_tells_what_the_leader_knows(make_cluster: ClusterMaker) -> None:
+    cluster = await group_of_200(make_cluster)
+    for broker in await cluster.followers():
+        async with cluster.wire(broker) as wire:
+            assert await offset(wire, **JAVA_4) == (0, "200")
+            answers = [await wire.ask(code, ext, **JAVA_4) for code, ext in NUMBERS]
+            assert [answer.code for answer in answers] == [0] * len(NUMBERS)
+            assert [answer.ext["offset"] for answer in answers[:3]] == ["0", "1", "0"]
+            assert b'"0":200' in answers[4].body.replace(b"0:200", b'"0":200')
