@@ -13,6 +13,7 @@ from broker.store.state import BrokerState
 from broker.testing.broker_cluster import BrokerCluster
 from broker.testing.client import SimClient
 from broker.testing.consumers import Consumer
+from broker.testing.keepers import Keeper
 from broker.testing.operators import Operator
 from broker.testing.probes import Probe
 from broker.testing.producers import Producer, TransactionProducer
@@ -24,6 +25,9 @@ from dledger.testing.sim_settings import SimSettings
 from dledger.testing.sim_trace import Trace
 from dledger.testing.simulation import Clients, SimResult, Simulation
 from dledger.testing.state_checker import Violation
+
+FILLING_MS = 1_500
+"""How long others work beside keepers."""
 
 BROKER_STATES = ("snapshot-restored", "snapshot-fetched", "snapshot-refused", "handed-over")
 """What runs with brokers are to lead to, beside `STATES`."""
@@ -40,6 +44,7 @@ class BrokerClients:
             (Producer, "p", settings.producer_count),
             (TransactionProducer, "t", settings.transaction_count),
             (Consumer, "c", settings.consumer_count),
+            (Keeper, "k", settings.keeper_count),
         ]
         self._clients = [
             kind(cluster, settings, f"{letter}{number}", self.done)
@@ -69,8 +74,15 @@ class BrokerClients:
     def start(self) -> None:
         """Let every client begin."""
         self._operator.start()
+        if self._settings.keeper_count:
+            self._cluster.at(self._cluster.now_ms + FILLING_MS, self._leave_to_keepers)
         for client in self._clients:
             client.start()
+
+    def _leave_to_keepers(self) -> None:
+        """The queue has messages enough: who writes offsets should not wait behind them."""
+        for client in self._clients:
+            client.is_stopped = client.is_stopped or not isinstance(client, Keeper)
 
     def probe(self) -> None:
         """Send a message that must get through."""

@@ -26,7 +26,13 @@ class Prefers(Enum):
 
     LEADER = "the leader, as far as routes tell"
     ANY_LEADER = "one that thinks that it leads: it may be one of the past, who may answer wrongly"
+    NEWEST = "the leader of the highest term, without fail"
+    ANYBODY = "any member, whatever it is"
     ITS_OWN = "whom it is connected to"
+
+
+_STAYS = {Prefers.ITS_OWN: 0.9, Prefers.NEWEST: -1.0}
+"""How often it stays where it is although it has heard of a leader, where that is not every second time."""
 
 
 class SimClient(ABC):
@@ -127,7 +133,9 @@ class SimClient(ABC):
         guess = self.rng.random()
         if self._connection is None or self._connection.is_closed or guess < 0.1:
             wanted = self.rng.choice(self.cluster.voters)
-        if leader is not None and guess > (0.9 if prefers is Prefers.ITS_OWN else 0.5):
+        if prefers is Prefers.ANYBODY:
+            wanted = self.rng.choice(self.cluster.voters)
+        elif leader is not None and guess > _STAYS.get(prefers, 0.5):
             wanted = leader.node_id
         assert wanted is not None, "some member was chosen"
         is_open = self._connection is not None and not self._connection.is_closed

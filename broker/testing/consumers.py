@@ -8,15 +8,11 @@ from broker.remoting.group_bodies import LockRequest, decode_lock_reply, encode_
 from broker.remoting.header import RemotingCommand
 from broker.remoting.message_queue import MessageQueue
 from broker.remoting.requests import PULL_SUBSCRIPTION, PULL_SUSPEND
-from broker.server.gate import HOLD_MS
 from broker.testing.client import GROUP, Prefers, SimClient
 from broker.testing.model import key_of
 
 PULL_MAX = 8
 SUSPEND_MS = 150
-
-LINEAR_MS = HOLD_MS - 500
-"""An offset that is told so soon is the leader's; after `HOLD_MS` without one any member says what it knows."""
 
 
 class Consumer(SimClient):
@@ -59,7 +55,7 @@ class Consumer(SimClient):
         return {"consumerGroup": GROUP, "topic": topic, "queueId": str(queue_id)}
 
     def _ask_offset(self) -> None:
-        self._floor, self._asked_ms = self.told.told_offset(self._key), self.cluster.now_ms
+        self._floor = self.told.told_offset(self._key)
         self.ask(
             RequestCode.QUERY_CONSUMER_OFFSET,
             self._place(),
@@ -75,8 +71,7 @@ class Consumer(SimClient):
             self._next()
             return
         offset = int(answer.ext.get("offset", "-1"))
-        if self.cluster.now_ms - self._asked_ms < LINEAR_MS:
-            self.told.offset_read(self._key, offset, floor=self._floor)
+        self.told.offset_read(self._key, offset, floor=self._floor)
         if self.chance(self.settings.look_permille):
             self._next()
             return

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields, replace
 from random import Random
 
+from broker.server.gate import HOLD_MS
+from dledger.config import RaftConfig
+from dledger.raft.ids import NodeId
 from dledger.testing.sim_settings import (
     DRAWS_CLASSIC,
     DRAWS_NOW,
@@ -20,7 +23,7 @@ class BrokerSimSettings(SimSettings):
     """One run. What `SimSettings` says of clients counts for nothing here but `client_timeout_ms`.
 
     Attributes:
-        producer_count, transaction_count, consumer_count: clients of each kind.
+        producer_count, transaction_count, consumer_count, keeper_count: clients of each kind.
         pause_ms_max: longest pause of a client between two things that it does.
         topic_count, queue_count: what they work on.
         delayed_permille, timed_permille, batch_permille, recall_permille: of what producers send.
@@ -54,7 +57,28 @@ class BrokerSimSettings(SimSettings):
     snapshot_step_ms_max: int = 20
     hand_over_interval_ms: int = 0
     look_permille: int = 0
+    keeper_count: int = 0
 
+
+REGISTER_PERMILLE = 150
+"""How many of the runs that are bent to nothing have keepers instead of everything else."""
+
+REGISTER_FAULTS = {
+    "hold-answers": 6,
+    "partition-one-way": 3,
+    "partition-leader": 3,
+    "partition-one": 2,
+    "partition-bridge": 1,
+    "kill-one": 2,
+    "crash-one": 1,
+    "pause": 2,
+    "cut-and-restart": 2,
+    "heal": 4,
+}
+"""What makes leaders of the past and members that know of none, while somebody else goes on."""
+
+LATE_ANSWER_FAULTS = {"hold-answers": 10, "heal": 2, "kill-one": 1, "pause": 1}
+"""Leaders of the past that hear at last what had been answered before."""
 
 MIXED_KNOBS = frozenset(field.name for field in fields(SimSettings))
 
@@ -106,7 +130,55 @@ def draw_broker_settings(
     )
     if draws >= DRAWS_NOW and purpose_of(seed, draws) is Purpose.LEASES:
         return _with_readers(settings)
+    if is_register_run(seed, draws):
+        return _with_keepers(settings)
     return settings
+
+
+def is_register_run(seed: int, draws: int = DRAWS_NOW) -> bool:
+    """Whether a seed's run has keepers."""
+    if draws < DRAWS_NOW or purpose_of(seed, draws) is not Purpose.MIXED:
+        return False
+    return Random(f"registers/{seed}").random() * 1000 < REGISTER_PERMILLE
+
+
+def _with_keepers(settings: BrokerSimSettings) -> BrokerSimSettings:
+    """Times as shipped, and faults that last: an offset is written and read at every member, whoever leads."""
+    rng = Random(f"keepers/{settings.seed}")
+    faults, interval_ms = rng.choice(
+        ((REGISTER_FAULTS, 600), (REGISTER_FAULTS, 2500), *2 * ((LATE_ANSWER_FAULTS, 1500),))
+    )
+    lone = NodeId("n0")
+    shipped = RaftConfig(lone, (lone,))
+    return replace(
+        settings,
+        node_count=3,
+        heartbeat_ms=shipped.heartbeat_interval_ms,
+        lease_ms=shipped.lease_ms,
+        election_min_ms=rng.choice((shipped.lease_ms, shipped.election_timeout_min_ms)),
+        election_max_ms=rng.choice((1, 1, 2)) * shipped.election_timeout_max_ms,
+        fault_weights=dict.fromkeys(settings.fault_weights, 0) | faults,
+        fault_interval_ms=interval_ms,
+        drift_permille_max=30,
+        delay_min_ms=0,
+        delay_max_ms=3,
+        spike_permille=0,
+        loss_permille=0,
+        sync_ms_max=rng.choice((0, 5)),
+        client_timeout_ms=HOLD_MS + 1000,
+        chaos_ms=8000,
+        producer_count=2,
+        batch_permille=500,
+        transaction_count=0,
+        consumer_count=0,
+        keeper_count=10,
+        pause_ms_max=60,
+        topic_count=1,
+        queue_count=1,
+        delayed_permille=0,
+        timed_permille=0,
+        break_permille=0,
+    )
 
 
 def _with_readers(settings: BrokerSimSettings) -> BrokerSimSettings:

@@ -1,0 +1,77 @@
+"""Clients that take a group's offset for a register: they write and read it at any node, and must never read back.
+
+They mostly spare a leader that is not heard their writes: with fewer entries on its way it can be asked for more.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.header import RemotingCommand
+from broker.testing.client import Prefers, SimClient
+
+KEPT_GROUP: Final = "K"
+TOPIC: Final = "T0"
+STEP_MAX: Final = 3
+WRITE_PERMILLE: Final = 150
+SPARE_PERMILLE: Final = 900
+
+
+class Keeper(SimClient):
+    """Commits an offset a little above the highest that anybody knows of, or asks for it, wherever it is."""
+
+    def go_on(self) -> None:
+        """Write or read."""
+        if self.is_stopped:
+            return
+        if self.chance(WRITE_PERMILLE):
+            if not self.chance(SPARE_PERMILLE):
+                self._write(Prefers.ANYBODY)
+            elif self._is_leader_heard():
+                self._write(Prefers.NEWEST)
+            else:
+                self.pause(self.go_on)
+        else:
+            prefers = self.rng.choice((Prefers.ANYBODY, Prefers.ANY_LEADER, Prefers.LEADER))
+            self._floor = self.told.told_offset(self._key)
+            self.ask(
+                RequestCode.QUERY_CONSUMER_OFFSET, self._place(), self._was_read, prefers=prefers
+            )
+
+    def _is_leader_heard(self) -> bool:
+        leader = self.cluster.leader()
+        return leader is not None and any(
+            self.cluster.network.is_open(leader.node_id, other)
+            for other in self.cluster.voters
+            if other != leader.node_id
+        )
+
+    @property
+    def _key(self) -> tuple[str, str, int]:
+        return KEPT_GROUP, TOPIC, 0
+
+    def _place(self) -> dict[str, str]:
+        group, topic, queue_id = self._key
+        return {"consumerGroup": group, "topic": topic, "queueId": str(queue_id)}
+
+    def _write(self, prefers: Prefers) -> None:
+        wanted = max(0, self.told.told_offset(self._key)) + self.rng.randint(0, STEP_MAX)
+        # An offset above the queue's end does not stand against lower ones (docs/divergence.md).
+        offset = min(wanted, len(self.model.queues.get((TOPIC, 0), ())))
+
+        def written(answer: RemotingCommand | None) -> None:
+            if answer is not None and answer.code == ResponseCode.SUCCESS:
+                self.told.offset_committed(self._key, offset)
+            self.pause(self.go_on)
+
+        ext = {**self._place(), "commitOffset": str(offset), "clientId": self.name}
+        self.ask(RequestCode.UPDATE_CONSUMER_OFFSET, ext, written, prefers=prefers)
+
+    def _was_read(self, answer: RemotingCommand | None) -> None:
+        """However late the answer comes, and whatever the node went through: a number is true, or there is none."""
+        told = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
+        if answer is not None and answer.code in told:
+            offset = int(answer.ext.get("offset", "-1"))
+            self.told.offset_read(self._key, offset, floor=self._floor)
+        self.pause(self.go_on)
