@@ -55,6 +55,8 @@ class LinearReads:
         self._is_confirming = False
 
     def _act(self, errand: Errand, act: Callable[[], None]) -> None:
+        if errand.is_abandoned:
+            return
         try:
             act()
         except EntryDamagedError as error:

@@ -57,6 +57,11 @@ class Question:
         """Whether nobody wants an answer any more."""
         return self._is_answered or self._origin.is_closed
 
+    @property
+    def is_gone(self) -> bool:
+        """See `Origin`."""
+        return self._origin.is_gone
+
     def send(self, frame: bytes) -> None:
         """See `Origin`."""
         if not self._is_answered:
