@@ -5,7 +5,7 @@
     dledger-jepsen failover --rounds 20   how long is nothing acknowledged when the leader dies?
     dledger-jepsen transfer --rounds 20   and when it hands over as planned?
     dledger-jepsen check DIR              judge a history again
-    dledger-jepsen checklist --row 9      the 66 faults, row by row
+    dledger-jepsen checklist --row 9      the list of faults, row by row
     dledger-jepsen list                   workloads and faults, and what this machine lacks for them
 
 Exit codes: 0 valid; 1 a promise was broken; 2 unknown (nothing succeeded, the system did not start, a checker or

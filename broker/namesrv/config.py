@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -29,6 +29,7 @@ class NameServerConfig:
         listen: where clients and brokers connect; port 0 picks a free one.
         folder: where configuration values are kept; None keeps them in memory.
         group: the other name servers; None for one that stands alone.
+        secrets: of broker names, by name or `*`; registrations of these must be signed.
         orders_messages: whether routes carry the order configuration of a topic.
         log_level: name of a logging level.
         unknown_keys: keys of namesrv.conf that mean nothing here.
@@ -37,6 +38,7 @@ class NameServerConfig:
     listen: Address = Address(DEFAULT_HOST, DEFAULT_PORT)
     folder: Path | None = None
     group: KvGroup | None = None
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     orders_messages: bool = False
     log_level: str = "WARNING"
     unknown_keys: tuple[str, ...] = ()
@@ -65,6 +67,12 @@ def argument_parser() -> argparse.ArgumentParser:
         help="file with the password shared between name servers",
     )
     add(
+        "--secret-file",
+        metavar="FILE",
+        help="lines of a broker name (or * for all others) and its group's secret: registrations of these "
+        "names must be signed with it",
+    )
+    add(
         "--log-level",
         default="WARNING",
         type=str.upper,
@@ -88,6 +96,7 @@ def read_config(arguments: Sequence[str]) -> NameServerConfig:
         listen=_listen(options.listen, values),
         folder=folder,
         group=_group(options, folder),
+        secrets={} if options.secret_file is None else _read_secrets(Path(options.secret_file)),
         orders_messages=_boolean(values, "orderMessageEnable"),
         log_level=options.log_level,
         unknown_keys=tuple(key for key in values if key not in _KNOWN_KEYS),
@@ -150,14 +159,35 @@ def _group(options: argparse.Namespace, folder: Path | None) -> KvGroup | None:
     return group
 
 
+def _read_secrets(path: Path) -> dict[str, str]:
+    secrets: dict[str, str] = {}
+    for number, line in enumerate(_read_guarded("--secret-file", path).splitlines(), start=1):
+        name, _, secret = line.strip().partition(" ")
+        if not name:
+            continue
+        if not secret.strip() or name in secrets:
+            raise ConfigError(
+                f"--secret-file {path}, line {number}: a broker name (or *), once, and its group's secret"
+            )
+        secrets[name] = secret.strip()
+    if not secrets:
+        raise ConfigError(f"--secret-file {path} names no broker")
+    return secrets
+
+
 def _read_password(path: Path) -> str:
+    return _read_guarded("--kv-password-file", path).strip()
+
+
+def _read_guarded(option: str, path: Path) -> str:
+    """Read a file that others must not be able to read."""
     try:
-        password = path.read_text().strip()
+        text = path.read_text()
         is_open = path.stat().st_mode & 0o007
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--kv-password-file {path} cannot be read: {error}") from error
+        raise ConfigError(f"{option} {path} cannot be read: {error}") from error
     if is_open and os.name == "posix":
         raise ConfigError(
             f"{path} can be read or changed by everybody on this machine: chmod o-rwx it"
         )
-    return password
+    return text

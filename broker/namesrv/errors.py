@@ -11,6 +11,34 @@ class RefusedRegistrationError(NameServerError):
     """A registration was not taken; nothing has changed."""
 
 
+class NotYetError(RefusedRegistrationError):
+    """Nothing is known against a registration; it is to be tried again soon."""
+
+
+class UnsignedRegistrationError(RefusedRegistrationError):
+    """A registration had to be signed and was not, or not rightly.
+
+    Attributes:
+        nonce: what signatures on this connection have to be over.
+    """
+
+    def __init__(self, reason: str, nonce: str) -> None:
+        self.nonce = nonce
+        super().__init__(reason)
+
+
+class NameTakenError(RefusedRegistrationError):
+    """The broker name belongs to another group.
+
+    Attributes:
+        holder_addr: one of that group's brokers.
+    """
+
+    def __init__(self, reason: str, holder_addr: str) -> None:
+        self.holder_addr = holder_addr
+        super().__init__(reason)
+
+
 class ConfigError(NameServerError):
     """The name server refuses to start with these settings; the message names the values."""
 

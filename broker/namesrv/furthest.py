@@ -5,12 +5,17 @@ acknowledged messages: most likely all its stores were put back from backups of 
 one another. The name server lives on meanwhile and remembers. It judges nothing: what it hears may be late, or
 from a leader that is none any more. It tells what it remembers to whoever registers, and the leader judges.
 
+A lie would stay. So only what brokers tell that were shown to be of one group is taken in (`registrants.py`), and
+it is told to brokers at the addresses of that group alone: another group of the same name has a memory of its own.
+
 A lower place never replaces a higher one of the same incarnation, so a group hears of it until it has passed it.
 It is memory only; a name server that was restarted begins anew.
 """
 
 from __future__ import annotations
 
+from collections.abc import Set
+from dataclasses import dataclass, field
 from typing import Final
 
 from broker.namesrv.routes import BROKER_NAMES_MAX
@@ -19,30 +24,58 @@ from broker.remoting.log_point import LogPoint
 INCARNATIONS_MAX: Final = 16
 """Restorings of one group whose places are kept; the oldest goes first."""
 
+LINES_MAX: Final = 16
+"""Groups that had one name one after another; the one that was heard least recently goes first."""
 
-class FurthestPoints:
-    """The furthest place of each incarnation of each group that was heard of."""
+ADDRESSES_MAX: Final = 64
+"""Of one group; beyond that only those that are heard now are kept."""
 
-    def __init__(self, groups_max: int = BROKER_NAMES_MAX) -> None:
-        self._groups_max = groups_max
-        self._groups: dict[tuple[str, str], dict[str, LogPoint]] = {}
 
-    def known_restorations(self, cluster: str, broker_name: str) -> tuple[str, ...]:
-        """The incarnations of a group that were heard of, the first one first."""
-        return tuple(self._groups.get((cluster, broker_name), ()))
+@dataclass(slots=True)
+class Line:
+    """The memory of one group.
 
-    def take(self, cluster: str, broker_name: str, point: LogPoint) -> LogPoint | None:
+    Attributes:
+        addresses: of brokers that were in it.
+        points: the furthest place of each incarnation, by its name, the first one first.
+    """
+
+    addresses: Set[str]
+    points: dict[str, LogPoint] = field(default_factory=dict)
+
+    def take(self, point: LogPoint) -> LogPoint | None:
         """Take in how far a node knows the log to be committed.
 
         Returns:
             The furthest place that was told before in this incarnation; None: none, or this one.
         """
-        points = self._groups.setdefault((cluster, broker_name), {})
-        known = points.get(point.restoration)
+        known = self.points.get(point.restoration)
         if known is None or point.index > known.index:
-            points[point.restoration] = point
-        if len(points) > INCARNATIONS_MAX:
-            del points[next(iter(points))]
+            self.points[point.restoration] = point
+        if len(self.points) > INCARNATIONS_MAX:
+            del self.points[next(iter(self.points))]
+        return None if known == point else known
+
+
+class FurthestPoints:
+    """The furthest places of all groups that were heard of."""
+
+    def __init__(self, groups_max: int = BROKER_NAMES_MAX) -> None:
+        self._groups_max = groups_max
+        self._groups: dict[tuple[str, str], list[Line]] = {}
+
+    def line(self, cluster: str, broker_name: str, addresses: Set[str]) -> Line:
+        """The memory of the group of a name that has, or had, one of these addresses; begun if there is none."""
+        lines = self._groups.setdefault((cluster, broker_name), [])
+        found = next((line for line in lines if line.addresses & addresses), None)
+        if found is None:
+            found = Line(frozenset())
+        else:
+            lines.remove(found)
+        lines.append(found)
+        joined = found.addresses | addresses
+        found.addresses = joined if len(joined) <= ADDRESSES_MAX else addresses
+        del lines[:-LINES_MAX]
         if len(self._groups) > self._groups_max:
             del self._groups[next(iter(self._groups))]
-        return None if known == point else known
+        return found

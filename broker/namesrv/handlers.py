@@ -1,8 +1,8 @@
 """What the name server answers: one method for each request code.
 
-Most answers are made at once. A change of configuration values waits for its commit, so it runs as a task of
-its own; answers may therefore leave in another order than their requests came, as everywhere in the
-protocol.
+Most answers are made at once. A change of configuration values waits for its commit, and the first registration
+over a connection until the broker was asked back, so these run as tasks of their own; answers may therefore leave in
+another order than their requests came, as everywhere in the protocol.
 """
 
 from __future__ import annotations
@@ -13,21 +13,32 @@ from dataclasses import dataclass
 
 import msgspec
 
-from broker.namesrv.errors import KvLimitError, KvUnavailableError, RefusedRegistrationError
+from broker.namesrv.disputes import Disputes
+from broker.namesrv.errors import (
+    KvLimitError,
+    KvUnavailableError,
+    NameTakenError,
+    NotYetError,
+    RefusedRegistrationError,
+    UnsignedRegistrationError,
+)
 from broker.namesrv.furthest import FurthestPoints
 from broker.namesrv.kv import ORDER_TOPIC_NAMESPACE, KvStore
+from broker.namesrv.registrants import Registrants
 from broker.namesrv.routes import RouteTable
 from broker.remoting import fields
 from broker.remoting.codes import RequestCode, ResponseCode, unsupported_remark
-from broker.remoting.errors import RemotingError
+from broker.remoting.errors import FieldError, RemotingError
 from broker.remoting.header import RemotingCommand, make_response
 from broker.remoting.json_body import write_json
 from broker.remoting.log_point import (
     COMMITTED_FIELD,
     FURTHEST_FIELD,
+    LogPoint,
     read_log_point,
     write_log_point,
 )
+from broker.remoting.registrant import NONCE_FIELD, RIVAL_FIELD
 from broker.remoting.registration import (
     BrokerIdentity,
     decode_data_version,
@@ -53,10 +64,12 @@ class Asker:
     Attributes:
         connection: identity of the connection, for brokers that vanish with it.
         peer: `host:port`, for the log.
+        is_gone: whether the connection has ended.
     """
 
     connection: Hashable
     peer: str
+    is_gone: Callable[[], bool] = lambda: False
 
 
 class RequestHandlers:
@@ -67,7 +80,9 @@ class RequestHandlers:
         routes: RouteTable,
         kv: KvStore,
         now_ms: Callable[[], int],
+        registrants: Registrants,
         *,
+        ring: Callable[[Hashable], None] = lambda _: None,
         settings: Mapping[str, str] | None = None,
         orders_messages: bool = False,
     ) -> None:
@@ -77,13 +92,18 @@ class RequestHandlers:
             routes: changed by registrations.
             kv: changed by tools.
             now_ms: a clock that does not go back.
+            registrants: who is whom.
+            ring: makes the broker of a connection register again, to be told something.
             settings: what GET_NAMESRV_CONFIG shows.
             orders_messages: add the ORDER_TOPIC_CONFIG value of a topic to its route
                 (orderMessageEnable).
         """
         self._routes = routes
         self._kv = kv
+        self._registrants = registrants
+        self._ring = ring
         self._furthest = FurthestPoints()
+        self._disputes = Disputes()
         self._now_ms = now_ms
         self._settings = dict(settings or {})
         self._orders_messages = orders_messages
@@ -114,9 +134,15 @@ class RequestHandlers:
             RequestCode.DELETE_KV_CONFIG: self._delete_kv,
         }
 
-    def is_slow(self, request: RemotingCommand) -> bool:
+    def is_slow(self, request: RemotingCommand, asker: Asker) -> bool:
         """Whether `answer_slow` has to be used."""
-        return request.code in self._later
+        if request.code != RequestCode.REGISTER_BROKER:
+            return request.code in self._later
+        try:
+            identity = identity_of(request.ext)
+        except FieldError:
+            return False  # it is refused at once
+        return not self._registrants.is_known(identity, asker.connection, request.ext)
 
     def answer(self, request: RemotingCommand, asker: Asker) -> RemotingCommand:
         """The answer to any request that is not slow; never raises for what a peer sent."""
@@ -129,16 +155,22 @@ class RequestHandlers:
             )
         try:
             return handler(request, asker)
-        except (RemotingError, RefusedRegistrationError) as error:
+        except RefusedRegistrationError as error:
+            return _refusal(request, error)
+        except RemotingError as error:
             return _failure(request, str(error))
         except Exception as error:  # noqa: BLE001  one request must not end the server; it is logged and answered
             _log.exception("request %d of %s failed", request.code, asker.peer)
             return _failure(request, f"{type(error).__name__} in the name server")
 
-    async def answer_slow(self, request: RemotingCommand) -> RemotingCommand:
-        """The answer to a request that waits for a commit; never raises for what a peer sent."""
+    async def answer_slow(self, request: RemotingCommand, asker: Asker) -> RemotingCommand:
+        """The answer to a request that waits for a commit or a broker; never raises for what a peer sent."""
         try:
+            if request.code == RequestCode.REGISTER_BROKER:
+                return await self._register_later(request, asker)
             return await self._later[request.code](request)
+        except RefusedRegistrationError as error:
+            return _refusal(request, error)
         except (RemotingError, KvLimitError, KvUnavailableError) as error:
             return _failure(request, str(error))
         except Exception as error:  # noqa: BLE001  one request must not end the server; it is logged and answered
@@ -194,10 +226,14 @@ class RequestHandlers:
         topics = self._routes.unit_topics(is_unit=False, has_unit_subscription=True)
         return _success(request, body=encode_topic_list(topics))
 
-    def _delete_topic(self, request: RemotingCommand, _: Asker) -> RemotingCommand:
-        self._routes.delete_topic(
-            fields.text(request.ext, "topic"), fields.optional_text(request.ext, "clusterName")
-        )
+    def _delete_topic(self, request: RemotingCommand, asker: Asker) -> RemotingCommand:
+        """Tools delete a topic at its brokers first; a group that still has it says so at once."""
+        topic = fields.text(request.ext, "topic")
+        names = self._routes.delete_topic(topic, fields.optional_text(request.ext, "clusterName"))
+        _log.info("%s deleted the topic %.64r of %d brokers", asker.peer, topic, len(names))
+        for name in names:
+            for member in self._routes.members(name):
+                self._ring(member.connection)
         return _success(request)
 
     def _wipe_write_perm(self, request: RemotingCommand, _: Asker) -> RemotingCommand:
@@ -210,70 +246,133 @@ class RequestHandlers:
 
     # Brokers.
 
-    def _register(self, request: RemotingCommand, asker: Asker) -> RemotingCommand:
+    async def _register_later(self, request: RemotingCommand, asker: Asker) -> RemotingCommand:
+        """A registration whose sender is to be asked back, or compared with who has its name."""
         identity = identity_of(request.ext)
+        name, connection = identity.broker_name, asker.connection
+        self._registrants.check_signature(name, connection, request.ext, request.body)
+        point = read_log_point(request.ext.get(COMMITTED_FIELD))
+        host = asker.peer.rpartition(":")[0]
+        try:
+            await self._registrants.find_out(identity, connection, request.ext, point, host)
+        except NameTakenError as error:
+            self._note_rival(identity, asker, error)
+            raise
+        finally:
+            if asker.is_gone():  # what was found out must not outlive it
+                self._registrants.closed(connection)
+        if asker.is_gone():
+            raise NotYetError("the connection of the registration ended")
+        if not self._routes.members(name):
+            self._disputes.settle(name)
+        return self._register(request, asker)
+
+    def _note_rival(self, identity: BrokerIdentity, asker: Asker, error: NameTakenError) -> None:
+        """Two groups of one name: said here, and both are told."""
+        name, rival = identity.broker_name, identity.broker_addr
+        is_new, rings = self._disputes.note(name, rival, self._now_ms())
+        if is_new:
+            _log.error(
+                "two groups of the name %s: %s is refused, since %s is of the group that has it; correct the "
+                "settings of one of them",
+                name,
+                rival,
+                error.holder_addr,
+            )
+        if rings:
+            for member in self._routes.members(name):
+                self._ring(member.connection)
+        self._routes.unregister(identity, asker.connection)
+
+    def _register(self, request: RemotingCommand, asker: Asker) -> RemotingCommand:
+        """A registration of which everything is known that can be."""
+        identity = identity_of(request.ext)
+        name, connection = identity.broker_name, asker.connection
+        self._registrants.check_signature(name, connection, request.ext, request.body)
         registration = decode_registration(request.body, ext=request.ext, version=request.version)
+        is_proven, is_placed = self._registrants.standing(identity, connection, request.ext)
+        point = read_log_point(request.ext.get(COMMITTED_FIELD)) if is_placed else None
         is_new = self._routes.known_version(identity.broker_addr) is None
         reply = self._routes.register(
-            identity, registration, now_ms=self._now_ms(), connection=asker.connection
+            identity,
+            registration,
+            now_ms=self._now_ms(),
+            connection=connection,
+            is_proven=is_proven,
+            point=point,
         )
+        for other in reply.displaced:
+            _log.warning(
+                "broker %s at %s is foreign and left: the name's group is there",
+                other.broker_name,
+                other.broker_addr,
+            )
         if is_new:
             _log.info(
-                "broker %s id %d registered with %s, term %s",
-                identity.broker_name,
+                "%s broker %s id %d registered with %s, term %s",
+                "proven" if is_proven else "foreign",
+                name,
                 identity.broker_id,
                 identity.broker_addr,
                 identity.term,
             )
         order = dict(self._kv.namespace(ORDER_TOPIC_NAMESPACE) or {})
+        rival = self._disputes.rival_of(name, self._now_ms()) if is_proven else ""
         return _success(
             request,
             ext=_known(
                 {
                     "masterAddr": reply.leader_addr,
                     "haServerAddr": reply.ha_server_addr,
-                    FURTHEST_FIELD: self._furthest_before(identity, request.ext),
+                    FURTHEST_FIELD: self._furthest_before(identity, point),
+                    RIVAL_FIELD: rival,
                 }
             ),
             body=write_json({"table": order}),
         )
 
-    def _furthest_before(self, identity: BrokerIdentity, ext: Mapping[str, str]) -> str:
+    def _furthest_before(self, identity: BrokerIdentity, point: LogPoint | None) -> str:
         """What is remembered of the group's log; empty for brokers that tell nothing of theirs."""
-        point = read_log_point(ext.get(COMMITTED_FIELD))
         if point is None:
             return ""
-        group = identity.cluster_name, identity.broker_name
-        known = self._furthest.known_restorations(*group)
-        if known and point.restoration not in known:
+        members = self._routes.members(identity.broker_name)
+        line = self._furthest.line(
+            identity.cluster_name,
+            identity.broker_name,
+            {member.broker_addr for member in members},
+        )
+        if line.points and point.restoration not in line.points:
             _log.info(
                 "group %s was restored from backups as %r: its log is at index %d",
                 identity.broker_name,
                 point.restoration,
                 point.index,
             )
-        return write_log_point(self._furthest.take(*group, point))
+        return write_log_point(line.take(point))
 
-    def _unregister(self, request: RemotingCommand, _: Asker) -> RemotingCommand:
+    def _unregister(self, request: RemotingCommand, asker: Asker) -> RemotingCommand:
         identity = identity_of(request.ext)
-        self._routes.unregister(identity)
-        _log.info("broker %s unregistered %s", identity.broker_name, identity.broker_addr)
+        if self._routes.unregister(identity, asker.connection):
+            _log.info("broker %s unregistered %s", identity.broker_name, identity.broker_addr)
+        else:
+            _log.info("%s unregistered nobody: %s is not its", asker.peer, identity.broker_addr)
         return _success(request)
 
-    def _query_data_version(self, request: RemotingCommand, _: Asker) -> RemotingCommand:
+    def _query_data_version(self, request: RemotingCommand, asker: Asker) -> RemotingCommand:
         identity = identity_of(request.ext)
         offered = decode_data_version(request.body)
         known = self._routes.known_version(identity.broker_addr)
         if known == offered:
-            self._routes.heard(identity.broker_addr, self._now_ms())
+            self._routes.heard(identity.broker_addr, asker.connection, self._now_ms())
         return _success(
             request,
             ext={"changed": "false" if known == offered else "true"},
             body=b"" if known is None else msgspec.json.encode(known),
         )
 
-    def _broker_heartbeat(self, request: RemotingCommand, _: Asker) -> RemotingCommand:
-        self._routes.heard(fields.text(request.ext, "brokerAddr"), self._now_ms())
+    def _broker_heartbeat(self, request: RemotingCommand, asker: Asker) -> RemotingCommand:
+        broker_addr = fields.text(request.ext, "brokerAddr")
+        self._routes.heard(broker_addr, asker.connection, self._now_ms())
         return _success(request)
 
     # Configuration values.
@@ -337,3 +436,15 @@ def _success(
 
 def _failure(request: RemotingCommand, text: str) -> RemotingCommand:
     return make_response(request.opaque, ResponseCode.SYSTEM_ERROR, text)
+
+
+def _refusal(request: RemotingCommand, error: RefusedRegistrationError) -> RemotingCommand:
+    """Why a registration was not taken, and what its sender has to know to do it better."""
+    code, ext = ResponseCode.SYSTEM_ERROR, {}
+    if isinstance(error, NotYetError):
+        code = ResponseCode.SYSTEM_BUSY
+    elif isinstance(error, UnsignedRegistrationError):
+        code, ext = ResponseCode.NO_PERMISSION, {NONCE_FIELD: error.nonce}
+    elif isinstance(error, NameTakenError):
+        code, ext = ResponseCode.NO_PERMISSION, {RIVAL_FIELD: error.holder_addr}
+    return make_response(request.opaque, code, str(error), ext)

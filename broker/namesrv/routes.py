@@ -5,9 +5,14 @@ an address that falls silent, or whose connection closes, is taken out. Nothing 
 name servers do not tell each other: each hears the same brokers.
 
 Two rules protect clients during a change of leader. An address has one broker id: registering under
-another one takes the old entry out. And the id 0 of a broker name belongs to the highest Raft term that
-claimed it: a deposed leader that has not noticed yet cannot take the route back. Brokers without a
-term (plain RocketMQ) follow the older rule: the last one wins.
+another one takes the old entry out. And as long as a leader is heard, its id 0 goes to a higher Raft term only:
+a deposed leader that has not noticed yet cannot take the route back. Brokers without a term (plain
+RocketMQ) follow the older rule: the last one wins.
+
+And two protect groups from strangers. What a registration changed ends with it: with its connection, or its
+silence. And a broker name belongs to the *proven* brokers that registered under it (`registrants.py` says how
+that is shown), as long as one of them is heard: *foreign* ones are refused there, and leave when the first
+proven one comes.
 """
 
 from __future__ import annotations
@@ -18,6 +23,7 @@ from typing import Final
 import msgspec
 
 from broker.namesrv.errors import RefusedRegistrationError
+from broker.remoting.log_point import LogPoint
 from broker.remoting.registration import BrokerIdentity, Registration
 from broker.remoting.route import LEADER_ID, BrokerData, ClusterInfo, QueueData, TopicRoute
 from broker.remoting.topic_config import (
@@ -34,23 +40,44 @@ BROKER_TIMEOUT_MS: Final = 120_000
 
 TOPICS_MAX: Final = 1_000_000
 BROKER_NAMES_MAX: Final = 10_000
-"""Bounds on what registrations can make a name server remember."""
+"""Bounds on what registrations can make a name server remember; foreign ones find it full at half of each."""
 
 
 class RegisterReply(msgspec.Struct, frozen=True):
-    """What a broker is told: the leader's addresses, empty when it leads or none is known."""
+    """What came of a registration.
+
+    Attributes:
+        leader_addr, ha_server_addr: the leader's addresses, empty when it leads or none is known.
+        displaced: foreign brokers that had to leave the name.
+    """
 
     leader_addr: str = ""
     ha_server_addr: str = ""
+    displaced: tuple[BrokerIdentity, ...] = ()
+
+
+class Member(msgspec.Struct, frozen=True):
+    """A broker of the group that has a name, and the committed place in its log that it told last."""
+
+    broker_addr: str
+    point: LogPoint
+    connection: Hashable
 
 
 class _Live(msgspec.Struct):
-    """An address that is heard."""
+    """An address that is heard.
+
+    Attributes:
+        is_proven: the broker at this address was shown to have registered itself.
+        point: how far its log is committed, of one that is known to be of the name's group.
+    """
 
     identity: BrokerIdentity
     data_version: DataVersion
     heard_ms: int
     connection: Hashable
+    is_proven: bool
+    point: LogPoint | None
 
     def deadline_ms(self) -> int:
         return self.heard_ms + (self.identity.timeout_ms or BROKER_TIMEOUT_MS)
@@ -59,18 +86,26 @@ class _Live(msgspec.Struct):
 class _BrokerName(msgspec.Struct):
     """All addresses of one broker name.
 
-    Invariant: every address here is heard. The name lives as long as any address of it is heard, listed
-    or not: a replaced leader is not listed until it registers as a follower.
+    Invariant: every listed address is heard. The name lives as long as any address of it is heard, listed
+    or not: a replaced leader is not listed until it registers as a follower. Who is heard is proven, or
+    nobody is.
     """
 
     name: str
     cluster: str
+    heard: dict[str, _Live] = {}
     addrs: dict[int, str] = {}
-    leader_term: int | None = None
     topics_version: DataVersion | None = None
 
     def data(self) -> BrokerData:
         return BrokerData(dict(self.addrs), self.name, self.cluster)
+
+    @property
+    def is_proven(self) -> bool:
+        return any(live.is_proven for live in self.heard.values())
+
+    def leader(self) -> _Live | None:
+        return self.heard.get(self.addrs.get(LEADER_ID, ""))
 
 
 class RouteTable:
@@ -90,6 +125,8 @@ class RouteTable:
         *,
         now_ms: int,
         connection: Hashable,
+        is_proven: bool = False,
+        point: LogPoint | None = None,
     ) -> RegisterReply:
         """Take in a registration.
 
@@ -98,14 +135,22 @@ class RouteTable:
             registration: what it serves; only the leader's topics count.
             now_ms: a clock that does not go back.
             connection: over which it came; `connection_closed` takes the broker out.
+            is_proven: its sender was shown to be who it says.
+            point: a committed place in the sender's log, which is known to be that of the name's group.
 
         Raises:
-            RefusedRegistrationError: it claims the id 0 with a term below the known one, it is the first
+            RefusedRegistrationError: it is foreign and the name or the address is a proven broker's, it
+                claims the id 0 with a term below that of the leader that is heard, it is the first
                 one of its address and holds a single topic (an increment that overtook the first
                 full registration), or a bound is reached. Nothing has changed.
         """
-        self._check(identity, registration)
+        entry = self._names.get(identity.broker_name)
+        self._check(entry, identity, registration, is_proven=is_proven)
         self._forget_other_place(identity)
+        displaced: list[BrokerIdentity] = []
+        if is_proven and entry is not None and not entry.is_proven:
+            displaced = self._remove_all(entry.heard)
+        # The old one is gone when nobody else was left in it.
         entry = self._names.get(identity.broker_name)
         if entry is None:
             entry = _BrokerName(identity.broker_name, identity.cluster_name)
@@ -115,38 +160,53 @@ class RouteTable:
             if addr == identity.broker_addr and broker_id != identity.broker_id:
                 del entry.addrs[broker_id]
         entry.addrs[identity.broker_id] = identity.broker_addr
-        self._live[identity.broker_addr] = _Live(
-            identity, registration.data_version, now_ms, connection
-        )
+        live = _Live(identity, registration.data_version, now_ms, connection, is_proven, point)
+        self._live[identity.broker_addr] = entry.heard[identity.broker_addr] = live
         if identity.broker_id == LEADER_ID:
-            entry.leader_term = identity.term
             self._take_topics(entry, registration)
-            return RegisterReply()
-        leader = self._live.get(entry.addrs.get(LEADER_ID, ""))
+            return RegisterReply(displaced=tuple(displaced))
+        leader = entry.leader()
         if leader is None:
-            return RegisterReply()
-        return RegisterReply(leader.identity.broker_addr, leader.identity.ha_server_addr)
+            return RegisterReply(displaced=tuple(displaced))
+        told = leader.identity
+        return RegisterReply(told.broker_addr, told.ha_server_addr, tuple(displaced))
 
-    def _check(self, identity: BrokerIdentity, registration: Registration) -> None:
-        entry = self._names.get(identity.broker_name)
-        if identity.broker_id == LEADER_ID and entry is not None:
-            known, claimed = entry.leader_term, identity.term
-            if known is not None and claimed is not None and claimed < known:
-                raise RefusedRegistrationError(
-                    f"{identity.broker_addr} claims to lead {identity.broker_name} in term "
-                    f"{claimed}, but {entry.addrs.get(LEADER_ID, 'a broker')} led in term {known}"
-                )
+    def _check(
+        self,
+        entry: _BrokerName | None,
+        identity: BrokerIdentity,
+        registration: Registration,
+        *,
+        is_proven: bool,
+    ) -> None:
+        addr = identity.broker_addr
+        if not is_proven:
+            self._check_foreign(entry, addr)
+        if entry is not None and is_proven == entry.is_proven:
+            _check_term(entry, identity)
         topics = registration.topics
-        if identity.broker_addr not in self._live and topics is not None and len(topics) == 1:
+        if addr not in self._live and topics is not None and len(topics) == 1:
             raise RefusedRegistrationError("register broker failed")
-        if entry is None and len(self._names) >= BROKER_NAMES_MAX:
-            raise RefusedRegistrationError(
-                f"{BROKER_NAMES_MAX} broker names are registered already"
-            )
-        if len(self._topics) + len(topics or ()) > TOPICS_MAX:
+        names_max, topics_max = BROKER_NAMES_MAX, TOPICS_MAX
+        if not is_proven:
+            names_max, topics_max = names_max // 2, topics_max // 2
+        if entry is None and len(self._names) >= names_max:
+            raise RefusedRegistrationError(f"{names_max} broker names are registered already")
+        if len(self._topics) + len(topics or ()) > topics_max:
             new = sum(1 for name in topics or () if name not in self._topics)
-            if len(self._topics) + new > TOPICS_MAX:
-                raise RefusedRegistrationError(f"more than {TOPICS_MAX} topics")
+            if len(self._topics) + new > topics_max:
+                raise RefusedRegistrationError(f"more than {topics_max} topics")
+
+    def _check_foreign(self, entry: _BrokerName | None, addr: str) -> None:
+        known = self._live.get(addr)
+        if known is not None and known.is_proven:
+            raise RefusedRegistrationError(
+                f"the broker at {addr} registered itself, and this is not its connection"
+            )
+        if entry is not None and entry.is_proven:
+            raise RefusedRegistrationError(
+                f"{entry.name} is the name of a group that is alive; who registers under it must show to be a member"
+            )
 
     def _forget_other_place(self, identity: BrokerIdentity) -> None:
         """An address serves one broker name: take it out of another one."""
@@ -155,17 +215,24 @@ class RouteTable:
             self._remove(identity.broker_addr)
 
     def _take_topics(self, entry: _BrokerName, registration: Registration) -> None:
-        if registration.topics is None or registration.data_version == entry.topics_version:
+        if registration.topics is None:
             return
+        is_changed = registration.data_version != entry.topics_version
         entry.topics_version = registration.data_version
         for name, config in registration.topics.items():
-            self._topics.setdefault(name, {})[entry.name] = _queue_data(entry.name, config)
+            queues = self._topics.setdefault(name, {})
+            # One that somebody had deleted here, and the broker still has, comes back in any case.
+            if is_changed or entry.name not in queues:
+                queues[entry.name] = _queue_data(entry.name, config)
 
-    def unregister(self, identity: BrokerIdentity) -> None:
-        """Take an address out; unknown ones are no error."""
+    def unregister(self, identity: BrokerIdentity, connection: Hashable) -> bool:
+        """Take an address out that registered over this connection; whether there was one."""
         live = self._live.get(identity.broker_addr)
-        if live is not None and live.identity.broker_name == identity.broker_name:
-            self._remove(identity.broker_addr)
+        is_its = live is not None and live.identity.broker_name == identity.broker_name
+        if not is_its or not self.is_heard(identity.broker_addr, connection):
+            return False
+        self._remove(identity.broker_addr)
+        return True
 
     def connection_closed(self, connection: Hashable) -> list[BrokerIdentity]:
         """Take out the addresses that registered over a connection; who they were."""
@@ -189,12 +256,11 @@ class RouteTable:
     def _remove(self, addr: str) -> None:
         live = self._live.pop(addr)
         entry = self._names[live.identity.broker_name]
+        del entry.heard[addr]
         for broker_id, known in tuple(entry.addrs.items()):
             if known == addr:
                 del entry.addrs[broker_id]
-        if not entry.addrs and not any(
-            other.identity.broker_name == entry.name for other in self._live.values()
-        ):
+        if not entry.heard:
             del self._names[entry.name]
             self._drop_topics_of(entry.name)
 
@@ -203,16 +269,29 @@ class RouteTable:
             if queues.pop(broker_name, None) is not None and not queues:
                 del self._topics[topic]
 
-    def heard(self, broker_addr: str, now_ms: int) -> None:
-        """A sign of life that is no registration."""
+    def heard(self, broker_addr: str, connection: Hashable, now_ms: int) -> None:
+        """A sign of life that is no registration, over the connection of one."""
+        if self.is_heard(broker_addr, connection):
+            self._live[broker_addr].heard_ms = now_ms
+
+    def is_heard(self, broker_addr: str, connection: Hashable) -> bool:
+        """Whether an address is registered over this connection."""
         live = self._live.get(broker_addr)
-        if live is not None:
-            live.heard_ms = now_ms
+        return live is not None and live.connection == connection
 
     def known_version(self, broker_addr: str) -> DataVersion | None:
         """The data version that an address registered last."""
         live = self._live.get(broker_addr)
         return None if live is None else live.data_version
+
+    def members(self, broker_name: str) -> list[Member]:
+        """The brokers that are known to be of the group that has a name."""
+        entry = self._names.get(broker_name)
+        return [
+            Member(addr, live.point, live.connection)
+            for addr, live in (entry.heard.items() if entry is not None else ())
+            if live.point is not None
+        ]
 
     # Tools and clients ask.
 
@@ -290,17 +369,35 @@ class RouteTable:
                 count += 1
         return count
 
-    def delete_topic(self, topic: str, cluster: str | None = None) -> None:
-        """Forget a topic, everywhere or in one cluster; brokers that still have it bring it back."""
-        queues = self._topics.get(topic)
-        if queues is None:
-            return
+    def delete_topic(self, topic: str, cluster: str | None = None) -> list[str]:
+        """Forget a topic, everywhere or in one cluster; brokers that still have it bring it back.
+
+        Returns:
+            The broker names that served it.
+        """
+        queues = self._topics.get(topic, {})
+        gone: list[str] = []
         for name in tuple(queues):
             entry = self._names.get(name)
             if cluster is None or (entry is not None and entry.cluster == cluster):
                 del queues[name]
-        if not queues:
+                gone.append(name)
+        if gone and not queues:
             del self._topics[topic]
+        return gone
+
+
+def _check_term(entry: _BrokerName, identity: BrokerIdentity) -> None:
+    leader = entry.leader()
+    if leader is None or identity.broker_id != LEADER_ID:
+        return
+    known, claimed = leader.identity.term, identity.term
+    is_other = leader.identity.broker_addr != identity.broker_addr
+    if is_other and known is not None and claimed is not None and claimed < known:
+        raise RefusedRegistrationError(
+            f"{identity.broker_addr} claims to lead {identity.broker_name} in term {claimed}, but "
+            f"{leader.identity.broker_addr} leads in term {known}"
+        )
 
 
 def _queue_data(broker_name: str, config: TopicConfig) -> QueueData:

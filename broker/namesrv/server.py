@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import logging
 import socket
+from collections.abc import Hashable
+from functools import partial
+from secrets import token_hex
 
 import trio
 
+from broker.namesrv.asking import ask_broker
 from broker.namesrv.config import NameServerConfig
 from broker.namesrv.errors import ConfigError
 from broker.namesrv.handlers import Asker, RequestHandlers
 from broker.namesrv.kv import KvStore, LocalKv
+from broker.namesrv.registrants import Registrants
 from broker.namesrv.replicated_kv import ReplicatedKv
 from broker.namesrv.routes import RouteTable
 from broker.net.address import Address
@@ -19,13 +24,20 @@ from broker.net.listener import Listener, ListenerLimits, bind, bound_address
 from broker.remoting.codes import ResponseCode
 from broker.remoting.errors import FrameError
 from broker.remoting.frame import Frame
-from broker.remoting.header import RemotingCommand, decode_command, encode_command, make_response
+from broker.remoting.header import (
+    RemotingCommand,
+    decode_command,
+    encode_command,
+    make_request,
+    make_response,
+)
+from broker.remoting.registrant import REGISTER_AGAIN
 
 _log = logging.getLogger(__name__)
 
 EXPIRY_INTERVAL_S = 5.0
 SLOW_REQUESTS_MAX = 1000
-"""Configuration changes that wait for their commit; more are answered as busy."""
+"""Configuration changes that wait for their commit, and registrations for their broker; more are answered as busy."""
 
 
 class NameServer:
@@ -68,10 +80,19 @@ class _Service:
         self._routes = routes
         self._nursery = nursery
         self._slow_count = 0
+        self._registrants = Registrants(
+            routes,
+            ask_broker,
+            secrets=config.secrets,
+            draw_nonce=partial(token_hex, 16),
+            now_ms=_now_ms,
+        )
         self._handlers = RequestHandlers(
             routes,
             kv,
             _now_ms,
+            self._registrants,
+            ring=_ring,
             settings={
                 "listenPort": str(config.listen.port),
                 "bindAddress": config.listen.host,
@@ -82,7 +103,7 @@ class _Service:
 
     def handle(self, connection: Connection, frames: list[Frame]) -> None:
         """Answer all requests of one read with one write."""
-        asker = Asker(connection, connection.peer)
+        asker = Asker(connection, connection.peer, lambda: bool(connection.close_reason))
         answers: list[bytes] = []
         try:
             for frame in frames:
@@ -100,17 +121,19 @@ class _Service:
         """The answer, or None when it comes later or never."""
         if request.is_response:
             return None  # the name server asks nobody
-        if not self._handlers.is_slow(request):
+        if not self._handlers.is_slow(request, asker):
             return self._handlers.answer(request, asker)
         if self._slow_count >= SLOW_REQUESTS_MAX:
-            return make_response(request.opaque, ResponseCode.SYSTEM_BUSY, "too many changes wait")
+            return make_response(request.opaque, ResponseCode.SYSTEM_BUSY, "too many requests wait")
         self._slow_count += 1
-        self._nursery.start_soon(self._answer_later, connection, request)
+        self._nursery.start_soon(self._answer_later, connection, asker, request)
         return None
 
-    async def _answer_later(self, connection: Connection, request: RemotingCommand) -> None:
+    async def _answer_later(
+        self, connection: Connection, asker: Asker, request: RemotingCommand
+    ) -> None:
         try:
-            answer = await self._handlers.answer_slow(request)
+            answer = await self._handlers.answer_slow(request, asker)
         finally:
             self._slow_count -= 1
         if not request.is_oneway:
@@ -118,6 +141,7 @@ class _Service:
 
     def closed(self, connection: Connection) -> None:
         """Brokers that registered over a connection leave with it."""
+        self._registrants.closed(connection)
         for identity in self._routes.connection_closed(connection):
             _log.info(
                 "broker %s at %s left: %s",
@@ -140,6 +164,12 @@ class _Service:
 
 def _now_ms() -> int:
     return int(trio.current_time() * 1000)
+
+
+def _ring(connection: Hashable) -> None:
+    """Make a broker register again."""
+    if isinstance(connection, Connection):
+        connection.send_nowait(encode_command(make_request(REGISTER_AGAIN, 0, is_oneway=True)))
 
 
 def _encoded(answer: RemotingCommand) -> bytes:

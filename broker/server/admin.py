@@ -1,4 +1,4 @@
-"""What tools ask: topics, groups, statistics, messages by id and key."""
+"""What tools and name servers ask: topics, groups, statistics, messages by id and key, registrations."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from broker.remoting import fields
 from broker.remoting.codes import ResponseCode
 from broker.remoting.header import RemotingCommand
 from broker.remoting.json_body import write_json
+from broker.remoting.registrant import CHAIN_FIELD, INDEX_FIELD, TOKEN_FIELD, is_token
 from broker.server.commits import Commits
 from broker.server.gate import Errand, Gate
 from broker.server.linear import LinearReads
@@ -21,7 +22,7 @@ from broker.store.reading import MessageGoneError, RecordReader, query_by_key, s
 from broker.store.staging import StagedEntry
 from broker.store.state import BrokerState
 from broker.store.topics import QUEUE_COUNT_MAX, TopicConfig
-from dledger import DLedgerError, LogServer, RefusedError
+from dledger import DLedgerError, Index, LogServer, RefusedError
 
 _UNIQUE_COUNT_MAX = 32
 
@@ -41,6 +42,7 @@ class Admin:
         broker_name: str,
         config_text: Callable[[], str],
         runtime: Callable[[], Mapping[str, str]],
+        made: Callable[[str], bool],
     ) -> None:
         self._log = log
         self._state = state
@@ -51,6 +53,27 @@ class Admin:
         self._broker_name = broker_name
         self._config_text = config_text
         self._runtime = runtime
+        self._made = made
+
+    # Name servers.
+
+    def confirm_registration(self, origin: Origin, request: RemotingCommand) -> None:
+        """ASK_REGISTRANT: whether this node registers with a token, and what names its log at an index.
+
+        Raises:
+            FieldError: the index is no number.
+        """
+        ext: dict[str, str] = {}
+        index = fields.int64(request.ext, INDEX_FIELD, None)
+        name = None if index is None else self._log.committed_name(Index(index))
+        if name is not None:
+            ext[CHAIN_FIELD] = str(name.chain_crc)
+        token = request.ext.get(TOKEN_FIELD)
+        if token is None or (is_token(token) and self._made(token)):
+            answer(origin, request.opaque, ResponseCode.SUCCESS, ext=ext)
+        else:
+            text = "this node registers nowhere with that token"
+            answer(origin, request.opaque, ResponseCode.NO_PERMISSION, text)
 
     # Changes.
 

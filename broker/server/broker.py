@@ -177,7 +177,7 @@ class Broker:
     # Joining the parts.
 
     def _join(self, nursery: trio.Nursery) -> BrokerParts:
-        went_back = WentBack(self.log)
+        went_back = WentBack(self.log, lambda: self.state.last_store_ms > 0)
         world = World(
             service_address=self.service_address,
             link_nonce=self._link_nonce,
@@ -188,6 +188,7 @@ class Broker:
             key_numbers=(os.getpid(), _CHANCE.getrandbits(32)),
             nursery=nursery,
             went_back=lambda: went_back.notice,
+            made=lambda token: self._registrar.made(token),
         )
         self._registrar = self._make_registrar(went_back)
         self._parts = BrokerParts(self.config, self.log, self.state, self._outputs, world)

@@ -12,6 +12,7 @@ from broker.remoting.codes import ResponseCode
 from broker.remoting.errors import BodyError, FieldError
 from broker.remoting.frame import Frame, FrameDecoder
 from broker.remoting.header import RemotingCommand
+from broker.remoting.registrant import ASK_REGISTRANT
 from broker.remoting.requests import PullRequest, SendRequest, decode_request
 from broker.server.admin import Admin
 from broker.server.gate import HOLD_MS, QUESTION_CODES, Errand, Gate
@@ -128,6 +129,7 @@ class Dispatch:
             Code.GET_CONSUMER_CONNECTION_LIST: admin.consumer_connections,
             Code.GET_PRODUCER_CONNECTION_LIST: admin.producer_connections,
             Code.QUERY_TOPIC_CONSUME_BY_WHO: admin.groups_of_topic,
+            ASK_REGISTRANT: admin.confirm_registration,
         }
 
     def handle(self, origin: Origin, frame: Frame) -> None:

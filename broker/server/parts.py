@@ -72,6 +72,7 @@ class World:
         nursery: for what has to wait.
         clock_ahead_ms: by how much the wall clock is ahead of what most members show.
         went_back: what the group was found to have lost; empty: nothing.
+        made: whether this node registers somewhere with a token.
         make_link, make_linear: the two parts that wait themselves.
     """
 
@@ -84,6 +85,7 @@ class World:
     nursery: trio.Nursery
     clock_ahead_ms: Callable[[], int] = lambda: 0
     went_back: Callable[[], str] = lambda: ""
+    made: Callable[[str], bool] = lambda _token: False
     make_link: Callable[..., LeaderLink] = LeaderLink
     make_linear: Callable[..., LinearReads] = LinearReads
 
@@ -259,6 +261,7 @@ class BrokerParts:
             broker_name=config.broker_name,
             config_text=self.runtime.config_text,
             runtime=self.runtime.table,
+            made=self._world.made,
         )
         return Dispatch(
             self._gate,

@@ -1,7 +1,10 @@
 """Tells every name server what this node is: at once when its role or the topics change, and regularly.
 
 With it goes how far this node knows the log to be committed; what the name server remembers of that comes
-back with the answer, and is another's to judge.
+back with the answer, and is another's to judge. So does a rival: another group's broker under the same name.
+
+A registration shows that it is this node's own: a name server asks back for the token of its connection
+(`made`), or wants it signed with the group's secret.
 
 The connection to a name server stays open, because a name server takes a broker whose connection ends
 out of the routes at once: that is how a dead leader disappears from them.
@@ -9,8 +12,10 @@ out of the routes at once: that is how a dead leader disappears from them.
 
 from __future__ import annotations
 
+import hmac
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+import secrets
+from collections.abc import Awaitable, Callable
 from itertools import count
 
 import trio
@@ -18,7 +23,7 @@ import trio
 from broker.net.address import Address
 from broker.net.connection import Connection
 from broker.net.listener import connect
-from broker.remoting.codes import RequestCode
+from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.errors import FrameError
 from broker.remoting.header import RemotingCommand, decode_command, encode_command, make_request
 from broker.remoting.log_point import (
@@ -28,7 +33,16 @@ from broker.remoting.log_point import (
     read_log_point,
     write_log_point,
 )
+from broker.remoting.registrant import (
+    NONCE_FIELD,
+    PROOF_FIELD,
+    REGISTER_AGAIN,
+    RIVAL_FIELD,
+    TOKEN_FIELD,
+    registration_proof,
+)
 from broker.remoting.registration import BrokerIdentity, encode_registration, identity_ext
+from broker.server.name_contested import NameContested
 from broker.server.went_back import WentBack
 from broker.service.tables import wire_topic, wire_version
 from broker.store.topics import Topics
@@ -40,6 +54,9 @@ _CONNECT_TIMEOUT_S = 2.0
 _ANSWER_TIMEOUT_S = 3.0
 _RETRY_S = 1.0
 _RECONNECT_S = 0.2
+_BUSY_MAX = 10
+"""Answers in a row that ask for patience, before that is worth a line in the log."""
+
 DEBOUNCE_S = 0.05
 """Topic changes that come together are told together."""
 
@@ -71,8 +88,11 @@ class Registrar:
         self._perm_mask = perm_mask
         self._interval_s = interval_s
         self._told_version = topics.version
+        self._has_told_point = False
+        contested = NameContested(log, broker_name)
         self._servers = [
-            _NameServer(address, self._register_frame, went_back.judge) for address in namesrvs
+            _NameServer(address, self._register_frame, went_back.judge, contested.heard)
+            for address in namesrvs
         ]
 
     async def run(self) -> None:
@@ -87,55 +107,80 @@ class Registrar:
             server.wake(urgent=True)
 
     def applied(self) -> None:
-        """Register soon if the topics changed; only the leader's topics make routes."""
+        """Register soon if the topics changed (only the leader's make routes), or the log can be told first.
+
+        A node whose log is not known does not keep its group's name from others at the name server.
+        """
+        if not self._has_told_point and self._went_back.own_point() is not None:
+            self._has_told_point = True
+            self.announce()
         version = self._topics.version
         if version != self._told_version and self._log.is_serving:
             self._told_version = version
             for server in self._servers:
                 server.wake(urgent=False)
 
+    def made(self, token: str) -> bool:
+        """Whether this node registers somewhere with this token."""
+        return any(hmac.compare_digest(server.token, token) for server in self._servers)
+
     async def leave(self, timeout_s: float) -> None:
         """Unregister everywhere: an orderly stop."""
         with trio.move_on_after(timeout_s):
             async with trio.open_nursery() as nursery:
                 for server in self._servers:
-                    nursery.start_soon(server.say, self._frame(RequestCode.UNREGISTER_BROKER, b""))
+                    nursery.start_soon(server.say, self._leave_frame)
 
-    def _register_frame(self, opaque: int) -> bytes:
+    def _register_frame(self, opaque: int, token: str, nonce: str) -> bytes:
         topics = [wire_topic(config, perm_mask=self._perm_mask) for config in self._topics]
         body = encode_registration(wire_version(self._topics.version), topics)
+        ext = {**self._identity_ext(), TOKEN_FIELD: token}
         point = self._went_back.own_point()
-        told = {} if point is None else {COMMITTED_FIELD: write_log_point(point)}
-        return self._frame(RequestCode.REGISTER_BROKER, body, told)(opaque)
+        if point is not None:
+            ext[COMMITTED_FIELD] = write_log_point(point)
+        secret = self._log.config.secret
+        if nonce and secret is not None:
+            ext[PROOF_FIELD] = registration_proof(secret, nonce, ext, body)
+        return encode_command(make_request(RequestCode.REGISTER_BROKER, opaque, ext, body))
 
-    def _frame(
-        self, code: RequestCode, body: bytes, told: Mapping[str, str] | None = None
-    ) -> Callable[[int], bytes]:
-        broker_id = 0 if self._log.is_serving else self._follower_id
+    def _leave_frame(self, opaque: int) -> bytes:
+        request = make_request(RequestCode.UNREGISTER_BROKER, opaque, self._identity_ext())
+        return encode_command(request)
+
+    def _identity_ext(self) -> dict[str, str]:
         identity = BrokerIdentity(
             cluster_name=self._cluster,
             broker_name=self._broker_name,
             broker_addr=self._broker_addr,
-            broker_id=broker_id,
+            broker_id=0 if self._log.is_serving else self._follower_id,
             term=int(self._log.term),
         )
-        ext = {**identity_ext(identity), **(told or {})}
-        return lambda opaque: encode_command(make_request(code, opaque, ext, body))
+        return identity_ext(identity)
 
 
 class _NameServer:
-    """One name server: a connection that is kept, and a bell to register at once."""
+    """One name server: a connection that is kept, and a bell to register at once.
+
+    Attributes:
+        token: by which this node knows its registrations on the connection as its own.
+    """
 
     def __init__(
         self,
         address: Address,
-        register_frame: Callable[[int], bytes],
+        register_frame: Callable[[int, str, str], bytes],
         judge: Callable[[LogPoint], Awaitable[None]],
+        contested: Callable[[Address, str], None],
     ) -> None:
         self._address = address
         self._register_frame = register_frame
         self._judge = judge
+        self._contested = contested
+        self.token = secrets.token_hex(16)
+        self._nonce = ""
         self._opaques = count(1)
+        self._asked = 0
+        self._busy_count = 0
         self._bell = trio.Event()
         self._is_urgent = False
         self._connection: Connection | None = None
@@ -168,11 +213,23 @@ class _NameServer:
                 self._connection = await connect(
                     self._address, nursery, timeout_s=_CONNECT_TIMEOUT_S
                 )
+                self.token, self._nonce = secrets.token_hex(16), ""
                 nursery.start_soon(self._receive, self._connection)
-            answer = await self.say(self._register_frame)
+            answer = await self.say(self._next_frame)
+            nonce = "" if answer is None else answer.ext.get(NONCE_FIELD, "")
+            if nonce not in ("", self._nonce):
+                self._nonce = nonce
+                answer = await self.say(self._next_frame)
         except OSError as error:
             self._note(f"cannot be reached: {error}")
             return False
+        rival = "" if answer is None else answer.ext.get(RIVAL_FIELD, "")
+        if rival or (answer is not None and answer.code == 0):
+            self._contested(self._address, rival)
+        is_busy = answer is not None and answer.code == ResponseCode.SYSTEM_BUSY
+        self._busy_count = self._busy_count + 1 if is_busy else 0
+        if 0 < self._busy_count <= _BUSY_MAX:
+            return False  # nothing is wrong: it cannot tell yet
         if answer is None or answer.code != 0:
             self._note("did not answer" if answer is None else f"answered: {answer.remark}")
             return False
@@ -183,13 +240,17 @@ class _NameServer:
             nursery.start_soon(self._judge, furthest)
         return True
 
+    def _next_frame(self, opaque: int) -> bytes:
+        return self._register_frame(opaque, self.token, self._nonce)
+
     async def say(self, frame: Callable[[int], bytes]) -> RemotingCommand | None:
         """Send one request and wait for the answer; None without one."""
         connection = self._connection
         if connection is None or connection.is_closed:
             return None
         self._answer, self._answered = None, trio.Event()
-        connection.send_nowait(frame(next(self._opaques)))
+        self._asked = next(self._opaques)
+        connection.send_nowait(frame(self._asked))
         with trio.move_on_after(_ANSWER_TIMEOUT_S):
             await self._answered.wait()
         return self._answer
@@ -197,8 +258,12 @@ class _NameServer:
     async def _receive(self, connection: Connection) -> None:
         try:
             while frames := await connection.receive():
-                self._answer = decode_command(frames[-1])
-                self._answered.set()
+                for command in map(decode_command, frames):
+                    if command.is_response and command.opaque == self._asked:
+                        self._answer = command
+                        self._answered.set()
+                    elif command.code == REGISTER_AGAIN and not command.is_response:
+                        self.wake(urgent=True)
         except FrameError as error:
             _log.warning("name server %s: %s", self._address, error)
         finally:

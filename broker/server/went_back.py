@@ -10,6 +10,7 @@ lost committed entries. A follower may lag and a deposed leader may be late: the
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from broker.remoting.log_point import LogPoint
@@ -65,14 +66,24 @@ class WentBack:
         notice: what was found last, for tools; empty: nothing since this process started.
     """
 
-    def __init__(self, log: LogServer) -> None:
+    def __init__(self, log: LogServer, has_records: Callable[[], bool] = lambda: True) -> None:
+        """Prepare.
+
+        Args:
+            log: the member that is judged.
+            has_records: whether a record was ever applied. The log of a group that was just founded is that of
+                any other group; with its first record, which has a time and an address, it is its own.
+        """
         self.notice = ""
         self._log = log
+        self._has_records = has_records
         self._told_term = 0
         self._is_confirming = False
 
     def own_point(self) -> LogPoint | None:
-        """The place to tell: how far this node knows the log to be committed."""
+        """The place to tell: how far this node knows the log to be committed; None: it names no group yet."""
+        if not self._has_records():
+            return None
         index = self._log.commit_index
         name = self._log.committed_name(index)
         if name is None:

@@ -603,8 +603,10 @@ class LogServer:
         return self._acquaintance.restoration
 
     def show(self, name: str, value: str) -> None:
-        """Add an attribute to what this member says of itself when it is asked for its status."""
-        self._shown[name] = value[:ATTRIBUTE_LENGTH_MAX]
+        """Add an attribute to what this member says of itself when it is asked for its status; empty: take it out."""
+        self._shown.pop(name, None)
+        if value:
+            self._shown[name] = value[:ATTRIBUTE_LENGTH_MAX]
 
     def attributes(self, node_id: NodeId) -> Mapping[str, str]:
         """What a member told of itself; empty when it was never met."""

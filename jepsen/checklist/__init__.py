@@ -1,1 +1,1 @@
-"""The 66 faults and bad inputs that the project is measured against, each as something that can be run."""
+"""The faults and bad inputs that the project is measured against, each as something that can be run."""

@@ -51,8 +51,10 @@ class Recorded(msgspec.Struct, frozen=True):
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
-    parser = commands.add_parser("checklist", help="the 66 faults, row by row")
-    parser.add_argument("--row", type=int, action="append", default=[], metavar="N", help="1 to 66")
+    parser = commands.add_parser("checklist", help=f"the {len(ROWS)} faults, row by row")
+    parser.add_argument(
+        "--row", type=int, action="append", default=[], metavar="N", help="its number"
+    )
     parser.add_argument("--section", choices=SECTIONS, action="append", default=[])
     parser.add_argument("--way", choices=WAYS, action="append", default=[], help="only so")
     parser.add_argument("--seed", type=int, help="drawn when not given")
@@ -147,7 +149,7 @@ def rows_asked_for(numbers: Sequence[int], sections: Sequence[str]) -> list[Row]
     """
     known = {row.number for row in ROWS}
     if unknown := sorted(set(numbers) - known):
-        raise NoRowError(f"there is no row {unknown[0]}: rows have the numbers 1 to {len(ROWS)}")
+        raise NoRowError(f"there is no row {unknown[0]}: the last one is {ROWS[-1].number}")
     if not numbers and not sections:
         return list(ROWS)
     return [row for row in ROWS if row.number in numbers or row.section in sections]

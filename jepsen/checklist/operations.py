@@ -168,18 +168,20 @@ def version_before(folder: Path) -> Iterator[Path]:
 
 @OPERATIONS.add(65)
 async def rolling_upgrade_and_downgrade(stage: Stage) -> None:
-    """Each node goes to the version before, then each comes back, under load."""
+    """Each node goes to the version before, then each comes back, under load; name servers are never newer."""
+    servers = stage.broker.group.name_servers
+    nodes = [stage.system.node(name) for name in stage.names]
     with version_before(stage.system.folder) as tree:
-        for older in (True, False):
-            for name in stage.names:
-                node = stage.system.node(name)
-                await trio.to_thread.run_sync(node.stop)
+        for older, processes in ((True, [*servers, *nodes]), (False, [*nodes, *servers])):
+            for process in processes:
+                await trio.to_thread.run_sync(process.stop)
                 if older:
-                    node.environment["PYTHONPATH"] = str(tree)
+                    process.environment["PYTHONPATH"] = str(tree)
                 else:
-                    del node.environment["PYTHONPATH"]
-                stage.note("version", f"{name} is {'the version before' if older else 'this one'}")
-                node.start()
+                    del process.environment["PYTHONPATH"]
+                version = "the version before" if older else "this one"
+                stage.note("version", f"{process.name} is {version}")
+                process.start()
                 await stage.progress(50)
                 await stage.whole()
 

@@ -19,7 +19,7 @@ _TITLES: Final = {
 }
 
 _HEAD: Final = """\
-# The 66 faults
+# The {count} faults
 
 What this project is measured against, row by row. Expected of every row unless it says otherwise: no acknowledged
 message is lost, no committed offset goes back, nothing is stored twice under one UNIQ_KEY, and all replicas have
@@ -43,7 +43,7 @@ def page(results: Mapping[int, RowResult], *, seen_on: str) -> str:
         results: what was last seen, by row; a row that is missing has not been run.
         seen_on: date and machine of the last run, in words.
     """
-    parts = [_HEAD, f"Last run: {seen_on}. {_tally(results)}\n"]
+    parts = [_HEAD.replace("{count}", str(len(ROWS))), f"Last run: {seen_on}. {_tally(results)}\n"]
     for section, rows in groupby(ROWS, key=lambda row: row.section):
         parts.append(f"## {_TITLES[section]}\n")
         parts.append("| # | fault | expected beside | injected by | result |")

@@ -17,7 +17,7 @@ class Row:
     """One row of the list.
 
     Attributes:
-        number: 1 to 66.
+        number: in the order of the sections.
         section: process, network, clock, disk, input or operations.
         fault: what is done.
         expectation: what must hold beside what always must.
@@ -591,6 +591,32 @@ OPERATIONS: Final = (
             "tests/integration/broker/test_went_back.py",
         ),
         sim=("old-copy",),
+    ),
+    Row(
+        68,
+        "operations",
+        "foreign registrations",
+        "refused under a name that a group has; what they changed ends with their connection; the route follows the "
+        "leader all the while",
+        "frames of a stranger to the name server: claims to lead in the highest term, to be the leader, that it "
+        "left, that a topic is gone, that more was committed",
+        tests=(
+            "tests/unit/namesrv/test_routes.py",
+            "tests/unit/namesrv/test_registrants.py",
+            "tests/unit/namesrv/test_furthest.py",
+            "tests/integration/namesrv/test_strangers.py",
+        ),
+    ),
+    Row(
+        69,
+        "operations",
+        "a second group of the same name",
+        "an error in the logs of both groups and of the name server at once; the route stays with the first",
+        "a group of one with a store of its own, under the name and at the name server of the group",
+        tests=(
+            "tests/integration/namesrv/test_strangers.py::test_two_groups_of_one_name_are_both_told",
+            "tests/unit/server/test_name_contested.py",
+        ),
     ),
 )
 

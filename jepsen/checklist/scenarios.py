@@ -6,6 +6,7 @@ from typing import Final
 
 from jepsen.checklist.clock_faults import CLOCK
 from jepsen.checklist.disk_faults import DISK
+from jepsen.checklist.name_faults import NAMES
 from jepsen.checklist.network_faults import NETWORK
 from jepsen.checklist.operations import OPERATIONS
 from jepsen.checklist.process_faults import PROCESS
@@ -17,6 +18,7 @@ SCENARIOS: Final[tuple[Scenario, ...]] = (
     *CLOCK.scenarios,
     *DISK.scenarios,
     *OPERATIONS.scenarios,
+    *NAMES.scenarios,
 )
 
 

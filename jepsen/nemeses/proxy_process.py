@@ -27,9 +27,11 @@ import trio
 from broker.remoting.errors import FrameError
 from broker.remoting.frame import FrameDecoder
 from broker.remoting.header import decode_command
+from broker.remoting.registrant import ASK_REGISTRANT
 from broker.server.private_codes import PrivateCode
 from jepsen.nemeses.mangling import FrameCutter, Mangler, Recorder
 from jepsen.nemeses.proxy_protocol import (
+    NAME_SERVERS,
     Command,
     Done,
     Replay,
@@ -335,7 +337,7 @@ async def _may_open(there: LinkState, back: LinkState) -> bool:
 
 
 async def _find_source(stream: trio.SocketStream) -> tuple[str, bytes]:
-    """Read the first frame on a broker's client port: a node that forwards, or a client."""
+    """Read the first frame on a broker's client port: a node that forwards, a name server, or a client."""
     decoder, data = FrameDecoder(), b""
     while True:
         more = await stream.receive_some(READ_BYTES)
@@ -345,6 +347,8 @@ async def _find_source(stream: trio.SocketStream) -> tuple[str, bytes]:
             frame = decoder.next_frame()
             if frame is not None:
                 command = decode_command(frame)
+                if command.code == ASK_REGISTRANT:
+                    return NAME_SERVERS, data
                 is_node = command.code == PrivateCode.HELLO
                 return (command.ext.get("node", CLIENTS) if is_node else CLIENTS), data
         except FrameError:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from jepsen.system import Shape
+
+NAME_SERVERS: Final = "name servers"
+"""The end of links that nothing shapes: what registers goes past the proxies, so what asks back is let through."""
 
 
 class Route(msgspec.Struct, frozen=True):
@@ -12,8 +17,8 @@ class Route(msgspec.Struct, frozen=True):
 
     Attributes:
         source: who connects there; None on a broker's client port, where the first frame tells: a
-            HELLO of the link between brokers (docs/formats/broker_link.md) names its node, all others
-            are clients.
+            HELLO of the link between brokers (docs/formats/broker_link.md) names its node, a question
+            of a name server comes from NAME_SERVERS, all others are clients.
         target: whom it leads to.
         host, port: where the proxy listens.
         target_host, target_port: where the target listens.

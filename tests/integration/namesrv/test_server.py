@@ -14,9 +14,11 @@ from pathlib import Path
 import pytest
 import trio
 
+from broker.namesrv.asking import ask_broker
 from broker.namesrv.config import NameServerConfig
 from broker.namesrv.handlers import Asker, RequestHandlers
 from broker.namesrv.kv import LocalKv
+from broker.namesrv.registrants import Registrants
 from broker.namesrv.routes import RouteTable
 from broker.namesrv.server import NameServer
 from broker.net.address import Address, parse_address
@@ -244,7 +246,11 @@ async def test_hostile_bytes_cost_one_connection() -> None:
 
 
 def test_a_fault_of_our_own_is_answered_shortly(caplog: pytest.LogCaptureFixture) -> None:
-    handlers = RequestHandlers(RouteTable(), LocalKv(None), now_ms=lambda: 1 // 0)
+    routes = RouteTable()
+    registrants = Registrants(
+        routes, ask_broker, secrets={}, draw_nonce=lambda: "", now_ms=lambda: 0
+    )
+    handlers = RequestHandlers(routes, LocalKv(None), lambda: 1 // 0, registrants)
     request = RemotingCommand(code=904, opaque=1, ext={"brokerAddr": "x"})
     answer = handlers.answer(request, Asker(0, "a peer"))
     assert (answer.code, answer.remark) == (1, "ZeroDivisionError in the name server")

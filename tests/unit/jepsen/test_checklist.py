@@ -26,15 +26,16 @@ def shown(verdict: str) -> Shown:
     return Shown("tests", "python -m pytest", verdict, "", 1.0)  # type: ignore[arg-type]  # from parametrize
 
 
-def test_there_are_sixty_six_rows_and_each_can_be_shown() -> None:
-    assert [row.number for row in ROWS] == list(range(1, 67))
+def test_rows_are_in_order_and_each_can_be_shown() -> None:
+    numbers = [row.number for row in ROWS]
+    assert numbers == sorted(set(numbers))
     for row in ROWS:
         assert row.unbuilt or row.tests or row.sim or scenarios_of(row.number), row
 
 
 def test_scenarios_belong_to_rows_and_use_faults_that_there_are() -> None:
     for scenario in SCENARIOS:
-        assert 1 <= scenario.row <= 66
+        assert scenario.row in {row.number for row in ROWS}
         for spec in scenario.faults:
             named(spec)
     for row in ROWS:
@@ -138,7 +139,7 @@ def test_results_are_kept_and_the_page_names_every_row(tmp_path: Path) -> None:
     text = (tmp_path / "faults.md").read_text()
     assert "1 holds" in text
     assert "1 broken" in text
-    assert "64 not run" in text
+    assert f"{len(ROWS) - 2} not run" in text
     for row in ROWS:
         assert f"| {row.number} | {row.fault} |" in text
 
@@ -146,7 +147,7 @@ def test_results_are_kept_and_the_page_names_every_row(tmp_path: Path) -> None:
 def test_rows_are_asked_for_by_number_and_section() -> None:
     assert [row.number for row in rows_asked_for([9, 3], [])] == [3, 9]
     assert {row.section for row in rows_asked_for([], ["clock"])} == {"clock"}
-    assert len(rows_asked_for([], [])) == 66
+    assert rows_asked_for([], []) == list(ROWS)
     with pytest.raises(NoRowError, match="67"):
         rows_asked_for([67], [])
 

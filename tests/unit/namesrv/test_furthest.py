@@ -5,10 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from broker.namesrv.furthest import INCARNATIONS_MAX, FurthestPoints
+from broker.namesrv.furthest import ADDRESSES_MAX, INCARNATIONS_MAX, LINES_MAX, FurthestPoints
 from broker.namesrv.handlers import Asker, RequestHandlers
 from broker.namesrv.kv import LocalKv
+from broker.namesrv.registrants import Answer, Registrants
 from broker.namesrv.routes import RouteTable
+from broker.net.address import Address
 from broker.remoting.header import RemotingCommand
 from broker.remoting.log_point import (
     COMMITTED_FIELD,
@@ -17,10 +19,12 @@ from broker.remoting.log_point import (
     read_log_point,
     write_log_point,
 )
+from broker.remoting.registrant import TOKEN_FIELD
 from broker.remoting.registration import BrokerIdentity, encode_registration, identity_ext
 from broker.remoting.topic_config import DataVersion
 
 GROUP = "main", "broker-a"
+A, B, C = "10.0.0.1:10911", "10.0.0.2:10911", "10.0.0.3:10911"
 
 
 def point(index: int, chain_crc: int = 7, restoration: str = "") -> LogPoint:
@@ -28,37 +32,53 @@ def point(index: int, chain_crc: int = 7, restoration: str = "") -> LogPoint:
 
 
 def test_the_furthest_is_told_until_it_was_passed() -> None:
-    points = FurthestPoints()
-    assert points.take(*GROUP, point(10)) is None
-    assert points.take(*GROUP, point(10)) is None, "an idle group hears nothing"
-    assert points.take(*GROUP, point(8)) == point(10), "a follower that lags, or a group that lost"
-    assert points.take(*GROUP, point(10, 8)) == point(10), "another log does not replace it"
-    assert points.take(*GROUP, point(12)) == point(10), "what it passes has to be in its log"
-    assert points.take(*GROUP, point(11)) == point(12)
+    line = FurthestPoints().line(*GROUP, {A})
+    assert line.take(point(10)) is None
+    assert line.take(point(10)) is None, "an idle group hears nothing"
+    assert line.take(point(8)) == point(10), "a follower that lags, or a group that lost"
+    assert line.take(point(10, 8)) == point(10), "another log does not replace it"
+    assert line.take(point(12)) == point(10), "what it passes has to be in its log"
+    assert line.take(point(11)) == point(12)
 
 
 def test_groups_and_incarnations_have_their_own() -> None:
     points = FurthestPoints()
-    points.take(*GROUP, point(10))
-    assert points.take("main", "broker-b", point(1)) is None
-    assert points.take("other", "broker-a", point(1)) is None
-    assert points.take(*GROUP, point(5, restoration="x")) is None
-    assert points.take(*GROUP, point(4)) == point(10), "a store from before changes nothing"
-    assert points.take(*GROUP, point(4, restoration="x")) == point(5, restoration="x")
-    assert points.known_restorations(*GROUP) == ("", "x")
+    line = points.line(*GROUP, {A})
+    line.take(point(10))
+    assert points.line("main", "broker-b", {A}).take(point(1)) is None
+    assert points.line("other", "broker-a", {A}).take(point(1)) is None
+    assert line.take(point(5, restoration="x")) is None
+    assert line.take(point(4)) == point(10), "a store from before changes nothing"
+    assert line.take(point(4, restoration="x")) == point(5, restoration="x")
+    assert tuple(line.points) == ("", "x")
+
+
+def test_another_group_that_had_the_name_meanwhile_is_not_remembered_as_this_one() -> None:
+    points = FurthestPoints()
+    points.line(*GROUP, {A, B}).take(point(10))
+    assert points.line(*GROUP, {C}).take(point(2**62, 9)) is None
+    assert points.line(*GROUP, {B}).take(point(4)) == point(10)
+    assert points.line(*GROUP, {B, "moved"}).take(point(4)) == point(10)
+    assert points.line(*GROUP, {"moved"}).take(point(4)) == point(10)
 
 
 def test_what_is_remembered_is_bounded() -> None:
     points = FurthestPoints(groups_max=2)
     for name in ("a", "b", "c"):
-        points.take("main", name, point(9))
-    assert [points.take("main", name, point(1)) is None for name in ("c", "b")] == [False, False]
-    assert points.known_restorations("main", "a") == ()
+        points.line("main", name, {A}).take(point(9))
+    assert [points.line("main", name, {A}).take(point(1)) for name in ("c", "b")] == [point(9)] * 2
+    assert not points.line("main", "a", {A}).points
+    line = points.line("main", "c", {A})
     for number in range(INCARNATIONS_MAX + 1):
-        points.take("main", "c", point(1, restoration=f"r{number}"))
-    known = points.known_restorations("main", "c")
-    assert len(known) == INCARNATIONS_MAX
-    assert known[-1] == f"r{INCARNATIONS_MAX}"
+        line.take(point(1, restoration=f"r{number}"))
+    assert len(line.points) == INCARNATIONS_MAX
+    assert list(line.points)[-1] == f"r{INCARNATIONS_MAX}"
+    for number in range(LINES_MAX):
+        points.line("main", "c", {f"other{number}"})
+    assert not points.line("main", "c", {A}).points
+    for number in range(ADDRESSES_MAX):
+        line = points.line("main", "d", {A, f"{number}"})
+    assert line.addresses == {A, f"{ADDRESSES_MAX - 1}"}
 
 
 def test_a_place_survives_its_way() -> None:
@@ -86,54 +106,86 @@ def test_what_is_no_place_counts_as_absent(text: str | None) -> None:
 
 
 class Server:
-    """The handlers of a name server, and what a registration gets from them."""
+    """The handlers of a name server, and what a registration gets from them. All logs are one."""
 
     def __init__(self) -> None:
         self.routes = RouteTable()
-        self._handlers = RequestHandlers(self.routes, LocalKv(None), lambda: 0)
 
-    def register(self, told: str | None, *, term: int = 3, broker_id: int = 0) -> RemotingCommand:
-        addr = f"10.0.0.{broker_id}:10911"
+        async def ask(_address: Address, _token: str | None, index: int | None) -> Answer:
+            return Answer(is_own=True, chain_crc=None if index is None else 7)
+
+        self._registrants = Registrants(
+            self.routes, ask, secrets={}, draw_nonce=lambda: "", now_ms=lambda: 0
+        )
+        self._handlers = RequestHandlers(self.routes, LocalKv(None), lambda: 0, self._registrants)
+
+    async def register(
+        self,
+        told: str | None,
+        *,
+        term: int = 3,
+        broker_id: int = 0,
+        host: int = 0,
+        is_ours: bool = True,
+    ) -> RemotingCommand:
+        addr = f"10.0.0.{host or broker_id}:10911"
         identity = BrokerIdentity(*GROUP, addr, broker_id, term=term)
         ext = identity_ext(identity)
+        if is_ours:
+            ext[TOKEN_FIELD] = "0" * 32
         if told is not None:
             ext[COMMITTED_FIELD] = told
         body = encode_registration(DataVersion(), [])
         request = RemotingCommand(code=103, opaque=1, ext=ext, body=body)
-        return self._handlers.answer(request, Asker(addr, addr))
+        asker = Asker(addr, addr)
+        if self._handlers.is_slow(request, asker):
+            return await self._handlers.answer_slow(request, asker)
+        return self._handlers.answer(request, asker)
 
 
-def test_a_registration_is_answered_with_what_is_remembered() -> None:
+async def test_a_registration_is_answered_with_what_is_remembered() -> None:
     server = Server()
-    assert FURTHEST_FIELD not in server.register(write_log_point(point(10)), broker_id=1).ext
-    answer = server.register(write_log_point(point(4)))
+    first = await server.register(write_log_point(point(10)), broker_id=1)
+    assert FURTHEST_FIELD not in first.ext
+    answer = await server.register(write_log_point(point(4)))
     assert answer.code == 0
     assert read_log_point(answer.ext[FURTHEST_FIELD]) == point(10)
 
 
-def test_brokers_that_tell_nothing_are_told_nothing() -> None:
+async def test_brokers_that_tell_nothing_are_told_nothing() -> None:
     server = Server()
-    server.register(write_log_point(point(10)))
+    await server.register(write_log_point(point(10)), broker_id=1)
     for told in (None, "", "nonsense"):
-        answer = server.register(told, broker_id=1)
+        answer = await server.register(told, broker_id=1)
         assert answer.code == 0, "the route counts more"
         assert FURTHEST_FIELD not in answer.ext
 
 
-def test_a_refused_registration_is_not_remembered() -> None:
+async def test_what_a_stranger_tells_is_not_remembered() -> None:
     server = Server()
-    server.register(write_log_point(point(10)), term=5)
-    assert server.register(write_log_point(point(99)), term=4).code != 0
-    answer = server.register(write_log_point(point(9)), term=5)
+    told = write_log_point(point(2**62))
+    assert (await server.register(told, broker_id=5, is_ours=False)).code == 0
+    assert FURTHEST_FIELD not in (await server.register(write_log_point(point(10)))).ext
+    assert (await server.register(told, broker_id=5, is_ours=False)).code != 0
+    answer = await server.register(write_log_point(point(11)))
     assert read_log_point(answer.ext[FURTHEST_FIELD]) == point(10)
 
 
-def test_a_restored_group_is_a_line_and_begins_anew(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_refused_registration_is_not_remembered() -> None:
+    server = Server()
+    await server.register(write_log_point(point(10)), term=5)
+    deposed = await server.register(write_log_point(point(99)), term=4, host=9)
+    assert deposed.code == 1
+    answer = await server.register(write_log_point(point(9)), term=5)
+    assert read_log_point(answer.ext[FURTHEST_FIELD]) == point(10)
+
+
+async def test_a_restored_group_is_a_line_and_begins_anew(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", logger="broker.namesrv")
     server = Server()
-    server.register(write_log_point(point(10)))
+    await server.register(write_log_point(point(10)))
     for index in (3, 4):
         restored = write_log_point(msgspec.structs.replace(point(index), restoration="evening"))
-        server.register(restored)
+        await server.register(restored)
     lines = [line for line in caplog.messages if "restored from backups" in line]
     assert lines == ["group broker-a was restored from backups as 'evening': its log is at index 3"]

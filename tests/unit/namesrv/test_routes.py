@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from broker.namesrv.errors import RefusedRegistrationError
 from broker.namesrv.routes import BROKER_TIMEOUT_MS, RegisterReply, RouteTable
+from broker.remoting.log_point import LogPoint
 from broker.remoting.registration import BrokerIdentity, Registration
 from broker.remoting.topic_config import DataVersion, TopicConfig
 
@@ -38,6 +39,8 @@ class Table:
         perm: int = 6,
         connection: str = "",
         timeout_ms: int | None = None,
+        is_proven: bool = False,
+        point: LogPoint | None = None,
     ) -> RegisterReply:
         table = None
         if topics is not None:
@@ -47,6 +50,8 @@ class Table:
             Registration(DataVersion(counter=version), table),
             now_ms=self.now_ms,
             connection=connection or addr,
+            is_proven=is_proven,
+            point=point,
         )
 
     def addrs(self, name: str = "broker-a") -> dict[int, str]:
@@ -107,7 +112,7 @@ def test_a_leader_that_steps_down_first_leaves_no_leader(table: Table) -> None:
 def test_a_deposed_leader_cannot_come_back_with_its_old_term(table: Table) -> None:
     table.register(A, term=4)
     table.register(B, term=5)
-    with pytest.raises(RefusedRegistrationError, match=r"term 4.* led in term 5"):
+    with pytest.raises(RefusedRegistrationError, match=r"term 4.* leads in term 5"):
         table.register(A, term=4)
     assert table.addrs() == {0: B}
     table.register(A, 1, term=5)
@@ -115,12 +120,87 @@ def test_a_deposed_leader_cannot_come_back_with_its_old_term(table: Table) -> No
     assert table.addrs() == {0: A}
 
 
-def test_the_term_is_kept_while_the_leader_is_away(table: Table) -> None:
-    table.register(A, term=5)
+def test_a_term_ends_with_the_registration_that_told_it(table: Table) -> None:
+    """With its connection, with its silence, and with its word."""
+    huge = 2**63 - 1
     table.register(B, 1, term=5)
-    table.routes.connection_closed(A)
+    table.register(A, term=huge)
     with pytest.raises(RefusedRegistrationError):
-        table.register(C, term=4)
+        table.register(C, term=5)
+    table.routes.connection_closed(A)
+    table.register(C, term=5)
+    assert table.addrs() == {0: C, 1: B}
+    table.register(A, term=huge, timeout_ms=1000)
+    table.routes.expire(1000)
+    table.register(C, term=5)
+    table.register(A, term=huge)
+    table.routes.unregister(BrokerIdentity("main", "broker-a", A, 0), A)
+    table.register(C, term=5)
+    assert table.addrs() == {0: C, 1: B}
+
+
+def test_a_name_of_proven_brokers_takes_no_foreign_ones(table: Table) -> None:
+    table.register(A, term=5, is_proven=True)
+    for broker_id in (0, 3):
+        for addr in (A, B):
+            with pytest.raises(RefusedRegistrationError):
+                table.register(addr, broker_id, term=2**63 - 1, connection="stranger")
+    with pytest.raises(RefusedRegistrationError, match="not its connection"):
+        table.register(A, name="another", connection="stranger")
+    assert table.addrs() == {0: A}
+    table.routes.connection_closed(A)
+    table.register(B, connection="stranger")
+    assert table.addrs() == {0: B}, "a name that nobody has"
+
+
+def test_foreign_brokers_leave_when_the_group_comes(table: Table) -> None:
+    table.register(B, term=2**63 - 1, topics=("T", "Evil"), connection="stranger")
+    table.register(C, 1, connection="stranger")
+    reply = table.register(A, term=5, is_proven=True)
+    assert [gone.broker_addr for gone in reply.displaced] == [B, C]
+    assert table.addrs() == {0: A}
+    assert table.routes.topics() == ["T", "U"]
+    assert table.routes.connection_closed("stranger") == []
+
+
+def test_only_the_connection_of_a_registration_speaks_for_it(table: Table) -> None:
+    table.register(A, term=5)
+    assert not table.routes.unregister(BrokerIdentity("main", "broker-a", A, 0), "stranger")
+    table.routes.heard(A, "stranger", BROKER_TIMEOUT_MS)
+    assert table.addrs() == {0: A}
+    assert [gone.broker_addr for gone in table.routes.expire(BROKER_TIMEOUT_MS)] == [A]
+
+
+def test_a_topic_that_was_deleted_here_comes_back_with_the_next_registration(table: Table) -> None:
+    table.register(A)
+    table.routes.wipe_write_perm("broker-a")
+    assert table.routes.delete_topic("T") == ["broker-a"]
+    assert table.routes.delete_topic("T") == []
+    assert table.routes.route("T") is None
+    table.register(A)
+    assert (table.perm("T"), table.perm("U")) == (6, 4)
+
+
+def test_strangers_leave_room(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.namesrv.routes.TOPICS_MAX", 4)
+    monkeypatch.setattr("broker.namesrv.routes.BROKER_NAMES_MAX", 4)
+    with pytest.raises(RefusedRegistrationError, match="more than 2 topics"):
+        table.register(B, name="x", topics=("1", "2", "3"))
+    table.register(B, name="x", topics=("1", "2"))
+    table.register(C, name="y", topics=())
+    with pytest.raises(RefusedRegistrationError, match="2 broker names"):
+        table.register(A, name="z", topics=())
+    table.register(A, is_proven=True)
+    assert table.addrs() == {0: A}
+
+
+def test_members_are_those_whose_log_is_known(table: Table) -> None:
+    point = LogPoint(7, 2, 99)
+    table.register(A, term=2, is_proven=True, point=point)
+    table.register(B, 1, term=2, is_proven=True)
+    (member,) = table.routes.members("broker-a")
+    assert (member.broker_addr, member.point, member.connection) == (A, point, A)
+    assert table.routes.members("nobody") == []
 
 
 def test_without_terms_the_last_one_wins(table: Table) -> None:
@@ -165,7 +245,7 @@ def test_silence_ends_a_broker(table: Table) -> None:
     table.register(A)
     table.register(B, 1, timeout_ms=1000)
     assert [gone.broker_addr for gone in table.routes.expire(1000)] == [B]
-    table.routes.heard(A, 50_000)
+    table.routes.heard(A, A, 50_000)
     assert table.routes.expire(BROKER_TIMEOUT_MS) == []
     assert [gone.broker_addr for gone in table.routes.expire(50_000 + BROKER_TIMEOUT_MS)] == [A]
     assert table.routes.route("T") is None
@@ -186,14 +266,14 @@ def test_the_end_of_a_replaced_leader_does_not_touch_the_new_one(table: Table) -
     table.register(B)
     table.routes.connection_closed(A)
     assert table.addrs() == {0: B}
-    table.routes.unregister(BrokerIdentity("main", "broker-a", B, 0))
+    table.routes.unregister(BrokerIdentity("main", "broker-a", B, 0), B)
     assert table.routes.topics() == []
 
 
 def test_unknown_brokers_may_leave(table: Table) -> None:
-    table.routes.unregister(BrokerIdentity("main", "broker-a", A, 0))
+    table.routes.unregister(BrokerIdentity("main", "broker-a", A, 0), A)
     table.register(A)
-    table.routes.unregister(BrokerIdentity("main", "other-name", A, 0))
+    table.routes.unregister(BrokerIdentity("main", "other-name", A, 0), A)
     assert table.addrs() == {0: A}
 
 
@@ -264,13 +344,22 @@ class RouteTableMachine(RuleBasedStateMachine):
         term=st.none() | st.integers(1, 3),
         name=st.sampled_from(["broker-a", "broker-b"]),
         version=st.integers(1, 2),
+        is_proven=st.booleans(),
     )
     def register(
-        self, addr: str, broker_id: int, term: int | None, name: str, version: int
+        self,
+        addr: str,
+        broker_id: int,
+        term: int | None,
+        name: str,
+        version: int,
+        is_proven: bool,
     ) -> None:
         before = self.table.addrs(name)
         try:
-            self.table.register(addr, broker_id, term=term, name=name, version=version)
+            self.table.register(
+                addr, broker_id, term=term, name=name, version=version, is_proven=is_proven
+            )
         except RefusedRegistrationError:
             assert self.table.addrs(name) == before
         else:

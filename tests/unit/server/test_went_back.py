@@ -170,3 +170,12 @@ def test_a_node_tells_what_it_knows_to_be_committed() -> None:
     assert watch(log).own_point() == LogPoint(4, 3, 77, "evening")
     log.commit_index = Index(0)
     assert watch(log).own_point() is None, "nothing is known yet after a start"
+
+
+def test_a_log_without_records_names_no_group() -> None:
+    log = FakeLog()
+    has_records = False
+    went_back = WentBack(cast("LogServer", log), lambda: has_records)
+    assert went_back.own_point() is None
+    has_records = True
+    assert went_back.own_point() == LogPoint(4, 3, 77)

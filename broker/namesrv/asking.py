@@ -1,0 +1,62 @@
+"""Asks a broker back: one small question on a connection of its own, bounded in time and bytes."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import trio
+
+from broker.namesrv.registrants import Answer
+from broker.net.address import Address
+from broker.remoting import fields
+from broker.remoting.codes import ResponseCode
+from broker.remoting.errors import RemotingError
+from broker.remoting.frame import Frame, FrameDecoder
+from broker.remoting.header import decode_command, encode_command, make_request
+from broker.remoting.registrant import ASK_REGISTRANT, CHAIN_FIELD, INDEX_FIELD, TOKEN_FIELD
+
+ASK_TIMEOUT_S: Final = 2.5
+"""Shorter than a broker waits for the answer to its registration."""
+
+ANSWER_BYTES_MAX: Final = 4096
+_OPAQUE: Final = 1
+
+
+async def ask_broker(address: Address, token: str | None, index: int | None) -> Answer | None:
+    """Ask who registered with a token, and for the chain CRC at an index; None: no answer, or none of ours."""
+    ext = {} if token is None else {TOKEN_FIELD: token}
+    if index is not None:
+        ext[INDEX_FIELD] = str(index)
+    question = encode_command(make_request(ASK_REGISTRANT, _OPAQUE, ext))
+    with trio.move_on_after(ASK_TIMEOUT_S):
+        try:
+            frame = await _exchange(address, question)
+            return None if frame is None else _answer(frame)
+        except (OSError, trio.BrokenResourceError, RemotingError):
+            return None
+    return None
+
+
+async def _exchange(address: Address, question: bytes) -> Frame | None:
+    decoder = FrameDecoder(ANSWER_BYTES_MAX)
+    async with await trio.open_tcp_stream(address.host, address.port) as stream:
+        await stream.send_all(question)
+        while (frame := decoder.next_frame()) is None:
+            data = await stream.receive_some(ANSWER_BYTES_MAX)
+            if not data:
+                return None
+            decoder.feed(data)
+        return frame
+
+
+def _answer(frame: Frame) -> Answer | None:
+    """Read an answer.
+
+    Raises:
+        RemotingError: it is none.
+    """
+    answer = decode_command(frame)
+    if not answer.is_response or answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+        return None
+    chain_crc = fields.int64(answer.ext, CHAIN_FIELD, None)
+    return Answer(answer.code == ResponseCode.SUCCESS, chain_crc)

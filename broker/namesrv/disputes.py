@@ -1,0 +1,51 @@
+"""Broker names that two groups want: who came second, as long as it tries. Pure: time comes in."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+DISPUTE_MS: Final = 40_000
+"""A dispute is over when nobody else has tried for the name for this long; a broker tries each second."""
+
+RING_MS: Final = 5_000
+"""How often those who have the name are made to register again for it."""
+
+
+class _Dispute(NamedTuple):
+    rival: str
+    tried_ms: int
+    rung_ms: int
+
+
+class Disputes:
+    """Rivals by broker name; few at any time, since a rival has to try again and again."""
+
+    def __init__(self) -> None:
+        self._disputes: dict[str, _Dispute] = {}
+
+    def rival_of(self, broker_name: str, now_ms: int) -> str:
+        """The address of the rival that tried last; empty without one."""
+        self._disputes = {
+            name: each
+            for name, each in self._disputes.items()
+            if now_ms - each.tried_ms <= DISPUTE_MS
+        }
+        dispute = self._disputes.get(broker_name)
+        return "" if dispute is None else dispute.rival
+
+    def note(self, broker_name: str, rival: str, now_ms: int) -> tuple[bool, bool]:
+        """A rival tried for a name.
+
+        Returns:
+            Whether that is new, and whether those who have the name are to be told now.
+        """
+        is_new = self.rival_of(broker_name, now_ms) == ""
+        known = self._disputes.get(broker_name)
+        rings = known is None or now_ms - known.rung_ms >= RING_MS
+        rung_ms = now_ms if known is None or rings else known.rung_ms
+        self._disputes[broker_name] = _Dispute(rival, now_ms, rung_ms)
+        return is_new, rings
+
+    def settle(self, broker_name: str) -> None:
+        """Somebody has the name anew: who tried for it before is no rival of his until he tries again."""
+        self._disputes.pop(broker_name, None)

@@ -1,0 +1,301 @@
+"""Who registers? What a name server knows of the connections over which brokers register.
+
+A registration is *proven* when the process at the claimed address says that it is its own (the name server asks
+back, `broker/remoting/registrant.py`), or when it is signed with the secret that the name server has for the
+broker name. Asking back is done once for each connection, so a change of leader costs nothing; a signature is
+looked at each time. All others are *foreign*: RocketMQ's own brokers, and strangers.
+
+Proven brokers of one name must be of one group. What tells groups apart is the log: two members have the same chain
+CRC at every index that both have committed, two groups that only share a name do not. The newcomer is compared
+with the proven broker of the name that told the furthest place. Who cannot be compared yet is told to try again;
+but where it is the one in the name already that does not answer, a leader is taken, and compared when it registers
+next.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Awaitable, Callable, Hashable, Mapping
+from ipaddress import ip_address
+from typing import Final, NamedTuple
+
+from broker.namesrv.errors import (
+    NameTakenError,
+    NotYetError,
+    RefusedRegistrationError,
+    UnsignedRegistrationError,
+)
+from broker.namesrv.routes import Member, RouteTable
+from broker.net.address import Address, parse_address
+from broker.remoting.log_point import LogPoint
+from broker.remoting.registrant import PROOF_FIELD, TOKEN_FIELD, is_token, registration_proof
+from broker.remoting.registration import BrokerIdentity
+from broker.remoting.route import LEADER_ID
+
+ANY_NAME: Final = "*"
+"""The secret of all broker names that have none of their own."""
+
+ASKS_PER_S_MAX: Final = 32
+"""How often one host can make the name server ask back."""
+
+_COMPARISONS_MAX: Final = 3
+
+
+class Answer(NamedTuple):
+    """What a broker that was asked back said.
+
+    Attributes:
+        is_own: the registration is its own.
+        chain_crc: of its entry at the index that was asked for; None: it keeps none.
+    """
+
+    is_own: bool
+    chain_crc: int | None
+
+
+Ask = Callable[[Address, str | None, int | None], Awaitable[Answer | None]]
+"""Asks a broker, with a token and an index; None when nobody answers in time, or it is no broker of ours."""
+
+
+class _Known(NamedTuple):
+    """What a connection was shown to belong to.
+
+    Attributes:
+        is_placed: its log was compared, or was the first.
+    """
+
+    broker_addr: str
+    broker_name: str
+    token: str | None
+    is_placed: bool
+
+
+class Registrants:
+    """What is known of connections; it ends with them."""
+
+    def __init__(
+        self,
+        routes: RouteTable,
+        ask: Ask,
+        *,
+        secrets: Mapping[str, str],
+        draw_nonce: Callable[[], str],
+        now_ms: Callable[[], int],
+    ) -> None:
+        """Prepare.
+
+        Args:
+            routes: tell who holds a name.
+            ask: asks a broker back.
+            secrets: by broker name, or ANY_NAME.
+            draw_nonce: a text that nobody can guess.
+            now_ms: a clock that does not go back.
+        """
+        self._routes = routes
+        self._ask = ask
+        self._secrets = secrets
+        self._draw_nonce = draw_nonce
+        self._now_ms = now_ms
+        self._known: dict[Hashable, _Known] = {}
+        self._nonces: dict[Hashable, str] = {}
+        self._turns: dict[Hashable, int] = {}
+        self._second = 0
+        self._asks: dict[str, int] = {}
+
+    def closed(self, connection: Hashable) -> None:
+        """Forget a connection."""
+        self._known.pop(connection, None)
+        self._nonces.pop(connection, None)
+        self._turns.pop(connection, None)
+
+    def check_signature(
+        self, name: str, connection: Hashable, ext: Mapping[str, str], body: bytes
+    ) -> None:
+        """Registrations of a name with a secret must be signed.
+
+        Raises:
+            UnsignedRegistrationError: it is not; its nonce is to be used.
+        """
+        secret = self._secret(name)
+        if secret is None:
+            return
+        nonce = self._nonces.get(connection)
+        if nonce is None:
+            nonce = self._nonces[connection] = self._draw_nonce()
+        proof = ext.get(PROOF_FIELD, "")
+        expected = registration_proof(secret, nonce, ext, body)
+        if not hmac.compare_digest(proof.encode(), expected.encode()):
+            raise UnsignedRegistrationError(
+                f"registrations of {name} must be signed: give its brokers the secret that this name server has",
+                nonce,
+            )
+
+    def is_known(
+        self, identity: BrokerIdentity, connection: Hashable, ext: Mapping[str, str]
+    ) -> bool:
+        """Whether nothing has to be found out: it is foreign, or was proven and compared."""
+        if self._secret(identity.broker_name) is None and not is_token(ext.get(TOKEN_FIELD)):
+            return True
+        known = self._known_of(identity, connection, ext)
+        is_heard = self._routes.is_heard(identity.broker_addr, connection)
+        return known is not None and known.is_placed and is_heard
+
+    def standing(
+        self, identity: BrokerIdentity, connection: Hashable, ext: Mapping[str, str]
+    ) -> tuple[bool, bool]:
+        """Whether a registration is proven, and its log known to be that of the name's group."""
+        known = self._known_of(identity, connection, ext)
+        return known is not None, known is not None and known.is_placed
+
+    async def find_out(
+        self,
+        identity: BrokerIdentity,
+        connection: Hashable,
+        ext: Mapping[str, str],
+        point: LogPoint | None,
+        host: str,
+    ) -> None:
+        """Ask back, and compare with who holds the name. Afterwards `standing` tells.
+
+        Args:
+            identity: who registers, and is not known.
+            connection: over which it came.
+            ext: of the registration.
+            point: how far its sender's log is committed.
+            host: where it came from; how often it can make us ask is bounded.
+
+        Raises:
+            RefusedRegistrationError: nobody at its address says that it is his.
+            NotYetError: that, or whose log it has, cannot be told now; or it is outdated.
+            NameTakenError: its log is not that of the brokers that have its name.
+        """
+        turn = self._turns[connection] = self._turns.get(connection, 0) + 1
+        await self._find_out(identity, connection, ext, point, host)
+        if self._turns.get(connection) != turn:
+            raise NotYetError("a later registration came over this connection, or it ended")
+
+    async def _find_out(
+        self,
+        identity: BrokerIdentity,
+        connection: Hashable,
+        ext: Mapping[str, str],
+        point: LogPoint | None,
+        host: str,
+    ) -> None:
+        address = _address(identity.broker_addr)
+        if self._known_of(identity, connection, ext) is None:
+            if self._secret(identity.broker_name) is None:
+                await self._prove(address, ext[TOKEN_FIELD], host)
+            self._know(identity, connection, ext, is_placed=False)
+        compared: Member | None = None
+        for _ in range(_COMPARISONS_MAX):
+            holder = self._holder(identity)
+            if (
+                holder == compared
+            ):  # at first: nobody has the name; later: nobody else came meanwhile
+                self._know(identity, connection, ext, is_placed=point is not None)
+                return
+            assert holder is not None or compared is not None, "they differ"
+            if holder is not None and not await self._is_same_log(identity, point, holder, host):
+                return
+            compared = holder
+        raise NotYetError(f"others register under {identity.broker_name} at this moment")
+
+    async def _prove(self, address: Address, token: str, host: str) -> None:
+        answer = await self._ask_bounded(address, host, token=token, index=None)
+        if answer is None or not answer.is_own:
+            raise RefusedRegistrationError(
+                f"nobody at {address} says that this registration is his; the name server must be able to ask there, "
+                "or have the group's secret"
+            )
+
+    def _holder(self, identity: BrokerIdentity) -> Member | None:
+        """Who has the name, but at another address: the one that told the furthest place."""
+        members = self._routes.members(identity.broker_name)
+        others = [member for member in members if member.broker_addr != identity.broker_addr]
+        return max(others, key=lambda member: member.point.index, default=None)
+
+    async def _is_same_log(
+        self, identity: BrokerIdentity, point: LogPoint | None, holder: Member, host: str
+    ) -> bool:
+        """Whether two logs are one, at the last place that both have; False: the holder cannot say so now.
+
+        Raises:
+            NotYetError: a follower, or a log that does not show what it has.
+            NameTakenError: they are two.
+        """
+        if point is None:
+            raise NotYetError(f"{identity.broker_addr} knows of no committed entry yet")
+        theirs = holder.point
+        is_ahead = point.index > theirs.index
+        asked = identity.broker_addr if is_ahead else holder.broker_addr
+        known = theirs.chain_crc if is_ahead else point.chain_crc
+        found: int | None = theirs.chain_crc
+        if point.restoration != theirs.restoration:
+            found = None
+        elif point.index != theirs.index:
+            index = min(point.index, theirs.index)
+            answer = await self._ask_bounded(_address(asked), host, token=None, index=index)
+            if answer is None or answer.chain_crc is None:
+                if answer is None and not is_ahead and identity.broker_id == LEADER_ID:
+                    return False
+                raise NotYetError(f"{asked} does not show entry {index}: whose log is it?")
+            found = answer.chain_crc
+        if found != known:
+            raise NameTakenError(
+                f"{identity.broker_name} is the name of another group, with a broker at {holder.broker_addr}: their "
+                "logs differ",
+                holder.broker_addr,
+            )
+        return True
+
+    async def _ask_bounded(
+        self, address: Address, host: str, *, token: str | None, index: int | None
+    ) -> Answer | None:
+        second = self._now_ms() // 1000
+        if second != self._second:
+            self._second = second
+            self._asks.clear()
+        self._asks[host] = self._asks.get(host, 0) + 1
+        if self._asks[host] > ASKS_PER_S_MAX:
+            raise NotYetError(
+                f"more than {ASKS_PER_S_MAX} registrations of {host} had to be asked back within a second; try again"
+            )
+        return await self._ask(address, token, index)
+
+    def _know(
+        self,
+        identity: BrokerIdentity,
+        connection: Hashable,
+        ext: Mapping[str, str],
+        *,
+        is_placed: bool,
+    ) -> None:
+        token = ext.get(TOKEN_FIELD)
+        self._known[connection] = _Known(
+            identity.broker_addr, identity.broker_name, token, is_placed
+        )
+
+    def _known_of(
+        self, identity: BrokerIdentity, connection: Hashable, ext: Mapping[str, str]
+    ) -> _Known | None:
+        known = self._known.get(connection)
+        told = identity.broker_addr, identity.broker_name, ext.get(TOKEN_FIELD)
+        return known if known is not None and known[:3] == told else None
+
+    def _secret(self, name: str) -> str | None:
+        return self._secrets.get(name, self._secrets.get(ANY_NAME))
+
+
+def _address(text: str) -> Address:
+    """Where to ask back: an IP address and a port, nothing that has to be looked up.
+
+    Raises:
+        RefusedRegistrationError: it is none.
+    """
+    try:
+        address = parse_address(text)
+        ip_address(address.host)
+    except ValueError as error:
+        raise RefusedRegistrationError(f"{text[:64]!r} is not an IP address and a port") from error
+    return address

@@ -1,0 +1,292 @@
+"""Who registers: asked back once, signed where there is a secret, and compared with who has the name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+import trio
+import trio.testing
+
+from broker.namesrv.disputes import DISPUTE_MS, RING_MS, Disputes
+from broker.namesrv.errors import (
+    NameTakenError,
+    NotYetError,
+    RefusedRegistrationError,
+    UnsignedRegistrationError,
+)
+from broker.namesrv.registrants import ASKS_PER_S_MAX, Answer, Registrants
+from broker.namesrv.routes import RouteTable
+from broker.net.address import Address
+from broker.remoting.log_point import LogPoint
+from broker.remoting.registrant import PROOF_FIELD, TOKEN_FIELD, is_token, registration_proof
+from broker.remoting.registration import BrokerIdentity, Registration, identity_ext
+from broker.remoting.topic_config import DataVersion
+
+A, B, C = "10.0.0.1:10911", "10.0.0.2:10911", "10.0.0.3:10911"
+NAME = "broker-a"
+HOST = "10.9.9.9"
+
+
+@dataclass
+class World:
+    """A name server's knowledge, and brokers that answer it.
+
+    Attributes:
+        logs: by address, the chain CRC at each index; who is not in it does not answer.
+        asked: who was asked what, in order.
+    """
+
+    secrets: dict[str, str] = field(default_factory=dict)
+    logs: dict[str, dict[int, int]] = field(default_factory=dict)
+    asked: list[tuple[str, bool, int | None]] = field(default_factory=list)
+    now_ms: int = 0
+
+    def __post_init__(self) -> None:
+        self.may_answer = trio.Event()
+        self.may_answer.set()
+        self.routes = RouteTable()
+        self.registrants = Registrants(
+            self.routes,
+            self.ask,
+            secrets=self.secrets,
+            draw_nonce=lambda: "nonce",
+            now_ms=lambda: self.now_ms,
+        )
+
+    async def ask(self, address: Address, token: str | None, index: int | None) -> Answer | None:
+        await trio.lowlevel.checkpoint()
+        await self.may_answer.wait()
+        addr = str(address)
+        self.asked.append((addr, token is not None, index))
+        log = self.logs.get(addr)
+        if log is None:
+            return None
+        is_own = token is None or token == token_of(addr)
+        return Answer(is_own, None if index is None else log.get(index))
+
+    async def register(
+        self,
+        addr: str,
+        broker_id: int = 1,
+        *,
+        index: int | None = None,
+        restoration: str = "",
+        connection: str = "",
+    ) -> tuple[bool, bool]:
+        """Register as a broker of ours that knows its log to be committed up to `index`."""
+        identity = BrokerIdentity("main", NAME, addr, broker_id, term=3)
+        point = None if index is None else LogPoint(index, 3, self.logs[addr][index], restoration)
+        ext = {**identity_ext(identity), TOKEN_FIELD: token_of(addr)}
+        line = connection or addr
+        if not self.registrants.is_known(identity, line, ext):
+            await self.registrants.find_out(identity, line, ext, point, HOST)
+        is_proven, is_placed = self.registrants.standing(identity, line, ext)
+        self.routes.register(
+            identity,
+            Registration(DataVersion(), {}),
+            now_ms=self.now_ms,
+            connection=line,
+            is_proven=is_proven,
+            point=point if is_placed else None,
+        )
+        return is_proven, is_placed
+
+
+def token_of(addr: str) -> str:
+    return addr.encode().hex().ljust(32, "0")[:32]
+
+
+def log(index: int, *, founded: int = 7) -> dict[int, int]:
+    """The chain CRCs of a log: all differ when it began differently."""
+    return {at: founded * 1000 + at for at in range(1, index + 1)}
+
+
+async def test_a_broker_is_asked_once_for_each_connection() -> None:
+    world = World(logs={A: log(9)})
+    assert await world.register(A, 0, index=5) == (True, True)
+    assert await world.register(A, 1, index=6) == (True, True)
+    assert world.asked == [(A, True, None)]
+    assert await world.register(A, 0, index=9, connection="next") == (True, True)
+    world.registrants.closed(A)
+    await world.register(A, 0, index=9)
+    assert world.asked == [(A, True, None)] * 3
+
+
+async def test_a_registration_that_nobody_made_is_refused() -> None:
+    world = World(logs={A: log(9)})
+    identity = BrokerIdentity("main", NAME, A, 0, term=2**63 - 1)
+    for addr, token in ((A, "0" * 32), (B, token_of(B)), ("localhost:1", token_of(B))):
+        claim = BrokerIdentity("main", NAME, addr, 0, term=identity.term)
+        ext = {**identity_ext(claim), TOKEN_FIELD: token}
+        with pytest.raises(RefusedRegistrationError):
+            await world.registrants.find_out(claim, "stranger", ext, None, HOST)
+        assert world.registrants.standing(claim, "stranger", ext) == (False, False)
+    assert [addr for addr, *_ in world.asked] == [A, B], "names are not looked up"
+
+
+def test_only_what_our_brokers_draw_is_passed_on() -> None:
+    assert is_token("0123456789abcdef" * 2)
+    for text in (None, "", "0" * 31, "0" * 33, "0" * 31 + "\n", "G" * 32, "é" * 32):
+        assert not is_token(text)
+
+
+@pytest.mark.parametrize("newcomer_index", [3, 5, 9])
+async def test_two_groups_are_told_apart_by_their_logs(newcomer_index: int) -> None:
+    world = World(logs={A: log(9), B: log(9), C: log(9, founded=8)})
+    await world.register(A, 0, index=5)
+    assert await world.register(B, index=newcomer_index) == (True, True)
+    with pytest.raises(NameTakenError, match=f"with a broker at {A if newcomer_index < 9 else B}"):
+        await world.register(C, 0, index=newcomer_index)
+    assert {member.broker_addr for member in world.routes.members(NAME)} == {A, B}
+
+
+async def test_stores_from_before_a_restoring_are_another_group() -> None:
+    world = World(logs={A: log(9), B: log(9)})
+    await world.register(A, 0, index=5)
+    with pytest.raises(NameTakenError):
+        await world.register(B, 0, index=5, restoration="evening")
+
+
+async def test_who_cannot_be_compared_yet_tries_again() -> None:
+    world = World(logs={A: log(9), B: log(9), C: log(9)})
+    assert await world.register(B) == (True, False), "nobody has the name"
+    await world.register(A, 0, index=5)
+    with pytest.raises(NotYetError, match="no committed entry yet"):
+        await world.register(C)
+    world.logs[B] = {7: 7007}
+    with pytest.raises(NotYetError, match="does not show entry 5"):
+        await world.register(B, 0, index=7)
+    world.logs[B] = log(9)
+    assert await world.register(B, 0, index=7) == (True, True)
+
+
+async def test_a_member_that_stands_still_keeps_no_leader_out() -> None:
+    world = World(logs={A: log(9), B: log(9)})
+    await world.register(A, 0, index=8)
+    del world.logs[A]
+    with pytest.raises(NotYetError):
+        await world.register(B, 1, index=7)
+    assert await world.register(B, 0, index=7) == (True, False)
+    world.logs[A] = log(9, founded=8)
+    with pytest.raises(NameTakenError):
+        await world.register(B, 0, index=7)
+
+
+async def test_an_answer_that_comes_late_registers_nobody() -> None:
+    """A later registration may have said that it leads; and what has ended registers nothing."""
+    world = World(logs={A: log(9)})
+    refused: list[str] = []
+
+    async def register() -> None:
+        try:
+            await world.register(A, 1, index=5)
+        except NotYetError as error:
+            refused.append(str(error))
+
+    for ending in (register, None):
+        world.may_answer = trio.Event()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(register)
+            await trio.testing.wait_all_tasks_blocked()
+            if ending is None:
+                world.registrants.closed(A)
+            else:
+                nursery.start_soon(ending)
+                await trio.testing.wait_all_tasks_blocked()
+            world.may_answer.set()
+        assert len(refused) == 1, refused
+        refused.clear()
+        world.registrants.closed(A)
+
+
+async def test_how_often_one_host_makes_us_ask_is_bounded() -> None:
+    world = World(logs={A: log(9)})
+    for number in range(ASKS_PER_S_MAX):
+        await world.register(A, 0, index=5, connection=f"{number}")
+    with pytest.raises(NotYetError, match=HOST):
+        await world.register(A, 0, index=5, connection="more")
+    world.now_ms = 1000
+    await world.register(A, 0, index=5, connection="more")
+    assert len(world.asked) == ASKS_PER_S_MAX + 1
+
+
+@pytest.mark.parametrize("name", [NAME, "*"])
+async def test_signatures_are_over_everything(name: str) -> None:
+    world = World(secrets={name: "secret"}, logs={A: log(9)})
+    ext = {"brokerName": NAME, "term": "5"}
+
+    def check(ext: dict[str, str], body: bytes, connection: str = "one") -> None:
+        world.registrants.check_signature(NAME, connection, ext, body)
+
+    with pytest.raises(UnsignedRegistrationError) as refused:
+        check(ext, b"body")
+    signed = {**ext, PROOF_FIELD: registration_proof("secret", refused.value.nonce, ext, b"body")}
+    check(signed, b"body")
+    for wrong in ({**signed, "term": "6"}, {**signed, "more": ""}, {**signed, PROOF_FIELD: "é"}):
+        with pytest.raises(UnsignedRegistrationError):
+            check(wrong, b"body")
+    with pytest.raises(UnsignedRegistrationError):
+        check(signed, b"another body")
+    other = {**ext, PROOF_FIELD: registration_proof("other", refused.value.nonce, ext, b"body")}
+    with pytest.raises(UnsignedRegistrationError):
+        check(other, b"body")
+    replayed = {**ext, PROOF_FIELD: registration_proof("secret", "old nonce", ext, b"body")}
+    with pytest.raises(UnsignedRegistrationError):
+        check(replayed, b"body")
+
+
+async def test_names_without_a_secret_need_no_signature() -> None:
+    world = World(secrets={"broker-b": "secret"}, logs={A: log(9)})
+    world.registrants.check_signature(NAME, "one", {}, b"")
+    assert await world.register(A, 0, index=5) == (True, True)
+
+
+async def test_signed_brokers_are_not_asked_whose_they_are_but_compared() -> None:
+    world = World(secrets={NAME: "secret"}, logs={A: log(9), C: log(9, founded=8)})
+    assert await world.register(A, 0, index=5) == (True, True)
+    with pytest.raises(NameTakenError):
+        await world.register(C, 0, index=7)
+    assert world.asked == [(C, False, 5)]
+
+
+async def test_of_two_groups_that_come_together_one_is_first() -> None:
+    world = World(logs={A: log(9), C: log(9, founded=8)})
+    refused: list[str] = []
+
+    async def come(addr: str) -> None:
+        try:
+            await world.register(addr, 0, index=5)
+        except NameTakenError:
+            refused.append(addr)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(come, A)
+        nursery.start_soon(come, C)
+    assert len(refused) == 1
+    assert {member.broker_addr for member in world.routes.members(NAME)} == {A, C} - set(refused)
+
+
+async def test_who_fell_silent_is_compared_again() -> None:
+    """Another group may have the name by then."""
+    world = World(logs={A: log(9), C: log(9, founded=8)})
+    await world.register(A, 0, index=5)
+    world.now_ms = 120_000
+    world.routes.expire(world.now_ms)
+    await world.register(C, 0, index=5)
+    with pytest.raises(NameTakenError):
+        await world.register(A, 0, index=6)
+
+
+def test_a_dispute_is_told_at_once_and_ends_when_nobody_tries() -> None:
+    disputes = Disputes()
+    assert disputes.rival_of(NAME, 0) == ""
+    assert disputes.note(NAME, C, 0) == (True, True)
+    assert disputes.note(NAME, C, RING_MS - 1) == (False, False)
+    assert disputes.note(NAME, B, RING_MS) == (False, True)
+    assert disputes.rival_of(NAME, RING_MS + DISPUTE_MS) == B
+    assert disputes.rival_of(NAME, RING_MS + DISPUTE_MS + 1) == ""
+    assert disputes.note(NAME, C, 10 * DISPUTE_MS) == (True, True)
+    disputes.settle(NAME)
+    assert disputes.rival_of(NAME, 10 * DISPUTE_MS) == ""
+    disputes.settle(NAME)
