@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from jepsen import cpp_client
+from jepsen import cpp_client, java_client
 from jepsen.broker_system import broker_system
 from jepsen.log_system import log_system
 from jepsen.nemeses.api import Fault
@@ -20,7 +20,7 @@ from jepsen.workloads.log_append import LogAppendWorkload
 from jepsen.workloads.log_set import LogSetWorkload
 from jepsen.workloads.ordered import OrderedWorkload
 from jepsen.workloads.queue import QueueWorkload
-from jepsen.workloads.queue_cpp import CppQueueWorkload
+from jepsen.workloads.queue_foreign import ForeignQueueWorkload
 from jepsen.workloads.sends import SendsWorkload
 from jepsen.workloads.side_by_side import SideBySide
 from jepsen.workloads.transactions import TransactionWorkload
@@ -65,6 +65,8 @@ _BESIDE: Final[Mapping[str, Callable[[int], Workload]]] = {
     "ordered": partial(OrderedWorkload, members_stay=True),
 }
 
+_CPP_QUEUE: Final = partial(ForeignQueueWorkload, cpp_client.CPP)
+
 WORKLOADS: Final[Mapping[str, WorkloadEntry]] = {
     "queue": WorkloadEntry(
         QueueWorkload, _BROKERS, "sends, polls and consumer offsets over several queues"
@@ -86,11 +88,18 @@ WORKLOADS: Final[Mapping[str, WorkloadEntry]] = {
     "ordered": WorkloadEntry(OrderedWorkload, _BROKERS, "consumption in order, under locks"),
     "delay": WorkloadEntry(DelayWorkload, _BROKERS, "levels, delays and due times"),
     "queue-cpp": WorkloadEntry(
-        CppQueueWorkload,
+        _CPP_QUEUE,
         _BROKERS,
         "queue, with Apache's C++ client among the clients",
         workers_min=2,
         lacking=cpp_client.lacking,
+    ),
+    "queue-java": WorkloadEntry(
+        partial(ForeignQueueWorkload, java_client.JAVA),
+        _BROKERS,
+        "queue, with Apache's Java client among the clients",
+        workers_min=2,
+        lacking=java_client.lacking,
     ),
     "together": WorkloadEntry(
         partial(SideBySide, {"queue": QueueWorkload, **_BESIDE}),
@@ -99,7 +108,7 @@ WORKLOADS: Final[Mapping[str, WorkloadEntry]] = {
         workers_min=4,
     ),
     "together-cpp": WorkloadEntry(
-        partial(SideBySide, {"queue": CppQueueWorkload, **_BESIDE}),
+        partial(SideBySide, {"queue": _CPP_QUEUE, **_BESIDE}),
         _BROKERS,
         "together, with Apache's C++ client among the clients; what make demo runs",
         workers_min=8,

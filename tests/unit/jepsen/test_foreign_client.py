@@ -1,4 +1,4 @@
-"""What the C++ client's children print, and what becomes of it."""
+"""What the children of a foreign client print, and what becomes of it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from typing import Any
 import pytest
 import trio
 
-from jepsen import cpp_client
+from jepsen import java_client
 from jepsen.checkers.total_queue import check_total_queue
-from jepsen.cpp_client import CppProcess, CppProducer, Line
+from jepsen.foreign_client import ForeignClient, ForeignProcess, ForeignProducer, Line
 from jepsen.generators import Context, Invocation
 from jepsen.ops import OpLog
 from jepsen.processes import NotReadyError
 from jepsen.workloads.queue import QueueWorkload
-from jepsen.workloads.queue_cpp import GROUP, CppQueueWorkload
+from jepsen.workloads.queue_foreign import ForeignQueueWorkload
+
+CLIENT = ForeignClient("xyz", "the XYZ client", list)
+GROUP = "chaos-xyz"
 
 STARTED = """
 import json, sys
@@ -48,7 +51,7 @@ def script(folder: Path, text: str) -> list[str]:
 async def test_sends_are_answered_one_by_one_and_a_child_that_dies_leaves_one_unknown(
     tmp_path: Path,
 ) -> None:
-    producer = CppProducer("h:1", tmp_path)
+    producer = ForeignProducer(CLIENT, "h:1", tmp_path)
     producer.process.command = script(tmp_path, PRODUCER)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(producer.process.run)
@@ -72,7 +75,7 @@ async def test_deliveries_are_told_and_what_the_library_prints_is_not(tmp_path: 
         lines.append(line)
         came.set()
 
-    process = CppProcess("consume", "h:1", tmp_path, take)
+    process = ForeignProcess(CLIENT, "consume", "h:1", tmp_path, take)
     process.command = script(tmp_path, CONSUMER)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(process.run)
@@ -89,7 +92,7 @@ def lone_workload(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[t
     """The workload on no system: its children are scripts."""
     from contextlib import asynccontextmanager
 
-    from jepsen.workloads import queue_cpp
+    from jepsen.workloads import queue_foreign
 
     class Group:
         group = "b"
@@ -104,8 +107,9 @@ def lone_workload(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[t
         yield
 
     monkeypatch.setattr(QueueWorkload, "setup", nothing)
-    monkeypatch.setattr(queue_cpp, "brokers", lambda _system: Brokers())
-    workload = CppQueueWorkload(2)
+    monkeypatch.setattr(queue_foreign, "brokers", lambda _system: Brokers())
+    worker = [sys.executable, str(tmp_path / "worker.py")]
+    workload = ForeignQueueWorkload(ForeignClient("xyz", "the XYZ client", lambda: worker), 2)
     workload.log = log = OpLog()
     yield workload, log
 
@@ -114,8 +118,6 @@ async def test_what_the_listener_is_handed_stands_in_the_history_as_its_groups(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "worker.py").write_text(CONSUMER)
-    monkeypatch.setattr(cpp_client, "python", lambda: sys.executable)
-    monkeypatch.setattr(cpp_client, "WORKER", tmp_path / "worker.py")
     with lone_workload(monkeypatch, tmp_path) as (workload, log):
         workload.queues = {"T/b/1": None}
         workload.owe("a")
@@ -136,8 +138,6 @@ async def test_of_a_group_whose_only_consumer_ended_by_itself_nothing_is_asked(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "worker.py").write_text(f"{STARTED}sys.stdin.readline()\n")
-    monkeypatch.setattr(cpp_client, "python", lambda: sys.executable)
-    monkeypatch.setattr(cpp_client, "WORKER", tmp_path / "worker.py")
     with lone_workload(monkeypatch, tmp_path) as (workload, log):
         with trio.fail_after(60):
             async with workload.setup(None):
@@ -158,11 +158,21 @@ async def test_a_client_that_does_not_start_is_said_with_its_last_words(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "worker.py").write_text("import sys\nsys.exit('no such library')\n")
-    monkeypatch.setattr(cpp_client, "python", lambda: sys.executable)
-    monkeypatch.setattr(cpp_client, "WORKER", tmp_path / "worker.py")
     with (
         lone_workload(monkeypatch, tmp_path) as (workload, _log),
         pytest.RaisesGroup(pytest.RaisesExc(NotReadyError, match="no such library")),
     ):
         async with workload.setup(None):
             pass
+
+
+def test_what_a_machine_lacks_for_java_is_said(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(java_client, "FOLDER", tmp_path)
+    assert java_client.lacking() == (
+        "the Java client (Maven's rocketmq-client 5.3.3) is not installed: make interop"
+    )
+    (tmp_path / ".ready").touch()
+    assert java_client.lacking() is None
+    assert java_client.JAVA.worker()[-2:] == [f"{tmp_path}/classes:{tmp_path}/jars/*", "JavaWorker"]

@@ -1,13 +1,13 @@
-"""The queue workload with Apache's C++ client as one of its clients.
+"""The queue workload with one of RocketMQ's own clients, C++ or Java, as one of its clients.
 
-The model is that of `queue.py`, and each consumer group must get everything: the C++ client's push consumer as well as
+The model is that of `queue.py`, and each consumer group must get everything: the foreign push consumer as well as
 our readers, whoever sent it.
 
-What is done. The last worker sends through a producer of the C++ client, to queues of the generator's choice; it
-repeats a send of which it heard nothing under a new UNIQ_KEY, so that messages of its own may stand twice (`rekeyed`
-in `queue_log.py`). A push consumer of it runs all the time, and what its listener is handed stands in the history as
-that of a process that has joined the group. In the end the group must get everything that was acknowledged; what it
-has not got when it has committed the end of every queue is lost.
+What is done. The last worker sends through a producer of the foreign client, to queues of the generator's choice. The
+C++ client repeats a send of which it heard nothing under a new UNIQ_KEY, so that messages of its own may stand twice
+(`rekeyed` in `queue_log.py`); Java's keeps the key. A push consumer of the same client runs all the time, and what its
+listener is handed stands in the history as that of a process that has joined the group. In the end the group must get
+everything that was acknowledged; what it has not got when it has committed the end of every queue is lost.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import trio
 from broker.client import ClientError, PullConsumer
 from jepsen.broker_system import BrokerSystem, brokers
 from jepsen.checkers.messages import RECEIVE
-from jepsen.cpp_client import CppProcess, CppProducer, Line
+from jepsen.foreign_client import ForeignClient, ForeignProcess, ForeignProducer, Line
 from jepsen.generators import (
     MILLISECOND_NS,
     SECOND_NS,
@@ -45,8 +45,6 @@ from jepsen.workloads.api import FIRST_LISTENER, Completion, WorkloadClient
 from jepsen.workloads.contents import body_of, content, key_of
 from jepsen.workloads.queue import READ_TIMEOUT_S, TOPICS, QueueWorkload
 
-GROUP: Final = "chaos-cpp"
-CLIENT: Final = "cpp"
 START_S: Final = 30.0
 FINAL_TIMEOUT_NS: Final = (
     60 * SECOND_NS
@@ -54,26 +52,27 @@ FINAL_TIMEOUT_NS: Final = (
 FINAL_PAUSE_NS: Final = 100 * MILLISECOND_NS
 
 
-class CppQueueWorkload(QueueWorkload):
+class ForeignQueueWorkload(QueueWorkload):
     """See the module's text."""
 
-    name = "queue-cpp"
-
-    def __init__(self, workers: int) -> None:
+    def __init__(self, foreign: ForeignClient, workers: int) -> None:
         super().__init__(workers - 1)
+        self.name = f"queue-{foreign.name}"
+        self.consumer_group = f"chaos-{foreign.name}"
+        self._foreign = foreign
         self._ours = Share(0, workers - 1, workers)
         self._theirs = Share(workers - 1, 1, workers)
-        self._cpp_numbers = itertools.count()
+        self._foreign_numbers = itertools.count()
         self._broker_name = ""
-        self._producer: CppProducer | None = None
-        self._consumer: CppProcess | None = None
+        self._producer: ForeignProducer | None = None
+        self._consumer: ForeignProcess | None = None
         self._owed: set[str] = set()
         self._received: set[str] = set()
         self._is_over = False
 
     @asynccontextmanager
     async def setup(self, system: System) -> AsyncIterator[None]:
-        """Make the topics, and hold the C++ client's producer and consumer open."""
+        """Make the topics, and hold the foreign producer and consumer open."""
         group = brokers(system)
         self._broker_name = group.group.group
         async with super().setup(system), trio.open_nursery() as nursery:
@@ -83,25 +82,28 @@ class CppQueueWorkload(QueueWorkload):
             nursery.cancel_scope.cancel()
 
     async def _start(self, group: BrokerSystem, nursery: trio.Nursery) -> None:
-        words = ("--group", GROUP, "--topics", *TOPICS)
-        self._consumer = CppProcess("consume", group.namesrv, group.folder, self._receive, words)
-        self._producer = CppProducer(group.namesrv, group.folder)
-        self._note("join", {"group": GROUP})
+        words = ("--group", self.consumer_group, "--topics", *TOPICS)
+        where = (group.namesrv, group.folder)
+        self._consumer = ForeignProcess(self._foreign, "consume", *where, self._receive, words)
+        self._producer = ForeignProducer(self._foreign, *where)
+        self._note("join", {"group": self.consumer_group})
         for process in (self._consumer, self._producer.process):
             nursery.start_soon(process.run)
         for process in (self._consumer, self._producer.process):
             with trio.move_on_after(START_S):
                 await process.has_started.wait()
             if process.has_ended.is_set() or not process.has_started.is_set():
-                raise NotReadyError(f"the C++ client did not start: {process.last_words()}")
+                raise NotReadyError(f"{self._foreign.title} did not start: {process.last_words()}")
 
     async def _watch(self) -> None:
         """Note when the consumer ends by itself: then nobody can ask its group for anything."""
         assert self._consumer is not None
         await self._consumer.has_ended.wait()
         self._is_over = True
-        self._note("leave", {"group": GROUP})
-        self.log.add(OBSERVER, "info", "note", "the C++ consumer ended by itself")
+        self._note("leave", {"group": self.consumer_group})
+        self.log.add(
+            OBSERVER, "info", "note", f"the consumer of {self._foreign.title} ended by itself"
+        )
 
     def _note(self, f: str, value: object) -> None:
         self.log.add(FIRST_LISTENER, "invoke", f, value)
@@ -115,33 +117,33 @@ class CppQueueWorkload(QueueWorkload):
 
     @asynccontextmanager
     async def client(self, system: System, process: int) -> AsyncIterator[WorkloadClient]:
-        """Open ours, or take the C++ client's, which go on over all of their worker's processes."""
+        """Open ours, or take the foreign one's, which go on over all of their worker's processes."""
         if self._ours.owns(process):
             async with super().client(system, self._ours.inner(process)) as client:
                 yield _Listened(client, self.owe)
             return
         namesrv = brokers(system).namesrv
-        async with PullConsumer(namesrv, GROUP, timeout_s=READ_TIMEOUT_S) as asker:
-            yield CppQueueClient(self, asker)
+        async with PullConsumer(namesrv, self.consumer_group, timeout_s=READ_TIMEOUT_S) as asker:
+            yield ForeignQueueClient(self, asker)
 
     def generator(self, chance: random.Random, workers: int) -> Generator:
-        """What ours do, and sends of the C++ client."""
+        """What ours do, and sends of the foreign client."""
         ours = super().generator(chance, self._ours.workers)
-        theirs = Endless(lambda: self._cpp_send(chance))
+        theirs = Endless(lambda: self._foreign_send(chance))
         return Beside([(self._ours, ours), (self._theirs, theirs)])
 
-    def _cpp_send(self, chance: random.Random) -> Invocation:
-        key = f"cpp{next(self._cpp_numbers)}"
+    def _foreign_send(self, chance: random.Random) -> Invocation:
+        key = f"{self._foreign.name}{next(self._foreign_numbers)}"
         value = {
             "key": key,
             "queue": chance.choice(list(self.queues)),
-            "client": CLIENT,
+            "client": self._foreign.name,
             "content": content(body_of(key), None, (), {}, 0),
         }
         return Invocation("send", value)
 
     def final(self, workers: int) -> Generator:
-        """Ours read everything; the C++ client's group must have committed it."""
+        """Ours read everything; the foreign client's group must have committed it."""
         ours = super().final(self._ours.workers)
         asking = Stagger(
             FINAL_PAUSE_NS, Endless(lambda: Invocation("group-drained")), random.Random(workers)
@@ -154,12 +156,12 @@ class CppQueueWorkload(QueueWorkload):
         self._owed.add(key)
 
     async def send(self, value: dict[str, Any]) -> Outcome:
-        """Send through the C++ client."""
+        """Send through the foreign client."""
         assert self._producer is not None
         key, queue = value["key"], self.queues[value["queue"]]
         line = await self._producer.send(key, queue.topic, queue.queue_id, body_of(key))
         if line is None:
-            return Outcome("fail", value, "the C++ producer is gone")
+            return Outcome("fail", value, f"the producer of {self._foreign.title} is gone")
         if line.event != "ack":
             return Outcome("info", value, line.text)
         self.owe(key)
@@ -170,7 +172,7 @@ class CppQueueWorkload(QueueWorkload):
         ends: dict[str, int] = {}
         if self._owed <= self._received:
             self._is_over = True
-            return Outcome("ok", {"group": GROUP, "ends": ends})
+            return Outcome("ok", {"group": self.consumer_group, "ends": ends})
         for name, queue in self.queues.items():
             end = await end_of(asker, queue)
             committed = await asker.committed(queue) or 0
@@ -178,7 +180,7 @@ class CppQueueWorkload(QueueWorkload):
                 return Outcome("fail", None, f"{name} goes on to {end}, committed is {committed}")
             ends[name] = end
         self._is_over = True
-        return Outcome("ok", {"group": GROUP, "ends": ends})
+        return Outcome("ok", {"group": self.consumer_group, "ends": ends})
 
 
 class _Listened:
@@ -195,10 +197,10 @@ class _Listened:
         return outcome
 
 
-class CppQueueClient:
-    """The C++ client's producer, and our eyes on its group's offsets."""
+class ForeignQueueClient:
+    """The foreign client's producer, and our eyes on its group's offsets."""
 
-    def __init__(self, workload: CppQueueWorkload, asker: PullConsumer) -> None:
+    def __init__(self, workload: ForeignQueueWorkload, asker: PullConsumer) -> None:
         self._workload = workload
         self._asker = asker
 
