@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from dledger.errors import ConfigError
 from dledger.raft.ids import NodeId
+
+NAME_LENGTH_MAX: Final = 64
+MEMBER_COUNT_MAX: Final = 9
+"""More confirm no faster and lose no less; the names of all fit one attribute of a handshake."""
+
+ATTRIBUTES_BYTES_MAX: Final = 16 * 1024
+"""Service attributes travel in every handshake."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,3 +164,37 @@ class LogConfig:
     snapshot_interval_s: float = 600.0
     scrub_bytes_per_s: int = 4 * 1024 * 1024
     service_attributes: Mapping[str, str] = field(default_factory=dict)
+
+    def validate(self) -> None:
+        """Refuse what cannot work.
+
+        Raises:
+            ConfigError: names the values.
+        """
+        if not __debug__:
+            raise ConfigError("assertions guard the log: Python must not run with -O")
+        self.raft.validate()
+        members = tuple(peer.node_id for peer in self.peers)
+        if set(members) != set(self.raft.voters):
+            raise ConfigError(
+                f"the peers {', '.join(members)} are not the voters {', '.join(self.raft.voters)}"
+            )
+        if not 1 <= len(self.group) <= NAME_LENGTH_MAX:
+            raise ConfigError(f"group {self.group!r} must have 1 to {NAME_LENGTH_MAX} characters")
+        for name in members:
+            if len(name) > NAME_LENGTH_MAX:
+                raise ConfigError(f"member {name!r} must have at most {NAME_LENGTH_MAX} characters")
+        if len(members) > MEMBER_COUNT_MAX:
+            raise ConfigError(
+                f"{len(members)} members are named, at most {MEMBER_COUNT_MAX} may be"
+            )
+        if self.secret == "":
+            raise ConfigError("the secret is empty; leave it out to run without one")
+        attributes_bytes = sum(
+            len(name.encode()) + len(value.encode())
+            for name, value in self.service_attributes.items()
+        )
+        if attributes_bytes > ATTRIBUTES_BYTES_MAX:
+            raise ConfigError(
+                f"service_attributes have {attributes_bytes} bytes, at most {ATTRIBUTES_BYTES_MAX} may be"
+            )

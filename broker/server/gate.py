@@ -172,6 +172,8 @@ class Gate:
 
     def without_leader(self) -> str:
         """Why nobody leads, for people; the remark's tag, if it has one, is for programs."""
+        if self._log.lost_votes.problem:
+            return f"{self._log.lost_votes.problem}; {self._role()}"
         disks = self._log.full_disks
         if disks.leave_no_majority:
             return f"{DISK_FULL}{disks.describe()}: without them there is no majority to store anything"

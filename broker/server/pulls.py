@@ -109,9 +109,7 @@ class Pulls:
         grant = self._rules.check(fields)
         if isinstance(grant, Refusal):
             if grant.code in _NOT_KNOWN and not self._is_authoritative():
-                raise _NotKnownHereError(
-                    f"{grant.remark} So node {self._log.node_id} says, which does not lead and may be behind."
-                )
+                raise _NotKnownHereError(self._log.lost_votes.problem or self._behind(grant.remark))
             answer(origin, request.opaque, grant.code, grant.remark)
             return
         if grant.creation:
@@ -280,6 +278,9 @@ class Pulls:
             bytes_max=fields.max_msg_bytes or 2**31 - 1,
             tag_hashes=asked.tags,
         )
+
+    def _behind(self, remark: str | None) -> str:
+        return f"{remark} So node {self._log.node_id} says, which does not lead and may be behind."
 
     def _outcome(self, result: GetResult, offset: int) -> PullOutcome:
         return outcome_of(result, offset, is_authoritative=self._is_authoritative())

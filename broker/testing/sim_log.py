@@ -18,6 +18,7 @@ from dledger.raft.events import Event
 from dledger.raft.ids import Index, NodeId
 from dledger.runtime.driver import Driver
 from dledger.runtime.full_disks import FullDisks
+from dledger.runtime.lost_votes import LostVotes
 from dledger.runtime.server import LogServer
 from dledger.state_machine import StateMachine
 
@@ -112,6 +113,9 @@ class SimLog(LogServer):
         self.config = config
         self._driver = self._sim_driver = driver
         self.full_disks = driver.disks
+        self.lost_votes = LostVotes(  # they are told by nobody here
+            config.raft.node_id, config.raft.voters, has_vote=lambda: True, has_begun=lambda: True
+        )
         self._now_ms = now_ms
         self._attributes = attributes
         self._is_draining = self._has_stopped = False

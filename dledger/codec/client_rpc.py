@@ -199,7 +199,9 @@ def error_of(failure: Failure) -> DLedgerError:
     """The error that a `Failure` stands for; an unknown code is an unknown outcome."""
     kind = _REGISTRY.get(failure.code, OutcomeUnknownError)
     if kind is NotLeaderError:
-        return NotLeaderError(failure.leader_id or None, failure.term)
+        # What stands behind the known part is for people.
+        detail = failure.reason.partition("; ")[2]
+        return NotLeaderError(failure.leader_id or None, failure.term, detail)
     if kind is CompactedError:
         return CompactedError(failure.index, failure.first_index)
     if kind is OutOfRangeError:

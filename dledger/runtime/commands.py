@@ -235,13 +235,11 @@ def _status_table(client: Client, members: Mapping[NodeId, StatusAnswer | DLedge
             table.add_row(
                 peer.node_id, address, "no answer", "", "", "", "", "", str(seen), style="red"
             )
-    names = {
-        seen.attributes.get("incarnation", "")
-        for seen in members.values()
-        if isinstance(seen, StatusAnswer)
-    }
-    if names - {""}:
-        table.caption = f"restored from backups as: {', '.join(sorted(names - {''}))}"
+    answers = [seen for seen in members.values() if isinstance(seen, StatusAnswer)]
+    names = {seen.attributes.get("incarnation", "") for seen in answers} - {""}
+    problems = {seen.attributes.get("majority", "") for seen in answers} - {""}
+    captions = [f"restored from backups as: {', '.join(sorted(names))}"] if names else []
+    table.caption = "\n".join([*captions, *sorted(problems)]) or None
     return table
 
 

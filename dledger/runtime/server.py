@@ -45,6 +45,7 @@ from dledger.runtime.driver import Driver, RoleView
 from dledger.runtime.events_log import log_event
 from dledger.runtime.full_disks import FullDisks
 from dledger.runtime.handshake import Identity
+from dledger.runtime.lost_votes import LostVotes
 from dledger.runtime.peer_clocks import ClockWatch
 from dledger.runtime.repairing import repair_on
 from dledger.runtime.scrubbing import scrub
@@ -62,12 +63,7 @@ from dledger.storage.snapshots import SnapshotStore
 DRAIN_TIMEOUT_S: Final = 1.5
 """A hand-over before a stop takes two round trips; whoever needs longer is not waited for."""
 
-NAME_LENGTH_MAX: Final = 64
-
-
 ATTRIBUTE_LENGTH_MAX: Final = 1024
-ATTRIBUTES_BYTES_MAX: Final = 16 * 1024
-"""Service attributes travel in every handshake."""
 
 
 class LogServer:
@@ -77,6 +73,7 @@ class LogServer:
 
     Attributes:
         full_disks: whose disks are known to be full.
+        lost_votes: who is known to have no vote.
         snapshotter: takes snapshots of the state; None until the store is open, and for a machine
             that has none.
     """
@@ -102,7 +99,7 @@ class LogServer:
         Raises:
             ConfigError: the configuration contradicts itself, or Python runs with -O.
         """
-        _check(config)
+        config.validate()
         self.config = config
         self._machine = machine
         self._clock = clock
@@ -115,7 +112,15 @@ class LogServer:
         self._fetch: Callable[[Driver], SnapshotFetch] | None = None
         self._shown: dict[str, str] = {}
         self.full_disks = FullDisks(config.raft.node_id, config.raft.voters)
-        self._role_watchers: list[Callable[[RoleView], None]] = []
+        self.lost_votes = LostVotes(
+            config.raft.node_id,
+            config.raft.voters,
+            has_vote=lambda: self._driver is None or self.is_voter,
+            has_begun=lambda: self.term > NO_TERM,
+        )
+        self._role_watchers: list[Callable[[RoleView], None]] = [
+            lambda view: self.lost_votes.leader_changed(view.leader_id)
+        ]
         self._applied_watchers: list[Callable[[], None]] = []
         self._client_port = ClientPort(self, accepts_appends=accepts_appends)
         members = frozenset(peer.node_id for peer in config.peers)
@@ -131,6 +136,7 @@ class LogServer:
             clock,
             self._acquaintance,
             self.full_disks,
+            self.lost_votes,
             Belonging(config.raft.node_id, members, lambda: self.commit_index, self.committed_name),
         )
         body_bytes_max = config.raft.entry_body_bytes_max + ENTRY_HEADER_BYTES
@@ -471,7 +477,7 @@ class LogServer:
         if self._is_draining:
             raise StoppingError(f"{self.node_id} is about to stop")
         if not self.is_leader:
-            raise NotLeaderError(self.leader_id, self.term)
+            raise NotLeaderError(self.leader_id, self.term, self.lost_votes.problem)
         if not driver.is_serving:
             raise LeaderNotReadyError(f"{self.node_id} has not yet applied the start of its term")
 
@@ -616,6 +622,8 @@ class LogServer:
                 own["incarnation"] = self.restoration
             if self._driver is not None and self._driver.store_is_old and not self.is_voter:
                 own["store"] = "an older copy: no vote until a leader has admitted it"
+            if self.lost_votes.problem:
+                own["majority"] = self.lost_votes.problem[:ATTRIBUTE_LENGTH_MAX]
             if self._repair is not None:
                 own["repair"] = self._repair.describe()[:ATTRIBUTE_LENGTH_MAX]
             elif self._driver is not None and self._driver.engine.live_repair.missing_count:
@@ -703,34 +711,3 @@ async def _wait_outcome(ask: Callable[[Answered], None], timeout_s: float) -> Ou
     if isinstance(given, Failed):
         raise given.error
     return given
-
-
-def _check(config: LogConfig) -> None:
-    """Refuse what cannot work.
-
-    Raises:
-        ConfigError: names the values.
-    """
-    if not __debug__:
-        raise ConfigError("assertions guard the log: Python must not run with -O")
-    config.raft.validate()
-    members = tuple(peer.node_id for peer in config.peers)
-    if set(members) != set(config.raft.voters):
-        raise ConfigError(
-            f"the peers {', '.join(members)} are not the voters {', '.join(config.raft.voters)}"
-        )
-    if not 1 <= len(config.group) <= NAME_LENGTH_MAX:
-        raise ConfigError(f"group {config.group!r} must have 1 to {NAME_LENGTH_MAX} characters")
-    for name in members:
-        if len(name) > NAME_LENGTH_MAX:
-            raise ConfigError(f"member {name!r} must have at most {NAME_LENGTH_MAX} characters")
-    if config.secret == "":
-        raise ConfigError("the secret is empty; leave it out to run without one")
-    attributes_bytes = sum(
-        len(name.encode()) + len(value.encode())
-        for name, value in config.service_attributes.items()
-    )
-    if attributes_bytes > ATTRIBUTES_BYTES_MAX:
-        raise ConfigError(
-            f"service_attributes have {attributes_bytes} bytes, at most {ATTRIBUTES_BYTES_MAX} may be"
-        )

@@ -509,12 +509,15 @@ class Transport:
                 self._heard_clock(peer.node_id, remote)
 
     async def _keep_asking_for_room(self, peer: Peer, full_disks: FullDisks) -> None:
-        """Ask a connected member whether its disk is full, as long as that may be why nobody leads."""
+        """Ask a connected member for its room, and for its vote, as long as these may be why nobody leads."""
         while True:
             await full_disks.wait_wanted()
             await trio.sleep(ROOM_INTERVAL_S)
             remote = await self._look_at(peer)
-            full_disks.hear(peer.node_id, None if remote is None else remote.attributes)
+            told = None if remote is None else remote.attributes
+            full_disks.hear(peer.node_id, told)
+            if self._me.lost_votes is not None:
+                self._me.lost_votes.hear(peer.node_id, told)
 
     async def _look_at(self, peer: Peer) -> Remote | None:
         """What a connected member tells of itself now, by a handshake as a client that asks nothing more."""
@@ -528,6 +531,7 @@ class Transport:
             clock=None,
             acquaintance=None,
             full_disks=None,
+            lost_votes=None,
             belonging=None,
         )
         try:

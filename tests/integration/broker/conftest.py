@@ -187,6 +187,21 @@ def send_ext(topic: str, queue: int = 0, properties: str = "") -> dict[str, str]
     }
 
 
+def pull_ext(topic: str) -> dict[str, str]:
+    return {
+        "consumerGroup": "G",
+        "topic": topic,
+        "queueId": "0",
+        "queueOffset": "0",
+        "maxMsgNums": "32",
+        "sysFlag": "4",
+        "commitOffset": "0",
+        "suspendTimeoutMillis": "0",
+        "subscription": "*",
+        "subVersion": "0",
+    }
+
+
 class Cluster:
     """Brokers of one group in this process."""
 

@@ -15,7 +15,7 @@ from broker.remoting.codes import RequestCode
 from broker.remoting.header import RemotingCommand
 from jepsen.nemeses.preload import Control, Operation, Rule, attach_process, lacking_preload
 from jepsen.processes import Group, Process, poll
-from tests.integration.broker.conftest import send_ext
+from tests.integration.broker.conftest import pull_ext, send_ext
 from tests.integration.broker.reading import everything
 from tests.integration.broker.test_processes import ask, brokers_of, leader_of
 
@@ -151,21 +151,6 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
         group.wait_listening()
         leader_of(group)
         yield Stage(group, controls, time.monotonic() - begun_s)
-
-
-def pull_ext(topic: str) -> dict[str, str]:
-    return {
-        "consumerGroup": "G",
-        "topic": topic,
-        "queueId": "0",
-        "queueOffset": "0",
-        "maxMsgNums": "32",
-        "sysFlag": "4",
-        "commitOffset": "0",
-        "suspendTimeoutMillis": "0",
-        "subscription": "*",
-        "subVersion": "0",
-    }
 
 
 def now_ms() -> int:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import re
+import shutil
 import signal
 import socket
 import struct
@@ -19,9 +21,11 @@ from broker.remoting.codes import RequestCode
 from broker.remoting.frame import FrameDecoder
 from broker.remoting.header import RemotingCommand, decode_command, encode_command, make_request
 from broker.remoting.route import decode_route
+from dledger import NodeId
+from dledger.storage.restored import mark_restored
 from jepsen.ports import LOWEST, free_ports, is_free
 from jepsen.processes import Group, Process, is_running, poll, program
-from tests.integration.broker.conftest import send_ext
+from tests.integration.broker.conftest import pull_ext, send_ext
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
@@ -140,6 +144,55 @@ def test_other_members_in_the_configuration_are_refused(group: Group) -> None:
     victim.start()
     send_until_stored(group.nodes[1], b"after")
     assert poll(lambda: len(brokers_of(group)) == 3, PATIENCE_S), "the group is whole"
+
+
+def test_a_group_that_has_lost_two_stores_of_three_says_so_and_goes_on_with_the_third(
+    group: Group,
+) -> None:
+    send_until_stored(leader_of(group), b"kept")
+    kept, *lost = group.nodes
+    queue = {"topic": "T", "queueId": "0"}
+    assert poll(lambda: int(ask(kept.port, 30, queue).ext.get("offset", 0)) >= 1, PATIENCE_S)
+    for node in group.nodes:
+        node.kill()
+    for node in lost:
+        shutil.rmtree(group.folder / node.name)
+    for node in group.nodes:
+        node.start()
+    group.wait_listening()
+    text = "the majority of the group is lost: the stores of n1 and n2"
+    for node in group.nodes:
+        assert poll(
+            lambda node=node: f"majority-lost node={node.name}" in node.log.read_text(), PATIENCE_S
+        )
+        for code, ext in ((310, send_ext("T")), (11, pull_ext("T")), (202, {"topic": "T"})):
+            if node is kept and code != 310:
+                continue  # it has the topic
+            answer = ask(node.port, code, ext)
+            assert (answer.code, text in str(answer.remark)) == (14, True), answer
+            assert "docs/restoring.md" in str(answer.remark)
+    status = subprocess.run(
+        [program("dledger"), "status", "-g", "broker-a", "-p", group.peers, "--json"],
+        capture_output=True,
+        timeout=PATIENCE_S,
+        check=True,
+    )
+    for seen in json.loads(status.stdout)["members"]:
+        assert text in seen["attributes"]["majority"]
+    # As docs/restoring.md says.
+    for node in group.nodes:
+        node.kill()
+    for node in lost:
+        shutil.rmtree(group.folder / node.name)
+        shutil.copytree(group.folder / kept.name, group.folder / node.name)
+    for node in group.nodes:
+        store = str(group.folder / node.name)
+        mark_restored(store, "broker-a", NodeId(node.name), "after the loss")
+        node.start()
+    group.wait_listening()
+    send_until_stored(leader_of(group), b"after")
+    for node in group.nodes:
+        assert "does not know the group's secret" not in node.log.read_text()
 
 
 @pytest.mark.parametrize("cause", ["the port", "the store"])

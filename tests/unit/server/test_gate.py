@@ -17,6 +17,7 @@ from broker.server.gate import HOLD_MS, Errand, Gate
 from broker.server.private_codes import NOT_CARRIED_OUT, PrivateCode
 from dledger import NodeId, Role
 from dledger.runtime.full_disks import FULL_ATTRIBUTE, FullDisks
+from dledger.runtime.lost_votes import TOLD_COUNT_MIN, VOTE_ATTRIBUTE, LostVotes
 
 
 class FakeLog:
@@ -29,7 +30,11 @@ class FakeLog:
         self.role = Role.FOLLOWER
         self.term = 3
         self.leader_id: str | None = None
-        self.full_disks = FullDisks(NodeId("n0"), tuple(map(NodeId, ("n0", "n1", "n2"))))
+        members = tuple(map(NodeId, ("n0", "n1", "n2")))
+        self.full_disks = FullDisks(members[0], members)
+        self.lost_votes = LostVotes(
+            members[0], members, has_vote=lambda: True, has_begun=lambda: True
+        )
 
 
 class FakeLink:
@@ -141,6 +146,19 @@ def test_a_send_that_no_majority_has_room_for_is_refused_at_once_with_the_cause(
     bench.gate.bring(waiting)
     bench.gate.expire(0)
     assert bench.gate.waiting_count == 2
+
+
+def test_who_waits_for_a_leader_is_told_that_there_will_be_none(bench: Bench) -> None:
+    for _ in range(TOLD_COUNT_MIN):
+        for name in ("n1", "n2"):
+            bench.log.lost_votes.hear(NodeId(name), {VOTE_ATTRIBUTE: "true"})
+    send = bench.errand()
+    bench.gate.bring(send)
+    bench.gate.expire(HOLD_MS)
+    answer = answer_of(send)
+    assert answer.code == 14
+    assert str(answer.remark).startswith("the majority of the group is lost: the stores of n1 and")
+    assert str(answer.remark).endswith("; nothing was done")
 
 
 def test_the_leader_serves(bench: Bench) -> None:

@@ -13,6 +13,8 @@ from broker.remoting.requests import PULL_SUSPEND, PullFields, PullRequest
 from broker.server.gate import HOLD_MS
 from broker.server.pulls import Pulls
 from broker.service.pull import PullGrant
+from dledger import NodeId
+from dledger.runtime.lost_votes import LostVotes
 from tests.unit.store.lone_broker import LoneBroker
 
 
@@ -47,6 +49,8 @@ class Log:
 
     def __init__(self, broker: LoneBroker) -> None:
         self._log = broker.log
+        own = NodeId(self.node_id)
+        self.lost_votes = LostVotes(own, (own,), has_vote=lambda: True, has_begun=lambda: True)
 
     @property
     def committed_position(self) -> int:

@@ -1,0 +1,72 @@
+"""Who has no vote: what is told, what is heard, and when that is the end of a group."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from dledger.raft.ids import NodeId
+from dledger.runtime.lost_votes import TOLD_COUNT_MIN, VOTE_ATTRIBUTE, LostVotes
+
+N0, N1, N2 = NodeId("n0"), NodeId("n1"), NodeId("n2")
+LOST = {VOTE_ATTRIBUTE: "true"}
+
+
+def votes(*, has_vote: bool = True, has_begun: bool = True) -> LostVotes:
+    return LostVotes(N0, (N0, N1, N2), has_vote=lambda: has_vote, has_begun=lambda: has_begun)
+
+
+def hear_for_long(known: LostVotes, *members: NodeId) -> None:
+    for _ in range(TOLD_COUNT_MIN):
+        for member in members:
+            known.hear(member, LOST)
+
+
+def test_the_own_vote_is_told_while_it_is_lost() -> None:
+    assert votes().told() == {}
+    assert votes(has_vote=False).told() == LOST
+
+
+def test_two_of_three_are_the_end_and_it_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    known = votes()
+    known.leader_changed(None)
+    with caplog.at_level(logging.ERROR, "dledger"):
+        hear_for_long(known, N1)
+        assert known.problem == ""
+        hear_for_long(known, N2)
+        hear_for_long(known, N1, N2)
+    assert "the stores of n1 and n2 were lost" in known.problem
+    assert "docs/restoring.md" in known.problem
+    assert caplog.text.count("majority-lost") == 1
+
+
+def test_the_own_one_counts() -> None:
+    known = votes(has_vote=False)
+    hear_for_long(known, N2)
+    assert "the stores of n0 and n2 were lost" in known.problem
+
+
+def test_a_member_that_is_heard_no_more_or_has_its_vote_again_is_not_lost() -> None:
+    for answer in (None, {}):
+        known = votes()
+        hear_for_long(known, N1, N2)
+        known.hear(N1, answer)
+        assert known.problem == ""
+        known.hear(N1, LOST)
+        assert known.problem == "", "it has to say it for as long again"
+
+
+def test_a_leader_ends_it_and_answers_that_come_late_say_nothing() -> None:
+    known = votes()
+    hear_for_long(known, N1, N2)
+    known.leader_changed(N1)
+    assert known.problem == ""
+    hear_for_long(known, N1, N2)
+    assert known.problem == ""
+
+
+def test_a_group_that_is_being_founded_has_lost_nothing() -> None:
+    known = votes(has_vote=False, has_begun=False)
+    hear_for_long(known, N1, N2)
+    assert known.problem == ""
