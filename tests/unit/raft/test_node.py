@@ -235,6 +235,26 @@ def test_a_request_takes_no_more_than_the_window_has_left() -> None:
     assert ranges == [(2, 4), (4, 5), (5, 6)]
 
 
+def test_answered_heartbeats_do_not_open_the_window_again() -> None:
+    """Heartbeats overtake entries on a slow line: their answers say nothing of what is still on its way."""
+    group, member = make_role(Role.LEADER)
+    member.node._core.config = config = RaftConfig(
+        N0, NAMES, entries_bytes_max=1000, inflight_bytes_max=1000
+    )
+    receive(member, success(member, N1, 1))
+    member.step(Propose((b"x" * 400,) * 20, 1))
+    view = member.node.progress()[N1]
+    assert view.inflight_bytes >= config.inflight_bytes_max
+    for _ in range(20):
+        group.now_ms = member.node.next_deadline_ms()
+        effects = member.step(Tick())
+        (twin,) = (request for request in requests(effects) if request.to == N1)
+        answer = success(member, N1, 1, round_=twin.round)
+        assert [each for each in requests(receive(member, answer)) if each.first < each.end] == []
+        receive(member, success(member, N2, 1))
+    assert member.node.progress()[N1].inflight_bytes == view.inflight_bytes
+
+
 def test_a_lost_window_is_found_without_a_timeout() -> None:
     group, member = make_role(Role.LEADER)
     for peer in (N1, N2):

@@ -84,6 +84,17 @@ def test_a_promise_is_over_when_the_clock_says_so() -> None:
     assert answer.granted
 
 
+def test_a_lease_whose_clock_stood_still_too_is_worth_what_docs_say() -> None:
+    """A virtual machine that its host stopped: docs/guarantees.md tells how long it may answer reads alone."""
+    group, member = leader()
+    sent_ms = group.now_ms
+    assert member.node.has_lease(sent_ms), "no clock of its own tells it otherwise"
+    for rest_ms, has_lease in ((269, True), (270, False)):
+        assert member.node.has_lease(sent_ms + rest_ms) is has_lease
+    receive(member, append_request(N2, 2, "1@1"))
+    assert not member.node.has_lease(sent_ms), "unless it hears of a later term first"
+
+
 def test_a_leader_that_stood_still_keeps_its_followers_but_not_its_lease() -> None:
     group, member = leader()
     assert member.node.has_lease(group.now_ms)
