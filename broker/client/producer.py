@@ -277,9 +277,9 @@ class Producer(Lifetime):
     ) -> SendResult:
         """Send several messages of one topic as one request; all are stored, or none.
 
-        They get consecutive offsets in one queue, but for those that were sent before under the same key; the
-        result tells the first. Not for delayed
-        messages. All bodies together are bounded as one body is.
+        They get consecutive offsets in one queue, but for those that were sent before under the same
+        key; the result tells the first. Not for delayed messages. All bodies together are bounded as
+        one body is.
 
         Raises:
             InvalidMessageError: empty, more than one topic, a delay, or too large.

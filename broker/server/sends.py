@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
+from itertools import islice
 from typing import Final, NamedTuple
 
 import msgspec
@@ -154,18 +155,17 @@ class Sends:
         self, plan: SendPlan, key: bytes, asked: Essence, taken: set[object]
     ) -> _Ahead | None:
         """The same message on its way. Nobody was told yet, so whatever becomes of it is the answer."""
-        looks = 0
-        for first in self._ahead.get(key, ()):
-            for step in first.steps_of(key):
-                found, message = _Ahead(first, step), first.plan.messages[step]
-                if message.body != asked.body or found in taken:
-                    continue
-                other = essence_of_plan(first.plan, message)
-                if is_same(asked, other, any_queue=plan.any_queue):
-                    return found
-                looks += 1
-                if looks == COPIES_MAX:
-                    return None
+        candidates = (
+            _Ahead(first, step)
+            for first in self._ahead.get(key, ())
+            for step in first.steps_of(key, asked.body)
+        )
+        for found in islice(candidates, COPIES_MAX):
+            own = found.first.plan
+            if found not in taken and is_same(
+                asked, essence_of_plan(own, own.messages[found.step]), any_queue=plan.any_queue
+            ):
+                return found
         return None
 
     def _join(self, waiter: _SendWaiter) -> None:
@@ -442,17 +442,17 @@ class _SendWaiter:
         self.own: list[int] = _NOTHING
         self.open_count = 1
         self._sends = sends
-        self._steps: dict[bytes, list[int]] | None = None
+        self._steps: dict[tuple[bytes, bytes], list[int]] | None = None
         self._error: DLedgerError | None = None
         self._joined: list[_SendWaiter] | None = None
 
-    def steps_of(self, key: bytes) -> list[int]:
-        """Which messages of `plan` have a key."""
+    def steps_of(self, key: bytes, body: bytes) -> list[int]:
+        """Which messages of `plan` have a key and a body."""
         if self._steps is None:
             self._steps = {}
             for step, message in enumerate(self.plan.messages):
-                self._steps.setdefault(message.uniq_key, []).append(step)
-        return self._steps.get(key, _NOTHING)
+                self._steps.setdefault((message.uniq_key, message.body), []).append(step)
+        return self._steps.get((key, body), _NOTHING)
 
     def join(self, other: _SendWaiter) -> None:
         """Messages of another send are staged here: it is told what becomes of them."""

@@ -13,6 +13,7 @@ from broker.store.state import BrokerState
 from broker.testing.broker_cluster import BrokerCluster
 from broker.testing.client import SimClient
 from broker.testing.consumers import Consumer
+from broker.testing.jugglers import Juggler
 from broker.testing.keepers import Keeper
 from broker.testing.operators import Operator
 from broker.testing.probes import Probe
@@ -45,6 +46,7 @@ class BrokerClients:
             (TransactionProducer, "t", settings.transaction_count),
             (Consumer, "c", settings.consumer_count),
             (Keeper, "k", settings.keeper_count),
+            (Juggler, "j", settings.juggler_count),
         ]
         self._clients = [
             kind(cluster, settings, f"{letter}{number}", self.done)

@@ -1,4 +1,4 @@
-"""What every simulated client has: connections, one question at a time, patience, and a guess who leads."""
+"""What every simulated client has: a connection, questions, patience, and a guess who leads."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class SimClient(ABC):
         self._connection: SimConnection | None = None
         self._node_id: NodeId | None = None
         self._opaque = 0
-        self._waiting: tuple[int, Answered] | None = None
+        self._waiting: dict[int, Answered] = {}
 
     def start(self) -> None:
         """Begin after a while."""
@@ -99,12 +99,18 @@ class SimClient(ABC):
     ) -> None:
         """Ask a broker, mostly the one that leads; the connection is kept for the next question."""
         self._look_around(prefers)
+        self.ask_there(code, ext, answered, body=body)
+
+    def ask_there(
+        self, code: int, ext: Mapping[str, str], answered: Answered, *, body: bytes = b""
+    ) -> None:
+        """Ask whom it is connected to, also behind questions that wait."""
         self._opaque += 1
         opaque = self._opaque
         if self._connection is None:
             self.cluster.at(self.cluster.now_ms + 5, answered, None)
             return
-        self._waiting = (opaque, answered)
+        self._waiting[opaque] = answered
         request = make_request(code, opaque, ext, body)
         self._connection.send_nowait(encode_command(request))
         due_ms = self.cluster.now_ms + self.settings.client_timeout_ms
@@ -149,6 +155,14 @@ class SimClient(ABC):
             self._connection.ended = self._ended
             self.connected()
 
+    def forget(self) -> None:
+        """Give up all questions; half of the connections on which somebody waited stay open, unused."""
+        waiting, self._waiting = self._waiting, {}
+        if waiting and self.chance(500):
+            self._connection = None
+        else:
+            self.hang_up()
+
     def hang_up(self) -> None:
         """Close the connection."""
         if self._connection is not None:
@@ -160,23 +174,22 @@ class SimClient(ABC):
             command = decode_command(frame)
             if not command.is_response:
                 self.asked(command)
-            elif self._waiting is not None and self._waiting[0] == command.opaque:
-                answered, self._waiting = self._waiting[1], None
+            elif (answered := self._waiting.pop(command.opaque, None)) is not None:
                 answered(command)
 
     def _ended(self) -> None:
         self._connection = None
-        if self._waiting is not None:
-            self.counts["broken"] += 1
-            answered, self._waiting = self._waiting[1], None
+        waiting, self._waiting = self._waiting, {}
+        self.counts["broken"] += bool(waiting)
+        for answered in waiting.values():
             self.cluster.at(self.cluster.now_ms + 1, answered, None)
 
     def _give_up(self, opaque: int) -> None:
         """Patience is over; half of them hang up then."""
-        if self._waiting is None or self._waiting[0] != opaque:
+        answered = self._waiting.pop(opaque, None)
+        if answered is None:
             return
         self.counts["timeouts"] += 1
-        answered, self._waiting = self._waiting[1], None
         if self.rng.random() < 0.5:
             self.hang_up()
         answered(None)

@@ -2,7 +2,8 @@
 
 It reads the records of the entries itself and knows nothing of the fold. Its rules:
 
-- queue offsets are dense; a unique key is stored once in a topic, but in retry topics;
+- queue offsets are dense; what is stored in a topic of clients is what a client sent, in everything, and stands
+  there once (what is made anew for each attempt may stand there again, in the order in which it was made);
 - a message that waits (a delay level, a due time) is stored in its topic once, with the record that takes it out
   of the waiting ones in the same entry, never before it is due by the log's time, and never after a recall;
 - a half message's topic gets it with the op record in the same entry, never without a commit of its producer;
@@ -13,9 +14,11 @@ It reads the records of the entries itself and knows nothing of the fold. Its ru
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
-from broker.message.properties import REAL_TOPIC, UNIQ_KEY
+from broker.message.properties import REAL_QID, REAL_TOPIC, UNIQ_KEY, decode_properties
 from broker.message.record import StoredMessage, decode_records
 from broker.store import names
 from broker.store.control import (
@@ -37,40 +40,90 @@ from broker.store.transactions import Verdict, decode_op
 from dledger.raft.entry import Entry, EntryKind
 from dledger.testing.state_checker import Violation
 
+_ADDED: Final = frozenset(
+    {
+        *("MSG_REGION", "TRACE_ON", "CLUSTER", "REAL_TOPIC", "REAL_QID", "WAIT"),
+        *("TIMER_OUT_MS", "TIMER_DEQUEUE_MS", "__transactionId__"),
+    }
+)
+"""Properties that no client of ours sends: brokers add them."""
+
+_WAITING_TOPICS: Final = frozenset({names.SCHEDULE_TOPIC, names.TIMER_TOPIC, names.HALF_TOPIC})
+
+
+class Form(NamedTuple):
+    """One message, in everything that its client asked to have stored; `properties` are sorted."""
+
+    topic: str
+    queue_id: int
+    body: bytes
+    properties: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def of(cls, topic: str, queue_id: int, body: bytes, properties: Mapping[str, str]) -> Form:
+        """The message that a client makes up."""
+        return cls(topic, queue_id, body, tuple(sorted(properties.items())))
+
+    @property
+    def key(self) -> bytes:
+        """Its unique key; several messages may have the same."""
+        return dict(self.properties).get("UNIQ_KEY", "").encode()
+
+
+def form_of(record: StoredMessage) -> Form:
+    """What a client asked for, if this is what became of it."""
+    topic, queue_id = record.topic, record.queue_id
+    if topic in _WAITING_TOPICS:
+        topic = (record.find(REAL_TOPIC) or b"").decode()
+        queue_id = int(record.find(REAL_QID) or b"-1")
+    named = decode_properties(record.properties)
+    kept = {name: value for name, value in named.items() if name not in _ADDED}
+    return Form.of(topic, queue_id, record.body, kept)
+
 
 @dataclass(slots=True)
-class Sent:
-    """A message that a client sends.
+class Fate:
+    """What a client wants of a message, and what became of it.
 
     Attributes:
+        is_renewed: each attempt is made anew, so that it may be stored again.
         is_transaction: it is a half message first.
         is_committed: its producer has decided to commit; before that it must not be seen.
         is_rolled_back: its producer has decided against it.
         is_recalled: the broker said that it will not be delivered.
         due_ms: no member's clock can show so early a time before the message is due, in true time.
-        asked_back_count: how often a consumer asked to have it again.
-        back_count: of these, how often it was stored for that.
-        told_back_count: and how often a consumer was told so.
-        places: of its records in its own topic, but for retries.
+        places: of its records in its own topic.
     """
 
-    topic: str
+    is_renewed: bool = False
     is_transaction: bool = False
     is_committed: bool = False
     is_rolled_back: bool = False
     is_recalled: bool = False
     due_ms: int = 0
+    places: list[StoredMessage] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Sent:
+    """What consumers gave back of the messages under one key.
+
+    Attributes:
+        asked_back_count: how often a consumer asked to have one again.
+        back_count: of these, how often one was stored for that.
+        told_back_count: and how often a consumer was told so.
+    """
+
     asked_back_count: int = 0
     back_count: int = 0
     told_back_count: int = 0
-    places: list[StoredMessage] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """A message that waits: where it will go, and not before when."""
+    """A message that waits: it will be stored as what, and not before when."""
 
-    key: bytes
+    form: Form
     due_ms: int
 
 
@@ -78,13 +131,17 @@ class BrokerModel:
     """The whole group.
 
     Attributes:
-        sent: what clients send, by unique key.
+        fates: what clients send.
+        sent: what consumers give back, by unique key.
+        records: everything that is stored, by physical offset.
         counts: what was stored, by kind.
         queues: keys of the records in each queue of each topic, in order.
     """
 
     def __init__(self) -> None:
+        self.fates: dict[Form, Fate] = {}
         self.sent: dict[bytes, Sent] = {}
+        self.records: dict[int, StoredMessage] = {}
         self.counts: Counter[str] = Counter()
         self.queues: dict[tuple[str, int], list[bytes]] = {}
         self._entries: list[Entry] = []
@@ -92,8 +149,9 @@ class BrokerModel:
         self._delays_ms: list[int] = []
         self._scheduled: dict[tuple[int, int], _Waiting] = {}
         self._timed: dict[tuple[int, int], _Waiting] = {}
-        self._halves: dict[int, bytes] = {}
-        self._half_keys: dict[int, bytes] = {}
+        self._topics: set[str] = set()
+        self._halves: dict[int, Form] = {}
+        self._half_forms: dict[int, Form] = {}
         self._half_places: dict[int, int] = {}
         self._offsets: dict[tuple[str, str, int], int] = {}
         self._locks: dict[LockKey, tuple[str, int]] = {}
@@ -105,6 +163,12 @@ class BrokerModel:
     def waiting_count(self) -> int:
         """Messages that have yet to be delivered, and transactions that have yet to end."""
         return len(self._scheduled) + len(self._timed) + len(self._halves)
+
+    def wanted(self, form: Form, fate: Fate | None = None) -> None:
+        """A client is about to send a message."""
+        self.fates.setdefault(form, fate or Fate())
+        self.sent.setdefault(form.key, Sent())
+        self._topics.add(form.topic)
 
     # Entries.
 
@@ -143,7 +207,7 @@ class BrokerModel:
     def _take(self, entry: Entry, state: BrokerState) -> None:
         """The first replica has folded this entry."""
         messages = decode_records(entry.body)
-        stored: dict[bytes, list[StoredMessage]] = {}
+        stored: dict[Form, list[StoredMessage]] = {}
         commands: list[tuple[StoredMessage, Command]] = []
         ops: list[StoredMessage] = []
         for message in messages:
@@ -156,27 +220,27 @@ class BrokerModel:
                     self._delays_ms = list(command.delays_ms)
             elif message.topic == names.SCHEDULE_TOPIC:
                 self._scheduled[message.queue_id + 1, message.queue_offset] = _Waiting(
-                    key_of(message),
+                    form_of(message),
                     message.store_timestamp_ms + self._delay_ms(level_of(message.properties)),
                 )
             elif message.topic == names.TIMER_TOPIC:
                 timer = timer_of(message)
                 assert timer is not None, "our clients name a time"
-                self._timed[timer] = _Waiting(key_of(message), timer.due_ms)
+                self._timed[timer] = _Waiting(form_of(message), timer.due_ms)
             elif message.topic == names.HALF_TOPIC:
-                self._halves[message.queue_offset] = key_of(message)
-                self._half_keys[message.queue_offset] = key_of(message)
+                self._halves[message.queue_offset] = form_of(message)
+                self._half_forms[message.queue_offset] = form_of(message)
                 self._half_places[message.queue_offset] = message.physical_offset
                 self.counts["halves"] += 1
             elif message.topic == names.OP_HALF_TOPIC:
                 ops.append(message)
             else:
-                stored.setdefault(key_of(message), []).append(message)
+                stored.setdefault(form_of(message), []).append(message)
         delivered = self._obey(commands, stored, state)
         ended = self._end(ops, stored)
-        for key, copies in stored.items():
+        for form, copies in stored.items():
             for message in copies:
-                self._judge(key, message, is_allowed=key in delivered or key in ended)
+                self._judge(form, message, is_allowed=form in delivered or form in ended)
 
     def _note_place(self, message: StoredMessage) -> None:
         keys = self.queues.setdefault((message.topic, message.queue_id), [])
@@ -186,6 +250,7 @@ class BrokerModel:
                 f"at offset {message.queue_offset}"
             )
         keys.append(key_of(message))
+        self.records[message.physical_offset] = message
         if message.store_timestamp_ms < self._last_store_ms:
             raise Violation(f"store times go back at {message.physical_offset}")
         self._last_store_ms = message.store_timestamp_ms
@@ -210,28 +275,36 @@ class BrokerModel:
     def _delay_ms(self, level: int) -> int:
         return self._delays_ms[min(level, len(self._delays_ms)) - 1]
 
-    def _judge(self, key: bytes, message: StoredMessage, *, is_allowed: bool) -> None:
+    def _judge(self, form: Form, message: StoredMessage, *, is_allowed: bool) -> None:
         """A message has come to a topic that clients read."""
-        sent = self.sent.get(key)
-        if sent is None or message.topic != sent.topic:
-            self.counts["retries"] += names.is_retry_topic(message.topic)
+        key, fate = form.key, self.fates.get(form)
+        if form.topic not in self._topics:
+            self.counts["retries"] += names.is_retry_topic(form.topic)
             return
-        if sent.is_recalled:
+        if fate is None:
+            raise Violation(f"{key!r} is stored in {form.topic} as nobody sent it: {form}")
+        if fate.is_recalled:
             raise Violation(f"{key!r} was recalled, and is delivered")
-        if sent.is_transaction and not is_allowed:
+        if fate.is_transaction and not is_allowed:
             raise Violation(f"{key!r} is seen without the end of its transaction in the same entry")
-        if sent.is_transaction and not sent.is_committed:
+        if fate.is_transaction and not fate.is_committed:
             raise Violation(f"{key!r} is seen, but its producer never decided to commit")
-        if self._now_ms < sent.due_ms:
+        if self._now_ms < fate.due_ms:
             raise Violation(
-                f"{key!r} is seen {sent.due_ms - self._now_ms} ms before any clock can say that it is due"
+                f"{key!r} is seen {fate.due_ms - self._now_ms} ms before any clock can say that it is due"
             )
-        if sent.places:
-            raise Violation(
-                f"{key!r} is stored twice in {sent.topic}: at {sent.places[0].physical_offset} and "
-                f"{message.physical_offset}"
-            )
-        sent.places.append(message)
+        for earlier in fate.places:
+            if not fate.is_renewed:
+                raise Violation(
+                    f"{key!r} is stored twice in {form.topic}: at {earlier.physical_offset} and "
+                    f"{message.physical_offset}"
+                )
+            if earlier.born_timestamp_ms >= message.born_timestamp_ms:
+                raise Violation(
+                    f"{key!r} is stored twice in {form.topic}: what was made at "
+                    f"{message.born_timestamp_ms} comes behind what was made at {earlier.born_timestamp_ms}"
+                )
+        fate.places.append(message)
         self.counts["messages"] += 1
 
     # Control records.
@@ -239,11 +312,11 @@ class BrokerModel:
     def _obey(
         self,
         commands: list[tuple[StoredMessage, Command]],
-        stored: dict[bytes, list[StoredMessage]],
+        stored: dict[Form, list[StoredMessage]],
         state: BrokerState,
-    ) -> set[bytes]:
-        """Follow the commands of one entry; gives the keys that they allow to be stored."""
-        delivered: set[bytes] = set()
+    ) -> set[Form]:
+        """Follow the commands of one entry; gives what they allow to be stored."""
+        delivered: set[Form] = set()
         for message, command in commands:
             match command:
                 case AdvanceSchedule(level=level, first=first, end=end):
@@ -269,43 +342,45 @@ class BrokerModel:
     def _deliver(
         self,
         waiting: _Waiting | None,
-        stored: dict[bytes, list[StoredMessage]],
+        stored: dict[Form, list[StoredMessage]],
         message: StoredMessage,
         kind: str,
-    ) -> set[bytes]:
+    ) -> set[Form]:
         """One waiting message leaves; it must be stored in the same entry, and not too early."""
         if waiting is None:
             return set()
-        real = stored.get(waiting.key)
+        real = stored.get(waiting.form)
         if real is None:
-            raise Violation(f"{waiting.key!r} stops waiting without being stored in the same entry")
+            raise Violation(
+                f"{waiting.form.key!r} stops waiting without being stored in the same entry"
+            )
         early_ms = waiting.due_ms - real[0].store_timestamp_ms
         if early_ms > 0:
-            raise Violation(f"{waiting.key!r} is delivered {early_ms} ms early")
+            raise Violation(f"{waiting.form.key!r} is delivered {early_ms} ms early")
         self.counts[f"delivered_by_{kind}"] += 1
-        return {waiting.key}
+        return {waiting.form}
 
-    def _end(
-        self, ops: list[StoredMessage], stored: dict[bytes, list[StoredMessage]]
-    ) -> set[bytes]:
-        """Follow the op records of one entry; gives the keys of what they commit."""
-        ended: set[bytes] = set()
+    def _end(self, ops: list[StoredMessage], stored: dict[Form, list[StoredMessage]]) -> set[Form]:
+        """Follow the op records of one entry; gives what they commit."""
+        ended: set[Form] = set()
         for op in ops:
             decoded = decode_op(op.body, op.properties)
             assert decoded is not None, "a leader of ours wrote it"
             offsets, verdict = decoded
             for offset in offsets:
-                key = self._halves.pop(offset, None)
-                if key is None:
+                form = self._halves.pop(offset, None)
+                if form is None:
                     raise Violation(f"half message {offset} is ended twice")
                 self.counts[f"transactions_{verdict.name.lower()}"] += 1
                 if verdict is Verdict.COMMITTED:
                     if not any(
                         each.prepared_transaction_offset == self._half_places[offset]
-                        for each in stored.get(key, ())
-                    ) and not self.waits(key):
-                        raise Violation(f"{key!r} is committed without its message in the entry")
-                    ended.add(key)
+                        for each in stored.get(form, ())
+                    ) and not self.waits(form):
+                        raise Violation(
+                            f"{form.key!r} is committed without its message in the entry"
+                        )
+                    ended.add(form)
         return ended
 
     def _offsets_moved(self, command: CommitOffsets, state: BrokerState) -> None:
@@ -341,15 +416,15 @@ class BrokerModel:
 
     # What those who compare answers ask.
 
-    def waits(self, key: bytes) -> bool:
+    def waits(self, form: Form) -> bool:
         """Whether a message waits for its time."""
         return any(
-            waiting.key == key for waiting in (*self._scheduled.values(), *self._timed.values())
+            waiting.form == form for waiting in (*self._scheduled.values(), *self._timed.values())
         )
 
-    def half_at(self, queue_offset: int) -> bytes | None:
-        """Key of the half message that was stored there, ended or not."""
-        return self._half_keys.get(queue_offset)
+    def half_at(self, queue_offset: int) -> Form | None:
+        """The half message that was stored there, ended or not."""
+        return self._half_forms.get(queue_offset)
 
     def offset_of(self, group: str, topic: str, queue_id: int) -> int:
         """The group's offset in a queue; -1 when there is none."""

@@ -24,7 +24,6 @@ class Probe(Producer):
 
     def go_on(self) -> None:
         """Send it."""
-        self._wishes = {}
         self._begin(TOPIC)
 
     def _wish(self) -> dict[str, str]:

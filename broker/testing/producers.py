@@ -5,6 +5,7 @@ As the real ones they send again with the same unique key and the same born time
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from broker.message.batch import BatchItem, encode_batch
@@ -15,7 +16,7 @@ from broker.remoting.heartbeat import Heartbeat, encode_heartbeat
 from broker.store.names import AUTO_CREATE_TOPIC
 from broker.testing.broker_cluster import DELAYS_MS
 from broker.testing.client import GROUP, SimClient
-from broker.testing.model import Sent
+from broker.testing.model import Fate, Form
 from broker.testing.sim_broker import WALL_ZERO_MS
 
 TRIES_MAX: Final = 8
@@ -24,6 +25,33 @@ CLOCK_SLACK_MS: Final = 20
 DUE_MS_MAX: Final = 1500
 BATCH_MAX: Final = 4
 _COMMIT, _ROLLBACK = 8, 12
+
+
+def send_request(
+    forms: Sequence[Form], born_ms: int, *, queue_count: int, is_half: bool = False
+) -> tuple[dict[str, str], bytes]:
+    """Header fields and body of a send: of one message, or of a batch for one queue."""
+    first = forms[0]
+    body, properties = first.body, encode_properties(dict(first.properties))
+    if len(forms) > 1:
+        body = encode_batch(
+            BatchItem(0, each.body, encode_properties(dict(each.properties))) for each in forms
+        )
+        properties = b""
+    ext = {
+        "producerGroup": GROUP,
+        "topic": first.topic,
+        "defaultTopic": AUTO_CREATE_TOPIC,
+        "defaultTopicQueueNums": str(queue_count),
+        "queueId": str(first.queue_id),
+        "sysFlag": "4" if is_half else "0",
+        "bornTimestamp": str(born_ms),
+        "flag": "0",
+        "properties": properties.decode(),
+        "reconsumeTimes": "0",
+        "batch": "true" if len(forms) > 1 else "false",
+    }
+    return ext, body
 
 
 class Producer(SimClient):
@@ -53,13 +81,24 @@ class Producer(SimClient):
         self.counts["sends"] += 1
         count = self.rng.randint(2, BATCH_MAX) if is_batch else 1
         number = self.counts["sends"]
-        self._keys = [f"{self.name}-{number}-{place}".encode() for place in range(count)]
+        keys = self._make_keys(number, count)
         self._wishes = {} if is_batch or self.is_transactional else self._wish()
         due_ms = self._due_ms() if self._wishes else 0
-        for key in self._keys:
-            self.model.sent[key] = Sent(topic, is_transaction=self.is_transactional, due_ms=due_ms)
-        self._body = b"b" * self.rng.randint(1, self.settings.body_bytes_max)
+        body = self._make_body(number)
+        self._forms = [
+            Form.of(topic, self._queue_id, body, {**self._properties(key), **self._wishes})
+            for key in keys
+        ]
+        for form in self._forms:
+            fate = Fate(is_transaction=self.is_transactional, due_ms=due_ms)
+            self.model.wanted(form, fate)
         self._send()
+
+    def _make_keys(self, number: int, count: int) -> Sequence[str]:
+        return [f"{self.name}-{number}-{place}" for place in range(count)]
+
+    def _make_body(self, number: int) -> bytes:
+        return b"b" * self.rng.randint(1, self.settings.body_bytes_max)
 
     def _wish(self) -> dict[str, str]:
         """The properties of a message that is to come later."""
@@ -77,32 +116,17 @@ class Producer(SimClient):
         drift_ms = 2 * settings.drift_permille_max * (now_ms + delay_ms) // 1000
         return now_ms + delay_ms - 2 * settings.wall_offset_ms_max - drift_ms - CLOCK_SLACK_MS
 
-    def _properties(self, key: bytes) -> bytes:
-        more = {"TRAN_MSG": "true", "PGROUP": GROUP} if self.is_transactional else {}
-        return encode_properties({"UNIQ_KEY": key.decode(), **self._wishes, **more})
+    def _properties(self, key: str) -> dict[str, str]:
+        return {"UNIQ_KEY": key}
 
     def _send(self) -> None:
         self._tries += 1
-        is_batch = len(self._keys) > 1
-        body, properties = self._body, b""
-        if is_batch:
-            items = [BatchItem(0, self._body, self._properties(key)) for key in self._keys]
-            body = encode_batch(items)
-        else:
-            properties = self._properties(self._keys[0])
-        ext = {
-            "producerGroup": GROUP,
-            "topic": self._topic,
-            "defaultTopic": AUTO_CREATE_TOPIC,
-            "defaultTopicQueueNums": str(self.settings.queue_count),
-            "queueId": str(self._queue_id),
-            "sysFlag": "4" if self.is_transactional else "0",
-            "bornTimestamp": str(self._born_ms),
-            "flag": "0",
-            "properties": properties.decode(),
-            "reconsumeTimes": "0",
-            "batch": "true" if is_batch else "false",
-        }
+        ext, body = send_request(
+            self._forms,
+            self._born_ms,
+            queue_count=self.settings.queue_count,
+            is_half=self.is_transactional,
+        )
         self.ask(RequestCode.SEND_MESSAGE, ext, self._answered, body=body)
 
     def _answered(self, answer: RemotingCommand | None) -> None:
@@ -121,10 +145,8 @@ class Producer(SimClient):
 
     def _stored(self, answer: RemotingCommand) -> None:
         """The send is acknowledged."""
-        first, queue_id = int(answer.ext["queueOffset"]), int(answer.ext["queueId"])
-        self.place = (queue_id, first)
-        for place, key in enumerate(self._keys):
-            self.told.acknowledged(key, None if self._wishes else (queue_id, first + place))
+        self.place = (int(answer.ext["queueId"]), int(answer.ext["queueOffset"]))
+        self.told.acknowledged(self._forms, answer)
         handle = answer.ext.get("recallHandle")
         if handle and self.chance(self.settings.recall_permille):
             self.pause(lambda: self._recall(handle))
@@ -137,7 +159,7 @@ class Producer(SimClient):
 
     def _recalled(self, answer: RemotingCommand | None) -> None:
         if answer is not None and answer.code == ResponseCode.SUCCESS:
-            self.told.recalled(self._keys[0])
+            self.told.recalled(self._forms[0])
         self._next()
 
 
@@ -148,6 +170,7 @@ class TransactionProducer(Producer):
     """
 
     is_transactional = True
+    _last_keys: Sequence[str] = ()
 
     def connected(self) -> None:
         """Say hello, so that a leader can ask back."""
@@ -156,51 +179,63 @@ class TransactionProducer(Producer):
             beat = Heartbeat(self.name, (GROUP,), ())
             self.tell(RequestCode.HEART_BEAT, {}, body=encode_heartbeat(beat))
 
+    def _properties(self, key: str) -> dict[str, str]:
+        return {"UNIQ_KEY": key, "TRAN_MSG": "true", "PGROUP": GROUP}
+
+    def _make_keys(self, number: int, count: int) -> Sequence[str]:
+        """Now and then the key of the one before: with another body it is another transaction."""
+        if not self._last_keys or not self.chance(self.settings.twin_permille):
+            self._last_keys = super()._make_keys(number, count)
+        return self._last_keys
+
+    def _make_body(self, number: int) -> bytes:
+        return b"%d " % number + super()._make_body(number)
+
     def _stored(self, answer: RemotingCommand) -> None:
-        key = self._keys[0]
-        self.told.half_acknowledged(key, int(answer.ext["queueOffset"]))
+        form = self._forms[0]
+        self.told.acknowledged(self._forms, answer)
         if self.chance(self.settings.undecided_permille):
             self._next()
             return
-        self._decide(key)
         place = answer.ext["queueOffset"], answer.ext["msgId"][16:]
-        self._end(key, place[0], str(int(place[1], 16)))
+        self._end(form, place[0], str(int(place[1], 16)))
 
-    def _decide(self, key: bytes) -> int:
+    def _decide(self, form: Form) -> int:
         """What the local transaction came to."""
-        sent = self.model.sent[key]
-        if not sent.is_committed and not sent.is_rolled_back:
-            sent.is_rolled_back = self.chance(self.settings.rollback_permille)
-            sent.is_committed = not sent.is_rolled_back
-        return _COMMIT if sent.is_committed else _ROLLBACK
+        fate = self.model.fates[form]
+        if not fate.is_committed and not fate.is_rolled_back:
+            fate.is_rolled_back = self.chance(self.settings.rollback_permille)
+            fate.is_committed = not fate.is_rolled_back
+        return _COMMIT if fate.is_committed else _ROLLBACK
 
-    def _end(self, key: bytes, queue_offset: str, physical_offset: str) -> None:
-        ext = self._ending(key, queue_offset, physical_offset)
+    def _end(self, form: Form, queue_offset: str, physical_offset: str) -> None:
+        ext = self._ending(form, queue_offset, physical_offset)
 
         def ended(answer: RemotingCommand | None) -> None:
             if answer is not None and answer.code == ResponseCode.SUCCESS:
                 self.counts["ends"] += 1
-                if self.model.sent[key].is_committed:
-                    self.told.committed(key)
+                if self.model.fates[form].is_committed:
+                    self.told.committed(form)
             self._next()
 
         self.ask(RequestCode.END_TRANSACTION, ext, ended)
 
-    def _ending(self, key: bytes, queue_offset: str, physical_offset: str) -> dict[str, str]:
+    def _ending(self, form: Form, queue_offset: str, physical_offset: str) -> dict[str, str]:
         return {
             "producerGroup": GROUP,
             "tranStateTableOffset": queue_offset,
             "commitLogOffset": physical_offset,
-            "commitOrRollback": str(self._decide(key)),
-            "msgId": key.decode(),
-            "transactionId": key.decode(),
+            "commitOrRollback": str(self._decide(form)),
+            "msgId": form.key.decode(),
+            "transactionId": form.key.decode(),
         }
 
     def asked(self, request: RemotingCommand) -> None:
         """A check: half of them are answered."""
-        key = request.ext["transactionId"].encode()
+        queue_offset = request.ext["tranStateTableOffset"]
+        form = self.model.half_at(int(queue_offset))
         self.counts["checks"] += 1
-        if key not in self.model.sent or not self.chance(500):
+        if form is None or not self.chance(500):
             return
-        ext = self._ending(key, request.ext["tranStateTableOffset"], request.ext["commitLogOffset"])
+        ext = self._ending(form, queue_offset, request.ext["commitLogOffset"])
         self.tell(RequestCode.END_TRANSACTION, {**ext, "fromTransactionCheck": "true"})

@@ -11,6 +11,7 @@ from dledger.raft.ids import NodeId
 from dledger.testing.sim_settings import (
     DRAWS_CLASSIC,
     DRAWS_NOW,
+    DRAWS_RIPE,
     Purpose,
     SimSettings,
     draw_settings,
@@ -33,6 +34,9 @@ class BrokerSimSettings(SimSettings):
         wall_offset_ms_max: how wrong the wall clock of a starting broker may be, either way.
         snapshot_interval_ms: mean pause between a broker's snapshots; 0: none are taken.
         snapshot_step_ms_max: pause between two steps of writing one.
+        juggler_count: clients of that kind.
+        renewed_permille: of their rounds those in which each attempt is made anew.
+        twin_permille: half messages that are sent under the key of the one before.
         look_permille: rounds of a consumer in which it only asks for its offset.
         hand_over_interval_ms: mean pause between an operator's orders to hand over; 0: there are none.
     """
@@ -58,6 +62,9 @@ class BrokerSimSettings(SimSettings):
     hand_over_interval_ms: int = 0
     look_permille: int = 0
     keeper_count: int = 0
+    juggler_count: int = 0
+    renewed_permille: int = 300
+    twin_permille: int = 0
 
 
 REGISTER_PERMILLE = 150
@@ -103,7 +110,7 @@ def draw_broker_settings(
         base["fault_weights"] = {**base["fault_weights"], "flip-snapshot": flips}
     ripe = Random(f"ripe-broker/{seed}")
     hand_over_interval_ms = 0
-    if draws >= DRAWS_NOW:
+    if draws >= DRAWS_RIPE:
         base["fault_weights"]["jump-wall-clock"] = ripe.choice((0, 0, 1, 3))
         hand_over_interval_ms = ripe.choice((0, 0, 200, 800))
     settings = BrokerSimSettings(
@@ -128,7 +135,9 @@ def draw_broker_settings(
         snapshot_step_ms_max=rng.choice((0, 20, 100)),
         hand_over_interval_ms=hand_over_interval_ms,
     )
-    if draws >= DRAWS_NOW and purpose_of(seed, draws) is Purpose.LEASES:
+    if draws >= DRAWS_NOW:
+        settings = _with_jugglers(settings)
+    if draws >= DRAWS_RIPE and purpose_of(seed, draws) is Purpose.LEASES:
         return _with_readers(settings)
     if is_register_run(seed, draws):
         return _with_keepers(settings)
@@ -137,7 +146,7 @@ def draw_broker_settings(
 
 def is_register_run(seed: int, draws: int = DRAWS_NOW) -> bool:
     """Whether a seed's run has keepers."""
-    if draws < DRAWS_NOW or purpose_of(seed, draws) is not Purpose.MIXED:
+    if draws < DRAWS_RIPE or purpose_of(seed, draws) is not Purpose.MIXED:
         return False
     return Random(f"registers/{seed}").random() * 1000 < REGISTER_PERMILLE
 
@@ -171,6 +180,7 @@ def _with_keepers(settings: BrokerSimSettings) -> BrokerSimSettings:
         batch_permille=500,
         transaction_count=0,
         consumer_count=0,
+        juggler_count=0,
         keeper_count=10,
         pause_ms_max=60,
         topic_count=1,
@@ -181,12 +191,24 @@ def _with_keepers(settings: BrokerSimSettings) -> BrokerSimSettings:
     )
 
 
+def _with_jugglers(settings: BrokerSimSettings) -> BrokerSimSettings:
+    """Clients that regroup and repeat what they send, from a stream of their own."""
+    rng = Random(f"jugglers/{settings.seed}")
+    return replace(
+        settings,
+        juggler_count=rng.choice((0, 1, 2)),
+        renewed_permille=rng.choice((0, 300, 700)),
+        twin_permille=rng.choice((0, 300)),
+    )
+
+
 def _with_readers(settings: BrokerSimSettings) -> BrokerSimSettings:
     """Several consumers of one queue, who mostly ask how far they are: also leaders that are no more."""
     return replace(
         settings,
         producer_count=1,
         transaction_count=0,
+        juggler_count=0,
         consumer_count=4,
         pause_ms_max=5,
         topic_count=1,

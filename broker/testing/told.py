@@ -6,8 +6,13 @@ offset, no later question may be answered with less.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from broker.message.ids import parse_offset_msg_id
 from broker.message.record import StoredMessage
-from broker.testing.model import BrokerModel, key_of
+from broker.remoting.header import RemotingCommand
+from broker.store import names
+from broker.testing.model import BrokerModel, Form, form_of, key_of
 from dledger.testing.state_checker import Violation
 
 QueuePlace = tuple[str, str, int]
@@ -21,35 +26,51 @@ class Told:
         self._model = model
         self._offsets: dict[QueuePlace, int] = {}
 
-    def acknowledged(self, key: bytes, place: tuple[int, int] | None) -> None:
-        """A producer was told that a message is stored, at that queue id and offset (None: it waits)."""
-        sent = self._model.sent[key]
-        if not sent.places:
-            if not self._model.waits(key):
-                raise Violation(f"{key!r} is acknowledged, but stored nowhere")
-            return
-        first = sent.places[0]
-        if place is not None and place != (first.queue_id, first.queue_offset):
-            raise Violation(f"{key!r} is acknowledged at another place than it was stored")
-
-    def half_acknowledged(self, key: bytes, queue_offset: int) -> None:
-        """A producer was told that its half message is stored there."""
-        if self._model.half_at(queue_offset) != key:
+    def acknowledged(self, forms: Sequence[Form], answer: RemotingCommand) -> None:
+        """A producer was told that its messages are stored, each in the place that its id names."""
+        ids = answer.ext["msgId"].split(",")
+        if len(ids) != len(forms) or len(set(ids)) < len(ids):
+            raise Violation(f"{len(forms)} messages are acknowledged with the ids {ids}")
+        for form, msg_id in zip(forms, ids, strict=True):
+            record = self._record(form, msg_id)
+            if (record.topic == names.HALF_TOPIC) != self._model.fates[form].is_transaction:
+                raise Violation(f"{form.key!r} is acknowledged in {record.topic}")
+            if answer.ext["queueId"] != str(form.queue_id):
+                raise Violation(
+                    f"{form.key!r} is acknowledged in queue {answer.ext['queueId']}, it was sent to "
+                    f"{form.queue_id}"
+                )
+        first = self._record(forms[0], ids[0]).queue_offset
+        if answer.ext["queueOffset"] != str(first):
             raise Violation(
-                f"the half message {key!r} is acknowledged at {queue_offset}, but is not there"
+                f"{forms[0].key!r} is acknowledged at {answer.ext['queueOffset']} and stands at {first}"
             )
 
-    def committed(self, key: bytes) -> None:
-        """A producer was told that its transaction is committed."""
-        if not self._model.sent[key].places:
-            raise Violation(f"{key!r} is told to be committed, but is in no topic")
+    def _record(self, form: Form, msg_id: str) -> StoredMessage:
+        """What stands where a message is said to be: just that."""
+        offset = parse_offset_msg_id(msg_id)[2]
+        record = self._model.records.get(offset)
+        if record is None:
+            raise Violation(
+                f"{form.key!r} is acknowledged at {offset}, but nothing is stored there"
+            )
+        if form_of(record) != form:
+            raise Violation(
+                f"{form} is acknowledged at {offset}, where another message stands: {form_of(record)}"
+            )
+        return record
 
-    def recalled(self, key: bytes) -> None:
+    def committed(self, form: Form) -> None:
+        """A producer was told that its transaction is committed."""
+        if not self._model.fates[form].places:
+            raise Violation(f"{form.key!r} is told to be committed, but is in no topic")
+
+    def recalled(self, form: Form) -> None:
         """A producer was told that its message will not be delivered."""
-        sent = self._model.sent[key]
-        if sent.places:
-            raise Violation(f"{key!r} was delivered, and its recall is told to have worked")
-        sent.is_recalled = True
+        fate = self._model.fates[form]
+        if fate.places:
+            raise Violation(f"{form.key!r} was delivered, and its recall is told to have worked")
+        fate.is_recalled = True
         self._model.counts["recalled"] += 1
 
     def given_back(self, key: bytes) -> None:

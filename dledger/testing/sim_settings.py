@@ -74,9 +74,9 @@ NEWER_KINDS = (
 )
 """Faults of draws 3, beside all those."""
 
-DRAWS_CLASSIC, DRAWS_GROWN, DRAWS_NOW = 1, 2, 3
-"""How a seed's settings are drawn: as for the first seeds, with the grown faults, with everything. A kept seed
-means the same run only with the draws under which it failed."""
+DRAWS_CLASSIC, DRAWS_GROWN, DRAWS_RIPE, DRAWS_NOW = 1, 2, 3, 4
+"""How a seed's settings are drawn: as for the first seeds, with the grown faults, with all faults, with everything. A
+kept seed means the same run only with the draws under which it failed."""
 
 ALL_KINDS = FAULT_KINDS + GROWN_KINDS + SHARED_KINDS + MACHINE_KINDS + LATER_KINDS + NEWER_KINDS
 
@@ -259,7 +259,7 @@ def purpose_of(seed: int, draws: int = DRAWS_NOW) -> Purpose:
     """What the run of a seed is bent to; older draws know the first two only."""
     drawn = Random(f"purpose/{seed}").random() * 1000
     shares = [(Purpose.CUTS, SPECIAL_PERMILLE), (Purpose.LEASES, SPECIAL_PERMILLE)]
-    if draws >= DRAWS_NOW:
+    if draws >= DRAWS_RIPE:
         shares += [(Purpose.DISKS, DISKS_PERMILLE), (Purpose.SLOW, SLOW_PERMILLE)]
     for purpose, permille in shares:
         if drawn < permille:
@@ -276,14 +276,14 @@ def draw_settings(seed: int, *, wire: bool = False, draws: int = DRAWS_NOW) -> S
         wire: insists on the wire's bytes; else chance decides.
         draws: which knobs and chances there are: `DRAWS_NOW`, or those of older seeds.
     """
-    is_now = draws >= DRAWS_NOW
+    is_ripe = draws >= DRAWS_RIPE
     settings = _draw_mixed(seed, wire=wire)
-    settings = _ripen(settings) if is_now else settings
+    settings = _ripen(settings) if is_ripe else settings
     match purpose_of(seed, draws):
         case Purpose.CUTS:
             return _bend_to_cuts(settings)
         case Purpose.LEASES:
-            return _bend_to_leases(settings, LEASES_TRIED_HARD if is_now else LEASES_TRIED)
+            return _bend_to_leases(settings, LEASES_TRIED_HARD if is_ripe else LEASES_TRIED)
         case Purpose.DISKS:
             return _bend_to_disks(_share(_grow(settings)))
         case Purpose.SLOW:
