@@ -19,6 +19,7 @@ from typing import Final
 
 import trio
 
+from broker.net.frame_room import FREE_BYTES, FrameRoom
 from broker.remoting.errors import FrameError
 from broker.remoting.frame import FRAME_BYTES_MAX, Frame, FrameDecoder
 
@@ -46,13 +47,13 @@ class ReadBuffer:
         self._array = bytearray(size_bytes)
         self._view = memoryview(self._array)
 
-    def receive(self, sock: socket.socket) -> bytes:
-        """What the socket has, b"" at its end.
+    def receive(self, sock: socket.socket, bytes_max: int = 0) -> bytes:
+        """What the socket has, b"" at its end; at most `bytes_max`, 0: what fits the buffer.
 
         Raises:
             OSError: as `recv_into`; BlockingIOError when it has nothing.
         """
-        count = sock.recv_into(self._array)
+        count = sock.recv_into(self._array, min(bytes_max, len(self._array)))
         return bytes(self._view[:count])
 
 
@@ -75,9 +76,11 @@ class Connection:
         "_buffer",
         "_decoder",
         "_drained",
+        "_has_asked",
         "_is_draining",
         "_nursery",
         "_queue",
+        "_room",
         "_sock",
         "_unsent_bytes_max",
         "close_reason",
@@ -96,6 +99,7 @@ class Connection:
         nursery: trio.Nursery,
         *,
         buffer: ReadBuffer | None = None,
+        room: FrameRoom | None = None,
         frame_bytes_max: int = FRAME_BYTES_MAX,
         unsent_bytes_max: int = UNSENT_BYTES_MAX,
     ) -> None:
@@ -105,6 +109,7 @@ class Connection:
             sock: made non-blocking here.
             nursery: where the task that writes a rest runs; it has to outlive the connection.
             buffer: to share between connections; one of its own when None.
+            room: where frames that are not whole yet find room; None: nothing bounds them together.
             frame_bytes_max: larger frames end the connection.
             unsent_bytes_max: bound of `unsent_bytes`.
         """
@@ -120,11 +125,13 @@ class Connection:
         self._sock = sock
         self._nursery = nursery
         self._buffer = buffer or ReadBuffer()
+        self._room = room
         self._decoder = FrameDecoder(frame_bytes_max)
         self._unsent_bytes_max = unsent_bytes_max
         self._queue: deque[bytes] = deque()
         self._is_draining = False
         self._drained = trio.Event()
+        self._has_asked = False
 
     @property
     def is_closed(self) -> bool:
@@ -153,10 +160,15 @@ class Connection:
         Raises:
             FrameError: the bytes are no frames. The connection is closed already.
         """
+        room = self._room
         while not self.close_reason:
             try:
+                if self.waits_for_room:
+                    await self._wait_for_room()
+                    continue
                 await trio.lowlevel.wait_readable(self._sock)
-                data = self._buffer.receive(self._sock)
+                is_short = room is not None and room.is_short
+                data = self._buffer.receive(self._sock, self._piece_bytes() if is_short else 0)
             except BlockingIOError:
                 continue
             except (OSError, trio.ClosedResourceError) as error:
@@ -180,12 +192,52 @@ class Connection:
         except FrameError as error:
             self.close(f"bad frame: {error}")
             raise
-        if not decoder.pending_bytes:
-            self.partial_since = None
-        elif frames or self.partial_since is None:
-            self.partial_since = self.received_at
+        if decoder.pending_bytes or self.partial_since is not None:
+            self._note_partial(decoder.pending_bytes, ended_one=bool(frames))
         self.received_frames += len(frames)
         return frames
+
+    def _note_partial(self, pending_bytes: int, *, ended_one: bool) -> None:
+        """A frame is unfinished, or was before these bytes."""
+        room = self._room
+        if self.partial_since is not None and (ended_one or not pending_bytes):
+            self.partial_since = None
+            if room is not None and self._has_asked:
+                self._has_asked = False
+                room.leave(self)
+        if not pending_bytes:
+            return
+        if self.partial_since is None:
+            self.partial_since = self.received_at
+        if room is not None and not self._has_asked and self._decoder.need_bytes > FREE_BYTES:
+            self._has_asked = True
+            room.want(self, self._decoder.need_bytes)
+
+    def _piece_bytes(self) -> int:
+        """How much to read while room is short: the frame that has room, and little more."""
+        if not self._has_asked:
+            return FREE_BYTES
+        return self._decoder.need_bytes - self._decoder.pending_bytes + FREE_BYTES
+
+    async def _wait_for_room(self) -> None:
+        """Until the frame that was begun may be read on; that time is not its sender's."""
+        assert self._room is not None
+        await self._room.wait(self)
+        self.received_at = trio.current_time()
+        self.partial_since = self.received_at
+
+    @property
+    def waits_for_room(self) -> bool:
+        """Whether its sender is kept waiting."""
+        return self._has_asked and self._room is not None and self._room.is_waiting(self)
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether the socket has bytes that were not taken yet."""
+        try:
+            return bool(self._sock.recv(1, socket.MSG_PEEK))
+        except OSError:
+            return False
 
     def send_nowait(self, data: bytes) -> None:
         """Send a frame, or several joined; never blocks, never raises for a connection that ended.
@@ -263,6 +315,8 @@ class Connection:
         if self.close_reason:
             return
         self.close_reason = reason
+        if self._room is not None and self._has_asked:
+            self._room.leave(self)
         self._queue.clear()
         self.unsent_bytes = 0
         trio.lowlevel.notify_closing(self._sock)

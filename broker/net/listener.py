@@ -12,6 +12,7 @@ import trio
 
 from broker.net.address import Address
 from broker.net.connection import UNSENT_BYTES_MAX, Connection, ReadBuffer
+from broker.net.frame_room import PACE_S, ROOM_BYTES_MAX, FrameRoom
 from broker.remoting.errors import FrameError
 from broker.remoting.frame import FRAME_BYTES_MAX, Frame
 
@@ -36,6 +37,8 @@ class ListenerLimits:
     Attributes:
         connections_max: more are closed as soon as they are accepted.
         frame_bytes_max: one frame.
+        unfinished_bytes_max: frames of all connections that have begun and not ended; at least twice
+            `frame_bytes_max`.
         unsent_bytes_max: answers that one connection lets wait.
         idle_timeout_s: silence after which a connection is closed.
         partial_timeout_s: time for one frame to arrive whole.
@@ -44,6 +47,7 @@ class ListenerLimits:
 
     connections_max: int = 10_000
     frame_bytes_max: int = FRAME_BYTES_MAX
+    unfinished_bytes_max: int = ROOM_BYTES_MAX
     unsent_bytes_max: int = UNSENT_BYTES_MAX
     idle_timeout_s: float = IDLE_TIMEOUT_S
     partial_timeout_s: float = PARTIAL_TIMEOUT_S
@@ -78,6 +82,7 @@ class Listener:
         self._closed = closed
         self._limits = limits or ListenerLimits()
         self._buffer = ReadBuffer()
+        self._room = FrameRoom(self._limits.unfinished_bytes_max)
         self.connections: dict[Connection, None] = {}
         self.refused_count = 0
 
@@ -91,6 +96,7 @@ class Listener:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._sweep)
+                nursery.start_soon(self._keep_pace)
                 for sock in sockets:
                     nursery.start_soon(self._accept, sock, nursery)
                 task_status.started()
@@ -123,6 +129,7 @@ class Listener:
                 sock,
                 nursery,
                 buffer=self._buffer,
+                room=self._room,
                 frame_bytes_max=limits.frame_bytes_max,
                 unsent_bytes_max=limits.unsent_bytes_max,
             )
@@ -149,6 +156,8 @@ class Listener:
             now = trio.current_time()
             for connection in tuple(self.connections):
                 since = connection.partial_since
+                if connection.waits_for_room:
+                    continue  # for us
                 if now - connection.received_at > limits.idle_timeout_s:
                     connection.close("idle")
                 elif since is not None and now - since > limits.partial_timeout_s:
@@ -156,6 +165,22 @@ class Listener:
                         "closed the connection of %s: a frame never ended", connection.peer
                     )
                     connection.close("unfinished frame")
+
+    async def _keep_pace(self) -> None:
+        """While connections wait for room, those who have it must use it."""
+        while True:
+            await self._room.wait_contended()
+            await trio.sleep(PACE_S)
+            closed = self._room.close_slow()
+            if closed:
+                _log.warning(
+                    "closed %d connections, such as that of %s: their unfinished frames came too slowly, and "
+                    "%d others wait for the room of %d bytes",
+                    len(closed),
+                    closed[0].peer,
+                    self._room.waiting_count,
+                    self._room.bytes_max,
+                )
 
 
 def bind(address: Address) -> socket.socket:

@@ -100,7 +100,14 @@ class FrameDecoder:
         """Bytes fed that are not part of a frame taken out yet."""
         return len(self._tail) + len(self._data) - self._position
 
+    @property
+    def need_bytes(self) -> int:
+        """Size of the frame that was begun, once its length is here; before that a few bytes."""
+        return self._need
+
     def _cut(self, frames: list[Frame], count_max: int) -> None:
+        if self._tail:
+            return  # what is collected is no whole frame yet
         data, position, end = self._data, self._position, len(self._data)
         append, unpack = frames.append, _WORDS.unpack_from
         while count_max and end - position >= _PREFIX_BYTES:

@@ -100,6 +100,7 @@ class Broker:
             limits=ListenerLimits(
                 connections_max=config.limits.connections_max,
                 frame_bytes_max=config.limits.frame_bytes_max,
+                unfinished_bytes_max=config.limits.unfinished_bytes_max,
                 unsent_bytes_max=config.limits.output_bytes_max,
             ),
         )

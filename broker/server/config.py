@@ -26,6 +26,8 @@ class Limits:
         held_pulls_max: pulls that wait for a message; more are answered at once with 19.
         output_bytes_max: unsent answers of one connection; a reader that is slower is cut.
         frame_bytes_max: one request frame.
+        unfinished_bytes_max: request frames of all connections that have begun and not ended; more
+            wait, and are not read on.
         forwards_max: requests of clients that wait for an answer of the leader.
         open_transactions_max: half messages without an end; more are refused with code 2.
         requests_max: requests that wait for something else (a commit, a leader, a read point).
@@ -37,6 +39,7 @@ class Limits:
     held_pulls_max: int = 100_000
     output_bytes_max: int = 64 * 1024 * 1024
     frame_bytes_max: int = 16 * 1024 * 1024
+    unfinished_bytes_max: int = 64 * 1024 * 1024
     forwards_max: int = 10_000
     requests_max: int = 20_000
     open_transactions_max: int = 200_000
@@ -222,6 +225,11 @@ def _read_limits(values: _Values) -> Limits:
             "transactionOpenMax", usual.open_transactions_max, low=1, high=10_000_000
         ),
         output_bytes_max=values.number("outputBytesMax", usual.output_bytes_max, low=64 * 1024),
+        unfinished_bytes_max=values.number(
+            "unfinishedFramesBytesMax",
+            usual.unfinished_bytes_max,
+            low=2 * usual.frame_bytes_max,
+        ),
     )
 
 

@@ -129,3 +129,17 @@ def test_frames_before_a_faulty_one_can_be_taken_singly() -> None:
     assert frame.header == b"good"
     with pytest.raises(FrameError):
         decoder.next_frame()
+
+
+def test_a_large_frame_in_many_pieces_is_collected_once() -> None:
+    """Looking for frames in between must not copy what was collected: it would take quadratic time."""
+    frame = encode_frame(b"", bytes(1024 * 1024))
+    decoder = FrameDecoder()
+    for first in range(0, len(frame) - 1000, 1000):
+        decoder.feed(frame[first : first + 1000])
+        assert decoder.frames() == []
+        assert decoder.need_bytes == len(frame)
+        assert not first or not decoder._data
+    decoder.feed(frame[decoder.pending_bytes :])
+    assert [len(each.body) for each in decoder.frames()] == [1024 * 1024]
+    assert decoder.pending_bytes == 0

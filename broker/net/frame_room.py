@@ -1,0 +1,151 @@
+"""Memory for frames that have begun and not ended, over all connections of a listener.
+
+A length is known long before its bytes, so a frame is given room whole, before it is read on: frames that were
+begun can always end, and nothing locks up however many are begun at once. Who gets no room is not read from, and
+waits in order, with no more in memory than one small read; its sender notices nothing but a slow network.
+
+Room that nobody fills would keep the others out. So while some wait, those who have room must fill it at a pace;
+the slower ones are closed. Without a queue a connection may be as slow as it likes.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+import trio
+
+ROOM_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Four of the largest frames."""
+
+FREE_BYTES: Final = 16 * 1024
+"""A smaller frame needs no room, and a connection that has none is read in pieces of this size when room is short."""
+
+PACE_S: Final = 0.5
+PACE_BYTES: Final = 128 * 1024
+"""Who has room and is sent less than this in that time, while others wait, is closed."""
+
+
+class Holder(Protocol):
+    """A connection, as far as its room is concerned."""
+
+    peer: str
+    received_bytes: int
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether something was sent that was not read yet: then this side is slow, and not the other."""
+        ...
+
+    def close(self, reason: str) -> None:
+        """End it; it leaves its room."""
+        ...
+
+
+class _Waiter:
+    """A connection that waits for room."""
+
+    __slots__ = ("event", "need_bytes")
+
+    def __init__(self, need_bytes: int) -> None:
+        self.need_bytes = need_bytes
+        self.event = trio.Event()
+
+
+class FrameRoom:
+    """Who has room, and who waits for it.
+
+    Invariants: `used_bytes` is the sum of what was given and at most `bytes_max`; a holder has room or
+    waits for it, never both; who waits is given room in the order in which it came.
+
+    Attributes:
+        bytes_max: at least twice the largest frame.
+        used_bytes: room that was given.
+    """
+
+    def __init__(self, bytes_max: int = ROOM_BYTES_MAX) -> None:
+        self.bytes_max = bytes_max
+        self.used_bytes = 0
+        self._given: dict[Holder, int] = {}
+        self._waiting: dict[Holder, _Waiter] = {}
+        self._received_before: dict[Holder, int] = {}
+        self._contended = trio.Event()
+
+    @property
+    def is_short(self) -> bool:
+        """Whether one of the largest frames might have to wait: small pieces are read then."""
+        return 2 * self.used_bytes > self.bytes_max
+
+    @property
+    def waiting_count(self) -> int:
+        """Connections that wait for room."""
+        return len(self._waiting)
+
+    def want(self, holder: Holder, need_bytes: int) -> bool:
+        """A frame of this size was begun; False: `wait` before reading on."""
+        assert holder not in self._given, "one frame at a time"
+        if not self._waiting and self.used_bytes + need_bytes <= self.bytes_max:
+            self._give(holder, need_bytes)
+            return True
+        self._waiting[holder] = _Waiter(need_bytes)
+        self._contended.set()
+        return False
+
+    def is_waiting(self, holder: Holder) -> bool:
+        """Whether it wants room and has none yet."""
+        return holder in self._waiting
+
+    async def wait(self, holder: Holder) -> None:
+        """Until the holder has the room that it wanted, or has left."""
+        waiter = self._waiting.get(holder)
+        if waiter is not None:
+            await waiter.event.wait()
+
+    def leave(self, holder: Holder) -> None:
+        """The frame is whole, or the connection is gone."""
+        given = self._given.pop(holder, 0)
+        self.used_bytes -= given
+        self._received_before.pop(holder, None)
+        waiter = self._waiting.pop(holder, None)
+        if waiter is not None:
+            waiter.event.set()
+        self._serve_waiting()
+
+    def _serve_waiting(self) -> None:
+        while self._waiting:
+            holder, waiter = next(iter(self._waiting.items()))
+            if self.used_bytes + waiter.need_bytes > self.bytes_max:
+                return
+            del self._waiting[holder]
+            self._give(holder, waiter.need_bytes)
+            waiter.event.set()
+        self._contended = trio.Event()
+
+    def _give(self, holder: Holder, need_bytes: int) -> None:
+        self.used_bytes += need_bytes
+        self._given[holder] = need_bytes
+
+    async def wait_contended(self) -> None:
+        """Until somebody waits for room."""
+        await self._contended.wait()
+
+    def close_slow(self) -> list[Holder]:
+        """Close who has had room since the last call and has filled too little of it; for every PACE_S.
+
+        Returns:
+            Who was closed.
+        """
+        if not self._waiting:
+            self._received_before.clear()
+            return []
+        before = self._received_before
+        slow = [
+            holder
+            for holder in self._given
+            if holder in before
+            and holder.received_bytes - before[holder] < PACE_BYTES
+            and not holder.has_unread
+        ]
+        for holder in slow:
+            holder.close("others waited for the room of its unfinished frame")
+        self._received_before = {holder: holder.received_bytes for holder in self._given}
+        return slow
