@@ -1,8 +1,12 @@
 """Group commit: what was staged while the last entry was on its way becomes the next entry.
 
 Everything that changes the broker goes through here: messages and control records, in the order in
-which they were staged. One entry is proposed per flush; while two are in flight, more gathers. Who
-waits for an outcome is told once: committed (and applied here), refused (surely not done), or unknown.
+which they were staged. One entry is proposed per flush, or several where one would pass the log's bound;
+while two are in flight, more gathers. Who waits for an outcome is told once: committed (and applied
+here), refused (surely not done), or unknown.
+
+What belongs together stands in one entry: all that was staged between two calls of `wait`. Whoever stages
+several records therefore waits for them once, after the last one.
 """
 
 from __future__ import annotations
@@ -25,6 +29,13 @@ _log = logging.getLogger(__name__)
 
 INFLIGHT_MAX = 2
 """Entries on their way: 1 costs 20 % of throughput, more than 2 gains nothing (performance.md)."""
+
+
+ENTRY_BYTES_MAX = 64 * 1024 * 1024
+"""What the log takes in one entry, by default."""
+
+BUSY = "[OVERLOAD]system busy: too much waits for its commit; nothing was done"
+"""Remark of an answer SYSTEM_BUSY to what was turned away because of `Commits.is_full`."""
 
 
 class Waiter(Protocol):
@@ -63,6 +74,7 @@ class Commits:
         *,
         count_max: int,
         bytes_max: int,
+        entry_bytes_max: int = ENTRY_BYTES_MAX,
         now_ms: Callable[[], int],
     ) -> None:
         self._log = log
@@ -76,11 +88,14 @@ class Commits:
         self._flying_count = 0
         self._flying_bytes = 0
         self._wanted = trio.Event()
+        self._entry_bytes_max = entry_bytes_max
+        self._cuts: list[int] = []
+        self._cut_bytes = self._unit_bytes = self._unit_count = 0
         self.staging = staging
 
     @property
     def is_full(self) -> bool:
-        """Whether more sends must be turned away for now."""
+        """Whether more must be turned away for now, whatever it would stage."""
         return (
             self.staging.staged_count + self._flying_count >= self._count_max
             or self.staging.staged_bytes + self._flying_bytes >= self._bytes_max
@@ -110,9 +125,20 @@ class Commits:
         return place
 
     def wait(self, place: int, waiter: Waiter) -> None:
-        """Tell `waiter` what becomes of the record at `place`."""
+        """Tell `waiter` what becomes of the record at `place`. What is staged after this may be in another entry."""
         self._waiters.append((place, waiter))
         self._wanted.set()
+        staging = self.staging
+        size = staging.staged_bytes
+        if size - self._cut_bytes > self._entry_bytes_max:
+            self._cut()
+        self._unit_count, self._unit_bytes = staging.staged_count, size
+
+    def _cut(self) -> None:
+        """What was staged last, and belongs together, begins the next entry."""
+        if self._unit_count > (self._cuts[-1] if self._cuts else 0):
+            self._cuts.append(self._unit_count)
+            self._cut_bytes = self._unit_bytes
 
     def wait_for_staged(self, waiter: Waiter) -> None:
         """Tell `waiter` when everything that is staged now is applied; something is staged or on its way."""
@@ -129,13 +155,15 @@ class Commits:
             self.flush()
 
     def flush(self) -> None:
-        """Propose what is staged as one entry, unless enough is on its way."""
+        """Propose what is staged, as one entry if it fits one, unless enough is on its way."""
+        while self.staging.staged_count and len(self._flights) < INFLIGHT_MAX:
+            self._propose()
+
+    def _propose(self) -> None:
+        """Propose what the next entry takes."""
         staging = self.staging
-        count = staging.staged_count
-        if not count or len(self._flights) >= INFLIGHT_MAX:
-            return
-        waiters, self._waiters = self._waiters, []
-        staged = staging.build_entry(position=self._log.end_position, now_ms=self._now_ms())
+        count, waiters = self._take()
+        staged = staging.build_entry(self._log.end_position, self._now_ms(), count)
         flight = _Flight(staged, waiters, count)
         try:
             entry_id = self._log.propose(staged.body, partial(self._decided, flight))
@@ -149,9 +177,26 @@ class Commits:
         self._flying_count += count
         self._flying_bytes += len(staged.body)
 
+    def _take(self) -> tuple[int, list[tuple[int, Waiter]]]:
+        """How many of the staged records the next entry takes, and who waits for these."""
+        if not self._cuts:
+            waiters, self._waiters = self._waiters, []
+            self._cut_bytes = self._unit_bytes = self._unit_count = 0
+            return self.staging.staged_count, waiters
+        count, *later = self._cuts
+        waiters = [(place, waiter) for place, waiter in self._waiters if place < count]
+        self._waiters = [
+            (place - count, waiter) for place, waiter in self._waiters if place >= count
+        ]
+        self._cuts = [cut - count for cut in later]
+        self._unit_count -= count
+        return count, waiters
+
     def lost(self, error: RefusedError) -> None:
         """Leadership is lost: what was only staged is surely not done."""
         waiters, self._waiters = self._waiters, []
+        self._cuts = []
+        self._cut_bytes = self._unit_bytes = self._unit_count = 0
         self.staging.discard()
         self._catalog.settle()
         self._tell_failure(waiters, error)

@@ -147,6 +147,14 @@ class Gate:
             text = f"outcome unknown: {error}; the message may have been stored"
             errand.refuse(ResponseCode.SYSTEM_ERROR, text)
 
+    def again(self, errand: Errand, error: DLedgerError) -> None:
+        """Something is not confirmed that may be done twice: it goes to the next leader, unless none would take it."""
+        if isinstance(error, RefusedError) and not error.retriable:
+            errand.refuse(ResponseCode.MESSAGE_ILLEGAL, f"nothing was done: {error}")
+            return
+        errand.cause = str(error)
+        self.hold(errand)
+
     def retry(self) -> None:
         """Somebody may lead now: bring the waiting requests there."""
         if not self._waiting or not (self._log.is_serving or self._link.is_open):

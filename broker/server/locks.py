@@ -5,7 +5,7 @@ from __future__ import annotations
 from broker.remoting.codes import ResponseCode
 from broker.remoting.group_bodies import LockRequest, decode_lock_request, encode_lock_reply
 from broker.remoting.header import RemotingCommand
-from broker.server.commits import Commits
+from broker.server.commits import BUSY, Commits
 from broker.server.committers import Committers
 from broker.server.gate import Errand, Gate
 from broker.server.origin import answer
@@ -34,6 +34,9 @@ class Locks:
         Raises:
             BodyError: the body is no lock request.
         """
+        if self._commits.is_full:
+            errand.refuse(ResponseCode.SYSTEM_BUSY, BUSY)
+            return
         wanted = decode_lock_request(request.body)
         self._committers.has_locked(wanted.consumer_group, errand.origin.address, wanted.client_id)
         command = LockQueues(wanted.consumer_group, wanted.client_id, _queues(wanted))
@@ -45,6 +48,9 @@ class Locks:
         Raises:
             BodyError: the body is no lock request.
         """
+        if self._commits.is_full:
+            errand.refuse(ResponseCode.SYSTEM_BUSY, BUSY)  # it expires
+            return
         wanted = decode_lock_request(request.body)
         command = UnlockQueues(wanted.consumer_group, wanted.client_id, _queues(wanted))
         self._commits.wait(self._commits.stage_control(command), _LockWaiter(self, errand, None))
@@ -64,8 +70,7 @@ class Locks:
 
     def failed(self, errand: Errand, error: DLedgerError) -> None:
         """Ask the next leader: locking twice is the same as once."""
-        errand.cause = str(error)
-        self._gate.hold(errand)
+        self._gate.again(errand, error)
 
 
 class _LockWaiter:

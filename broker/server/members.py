@@ -18,7 +18,7 @@ from broker.server.gate import Errand
 from broker.server.link import LeaderLink
 from broker.server.origin import ClientOrigin, Origin, Outputs, answer
 from broker.server.private_codes import PrivateCode
-from broker.service.catalog import Catalog, Creation, group_for_use, special_topic
+from broker.service.catalog import NOTHING_NEW, Catalog, Creation, group_for_use, special_topic
 from broker.service.clients import (
     ConsumerClient,
     LocalClients,
@@ -100,6 +100,8 @@ class Members:
         changed = self.local.heartbeat(origin.number, consumers, producers, self._now_ms())
         self.exchange.local_changed(changed)
         creation = self.creation_for(consumers)
+        if self._commits.is_full:
+            creation = NOTHING_NEW  # the next heartbeat creates them
         must_wait = creation or (changed and not self._log.is_serving)
         if must_wait and self._tasks < self._tasks_max:
             self._tasks += 1

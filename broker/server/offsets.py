@@ -9,7 +9,7 @@ from functools import partial
 from broker.remoting import fields
 from broker.remoting.codes import ResponseCode
 from broker.remoting.header import RemotingCommand
-from broker.server.commits import Commits
+from broker.server.commits import BUSY, Commits
 from broker.server.committers import Committers
 from broker.server.gate import Errand, Gate
 from broker.server.linear import LinearReads
@@ -30,6 +30,9 @@ from dledger import DLedgerError, LogServer
 
 COMMIT_INTERVAL_MS = 100
 """Offset commits gather this long; consumers commit every few seconds, but there are many of them."""
+
+PENDING_MAX = 10_000
+"""Commits, and requests that wait for theirs, that gather at most before they are staged."""
 
 
 class Offsets:
@@ -54,6 +57,7 @@ class Offsets:
         self._now_ms = now_ms
         self._pending = PendingOffsets()
         self._waiting: list[_Commit] = []
+        self._asking_count = 0
         self._staged_ms = 0
 
     def update(self, errand: Errand, request: RemotingCommand) -> None:
@@ -62,6 +66,9 @@ class Offsets:
         Raises:
             FieldError: a field is missing or impossible.
         """
+        if self._is_full():
+            errand.refuse(ResponseCode.SYSTEM_BUSY, BUSY)
+            return
         ext = request.ext
         group, topic = fields.text(ext, "consumerGroup"), fields.text(ext, "topic")
         offset = fields.int64(ext, "commitOffset")
@@ -78,17 +85,29 @@ class Offsets:
     ) -> str:
         """Take an offset into the next commit; gives the client id under which it is judged.
 
+        Nothing is taken while too much is pending: consumers say where they are again and again.
+
         `address` is the client's, `said` the client id that it gave itself.
         """
         if offset < 0 or queue_id < 0 or max(len(group), len(topic)) > NAME_LENGTH_MAX:
+            return ""
+        if self._is_full():
             return ""
         client_id = self._committers.who(group, topic, queue_id, address=address, said=said)
         self._pending.add(group, topic, queue_id, offset, client_id)
         return client_id
 
+    def _is_full(self) -> bool:
+        """Whether no more can be taken in now."""
+        if max(len(self._pending), len(self._waiting)) >= PENDING_MAX:
+            if self._commits.is_full or self._asking_count >= PENDING_MAX:
+                return True
+            self._stage()
+        return False
+
     def tick(self, now_ms: int) -> None:
-        """Stage what gathered, every COMMIT_INTERVAL_MS."""
-        if now_ms - self._staged_ms >= COMMIT_INTERVAL_MS:
+        """Stage what gathered, every COMMIT_INTERVAL_MS, unless enough waits already."""
+        if now_ms - self._staged_ms >= COMMIT_INTERVAL_MS and not self._commits.is_full:
             self._stage()
 
     def _stage(self) -> None:
@@ -100,11 +119,16 @@ class Offsets:
         ]
         waiting, self._waiting = self._waiting, []
         if places:
-            waiter = _CommitWaiter(self._gate, self._state.locks, waiting, places)
+            self._asking_count += len(waiting)
+            waiter = _CommitWaiter(self._gate, self._state.locks, waiting, places, self._asked)
             self._commits.wait(places[-1], waiter)
         else:
             for commit in waiting:
                 _reply(commit.errand)
+
+    def _asked(self, count: int) -> None:
+        """So many requests have come to their end."""
+        self._asking_count -= count
 
     def lost(self) -> None:
         """Leadership is lost: who waits goes to the next leader; offsets that came with pulls are lost."""
@@ -124,6 +148,9 @@ class Offsets:
         """
         key, act = self._query(errand, request)
         if self._pending.has(*key):
+            if self._commits.is_full:
+                self._gate.hold(errand)
+                return
             self._stage()
         if self._commits.is_idle:
             self._linear.read(errand, act)
@@ -238,14 +265,21 @@ class _CommitWaiter:
     """Answers the offset commits of one batch, which stands in the records at `places` of its entry."""
 
     def __init__(
-        self, gate: Gate, locks: QueueLocks, waiting: list[_Commit], places: list[int]
+        self,
+        gate: Gate,
+        locks: QueueLocks,
+        waiting: list[_Commit],
+        places: list[int],
+        ended: Callable[[int], None],
     ) -> None:
         self._gate = gate
+        self._ended = ended
         self._locks = locks
         self._waiting = waiting
         self._places = places
 
     def committed(self, staged: StagedEntry, place: int) -> None:
+        self._ended(len(self._waiting))
         fenced = {
             row for at in self._places for row in self._locks.fenced_at(staged.physical_offset(at))
         }
@@ -260,10 +294,10 @@ class _CommitWaiter:
                 _reply(commit.errand)
 
     def failed(self, error: DLedgerError) -> None:
+        self._ended(len(self._waiting))
         for commit in self._waiting:
             # Doing it twice changes nothing, so the next leader may be asked whatever happened.
-            commit.errand.cause = str(error)
-            self._gate.hold(commit.errand)
+            self._gate.again(commit.errand, error)
 
 
 class _QueryWaiter:

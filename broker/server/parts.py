@@ -122,6 +122,7 @@ class BrokerParts:
             outputs,
             count_max=config.limits.staged_messages_max,
             bytes_max=config.limits.staged_bytes_max,
+            entry_bytes_max=log.config.raft.entry_body_bytes_max,
             now_ms=world.wall_ms,
         )
         self._make_ways()

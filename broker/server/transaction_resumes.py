@@ -17,7 +17,7 @@ from broker.message.record import StoredMessage
 from broker.remoting import fields
 from broker.remoting.codes import ResponseCode
 from broker.remoting.header import RemotingCommand
-from broker.server.commits import Commits
+from broker.server.commits import BUSY, Commits
 from broker.server.gate import Errand, Gate
 from broker.server.origin import answer
 from broker.server.transactions import TransactionEnds
@@ -60,6 +60,9 @@ class TransactionResumes:
             FieldError: the message id is missing.
         """
         text = fields.text(request.ext, "msgId")
+        if self._commits.is_full:
+            errand.refuse(ResponseCode.SYSTEM_BUSY, BUSY)
+            return
         try:
             message = self._load(parse_offset_msg_id(text)[2])
         except MessageIdError as error:
@@ -147,5 +150,4 @@ class _ResumeWaiter:
 
     def failed(self, error: DLedgerError) -> None:
         # Asking twice is the same as once: what is open by then is counted anew.
-        self._errand.cause = str(error)
-        self._gate.hold(self._errand)
+        self._gate.again(self._errand, error)

@@ -267,8 +267,7 @@ class TransactionEnds:
         self._end_failed(errand, error)
 
     def _end_failed(self, errand: Errand, error: DLedgerError) -> None:
-        errand.cause = str(error)
-        self._gate.hold(errand)
+        self._gate.again(errand, error)
 
 
 def stage_end(staging: Staging, plan: CommitPlan | RollbackPlan, now_ms: int) -> int:

@@ -25,13 +25,16 @@ class PendingOffsets:
 
     def __init__(self) -> None:
         self._offsets: dict[QueuePlace, dict[str, int]] = {}
+        self._count = 0
 
-    def __bool__(self) -> bool:
-        return bool(self._offsets)
+    def __len__(self) -> int:
+        """Commits that are pending; each takes at most 1 KiB in the log."""
+        return self._count
 
     def add(self, group: str, topic: str, queue_id: int, offset: int, client_id: str = "") -> None:
         """Take one in; those of different clients stay apart, since the queue may be locked."""
         of_queue = self._offsets.setdefault((group, topic, queue_id), {})
+        self._count += client_id not in of_queue
         if offset > of_queue.get(client_id, -1):
             of_queue[client_id] = offset
 
@@ -47,6 +50,7 @@ class PendingOffsets:
             for client_id, offset in of_queue.items()
         ]
         self._offsets.clear()
+        self._count = 0
         return [
             commits[start : start + COMMITS_PER_RECORD_MAX]
             for start in range(0, len(commits), COMMITS_PER_RECORD_MAX)

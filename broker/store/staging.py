@@ -6,7 +6,7 @@ stamps one store time, never earlier than any before it, so that store times nev
 log. The rhythm, without a pause in between, is
 
     place = staging.stage(...)          as often as there are messages
-    staged = staging.build_entry(position=server.end_position, now_ms=...)
+    staged = staging.build_entry(position=server.end_position, now_ms=..., count=...)
     entry_id = server.propose(staged.body, done)
     staging.proposed(staged, entry_id)      or staging.withdraw(staged), if propose refused
 
@@ -191,10 +191,26 @@ class Staging:
             self._deletes[place] = command.name
         return place
 
-    def build_entry(self, position: int, now_ms: int) -> StagedEntry:
-        """Make one entry's body of all that is staged; `position` is where its header will stand."""
+    def build_entry(self, position: int, now_ms: int, count: int | None = None) -> StagedEntry:
+        """Make one entry's body of what is staged.
+
+        Args:
+            position: where its header will stand.
+            now_ms: the wall clock.
+            count: how many messages it takes, the first ones; None: all. The places of those that stay
+                become smaller by as much.
+        """
         messages, self._messages = self._messages, []
-        self.staged_bytes = 0
+        left_deletes: dict[int, str] = {}
+        if count is None or count == len(messages):
+            self.staged_bytes = 0
+        else:
+            messages, self._messages = messages[:count], messages[count:]
+            self.staged_bytes = sum(map(_bytes_max, self._messages))
+            left_deletes = {
+                place - count: name for place, name in self._deletes.items() if place >= count
+            }
+            self._deletes = {place: name for place, name in self._deletes.items() if place < count}
         before = self._offsets() if self._deletes else None
         store_ms = max(now_ms, self._last_store_ms, self._state.last_store_ms)
         self._last_store_ms = store_ms
@@ -202,6 +218,7 @@ class Staging:
             pieces, records = self._build_piecemeal(messages, position, store_ms)
         else:
             pieces, records = self._build(messages, position + ENTRY_HEADER_BYTES, store_ms)
+        self._deletes = left_deletes
         return StagedEntry(b"".join(pieces), records, store_ms, before)
 
     def proposed(self, staged: StagedEntry, entry_id: EntryId) -> None:
@@ -373,3 +390,8 @@ class Staging:
 
     def _offsets(self) -> dict[QueueKey, int]:
         return {key: route.next_offset for key, route in self._routes.items()}
+
+
+def _bytes_max(message: _Message) -> int:
+    """What a message takes in an entry's body, at most."""
+    return message[0].bytes_max + len(message[1]) + len(message[2])

@@ -26,9 +26,11 @@ from dledger import (
     Position,
     RefusedError,
     Term,
+    TooLargeError,
     TooManyPendingError,
 )
 
+ENTRY_BYTES_MAX = 1000
 HOST = pack_host("127.0.0.1", 1)
 
 
@@ -43,6 +45,8 @@ class FakeLog:
     def propose(self, body: bytes, done: Callable[[Any], None]) -> EntryId:
         if self.refusal is not None:
             raise self.refusal
+        if len(body) > ENTRY_BYTES_MAX:
+            raise TooLargeError(f"a body of {len(body)} bytes")
         self.proposed.append((body, done))
         self.end_position = Position(self.end_position + 48 + len(body))
         return EntryId(Term(1), Index(len(self.proposed)))
@@ -50,6 +54,15 @@ class FakeLog:
     def decide(self, number: int, error: DLedgerError | None = None) -> None:
         entry = EntryId(Term(1), Index(number + 1))
         self.proposed[number][1](Failed(error) if error else Committed(entry, entry))
+
+
+def flush_all(bench: Bench) -> None:
+    """Flush and commit until nothing is left; proposals were not decided before."""
+    decided = 0
+    while not bench.commits.is_idle:
+        bench.commits.flush()
+        bench.log.decide(decided)
+        decided += 1
 
 
 class Told:
@@ -78,6 +91,7 @@ class Bench:
             Outputs(),
             count_max=count_max,
             bytes_max=10_000,
+            entry_bytes_max=ENTRY_BYTES_MAX,
             now_ms=lambda: 1,
         )
 
@@ -184,3 +198,53 @@ def test_the_bound_counts_what_is_on_its_way() -> None:
     assert bench.commits.is_full
     bench.log.decide(0)
     assert not bench.commits.is_full
+
+
+def test_no_entry_passes_the_bound_of_the_log(bench: Bench) -> None:
+    """Each record takes 300 bytes and a little more; two of one unit stand in one entry."""
+    told = [Told() for _ in range(7)]
+    for waiter in told:
+        bench.commits.staging.stage(b"T", 0, bytes(150), b"", born_timestamp_ms=1, born_host=HOST)
+        bench.stage(waiter, bytes(150))
+    flush_all(bench)
+    assert all(len(body) <= 1000 for body, _ in bench.log.proposed)
+    assert len(bench.log.proposed) > 1
+    # The place within its entry, and the offset in the queue, which goes on from one to the next.
+    assert [waiter.places[0][1] for waiter in told] == [1, 3, 5, 7, 9, 11, 13]
+    assert all(waiter.places[0][0] % 2 == 1 for waiter in told)
+
+
+def test_what_is_too_large_alone_is_refused_alone(bench: Bench) -> None:
+    before, giant, after = Told(), Told(), Told()
+    bench.stage(before)
+    bench.stage(giant, bytes(2000))
+    bench.stage(after)
+    flush_all(bench)
+    assert [type(error) for error in giant.errors] == [TooLargeError]
+    assert (before.places, after.places) == ([(0, 0)], [(0, 1)])
+    assert bench.commits.is_idle
+
+
+def test_a_deleted_topic_begins_anew_in_whichever_entry_it_stands(bench: Bench) -> None:
+    told = [Told() for _ in range(4)]
+    bench.stage(told[0], bytes(500))
+    bench.stage(told[1], bytes(500))
+    bench.commits.wait(bench.commits.stage_control(DeleteTopic("T")), Told())
+    bench.stage(told[2], bytes(500))
+    bench.stage(told[3], bytes(500))
+    flush_all(bench)
+    assert len(bench.log.proposed) == 4
+    assert [waiter.places[0][1] for waiter in told] == [0, 1, 0, 1]
+
+
+def test_lost_leadership_forgets_where_entries_would_have_ended(bench: Bench) -> None:
+    for _ in range(5):
+        bench.stage(Told(), bytes(500))
+    bench.commits.lost(NotLeaderError("n1", 2))
+    told = Told()
+    bench.stage(told)
+    bench.stage(told)
+    bench.commits.flush()
+    assert len(bench.log.proposed) == 1
+    bench.log.decide(0)
+    assert told.places == [(0, 0), (1, 1)]

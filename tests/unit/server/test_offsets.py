@@ -123,3 +123,42 @@ def test_a_query_whose_leader_is_gone_goes_to_the_next(bench: Bench) -> None:
     bench.leader.log.lose()
     assert told(asker) == []
     assert [errand.code for errand in bench.leader.gate.held] == [14]
+
+
+def commit(bench: Bench, number: int) -> Asker:
+    ext = {"consumerGroup": f"G{number}", "topic": "T", "queueId": "0", "commitOffset": "1"}
+    asker = Asker()
+    command = RemotingCommand(code=15, opaque=9, ext=ext, version=409)
+    errand = Errand(cast("Any", asker), Frame(0, b"{}", b""), 15, 9, False, 10**9, True)
+    bench.offsets.update(errand, command)
+    return asker
+
+
+def test_commits_that_gather_are_bounded(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What gathers is staged at the bound; when enough is staged, too, more are turned away."""
+    monkeypatch.setattr("broker.server.offsets.PENDING_MAX", 3)
+    commits = bench.leader.commits
+    taken = [commit(bench, number) for number in range(4)]
+    assert commits.staging.staged_count == 1
+    monkeypatch.setattr(type(commits), "is_full", True)
+    taken += [commit(bench, number) for number in range(4, 6)]
+    refused = commit(bench, 6)
+    assert told(refused) == [(2, None)]
+    bench.offsets.note("G7", "T", 0, 1, address="1.2.3.4:5")
+    assert len(bench.offsets._pending) == 3
+    assert commits.staging.staged_count == 1
+    monkeypatch.undo()
+    bench.tick()
+    bench.leader.commit()
+    assert [told(asker) for asker in taken] == [[(0, None)]] * 6
+
+
+def test_a_query_waits_when_the_commit_before_it_cannot_be_staged(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.note(5)
+    monkeypatch.setattr(type(bench.leader.commits), "is_full", True)
+    asker = bench.query()
+    assert not told(asker)
+    assert bench.leader.commits.is_idle
+    assert bench.leader.gate.held

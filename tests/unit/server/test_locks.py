@@ -1,0 +1,49 @@
+"""Requests for locks while too much waits for its commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from broker.remoting.frame import Frame, FrameDecoder
+from broker.remoting.header import RemotingCommand, decode_command
+from broker.server.gate import Errand
+from broker.server.locks import Locks
+from tests.unit.server.lone_leader import Asker, LoneLeader
+
+BODY = (
+    b'{"consumerGroup":"G","clientId":"c","mqSet":'
+    b'[{"topic":"T","brokerName":"broker-a","queueId":0}]}'
+)
+
+
+@pytest.mark.parametrize(("code", "name"), [(41, "lock"), (42, "unlock")])
+def test_more_than_may_wait_is_turned_away(
+    code: int, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader = LoneLeader()
+    locks = Locks(
+        leader.commits,
+        cast("Any", leader.gate),
+        leader.state.locks,
+        cast("Any", SimpleNamespace(has_locked=lambda *_: None)),
+    )
+    ask: Callable[[Errand, RemotingCommand], None] = getattr(locks, name)
+
+    def asked() -> list[RemotingCommand]:
+        asker = Asker()
+        command = RemotingCommand(code=code, opaque=9, body=BODY, version=409)
+        ask(Errand(cast("Any", asker), Frame(0, b"{}", BODY), code, 9, False, 10**9, True), command)
+        leader.commit()
+        decoder = FrameDecoder()
+        decoder.feed(b"".join(asker.frames))
+        return [decode_command(frame) for frame in decoder.frames()]
+
+    assert [answer.code for answer in asked()] == [0]
+    monkeypatch.setattr(type(leader.commits), "is_full", True)
+    (refused,) = asked()
+    assert refused.code == 2
+    assert "nothing was done" in (refused.remark or "")
