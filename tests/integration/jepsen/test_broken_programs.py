@@ -1,20 +1,24 @@
 """Programs broken on purpose are found out, each by the checker that is there for it; whole ones are not.
 
-Each run is short: the fault, where one is needed, is the one that makes the mistake show for sure.
+The fault, where one is needed, is the one that makes the mistake show for sure. A run of a broken program ends when the
+mistake is found, that of a whole one after one round of its fault, or when clients have done so much.
 """
 
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from jepsen import log_system, processes, run
+from jepsen.measure import in_rounds
 from jepsen.nemeses.schedule import Pace
-from jepsen.run import RunResult, RunSettings, execute
+from jepsen.run import BreakerMaker, RunResult, RunSettings, execute
 from jepsen.workloads import delay
+from tests.integration.jepsen.breaking import TIME_LIMIT_S, after_work, is_found, until_found
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -25,14 +29,17 @@ MAINS = {"dledger": "dledger.cli", "dledger-broker": "broker.server.cli"}
 
 @dataclass(frozen=True)
 class Case:
-    """A mistake, the run that shows it, and what it is found as: checker and kinds of anomalies."""
+    """A mistake, the run that shows it, and what it is found as: checker and kinds of anomalies.
+
+    Without a fault the run of a whole program ends once `done` operations of these kinds have succeeded.
+    """
 
     mistake: str
     workload: str
     nemesis: str
     network: str
     found: dict[str, set[str]]
-    time_limit_s: float = 5.0
+    done: Mapping[str, int] = field(default_factory=dict)
 
 
 CASES = [
@@ -43,10 +50,24 @@ CASES = [
         "proxies",
         {"set-full": {"lost"}},
     ),
-    Case("stale_read", "log-append", "none", "none", {"linearizable": {"nonlinearizable"}}, 3.0),
-    Case("vote_forgotten", "log-set", "vote-twice", "none", {"answers": {"answer"}}, 13.0),
+    Case(
+        "stale_read",
+        "log-append",
+        "none",
+        "none",
+        {"linearizable": {"nonlinearizable"}},
+        done={"append": 200, "read": 200},
+    ),
+    Case("vote_forgotten", "log-set", "vote-twice", "none", {"answers": {"answer"}}),
     # Whether somebody had committed the offset before decides which of the two it is.
-    Case("offset_rewound", "queue", "none", "none", {"offsets": {"rewind", "spurious"}}),
+    Case(
+        "offset_rewound",
+        "queue",
+        "none",
+        "none",
+        {"offsets": {"rewind", "spurious"}},
+        done={"commit": 40, "committed": 40},
+    ),
     Case(
         "duplicate_on_retry",
         "queue",
@@ -67,8 +88,9 @@ CASES = [
         "none",
         "none",
         {"transactions": {"half-visible", "rolled-back-visible", "undecided-visible"}},
+        done={"txn": 60, "poll": 20},
     ),
-    Case("timer_early", "delay", "none", "none", {"delay": {"early"}}, 4.0),
+    Case("timer_early", "delay", "none", "none", {"delay": {"early"}}, done={"send": 60}),
 ]
 
 
@@ -95,7 +117,9 @@ def start_broken(monkeypatch: pytest.MonkeyPatch, folder: Path, mistake: str) ->
     monkeypatch.setattr(log_system, "program", program)
 
 
-def made(case: Case, folder: Path, monkeypatch: pytest.MonkeyPatch) -> RunResult:
+def made(
+    case: Case, folder: Path, monkeypatch: pytest.MonkeyPatch, break_it: BreakerMaker
+) -> RunResult:
     monkeypatch.setattr(run, "DIGESTS_S", 0.0)  # marks come every ten seconds: too long for this
     monkeypatch.setattr(run, "WHOLE_S", 15.0)  # a broken group need not come together again
     monkeypatch.setattr(delay, "DELAY_MS", (1000, 2000))
@@ -103,22 +127,20 @@ def made(case: Case, folder: Path, monkeypatch: pytest.MonkeyPatch) -> RunResult
     settings = RunSettings(
         case.workload,
         case.nemesis,
-        case.time_limit_s,
+        TIME_LIMIT_S,
         seed=5,
         network=case.network,  # type: ignore[arg-type]
         pace=PACE,
     )
-    return execute(settings, folder / "run")
+    return execute(settings, folder / "run", break_it=break_it)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.mistake)
 def test_a_mistake_is_found(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     start_broken(monkeypatch, tmp_path, case.mistake)
-    result = made(case, tmp_path, monkeypatch)
+    result = made(case, tmp_path, monkeypatch, until_found(case.found))
     assert result.valid is False, (result.problems, result.checks)
-    by_checker = {check.name: {one.kind for one in check.anomalies} for check in result.checks}
-    for checker, kinds in case.found.items():
-        assert by_checker[checker] & kinds, by_checker
+    assert is_found(result.checks, case.found), result.checks
 
 
 RUNS = {(case.workload, case.nemesis): case for case in CASES}
@@ -128,11 +150,12 @@ RUNS = {(case.workload, case.nemesis): case for case in CASES}
 def test_the_same_run_of_whole_programs_finds_nothing(
     case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    result = made(case, tmp_path, monkeypatch)
+    break_it = after_work(case.done) if case.nemesis == "none" else in_rounds(1)
+    result = made(case, tmp_path, monkeypatch, break_it)
     wrong = [one for check in result.checks for one in check.anomalies]
     assert wrong == []
     if case.nemesis != "none":
-        assert result.faults[case.nemesis] >= 1
+        assert result.faults[case.nemesis] == 1
     if case.nemesis == "vote-twice":
         told = [op.value.get("done", "") for op in result.ops if op.f == "vote-twice"]
         assert any("was killed, and did not vote" in text for text in told), told

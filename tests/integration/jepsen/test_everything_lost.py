@@ -1,7 +1,7 @@
 """A group that lost everything is found guilty: that nobody can read what was acknowledged is an answer, too.
 
 Stores are wiped, or topics deleted, behind the back of the run, which ends there; then the group stands and
-answers, and has nothing.
+answers, and has nothing. In the cases in which a message must be lost that nobody has read, nobody reads before.
 """
 
 from __future__ import annotations
@@ -17,35 +17,18 @@ from broker.remoting.codes import RequestCode, ResponseCode
 from jepsen import run
 from jepsen.broker_system import brokers
 from jepsen.cli import EXIT_CODES, INVALID
-from jepsen.nemeses.api import Fault
+from jepsen.generators import Endless, Generator, Invocation
 from jepsen.nemeses.damaged import forget
-from jepsen.ops import OpLog
 from jepsen.reports.summary import summary_of
 from jepsen.run import RunSettings, execute
 from jepsen.system import Subject
 from jepsen.workloads import queue, transactions
+from jepsen.workloads.reading import Reader
+from tests.integration.jepsen.breaking import TIME_LIMIT_S, after_work
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
-WORK_S = 2.5
-
-
-class Destroyer:
-    """A `Breaker`: lets clients work, destroys what they have stored, and ends the breaking."""
-
-    def __init__(self, destroy: Callable[[Subject], Awaitable[None]], system: Subject) -> None:
-        self.injected = {"destroy": 1}
-        self.crashes: list[str] = []
-        self.may_end_nodes = False
-        self._destroy = destroy
-        self._system = system
-
-    async def run(self) -> None:
-        await trio.sleep(WORK_S)  # the clients' time, not a wait for anything
-        await self._destroy(self._system)
-
-    async def cure_all(self) -> None:
-        """There is no cure."""
+ENOUGH = 60
 
 
 async def wipe_everybody(system: Subject) -> None:
@@ -72,20 +55,28 @@ async def _delete(link: Link, topic: str) -> None:
     assert answer.code == ResponseCode.SUCCESS, answer.remark
 
 
+def nobody_reads(
+    _readers: Sequence[Reader], make: Callable[[], Invocation], _weight: int, _chance: object
+) -> Generator:
+    """In the place of `mixed_with_polls`."""
+    return Endless(make)
+
+
 CASES = [
-    ("queue", wipe_everybody, {"total-queue", "queue-log"}),
-    ("queue", delete_topics, {"queue-log"}),
-    ("transactions", wipe_everybody, {"transactions"}),
-    ("log-set", wipe_everybody, {"set-full"}),
-    ("log-append", wipe_everybody, {"linearizable"}),
+    ("queue", "send", wipe_everybody, {"total-queue", "queue-log"}),
+    ("queue", "send", delete_topics, {"queue-log"}),
+    ("transactions", "txn", wipe_everybody, {"transactions"}),
+    ("log-set", "add", wipe_everybody, {"set-full"}),
+    ("log-append", "append", wipe_everybody, {"linearizable"}),
 ]
 
 
 @pytest.mark.parametrize(
-    ("workload", "destroy", "finders"), CASES, ids=lambda each: getattr(each, "__name__", None)
+    ("workload", "f", "destroy", "finders"), CASES, ids=lambda each: getattr(each, "__name__", None)
 )
 def test_it_is_invalid_and_not_unknown(
     workload: str,
+    f: str,
     destroy: Callable[[Subject], Awaitable[None]],
     finders: set[str],
     tmp_path: Path,
@@ -93,14 +84,10 @@ def test_it_is_invalid_and_not_unknown(
 ) -> None:
     monkeypatch.setattr(run, "DIGESTS_S", 0.0)
     monkeypatch.setattr(transactions, "SETTLE_NS", 3 * transactions.SECOND_NS)
-
-    def destroyer(
-        _settings: RunSettings, _faults: Sequence[Fault], system: Subject, _log: OpLog
-    ) -> Destroyer:
-        return Destroyer(destroy, system)
-
-    settings = RunSettings(workload, "none", 60.0, rate=80)
-    result = execute(settings, tmp_path / "run", break_it=destroyer)
+    monkeypatch.setattr(queue, "SHARES", {"send": 1})
+    monkeypatch.setattr(transactions, "mixed_with_polls", nobody_reads)
+    settings = RunSettings(workload, "none", TIME_LIMIT_S, rate=80)
+    result = execute(settings, tmp_path / "run", break_it=after_work({f: ENOUGH}, destroy))
     assert result.problems == ()
     found = {check.name: check for check in result.checks}
     for name in finders:

@@ -1,0 +1,121 @@
+"""What ends a run by what clients have done, and not by a clock: a busy machine needs longer, and shows the same."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final
+
+import trio
+
+from jepsen.checkers.results import CheckResult
+from jepsen.judging import judge
+from jepsen.nemeses.api import Fault
+from jepsen.ops import Op, OpLog
+from jepsen.run import Breaker, BreakerMaker, RunSettings, by_schedule, run_checkers
+from jepsen.system import Subject
+
+TIME_LIMIT_S: Final = 120.0
+"""For runs that end by themselves: it is met when something hangs."""
+
+POLL_S: Final = 0.02
+LOOK_S: Final = 0.5
+
+
+class AfterWork:
+    """A `Breaker`: lets clients work until they have done enough, then does one thing to the system, or nothing."""
+
+    def __init__(
+        self,
+        done: Mapping[str, int],
+        then: Callable[[Subject], Awaitable[None]] | None,
+        name_of: Callable[[Op], str],
+        system: Subject,
+        log: OpLog,
+    ) -> None:
+        self.injected = {"destroy": 1} if then else {}
+        self.crashes: list[str] = []
+        self.may_end_nodes = False
+        self._done = done
+        self._then = then
+        self._name_of = name_of
+        self._system = system
+        self._log = log
+
+    async def run(self) -> None:
+        read, ended = 0, Counter[str]()
+        while any(ended[f] < wanted for f, wanted in self._done.items()):
+            await trio.sleep(POLL_S)
+            new = self._log.ops[read:]
+            read += len(new)
+            ended.update(self._name_of(op) for op in new if op.is_client and op.type == "ok")
+        if self._then:
+            await self._then(self._system)
+
+    async def cure_all(self) -> None:
+        """There is no cure."""
+
+
+def after_work(
+    done: Mapping[str, int],
+    then: Callable[[Subject], Awaitable[None]] | None = None,
+    name_of: Callable[[Op], str] = lambda op: op.f,
+) -> BreakerMaker:
+    """Return what ends a run once so many operations of these kinds have succeeded."""
+
+    def make(
+        _settings: RunSettings, _faults: Sequence[Fault], system: Subject, log: OpLog
+    ) -> Breaker:
+        return AfterWork(done, then, name_of, system, log)
+
+    return make
+
+
+class UntilFound:
+    """A `Breaker`: faults come and go, if there are any, until checkers have found what they are there to find."""
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        faults: Sequence[Fault],
+        system: Subject,
+        log: OpLog,
+        found: Mapping[str, set[str]],
+    ) -> None:
+        self._settings = settings
+        self._schedule = by_schedule(settings, faults, system, log)
+        self._log = log
+        self._found = found
+        self.injected = self._schedule.injected
+        self.crashes = self._schedule.crashes
+        self.may_end_nodes = self._schedule.may_end_nodes
+
+    async def run(self) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._schedule.run)
+            while not self._is_found():  # noqa: ASYNC110 - a history has no event
+                await trio.sleep(LOOK_S)
+            nursery.cancel_scope.cancel()
+
+    def _is_found(self) -> bool:
+        return is_found(judge(self._log.ops, run_checkers(self._settings)), self._found)
+
+    async def cure_all(self) -> None:
+        await self._schedule.cure_all()
+
+
+def is_found(checks: Sequence[CheckResult], found: Mapping[str, set[str]]) -> bool:
+    """Whether each of these checkers has found an anomaly of its kinds."""
+    kinds = {check.name: {one.kind for one in check.anomalies} for check in checks}
+    return all(kinds[name] & wanted for name, wanted in found.items())
+
+
+def until_found(found: Mapping[str, set[str]]) -> BreakerMaker:
+    """Return what ends a run once checkers, by their names, have found anomalies of these kinds."""
+
+    def make(
+        settings: RunSettings, faults: Sequence[Fault], system: Subject, log: OpLog
+    ) -> Breaker:
+        return UntilFound(settings, faults, system, log, found)
+
+    return make
