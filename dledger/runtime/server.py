@@ -63,6 +63,9 @@ from dledger.storage.snapshots import SnapshotStore
 DRAIN_TIMEOUT_S: Final = 1.5
 """A hand-over before a stop takes two round trips; whoever needs longer is not waited for."""
 
+REFUSED_BODY_BYTES_MAX: Final = 64 * 1024
+"""Of an append to a group that takes none from clients, which is told so; who sends more is hung up on."""
+
 ATTRIBUTE_LENGTH_MAX: Final = 1024
 
 
@@ -144,7 +147,9 @@ class LogServer:
             identity,
             config.peers,
             blob_bytes_max=max(config.raft.entries_bytes_max, body_bytes_max),
-            client_blob_bytes_max=config.raft.entry_body_bytes_max,
+            client_blob_bytes_max=(
+                config.raft.entry_body_bytes_max if accepts_appends else REFUSED_BODY_BYTES_MAX
+            ),
             serve_client=self._client_port.serve,
         )
 

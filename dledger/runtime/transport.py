@@ -18,6 +18,7 @@ from typing import Final
 import trio
 
 from dledger.codec.frame import FRAME_BYTES_MAX, FrameDecoder
+from dledger.codec.hello import HELLO_FRAME_BYTES_MAX
 from dledger.codec.member_record import MEMBER_ATTRIBUTE
 from dledger.codec.rpc import decode_message
 from dledger.config import Peer
@@ -552,8 +553,9 @@ def _level_of(error: BaseException) -> int:
 
 
 def _trust(stream: FrameStream, blob_bytes_max: int) -> None:
-    """The handshake is done: larger frames are welcome."""
-    stream.decoder.raise_bounds(frame_bytes_max=FRAME_BYTES_MAX, blob_bytes_max=blob_bytes_max)
+    """The handshake is done: larger frames are welcome, as far as such blobs need them."""
+    frame_bytes_max = min(FRAME_BYTES_MAX, HELLO_FRAME_BYTES_MAX + blob_bytes_max)
+    stream.decoder.raise_bounds(frame_bytes_max=frame_bytes_max, blob_bytes_max=blob_bytes_max)
 
 
 def _check_source(message: PeerMessage, node_id: NodeId) -> None:

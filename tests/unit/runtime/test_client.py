@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 
 import pytest
 import trio
@@ -21,6 +22,7 @@ from dledger import (
     Index,
     LeaderNotReadyError,
     LeadershipLostError,
+    LogServer,
     NodeId,
     NotLeaderError,
     OutcomeUnknownError,
@@ -472,13 +474,20 @@ async def test_the_blocking_client(open_group: OpenGroup) -> None:
 
 
 @pytest.mark.slow
-async def test_a_group_may_refuse_clients_appends(open_group: OpenGroup) -> None:
+async def test_a_group_may_refuse_clients_appends_and_holds_no_large_ones(
+    open_group: OpenGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "tests.unit.runtime.conftest.LogServer", partial(LogServer, accepts_appends=False)
+    )
     async with open_group(size=1) as group:
-        member = await group.start("n0")
-        member.server._client_port._accepts_appends = False
+        await group.start_all()
         async with Client(group.peers, group="g", secret="geheim") as client:
             with pytest.raises(UnsupportedError):
                 await client.append(b"x", timeout_s=S)
+            with pytest.raises(ConnectionLostError):
+                await client.append(bytes(MEBI), timeout_s=S)
+            assert isinstance((await client.status())[NodeId("n0")], StatusAnswer)
 
 
 @pytest.mark.slow
