@@ -30,8 +30,6 @@ from tests.interop.conftest import JAVAS, ForeignClient, Listener, RunningGroup
 LIMIT_MS = 3000
 QUEUES = 4
 WAIT_S = 60
-API_TIMEOUT_MS = 30_000
-"""On a busy machine the library's own 3 s are over before its virtual machine is warm, and its start fails."""
 
 
 class Member(Listener):
@@ -42,7 +40,6 @@ class Member(Listener):
         self._process = client.start(
             *("consume", "--topic", topic, "--group", group, "--count", "1000000"),
             *("--timeout", "300", "--steered", "--log-dir", str(log_folder)),
-            *("--api-timeout-ms", str(API_TIMEOUT_MS)),
         )
         super().__init__(self._process)
         assert poll(lambda: self._has_said("ready"), WAIT_S), "it is not ready"

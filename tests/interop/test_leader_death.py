@@ -50,6 +50,8 @@ def test_nothing_acknowledged_is_lost_when_the_leader_dies(
         "--interval-ms",
         "60",
         "--keep-going",
+        "--send-timeout-ms",
+        "3000",  # the libraries' own
         "--timeout",
         "300",
         *more,

@@ -37,7 +37,8 @@ def test_p3_an_orderly_consumer_goes_on_in_order_and_may_commit(
     )  # fmt: skip
     producer = client.start(
         "produce", "--topic", topic, "--count", str(ENOUGH), "--interval-ms", "50", "--orderly",
-        "--shards", str(SHARDS), "--key-prefix", "k", "--keep-going", "--timeout", "300",
+        "--shards", str(SHARDS), "--key-prefix", "k", "--keep-going",
+        "--send-timeout-ms", "3000", "--timeout", "300",
     )  # fmt: skip
     with Listener(consumer) as consumed:
         with Listener(producer) as produced:
