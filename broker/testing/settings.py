@@ -95,6 +95,7 @@ def draw_broker_settings(
 ) -> BrokerSimSettings:
     """Draw a run's knobs from its seed; see `draw_settings`."""
     base = asdict(draw_settings(seed, wire=wire, draws=draws))
+    base["is_steady"] = False  # operators order hand-overs
     rng = Random(f"broker-settings/{seed}")
     wall_offset_ms_max = rng.choice((0, 0, 500, 3000))
     # The brokers' entries are larger, and a group that cannot take two of them gets nothing done.

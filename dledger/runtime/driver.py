@@ -427,18 +427,24 @@ class Driver:
         if job is None:
             return
         self.pace.begin(now_ms())
-        work = self._storage.begin(job.run)
-        if not self.pace.is_slow and work.wait(SYNC_WAIT_S):
-            self._written(job, work)
-            return
+        work = Work(job.run)
+        blocks: Callable[[], object] = work.do
+        if not self.pace.is_slow:
+            self._storage.begin(work)
+            if work.wait(SYNC_WAIT_S):
+                self._written(job, work)
+                return
+            blocks = work.wait
         assert self._crew is not None, "passes run within `run`"
         self._is_writing = True
-        self._crew.start(self._wait_written, job, work, name="persist")
+        self._crew.start(self._wait_written, job, work, blocks, name="persist")
 
-    async def _wait_written(self, job: PersistJob, work: Work) -> None:
+    async def _wait_written(
+        self, job: PersistJob, work: Work, blocks: Callable[[], object]
+    ) -> None:
         # A write that was begun is finished and told of, even while the node shuts down.
         with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(work.wait)
+            await trio.to_thread.run_sync(blocks)
             self._is_writing = False
             self._written(job, work)
         self.wake()

@@ -32,7 +32,7 @@ class Work:
         self.error: BaseException | None = None
 
     def do(self) -> None:
-        """Do it; once, in the thread."""
+        """Do it; once, in whatever thread."""
         started_s = now_s()
         try:
             self._call()
@@ -56,15 +56,13 @@ class StorageThread:
         self._queue: SimpleQueue[Work | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def begin(self, call: Callable[[], object]) -> Work:
+    def begin(self, work: Work) -> None:
         """Have something done."""
         if self._thread is None:
             # A disk that never answers must not keep the process from ending.
             self._thread = threading.Thread(target=self._run, name="storage", daemon=True)
             self._thread.start()
-        work = Work(call)
         self._queue.put(work)
-        return work
 
     def close(self) -> None:
         """No more work comes; the thread ends when it has done what there is."""

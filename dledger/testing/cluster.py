@@ -34,6 +34,7 @@ from dledger.testing.sim_node import SimNode
 from dledger.testing.sim_repairs import Repairs
 from dledger.testing.sim_saves import Saves
 from dledger.testing.sim_settings import SimSettings
+from dledger.testing.sim_standstill import Standstills
 from dledger.testing.sim_trace import Trace
 from dledger.testing.state_checker import StateChecker, Violation
 
@@ -73,6 +74,7 @@ class SimCluster(SimLoop):
         on_committed: told when a member has learned that more is committed.
         on_refused: told when a member finds its store damaged, and stays down.
         reached: how often the group came to each of `STATES`.
+        leaders_allowed: how many terms may be led so far; None: any number.
         calm: members between which, and at which, nothing fails any more.
     """
 
@@ -104,6 +106,8 @@ class SimCluster(SimLoop):
         self._engine_type = engine_type
         self._saves = Saves(self)
         self._repairs = Repairs(self)
+        self._standstills = Standstills(self)
+        self.leaders_allowed: int | None = None
 
     # Members.
 
@@ -188,6 +192,7 @@ class SimCluster(SimLoop):
             return
         power_loss = power_loss and self.settings.fsync and not node.is_damaged
         self._saves.died(node)
+        self._standstills.died(node)
         self.say(node, "loses power" if power_loss else "is killed")
         node.engine = node.repair = None
         node.repair_count = 0
@@ -205,10 +210,12 @@ class SimCluster(SimLoop):
         """A member does nothing for a while; what comes for it waits."""
         node.paused_until_ms = until_ms
         self.say(node, f"pauses until {until_ms}")
+        if self.settings.sockets:
+            self._standstills.begin(node)
 
     def step(self, node: SimNode, event: Event) -> bool:
         """Give a member an event; False when it is down or pauses."""
-        if node.engine is None or node.paused_until_ms > self.now_ms:
+        if node.engine is None or node.pauses(self.now_ms):
             return False
         self._step(node, node.engine, event)
         return True
@@ -220,7 +227,7 @@ class SimCluster(SimLoop):
             for node in self.nodes.values()
             if node.engine is not None
             and node.engine.node.role is Role.LEADER
-            and node.paused_until_ms <= self.now_ms
+            and not node.pauses(self.now_ms)
         ]
 
     def leader(self) -> SimNode | None:
@@ -276,6 +283,7 @@ class SimCluster(SimLoop):
         for news in engine.take_news():
             self.say(node, effect_line(news))
             self.reached["gave-way"] += isinstance(news, GivesWay)
+        self._check_reign(node, engine)
         if engine.has_committed:
             self._check_leases(engine)
             self.on_committed(node)
@@ -289,7 +297,7 @@ class SimCluster(SimLoop):
             self.on_sent(node, message)
         if not engine.is_persisting and engine.has_unsaved:
             self._saves.begin(node, engine)
-        self._arm(node, engine)
+        self.arm(node, engine)
 
     def _settle(self, node: SimNode, engine: Engine) -> None:
         """Hand out what is committed, and tell callers. Groups with a state machine do it their way."""
@@ -307,6 +315,24 @@ class SimCluster(SimLoop):
             node.traced_log = log_state
             self.say(node, log_state)
 
+    def _check_reign(self, node: SimNode, engine: Engine) -> None:
+        """Nobody leads without a reason, where none was given; nobody has a lease whose successor has committed."""
+        checker = self.checker
+        allowed = self.leaders_allowed
+        if allowed is not None and checker.leader_count > allowed:
+            raise Violation(
+                f"{node.node_id} leads term {engine.node.term} though nothing is wrong with the leader before"
+            )
+        if engine.node.role is Role.LEADER and checker.newest_commit_term > engine.node.term:
+            self._check_lease(node, engine, checker.newest_commit_term)
+
+    def _check_lease(self, node: SimNode, engine: Engine, later_term: int) -> None:
+        if engine.node.has_lease(node.local_ms(self.now_ms)):
+            raise Violation(
+                f"{node.node_id} has a lease of term {engine.node.term} though the leader of "
+                f"term {later_term} commits"
+            )
+
     def _check_leases(self, engine: Engine) -> None:
         """Once a leader commits, no leader of an earlier term may answer reads by its lease."""
         if engine.node.role is not Role.LEADER:
@@ -315,11 +341,7 @@ class SimCluster(SimLoop):
             past = other.engine
             if past is None or past.node.term >= engine.node.term:
                 continue
-            if past.node.has_lease(other.local_ms(self.now_ms)):
-                raise Violation(
-                    f"{other.node_id} has a lease of term {past.node.term} though the leader of "
-                    f"term {engine.node.term} commits"
-                )
+            self._check_lease(other, past, engine.node.term)
 
     def post(self, node: SimNode, to: NodeId, message: PeerMessage) -> None:
         """Let the network decide when a message arrives."""
@@ -346,6 +368,9 @@ class SimCluster(SimLoop):
             return
         if engine is None:
             return
+        if node.still_since_ms is not None:
+            self._standstills.came(node, message)
+            return
         if node.paused_until_ms > self.now_ms:
             self.at(node.paused_until_ms, self._deliver, node, message)
             return
@@ -353,7 +378,7 @@ class SimCluster(SimLoop):
             self.say(node, f"<- {message.source} {message_line(message, span_line)}")
         self._step(node, engine, Received(message))
 
-    def _arm(self, node: SimNode, engine: Engine) -> None:
+    def arm(self, node: SimNode, engine: Engine) -> None:
         """Schedule the next tick, unless an earlier one is scheduled that will look again."""
         due_ms = max(node.true_ms(engine.next_deadline_ms()), self.now_ms)
         if node.timer_ms is None or due_ms < node.timer_ms:
@@ -365,13 +390,16 @@ class SimCluster(SimLoop):
         engine = node.engine
         if engine is None or node.incarnation != incarnation or node.timer_ms != due_ms:
             return
+        if node.still_since_ms is not None:
+            node.timer_ms = None  # it is looked at when it runs again
+            return
         if node.paused_until_ms > self.now_ms:
             node.timer_ms = node.paused_until_ms
             self.at(node.timer_ms, self._tick, node, incarnation, node.timer_ms)
             return
         node.timer_ms = None
         if engine.next_deadline_ms() > node.local_ms(self.now_ms):
-            self._arm(node, engine)
+            self.arm(node, engine)
             return
         if self.trace is not None:
             self.say(node, "tick")
@@ -433,6 +461,7 @@ class SimCluster(SimLoop):
             if node.paused_until_ms == NEVER_MS:
                 self._wake(node)
             node.paused_until_ms = 0
+            self._standstills.end(node, node.incarnation)
             self.start(node)
 
     def _wake(self, node: SimNode) -> None:
@@ -449,15 +478,20 @@ class SimCluster(SimLoop):
     def _make_node(self, node_id: NodeId) -> SimNode:
         """A member with an empty disk and a clock of its own."""
         settings = self.settings
-        drift_max = settings.drift_permille_max
         draws = Random(f"draws/{settings.seed}/{node_id}")
         return SimNode(
             node_id,
             SimDisk(Random(f"disk/{settings.seed}/{node_id}")),
             draws.randint,
             clock_zero_ms=self.rng.randint(0, 100_000),
-            clock_drift_permille=self.rng.randint(-drift_max, drift_max),
+            clock_drift_permille=self._draw_drift(),
         )
+
+    def _draw_drift(self) -> int:
+        most = self.settings.drift_permille_max
+        if self.settings.drifts_apart:
+            return self.rng.choice((-most, most))
+        return self.rng.randint(-most, most)
 
     def config_of(self, node_id: NodeId) -> LogConfig:
         """A member's settings."""

@@ -128,7 +128,7 @@ class SimClients:
             leader = self._cluster.leader()
             self._leaders[client] = leader.node_id if leader is not None else self._any()
         node = self._cluster.nodes[self._leaders[client]]
-        if node.engine is None or node.paused_until_ms > self._cluster.now_ms:
+        if node.engine is None or node.pauses(self._cluster.now_ms):
             self._leaders[client] = self._any()
             self._think(client, least_ms=settings.heartbeat_ms)
             return

@@ -25,6 +25,12 @@ from dledger.testing.sim_victims import Victims
 WALL_JUMP_MS = 3_600_000
 """Far more than any delay in these runs."""
 
+STILL_MS_MIN, STILL_MS_MAX = 50, 3000
+"""How long a machine or a process stands still."""
+
+STILL_SPREAD_MS = 5
+"""The processes of a machine run again one after another."""
+
 ARMED_KINDS = (
     "crash-after-vote",
     "crash-after-ack",
@@ -55,6 +61,7 @@ class SimFaults:
         self._network = NetworkFaults(cluster, self._rng)
         self._armed: dict[str, None] = {}
         self._last_leader_term = 0
+        self._still_until_ms = 0
         weights = cluster.settings.fault_weights
         self._kinds = tuple(kind for kind, weight in weights.items() if weight)
         self._weights = tuple(weight for weight in weights.values() if weight)
@@ -66,6 +73,7 @@ class SimFaults:
             "kill-one": self._kill_one,
             "cut-and-restart": self._cut_and_restart,
             "pause": self._pause,
+            "stand-still": self._stand_still,
             "jump-wall-clock": self._jump_wall_clock,
             **self._network.strikes(),
             **DiskFaults(cluster, self._victims, self._rng, self._crash).strikes(),
@@ -176,8 +184,37 @@ class SimFaults:
     def _pause(self) -> None:
         node = self._victims.running()
         if node is not None:
-            length_ms = self._rng.randint(1, 3 * self._cluster.settings.election_min_ms)
+            settings = self._cluster.settings
+            most_ms = settings.standstill_ms_max or 3 * settings.election_min_ms
+            length_ms = self._rng.randint(1, most_ms)
             self._cluster.pause(node, self._cluster.now_ms + length_ms)
+
+    def _stand_still(self) -> bool:
+        """Members stand still, in a way that is no reason to replace the leader.
+
+        All of them for any time (one machine runs them), a follower for any time, or the leader for less than
+        its followers wait.
+        """
+        cluster, settings = self._cluster, self._cluster.settings
+        now_ms = cluster.now_ms
+        leader, running = cluster.leader(), cluster.running()
+        if leader is None or now_ms < self._still_until_ms + 2 * settings.heartbeat_ms:
+            return False
+        length_ms = self._rng.randint(STILL_MS_MIN, STILL_MS_MAX)
+        match self._rng.choice(("all", "leader", "follower")):
+            case "all":
+                struck = running
+            case "leader":
+                struck = [leader]
+                length_ms = self._rng.randint(1, settings.election_min_ms // 2)
+            case _:
+                struck = [self._rng.choice(running)]
+                if struck == [leader]:
+                    return False
+        for node in struck:
+            cluster.pause(node, now_ms + length_ms + self._rng.randint(0, STILL_SPREAD_MS))
+        self._still_until_ms = now_ms + length_ms + STILL_SPREAD_MS
+        return True
 
     def _jump_wall_clock(self) -> None:
         """A wall clock is set an hour wrong, or right again. Who starts then finds it right."""

@@ -91,7 +91,7 @@ class Meetings:
             target.node_id, node.node_id
         )
         are_up = all(
-            (each.engine is not None or each.repair is not None) and each.paused_until_ms <= now_ms
+            (each.engine is not None or each.repair is not None) and not each.pauses(now_ms)
             for each in (node, target)
         )
         if pair != _pair(node, target) or not is_open or not are_up:

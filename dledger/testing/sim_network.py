@@ -33,13 +33,14 @@ class SimNetwork:
         counts: how often each thing happened to a message.
     """
 
-    __slots__ = ("_clogged", "_cut", "_rng", "_settings", "calm", "counts")
+    __slots__ = ("_clogged", "_cut", "_late_ms", "_rng", "_settings", "calm", "counts")
 
     def __init__(self, settings: SimSettings, rng: Random) -> None:
         self._settings = settings
         self._rng = rng
         self._cut: set[tuple[NodeId, NodeId]] = set()
         self._clogged: dict[tuple[NodeId, NodeId], int] = {}
+        self._late_ms: dict[tuple[NodeId, NodeId], int] = {}
         self.calm: frozenset[NodeId] = frozenset()
         self.counts: Counter[str] = Counter()
 
@@ -55,7 +56,8 @@ class SimNetwork:
         if settings.loss_permille and chance() * 1000 < settings.loss_permille:
             self.counts["lost"] += 1
             return ()
-        first = max(now_ms + self._delay(), self._clogged.get((source, target), 0))
+        late_ms = self._late_ms.get((source, target), 0)
+        first = max(now_ms + self._delay() + late_ms, self._clogged.get((source, target), 0))
         again: tuple[int, ...] = ()
         if settings.duplicate_permille and chance() * 1000 < settings.duplicate_permille:
             self.counts["duplicated"] += 1
@@ -68,6 +70,10 @@ class SimNetwork:
     def clog(self, source: NodeId, target: NodeId, until_ms: int) -> None:
         """Hold back what one member sends to another until a moment."""
         self._clogged[source, target] = until_ms
+
+    def delay(self, source: NodeId, target: NodeId, late_ms: int) -> None:
+        """Let what one member sends to another come so much later, until the links are healed."""
+        self._late_ms[source, target] = late_ms
 
     def is_open(self, source: NodeId, target: NodeId) -> bool:
         """Whether a message that arrives now gets through."""
@@ -85,8 +91,9 @@ class SimNetwork:
         self.cut(right, left)
 
     def heal(self) -> None:
-        """Open every link."""
+        """Open every link; none is slow any more."""
         self._cut.clear()
+        self._late_ms.clear()
 
     def calm_down(self, members: Iterable[NodeId]) -> None:
         """Between these members every link is open, and nothing goes wrong any more."""
@@ -95,6 +102,7 @@ class SimNetwork:
         self._cut -= within
         for link in within:
             self._clogged.pop(link, None)
+            self._late_ms.pop(link, None)
 
     def describe(self) -> str:
         """The cut links, for a trace."""

@@ -35,6 +35,7 @@ class NetworkFaults:
             "partition-one-way": self._one_way,
             "partition-creeping": self._creeping,
             "hold-answers": self._hold_answers,
+            "late-answers": self._late_answers,
             "flap": self._flap,
             "heal": self._cluster.network.heal,
             "clog": self._clog,
@@ -119,6 +120,21 @@ class NetworkFaults:
         for other in self._others(leader.node_id):
             self._cluster.network.clog(other, leader.node_id, until_ms)
         self._cluster.at(now_ms + settings.heartbeat_ms, self._silence, leader.node_id)
+        return True
+
+    def _late_answers(self) -> bool:
+        """All that the leader hears is old; then it is not heard any more, and goes on hearing for a while."""
+        leader = self._cluster.leader()
+        if leader is None or len(self._cluster.voters) < 2:
+            return False
+        settings, now_ms = self._cluster.settings, self._cluster.now_ms
+        self._cluster.network.heal()
+        # Later than that, the leader would hear nobody for so long that it gave up.
+        late_ms = self._rng.randint(settings.lease_ms // 2, settings.election_max_ms * 9 // 10)
+        for other in self._others(leader.node_id):
+            self._cluster.network.delay(other, leader.node_id, late_ms)
+        due_ms = now_ms + late_ms + self._rng.randint(0, 2 * settings.lease_ms)
+        self._cluster.at(due_ms, self._silence, leader.node_id)
         return True
 
     def _silence(self, lone: NodeId) -> None:

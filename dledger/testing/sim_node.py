@@ -24,6 +24,7 @@ class SimNode:
         incarnation: counts its stops; whatever was scheduled for an earlier one is dropped.
         timer_ms: when its next tick is scheduled, in true time; None: none is.
         paused_until_ms: it does nothing before that.
+        still_since_ms: since when it stands still, in runs with sockets; None: it runs, or is down.
         clock_zero_ms, clock_drift_permille: its own clock.
         wall_jump_ms: by how much its wall clock was set wrong since it started.
         slow_until_ms: its disk is slow until then.
@@ -53,6 +54,7 @@ class SimNode:
     incarnation: int = 0
     timer_ms: int | None = None
     paused_until_ms: int = 0
+    still_since_ms: int | None = None
     clock_zero_ms: int = 0
     clock_drift_permille: int = 0
     wall_jump_ms: int = 0
@@ -70,6 +72,10 @@ class SimNode:
     copied_start: Start = field(default_factory=Start)
     is_outdated: bool = False
     traced_log: str = ""
+
+    def pauses(self, now_ms: int) -> bool:
+        """Whether it does nothing at this moment, also one in which it is about to run again."""
+        return self.paused_until_ms > now_ms or self.still_since_ms is not None
 
     def is_flipped(self, path: str) -> bool:
         """Whether this snapshot is one that was damaged, and not another one in its place."""

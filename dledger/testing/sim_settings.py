@@ -74,11 +74,22 @@ NEWER_KINDS = (
 )
 """Faults of draws 3, beside all those."""
 
-DRAWS_CLASSIC, DRAWS_GROWN, DRAWS_RIPE, DRAWS_NOW = 1, 2, 3, 4
-"""How a seed's settings are drawn: as for the first seeds, with the grown faults, with all faults, with everything. A
-kept seed means the same run only with the draws under which it failed."""
+STILL_KINDS = ("stand-still", "late-answers")
+"""Faults of draws 4."""
 
-ALL_KINDS = FAULT_KINDS + GROWN_KINDS + SHARED_KINDS + MACHINE_KINDS + LATER_KINDS + NEWER_KINDS
+DRAWS_CLASSIC, DRAWS_GROWN, DRAWS_RIPE, DRAWS_NOW = 1, 2, 3, 4
+"""How a seed's settings are drawn: as for the first seeds, with the grown faults, with the newer ones, with
+everything. A kept seed means the same run only with the draws under which it failed."""
+
+ALL_KINDS = (
+    FAULT_KINDS
+    + GROWN_KINDS
+    + SHARED_KINDS
+    + MACHINE_KINDS
+    + LATER_KINDS
+    + NEWER_KINDS
+    + STILL_KINDS
+)
 
 OLD_COPY_PERMILLE = 200
 """How many of the grown runs put old copies of disks back; they have handshakes, the others have none."""
@@ -125,6 +136,11 @@ class SimSettings:
         fsync: False: entries are not synced, and no fault is a power loss (it would lose data).
         wire: whether messages pass through the bytes of the peer protocol.
         insists: a fault that finds its victim unfit looks for another.
+        sockets: what comes for a member that pauses waits in its sockets, and its driver's rule holds when it runs
+            again (sim_standstill.py); False: it comes in order of arrival, before or after deadlines.
+        standstill_ms_max: how long a member pauses at most; 0: up to three of the shortest election timeouts.
+        drifts_apart: each clock runs at one of the two bounds of its speed, not between them.
+        is_steady: nothing that goes wrong in this run is a reason to replace the leader: a new one is a finding.
         torn_save_permille: of the deaths that come while a save is under way; it has got so far, then.
     """
 
@@ -172,6 +188,10 @@ class SimSettings:
     fsync: bool = True
     wire: bool = False
     insists: bool = False
+    sockets: bool = False
+    standstill_ms_max: int = 0
+    drifts_apart: bool = False
+    is_steady: bool = False
     torn_save_permille: int = 0
 
     @property
@@ -202,7 +222,10 @@ SPECIAL_PERMILLE = 100
 """How many of the runs are bent to each of the first two purposes below."""
 
 DISKS_PERMILLE, SLOW_PERMILLE = 200, 40
-"""How many are bent to each of the other two."""
+"""How many are bent to each of the next two."""
+
+CLOCKS_PERMILLE, STILL_PERMILLE = 80, 40
+"""How many are bent to each of the last two."""
 
 LEADERS_CUT = {"cut-new-leader": 1, "cut-committing-leader": 1}
 """Faults of a run in which leaders are cut off just as they begin or commit. Figure 8 of the Raft
@@ -241,6 +264,19 @@ DISKS_STRUCK = {
 }
 """Faults of a run in which disks go wrong, beside those that a store may not survive."""
 
+CLOCKS_TRIED = {
+    "late-answers": 6,
+    "hold-answers": 2,
+    "partition-leader": 4,
+    "partition-creeping": 2,
+    "pause": 4,
+    "heal": 8,
+}
+"""Faults of a run whose clocks run apart: leaders that are replaced behind their back, and hear of it late."""
+
+STILL = {"stand-still": 10, "slow-disk": 2}
+"""Faults of a run in which nobody gives a reason to replace the leader."""
+
 SLOW_DISKS = {"slow-disk": 10, "heal": 2, "kill-one": 1}
 """Faults of a run in which leaders are to give way for their slow disks."""
 
@@ -253,14 +289,18 @@ class Purpose(Enum):
     LEASES = "leaders replaced behind their back"
     DISKS = "disks that fail, lie and are lost"
     SLOW = "leaders with slow disks"
+    CLOCKS = "clocks that run apart, and answers that come late"
+    STILL = "machines that stand still, and disks that take seconds"
 
 
 def purpose_of(seed: int, draws: int = DRAWS_NOW) -> Purpose:
-    """What the run of a seed is bent to; older draws know the first two only."""
+    """What the run of a seed is bent to; older draws know the first two, or the first four, only."""
     drawn = Random(f"purpose/{seed}").random() * 1000
     shares = [(Purpose.CUTS, SPECIAL_PERMILLE), (Purpose.LEASES, SPECIAL_PERMILLE)]
     if draws >= DRAWS_RIPE:
         shares += [(Purpose.DISKS, DISKS_PERMILLE), (Purpose.SLOW, SLOW_PERMILLE)]
+    if draws >= DRAWS_NOW:
+        shares += [(Purpose.CLOCKS, CLOCKS_PERMILLE), (Purpose.STILL, STILL_PERMILLE)]
     for purpose, permille in shares:
         if drawn < permille:
             return purpose
@@ -279,6 +319,7 @@ def draw_settings(seed: int, *, wire: bool = False, draws: int = DRAWS_NOW) -> S
     is_ripe = draws >= DRAWS_RIPE
     settings = _draw_mixed(seed, wire=wire)
     settings = _ripen(settings) if is_ripe else settings
+    settings = _stand_still(settings) if draws >= DRAWS_NOW else settings
     match purpose_of(seed, draws):
         case Purpose.CUTS:
             return _bend_to_cuts(settings)
@@ -288,6 +329,10 @@ def draw_settings(seed: int, *, wire: bool = False, draws: int = DRAWS_NOW) -> S
             return _bend_to_disks(_share(_grow(settings)))
         case Purpose.SLOW:
             return _bend_to_slow_disks(_share(_grow(settings)))
+        case Purpose.CLOCKS:
+            return _bend_to_clocks(settings)
+        case Purpose.STILL:
+            return _bend_to_standstills(settings)
         case Purpose.MIXED:
             return settings if draws == DRAWS_CLASSIC else _share(_grow(settings))
 
@@ -301,6 +346,18 @@ def _ripen(settings: SimSettings) -> SimSettings:
         fault_weights={**settings.fault_weights, **weights},
         insists=True,
         torn_save_permille=rng.choice((0, 500, 1000)),
+    )
+
+
+def _stand_still(settings: SimSettings) -> SimSettings:
+    """Let members stand still as processes do, from a stream of its own."""
+    rng = Random(f"still/{settings.seed}")
+    weights = {kind: rng.choice((0, 0, 1, 3)) for kind in STILL_KINDS}
+    return replace(
+        settings,
+        fault_weights={**settings.fault_weights, **weights},
+        sockets=True,
+        standstill_ms_max=rng.choice((0, 3000)),
     )
 
 
@@ -456,6 +513,73 @@ def _bend_to_slow_disks(settings: SimSettings) -> SimSettings:
         replay_permille=0,
         client_count=4,
         think_ms_max=10,
+        fsync=True,
+    )
+
+
+def _bend_to_clocks(settings: SimSettings) -> SimSettings:
+    """The shipped lease, clocks that run nearly as far apart as its margin bears, and most calls are reads.
+
+    A tenth of the lease bears clocks that are up to 52 permille too fast or too slow; here times are whole
+    milliseconds.
+    """
+    rng = Random(f"clocks/{settings.seed}")
+    return replace(
+        settings,
+        node_count=3,
+        chaos_ms=8000,
+        heartbeat_ms=60,
+        lease_ms=300,
+        election_min_ms=300,
+        election_max_ms=rng.choice((310, 900)),
+        fault_weights=dict.fromkeys(settings.fault_weights, 0) | CLOCKS_TRIED,
+        fault_interval_ms=rng.choice((200, 400)),
+        drift_permille_max=45,
+        drifts_apart=True,
+        delay_min_ms=0,
+        delay_max_ms=1,
+        spike_permille=0,
+        loss_permille=0,
+        duplicate_permille=0,
+        sync_ms_max=0,
+        settle_ms_max=SETTLE_TIMEOUTS_MAX * 900 + 1000,
+        client_count=4,
+        think_ms_max=20,
+        client_timeout_ms=60,
+        read_permille=980,
+        transfer_permille=0,
+        prefers_first=False,
+    )
+
+
+def _bend_to_standstills(settings: SimSettings) -> SimSettings:
+    """The shipped times, a kind network, and nothing that goes wrong is a reason to replace the leader."""
+    rng = Random(f"standstills/{settings.seed}")
+    return replace(
+        settings,
+        node_count=rng.choice((3, 3, 5)),
+        chaos_ms=5000,
+        heartbeat_ms=60,
+        lease_ms=300,
+        election_min_ms=450,
+        election_max_ms=900,
+        fault_weights=dict.fromkeys(settings.fault_weights, 0) | STILL,
+        fault_interval_ms=rng.choice((200, 500)),
+        is_steady=True,
+        drift_permille_max=rng.choice((0, 10)),
+        delay_min_ms=0,
+        delay_max_ms=5,
+        spike_permille=0,
+        loss_permille=0,
+        duplicate_permille=0,
+        sync_ms_max=rng.choice((0, 5)),
+        slow_sync_ms_max=3000,
+        slow_disk_ms=1_000_000,
+        client_count=1,
+        think_ms_max=150,
+        settle_ms_max=SETTLE_TIMEOUTS_MAX * 900 + 4000,
+        transfer_permille=0,
+        prefers_first=False,
         fsync=True,
     )
 

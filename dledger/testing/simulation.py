@@ -166,11 +166,27 @@ class Simulation:
 
     def _chaos(self) -> None:
         """Anything may fail."""
-        for node in self._cluster.nodes.values():
-            self._cluster.start(node)
+        cluster = self._cluster
+        for node in cluster.nodes.values():
+            cluster.start(node)
         self._clients.start()
+        if not self._settings.is_steady:
+            self._faults.start()
+            cluster.run_until(self._settings.chaos_ms)
+            return
+        if not cluster.run_until(self._settings.settle_ms_max, self._has_lease):
+            raise StuckError("no leader has a lease though nothing is wrong")
+        cluster.leaders_allowed = cluster.checker.leader_count
         self._faults.start()
-        self._cluster.run_until(self._settings.chaos_ms)
+        cluster.run_until(cluster.now_ms + self._settings.chaos_ms)
+        cluster.leaders_allowed = None
+
+    def _has_lease(self) -> bool:
+        """Whether somebody leads whom a majority has answered."""
+        leader = self._cluster.leader()
+        if leader is None or leader.engine is None:
+            return False
+        return leader.engine.node.has_lease(leader.local_ms(self._cluster.now_ms))
 
     def _settle(self, phase: str, members: Iterable[NodeId]) -> None:
         """Nothing fails at these members any more; they must come together and go on."""

@@ -100,6 +100,11 @@ class StateChecker:
         return len(self._committed)
 
     @property
+    def newest_commit_term(self) -> int:
+        """The highest term in which anything was committed; 0 when nothing was."""
+        return self._commit_terms[-1] if self._commit_terms else 0
+
+    @property
     def leader_count(self) -> int:
         """In how many terms somebody led."""
         return len(self._leaders)

@@ -7,7 +7,7 @@ seeds find nothing in the engine as it is. What only a bent run finds is looked 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import count as counted
@@ -17,15 +17,20 @@ from typing import Any
 import pytest
 
 from dledger.engine import Engine, PersistJob
-from dledger.raft.events import Persisted
+from dledger.held_sends import HeldSends
+from dledger.raft.effects import Effect, ReadAt, Resolve, Waits
+from dledger.raft.events import Event, Persisted, ReadRequested, Received, StoodStill, Tick
 from dledger.raft.hard_state import HardState
 from dledger.raft.ids import Index
+from dledger.raft.leader import Leader
 from dledger.raft.node import RaftNode
 from dledger.raft.quorum import reached_by_majority
 from dledger.raft.reads import WaitingReads
 from dledger.storage.hard_state import HardStateStore
 from dledger.testing.sim_disk import SimFile
+from dledger.testing.sim_node import SimNode
 from dledger.testing.sim_settings import Purpose, purpose_of
+from dledger.testing.sim_standstill import Standstills
 from dledger.testing.simulation import Verdict, run_seed
 
 
@@ -92,9 +97,87 @@ class ForgetsItsPromise(Engine):
     node_type = Promiseless
 
 
+def lease_of(leader: Leader, since_ms: int | None, now_ms: int, length_ms: int) -> bool:
+    """What `Leader.has_lease` says, with another begin and length."""
+    if not leader.is_ready or leader.handover.has_given_up_lease:
+        return False
+    return not leader.replication.peers or (since_ms is not None and now_ms < since_ms + length_ms)
+
+
+def lease_since_heard(self: Leader, now_ms: int) -> bool:
+    """Counted from when a majority's answers were heard, not from when they were asked for."""
+    lease_ms = self._core.config.lease_ms * 9 // 10
+    is_confirmed = self.replication.confirmed_round() > 0
+    since_ms = self.replication.answered_by_majority_ms() if is_confirmed else None
+    return lease_of(self, since_ms, now_ms, lease_ms)
+
+
+def lease_without_margin(self: Leader, now_ms: int) -> bool:
+    """As long as the followers' promises, as if all clocks ran alike."""
+    since_ms = self.replication.rounds.sent_ms(self.replication.confirmed_round())
+    return lease_of(self, since_ms, now_ms, self._core.config.lease_ms)
+
+
+def read_without_lease(self: Leader, event: ReadRequested) -> None:
+    """Leads, as far as it knows, and answers."""
+    self._core.emit(Resolve(event.token, ReadAt(self._core.commit_index)))
+
+
+def lease_that_stands_still(self: Leader, length_ms: int) -> None:
+    """Time in which the leader did not run is let off its lease, too, as if nobody else had run."""
+    self.replication.stood_still(length_ms)
+    clock = self.replication.rounds
+    clock._sent_ms = [sent_ms + length_ms for sent_ms in clock._sent_ms]
+
+
+class VotesEarly(RaftNode):
+    """Takes its promise for over when half of it is."""
+
+    def _is_bound(self) -> bool:
+        core = self._core
+        if self._leader is not None:
+            return super()._is_bound()
+        return core.now_ms - core.contact_ms < core.config.lease_ms // 2
+
+
+class EngineThatVotesEarly(Engine):
+    node_type = VotesEarly
+
+
+class BlamesOthers(RaftNode):
+    """Takes the time in which it stood still for others' silence."""
+
+    def step(self, event: Event, now_ms: int) -> list[Effect]:
+        return [] if isinstance(event, StoodStill) else super().step(event, now_ms)
+
+
+class EngineThatBlamesOthers(Engine):
+    node_type = BlamesOthers
+
+
+def hold_everything(self: HeldSends, waits: Waits) -> bool:
+    """Answers to heartbeats wait for the disk, as all others do."""
+    return waits is Waits.NOTHING or self.save_count == self.durable_count
+
+
+def tick_first(self: Standstills, node: SimNode, incarnation: int) -> None:
+    """A driver that looks at deadlines before it reads its sockets, and does not know that it stood still."""
+    if node.still_since_ms is None or node.paused_until_ms > self._cluster.now_ms:
+        return
+    node.still_since_ms = None
+    self._cluster.step(node, Tick())
+    for message in self._take(node):
+        self._cluster.step(node, Received(message))
+
+
 def seeds_of(purpose: Purpose, count: int) -> list[int]:
     """The first seeds that are bent to a purpose."""
     return list(islice((seed for seed in counted(1) if purpose_of(seed) is purpose), count))
+
+
+def among_the_first(purpose: Purpose, count: int) -> list[int]:
+    """Those of the first seeds that are bent to a purpose."""
+    return [seed for seed in range(1, count + 1) if purpose_of(seed) is purpose]
 
 
 def first_finding(engine_type: type[Engine], seeds: Iterable[int]) -> str:
@@ -150,6 +233,54 @@ def test_a_read_that_a_round_of_before_confirms_is_found(monkeypatch: pytest.Mon
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "broken"),
+    [
+        ("has_lease", lease_since_heard),
+        ("has_lease", lease_without_margin),
+        ("stood_still", lease_that_stands_still),
+    ],
+)
+def test_a_lease_that_is_too_long_is_found(
+    monkeypatch: pytest.MonkeyPatch, name: str, broken: Callable[..., object]
+) -> None:
+    monkeypatch.setattr(Leader, name, broken)
+    assert "has a lease" in first_finding(Engine, among_the_first(Purpose.CLOCKS, 300))
+
+
+@pytest.mark.slow
+def test_a_read_without_a_lease_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Leader, "read", read_without_lease)
+    assert "a read is answered" in first_finding(Engine, among_the_first(Purpose.LEASES, 300))
+
+
+@pytest.mark.slow
+def test_a_vote_that_comes_too_early_is_found() -> None:
+    problem = first_finding(EngineThatVotesEarly, among_the_first(Purpose.LEASES, 300))
+    assert "has a lease" in problem
+
+
+@pytest.mark.slow
+def test_a_member_that_blames_others_for_its_own_standstill_is_found() -> None:
+    problem = first_finding(EngineThatBlamesOthers, among_the_first(Purpose.STILL, 300))
+    assert "nothing is wrong with the leader before" in problem
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("owner", "name", "broken"),
+    [(HeldSends, "may_leave", hold_everything), (Standstills, "end", tick_first)],
+)
+def test_whatever_replaces_a_leader_without_a_reason_is_found(
+    monkeypatch: pytest.MonkeyPatch, owner: type, name: str, broken: Callable[..., object]
+) -> None:
+    """A heartbeat's answer that waits for the disk; a deadline that counts before the sockets were read."""
+    monkeypatch.setattr(owner, name, broken)
+    problem = first_finding(Engine, among_the_first(Purpose.STILL, 300))
+    assert "nothing is wrong with the leader before" in problem
+
+
+@pytest.mark.slow
 def test_a_failed_sync_that_is_forgotten_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     sync = SimFile.sync
 
@@ -158,9 +289,8 @@ def test_a_failed_sync_that_is_forgotten_is_found(monkeypatch: pytest.MonkeyPatc
             sync(self)
 
     monkeypatch.setattr(SimFile, "sync", sync_quietly)
-    results = [run_seed(seed) for seed in seeds_of(Purpose.DISKS, 30)]
-    found = [result.problem for result in results if result.verdict is not Verdict.FINE]
-    assert any("had confirmed" in problem for problem in found)
+    problems = (run_seed(seed).problem for seed in seeds_of(Purpose.DISKS, 90))
+    assert any("had confirmed" in problem for problem in problems)
 
 
 @pytest.mark.slow

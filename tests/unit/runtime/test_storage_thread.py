@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
-from dledger.runtime.storage_thread import StorageThread
+from dledger.runtime.storage_thread import StorageThread, Work
+
+
+def begin(storage: StorageThread, call: Callable[[], object]) -> Work:
+    work = Work(call)
+    storage.begin(work)
+    return work
 
 
 def test_work_is_done_in_order_and_waited_for() -> None:
     storage = StorageThread()
     done: list[int] = []
-    works = [storage.begin(lambda number=number: done.append(number)) for number in range(5)]
+    works = [begin(storage, lambda number=number: done.append(number)) for number in range(5)]
     assert all(work.wait() for work in works)
     assert works[0].wait()  # as often as anybody likes
     assert done == [0, 1, 2, 3, 4]
@@ -20,7 +27,7 @@ def test_work_is_done_in_order_and_waited_for() -> None:
 def test_nobody_waits_longer_than_he_wants_to() -> None:
     storage = StorageThread()
     gate = threading.Event()
-    work = storage.begin(gate.wait)
+    work = begin(storage, gate.wait)
     assert not work.wait(0)
     gate.set()
     assert work.wait()
@@ -34,9 +41,9 @@ def test_what_it_raises_is_kept() -> None:
     def fail() -> None:
         raise OSError("gone")
 
-    work = storage.begin(fail)
+    work = begin(storage, fail)
     assert work.wait()
     assert isinstance(work.error, OSError)
-    assert storage.begin(lambda: None).wait()
+    assert begin(storage, lambda: None).wait()
     storage.close()
     storage.close()
