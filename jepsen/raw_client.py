@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Collection
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Final
 
 import trio
@@ -37,6 +38,13 @@ class RawConnection:
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             return False
         return True
+
+    def write_and_hang_up(self, frames: bytes) -> None:
+        """Write whole frames and close in the same breath: nothing is read that could answer them."""
+        socket = self._stream.socket
+        with suppress(OSError):  # it is gone already
+            os.write(socket.fileno(), frames)
+        socket.close()
 
     async def wait_for(self, opaques: Collection[int], timeout_s: float) -> bool:
         """Wait until all of these are answered; False when the time is over or the connection gone."""

@@ -11,12 +11,13 @@ What is done. An operation is one of these plans, with a fresh UNIQ_KEY for each
     regrouped   the batches [A,B] and [A,C] and A alone, at once
     spread      one message to several queues, at once or one after the other's answer
     changed     one key with other tags and other bodies, at once or one after the other's answer
-    elsewhere   to one node, and hung up; the same again to another one, with another born time
-    in parts    a batch to one node, and hung up; its messages again one by one to another one
+    elsewhere   to one node, and hung up; a moment later the same again to another one, with another born time
+    in parts    a batch to one node, and hung up; a moment later its messages one by one to another one
     halves      two half messages with other bodies under one key, and the commits of both
 
-What was not answered is sent again from a new connection to the next node, as clients do: twice, each time with another
-born time. Who gives up says so by closing the connection, and hears what was answered until then, so that what comes
+The requests of one connection are made at one moment, so none of them is a second one on purpose (guarantee 9). What
+was not answered is sent again from a new connection to the next node, as clients do: twice, each time with another born
+time. Who gives up says so by closing the connection, and hears what was answered until then, so that what comes
 again is never what was confirmed. A message that was confirmed in another request of the plan is not sent again: that
 would be one more on purpose.
 
@@ -33,6 +34,8 @@ from contextlib import asynccontextmanager
 from functools import partial
 from itertools import groupby
 from typing import Any, Final
+
+import trio
 
 from broker.client import ClientError, MessageQueue, Producer, PullConsumer, ReceivedMessage
 from broker.client.send_frames import SendTemplates
@@ -67,6 +70,8 @@ TOPIC: Final = "ChaosSends"
 GROUP: Final = "chaos-raw"
 QUEUES: Final = 4
 ANSWER_S: Final = 4.0
+AGAIN_S: Final = (0.1, 0.5)
+"""A client tries again after a moment. The first try is over by then, or still waits."""
 READ_TIMEOUT_S: Final = 4.0
 TRIES: Final = 3
 SENDS_PER_POLL: Final = 2
@@ -78,6 +83,7 @@ Frame = dict[str, Any]
     visit    requests of one visit share a connection
     waits    whether those before it are answered first
     hung_up  whether the connection is closed as soon as it is written
+    after_s  how long the client waits before it opens the connection
     half     whether it is a half message, to be committed when it is stored
     sent     [[UNIQ_KEY, body text, tags], ...] of its messages
 """
@@ -166,6 +172,11 @@ class Planner:
             **more,
         }
 
+    def again(self, message: list[str | None]) -> Frame:
+        """The same message a moment later to another node."""
+        after_s = round(self.chance.uniform(*AGAIN_S), 3)
+        return self.frame(message, node=self.other, visit=1, after_s=after_s)
+
 
 def pipelined(planner: Planner) -> list[Frame]:
     """Several requests at once."""
@@ -198,17 +209,13 @@ def changed(planner: Planner) -> list[Frame]:
 def elsewhere(planner: Planner) -> list[Frame]:
     """Given up at once, and made again at another node."""
     message = planner.message("m")
-    return [
-        planner.frame(message, hung_up=True),
-        planner.frame(message, node=planner.other, visit=1),
-    ]
+    return [planner.frame(message, hung_up=True), planner.again(message)]
 
 
 def in_parts(planner: Planner) -> list[Frame]:
     """A batch given up at once, its messages made again one by one."""
     messages = [planner.message(body) for body in "abc"]
-    again = [planner.frame(each, node=planner.other, visit=1) for each in messages]
-    return [planner.frame(*messages, hung_up=True), *again]
+    return [planner.frame(*messages, hung_up=True), *map(planner.again, messages)]
 
 
 def halves(planner: Planner) -> list[Frame]:
@@ -269,10 +276,12 @@ class Sender:
     ) -> None:
         """Send these on one connection."""
         node = (frames[places[0]]["node"] + attempt) % len(self._addresses)
+        await trio.sleep(frames[places[0]].get("after_s", 0.0))
         async with raw_connection(self._addresses[node]) as connection:
             if connection is None:
                 return
             opaques: dict[int, int] = {}  # by place
+            born_ms = time.time_ns() // 1_000_000
             unsent = b""
             for place in places:
                 if frames[place].get("waits") and opaques:
@@ -280,10 +289,11 @@ class Sender:
                     await connection.wait_for(opaques.values(), ANSWER_S)
                     unsent = b""
                 opaques[place] = next(self._opaques)
-                unsent += self._encode(frames[place], opaques[place])
-            await connection.write(unsent)
+                unsent += self._encode(frames[place], opaques[place], born_ms)
             if frames[places[0]].get("hung_up"):
+                connection.write_and_hang_up(unsent)
                 return
+            await connection.write(unsent)
             if not await connection.wait_for(opaques.values(), ANSWER_S):
                 await connection.give_up()
             for place, opaque in opaques.items():
@@ -291,7 +301,7 @@ class Sender:
                 if answer is not None:
                     told[place] = await self._told(connection, frames[place], answer)
 
-    def _encode(self, frame: Frame, opaque: int) -> bytes:
+    def _encode(self, frame: Frame, opaque: int, born_ms: int) -> bytes:
         queue = self._queues[frame["queue"]]
         items = [
             BatchItem(0, body_of(body), properties_of(uniq, body, tags, is_half=_is_half(frame)))
@@ -303,7 +313,7 @@ class Sender:
             encode_batch(items) if is_batch else items[0].body,
             b"" if is_batch else items[0].properties,
             opaque=opaque,
-            born_timestamp_ms=time.time_ns() // 1_000_000,
+            born_timestamp_ms=born_ms,
             sys_flag=TRANSACTION_PREPARED if _is_half(frame) else 0,
             is_batch=is_batch,
         )

@@ -130,6 +130,7 @@ async def test_who_hangs_up_waits_for_nothing_and_writes_all() -> None:
         nursery.cancel_scope.cancel()
     assert told == [{"end": "info"}]
     assert node.connections == 1
+    assert len(node.seen) == 1
 
 
 async def test_nobody_there() -> None:
@@ -154,7 +155,7 @@ async def test_last_words_are_heard() -> None:
         async with raw_connection(f"127.0.0.1:{port}") as connection:
             assert isinstance(connection, RawConnection)
             frame = PLANS["pipelined"](planner())[0]
-            assert await connection.write(Sender([], QUEUES)._encode(frame, 9))
+            assert await connection.write(Sender([], QUEUES)._encode(frame, 9, 0))
             await connection.give_up()
             assert list(connection.answers) == [9]
         nursery.cancel_scope.cancel()
