@@ -18,6 +18,7 @@ from jepsen.workloads.api import Workload
 from jepsen.workloads.delay import DelayWorkload
 from jepsen.workloads.log_append import LogAppendWorkload
 from jepsen.workloads.log_set import LogSetWorkload
+from jepsen.workloads.offsets import OffsetsWorkload
 from jepsen.workloads.ordered import OrderedWorkload
 from jepsen.workloads.queue import QueueWorkload
 from jepsen.workloads.queue_foreign import ForeignQueueWorkload
@@ -75,6 +76,9 @@ WORKLOADS: Final[Mapping[str, WorkloadEntry]] = {
         SendsWorkload,
         _BROKERS,
         "raw frames: regrouped, pipelined, given up and made again, one key for several messages",
+    ),
+    "offsets": WorkloadEntry(
+        OffsetsWorkload, _BROKERS, "consumer offsets committed and asked for at any node"
     ),
     "log-set": WorkloadEntry(
         LogSetWorkload, _LOGS, "elements appended to the log, the whole log read as a set"

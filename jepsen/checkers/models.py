@@ -124,11 +124,34 @@ def _is_read(call: Call) -> bool:
     return call.f in ("read", "get") or (call.f == "cas" and not call.result)
 
 
+def _max_register_step(state: int, call: Call) -> State | None:
+    match call.f:
+        case "read":
+            return state if state == call.result else None
+        case "commit":
+            return max(state, int(call.argument[0]))
+        case _:
+            raise ValueError(f"a register of the highest knows read and commit, not {call.f!r}")
+
+
+def _max_register_needed(calls: Sequence[Call]) -> list[Call]:
+    """A commit of unknown outcome that nobody has read changes nothing that anybody saw."""
+    seen = {call.result for call in calls if call.is_known and call.f == "read"}
+    return [
+        call for call in _without_unknown_reads(calls) if call.is_known or call.argument[0] in seen
+    ]
+
+
 REGISTER: Final = Model("register", (None,), _register_step, _is_read, _register_needed)
 """read -> value; write value; cas [old, new] -> whether it was swapped."""
 
 TEXT: Final = Model("text", "", _text_step, _is_read, _without_unknown_reads)
 """get -> text; put text; append text."""
+
+MAX_REGISTER: Final = Model(
+    "register of the highest", -1, _max_register_step, _is_read, _max_register_needed
+)
+"""read -> the highest value, -1 for none; commit [value, node]: a lower one changes nothing."""
 
 LIST_APPEND: Final = Model("list-append", (), _list_step, _is_read, _list_needed)
 """read -> [element, ...]; append element."""

@@ -1,0 +1,161 @@
+"""Consumer offsets as a register: committed and asked for at any node; linearizable.
+
+The model. Each consumer group has one offset in one queue. A commit below it changes nothing (docs/divergence.md),
+so it is a register that keeps the highest value: a question is answered with the highest that was committed before.
+Each commit and each question takes effect at one moment between question and answer (`checkers/linearizable.py`),
+whatever nodes they were sent to. The queue is filled before: an offset above its end does not stand against lower ones.
+
+What is done. Raw frames, each to a node of its own choice, with no routes and no retries: so that leaders of the
+past, members that have just started and members that hear nobody are asked, too. A few groups are in use at a time;
+each is given up after some operations and a new one begins. In the end each is asked for at every node.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, Final
+
+from broker.client import Message, Producer
+from broker.remoting.codes import RequestCode, ResponseCode, is_definite
+from broker.remoting.header import RemotingCommand, encode_command
+from jepsen.broker_system import brokers
+from jepsen.checkers.linearizable import check_linearizable
+from jepsen.checkers.models import MAX_REGISTER
+from jepsen.checkers.results import Checker
+from jepsen.generators import Endless, Generator, Invocation, each_slot, sequence
+from jepsen.outcomes import Outcome
+from jepsen.raw_client import raw_connection
+from jepsen.system import System
+from jepsen.topics import make_topics, wait_for_queues
+from jepsen.workloads.api import Workload, WorkloadClient
+
+TOPIC: Final = "offsets"
+GROUPS: Final = 4
+OPERATIONS: Final = 120
+FILLED: Final = 400
+"""Messages in the queue; a group's offset never gets so far."""
+
+STEP_MAX: Final = 5
+ANSWER_S: Final = 5.0
+BATCH: Final = 100
+ABSENT: Final = -1
+"""What a group without an offset reads as."""
+
+JAVA_5: Final[Mapping[str, Any]] = {"language": "JAVA", "version": 479}
+"""A client that is refused with a code when nobody can tell."""
+
+
+class OffsetsWorkload(Workload):
+    """See the module's text."""
+
+    name = "offsets"
+
+    def __init__(self, _workers: int = 1) -> None:
+        self._names = (f"g{number}" for number in itertools.count())
+        self._left: dict[str, int] = {}
+        self._highest: dict[str, int] = {}
+        self._addresses: list[str] = []
+
+    @asynccontextmanager
+    async def setup(self, system: System) -> AsyncIterator[None]:
+        """Make the topic, of one queue, and fill it."""
+        group = brokers(system)
+        self._addresses = [node.address for node in group.nodes]
+        await make_topics(self._addresses, [TOPIC], queues=1)
+        async with Producer(group.namesrv, "chaos-setup") as producer:
+            (queue,) = (await wait_for_queues(producer, [TOPIC], queues=1)).values()
+            for _ in range(FILLED // BATCH):
+                await producer.send_batch([Message(TOPIC, b"x") for _ in range(BATCH)], queue=queue)
+        yield
+
+    @asynccontextmanager
+    async def client(self, system: System, process: int) -> AsyncIterator[WorkloadClient]:
+        """A client opens a connection for each operation."""
+        yield OffsetsClient(self._addresses)
+
+    def generator(self, chance: random.Random, workers: int) -> Generator:
+        """Commits and questions, as many of the one as of the other."""
+        return Endless(lambda: self._next(chance))
+
+    def _next(self, chance: random.Random) -> Invocation:
+        while len(self._left) < GROUPS:
+            name = next(self._names)
+            self._left[name], self._highest[name] = OPERATIONS, 0
+        name = chance.choice(sorted(self._left))
+        self._left[name] -= 1
+        if not self._left[name]:
+            del self._left[name]
+        node = chance.randrange(len(self._addresses))
+        if chance.random() < 0.5:
+            return Invocation("read", [name, node])
+        offset = max(0, self._highest[name] + chance.randint(-2, STEP_MAX))
+        self._highest[name] = max(offset, self._highest[name])
+        return Invocation("commit", [name, [offset, node]])
+
+    def final(self, workers: int) -> Generator:
+        """Every group is asked for at every node."""
+        wanted = [[name, node] for name in self._highest for node in range(len(self._addresses))]
+        return each_slot(
+            workers,
+            lambda slot: sequence([Invocation("read", value) for value in wanted[slot::workers]]),
+        )
+
+    def checkers(self) -> Sequence[Checker]:
+        """Linearizability, group by group."""
+        return (partial(check_linearizable, model=MAX_REGISTER),)
+
+
+class OffsetsClient:
+    """Commits and asks as one process."""
+
+    def __init__(self, addresses: Sequence[str]) -> None:
+        self._addresses = addresses
+
+    async def invoke(self, f: str, value: Any) -> Outcome:
+        """Do one operation at the node that it names."""
+        name, argument = value
+        place = {"consumerGroup": name, "topic": TOPIC, "queueId": "0"}
+        if f == "read":
+            ext = {**place, "setZeroIfNotFound": "false"}
+            answer = await self._ask(argument, RequestCode.QUERY_CONSUMER_OFFSET, ext)
+            return _read(name, answer)
+        offset, node = argument
+        ext = {**place, "commitOffset": str(offset)}
+        return _committed(name, await self._ask(node, RequestCode.UPDATE_CONSUMER_OFFSET, ext))
+
+    async def _ask(self, node: int, code: int, ext: dict[str, str]) -> RemotingCommand | str | None:
+        """The answer; a text when it surely was not asked, None when there is no answer."""
+        async with raw_connection(self._addresses[node]) as connection:
+            if connection is None:
+                return "no connection"
+            request = RemotingCommand(code=code, opaque=1, ext=ext, **JAVA_5)
+            await connection.write(encode_command(request))
+            await connection.wait_for([1], ANSWER_S)
+            return connection.answers.get(1)
+
+
+def _read(name: str, answer: RemotingCommand | str | None) -> Outcome:
+    """A question changes nothing: without an answer it failed."""
+    if isinstance(answer, RemotingCommand):
+        if answer.code == ResponseCode.SUCCESS:
+            return Outcome("ok", [name, int(answer.ext["offset"])])
+        if answer.code == ResponseCode.QUERY_NOT_FOUND:
+            return Outcome("ok", [name, ABSENT])
+    return Outcome("fail", error=_text(answer))
+
+
+def _committed(name: str, answer: RemotingCommand | str | None) -> Outcome:
+    if isinstance(answer, RemotingCommand) and answer.code == ResponseCode.SUCCESS:
+        return Outcome("ok", [name, None])
+    is_fail = isinstance(answer, str) or (answer is not None and is_definite(answer.code))
+    return Outcome("fail" if is_fail else "info", error=_text(answer))
+
+
+def _text(answer: RemotingCommand | str | None) -> str:
+    if isinstance(answer, RemotingCommand):
+        return f"{answer.code}: {answer.remark}"
+    return answer or "no answer"
