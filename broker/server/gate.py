@@ -25,7 +25,7 @@ from broker.remoting.header import RemotingCommand, decode_command
 from broker.remoting.requests import SendRequest
 from broker.server.link import LeaderLink
 from broker.server.origin import Origin, answer
-from broker.server.private_codes import NOT_CARRIED_OUT, PrivateCode
+from broker.server.private_codes import NOT_CARRIED_OUT, PERHAPS_CARRIED_OUT, PrivateCode
 from dledger import DLedgerError, LogServer, RefusedError, Role
 
 _log = logging.getLogger(__name__)
@@ -45,6 +45,19 @@ QUESTION_CODES = frozenset(
 )
 """What a client must not be left alone with, and not be told a plain refusal of: see `Questions`."""
 
+READ_CODES = QUESTION_CODES | {
+    RequestCode.QUERY_MESSAGE,
+    RequestCode.VIEW_MESSAGE_BY_ID,
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+    RequestCode.GET_MAX_OFFSET,
+    RequestCode.GET_MIN_OFFSET,
+    RequestCode.GET_EARLIEST_MSG_STORETIME,
+    RequestCode.GET_ALL_CONSUMER_OFFSET,
+    RequestCode.GET_TOPIC_STATS_INFO,
+    RequestCode.GET_CONSUME_STATS,
+}
+"""What changes nothing, so that it is never of unknown outcome."""
+
 Request = SendRequest | RemotingCommand
 
 
@@ -57,6 +70,7 @@ class Errand(msgspec.Struct, gc=False):
         is_repeatable: whether doing it twice is the same as once.
         give_up: answers in its own way that nobody can say, given the usual code and text; None: just these.
         cause: why the last try was refused.
+        may_be_done: a try of unknown outcome was made; harmless to repeat, but no longer surely not done.
     """
 
     origin: Origin
@@ -68,6 +82,7 @@ class Errand(msgspec.Struct, gc=False):
     is_repeatable: bool
     give_up: Callable[[ResponseCode, str], None] | None = None
     cause: str = ""
+    may_be_done: bool = False
 
     @property
     def is_abandoned(self) -> bool:
@@ -153,6 +168,7 @@ class Gate:
             errand.refuse(ResponseCode.MESSAGE_ILLEGAL, f"nothing was done: {error}")
             return
         errand.cause = str(error)
+        errand.may_be_done = errand.may_be_done or not isinstance(error, RefusedError)
         self.hold(errand)
 
     def retry(self) -> None:
@@ -215,7 +231,8 @@ class Gate:
             obstacle = self._obstacle(errand)
             is_told = not errand.cause or obstacle == errand.cause
             cause = "" if is_told else f" (last try: {errand.cause})"
-            text = f"{obstacle}; nothing was done{cause}"
+            end = "" if errand.may_be_done else "; nothing was done"
+            text = f"{obstacle}{end}{cause}"
             self._fail(errand, ResponseCode.SERVICE_NOT_AVAILABLE, text)
 
     def _obstacle(self, errand: Errand) -> str:
@@ -223,7 +240,8 @@ class Gate:
         return errand.cause if errand.cause and self._log.is_serving else self.without_leader()
 
     def _pass_back(self, errand: Errand) -> None:
-        errand.origin.pass_back(NOT_CARRIED_OUT, self._obstacle(errand))
+        code = PERHAPS_CARRIED_OUT if errand.may_be_done else NOT_CARRIED_OUT
+        errand.origin.pass_back(code, self._obstacle(errand))
 
     def answered(self, errand: Errand, response: RemotingCommand) -> None:
         """The leader's answer to a request that was passed on."""
@@ -233,7 +251,8 @@ class Gate:
                 # The client will send again, perhaps elsewhere: the leader should know that it must.
                 ext = {"msgId": _msg_id(response.body)}
                 self._link.tell(PrivateCode.NOT_DELIVERED, ext=ext, body=b"")
-        elif response.code == NOT_CARRIED_OUT:
+        elif response.code in (NOT_CARRIED_OUT, PERHAPS_CARRIED_OUT):
+            errand.may_be_done = errand.may_be_done or response.code == PERHAPS_CARRIED_OUT
             errand.cause = response.remark or errand.cause
             if errand.deadline_ms > self._now_ms():
                 self.hold(errand)
@@ -249,6 +268,7 @@ class Gate:
     def broken(self, errand: Errand, reason: str) -> None:
         """The leader was asked, and is silent."""
         if errand.is_repeatable:
+            errand.may_be_done = errand.code not in READ_CODES
             self.hold(errand)
         else:
             self._fail(
@@ -262,6 +282,9 @@ class Gate:
             errand.give_up(code, remark)
         elif errand.origin.is_forwarded and errand.code in QUESTION_CODES:
             self._pass_back(errand)  # the client's own node knows how to tell it
+        elif errand.may_be_done:
+            text = f"outcome unknown: {remark}; it may have been carried out"
+            errand.refuse(ResponseCode.SYSTEM_ERROR, text)
         else:
             errand.refuse(code, remark)
 

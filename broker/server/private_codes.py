@@ -46,6 +46,9 @@ NOT_CARRIED_OUT = 50199
 """Answer to FORWARD and SYNC_CLIENTS: this node does not lead, nothing was done."""
 
 
+PERHAPS_CARRIED_OUT = 50197
+"""Answer to FORWARD: this node leads no longer, and does not know what becomes of what it began."""
+
 OUTDATED_HELLO = 50198
 """Answer to HELLO: the caller knows the secret, but means an earlier process of this node."""
 

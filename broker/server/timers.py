@@ -170,8 +170,7 @@ class Timers:
 
     def recall_failed(self, errand: Errand, error: DLedgerError) -> None:
         """Ask the next leader: recalling twice is the same as once."""
-        errand.cause = str(error)
-        self._gate.hold(errand)
+        self._gate.again(errand, error)
 
 
 class _RecallWaiter:

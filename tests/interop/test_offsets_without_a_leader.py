@@ -50,7 +50,8 @@ def group(tmp_path: Path) -> Iterator[RunningGroup]:
 
 
 def send(address: str, topic: str, body: bytes) -> None:
-    ext = {"a": "P", "b": topic, "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0", "i": "", "j": "0", "k": "false"}  # fmt: skip
+    ext = {"a": "P", "b": topic, "c": "TBW102", "d": "4", "i": "", "k": "false"}
+    ext |= dict.fromkeys("efhj", "0") | {"g": "1"}
     header, _ = request(address, 310, ext, body)
     assert header["code"] == 0, header
 
@@ -71,9 +72,8 @@ class OldRoute(socketserver.BaseRequestHandler):
                 stream.read(size - 4 - header_size)
                 known = asked["code"] == 105 and b"RETRY" not in str(asked["extFields"]).encode()
                 code, body = (0, self.body) if known else (17, b"")
-                header = json.dumps(
-                    {"code": code, "flag": 1, "language": "JAVA", "opaque": asked["opaque"], "version": 409, "remark": "no"}
-                ).encode()  # fmt: skip
+                answer = {"code": code, "flag": 1, "language": "JAVA", "opaque": asked["opaque"]}
+                header = json.dumps(answer | {"version": 409, "remark": "no"}).encode()
                 head = struct.pack(">ii", 4 + len(header) + len(body), len(header))
                 self.request.sendall(head + header + body)
 
@@ -115,7 +115,8 @@ def test_a_consumer_goes_on_where_its_group_was(
         nodes[0].start()
         assert poll(nodes[0].is_listening, 60)
         consumer = ForeignClient(client.kind, namesrv).start(
-            "consume", "--topic", topic, "--group", name, "--count", str(count), "--linger", "2", "--timeout", "90", *options
+            "consume", "--topic", topic, "--group", name, "--count", str(count), "--linger", "2",
+            "--timeout", "90", *options,
         )  # fmt: skip
         lines = watch(consumer, nodes)
     offsets = [line["queue_offset"] for line in lines if line.get("action") == "ok"]

@@ -96,6 +96,9 @@ class HeldGate:
     def hold(self, errand: Errand) -> None:
         self.held.append(errand)
 
+    def again(self, errand: Errand, _error: Exception) -> None:
+        self.held.append(errand)
+
 
 class LoneLeader:
     """Its clock is `now_ms`; `tick` is a turn of the delivering tasks, `commit` one of the log."""

@@ -14,8 +14,8 @@ from broker.remoting.header import (
     make_response,
 )
 from broker.server.gate import HOLD_MS, Errand, Gate
-from broker.server.private_codes import NOT_CARRIED_OUT, PrivateCode
-from dledger import NodeId, Role
+from broker.server.private_codes import NOT_CARRIED_OUT, PERHAPS_CARRIED_OUT, PrivateCode
+from dledger import DLedgerError, LeadershipLostError, NodeId, NotLeaderError, Role
 from dledger.runtime.full_disks import FULL_ATTRIBUTE, FullDisks
 from dledger.runtime.lost_votes import TOLD_COUNT_MIN, VOTE_ATTRIBUTE, LostVotes
 
@@ -280,6 +280,33 @@ def test_some_requests_have_their_own_way_of_giving_up(bench: Bench) -> None:
     ((code, text),) = done
     assert code == 14
     assert "no leader is known" in text
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (LeadershipLostError("gone"), 1, "outcome unknown"),
+        (NotLeaderError(None, 3), 14, "nothing was done"),
+    ],
+)
+def test_what_was_tried_with_unknown_outcome_is_not_told_to_be_undone(
+    bench: Bench, error: DLedgerError, code: int, said: str
+) -> None:
+    errand = bench.errand(code=15, is_repeatable=True)
+    bench.gate.again(errand, error)
+    bench.gate.expire(HOLD_MS)
+    answer = answer_of(errand)
+    assert answer.code == code
+    assert said in (answer.remark or "")
+
+
+def test_what_another_node_perhaps_did_is_not_told_to_be_undone(bench: Bench) -> None:
+    bench.link.is_open = True
+    errand = bench.errand(code=15, is_repeatable=True)
+    bench.gate.bring(errand)
+    bench.link.asked[0][1].answered(make_response(1, PERHAPS_CARRIED_OUT, "it leads no longer"))
+    bench.gate.expire(HOLD_MS)
+    assert "outcome unknown" in (answer_of(errand).remark or "")
 
 
 def test_a_question_that_finds_no_room_goes_back_to_the_clients_own_node() -> None:
