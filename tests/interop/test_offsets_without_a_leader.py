@@ -20,7 +20,6 @@ import pytest
 
 from jepsen.processes import Group, Process, poll
 from tests.interop.conftest import (
-    JAVAS,
     ForeignClient,
     Listener,
     RunningGroup,
@@ -35,7 +34,6 @@ CLIENTS = [
     ("cpp", ()),
     ("node", ("--fast-timers", "--from", "last")),
     ("node", ("--fast-timers", "--from", "first")),
-    *((kind, ("--from", "last")) for kind in JAVAS),
 ]
 
 

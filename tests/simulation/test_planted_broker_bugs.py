@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count, islice
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ from broker.message.record import StoredMessage
 from broker.remoting.codes import ResponseCode
 from broker.remoting.group_bodies import decode_lock_request, encode_lock_reply
 from broker.remoting.header import RemotingCommand
+from broker.remoting.requests import decode_request
+from broker.server import offsets as server_offsets
 from broker.server import sends as server_sends
 from broker.server import transactions as server_transactions
 from broker.server.clock import SteadyWallClock
@@ -30,7 +33,11 @@ from broker.store.staging import Staging
 from broker.store.state import BrokerState
 from broker.store.timers import Timers
 from broker.testing.broker_simulation import BrokerSimulation, run_broker_seed
-from broker.testing.settings import BrokerSimSettings, draw_broker_settings
+from broker.testing.settings import (
+    BrokerSimSettings,
+    draw_broker_settings,
+    is_register_run,
+)
 from dledger.engine import Engine
 from dledger.testing.sim_settings import Purpose
 from dledger.testing.simulation import Verdict
@@ -175,6 +182,50 @@ def test_offsets_that_no_majority_confirms_are_found(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(LinearReads, "read", lambda self, errand, act: self._act(errand, act))
     results = (run_broker_seed(seed) for seed in seeds_of(Purpose.LEASES, 30))
     assert any("was told before" in result.problem for result in results)
+
+
+def keepers_find(parts_type: type[BrokerParts] = BrokerParts, *, runs: int) -> str:
+    """What the first runs with keepers say, up to the first that is not fine."""
+    for seed in islice(filter(is_register_run, count(1)), runs):
+        result = BrokerSimulation(draw_broker_settings(seed), parts_type=parts_type).run()
+        if result.verdict is not Verdict.FINE:
+            return result.problem
+    return ""
+
+
+class TellsWhatIsHere(BrokerParts):
+    """Without a leader a node tells the offset that it has applied."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        offsets, fail = self._offsets, self._gate._fail
+
+        def tell(errand: Errand, code: ResponseCode, remark: str) -> None:
+            request = decode_request(errand.frame)
+            if isinstance(request, RemotingCommand) and errand.give_up is not None:
+                offsets._query(errand, request)[1]()
+            else:
+                fail(errand, code, remark)
+
+        self._gate._fail = tell  # type: ignore[method-assign]
+
+
+@pytest.mark.slow
+def test_an_offset_that_is_told_without_a_leader_is_found() -> None:
+    assert "was told before" in keepers_find(TellsWhatIsHere, runs=40)
+
+
+@pytest.mark.slow
+def test_an_offset_that_a_late_commit_seems_to_confirm_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A commit of what was proposed before the question says nothing about who leads."""
+
+    def act_at_once(self: Any, staged: Any, place: int) -> None:
+        self._read.args[1]()
+
+    monkeypatch.setattr(server_offsets._QueryWaiter, "committed", act_at_once)
+    assert "was told before" in keepers_find(runs=40)
 
 
 def told_when_staged(kind: type) -> Callable[..., None]:
