@@ -14,8 +14,8 @@ from broker.testing.client import Prefers, SimClient
 KEPT_GROUP: Final = "K"
 TOPIC: Final = "T0"
 STEP_MAX: Final = 3
-WRITE_PERMILLE: Final = 150
-SPARE_PERMILLE: Final = 900
+WRITE_PERMILLE: Final = 50
+SPARE_PERMILLE: Final = 950
 
 
 class Keeper(SimClient):
@@ -26,10 +26,8 @@ class Keeper(SimClient):
         if self.is_stopped:
             return
         if self.chance(WRITE_PERMILLE):
-            if not self.chance(SPARE_PERMILLE):
-                self._write(Prefers.ANYBODY)
-            elif self._is_leader_heard():
-                self._write(Prefers.NEWEST)
+            if self._is_leader_heard() or not self.chance(SPARE_PERMILLE):
+                self._write(self.rng.choice((Prefers.NEWEST, Prefers.ANYBODY)))
             else:
                 self.pause(self.go_on)
         else:

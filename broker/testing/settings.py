@@ -156,7 +156,7 @@ def _with_keepers(settings: BrokerSimSettings) -> BrokerSimSettings:
     """Times as shipped, and faults that last: an offset is written and read at every member, whoever leads."""
     rng = Random(f"keepers/{settings.seed}")
     faults, interval_ms = rng.choice(
-        ((REGISTER_FAULTS, 600), (REGISTER_FAULTS, 2500), *2 * ((LATE_ANSWER_FAULTS, 1500),))
+        ((REGISTER_FAULTS, 600), (REGISTER_FAULTS, 2500), *2 * ((LATE_ANSWER_FAULTS, 2500),))
     )
     lone = NodeId("n0")
     shipped = RaftConfig(lone, (lone,))
@@ -166,7 +166,7 @@ def _with_keepers(settings: BrokerSimSettings) -> BrokerSimSettings:
         heartbeat_ms=shipped.heartbeat_interval_ms,
         lease_ms=shipped.lease_ms,
         election_min_ms=rng.choice((shipped.lease_ms, shipped.election_timeout_min_ms)),
-        election_max_ms=rng.choice((1, 1, 2)) * shipped.election_timeout_max_ms,
+        election_max_ms=rng.choice((1, 2)) * shipped.election_timeout_max_ms,
         fault_weights=dict.fromkeys(settings.fault_weights, 0) | faults,
         fault_interval_ms=interval_ms,
         drift_permille_max=30,
@@ -183,6 +183,7 @@ def _with_keepers(settings: BrokerSimSettings) -> BrokerSimSettings:
         consumer_count=0,
         juggler_count=0,
         keeper_count=10,
+        hand_over_interval_ms=0,
         pause_ms_max=60,
         topic_count=1,
         queue_count=1,

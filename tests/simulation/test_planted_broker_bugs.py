@@ -14,7 +14,6 @@ from broker.remoting.codes import ResponseCode
 from broker.remoting.group_bodies import decode_lock_request, encode_lock_reply
 from broker.remoting.header import RemotingCommand
 from broker.remoting.requests import decode_request
-from broker.server import offsets as server_offsets
 from broker.server import sends as server_sends
 from broker.server import transactions as server_transactions
 from broker.server.clock import SteadyWallClock
@@ -213,19 +212,6 @@ class TellsWhatIsHere(BrokerParts):
 @pytest.mark.slow
 def test_an_offset_that_is_told_without_a_leader_is_found() -> None:
     assert "was told before" in keepers_find(TellsWhatIsHere, runs=40)
-
-
-@pytest.mark.slow
-def test_an_offset_that_a_late_commit_seems_to_confirm_is_found(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A commit of what was proposed before the question says nothing about who leads."""
-
-    def act_at_once(self: Any, staged: Any, place: int) -> None:
-        self._read.args[1]()
-
-    monkeypatch.setattr(server_offsets._QueryWaiter, "committed", act_at_once)
-    assert "was told before" in keepers_find(runs=40)
 
 
 def told_when_staged(kind: type) -> Callable[..., None]:
