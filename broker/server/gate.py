@@ -165,7 +165,7 @@ class Gate:
     def again(self, errand: Errand, error: DLedgerError) -> None:
         """Something is not confirmed that may be done twice: it goes to the next leader, unless none would take it."""
         if isinstance(error, RefusedError) and not error.retriable:
-            errand.refuse(ResponseCode.MESSAGE_ILLEGAL, f"nothing was done: {error}")
+            self._fail(errand, ResponseCode.MESSAGE_ILLEGAL, f"nothing was done: {error}")
             return
         errand.cause = str(error)
         errand.may_be_done = errand.may_be_done or not isinstance(error, RefusedError)

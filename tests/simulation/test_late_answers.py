@@ -73,7 +73,8 @@ class Story:
         self._clients[0].commit("K", 1, self._first_committed)
 
     def _first_committed(self, answer: RemotingCommand | None) -> None:
-        assert answer is not None and answer.code == ResponseCode.SUCCESS
+        assert answer is not None
+        assert answer.code == ResponseCode.SUCCESS
         self.cluster.told.offset_committed(PLACE, 1)
         network, old = self.cluster.network, self._old.node_id
         for other in self.cluster.voters:
