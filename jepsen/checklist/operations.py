@@ -1,4 +1,4 @@
-"""Scenarios of rows 61 to 66: resources, versions, backups."""
+"""Scenarios of rows 61 to 67: resources, versions, backups, members."""
 
 from __future__ import annotations
 
@@ -265,6 +265,46 @@ async def all_nodes_from_backups_and_nobody_says_so(stage: Stage) -> None:
         )
     await stage.whole()
     await stage.progress(50)
+
+
+@OPERATIONS.add(67)
+async def wrong_peers(stage: Stage) -> None:
+    """Nodes come back on their stores with other members, the leader first: refused, and the group goes on."""
+    leader = await stage.leader()
+    peers = {peer.partition("-")[0]: peer for peer in stage.broker.group.peers.split(";")}
+    for victim in (leader, stage.others(leader)[0]):
+        third = next(peer for name, peer in peers.items() if name not in {leader, victim})
+        more = f"{stage.broker.group.peers};n9-127.0.0.1:1"
+        for wrong in (peers[victim], f"{peers[victim]};{third}", more):
+            await stage.progress(20)
+            stage.kill(victim)
+            await _is_refused(stage, victim, wrong)
+        await stage.progress(20)
+        stage.start(victim)
+        await stage.whole()
+    await stage.progress(50)
+
+
+async def _is_refused(stage: Stage, victim: str, wrong: str) -> None:
+    """A node that is given these members does not start, and says which its store has."""
+    node = stage.system.node(victim)
+    right, said_before = node.command, node.log.stat().st_size
+    node.command = [wrong if word == stage.broker.group.peers else word for word in right]
+    stage.note("peers", f"{victim} is told that the members are {wrong}")
+    stage.start(victim)
+    try:
+        stage.expect(
+            await stage.until(lambda: node.pid is None, REFUSED_WAIT_S),
+            f"{victim} refuses other members",
+        )
+    finally:
+        node.kill()
+        node.command = right
+    names = ", ".join(sorted(stage.names)).encode()
+    said = node.log.read_bytes()[said_before:]
+    stage.expect(
+        b"belongs to a group of " + names in said, f"{victim} says which members its store has"
+    )
 
 
 def _noticed(stage: Stage) -> list[str]:

@@ -593,6 +593,21 @@ OPERATIONS: Final = (
         sim=("old-copy",),
     ),
     Row(
+        67,
+        "operations",
+        "wrong --peers",
+        "the node does not start and says why; the group stays whole",
+        "a node of the group is started on its store with itself alone, with a part of the members, with one more; "
+        "members with other --peers, and with other committed entries, meet",
+        tests=(
+            "tests/unit/raft/test_membership.py",
+            "tests/unit/runtime/test_belonging.py",
+            "tests/unit/storage/test_member_file.py",
+            "tests/integration/dledger/test_members.py",
+            "tests/integration/broker/test_processes.py::test_other_members_in_the_configuration_are_refused",
+        ),
+    ),
+    Row(
         68,
         "operations",
         "foreign registrations",

@@ -106,5 +106,10 @@ def test_a_redirect_keeps_leader_address_and_term() -> None:
     assert (found.leader_id, found.term) == ("n2", 5)
 
 
+def test_why_there_is_no_leader_is_told() -> None:
+    error = NotLeaderError(None, 5, "the majority is lost: n1; and n2")
+    assert str(error_of(failure_of(7, error))) == str(error)
+
+
 def test_an_unheard_of_code_is_an_unknown_outcome() -> None:
     assert type(error_of(Failure(1, "from-the-future", "?"))) is OutcomeUnknownError
