@@ -23,8 +23,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar, assert_never
 
+from dledger.codec.entry import chain_crc, expected_chain_crc
 from dledger.config import LogConfig
-from dledger.errors import CorruptionError, DiskFailedError, DLedgerError, EntryDamagedError
+from dledger.errors import (
+    CorruptionError,
+    DiskFailedError,
+    DLedgerError,
+    EntryDamagedError,
+    ForkedError,
+)
 from dledger.held_sends import HeldSends
 from dledger.raft.effects import (
     AppendEntries,
@@ -49,6 +56,7 @@ from dledger.raft.events import (
     Persisted,
     Propose,
     ReadRequested,
+    Received,
     StepDown,
     TransferRequested,
 )
@@ -229,6 +237,8 @@ class Engine:
             event, Propose | ReadRequested | TransferRequested
         ):
             return
+        if isinstance(event, Received) and isinstance(event.message, AppendRequest):
+            self._check_history(event.message)
         effects = self.node.step(event, now_ms)
         try:
             for effect in effects:
@@ -241,6 +251,31 @@ class Engine:
             self._latch(error)
             raise
         self._look_after_lost(now_ms)
+
+    def _check_history(self, request: AppendRequest) -> None:
+        """Entries of one index and term are the same in one group: their chain CRCs are, too.
+
+        Stores that were run apart may both have led a term, and then index and term say nothing.
+
+        Raises:
+            ForkedError: they are not.
+        """
+        if not request.entries:
+            return
+        first, shape = request.entries[0], self.log.shape
+        prev = request.prev_index
+        if shape.has(first.index) and shape.term_of(first.index) == first.term:
+            place, is_same = first.index, self.log.chain_crc_of(first.index) == chain_crc(first)
+        elif shape.has(prev) and shape.term_of(prev) == request.prev_term:
+            follows = expected_chain_crc(first.header, self.log.chain_crc_of(prev))
+            place, is_same = prev, follows == chain_crc(first)
+        else:
+            return
+        if not is_same:
+            raise ForkedError(
+                f"{request.source} leads term {request.term} with another history: its entries up to {place} are not "
+                f"those of {self._node_id}, though the last one is of the same term"
+            )
 
     def _look_after_lost(self, now_ms: int) -> None:
         """Ask for damaged entries, when it is time; a leader that needs one for too long gives way."""

@@ -17,6 +17,7 @@ from dledger.errors import (
     DiskFailedError,
     DiskFullError,
     EntryDamagedError,
+    ForkedError,
     LeadershipLostError,
     NotLeaderError,
     PeerProtocolError,
@@ -772,3 +773,35 @@ def test_a_restored_state_is_continued_behind_its_entry() -> None:
     engine.start_behind(Index(1))
     give(engine, AppendEntries((entry(1), entry(2))), Commit(Index(2)))
     assert [each.index for each in engine.take_committed(1 << 20)] == [2]
+
+
+def test_entries_of_the_same_terms_and_another_history_are_not_taken() -> None:
+    """A node that ran alone may have led the very term that its group led without it: index and term are the same."""
+
+    def sealed(*bodies: bytes, term: int = 1) -> list[Entry]:
+        source = scripted()
+        give(source, AppendEntries((entry(1, body=b"x"),)))
+        place = source.log.shape.end_position
+        for index, body in enumerate(bodies, 2):
+            give(source, AppendEntries((entry(index, term, body, place),)))
+            place = source.log.shape.end_position
+        return source.log.entries(Index(1), Index(len(bodies) + 2))
+
+    def request(entries: list[Entry], first: int, prev_term: int) -> Received:
+        behind = tuple(entries[first - 1 :])
+        return Received(
+            AppendRequest(Term(5), N1, Index(first - 1), Term(prev_term), behind, Index(0), 1)
+        )
+
+    engine = Engine(config(), SimDisk(Random(1)), draw=lambda low, high: low, now_ms=0)
+    own, theirs = sealed(b"own", b"own", term=2), sealed(b"led", b"led", b"led", term=2)
+    engine.step(request(own, 1, 0), 1)
+    assert engine.log.last_id == EntryId(Term(2), Index(3))
+    for first, prev_term in ((2, 1), (3, 2), (4, 2)):
+        with pytest.raises(ForkedError, match="n1 leads term 5 with another history"):
+            engine.step(request(theirs, first, prev_term), 2)
+    assert engine.failure is None
+    assert engine.log.last_id == EntryId(Term(2), Index(3))
+    for first, prev_term in ((1, 0), (2, 1), (3, 2)):
+        engine.step(request(own, first, prev_term), 3)
+    assert engine.failure is None
