@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager, suppress
 from typing import Final
@@ -40,11 +41,11 @@ class RawConnection:
         return True
 
     def write_and_hang_up(self, frames: bytes) -> None:
-        """Write whole frames and close in the same breath: nothing is read that could answer them."""
-        socket = self._stream.socket
+        """Write whole frames and close: corked, so that they leave with the end and no answer comes before it."""
         with suppress(OSError):  # it is gone already
-            os.write(socket.fileno(), frames)
-        socket.close()
+            self._stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
+            os.write(self._stream.socket.fileno(), frames)
+        self._stream.socket.close()
 
     async def wait_for(self, opaques: Collection[int], timeout_s: float) -> bool:
         """Wait until all of these are answered; False when the time is over or the connection gone."""

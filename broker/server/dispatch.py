@@ -233,8 +233,8 @@ class Dispatch:
             decoder.feed(request.body)
             for frame in decoder.frames():
                 self.handle(forwarded, frame)
-        elif request.code == PrivateCode.NOT_DELIVERED:
-            self._sends.not_delivered(fields.text(request.ext, "msgId"))
+        elif request.code == PrivateCode.DELIVERED:
+            self._sends.delivered(fields.text(request.ext, "msgId"))
         elif request.code == PrivateCode.SYNC_CLIENTS:
             self._members.exchange.sync_from(origin, request)
         else:

@@ -117,6 +117,7 @@ class Gate:
         self._now_ms = now_ms
         self._serve = serve
         self._waiting: deque[Errand] = deque()
+        self._delivered: list[str] = []
 
     @property
     def waiting_count(self) -> int:
@@ -247,10 +248,9 @@ class Gate:
         """The leader's answer to a request that was passed on."""
         if response.code == 0:
             errand.origin.send(response.body)
-            if errand.code in SEND_CODES and errand.origin.is_gone:
-                # The client will send again, perhaps elsewhere: the leader should know that it must.
-                ext = {"msgId": _msg_id(response.body)}
-                self._link.tell(PrivateCode.NOT_DELIVERED, ext=ext, body=b"")
+            msg_id = _msg_id(response.body) if errand.code in SEND_CODES else ""
+            if msg_id and not errand.origin.is_gone:
+                self._delivered.append(msg_id)
         elif response.code in (NOT_CARRIED_OUT, PERHAPS_CARRIED_OUT):
             errand.may_be_done = errand.may_be_done or response.code == PERHAPS_CARRIED_OUT
             errand.cause = response.remark or errand.cause
@@ -264,6 +264,16 @@ class Gate:
                 ResponseCode.SYSTEM_ERROR,
                 f"the leader could not take the request: {response.remark}",
             )
+
+    def tell_delivered(self) -> None:
+        """Tell the leader, ahead of the clients, which answers to sends find them there.
+
+        For it a send that another node passed on is confirmed only then: its client may be gone, and send again.
+        """
+        if self._delivered:
+            ext = {"msgId": ",".join(self._delivered)}
+            self._delivered.clear()
+            self._link.tell(PrivateCode.DELIVERED, ext=ext, body=b"")
 
     def broken(self, errand: Errand, reason: str) -> None:
         """The leader was asked, and is silent."""

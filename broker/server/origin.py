@@ -39,7 +39,10 @@ class Origin(Protocol):
 
     @property
     def is_gone(self) -> bool:
-        """Whether the connection has ended, though the end may not have been read yet; asks the system."""
+        """Whether the connection has ended, though the end may not have been read yet.
+
+        Asks the system, once for all answers that are gathered together.
+        """
         ...
 
     @property
@@ -77,7 +80,15 @@ class Outputs:
 class ClientOrigin:
     """A client that is connected here."""
 
-    __slots__ = ("_connection", "_gathered", "_outputs", "address", "born_host", "number")
+    __slots__ = (
+        "_connection",
+        "_gathered",
+        "_had_ended",
+        "_outputs",
+        "address",
+        "born_host",
+        "number",
+    )
 
     is_forwarded = False
 
@@ -88,6 +99,7 @@ class ClientOrigin:
         self._connection = connection
         self._outputs = outputs
         self._gathered: list[bytes] = []
+        self._had_ended: bool | None = None
 
     @property
     def is_closed(self) -> bool:
@@ -97,12 +109,17 @@ class ClientOrigin:
     @property
     def is_gone(self) -> bool:
         """See `Origin`."""
-        return self._connection.has_ended
+        if not self._gathered:
+            return self._connection.has_ended
+        if self._had_ended is None:
+            self._had_ended = self._connection.has_ended
+        return self._had_ended
 
     def send(self, frame: bytes) -> None:
         """Gather one frame."""
         if not self._gathered:
             self._outputs.mark(self)
+            self._had_ended = None
         self._gathered.append(frame)
 
     def flush(self) -> None:
@@ -217,6 +234,16 @@ def answer(
 ) -> None:
     """Gather the answer to a request."""
     origin.send(encode_command(make_response(opaque, code, remark, ext, body)))
+
+
+def is_received(origin: Origin) -> bool:
+    """Whether an answer finds the client there, as far as this node can know."""
+    return not origin.is_forwarded and not origin.is_gone
+
+
+def link_of(origin: Origin) -> int | None:
+    """The connection to the node that passes the answer on; None for a client's own."""
+    return origin.number if origin.is_forwarded else None
 
 
 def host_field(address: str) -> bytes:

@@ -229,6 +229,11 @@ class BrokerParts:
 
     # Joining the parts.
 
+    def _passed_on(self) -> None:
+        """Answers of the leader were handed over."""
+        self._gate.tell_delivered()
+        self._outputs.flush()
+
     def _make_ways(self) -> None:
         """The link to the leader, and the gate before it."""
         limits = self._config.limits
@@ -237,7 +242,7 @@ class BrokerParts:
             secret=self._config.secret,
             asked_max=limits.forwards_max,
             now_ms=self._world.monotonic_ms,
-            flush=self._outputs.flush,
+            flush=self._passed_on,
             connected=self.link_connected,
             union_changed=lambda: self.members.exchange.ask_again(),
             ask_producer=lambda group, frame: self.members.ask_producer_here(group, frame),

@@ -38,8 +38,8 @@ class PrivateCode(IntEnum):
     """From the leader, oneway: ask again."""
     ASK_PRODUCER = 50104
     """From the leader, oneway; ext group; body: a frame for any producer of the group that is connected here."""
-    NOT_DELIVERED = 50105
-    """Oneway; ext msgId: as in the answer to a send, which came when its client was gone."""
+    DELIVERED = 50106
+    """Oneway; ext msgId: as in the answers to sends that were passed on, which find their clients there."""
 
 
 NOT_CARRIED_OUT = 50199

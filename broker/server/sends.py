@@ -19,7 +19,7 @@ from broker.remoting.replies import SendReplies
 from broker.remoting.requests import SendRequest
 from broker.server.commits import Commits
 from broker.server.gate import Errand, Gate
-from broker.server.origin import Origin, answer
+from broker.server.origin import answer, is_received, link_of
 from broker.server.row_sends import RowSends
 from broker.server.transactions import TransactionEnds
 from broker.service.catalog import NOTHING_NEW
@@ -201,13 +201,13 @@ class Sends:
             if held is not None and (len(held) > 1 or held[0] is not waiter):
                 ahead[message.uniq_key] = tuple(other for other in held if other is not waiter)
 
-    def not_delivered(self, msg_ids: str) -> None:
-        """Another node could not pass an answer with these message ids on: its client was gone."""
+    def delivered(self, msg_ids: str) -> None:
+        """Another node passes answers with these message ids on, to clients that are there."""
         if self._repeats is not None:
-            self._repeats.not_answered(_offsets_of(msg_ids))
+            self._repeats.answered(_offsets_of(msg_ids))
 
     def connection_closed(self, number: int) -> None:
-        """A connection ended; with it the answers that another node had not passed on yet."""
+        """A connection ended; with it perhaps the node that was to pass answers on."""
         if self._repeats is not None:
             self._repeats.link_closed(number)
 
@@ -315,9 +315,9 @@ class Sends:
                     recall_handle=self._recall_handle(plan, plan.due_ms),
                 )
             )
-        if self._repeats is not None and (origin.is_closed or origin.is_forwarded):
-            offsets = range(place, place + count)
-            self._note_told(origin, [staged.physical_offset(each) for each in offsets])
+            if self._repeats is not None and not is_received(origin):
+                stored = [staged.physical_offset(each) for each in range(place, place + count)]
+                self._repeats.told(stored, is_received=False, link=link_of(origin))
 
     def _place_own(self, waiter: _SendWaiter, staged: StagedEntry, place: int) -> None:
         """The rest of a send that was partly known stands."""
@@ -336,10 +336,7 @@ class Sends:
         assert waiter.parts is not None, "it joined the other"
         for at, part in enumerate(waiter.parts):
             if isinstance(part, _Ahead) and part.first is first:
-                earlier = self._place_of(first.plan, staged, place + part.step)
-                waiter.parts[at] = earlier
-                if first.errand.origin.is_closed:  # else its client is told
-                    waiter.own.append(earlier.physical_offset)
+                waiter.parts[at] = self._place_of(first.plan, staged, place + part.step)
         waiter.decided()
 
     def _place_of(self, plan: SendPlan, staged: StagedEntry, place: int) -> EarlierSend:
@@ -368,14 +365,11 @@ class Sends:
                     recall_handle=self._recall_handle(waiter.asked, stored[0].due_ms),
                 )
             )
-        if not errand.origin.is_closed:
-            self._repeats.answered(waiter.own)
-        self._note_told(errand.origin, waiter.own)
-
-    def _note_told(self, origin: Origin, offsets: list[int]) -> None:
-        assert self._repeats is not None, "the caller looked"
-        link = origin.number if origin.is_forwarded else None
-        self._repeats.told(offsets, is_closed=origin.is_closed, link=link)
+            if is_received(errand.origin):
+                self._repeats.answered(one.physical_offset for one in stored)
+            else:
+                link = link_of(errand.origin)
+                self._repeats.told(waiter.own, is_received=False, link=link)
 
     def unconfirmed(self, waiter: _SendWaiter, error: DLedgerError) -> None:
         """Not all of a send is confirmed; what stands of it is found by its repeat."""
@@ -418,7 +412,7 @@ class _SendWaiter:
         plan: what is staged of it.
         asked: what its client sent; more than `plan` when a part was sent before.
         parts: for each message of `asked` where it stands; None when nothing of it was sent before.
-        own: physical offsets of those parts that nobody else is told of, as far as they are known.
+        own: physical offsets of those parts that no other send on its way is told of.
         open_count: entries that decide about its parts and are not decided.
     """
 

@@ -11,7 +11,7 @@ from broker.remoting.header import RemotingCommand
 from broker.remoting.replies import SendReplies
 from broker.server.commits import Commits, Waiter
 from broker.server.gate import Errand, Gate
-from broker.server.origin import answer
+from broker.server.origin import answer, is_received, link_of
 from broker.service.refusal import Refusal
 from broker.service.repeats import EarlierSend, Repeats
 from broker.service.sameness import Essence, essence_of_plan, is_same, stored_as
@@ -204,9 +204,12 @@ class TransactionEnds:
                     transaction_id=plan.messages[0].uniq_key.decode(errors="replace"),
                 )
             )
-        if self._repeats is not None:
-            link = origin.number if origin.is_forwarded else None
-            self._repeats.told([stored.physical_offset], is_closed=origin.is_closed, link=link)
+            if self._repeats is not None:
+                self._repeats.told(
+                    [stored.physical_offset],
+                    is_received=is_received(origin),
+                    link=link_of(origin),
+                )
 
     # Ends.
 

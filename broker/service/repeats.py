@@ -6,7 +6,8 @@ the answer:
 
 - it was appended under an older term: whoever led then may have died before it answered (until this
   node itself has answered a repeat of it);
-- this node, which led all the while, knows that the connection broke before the answer was out;
+- this node, which led all the while, knows that the connection broke before the answer was out, or has not heard yet
+  from the node that passed the send on that the answer found its client there, or lost the link to it afterwards;
 - the new request was not made after the one that is stored: with the same born time it is that one, sent once more
   as it was; with an earlier one it is an attempt that waited somewhere, and was given up for the one that is stored.
 
@@ -127,17 +128,19 @@ class Repeats:
             self._unanswered.pop(offset, None)
             _note(self._told, offset)
 
-    def told(self, offsets: Iterable[int], *, is_closed: bool, link: int | None) -> None:
+    def told(self, offsets: list[int], *, is_received: bool, link: int | None = None) -> None:
         """An answer names these places.
 
         Args:
             offsets: physical ones.
-            is_closed: the connection was gone before the answer.
+            is_received: its client is there to take it, as far as is known by now.
             link: number of the connection to the node that has to pass it on; None for a client's own.
         """
-        if is_closed:
-            self.not_answered(offsets)
-        elif link is not None:
+        if is_received:
+            self.answered(offsets)
+            return
+        self.not_answered(offsets)
+        if link is not None:
             kept = self._by_link.get(link)
             if kept is None:
                 kept = self._by_link[link] = deque(maxlen=LINK_ANSWERS_MAX)
@@ -150,12 +153,14 @@ class Repeats:
             _note(self._unanswered, offset)
 
     def answered(self, offsets: Iterable[int]) -> None:
-        """After all, one of several connections took the answer."""
+        """A client is there to take an answer that names these places, over whatever connection."""
         for offset in offsets:
             self._unanswered.pop(offset, None)
+            if offset < self._state.recent_sends.term_start:
+                _note(self._told, offset)
 
     def link_closed(self, link: int) -> None:
-        """A connection ended: what another node had not passed on yet is not known, so all of it counts."""
+        """A connection ended: the node at its other end may have died with answers that it was about to write."""
         self.not_answered(self._by_link.pop(link, ()))
 
     def forget(self) -> None:

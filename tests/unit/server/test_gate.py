@@ -177,9 +177,10 @@ def test_others_pass_on_the_whole_frame(bench: Bench) -> None:
     decoder = FrameDecoder()
     decoder.feed(body)
     assert decoder.next_frame() == errand.frame
-    waiter.answered(make_response(1, 0, body=b"the answer"))
+    answer = encode_command(make_response(9, 0))
+    waiter.answered(make_response(1, 0, body=answer))
     assert isinstance(errand.origin, FakeOrigin)
-    assert errand.origin.sent == [b"the answer"]
+    assert errand.origin.sent == [answer]
 
 
 def test_oneway_requests_are_only_told(bench: Bench) -> None:
@@ -319,19 +320,23 @@ def test_a_question_that_finds_no_room_goes_back_to_the_clients_own_node() -> No
     assert errand.origin.sent == []
 
 
-@pytest.mark.parametrize(("code", "count"), [(310, 1), (36, 0)])
-def test_a_sends_answer_that_finds_no_client_is_told_to_the_leader(
-    bench: Bench, code: int, count: int
+@pytest.mark.parametrize(
+    ("code", "is_gone", "told"), [(310, False, ["ABC"]), (310, True, []), (36, False, [])]
+)
+def test_the_leader_is_told_which_answers_to_sends_find_their_clients(
+    bench: Bench, code: int, *, is_gone: bool, told: list[str]
 ) -> None:
-    """So that the client's retry, through whatever node, is no send on purpose."""
+    """For the others the client's retry, through whatever node, is no send on purpose."""
     bench.link.is_open = True
     errand = bench.errand(code=code)
     bench.gate.bring(errand)
-    errand.origin.is_gone = True  # type: ignore[misc]  # a fake
+    errand.origin.is_gone = is_gone  # type: ignore[misc]  # a fake
     waiter = bench.link.asked[0][1]
     answer = encode_command(make_response(9, 0, ext={"msgId": "ABC"}))
     waiter.answered(make_response(1, 0, body=answer))
-    assert bench.link.told == [(PrivateCode.NOT_DELIVERED, {"msgId": "ABC"})] * count
+    bench.gate.tell_delivered()
+    bench.gate.tell_delivered()
+    assert bench.link.told == [(PrivateCode.DELIVERED, {"msgId": each}) for each in told]
 
 
 @pytest.mark.parametrize("is_serving", [False, True])

@@ -111,12 +111,16 @@ def test_an_answer_that_found_no_connection_was_no_confirmation(bench: Bench) ->
     assert bench.find() is None, "it was answered now"
 
 
-def test_answers_in_the_hands_of_a_node_count_as_lost_when_its_link_breaks(bench: Bench) -> None:
+def test_an_answer_that_is_known_to_be_taken_confirms(bench: Bench) -> None:
     offset = bench.store()
-    bench.repeats.told([offset], is_closed=False, link=7)
+    bench.repeats.told([offset], is_received=False)
+    bench.repeats.answered([offset])
     assert bench.find() is None
-    bench.repeats.link_closed(7)
-    assert bench.find() == place(offset)
+    bench.new_term()
+    assert bench.find() is not None
+    bench.repeats.told([offset], is_received=False)
+    bench.repeats.told([offset], is_received=True)
+    assert bench.find() is None, "though it is of an older term"
 
 
 @pytest.mark.parametrize("earlier_ms", [0, 1, 1000])
