@@ -52,7 +52,7 @@ class Origin:
     """Takes the answers of one request."""
 
     is_forwarded = False
-    is_closed = False
+    is_closed = is_gone = False
     number = 1
     address = "127.0.0.1:1"
     born_host = BORN

@@ -80,7 +80,7 @@ class Asker:
     address = "1.2.3.4:5"
     born_host = HOST
     is_forwarded = False
-    is_closed = False
+    is_closed = is_gone = False
 
     def __init__(self) -> None:
         self.frames: list[bytes] = []
