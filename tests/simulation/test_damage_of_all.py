@@ -26,7 +26,11 @@ FLIPPED = {"flip-snapshot": 10, "kill-one": 6, "heal": 4}
 
 def damaged_settings(seed: int) -> SimSettings:
     return replace(
-        draw_settings(seed), node_count=(3, 5)[seed % 2], fault_weights=HELICAL, fsync=True
+        draw_settings(seed),
+        node_count=(3, 5)[seed % 2],
+        fault_weights=HELICAL,
+        is_steady=False,
+        fsync=True,
     )
 
 

@@ -21,7 +21,12 @@ CUT_AND_WIPED = {"wipe-one": 3, "cut-committing-leader": 3, "heal": 1, "crash-on
 def settings_of(seed: int, weights: dict[str, int]) -> SimSettings:
     drawn = draw_settings(seed)
     return replace(
-        drawn, node_count=(3, 5)[seed % 2], fault_weights=weights, fault_interval_ms=250, fsync=True
+        drawn,
+        node_count=(3, 5)[seed % 2],
+        fault_weights=weights,
+        is_steady=False,
+        fault_interval_ms=250,
+        fsync=True,
     )
 
 
