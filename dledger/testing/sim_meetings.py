@@ -7,16 +7,21 @@ connection. The decisions are those of dledger/raft/member_record.py, the file i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from dledger.codec.member_record import hear_member_record, tell_member_record
+from dledger.codec.member_record import (
+    MemberRecordFormatError,
+    decode_member_record,
+    hear_member_record,
+    tell_member_record,
+)
 from dledger.errors import DiskFullError, DLedgerError
 from dledger.raft.events import GiveUpVote
 from dledger.raft.ids import NodeId
 from dledger.raft.member_record import MemberRecord, Start, hear
-from dledger.storage.member_file import MemberFile
+from dledger.storage.member_file import MEMBER_NAME, MemberFile
 from dledger.testing.sim_node import SimNode
 
 if TYPE_CHECKING:
@@ -127,6 +132,30 @@ class Meetings:
 def remembers(node: SimNode, whom: NodeId) -> Start:
     """The latest start of another member that a member surely knows of."""
     return Start() if node.member is None else node.member.record.seen.get(whom, Start())
+
+
+def will_hear_that_it_is_old(node: SimNode, others: Iterable[SimNode]) -> bool:
+    """Whether some store remembers a start of this member that the member does not know of.
+
+    It may vote now, and will have no vote once the two have met: its record was lost, say, or it has met
+    those who remember less.
+    """
+    own = _record_on_disk(node)
+    # A start for which there was no room is counted with the next one.
+    start = own.start if node.member is not None else own.started(-1).start
+    return any(
+        start.lacks(_record_on_disk(each).seen.get(node.node_id, Start())) for each in others
+    )
+
+
+def _record_on_disk(node: SimNode) -> MemberRecord:
+    """What its next start would find, also while it is down, or has not read it."""
+    if not node.disk.exists(MEMBER_NAME):
+        return MemberRecord()
+    try:
+        return decode_member_record(node.disk.content(MEMBER_NAME))
+    except MemberRecordFormatError:
+        return MemberRecord()
 
 
 def _pair(node: SimNode, target: SimNode) -> _Pair:

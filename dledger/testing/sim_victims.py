@@ -1,7 +1,8 @@
 """Whom a fault may strike: which stores count, and how many of them may still be lost.
 
 A majority of stores must stay that lost nothing, or nothing could be demanded of the group. A store counts for
-nothing while its member may not vote, since it is new, and when its disk has lied.
+nothing while its member may not vote, since it is new, and when its disk has lied. It counts for nothing either while
+its member votes only because it has not yet met who remembers more of its starts (docs/adr/0103).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from random import Random
 
 from dledger.raft.ids import NodeId
 from dledger.testing.cluster import SimCluster
+from dledger.testing.sim_meetings import will_hear_that_it_is_old
 from dledger.testing.sim_node import SimNode
 
 
@@ -28,11 +30,14 @@ class Victims:
         self._rng = rng
 
     def look_for_proof(self) -> None:
-        """Which members have become voters with their new stores."""
+        """Which members have become voters with their new stores, and will stay it."""
+        nodes = self._cluster.nodes.values()
         for node in self._cluster.running():
             engine = node.engine
             is_proven = engine is not None and engine.node.is_voter and not engine.has_unsaved
             if not is_proven or node.is_outdated or node.node_id not in self.unproven:
+                continue
+            if will_hear_that_it_is_old(node, (each for each in nodes if each is not node)):
                 continue
             self.unproven.discard(node.node_id)
             self._cluster.reached["readmitted"] += node.node_id not in self._founders

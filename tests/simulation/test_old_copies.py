@@ -6,14 +6,19 @@ docs/adr/0103 has the rule. The planted bug shows that the simulator would see i
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 
 import pytest
 
 from dledger.engine import Engine
 from dledger.raft.effects import Effect
 from dledger.raft.events import Event, GiveUpVote
+from dledger.raft.ids import NodeId
 from dledger.raft.node import RaftNode
+from dledger.storage.member_file import MEMBER_NAME
+from dledger.testing.cluster import SimCluster
 from dledger.testing.sim_settings import SimSettings, draw_settings
+from dledger.testing.sim_victims import Victims
 from dledger.testing.simulation import Simulation, Verdict, run_settings
 
 COPIES = {"old-copy": 6, "crash-one": 1, "partition-leader": 2, "partition-one": 1, "heal": 3}
@@ -25,6 +30,7 @@ def settings_of(seed: int, weights: dict[str, int]) -> SimSettings:
         draw_settings(seed),
         node_count=(3, 5)[seed % 2],
         fault_weights=weights,
+        is_steady=False,
         fault_interval_ms=200,
         restart_ms_max=200,
         chaos_ms=8000,
@@ -60,3 +66,32 @@ def test_a_group_whose_old_copies_go_on_voting_loses_data() -> None:
             problems.append(result.problem)
             break
     assert problems
+
+
+@pytest.mark.slow
+def test_a_store_without_its_record_counts_again_when_its_member_is_admitted() -> None:
+    cluster = SimCluster(SimSettings(seed=1, fault_weights={"old-copy": 1}))
+    victims = Victims(cluster, Random(1))
+    for node in cluster.nodes.values():
+        cluster.start(node)
+
+    def is_whole() -> bool:
+        victims.look_for_proof()
+        return not victims.unproven and cluster.leader() is not None
+
+    assert cluster.run_until(5000, is_whole)
+    leader = cluster.leader()
+    assert leader is not None
+    victim, other = (node for node in cluster.nodes.values() if node is not leader)
+    cluster.stop(victim, power_loss=False)
+    victim.disk.lose(MEMBER_NAME)
+    victims.unproven.add(NodeId(victim.node_id))
+    cluster.start(victim)
+    assert victim.engine is not None
+    assert victim.engine.node.is_voter
+    victims.look_for_proof()
+    assert not victims.is_spare(other)
+    assert cluster.run_until(cluster.now_ms + 5000, lambda: victim.missed is not None)
+    assert not victims.is_spare(other)
+    assert cluster.run_until(cluster.now_ms + 5000, is_whole)
+    assert victims.is_spare(other)
