@@ -17,8 +17,7 @@ from dledger.raft.entry import Entry
 from dledger.raft.events import Event
 from dledger.raft.ids import Index, NodeId
 from dledger.runtime.driver import Driver
-from dledger.runtime.full_disks import FullDisks
-from dledger.runtime.lost_votes import LostVotes
+from dledger.runtime.obstacles import Obstacles
 from dledger.runtime.server import LogServer
 from dledger.state_machine import StateMachine
 
@@ -54,9 +53,10 @@ class SimDriver(Driver):
         wake: Callable[[], None],
     ) -> None:
         """Prepare. `now_ms` is the member's clock; `wake` asks for a pass at this moment."""
-        disks = FullDisks(config.raft.node_id, config.raft.voters)  # they are told by nobody here
-        super().__init__(config.raft, engine, machine, None, disks)  # type: ignore[arg-type]  # posts nothing
-        self.disks = disks
+        self.obstacles = Obstacles(  # the other members tell nothing here
+            config.raft.node_id, config.raft.voters, has_vote=lambda: True, has_begun=lambda: True
+        )
+        super().__init__(config.raft, engine, machine, None, self.obstacles)  # type: ignore[arg-type]  # posts nothing
         self._now_ms = now_ms
         self._wake_pass = wake
         self._waiting: list[tuple[Index, Callable[[], None]]] = []
@@ -112,10 +112,8 @@ class SimLog(LogServer):
         """Join what is there already, unlike `LogServer`, which opens store and port in `run`."""
         self.config = config
         self._driver = self._sim_driver = driver
-        self.full_disks = driver.disks
-        self.lost_votes = LostVotes(  # they are told by nobody here
-            config.raft.node_id, config.raft.voters, has_vote=lambda: True, has_begun=lambda: True
-        )
+        self.full_disks = driver.obstacles.full_disks
+        self.lost_votes = driver.obstacles.lost_votes
         self._now_ms = now_ms
         self._attributes = attributes
         self._is_draining = self._has_stopped = False

@@ -13,7 +13,7 @@ from itertools import count
 
 import trio
 
-from dledger.errors import DLedgerError
+from dledger.errors import AckTimeoutError, DLedgerError
 from dledger.raft.effects import Committed, Failed, Outcome
 from dledger.raft.ids import EntryId, Index
 
@@ -142,3 +142,29 @@ class Callers:
         for _, _, event in self._applied:
             event.set()
         self._applied.clear()
+
+
+async def wait_outcome(ask: Callable[[Answered], None], timeout_s: float) -> Outcome:
+    """Ask, and wait for the answer; a failure is raised.
+
+    Raises:
+        DLedgerError: what the question failed with; AckTimeoutError when no answer came in time.
+    """
+    event = trio.Event()
+    outcome: Outcome | None = None
+
+    def answered(given: Outcome) -> None:
+        nonlocal outcome
+        outcome = given
+        event.set()
+
+    ask(answered)
+    with trio.move_on_after(timeout_s):
+        await event.wait()
+    # The answer may have come in the same moment as the timeout.
+    given = outcome
+    if given is None:
+        raise AckTimeoutError(f"not decided within {timeout_s} s")
+    if isinstance(given, Failed):
+        raise given.error
+    return given

@@ -54,8 +54,8 @@ from dledger.runtime.callers import Answered, Callers, Done
 from dledger.runtime.clock import now_ms
 from dledger.runtime.crew import Crew, open_crew
 from dledger.runtime.events_log import LimitedLog, log_event
-from dledger.runtime.full_disks import FullDisks
 from dledger.runtime.loop_watch import TOLD_MS, LoopStall, LoopWatch
+from dledger.runtime.obstacles import Obstacles
 from dledger.runtime.storage_thread import StorageThread, Work
 from dledger.runtime.sync_pace import SyncPace
 from dledger.runtime.transport import Transport
@@ -103,7 +103,7 @@ class Driver:
         engine: Engine,
         machine: StateMachine,
         transport: Transport,
-        full_disks: FullDisks,
+        obstacles: Obstacles,
     ) -> None:
         self.engine = engine
         self.callers = Callers()
@@ -119,7 +119,7 @@ class Driver:
         self._config = config
         self._machine = machine
         self._transport = transport
-        self._full_disks = full_disks
+        self._obstacles = obstacles
         self._vote_given_up: Callable[[], bool] | None = None
         self.store_is_old = False
         self._role_view = self._view()
@@ -463,7 +463,7 @@ class Driver:
         self.pace.add(sync_ms)
         if self._blocked_job is not None:
             self._blocked_job = None
-            self._full_disks.own_changed("")
+            self._obstacles.full_disks.own_changed("")
             self._log(logging.WARNING, "disk-has-room")
         try:
             self.engine.end_persist(job, now_ms())
@@ -483,7 +483,7 @@ class Driver:
         self._blocked_job = job
         self.engine.found_no_room(job)
         self._retry_ms = now_ms() + DISK_FULL_RETRY_MS
-        self._full_disks.own_changed(str(error))
+        self._obstacles.full_disks.own_changed(str(error))
         self._step(StepDown(f"the disk of {self._config.node_id} is full"))
 
     def close(self) -> None:
@@ -538,7 +538,7 @@ class Driver:
         if view.is_serving and not self._role_view.is_serving:
             self._log(logging.INFO, "serving")
         self._role_view = view
-        self._full_disks.leader_changed(view.leader_id)
+        self._obstacles.leader_changed(view.leader_id)
         for watcher in self.role_watchers:
             watcher(view)
 

@@ -1,8 +1,7 @@
 """Whose disks are full, as far as this member knows: why nobody leads, when that is the reason.
 
 A member whose disk is full writes nothing, so it neither votes nor confirms: with too many of them nobody can
-lead, and nobody is left who would say why. So each tells it in handshakes, as an attribute that members of before
-do not mind, and who has no leader, or a full disk of its own, asks the others by a handshake now and then.
+lead (obstacles.py says how members hear of it).
 """
 
 from __future__ import annotations

@@ -38,8 +38,7 @@ from dledger.raft.ids import NodeId
 from dledger.runtime.acquaintance import Acquaintance
 from dledger.runtime.belonging import Belonging
 from dledger.runtime.clock import now_ms
-from dledger.runtime.full_disks import FullDisks
-from dledger.runtime.lost_votes import LostVotes
+from dledger.runtime.obstacles import Obstacles
 from dledger.runtime.peer_clocks import CLOCK_ATTRIBUTE, ClockReading, ClockWatch, wall_clock_of
 from dledger.runtime.sockets import FrameStream, connect
 
@@ -60,8 +59,7 @@ class Identity:
         members: ids of the whole group.
         clock: its wall clock is told; None: nothing is.
         acquaintance: what a member tells of its store, and whom it does not speak to for that.
-        full_disks: whether its disk is full is told; None: nothing is.
-        lost_votes: whether it has no vote is told; None: nothing is.
+        obstacles: what keeps it from helping a leader is told; None: nothing is.
         belonging: what it tells of its group, likewise.
     """
 
@@ -73,8 +71,7 @@ class Identity:
     attributes: Mapping[str, str] = field(default_factory=dict)
     clock: ClockWatch | None = None
     acquaintance: Acquaintance | None = None
-    full_disks: FullDisks | None = None
-    lost_votes: LostVotes | None = None
+    obstacles: Obstacles | None = None
     belonging: Belonging | None = None
 
     def told(self, target: str) -> dict[str, str]:
@@ -84,10 +81,8 @@ class Identity:
             told[CLOCK_ATTRIBUTE] = str(self.clock.wall_ms())
         if self.acquaintance is not None and target:
             told.update(self.acquaintance.tell(target))
-        if self.full_disks is not None:
-            told.update(self.full_disks.told())
-        if self.lost_votes is not None:
-            told.update(self.lost_votes.told())
+        if self.obstacles is not None:
+            told.update(self.obstacles.told())
         if self.belonging is not None and target:
             told.update(self.belonging.tell())
         return told

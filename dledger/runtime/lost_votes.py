@@ -1,8 +1,8 @@
 """Who has no vote, as far as this member knows: why nobody leads, when too many stores are lost.
 
 A member whose store was lost, or is an older copy, has no vote until a leader has admitted it (docs/adr/0061).
-Where that is so of too many, there never will be a leader: the others wait, rightly, and somebody has to say so. So
-each tells it in handshakes, as with full disks, and who has no leader asks the others now and then.
+Where that is so of too many, there never will be a leader: the others wait, rightly, and somebody has to say so
+(obstacles.py says how members hear of it).
 """
 
 from __future__ import annotations

@@ -17,7 +17,6 @@ import trio
 from dledger.config import LogConfig
 from dledger.engine import Engine
 from dledger.errors import (
-    AckTimeoutError,
     CompactedError,
     ConfigError,
     CorruptionError,
@@ -31,21 +30,20 @@ from dledger.errors import (
     StoppingError,
     UsageError,
 )
-from dledger.raft.effects import Committed, Failed, Outcome, ReadAt, Role, TransferDone
+from dledger.raft.effects import Committed, ReadAt, Role, TransferDone
 from dledger.raft.entry import ENTRY_HEADER_BYTES, Entry
 from dledger.raft.ids import NO_INDEX, NO_TERM, EntryId, Index, NodeId, Position, Term
 from dledger.repair.store_repair import REPAIRS_MAX, StoreRepair, is_repairable
 from dledger.runtime.acquaintance import Acquaintance
 from dledger.runtime.belonging import Belonging, EntryName
-from dledger.runtime.callers import Answered, Done
+from dledger.runtime.callers import Answered, Done, wait_outcome
 from dledger.runtime.client_port import ClientPort
 from dledger.runtime.clock import draw, draw_incarnation, now_ms
 from dledger.runtime.crew import Crew, open_crew
 from dledger.runtime.driver import Driver, RoleView
 from dledger.runtime.events_log import log_event
-from dledger.runtime.full_disks import FullDisks
 from dledger.runtime.handshake import Identity
-from dledger.runtime.lost_votes import LostVotes
+from dledger.runtime.obstacles import Obstacles
 from dledger.runtime.peer_clocks import ClockWatch
 from dledger.runtime.repairing import repair_on
 from dledger.runtime.scrubbing import scrub
@@ -114,16 +112,15 @@ class LogServer:
         self.snapshotter: Snapshotter | None = None
         self._fetch: Callable[[Driver], SnapshotFetch] | None = None
         self._shown: dict[str, str] = {}
-        self.full_disks = FullDisks(config.raft.node_id, config.raft.voters)
-        self.lost_votes = LostVotes(
+        self._obstacles = Obstacles(
             config.raft.node_id,
             config.raft.voters,
             has_vote=lambda: self._driver is None or self.is_voter,
             has_begun=lambda: self.term > NO_TERM,
         )
-        self._role_watchers: list[Callable[[RoleView], None]] = [
-            lambda view: self.lost_votes.leader_changed(view.leader_id)
-        ]
+        self.full_disks = self._obstacles.full_disks
+        self.lost_votes = self._obstacles.lost_votes
+        self._role_watchers: list[Callable[[RoleView], None]] = []
         self._applied_watchers: list[Callable[[], None]] = []
         self._client_port = ClientPort(self, accepts_appends=accepts_appends)
         members = frozenset(peer.node_id for peer in config.peers)
@@ -138,8 +135,7 @@ class LogServer:
             dict(config.service_attributes),
             clock,
             self._acquaintance,
-            self.full_disks,
-            self.lost_votes,
+            self._obstacles,
             Belonging(config.raft.node_id, members, lambda: self.commit_index, self.committed_name),
         )
         body_bytes_max = config.raft.entry_body_bytes_max + ENTRY_HEADER_BYTES
@@ -298,7 +294,7 @@ class LogServer:
             )
 
     async def _run_with(self, engine: Engine, task_status: trio.TaskStatus[None]) -> None:
-        driver = Driver(self.config.raft, engine, self._machine, self._transport, self.full_disks)
+        driver = Driver(self.config.raft, engine, self._machine, self._transport, self._obstacles)
         driver.role_watchers = self._role_watchers
         driver.applied_watchers = self._applied_watchers
         driver.pass_end_watchers.append(self._client_port.flush)
@@ -417,7 +413,7 @@ class LogServer:
         driver = self._driver
         if driver is None or not self.is_leader:
             raise NotLeaderError(self.leader_id, self.term)
-        outcome = await _wait_outcome(
+        outcome = await wait_outcome(
             lambda answered: driver.request_transfer(target, answered), timeout_s
         )
         assert isinstance(outcome, TransferDone), f"a transfer ended as {outcome}"
@@ -469,7 +465,7 @@ class LogServer:
         def ask(answered: Answered) -> None:
             self.append_soon(body, answered)
 
-        outcome = await _wait_outcome(ask, timeout_s)
+        outcome = await wait_outcome(ask, timeout_s)
         assert isinstance(outcome, Committed), f"an append ended as {outcome}"
         return outcome.last
 
@@ -501,7 +497,7 @@ class LogServer:
         driver = self._running
         try:
             with trio.fail_after(timeout_s):
-                outcome = await _wait_outcome(driver.request_read, math.inf)
+                outcome = await wait_outcome(driver.request_read, math.inf)
                 assert isinstance(outcome, ReadAt), f"a read ended as {outcome}"
                 await driver.wait_applied(outcome.index)
         except trio.TooSlowError:
@@ -690,29 +686,3 @@ class LogServer:
         if self._driver is None:
             raise UsageError("the LogServer does not run yet")
         return self._driver
-
-
-async def _wait_outcome(ask: Callable[[Answered], None], timeout_s: float) -> Outcome:
-    """Ask, and wait for the answer; a failure is raised.
-
-    Raises:
-        DLedgerError: what the question failed with; AckTimeoutError when no answer came in time.
-    """
-    event = trio.Event()
-    outcome: Outcome | None = None
-
-    def answered(given: Outcome) -> None:
-        nonlocal outcome
-        outcome = given
-        event.set()
-
-    ask(answered)
-    with trio.move_on_after(timeout_s):
-        await event.wait()
-    # The answer may have come in the same moment as the timeout.
-    given = outcome
-    if given is None:
-        raise AckTimeoutError(f"not decided within {timeout_s} s")
-    if isinstance(given, Failed):
-        raise given.error
-    return given

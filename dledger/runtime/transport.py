@@ -36,7 +36,6 @@ from dledger.runtime.belonging import OWN_ATTRIBUTES
 from dledger.runtime.clock import draw, draw_incarnation, now_s
 from dledger.runtime.crew import Crew, open_crew
 from dledger.runtime.events_log import LimitedLog, log_event
-from dledger.runtime.full_disks import FullDisks
 from dledger.runtime.handshake import (
     HANDSHAKE_TIMEOUT_S,
     Identity,
@@ -45,6 +44,7 @@ from dledger.runtime.handshake import (
     dial_member,
     opening_decoder,
 )
+from dledger.runtime.obstacles import Obstacles
 from dledger.runtime.peer_link import BlobCache, PeerLink
 from dledger.runtime.sockets import RESOURCE_ERRORS, FrameStream, listen, tune
 
@@ -67,9 +67,9 @@ REDIAL_MAX_MS: Final = 500
 CLOCK_INTERVAL_S: Final = 60.0
 """A connected member's clock is read again after this; clocks that drift part by milliseconds meanwhile."""
 
-ROOM_INTERVAL_S: Final = 0.5
-"""As long as there is no leader, or no room here, members are asked for theirs again after this: it begins after
-an election that goes well."""
+OBSTACLES_INTERVAL_S: Final = 0.5
+"""As long as there is no leader, or no room here, members are asked for their obstacles again after this: it begins
+after an election that goes well."""
 
 REPEAT_LINE_S: Final = 10.0
 """The same failure to reach a member is logged again after this."""
@@ -319,12 +319,12 @@ class Transport:
                     crew.start(self._keep_dialing, peer, name=f"dial {peer.node_id}")
                     if self._me.clock is not None:
                         crew.start(self._keep_reading_clock, peer, name=f"clock {peer.node_id}")
-                    if self._me.full_disks is not None:
+                    if self._me.obstacles is not None:
                         crew.start(
-                            self._keep_asking_for_room,
+                            self._keep_asking_for_obstacles,
                             peer,
-                            self._me.full_disks,
-                            name=f"room {peer.node_id}",
+                            self._me.obstacles,
+                            name=f"obstacles {peer.node_id}",
                         )
 
     def close(self) -> None:
@@ -509,16 +509,13 @@ class Transport:
             if remote is not None:
                 self._heard_clock(peer.node_id, remote)
 
-    async def _keep_asking_for_room(self, peer: Peer, full_disks: FullDisks) -> None:
-        """Ask a connected member for its room, and for its vote, as long as these may be why nobody leads."""
+    async def _keep_asking_for_obstacles(self, peer: Peer, obstacles: Obstacles) -> None:
+        """Ask a connected member for its obstacles, as long as these may be why nobody leads."""
         while True:
-            await full_disks.wait_wanted()
-            await trio.sleep(ROOM_INTERVAL_S)
+            await obstacles.wait_wanted()
+            await trio.sleep(OBSTACLES_INTERVAL_S)
             remote = await self._look_at(peer)
-            told = None if remote is None else remote.attributes
-            full_disks.hear(peer.node_id, told)
-            if self._me.lost_votes is not None:
-                self._me.lost_votes.hear(peer.node_id, told)
+            obstacles.hear(peer.node_id, None if remote is None else remote.attributes)
 
     async def _look_at(self, peer: Peer) -> Remote | None:
         """What a connected member tells of itself now, by a handshake as a client that asks nothing more."""
@@ -531,8 +528,7 @@ class Transport:
             attributes={},
             clock=None,
             acquaintance=None,
-            full_disks=None,
-            lost_votes=None,
+            obstacles=None,
             belonging=None,
         )
         try:

@@ -1,0 +1,52 @@
+"""What keeps a group from having a leader, as far as this member knows: full disks, lost votes.
+
+With nobody to lead there is nobody who would say why. So each member tells its own obstacles in every handshake, as
+attributes that members of before do not mind. Whoever has no leader, or no room itself, asks the others now and then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from dledger.raft.ids import NodeId
+from dledger.runtime.full_disks import FullDisks
+from dledger.runtime.lost_votes import LostVotes
+
+
+class Obstacles:
+    """All that is known of them.
+
+    Attributes:
+        full_disks: whose disks are full.
+        lost_votes: who has no vote.
+    """
+
+    def __init__(
+        self,
+        node_id: NodeId,
+        members: tuple[NodeId, ...],
+        *,
+        has_vote: Callable[[], bool],
+        has_begun: Callable[[], bool],
+    ) -> None:
+        """Prepare; the arguments are those of `LostVotes`."""
+        self.full_disks = FullDisks(node_id, members)
+        self.lost_votes = LostVotes(node_id, members, has_vote=has_vote, has_begun=has_begun)
+
+    def leader_changed(self, leader_id: NodeId | None) -> None:
+        """Who leads, as far as this node knows."""
+        self.full_disks.leader_changed(leader_id)
+        self.lost_votes.leader_changed(leader_id)
+
+    async def wait_wanted(self) -> None:
+        """Until it is worth asking the others."""
+        await self.full_disks.wait_wanted()
+
+    def told(self) -> dict[str, str]:
+        """The attributes for handshakes: what this member itself has."""
+        return {**self.full_disks.told(), **self.lost_votes.told()}
+
+    def hear(self, node_id: NodeId, attributes: Mapping[str, str] | None) -> None:
+        """What a member has told just now; None: it cannot be asked."""
+        self.full_disks.hear(node_id, attributes)
+        self.lost_votes.hear(node_id, attributes)
