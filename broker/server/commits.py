@@ -109,9 +109,11 @@ class Commits:
     def stage_control(self, command: Command) -> int:
         """Stage a control record; gives its place."""
         self._wanted.set()
+        place = self.staging.stage_control(command, self._now_ms())
         if isinstance(command, DeleteTopic):
-            self._catalog.forget_topic(command.name)
-        return self.staging.stage_control(command, self._now_ms())
+            self._catalog.note_deletion(command.name)
+            self._waiters.append((place, _Deletion(self._catalog, command.name)))
+        return place
 
     def create(self, creation: Creation) -> int:
         """Stage what has to exist before; gives the place of the last record, -1 for none."""
@@ -222,6 +224,24 @@ class Commits:
             _log.info("%d requests were not confirmed: %s", len(waiters), error)
         for _, waiter in waiters:
             waiter.failed(error)
+
+
+class _Deletion:
+    """Takes a topic's deletion out of the catalog when it is decided; it is told ahead of who asked for it."""
+
+    __slots__ = ("_catalog", "_topic")
+
+    def __init__(self, catalog: Catalog, topic: str) -> None:
+        self._catalog = catalog
+        self._topic = topic
+
+    def committed(self, staged: StagedEntry, place: int) -> None:
+        """See `Waiter`."""
+        self._catalog.deletion_decided(self._topic)
+
+    def failed(self, error: DLedgerError) -> None:
+        """See `Waiter`."""
+        self._catalog.deletion_decided(self._topic)
 
 
 class AwaitCommit:

@@ -87,6 +87,7 @@ class Pulls:
         self._beyond_end = BeyondEnd()
         self._held_max = held_max
         self._put_off: list[_Attempt] = []
+        self._topics_version = state.topics.version
 
     @property
     def held_count(self) -> int:
@@ -95,28 +96,30 @@ class Pulls:
 
     def pull(self, origin: Origin, request: PullRequest) -> None:
         """One pull."""
-        now_ms = self._now_ms()
-        go = partial(self._check, origin, request)
-        self._attempt(_Attempt(origin, request.opaque, now_ms + HOLD_MS, go), now_ms)
+        self._check_or_wait(origin, request.opaque, request.fields)
 
-    def _check(self, origin: Origin, request: PullRequest) -> None:
+    def _check_or_wait(self, origin: Origin, opaque: int, fields: PullFields) -> None:
+        now_ms = self._now_ms()
+        go = partial(self._check, origin, opaque, fields)
+        self._attempt(_Attempt(origin, opaque, now_ms + HOLD_MS, go), now_ms)
+
+    def _check(self, origin: Origin, opaque: int, fields: PullFields) -> None:
         """Refuse, or begin.
 
         Raises:
             _NotKnownHereError: neither was done.
         """
-        fields = request.fields
         grant = self._rules.check(fields)
         if isinstance(grant, Refusal):
             if grant.code in _NOT_KNOWN and not self._is_authoritative():
                 raise _NotKnownHereError(self._log.lost_votes.problem or self._behind(grant.remark))
-            answer(origin, request.opaque, grant.code, grant.remark)
+            answer(origin, opaque, grant.code, grant.remark)
             return
         if grant.creation:
             self._create(grant.creation)
         if fields.sys_flag & PULL_COMMIT_OFFSET and fields.commit_offset >= 0:
             self._commit_offset(origin, fields)
-        self._begin_or_wait(_Asked(origin, request.opaque, fields, grant.tags))
+        self._begin_or_wait(_Asked(origin, opaque, fields, grant.tags))
 
     def _begin_or_wait(self, asked: _Asked) -> None:
         now_ms = self._now_ms()
@@ -188,6 +191,9 @@ class Pulls:
         held = self._held
         if not held.count:
             return
+        if self._topics_version != self._state.topics.version:
+            self._topics_version = self._state.topics.version
+            self._look_at_deleted()
         by_key = self._state.queues.by_key
         for topic, queue_id in held.queues():
             queue = by_key.get((topic.encode(), queue_id))
@@ -196,6 +202,20 @@ class Pulls:
             for pull in held.waiting_on(topic, queue_id):
                 if queue.max_offset > pull.next_offset:
                     self._look_again(pull)
+
+    def _look_at_deleted(self) -> None:
+        """Begin the pulls anew that wait where nothing will come: their topic was deleted, perhaps made again.
+
+        A new topic's queue begins at 0, below what they wait for.
+        """
+        for topic, queue_id in self._held.queues():
+            queue = self._state.queues.by_key.get((topic.encode(), queue_id))
+            end = queue.max_offset if queue is not None else 0
+            for pull in self._held.waiting_on(topic, queue_id):
+                if pull.next_offset > end or topic not in self._state.topics:
+                    asked: _Asked = pull.request
+                    self._held.release(pull)
+                    self._check_or_wait(asked.origin, asked.opaque, asked.fields)
 
     def look_at_all(self) -> None:
         """The node's role changed: what was only not here yet may be illegal now, and the other way."""

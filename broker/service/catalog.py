@@ -1,7 +1,8 @@
 """Topics and groups as the next entry will find them, and those that a request may bring into being.
 
 Requests are decided before the entry that carries them is committed, so they must see what the entries
-before it will have created: the applied tables, and over them what is staged (`Catalog.note_*`).
+before it will have created and deleted: the applied tables, and over them what is staged (`Catalog.note_*`).
+What is only read sees a topic until its deletion is committed.
 """
 
 from __future__ import annotations
@@ -28,9 +29,16 @@ class Catalog:
         self._applied_group = group
         self._staged_topics: dict[str, TopicConfig] = {}
         self._staged_groups: dict[str, SubscriptionGroupConfig] = {}
+        self._deletions: list[str] = []
 
     def topic(self, name: str) -> TopicConfig | None:
-        """A topic, or None."""
+        """A topic as what is staged now will find it, or None."""
+        if name in self._deletions:
+            return self._staged_topics.get(name)
+        return self.visible_topic(name)
+
+    def visible_topic(self, name: str) -> TopicConfig | None:
+        """A topic whose deletion is not committed, or None; one that is being created has no messages yet."""
         return self._applied_topic(name) or self._staged_topics.get(name)
 
     def group(self, name: str) -> SubscriptionGroupConfig | None:
@@ -45,9 +53,14 @@ class Catalog:
         """A group that does not exist yet was staged."""
         self._staged_groups[config.name] = config
 
-    def forget_topic(self, name: str) -> None:
-        """The topic's deletion was staged: it must not outlive that here."""
+    def note_deletion(self, name: str) -> None:
+        """A topic's deletion was staged: what is staged from now on does not find it, unless it is created again."""
         self._staged_topics.pop(name, None)
+        self._deletions.append(name)
+
+    def deletion_decided(self, name: str) -> None:
+        """One of the deletions of a topic is applied, or will not be: the applied tables tell."""
+        self._deletions.remove(name)
 
     def settle(self) -> None:
         """Nothing is staged any longer: the applied tables say it all."""

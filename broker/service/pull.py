@@ -91,7 +91,7 @@ class PullRules:
 
     def _topic_refusal(self, fields: PullFields) -> Refusal | None:
         """E3."""
-        topic = self._catalog.topic(fields.topic)
+        topic = self._catalog.visible_topic(fields.topic)
         if topic is None:
             return Refusal(
                 ResponseCode.TOPIC_NOT_EXIST,

@@ -1,0 +1,155 @@
+"""A topic's deletion takes effect where it stands in the log, for sends behind it and for pulls that wait."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.remoting.codes import ResponseCode
+from broker.remoting.frame import FrameDecoder
+from broker.remoting.header import RemotingCommand, decode_command
+from broker.remoting.requests import PullFields
+from broker.server.gate import HOLD_MS as GATE_HOLD_MS
+from broker.service.pull import PullGrant
+from broker.service.refusal import Refusal
+from broker.store.control import Command, DeleteTopic, PutTopic
+from broker.store.names import AUTO_CREATE_TOPIC
+from broker.store.state import BrokerState
+from broker.store.topics import PERM_ALL, TopicConfig
+from dledger import NotLeaderError
+from tests.unit.server.lone_leader import Asker, LoneLeader
+from tests.unit.server.test_pulls_of_damaged_entries import Bench, bodies
+
+HOLD_MS = 15_000
+
+
+@pytest.fixture
+def leader() -> LoneLeader:
+    leader = LoneLeader()
+    leader.send(b"old")
+    leader.commit()
+    return leader
+
+
+def delete(leader: LoneLeader) -> None:
+    """Stage it and propose it; the rest of what follows is up to the test."""
+    leader.commits.stage_control(DeleteTopic("T"))
+    leader.commits.flush()
+
+
+def answer_of(asker: Asker) -> RemotingCommand:
+    decoder = FrameDecoder()
+    decoder.feed(b"".join(asker.frames))
+    (frame,) = decoder.frames()
+    return decode_command(frame)
+
+
+def test_a_send_behind_a_deletion_on_its_way_finds_no_topic(leader: LoneLeader) -> None:
+    delete(leader)
+    asker = leader.send(b"new")
+    assert answer_of(asker).code == ResponseCode.TOPIC_NOT_EXIST
+    leader.commit()
+    assert leader.stored() == []
+
+
+def test_it_makes_the_topic_anew_where_sends_may(leader: LoneLeader) -> None:
+    leader.create(TopicConfig(AUTO_CREATE_TOPIC, 4, 4, PERM_ALL))
+    delete(leader)
+    askers = [leader.send(b"first"), leader.send(b"second")]
+    leader.commit()
+    assert [answer_of(asker).ext["queueOffset"] for asker in askers] == ["0", "1"]
+    assert "T" in leader.state.topics
+    assert [message.body for message in leader.stored()] == [b"first", b"second"]
+
+
+def test_a_deletion_that_failed_deletes_nothing(leader: LoneLeader) -> None:
+    leader.commits.stage_control(DeleteTopic("T"))
+    leader.commits.lost(NotLeaderError("n1", 2))
+    asker = leader.send(b"new")
+    leader.commit()
+    assert answer_of(asker).ext["queueOffset"] == "1"
+
+
+def test_deleted_made_and_deleted_again_while_all_of_it_is_on_its_way(leader: LoneLeader) -> None:
+    leader.create(TopicConfig(AUTO_CREATE_TOPIC, 4, 4, PERM_ALL))
+    delete(leader)
+    made = leader.send(b"between")
+    leader.commits.flush()
+    delete(leader)
+    leader.log.commit()
+    last = leader.send(b"last")
+    leader.commit()
+    assert [answer_of(asker).ext["queueOffset"] for asker in (made, last)] == ["0", "0"]
+    assert [message.body for message in leader.stored()] == [b"last"]
+
+
+class Rules:
+    """Know no other topics than the applied ones."""
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+
+    def check(self, fields: PullFields) -> PullGrant | Refusal:
+        if fields.topic not in self._state.topics:
+            return Refusal(ResponseCode.TOPIC_NOT_EXIST, "gone")
+        return PullGrant(None)
+
+
+class Deleting(Bench):
+    """Two messages stand in the topic."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pulls._rules = Rules(self.broker.state)  # type: ignore[assignment]
+        self.does(PUT)
+        for _ in range(2):
+            self.broker.send()
+
+    def does(self, *commands: Command) -> None:
+        for command in commands:
+            self.broker.command(command)
+        self.pulls.applied()
+
+
+PUT, DELETE = PutTopic(TopicConfig("T", 4, 4)), DeleteTopic("T")
+
+
+def test_a_held_pull_is_answered_when_its_topic_is_deleted() -> None:
+    bench = Deleting()
+    origin = bench.pull(2, HOLD_MS)
+    assert origin.frames == []
+    bench.does(DELETE)
+    (answer,) = origin.answers()
+    assert answer.code == ResponseCode.TOPIC_NOT_EXIST
+
+
+def test_it_is_led_to_the_first_message_of_a_topic_that_was_made_anew_at_once() -> None:
+    bench = Deleting()
+    origin = bench.pull(2, HOLD_MS)
+    bench.does(DELETE, PUT)
+    (answer,) = origin.answers()
+    assert answer.code == ResponseCode.PULL_OFFSET_MOVED
+    assert answer.ext["nextBeginOffset"] == "0"
+    bench.broker.send(body=b"new")
+    assert bodies(bench.pull(0)) == [b"new"]
+
+
+def test_other_changes_of_topics_leave_it_where_it_is() -> None:
+    bench = Deleting()
+    origin = bench.pull(2, HOLD_MS)
+    bench.does(PutTopic(TopicConfig("U", 4, 4)), DeleteTopic("U"))
+    assert origin.frames == []
+    bench.broker.send(body=b"new")
+    bench.pulls.applied()
+    assert bodies(origin) == [b"new"]
+
+
+def test_a_node_that_may_be_behind_sends_its_client_elsewhere() -> None:
+    """The topic may exist again by now."""
+    bench = Deleting()
+    bench.log.is_serving = False
+    origin = bench.pull(2, HOLD_MS)
+    bench.does(DELETE)
+    assert origin.frames == []
+    bench.pulls.expire(GATE_HOLD_MS)
+    (answer,) = origin.answers()
+    assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
