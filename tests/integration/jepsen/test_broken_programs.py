@@ -90,6 +90,14 @@ CASES = [
         {"transactions": {"half-visible", "rolled-back-visible", "undecided-visible"}},
         done={"txn": 60, "poll": 20},
     ),
+    Case(
+        "taken_for_another",
+        "sends",
+        "none",
+        "none",
+        {"places": {"wrong-queue", "shared-place", "other-message", "other-content"}},
+        done={"frames": 150, "poll": 40},
+    ),
     Case("timer_early", "delay", "none", "none", {"delay": {"early"}}, done={"send": 60}),
 ]
 

@@ -11,7 +11,13 @@ def save(self: HardStateStore, state: HardState) -> None:
 
 
 def opened(
-    cls: type[HardStateStore], disk: Disk, folder: str = "", *, last_id: EntryId, **_more: object
+    cls: type[HardStateStore],
+    /,
+    disk: Disk,
+    folder: str = "",
+    *,
+    last_id: EntryId,
+    **_more: object,
 ) -> HardStateStore:
     if folder:
         disk.make_folder(folder)
