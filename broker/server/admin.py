@@ -9,7 +9,7 @@ from broker.remoting.codes import ResponseCode
 from broker.remoting.header import RemotingCommand
 from broker.remoting.json_body import write_json
 from broker.remoting.registrant import CHAIN_FIELD, INDEX_FIELD, TOKEN_FIELD, is_token
-from broker.server.commits import BUSY, Commits
+from broker.server.commits import Commits
 from broker.server.gate import Errand, Gate
 from broker.server.linear import LinearReads
 from broker.server.members import Members
@@ -145,7 +145,7 @@ class Admin:
             answer(errand.origin, errand.opaque, ResponseCode.SYSTEM_ERROR, problem)
             return
         if self._commits.is_full:
-            errand.refuse(ResponseCode.SYSTEM_BUSY, BUSY)
+            errand.refuse_as_busy()
             return
         place = self._commits.stage_control(command)
         self._commits.wait(place, _ChangeWaiter(self, errand))

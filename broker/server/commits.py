@@ -30,12 +30,8 @@ _log = logging.getLogger(__name__)
 INFLIGHT_MAX = 2
 """Entries on their way: 1 costs 20 % of throughput, more than 2 gains nothing (performance.md)."""
 
-
 ENTRY_BYTES_MAX = 64 * 1024 * 1024
 """What the log takes in one entry, by default."""
-
-BUSY = "[OVERLOAD]system busy: too much waits for its commit; nothing was done"
-"""Remark of an answer SYSTEM_BUSY to what was turned away because of `Commits.is_full`."""
 
 
 class Waiter(Protocol):

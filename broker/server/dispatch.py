@@ -21,7 +21,7 @@ from broker.server.locks import Locks
 from broker.server.members import Members
 from broker.server.offsets import Offsets
 from broker.server.origin import ClientOrigin, ForwardedOrigin, Origin, SilentOrigin, answer
-from broker.server.private_codes import OUTDATED_HELLO, PrivateCode, refuse_hello
+from broker.server.private_codes import OUTDATED_HELLO, TRIED_FIELD, PrivateCode, refuse_hello
 from broker.server.pulls import Pulls
 from broker.server.questions import Questions
 from broker.server.sends import Sends
@@ -228,7 +228,10 @@ class Dispatch:
             answer(origin, request.opaque, ResponseCode.NO_PERMISSION, text)
         elif request.code == PrivateCode.FORWARD:
             address = fields.text(request.ext, "address")
-            forwarded = ForwardedOrigin(origin, request.opaque, address=address)
+            was_tried = fields.boolean(request.ext, TRIED_FIELD, default=False)
+            forwarded = ForwardedOrigin(
+                origin, request.opaque, address=address, was_tried=was_tried
+            )
             decoder = FrameDecoder(self._frame_bytes_max)
             decoder.feed(request.body)
             for frame in decoder.frames():
@@ -273,6 +276,7 @@ class Dispatch:
             request.is_oneway,
             self._now_ms() + HOLD_MS,
             is_repeatable,
+            may_be_done=isinstance(origin, ForwardedOrigin) and origin.was_tried,
         )
 
     @staticmethod

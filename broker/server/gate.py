@@ -19,13 +19,18 @@ from collections.abc import Callable
 
 import msgspec
 
-from broker.remoting.codes import DISK_FULL, RequestCode, ResponseCode
+from broker.remoting.codes import DISK_FULL, RequestCode, ResponseCode, is_definite
 from broker.remoting.frame import Frame, FrameDecoder, encode_frame
 from broker.remoting.header import RemotingCommand, decode_command
 from broker.remoting.requests import SendRequest
 from broker.server.link import LeaderLink
 from broker.server.origin import Origin, answer
-from broker.server.private_codes import NOT_CARRIED_OUT, PERHAPS_CARRIED_OUT, PrivateCode
+from broker.server.private_codes import (
+    NOT_CARRIED_OUT,
+    PERHAPS_CARRIED_OUT,
+    TRIED_FIELD,
+    PrivateCode,
+)
 from dledger import DLedgerError, LogServer, RefusedError, Role
 
 _log = logging.getLogger(__name__)
@@ -93,9 +98,19 @@ class Errand(msgspec.Struct, gc=False):
         return not self.is_repeatable and not self.is_oneway and self.origin.is_gone
 
     def refuse(self, code: ResponseCode, remark: str) -> None:
-        """Answer that it was not done, or not surely, and why."""
-        if not self.is_oneway:
-            answer(self.origin, self.opaque, code, remark)
+        """Answer that it was not done, or not surely, and why; what may be done is never told to be undone."""
+        if self.is_oneway:
+            return
+        if self.may_be_done and is_definite(code):
+            code = ResponseCode.SYSTEM_ERROR
+            remark = f"outcome unknown: {remark}; an earlier try may have been carried out"
+        answer(self.origin, self.opaque, code, remark)
+
+    def refuse_as_busy(self) -> None:
+        """Turn it away, since `Commits.is_full`; this time nothing of it was done."""
+        remark = "[OVERLOAD]system busy: too much waits for its commit"
+        end = "" if self.may_be_done else "; nothing was done"
+        self.refuse(ResponseCode.SYSTEM_BUSY, f"{remark}{end}")
 
 
 class Gate:
@@ -219,6 +234,8 @@ class Gate:
             return False
         frame = _whole(errand.frame)
         ext = {"address": errand.origin.address}
+        if errand.may_be_done:
+            ext[TRIED_FIELD] = "true"
         if errand.is_oneway:
             return self._link.tell(PrivateCode.FORWARD, ext=ext, body=frame)
         return self._link.ask(
@@ -292,9 +309,6 @@ class Gate:
             errand.give_up(code, remark)
         elif errand.origin.is_forwarded and errand.code in QUESTION_CODES:
             self._pass_back(errand)  # the client's own node knows how to tell it
-        elif errand.may_be_done:
-            text = f"outcome unknown: {remark}; it may have been carried out"
-            errand.refuse(ResponseCode.SYSTEM_ERROR, text)
         else:
             errand.refuse(code, remark)
 

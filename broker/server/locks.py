@@ -5,7 +5,7 @@ from __future__ import annotations
 from broker.remoting.codes import ResponseCode
 from broker.remoting.group_bodies import LockRequest, decode_lock_request, encode_lock_reply
 from broker.remoting.header import RemotingCommand
-from broker.server.commits import BUSY, Commits
+from broker.server.commits import Commits
 from broker.server.committers import Committers
 from broker.server.gate import Errand, Gate
 from broker.server.origin import answer
@@ -35,7 +35,7 @@ class Locks:
             BodyError: the body is no lock request.
         """
         if self._commits.is_full:
-            errand.refuse(ResponseCode.SYSTEM_BUSY, BUSY)
+            errand.refuse_as_busy()
             return
         wanted = decode_lock_request(request.body)
         self._committers.has_locked(wanted.consumer_group, errand.origin.address, wanted.client_id)
@@ -49,7 +49,7 @@ class Locks:
             BodyError: the body is no lock request.
         """
         if self._commits.is_full:
-            errand.refuse(ResponseCode.SYSTEM_BUSY, BUSY)  # it expires
+            errand.refuse_as_busy()  # it expires
             return
         wanted = decode_lock_request(request.body)
         command = UnlockQueues(wanted.consumer_group, wanted.client_id, _queues(wanted))

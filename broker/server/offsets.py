@@ -9,7 +9,7 @@ from functools import partial
 from broker.remoting import fields
 from broker.remoting.codes import ResponseCode
 from broker.remoting.header import RemotingCommand
-from broker.server.commits import BUSY, Commits
+from broker.server.commits import Commits
 from broker.server.committers import Committers
 from broker.server.gate import Errand, Gate
 from broker.server.linear import LinearReads
@@ -67,7 +67,7 @@ class Offsets:
             FieldError: a field is missing or impossible.
         """
         if self._is_full():
-            errand.refuse(ResponseCode.SYSTEM_BUSY, BUSY)
+            errand.refuse_as_busy()
             return
         ext = request.ext
         group, topic = fields.text(ext, "consumerGroup"), fields.text(ext, "topic")

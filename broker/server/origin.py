@@ -137,14 +137,20 @@ class ForwardedOrigin:
     """A client of another node; its answer travels as the body of an answer to that node.
 
     One is made for each forwarded request, so it knows the opaque of the node's own request.
+
+    Attributes:
+        was_tried: an earlier try of the request is of unknown outcome.
     """
 
-    __slots__ = ("_is_answered", "_link", "_opaque", "address", "born_host")
+    __slots__ = ("_is_answered", "_link", "_opaque", "address", "born_host", "was_tried")
 
     is_forwarded = True
 
-    def __init__(self, link: ClientOrigin, opaque: int, *, address: str) -> None:
+    def __init__(
+        self, link: ClientOrigin, opaque: int, *, address: str, was_tried: bool = False
+    ) -> None:
         self.address = address
+        self.was_tried = was_tried
         self.born_host = host_field(address)
         self._link = link
         self._opaque = opaque

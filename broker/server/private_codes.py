@@ -31,7 +31,7 @@ class PrivateCode(IntEnum):
     HELLO = 50100
     """ext group, node, nonce, proof: the caller is a member of the group, and means the process of that nonce."""
     FORWARD = 50101
-    """ext address; body: a client's whole request frame. Answer body: the whole answer frame."""
+    """ext address, TRIED_FIELD; body: a client's whole request frame. Answer body: the whole answer frame."""
     SYNC_CLIENTS = 50102
     """body: the live clients of a node, or that nothing changed. Answer body: the union of all, if it changed."""
     UNION_CHANGED = 50103
@@ -42,9 +42,11 @@ class PrivateCode(IntEnum):
     """Oneway; ext msgId: as in the answers to sends that were passed on, which find their clients there."""
 
 
+TRIED_FIELD = "tried"
+"""Ext field of FORWARD, `true`: an earlier try of the request is of unknown outcome."""
+
 NOT_CARRIED_OUT = 50199
 """Answer to FORWARD and SYNC_CLIENTS: this node does not lead, nothing was done."""
-
 
 PERHAPS_CARRIED_OUT = 50197
 """Answer to FORWARD: this node leads no longer, and does not know what becomes of what it began."""

@@ -285,10 +285,7 @@ class Sends:
     def _turned_away(self, errand: Errand) -> bool:
         if not self._commits.is_full:
             return False
-        errand.refuse(
-            ResponseCode.SYSTEM_BUSY,
-            "[OVERLOAD]system busy: too many sends wait for their commit; nothing was stored",
-        )
+        errand.refuse_as_busy()
         return True
 
     def committed(self, waiter: _SendWaiter, staged: StagedEntry, place: int) -> None:

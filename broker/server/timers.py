@@ -113,8 +113,7 @@ class Timers:
             EntryDamagedError: what is meant cannot be read now; nothing was done.
         """
         if self._commits.is_full:
-            text = "[OVERLOAD]system busy: too much waits for its commit; nothing was recalled"
-            answer(errand.origin, errand.opaque, ResponseCode.SYSTEM_BUSY, text)
+            errand.refuse_as_busy()
             return
         ext = request.ext
         handle = self._rules.decide(fields.text(ext, "topic"), fields.text(ext, "recallHandle"))

@@ -17,7 +17,7 @@ from broker.message.record import StoredMessage
 from broker.remoting import fields
 from broker.remoting.codes import ResponseCode
 from broker.remoting.header import RemotingCommand
-from broker.server.commits import BUSY, Commits
+from broker.server.commits import Commits
 from broker.server.gate import Errand, Gate
 from broker.server.origin import answer
 from broker.server.transactions import TransactionEnds
@@ -61,7 +61,7 @@ class TransactionResumes:
         """
         text = fields.text(request.ext, "msgId")
         if self._commits.is_full:
-            errand.refuse(ResponseCode.SYSTEM_BUSY, BUSY)
+            errand.refuse_as_busy()
             return
         try:
             message = self._load(parse_offset_msg_id(text)[2])

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from broker.remoting.codes import ResponseCode
 from broker.remoting.frame import Frame, FrameDecoder
 from broker.remoting.header import (
     RemotingCommand,
@@ -308,6 +309,20 @@ def test_what_another_node_perhaps_did_is_not_told_to_be_undone(bench: Bench) ->
     bench.link.asked[0][1].answered(make_response(1, PERHAPS_CARRIED_OUT, "it leads no longer"))
     bench.gate.expire(HOLD_MS)
     assert "outcome unknown" in (answer_of(errand).remark or "")
+
+
+def test_a_later_refusal_does_not_undo_an_earlier_try_of_unknown_outcome(bench: Bench) -> None:
+    """Whoever refuses: the leader of the later try, at its client's node or behind it."""
+    bench.link.is_open = True
+    errand = bench.errand(code=41, is_repeatable=True)
+    bench.gate.bring(errand)
+    bench.link.asked[0][1].broken("it broke")
+    bench.gate.retry()
+    assert [ext.get("tried") for _, _, ext, _ in bench.link.asked] == [None, "true"]
+    errand.refuse(ResponseCode.SYSTEM_BUSY, "[OVERLOAD]system busy")
+    answer = answer_of(errand)
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert (answer.remark or "").startswith("outcome unknown: [OVERLOAD]system busy")
 
 
 def test_a_question_that_finds_no_room_goes_back_to_the_clients_own_node() -> None:
