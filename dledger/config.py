@@ -117,7 +117,8 @@ def parse_peers(text: str) -> tuple[Peer, ...]:
             continue
         node_id, dash, address = item.partition("-")
         host, colon, port = address.rpartition(":")
-        if not (node_id and dash and host and colon and port.isdigit() and 0 < int(port) < 65536):
+        is_port = port.isascii() and port.isdigit() and 0 < int(port[:6]) < 65536
+        if not (node_id and dash and host and colon and is_port):
             raise ConfigError(
                 f"peers: {item!r} is not of the form id-host:port (for example n0-127.0.0.1:20911)"
             )

@@ -13,7 +13,13 @@ from broker.remoting.codes import ResponseCode
 from broker.remoting.errors import RemotingError
 from broker.remoting.frame import Frame, FrameDecoder
 from broker.remoting.header import decode_command, encode_command, make_request
-from broker.remoting.registrant import ASK_REGISTRANT, CHAIN_FIELD, INDEX_FIELD, TOKEN_FIELD
+from broker.remoting.registrant import (
+    ASK_REGISTRANT,
+    CHAIN_FIELD,
+    INDEX_FIELD,
+    MEMBER_FIELD,
+    TOKEN_FIELD,
+)
 
 ASK_TIMEOUT_S: Final = 2.5
 """Shorter than a broker waits for the answer to its registration."""
@@ -22,11 +28,22 @@ ANSWER_BYTES_MAX: Final = 4096
 _OPAQUE: Final = 1
 
 
-async def ask_broker(address: Address, token: str | None, index: int | None) -> Answer | None:
-    """Ask who registered with a token, and for the chain CRC at an index; None: no answer, or none of ours."""
+async def ask_broker(
+    address: Address, token: str | None = None, index: int | None = None, member: str | None = None
+) -> Answer | None:
+    """Ask a broker what is given; None: no answer, or none of ours.
+
+    Args:
+        address: of the broker.
+        token: is the registration with it yours?
+        index: what is the chain CRC there?
+        member: does a member of your group serve clients at this address?
+    """
     ext = {} if token is None else {TOKEN_FIELD: token}
     if index is not None:
         ext[INDEX_FIELD] = str(index)
+    if member is not None:
+        ext[MEMBER_FIELD] = member
     question = encode_command(make_request(ASK_REGISTRANT, _OPAQUE, ext))
     with trio.move_on_after(ASK_TIMEOUT_S):
         try:
@@ -59,4 +76,5 @@ def _answer(frame: Frame) -> Answer | None:
     if not answer.is_response or answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
         return None
     chain_crc = fields.int64(answer.ext, CHAIN_FIELD, None)
-    return Answer(answer.code == ResponseCode.SUCCESS, chain_crc)
+    is_member = {"true": True, "false": False}.get(answer.ext.get(MEMBER_FIELD, ""))
+    return Answer(answer.code == ResponseCode.SUCCESS, chain_crc, is_member)

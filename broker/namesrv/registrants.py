@@ -10,14 +10,20 @@ CRC at every index that both have committed, two groups that only share a name d
 with the proven broker of the name that told the furthest place. Who cannot be compared yet is told to try again;
 but where it is the one in the name already that does not answer, a leader is taken, and compared when it registers
 next.
+
+Anybody can read a log where there is no secret, and claim to have it. So those who have the name are asked as well
+whether a member of theirs serves clients at the newcomer's address. What only followers without a leader could say is
+not waited for: they may be cut off from the newcomer.
 """
 
 from __future__ import annotations
 
 import hmac
-from collections.abc import Awaitable, Callable, Hashable, Mapping
+from collections.abc import Awaitable, Callable, Container, Hashable, Mapping
 from ipaddress import ip_address
 from typing import Final, NamedTuple
+
+import trio
 
 from broker.namesrv.errors import (
     NameTakenError,
@@ -39,6 +45,7 @@ ASKS_PER_S_MAX: Final = 32
 """How often one host can make the name server ask back."""
 
 _COMPARISONS_MAX: Final = 3
+_VOUCHERS_MAX: Final = 3
 
 
 class Answer(NamedTuple):
@@ -47,14 +54,17 @@ class Answer(NamedTuple):
     Attributes:
         is_own: the registration is its own.
         chain_crc: of its entry at the index that was asked for; None: it keeps none.
+        is_member: whether a member of its group serves clients at the address that was asked for; None: it cannot say.
     """
 
     is_own: bool
     chain_crc: int | None
+    is_member: bool | None = None
 
 
-Ask = Callable[[Address, str | None, int | None], Awaitable[Answer | None]]
-"""Asks a broker, with a token and an index; None when nobody answers in time, or it is no broker of ours."""
+Ask = Callable[[Address, str | None, int | None, str | None], Awaitable[Answer | None]]
+"""Asks a broker, with a token, an index and a member's address; None when nobody answers in time, or it is no broker of
+ours."""
 
 
 class _Known(NamedTuple):
@@ -196,13 +206,18 @@ class Registrants:
                 self._know(identity, connection, ext, is_placed=point is not None)
                 return
             assert holder is not None or compared is not None, "they differ"
-            if holder is not None and not await self._is_same_log(identity, point, holder, host):
-                return
+            if holder is not None:
+                silent, denial = await self._vouch(identity, host)
+                is_same = await self._is_same_log(identity, point, holder, host, silent)
+                if denial is not None:
+                    raise denial
+                if not is_same:
+                    return
             compared = holder
         raise NotYetError(f"others register under {identity.broker_name} at this moment")
 
     async def _prove(self, address: Address, token: str, host: str) -> None:
-        answer = await self._ask_bounded(address, host, token=token, index=None)
+        answer = await self._ask_bounded(address, host, token=token)
         if answer is None or not answer.is_own:
             raise RefusedRegistrationError(
                 f"nobody at {address} says that this registration is his; the name server must be able to ask there, "
@@ -211,12 +226,21 @@ class Registrants:
 
     def _holder(self, identity: BrokerIdentity) -> Member | None:
         """Who has the name, but at another address: the one that told the furthest place."""
+        return next(iter(self._others(identity)), None)
+
+    def _others(self, identity: BrokerIdentity) -> list[Member]:
+        """Who has the name at other addresses: who told the furthest place first."""
         members = self._routes.members(identity.broker_name)
         others = [member for member in members if member.broker_addr != identity.broker_addr]
-        return max(others, key=lambda member: member.point.index, default=None)
+        return sorted(others, key=lambda member: member.point.index, reverse=True)
 
     async def _is_same_log(
-        self, identity: BrokerIdentity, point: LogPoint | None, holder: Member, host: str
+        self,
+        identity: BrokerIdentity,
+        point: LogPoint | None,
+        holder: Member,
+        host: str,
+        silent: Container[str],
     ) -> bool:
         """Whether two logs are one, at the last place that both have; False: the holder cannot say so now.
 
@@ -235,7 +259,9 @@ class Registrants:
             found = None
         elif point.index != theirs.index:
             index = min(point.index, theirs.index)
-            answer = await self._ask_bounded(_address(asked), host, token=None, index=index)
+            answer: Answer | None = None
+            if asked not in silent:
+                answer = await self._ask_bounded(_address(asked), host, index=index)
             if answer is None or answer.chain_crc is None:
                 if answer is None and not is_ahead and identity.broker_id == LEADER_ID:
                     return False
@@ -249,8 +275,52 @@ class Registrants:
             )
         return True
 
+    async def _vouch(
+        self, identity: BrokerIdentity, host: str
+    ) -> tuple[set[str], NotYetError | None]:
+        """Ask those who have the name whether they know the newcomer; a signature says more.
+
+        Returns:
+            Who did not answer; and the refusal, if one of them does not know it, and none does.
+        """
+        if self._secret(identity.broker_name) is not None:
+            return set(), None
+        told: dict[str, bool | None] = {}
+        silent: set[str] = set()
+        too_often: list[NotYetError] = []
+
+        async def ask(addr: str) -> None:
+            try:
+                answer = await self._ask_bounded(_address(addr), host, member=identity.broker_addr)
+            except NotYetError as error:
+                too_often.append(error)
+                return
+            told[addr] = None if answer is None else answer.is_member
+            if answer is None:
+                silent.add(addr)
+            elif answer.is_member:
+                asking.cancel_scope.cancel()
+
+        async with trio.open_nursery() as asking:
+            for member in self._others(identity)[:_VOUCHERS_MAX]:
+                asking.start_soon(ask, member.broker_addr)
+        if True in told.values():
+            return silent, None
+        if False in told.values():
+            return silent, NotYetError(
+                f"the registered members of {identity.broker_name} know of none that serves clients at "
+                f"{identity.broker_addr}"
+            )
+        return silent, too_often[0] if too_often else None
+
     async def _ask_bounded(
-        self, address: Address, host: str, *, token: str | None, index: int | None
+        self,
+        address: Address,
+        host: str,
+        *,
+        token: str | None = None,
+        index: int | None = None,
+        member: str | None = None,
     ) -> Answer | None:
         second = self._now_ms() // 1000
         if second != self._second:
@@ -261,7 +331,7 @@ class Registrants:
             raise NotYetError(
                 f"more than {ASKS_PER_S_MAX} registrations of {host} had to be asked back within a second; try again"
             )
-        return await self._ask(address, token, index)
+        return await self._ask(address, token, index, member)
 
     def _know(
         self,

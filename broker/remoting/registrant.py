@@ -30,8 +30,13 @@ INDEX_FIELD: Final = "index"
 CHAIN_FIELD: Final = "chainCrc"
 """Ext fields of the question and of its answer: an entry, and what names the log up to it, if it is kept."""
 
+MEMBER_FIELD: Final = "raftMember"
+"""Ext field of the question, an address, and of its answer, `true` or `false`: whether a member of the group of who is
+asked serves clients there. Without an answer it cannot say."""
+
 ASK_REGISTRANT: Final = 50110
-"""From a name server to a broker; ext token, index, each if it is asked for. Answer 0: the registration is mine."""
+"""From a name server to a broker; ext token, index, member, each if it is asked for. Answer 0: the registration is
+mine."""
 
 REGISTER_AGAIN: Final = 50111
 """From a name server, oneway, on the connection of a registration: something is to be told."""

@@ -8,12 +8,19 @@ from broker.remoting import fields
 from broker.remoting.codes import ResponseCode
 from broker.remoting.header import RemotingCommand
 from broker.remoting.json_body import write_json
-from broker.remoting.registrant import CHAIN_FIELD, INDEX_FIELD, TOKEN_FIELD, is_token
+from broker.remoting.registrant import (
+    CHAIN_FIELD,
+    INDEX_FIELD,
+    MEMBER_FIELD,
+    TOKEN_FIELD,
+    is_token,
+)
 from broker.server.commits import Commits
 from broker.server.gate import Errand, Gate
 from broker.server.linear import LinearReads
 from broker.server.members import Members
 from broker.server.origin import Origin, answer
+from broker.server.private_codes import SERVICE_ADDRESS
 from broker.service import tables
 from broker.service.connections import consumer_connections, producer_connections
 from broker.store import names
@@ -58,7 +65,7 @@ class Admin:
     # Name servers.
 
     def confirm_registration(self, origin: Origin, request: RemotingCommand) -> None:
-        """ASK_REGISTRANT: whether this node registers with a token, and what names its log at an index.
+        """ASK_REGISTRANT: whether this node registers with a token, what names its log at an index, who is a member.
 
         Raises:
             FieldError: the index is no number.
@@ -68,12 +75,20 @@ class Admin:
         name = None if index is None else self._log.committed_name(Index(index))
         if name is not None:
             ext[CHAIN_FIELD] = str(name.chain_crc)
+        address = request.ext.get(MEMBER_FIELD)
+        if address is not None and self._log.leader_id is not None:
+            ext[MEMBER_FIELD] = "true" if self._is_member(address) else "false"
         token = request.ext.get(TOKEN_FIELD)
         if token is None or (is_token(token) and self._made(token)):
             answer(origin, request.opaque, ResponseCode.SUCCESS, ext=ext)
         else:
             text = "this node registers nowhere with that token"
             answer(origin, request.opaque, ResponseCode.NO_PERMISSION, text)
+
+    def _is_member(self, address: str) -> bool:
+        """Whether a member told that it serves clients there; who was never met has told nothing."""
+        ids = [peer.node_id for peer in self._log.config.peers]
+        return address in [self._log.attributes(each).get(SERVICE_ADDRESS) for each in ids]
 
     # Changes.
 

@@ -7,6 +7,7 @@ that contradict each other or ask for what this broker does not do are refused w
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -109,10 +110,11 @@ class BrokerConfig:
     @property
     def broker_id_as_follower(self) -> int:
         """Stable id of a follower in routes: the number in the node id + 1, as DLedger does."""
-        digits = "".join(char for char in self.node_id if char.isdigit())
+        digits = "".join(re.findall("[0-9]", self.node_id))
         return (int(digits) if digits else 0) + 1
 
 
+_NUMBER = re.compile("-?[0-9]{1,20}")
 _ANY_HOST = ("0.0.0.0", "::")  # noqa: S104  compared with, not bound to
 
 # Key of broker.conf -> what to call it on the command line.
@@ -298,7 +300,8 @@ def parse_addresses(key: str, text: str) -> tuple[Address, ...]:
         if not plain:
             continue
         host, colon, port = plain.rpartition(":")
-        if not (host and colon and port.isdigit() and 0 < int(port) < 65536):
+        is_port = port.isascii() and port.isdigit() and 0 < int(port[:6]) < 65536
+        if not (host and colon and is_port):
             raise ConfigError(
                 f"{key}: {item.strip()!r} is not host:port (for example 127.0.0.1:9876)"
             )
@@ -334,7 +337,7 @@ class _Values:
 
     def number(self, key: str, default: int, *, low: int = 0, high: int = 2**62) -> int:
         text = self.text(key, str(default))
-        if not text.lstrip("-").isdigit() or not low <= int(text) <= high:
+        if _NUMBER.fullmatch(text) is None or not low <= int(text) <= high:
             raise ConfigError(f"{key}={text} is not a number from {low} to {high}")
         return int(text)
 

@@ -15,8 +15,16 @@ from broker.namesrv.config import NameServerConfig
 from broker.namesrv.server import NameServer
 from broker.net.address import Address
 from broker.net.listener import connect
-from broker.remoting.log_point import COMMITTED_FIELD, FURTHEST_FIELD
-from broker.remoting.registrant import ASK_REGISTRANT, TOKEN_FIELD
+from broker.remoting.frame import FrameDecoder
+from broker.remoting.header import decode_command, encode_command, make_response
+from broker.remoting.log_point import COMMITTED_FIELD, FURTHEST_FIELD, LogPoint, write_log_point
+from broker.remoting.registrant import (
+    ASK_REGISTRANT,
+    CHAIN_FIELD,
+    INDEX_FIELD,
+    MEMBER_FIELD,
+    TOKEN_FIELD,
+)
 from broker.remoting.registration import BrokerIdentity, identity_ext
 from broker.server.broker import Broker
 from tests.integration.broker.conftest import Cluster, ClusterMaker, make_cluster
@@ -109,6 +117,47 @@ async def test_no_packet_takes_a_group_out_of_the_route(make_cluster: ClusterMak
         await cluster.transfer()
         new = await cluster.leader()
         await cluster.wait(lambda: place.leads(new))
+
+
+@pytest.mark.slow
+async def test_who_shows_a_copy_of_the_log_does_not_get_the_name(
+    make_cluster: ClusterMaker, nursery: trio.Nursery
+) -> None:
+    """A server of a stranger that says yes to every token and asks a member of the group for the log."""
+    async with name_server() as place:
+        cluster = await make_cluster(3, namesrvs=(place.address,))
+        await cluster.wait(lambda: len(place.members()) == 3)
+        leader = await cluster.leader()
+        await cluster.wait(lambda: place.leads(leader))
+        before = place.brokers()
+        index = leader.log.commit_index
+        copied = leader.log.committed_name(index)
+        assert copied is not None
+
+        async def pretend(stream: trio.SocketStream) -> None:
+            decoder = FrameDecoder()
+            while data := await stream.receive_some():
+                decoder.feed(data)
+                for question in map(decode_command, decoder.frames()):
+                    ext = (
+                        {CHAIN_FIELD: str(copied.chain_crc)} if INDEX_FIELD in question.ext else {}
+                    )
+                    await stream.send_all(
+                        encode_command(make_response(question.opaque, 0, ext=ext))
+                    )
+
+        listeners = await nursery.start(trio.serve_tcp, pretend, 0)
+        addr = f"127.0.0.1:{listeners[0].socket.getsockname()[1]}"
+        point = LogPoint(index, copied.term, copied.chain_crc)
+        shown = {TOKEN_FIELD: "0" * 32, COMMITTED_FIELD: write_log_point(point)}
+        stranger = await place.stranger()
+        for broker_id in (0, 7):
+            refused = await stranger.call(
+                103, {**claim(addr, **shown), "brokerId": str(broker_id)}, b"{}"
+            )
+            assert refused.code == 2
+            assert "know of none" in (refused.remark or "")
+        assert place.brokers() == before
 
 
 @pytest.mark.slow
@@ -207,5 +256,8 @@ async def test_a_broker_knows_its_own_tokens_only(make_cluster: ClusterMaker) ->
         assert (await client.call(ASK_REGISTRANT, {"index": "-1"})).ext == {}
         assert (await client.call(ASK_REGISTRANT, {"index": "x"})).code == 1
         assert FURTHEST_FIELD not in asked.ext
+        for addr, is_member in ((str(broker.service_address), "true"), ("10.6.6.6:1", "false")):
+            told = await client.call(ASK_REGISTRANT, {MEMBER_FIELD: addr})
+            assert told.ext == {MEMBER_FIELD: is_member}
         client.connection.close("asked enough")
         nursery.cancel_scope.cancel()

@@ -35,11 +35,13 @@ class World:
     Attributes:
         logs: by address, the chain CRC at each index; who is not in it does not answer.
         asked: who was asked what, in order.
+        members: by address, whether its group knows of a member there; who is not in it knows of no leader.
     """
 
     secrets: dict[str, str] = field(default_factory=dict)
     logs: dict[str, dict[int, int]] = field(default_factory=dict)
     asked: list[tuple[str, bool, int | None]] = field(default_factory=list)
+    members: dict[str, dict[str, bool]] = field(default_factory=dict)
     now_ms: int = 0
 
     def __post_init__(self) -> None:
@@ -54,16 +56,20 @@ class World:
             now_ms=lambda: self.now_ms,
         )
 
-    async def ask(self, address: Address, token: str | None, index: int | None) -> Answer | None:
+    async def ask(
+        self, address: Address, token: str | None, index: int | None, member: str | None
+    ) -> Answer | None:
         await trio.lowlevel.checkpoint()
         await self.may_answer.wait()
         addr = str(address)
-        self.asked.append((addr, token is not None, index))
+        if member is None:
+            self.asked.append((addr, token is not None, index))
         log = self.logs.get(addr)
         if log is None:
             return None
         is_own = token is None or token == token_of(addr)
-        return Answer(is_own, None if index is None else log.get(index))
+        is_member = self.members.get(addr, {}).get(member or "")
+        return Answer(is_own, None if index is None else log.get(index), is_member)
 
     async def register(
         self,
@@ -171,6 +177,20 @@ async def test_a_member_that_stands_still_keeps_no_leader_out() -> None:
     world.logs[A] = log(9, founded=8)
     with pytest.raises(NameTakenError):
         await world.register(B, 0, index=7)
+
+
+@pytest.mark.parametrize("index", [3, 5, 9])
+async def test_who_copies_a_log_is_no_member(index: int) -> None:
+    """Without a secret anybody can read what a log is known by, and run a server that tells it."""
+    world = World(logs={A: log(9), B: log(9), C: log(9)})
+    await world.register(A, 0, index=5)
+    world.members = {A: {C: False}}
+    for broker_id in (0, 1):
+        with pytest.raises(NotYetError, match=f"know of none that serves clients at {C}"):
+            await world.register(C, broker_id, index=index)
+    assert await world.register(B, 1, index=4) == (True, True), "A knows of no leader to ask"
+    world.members |= {B: {C: True}}
+    assert await world.register(C, 0, index=index) == (True, True), "one knows it"
 
 
 async def test_an_answer_that_comes_late_registers_nobody() -> None:
