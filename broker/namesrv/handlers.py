@@ -64,12 +64,12 @@ class Asker:
     Attributes:
         connection: identity of the connection, for brokers that vanish with it.
         peer: `host:port`, for the log.
-        is_gone: whether the connection has ended.
+        is_closed: whether the connection has ended.
     """
 
     connection: Hashable
     peer: str
-    is_gone: Callable[[], bool] = lambda: False
+    is_closed: Callable[[], bool] = lambda: False
 
 
 class RequestHandlers:
@@ -250,18 +250,18 @@ class RequestHandlers:
         """A registration whose sender is to be asked back, or compared with who has its name."""
         identity = identity_of(request.ext)
         name, connection = identity.broker_name, asker.connection
-        self._registrants.check_signature(name, connection, request.ext, request.body)
-        point = read_log_point(request.ext.get(COMMITTED_FIELD))
         host = asker.peer.rpartition(":")[0]
         try:
+            self._registrants.check_signature(name, connection, request.ext, request.body)
+            point = read_log_point(request.ext.get(COMMITTED_FIELD))
             await self._registrants.find_out(identity, connection, request.ext, point, host)
         except NameTakenError as error:
             self._note_rival(identity, asker, error)
             raise
         finally:
-            if asker.is_gone():  # what was found out must not outlive it
+            if asker.is_closed():  # what was found out must not outlive it
                 self._registrants.closed(connection)
-        if asker.is_gone():
+        if asker.is_closed():
             raise NotYetError("the connection of the registration ended")
         if not self._routes.members(name):
             self._disputes.settle(name)

@@ -103,7 +103,7 @@ class _Service:
 
     def handle(self, connection: Connection, frames: list[Frame]) -> None:
         """Answer all requests of one read with one write."""
-        asker = Asker(connection, connection.peer, lambda: bool(connection.close_reason))
+        asker = Asker(connection, connection.peer, lambda: connection.is_closed)
         answers: list[bytes] = []
         try:
             for frame in frames:

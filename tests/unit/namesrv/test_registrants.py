@@ -15,9 +15,13 @@ from broker.namesrv.errors import (
     RefusedRegistrationError,
     UnsignedRegistrationError,
 )
+from broker.namesrv.handlers import Asker, RequestHandlers
+from broker.namesrv.kv import LocalKv
 from broker.namesrv.registrants import ASKS_PER_S_MAX, Answer, Registrants
 from broker.namesrv.routes import RouteTable
 from broker.net.address import Address
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.header import RemotingCommand
 from broker.remoting.log_point import LogPoint
 from broker.remoting.registrant import PROOF_FIELD, TOKEN_FIELD, is_token, registration_proof
 from broker.remoting.registration import BrokerIdentity, Registration, identity_ext
@@ -310,3 +314,16 @@ def test_a_dispute_is_told_at_once_and_ends_when_nobody_tries() -> None:
     disputes.settle(NAME)
     assert disputes.rival_of(NAME, 10 * DISPUTE_MS) == ""
     disputes.settle(NAME)
+
+
+async def test_nothing_is_kept_of_a_connection_that_ended_before_its_turn() -> None:
+    world = World(secrets={NAME: "secret"})
+    handlers = RequestHandlers(world.routes, LocalKv(None), lambda: 0, world.registrants)
+    ext = identity_ext(BrokerIdentity("main", NAME, A, 0, term=3)) | {TOKEN_FIELD: token_of(A)}
+    request = RemotingCommand(code=RequestCode.REGISTER_BROKER, opaque=1, ext=ext)
+    asker = Asker("its connection", A, is_closed=lambda: True)
+    assert handlers.is_slow(request, asker)
+    world.registrants.closed("its connection")
+    refusal = await handlers.answer_slow(request, asker)
+    assert refusal.code == ResponseCode.NO_PERMISSION
+    assert not world.registrants._nonces
