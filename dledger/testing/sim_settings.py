@@ -140,7 +140,7 @@ class SimSettings:
             again (sim_standstill.py); False: it comes in order of arrival, before or after deadlines.
         standstill_ms_max: how long a member pauses at most; 0: up to three of the shortest election timeouts.
         drifts_apart: each clock runs at one of the two bounds of its speed, not between them.
-        is_steady: nothing that goes wrong in this run is a reason to replace the leader: a new one is a finding.
+        is_steady: nothing that goes wrong in this run is a reason to replace the leader (`demands_steady`).
         torn_save_permille: of the deaths that come while a save is under way; it has got so far, then.
     """
 
@@ -193,6 +193,15 @@ class SimSettings:
     drifts_apart: bool = False
     is_steady: bool = False
     torn_save_permille: int = 0
+
+    @property
+    def demands_steady(self) -> bool:
+        """Whether a second leader is a finding: in a steady run, unless a knob was changed that is a reason for one."""
+        used = {kind for kind, weight in self.fault_weights.items() if weight}
+        gives_way = self.slow_disk_ms <= self.chaos_ms  # an entry may wait for so long
+        hands_over = self.prefers_first or self.transfer_permille
+        loses = self.spike_permille or self.loss_permille
+        return self.is_steady and used <= STILL.keys() and not (gives_way or hands_over or loses)
 
     @property
     def repair_ms_max(self) -> int:

@@ -170,7 +170,7 @@ class Simulation:
         for node in cluster.nodes.values():
             cluster.start(node)
         self._clients.start()
-        if not self._settings.is_steady:
+        if not self._settings.demands_steady:
             self._faults.start()
             cluster.run_until(self._settings.chaos_ms)
             return

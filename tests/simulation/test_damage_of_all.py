@@ -29,7 +29,6 @@ def damaged_settings(seed: int) -> SimSettings:
         draw_settings(seed),
         node_count=(3, 5)[seed % 2],
         fault_weights=HELICAL,
-        is_steady=False,
         fsync=True,
     )
 

@@ -30,7 +30,6 @@ def settings_of(seed: int, weights: dict[str, int]) -> SimSettings:
         draw_settings(seed),
         node_count=(3, 5)[seed % 2],
         fault_weights=weights,
-        is_steady=False,
         fault_interval_ms=200,
         restart_ms_max=200,
         chaos_ms=8000,

@@ -18,9 +18,7 @@ SLOW_FOR_MS = 60_000
 def settings_of(seed: int) -> SimSettings:
     """Slow disks and little else."""
     weights = dict.fromkeys(ALL_KINDS, 0) | {"slow-disk": 10, "heal": 10}
-    return replace(
-        draw_settings(seed), fault_weights=weights, is_steady=False, slow_disk_ms=5, loss_permille=0
-    )
+    return replace(draw_settings(seed), fault_weights=weights, slow_disk_ms=5, loss_permille=0)
 
 
 def test_a_slow_leader_hands_over_to_a_fast_member_which_keeps_the_lead() -> None:

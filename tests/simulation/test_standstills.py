@@ -13,6 +13,7 @@ from dledger.raft.messages import VoteRequest
 from dledger.testing.cluster import SimCluster
 from dledger.testing.sim_node import SimNode
 from dledger.testing.sim_settings import Purpose, SimSettings, draw_settings, purpose_of
+from dledger.testing.sim_shrink import override
 from dledger.testing.simulation import Verdict, run_settings
 
 N0, N1, N2 = NodeId("n0"), NodeId("n1"), NodeId("n2")
@@ -20,6 +21,8 @@ pytestmark = pytest.mark.slow
 
 SETTLED_MS = 5000
 SEEDS = range(1, 9)
+STEADY_SEED = 24
+"""Drawn for a run in which a second leader is a finding."""
 
 
 def settled(seed: int) -> SimCluster:
@@ -105,10 +108,37 @@ def test_no_run_of_standstills_changes_its_leader() -> None:
     seeds = [seed for seed in range(1, 100) if purpose_of(seed) is Purpose.STILL]
     for seed in seeds:
         settings = draw_settings(seed)
-        assert settings.is_steady
+        assert settings.demands_steady
         result = run_settings(settings)
         assert result.verdict is Verdict.FINE, result.problem
         assert result.coverage["stand-still"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "slow_disk_ms=5",
+        "faults=slow-disk:1,kill-one:1",
+        "loss_permille=10",
+        "spike_permille=10",
+        "transfer_permille=10",
+        "prefers_first=True",
+    ],
+)
+def test_a_knob_that_gives_a_reason_for_another_leader_ends_the_demand(change: str) -> None:
+    drawn = draw_settings(STEADY_SEED)
+    assert drawn.demands_steady
+    assert override(drawn, ["faults=slow-disk:1", "client_count=0"]).demands_steady
+    assert not override(drawn, [change]).demands_steady
+
+
+def test_a_leader_of_a_steady_run_that_gives_way_for_its_disk_is_no_finding() -> None:
+    settings = override(
+        draw_settings(STEADY_SEED), ["faults=slow-disk:10,heal:10", "slow_disk_ms=5"]
+    )
+    result = run_settings(settings)
+    assert result.verdict is Verdict.FINE, result.problem
+    assert result.reached["gave-way"]
 
 
 def test_older_draws_know_nothing_of_sockets() -> None:

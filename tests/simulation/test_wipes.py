@@ -24,7 +24,6 @@ def settings_of(seed: int, weights: dict[str, int]) -> SimSettings:
         drawn,
         node_count=(3, 5)[seed % 2],
         fault_weights=weights,
-        is_steady=False,
         fault_interval_ms=250,
         fsync=True,
     )
