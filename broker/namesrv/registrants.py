@@ -200,9 +200,8 @@ class Registrants:
         compared: Member | None = None
         for _ in range(_COMPARISONS_MAX):
             holder = self._holder(identity)
-            if (
-                holder == compared
-            ):  # at first: nobody has the name; later: nobody else came meanwhile
+            if holder == compared:
+                # At first: nobody has the name. Later: nobody else came meanwhile.
                 self._know(identity, connection, ext, is_placed=point is not None)
                 return
             assert holder is not None or compared is not None, "they differ"

@@ -94,10 +94,8 @@ class Question:
                 ext = {"offset": str(OFFSET_UNTOLD)}
                 answer(self, request.opaque, ResponseCode.SUCCESS, remark, ext=ext)
             case Untold.LATE_REASON:
-                self._refusal = (
-                    code,
-                    remark,
-                )  # what is found out yet is as true, and may come in time
+                # What is found out until then is as true, and may come in time.
+                self._refusal = code, remark
 
     def refuse(self) -> None:
         """The client has given up by itself: say why, for those who look on."""
