@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from jepsen.nemeses.preload import Control, Operation, Rule, attach_process, lacking_preload
-from jepsen.processes import SMALL_SEGMENTS, Group, Process
+from jepsen.processes import SMALL_SEGMENTS, Group, Process, poll
 from tests.interop.conftest import RunningGroup, request
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -122,3 +123,16 @@ def test_a_leader_with_a_slow_disk_gives_way_and_no_send_fails(
     assert "disk" not in slowed.status()["attributes"]
     assert set(slowed.codes) == {0}
     assert "Traceback" not in slow.log_tail(500)
+
+
+def test_a_node_whose_disk_hangs_can_be_stopped(slowed: Slowed) -> None:
+    node = slowed.preferred
+    struck = slowed.control.hits()
+    slowed.slow_down(3_600_000)
+    assert slowed.send_until(lambda: slowed.control.hits() > struck, 60)
+    for _ in range(2):
+        node.send_signal(signal.SIGTERM)
+        assert poll(lambda: "stopping: handing over" in node.log_tail(50), 60)
+    assert poll(lambda: node.exit_status is not None, 60)
+    assert node.exit_status == 1
+    assert "ended without waiting for the disk" in node.log_tail(1)

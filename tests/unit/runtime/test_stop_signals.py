@@ -52,3 +52,31 @@ def test_signals_after_the_first_do_not_kill_a_program_that_is_stopping(
     assert out == f"ended {first.name} SIGTERM\n"
     assert errors == ""
     assert program.returncode == 3
+
+
+HANGS_WHEN_IT_STOPS = """
+import signal, threading, trio
+from dledger.runtime import stop_signals
+
+stop_signals.STOP_S_MAX = 0.01
+
+async def serve():
+    stop_signals.obey_stop_signals(lambda number: None)
+    signal.raise_signal(signal.SIGTERM)
+    with trio.CancelScope(shield=True):
+        await trio.to_thread.run_sync(threading.Event().wait)
+
+trio.run(serve)
+"""
+
+
+def test_a_program_ends_although_it_waits_for_what_never_comes() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", HANGS_WHEN_IT_STOPS],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == 1
+    assert "ended without waiting for the disk" in ended.stderr
