@@ -19,9 +19,9 @@ from typing import Final
 
 import trio
 
-from broker.net.frame_room import FREE_BYTES, FrameRoom
 from broker.remoting.errors import FrameError
 from broker.remoting.frame import FRAME_BYTES_MAX, Frame, FrameDecoder
+from dledger.runtime.frame_room import FREE_BYTES, FrameRoom
 
 _log = logging.getLogger(__name__)
 
@@ -309,6 +309,10 @@ class Connection:
             if self._is_draining:
                 await self._drained.wait()
         return not self._queue
+
+    def cut_off(self, reason: str) -> None:
+        """Close it, since others need its room."""
+        self.close(reason)
 
     def close(self, reason: str) -> None:
         """Close at once. Tasks that wait on the socket wake up and see that it ended."""

@@ -12,9 +12,9 @@ import trio
 
 from broker.net.address import Address
 from broker.net.connection import UNSENT_BYTES_MAX, Connection, ReadBuffer
-from broker.net.frame_room import PACE_S, ROOM_BYTES_MAX, FrameRoom
 from broker.remoting.errors import FrameError
 from broker.remoting.frame import FRAME_BYTES_MAX, Frame
+from dledger.runtime.frame_room import ROOM_BYTES_MAX, FrameRoom, Holder
 
 _log = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ class Listener:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._sweep)
-                nursery.start_soon(self._keep_pace)
+                nursery.start_soon(self._room.keep_pace, self._tell_slow)
                 for sock in sockets:
                     nursery.start_soon(self._accept, sock, nursery)
                 task_status.started()
@@ -166,21 +166,15 @@ class Listener:
                     )
                     connection.close("unfinished frame")
 
-    async def _keep_pace(self) -> None:
-        """While connections wait for room, those who have it must use it."""
-        while True:
-            await self._room.wait_contended()
-            await trio.sleep(PACE_S)
-            closed = self._room.close_slow()
-            if closed:
-                _log.warning(
-                    "closed %d connections, such as that of %s: their unfinished frames came too slowly, and "
-                    "%d others wait for the room of %d bytes",
-                    len(closed),
-                    closed[0].peer,
-                    self._room.waiting_count,
-                    self._room.bytes_max,
-                )
+    def _tell_slow(self, closed: list[Holder]) -> None:
+        _log.warning(
+            "closed %d connections, such as that of %s: their unfinished frames came too slowly, and "
+            "%d others wait for the room of %d bytes",
+            len(closed),
+            closed[0].peer,
+            self._room.waiting_count,
+            self._room.bytes_max,
+        )
 
 
 def bind(address: Address) -> socket.socket:

@@ -41,6 +41,7 @@ BLOB_GOES_ON: Final = 0x8000_0000
 _LENGTH = Struct(">I")
 _CRC_AND_HEADER_LENGTH = Struct(">II")
 _HEADER_LENGTH = Struct(">I")
+_HEAD_BYTES: Final = 12
 
 
 class Frame(NamedTuple):
@@ -89,19 +90,22 @@ def encode_frames(header: bytes, blob: Buffer = b"") -> list[bytes]:
 class FrameDecoder:
     """Cuts what arrives into frames.
 
-    Invariants: never holds more than one incomplete frame and one open blob; after an error it is
-    not used again.
+    Invariants: never holds more than one incomplete frame and one open blob, in no more memory than their bytes
+    need, however small the pieces are; after an error it is not used again.
+
+    Attributes:
+        ended_count: how many blobs have ended, and frames that stood in no open blob.
     """
 
     __slots__ = (
         "_blob_bytes",
         "_blob_bytes_max",
-        "_chunks",
         "_frame_bytes_max",
-        "_have",
         "_need",
         "_open_header",
-        "_parts",
+        "_pieces",
+        "_rest",
+        "ended_count",
     )
 
     def __init__(self, *, frame_bytes_max: int = FRAME_BYTES_MAX, blob_bytes_max: int) -> None:
@@ -113,12 +117,12 @@ class FrameDecoder:
         """
         self._frame_bytes_max = frame_bytes_max
         self._blob_bytes_max = blob_bytes_max
-        self._parts: list[bytes] = []
-        self._have = 0
+        self._rest = bytearray()
         self._need = 4
         self._open_header: bytes | None = None
-        self._chunks: list[bytes] = []
+        self._pieces: list[bytearray] = []
         self._blob_bytes = 0
+        self.ended_count = 0
 
     def raise_bounds(self, *, frame_bytes_max: int, blob_bytes_max: int) -> None:
         """Allow larger frames: the other side has shown who it is."""
@@ -128,7 +132,24 @@ class FrameDecoder:
     @property
     def is_between_frames(self) -> bool:
         """Whether the stream may end here without loss."""
-        return self._have == 0 and self._open_header is None
+        return not self._rest and self._open_header is None
+
+    @property
+    def need_bytes(self) -> int:
+        """How much may have to be held before what has begun is whole; 0 between frames.
+
+        A blob does not tell its size when it begins: it may become as large as it may be.
+        """
+        if self._open_header is not None:
+            return self._blob_bytes_max + self._frame_bytes_max
+        if len(self._rest) < _HEAD_BYTES:
+            return len(self._rest) and _HEAD_BYTES
+        (header_length,) = _HEADER_LENGTH.unpack_from(self._rest, 8)
+        return (
+            self._blob_bytes_max + self._frame_bytes_max
+            if header_length >= BLOB_GOES_ON
+            else self._need
+        )
 
     def feed(self, data: Buffer) -> list[Frame]:
         """Take bytes and return every frame that is now complete, in order.
@@ -136,14 +157,13 @@ class FrameDecoder:
         Raises:
             PeerProtocolError: a bound, a checksum or the order of chunks is violated.
         """
-        if self._have:
-            self._parts.append(bytes(data))
-            self._have += len(data)
-            if self._have < self._need:
-                return []
-            data = b"".join(self._parts)
-            self._parts = []
-        return self._cut(memoryview(data))
+        if not self._rest:
+            return self._cut(memoryview(data))
+        self._rest += data
+        if len(self._rest) < self._need:
+            return []
+        whole, self._rest = self._rest, bytearray()
+        return self._cut(memoryview(whole))
 
     def _cut(self, view: memoryview) -> list[Frame]:
         """Take whole frames off the front and keep the rest."""
@@ -163,9 +183,8 @@ class FrameDecoder:
             if frame is not None:
                 frames.append(frame)
             at += 4 + length
-        self._have = end - at
-        if self._have:
-            self._parts = [bytes(view[at:])]
+        if at < end:
+            self._rest = bytearray(view[at:])
         return frames
 
     def _open(self, rest: memoryview) -> Frame | None:
@@ -183,28 +202,34 @@ class FrameDecoder:
         header, blob = bytes(rest[8 : 8 + header_length]), rest[8 + header_length :]
         if header and not goes_on:
             self._check_blob_size(len(blob))
+            self.ended_count += self._open_header is None
             return Frame(header, blob)
-        return self._add_chunk(header, bytes(blob), goes_on=goes_on)
+        return self._add_chunk(header, blob, goes_on=goes_on)
 
-    def _add_chunk(self, header: bytes, chunk: bytes, *, goes_on: bool) -> Frame | None:
+    def _add_chunk(self, header: bytes, chunk: memoryview, *, goes_on: bool) -> Frame | None:
         """Add to the open blob, or open one."""
         if header:
             if self._open_header is not None:
                 raise PeerProtocolError("a second blob begins before the first has ended")
             self._open_header = header
-            self._blob_bytes = 0
         elif self._open_header is None:
             raise PeerProtocolError("a chunk belongs to no blob")
         self._blob_bytes += len(chunk)
         self._check_blob_size(self._blob_bytes)
-        self._chunks.append(chunk)
+        # No piece is small, and none is moved as the blob grows.
+        if self._pieces and len(self._pieces[-1]) < CHUNK_BYTES:
+            self._pieces[-1] += chunk
+        else:
+            self._pieces.append(bytearray(chunk))
         if goes_on:
             if not chunk:
                 raise PeerProtocolError("an empty chunk: the blob would never end")
             return None
-        whole = Frame(self._open_header, b"".join(self._chunks))
+        whole = Frame(self._open_header, b"".join(self._pieces))
         self._open_header = None
-        self._chunks = []
+        self._pieces = []
+        self._blob_bytes = 0
+        self.ended_count += 1
         return whole
 
     def _check_blob_size(self, size_bytes: int) -> None:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import errno
 import os
 import socket
+from contextlib import suppress
 from typing import Final
 
 import trio
 
 from dledger.codec.frame import Frame, FrameDecoder
 from dledger.errors import ListenError, PeerProtocolError
+from dledger.runtime.frame_room import FREE_BYTES, FrameRoom
 
 RECEIVE_BYTES: Final = 64 * 1024
 
@@ -106,37 +108,97 @@ class FrameStream:
     """Frames on a socket, for one reading task and any number of writers.
 
     Invariants: what is queued leaves in order; `queued_bytes` counts what the kernel has not taken.
+
+    Attributes:
+        peer: `host:port` of the other end; `?` when it was gone already.
+        received_bytes: all that came.
     """
 
     def __init__(self, sock: socket.socket, decoder: FrameDecoder) -> None:
         self.sock = sock
         self.decoder = decoder
+        self.peer = _peer_of(sock)
         self.is_closed = False
+        self.received_bytes = 0
+        self._room: FrameRoom | None = None
+        self._room_bytes = 0
+        self._ended_count = 0
+        self._cut_off_for = ""
         self._rest: list[bytes] = []
         self.queued_bytes = 0
         self._wants_write = trio.Event()
         self._is_drained = trio.Event()
 
+    def share(self, room: FrameRoom) -> None:
+        """From here on what has begun and is not whole is held in a room that others use, too."""
+        self._room = room
+        self._ended_count = self.decoder.ended_count
+
     async def receive(self) -> list[Frame]:
         """All frames that are there, at least one; empty at the end of the stream.
 
         Raises:
-            PeerProtocolError: the bytes are no frames, or the stream ended within one.
+            PeerProtocolError: the bytes are no frames, the stream ended within one, or it was cut off.
             OSError, trio.ClosedResourceError: the connection is gone.
         """
         while True:
+            if self._room is not None:
+                await self._room.wait(self)
             await trio.lowlevel.wait_readable(self.sock)
+            if self._cut_off_for:
+                raise PeerProtocolError(self._cut_off_for)
             try:
-                data = self.sock.recv(RECEIVE_BYTES)
+                data = self.sock.recv(self._piece_bytes())
             except BlockingIOError:
                 continue
+            self.received_bytes += len(data)
             if not data:
                 if not self.decoder.is_between_frames:
                     raise PeerProtocolError("the connection ended within a frame")
                 return []
             frames = self.decoder.feed(data)
+            if self._room is not None:
+                self._take_room(self._room)
             if frames:
                 return frames
+
+    def _take_room(self, room: FrameRoom) -> None:
+        """Give back what has ended, and ask for what has begun."""
+        need_bytes, ended_count = self.decoder.need_bytes, self.decoder.ended_count
+        if need_bytes <= FREE_BYTES:
+            need_bytes = 0
+        if ended_count == self._ended_count and need_bytes == self._room_bytes:
+            return
+        self._leave_room()
+        self._ended_count = ended_count
+        self._room_bytes = need_bytes
+        if need_bytes:
+            room.want(self, need_bytes)
+
+    def _leave_room(self) -> None:
+        if self._room is not None and self._room_bytes:
+            self._room_bytes = 0
+            self._room.leave(self)
+
+    def _piece_bytes(self) -> int:
+        """How much to read: little where room is short and this stream has none."""
+        is_short = self._room is not None and not self._room_bytes and self._room.is_short
+        return FREE_BYTES if is_short else RECEIVE_BYTES
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether the socket has bytes that were not taken yet."""
+        try:
+            return bool(self.sock.recv(1, socket.MSG_PEEK))
+        except OSError:
+            return False
+
+    def cut_off(self, reason: str) -> None:
+        """End the conversation: its reader is told why, its writer finds it broken, and its owner closes it."""
+        self._cut_off_for = reason
+        self._leave_room()
+        with suppress(OSError):
+            self.sock.shutdown(socket.SHUT_RDWR)
 
     async def receive_one(self) -> bytes:
         """Exactly one header, for conversations in turns.
@@ -186,6 +248,10 @@ class FrameStream:
                 except BlockingIOError:
                     continue
                 except OSError:
+                    # Nobody takes this any more, and who waits for that must not wait for ever.
+                    self._rest = []
+                    self.queued_bytes = 0
+                    self._is_drained.set()
                     return
                 # More may have been queued while this task waited.
                 self._rest[0] = data[sent:]
@@ -221,5 +287,14 @@ class FrameStream:
         if not self.is_closed:
             self.is_closed = True
             self._is_drained.set()
+            self._leave_room()
             trio.lowlevel.notify_closing(self.sock)
             self.sock.close()
+
+
+def _peer_of(sock: socket.socket) -> str:
+    try:
+        name = sock.getpeername()
+    except OSError:
+        return "?"
+    return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "?"

@@ -36,6 +36,7 @@ from dledger.runtime.belonging import OWN_ATTRIBUTES
 from dledger.runtime.clock import draw, draw_incarnation, now_s
 from dledger.runtime.crew import Crew, open_crew
 from dledger.runtime.events_log import LimitedLog, log_event
+from dledger.runtime.frame_room import ROOM_BYTES_MAX, FrameRoom, Holder
 from dledger.runtime.handshake import (
     HANDSHAKE_TIMEOUT_S,
     Identity,
@@ -152,6 +153,8 @@ class Transport:
         self._untrusted_count = 0
         self._connection_count = 0
         self._outsiders = LimitedLog()
+        largest_bytes = FRAME_BYTES_MAX + client_blob_bytes_max
+        self._room = FrameRoom(max(ROOM_BYTES_MAX, 2 * largest_bytes))
 
     # What the driver uses; nothing here waits.
 
@@ -314,6 +317,7 @@ class Transport:
         assert self._listener is not None, "listen first"
         async with open_crew() as crew:
             crew.start(self._accept_all, self._listener, crew, name="accept")
+            crew.start(self._room.keep_pace, self._tell_slow, name="pace")
             for peer in self._peers:
                 if peer.node_id != self._me.node_id:
                     crew.start(self._keep_dialing, peer, name=f"dial {peer.node_id}")
@@ -381,9 +385,10 @@ class Transport:
                 is_adopted = True
             elif remote is not None:
                 _trust(stream, self._client_blob_bytes_max)
+                stream.share(self._room)
                 await self._serve_client(stream, remote)
         except PeerProtocolError as error:
-            self._log_outsider("client-broke-protocol", stream.sock, error)
+            self._log_outsider("client-broke-protocol", stream, error)
         finally:
             if not is_adopted:
                 self._connection_count -= 1
@@ -403,16 +408,27 @@ class Transport:
             reason = error
         finally:
             self._untrusted_count -= 1
-        self._log_outsider("connection-refused", stream.sock, reason)
+        self._log_outsider("connection-refused", stream, reason)
         return None
 
-    def _log_outsider(self, event: str, sock: socket.socket, reason: object) -> None:
+    def _tell_slow(self, closed: list[Holder]) -> None:
+        log_event(
+            logging.WARNING,
+            "unfinished-frames-cut-off",
+            node=self._me.node_id,
+            address=closed[0].peer,
+            count=len(closed),
+            waiting=self._room.waiting_count,
+            room_bytes=self._room.bytes_max,
+        )
+
+    def _log_outsider(self, event: str, stream: FrameStream, reason: object) -> None:
         level = _level_of(reason) if isinstance(reason, HandshakeRefusedError) else logging.WARNING
         self._outsiders.log_event(
             level,
             event,
             node=self._me.node_id,
-            address=_address_of(sock),
+            address=stream.peer,
             reason=reason,
         )
 
@@ -567,11 +583,3 @@ def _has_ended(sock: socket.socket) -> bool:
         return False
     except OSError:
         return True
-
-
-def _address_of(sock: socket.socket) -> str:
-    try:
-        host, port = sock.getpeername()[:2]
-    except OSError:
-        return "?"
-    return f"{host}:{port}"

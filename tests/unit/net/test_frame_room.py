@@ -11,9 +11,9 @@ import pytest
 import trio
 
 from broker.net.connection import Connection, ReadBuffer
-from broker.net.frame_room import FREE_BYTES, PACE_BYTES, FrameRoom
 from broker.net.listener import Listener, ListenerLimits, bind, bound_address, connect
 from broker.remoting.frame import Frame, encode_frame
+from dledger.runtime.frame_room import FREE_BYTES, PACE_BYTES, FrameRoom
 from tests.unit.net.test_connection import LOOPBACK, TIMEOUT_S, echo
 
 KIBI = 1024
@@ -29,7 +29,7 @@ class Sender:
     has_unread: bool = False
     reasons: list[str] = field(default_factory=list)
 
-    def close(self, reason: str) -> None:
+    def cut_off(self, reason: str) -> None:
         self.reasons.append(reason)
         self.room.leave(self)
 
@@ -137,7 +137,7 @@ async def test_more_large_frames_than_there_is_room_for_get_through() -> None:
 async def test_frames_that_never_end_do_not_keep_others_out(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("broker.net.listener.PACE_S", 0.02)
+    monkeypatch.setattr("dledger.runtime.frame_room.PACE_S", 0.02)
     frame = encode_frame(b"", BODY)
     async with serving() as (listener, dial):
         for _ in range(10):

@@ -72,3 +72,20 @@ async def test_a_client_that_takes_no_answers_gets_no_more_made(call: Any) -> No
         nursery.cancel_scope.cancel()
     client.close()
     stream.close()
+
+
+async def test_a_client_that_goes_without_taking_its_answers_is_let_go() -> None:
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    theirs.sendall(b"".join(encode_frame(encode_header(get(n))) for n in range(CALL_COUNT)))
+    stream = FrameStream(ours, FrameDecoder(blob_bytes_max=0))
+    port = ClientPort(LargeLog(), accepts_appends=False)  # type: ignore[arg-type] # what these calls need
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(port.serve, stream, Remote(None, 1, SimpleNamespace()))  # type: ignore[arg-type]
+            await wait_all_tasks_blocked()
+            assert stream.queued_bytes > QUEUED_BYTES_MAX
+            theirs.sendall(encode_frame(encode_header(get(CALL_COUNT))))
+            await wait_all_tasks_blocked()
+            theirs.close()
+    stream.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import tracemalloc
 
 import crc32c
 import pytest
@@ -131,3 +132,41 @@ def test_bounds_are_raised_once_the_other_side_is_trusted() -> None:
     frame = encode_frame(b"h", bytes(100))
     decoder.raise_bounds(frame_bytes_max=FRAME_BYTES_MAX, blob_bytes_max=100)
     assert plain(decoder.feed(frame)) == [(b"h", bytes(100))]
+
+
+def test_what_has_begun_tells_how_much_it_may_take() -> None:
+    first, last = encode_frames(b"h", bytes(CHUNK_BYTES + 1))
+    small = encode_frame(b"h", b"blob")
+    decoder = FrameDecoder(frame_bytes_max=FRAME_BYTES_MAX, blob_bytes_max=MEBI)
+    assert decoder.need_bytes == 0
+    decoder.feed(small[:11])
+    assert decoder.need_bytes == 12
+    decoder.feed(small[11:-1])
+    assert decoder.need_bytes == len(small)
+    decoder.feed(small[-1:] + first[:12])
+    assert decoder.need_bytes == MEBI + FRAME_BYTES_MAX
+    assert decoder.ended_count == 1
+    decoder.feed(first[12:] + small)
+    assert decoder.need_bytes == MEBI + FRAME_BYTES_MAX
+    assert decoder.ended_count == 1
+    decoder.feed(last)
+    assert decoder.need_bytes == 0
+    assert decoder.ended_count == 2
+
+
+def test_small_pieces_take_no_more_memory_than_their_bytes() -> None:
+    chunks = [encode_frame(b"h" if n == 0 else b"", b"ab", goes_on=True) for n in range(2000)]
+    last = encode_frame(b"", b"z" * CHUNK_BYTES)
+    decoder = FrameDecoder(blob_bytes_max=MEBI)
+    tracemalloc.start()
+    try:
+        for chunk in chunks:
+            decoder.feed(chunk)
+        for at in range(0, 10_000, 2):
+            decoder.feed(last[at : at + 2])
+        held_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held_bytes < 2 * (4000 + 10_000)
+    (frame,) = decoder.feed(last[10_000:])
+    assert frame.blob == b"ab" * 2000 + b"z" * CHUNK_BYTES

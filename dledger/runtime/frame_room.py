@@ -1,8 +1,8 @@
-"""Memory for frames that have begun and not ended, over all connections of a listener.
+"""Memory for frames that have begun and not ended, over all connections of a port, a broker's or the log's own.
 
-A length is known long before its bytes, so a frame is given room whole, before it is read on: frames that were
-begun can always end, and nothing locks up however many are begun at once. Who gets no room is not read from, and
-waits in order, with no more in memory than one small read; its sender notices nothing but a slow network.
+A length, or a bound of it, is known long before the bytes, so a frame is given room whole, before it is read on:
+frames that were begun can always end, and nothing locks up however many are begun at once. Who gets no room is not
+read from, and waits in order, with no more in memory than one small read; its sender notices a slow network only.
 
 Room that nobody fills would keep the others out. So while some wait, those who have room must fill it at a pace;
 the slower ones are closed. Without a queue a connection may be as slow as it likes.
@@ -10,12 +10,13 @@ the slower ones are closed. Without a queue a connection may be as slow as it li
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, Protocol
 
 import trio
 
 ROOM_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Four of the largest frames."""
+"""Four of the largest frames of a broker's port."""
 
 FREE_BYTES: Final = 16 * 1024
 """A smaller frame needs no room, and a connection that has none is read in pieces of this size when room is short."""
@@ -36,7 +37,7 @@ class Holder(Protocol):
         """Whether something was sent that was not read yet: then this side is slow, and not the other."""
         ...
 
-    def close(self, reason: str) -> None:
+    def cut_off(self, reason: str) -> None:
         """End it; it leaves its room."""
         ...
 
@@ -124,9 +125,14 @@ class FrameRoom:
         self.used_bytes += need_bytes
         self._given[holder] = need_bytes
 
-    async def wait_contended(self) -> None:
-        """Until somebody waits for room."""
-        await self._contended.wait()
+    async def keep_pace(self, tell: Callable[[list[Holder]], None]) -> None:
+        """While some wait for room, those who have it must use it. Until cancelled; `tell` is told who was closed."""
+        while True:
+            await self._contended.wait()
+            await trio.sleep(PACE_S)
+            closed = self.close_slow()
+            if closed:
+                tell(closed)
 
     def close_slow(self) -> list[Holder]:
         """Close who has had room since the last call and has filled too little of it; for every PACE_S.
@@ -146,6 +152,6 @@ class FrameRoom:
             and not holder.has_unread
         ]
         for holder in slow:
-            holder.close("others waited for the room of its unfinished frame")
+            holder.cut_off("others waited for the room of its unfinished frame")
         self._received_before = {holder: holder.received_bytes for holder in self._given}
         return slow
