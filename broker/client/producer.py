@@ -149,8 +149,10 @@ class Producer(Lifetime):
     def _opened(self, session: Session) -> None:
         """For subclasses: the session is there and has not started yet."""
 
-    def _tell(self) -> Heartbeat:
-        return Heartbeat(client_id=self._live().client_id, producer_groups=(self.group,))
+    def _tell(self) -> Heartbeat | None:
+        if self._session is None:
+            return None  # it is being closed
+        return Heartbeat(client_id=self._session.client_id, producer_groups=(self.group,))
 
     def _live(self) -> Session:
         if self._session is None:

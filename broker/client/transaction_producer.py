@@ -26,6 +26,7 @@ import msgspec
 import trio
 
 from broker.client.errors import (
+    ClientClosedError,
     ClientUsageError,
     ConnectionLostError,
     NoRouteError,
@@ -250,7 +251,10 @@ class TransactionProducer(Producer):
     # --- checks
 
     def _on_check(self, link: Link, command: RemotingCommand) -> None:
-        """The broker asks about a transaction of our group."""
+        """The broker asks about a transaction of our group; while this is being closed, another producer answers."""
+        session = self._session
+        if session is None:
+            return
         try:
             record = decode_record(command.body)
         except RecordError as error:
@@ -275,7 +279,7 @@ class TransactionProducer(Producer):
             "fromTransactionCheck": "true",
         }
         self._checking.add(transaction_id)
-        self._live().nursery.start_soon(self._check, link, broker_name, message, ext)
+        session.nursery.start_soon(self._check, link, broker_name, message, ext)
 
     async def _check(
         self, link: Link, broker_name: str, message: ReceivedMessage, ext: dict[str, str]
@@ -289,6 +293,7 @@ class TransactionProducer(Producer):
             else:  # brokers before 5.0 do not name themselves
                 link.post(RequestCode.END_TRANSACTION, {**ext, _DECISION: str(state.value)})
         except (
+            ClientClosedError,
             ConnectionLostError,
             RequestTimeoutError,
             RequestFailedError,

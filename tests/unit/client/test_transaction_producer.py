@@ -18,9 +18,11 @@ from broker.client import (
     TransactionState,
     blocking,
 )
+from broker.client.link import Link
 from broker.client.testing import LOST, FakeGroup, open_fake_group
 from broker.client.transaction_producer import LocalTransaction
 from broker.message.properties import decode_properties
+from broker.remoting.header import RemotingCommand
 
 HALF = "RMQ_SYS_TRANS_HALF_TOPIC"
 COMMIT, ROLLBACK, UNKNOWN = (
@@ -203,7 +205,7 @@ async def test_what_a_check_decided_before_counts() -> None:
 async def test_an_end_that_is_refused(
     code: int, fails: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from broker.remoting.header import RemotingCommand, make_response
+    from broker.remoting.header import make_response
 
     def refuse(request: RemotingCommand) -> RemotingCommand:
         return make_response(request.opaque, code, "no")
@@ -295,6 +297,32 @@ async def test_checks_of_other_groups_and_unreadable_ones_are_left_alone() -> No
         await _say_nonsense(group)
         await producer.send(Message("T", b"still here"))
         assert set(group.transactions.verdicts) == {0}
+
+
+class Told(TransactionProducer):
+    """Remembers what it was asked."""
+
+    def _on_check(self, link: Link, command: RemotingCommand) -> None:
+        self.asked = (link, command)
+        super()._on_check(link, command)
+
+
+async def test_a_check_that_comes_while_the_producer_is_closed_is_left_to_another_one() -> None:
+    async def check(message: ReceivedMessage) -> TransactionState:
+        with trio.CancelScope(shield=True):  # as applications do around what must not be cut off
+            await until(lambda: producer._session is None)
+        return COMMIT
+
+    async with open_fake_group() as group:
+        async with Told(group.namesrv, "p", checker=check) as producer:
+            await producer.send_in_transaction(Message("T", b"x"), says(UNKNOWN))
+            await until(lambda: group.ask_about_open("p") and hasattr(producer, "asked"))
+            assert producer._checking
+        assert not producer._checking
+        assert group.messages("T") == []
+        # What had been read already when it closed.
+        producer._on_check(*producer.asked)
+        assert producer._tell() is None
 
 
 async def _say_nonsense(group: FakeGroup) -> None:
