@@ -185,8 +185,8 @@ class ForwardedOrigin:
             self._link.send(encode_command(make_response(self._opaque, code, remark, body=body)))
 
 
-class SilentOrigin:
-    """A client that wants no answer: it asked oneway."""
+class OriginProxy:
+    """A client that is seen through another origin, and answered in a way of its own."""
 
     __slots__ = ("_origin",)
 
@@ -222,6 +222,12 @@ class SilentOrigin:
     def is_forwarded(self) -> bool:
         """See `Origin`."""
         return self._origin.is_forwarded
+
+
+class SilentOrigin(OriginProxy):
+    """A client that wants no answer: it asked oneway."""
+
+    __slots__ = ()
 
     def send(self, frame: bytes) -> None:
         """Drop the answer."""

@@ -13,7 +13,7 @@ from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.group_bodies import encode_consumer_list
 from broker.remoting.header import RemotingCommand
 from broker.server.gate import HOLD_MS
-from broker.server.origin import Origin, answer
+from broker.server.origin import Origin, OriginProxy, answer
 from broker.service.asking_again import (
     LATE_MS,
     OFFSET_UNTOLD,
@@ -23,44 +23,22 @@ from broker.service.asking_again import (
 )
 
 
-class Question:
+class Question(OriginProxy):
     """An origin that takes one answer: the first. Later ones are dropped."""
 
-    __slots__ = ("_is_answered", "_origin", "_refusal", "_request", "deadline_ms")
-
-    is_forwarded = False
+    __slots__ = ("_is_answered", "_refusal", "_request", "deadline_ms")
 
     def __init__(self, origin: Origin, request: RemotingCommand, deadline_ms: int) -> None:
-        self._origin = origin
+        super().__init__(origin)
         self._request = request
         self._is_answered = False
         self._refusal: tuple[ResponseCode, str] | None = None
         self.deadline_ms = deadline_ms
 
     @property
-    def number(self) -> int:
-        """See `Origin`."""
-        return self._origin.number
-
-    @property
-    def address(self) -> str:
-        """See `Origin`."""
-        return self._origin.address
-
-    @property
-    def born_host(self) -> bytes:
-        """See `Origin`."""
-        return self._origin.born_host
-
-    @property
     def is_closed(self) -> bool:
         """Whether nobody wants an answer any more."""
         return self._is_answered or self._origin.is_closed
-
-    @property
-    def is_gone(self) -> bool:
-        """See `Origin`."""
-        return self._origin.is_gone
 
     def send(self, frame: bytes) -> None:
         """See `Origin`."""
