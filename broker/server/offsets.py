@@ -74,6 +74,12 @@ class Offsets:
         offset = fields.int64(ext, "commitOffset")
         queue_id = fields.int32(ext, "queueId")
         address, said = errand.origin.address, ext.get("clientId", "")[:NAME_LENGTH_MAX]
+        if queue_id < 0 or max(len(group), len(topic)) > NAME_LENGTH_MAX:
+            errand.refuse(
+                ResponseCode.SYSTEM_ERROR,
+                f"there is no queue {queue_id}, or a name is longer than {NAME_LENGTH_MAX}: nothing was stored",
+            )
+            return
         client_id = self.note(group, topic, queue_id, offset, address=address, said=said)
         if offset < 0:  # Node commits -1 for "unknown"
             _reply(errand)
@@ -120,7 +126,8 @@ class Offsets:
         waiting, self._waiting = self._waiting, []
         if places:
             self._asking_count += len(waiting)
-            waiter = _CommitWaiter(self._gate, self._state.locks, waiting, places, self._asked)
+            back = [places[-1] - place for place in places]
+            waiter = _CommitWaiter(self._gate, self._state.locks, waiting, back, self._asked)
             self._commits.wait(places[-1], waiter)
         else:
             for commit in waiting:
@@ -262,26 +269,28 @@ class _Commit:
 
 
 class _CommitWaiter:
-    """Answers the offset commits of one batch, which stands in the records at `places` of its entry."""
+    """Answers the offset commits of one batch, whose records stand so far before the last one (`back`)."""
 
     def __init__(
         self,
         gate: Gate,
         locks: QueueLocks,
         waiting: list[_Commit],
-        places: list[int],
+        back: list[int],
         ended: Callable[[int], None],
     ) -> None:
         self._gate = gate
         self._ended = ended
         self._locks = locks
         self._waiting = waiting
-        self._places = places
+        self._back = back
 
     def committed(self, staged: StagedEntry, place: int) -> None:
         self._ended(len(self._waiting))
         fenced = {
-            row for at in self._places for row in self._locks.fenced_at(staged.physical_offset(at))
+            row
+            for steps in self._back
+            for row in self._locks.fenced_at(staged.physical_offset(place - steps))
         }
         for commit in self._waiting:
             if (commit.place, commit.client_id) in fenced:

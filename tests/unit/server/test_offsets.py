@@ -125,8 +125,8 @@ def test_a_query_whose_leader_is_gone_goes_to_the_next(bench: Bench) -> None:
     assert [errand.code for errand in bench.leader.gate.held] == [14]
 
 
-def commit(bench: Bench, number: int) -> Asker:
-    ext = {"consumerGroup": f"G{number}", "topic": "T", "queueId": "0", "commitOffset": "1"}
+def commit(bench: Bench, number: int, **more: str) -> Asker:
+    ext = {"consumerGroup": f"G{number}", "topic": "T", "queueId": "0", "commitOffset": "1", **more}
     asker = Asker()
     command = RemotingCommand(code=15, opaque=9, ext=ext, version=409)
     errand = Errand(cast("Any", asker), Frame(0, b"{}", b""), 15, 9, False, 10**9, True)
@@ -162,3 +162,27 @@ def test_a_query_waits_when_the_commit_before_it_cannot_be_staged(
     assert not told(asker)
     assert bench.leader.commits.is_idle
     assert bench.leader.gate.held
+
+
+@pytest.mark.parametrize(
+    "what", [{"queueId": "-1"}, {"consumerGroup": "g" * 256}, {"topic": "t" * 256}]
+)
+def test_what_cannot_be_kept_is_not_acknowledged(bench: Bench, what: dict[str, str]) -> None:
+    assert told(commit(bench, 1, **what)) == [(1, None)]
+    bench.tick()
+    assert bench.leader.commits.is_idle
+
+
+def test_commits_in_several_records_behind_a_full_entry_are_judged_by_their_own(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.service.offsets.COMMITS_PER_RECORD_MAX", 1)
+    leader = bench.leader
+    leader.send(b"first")
+    monkeypatch.setattr(leader.commits, "_entry_bytes_max", 250)
+    leader.send(b"second")
+    taken = [commit(bench, number) for number in range(2)]
+    bench.tick()
+    leader.commit()
+    leader.commit()
+    assert [told(asker) for asker in taken] == [[(0, None)]] * 2
