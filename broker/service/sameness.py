@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from broker.message.errors import RecordError
+from broker.message.errors import PropertyError, RecordError
 from broker.message.properties import (
     CLUSTER,
     MSG_REGION,
@@ -73,11 +73,14 @@ def stored_as(plan: SendPlan, message: MessagePlan) -> tuple[bytes, int, bytes]:
     """Topic, queue id and properties of the record that a message of a send becomes.
 
     Raises:
-        RecordError: it has to wait, and leaves no room for what is added later.
+        RecordError: it has to wait, and leaves no room for what is added later, or its key is no transaction id.
     """
     topic, queue_id = plan.topic.encode(), plan.queue_id
     if plan.is_half:  # O2
-        added = encode_property(TRANSACTION_ID, message.uniq_key)
+        try:
+            added = encode_property(TRANSACTION_ID, message.uniq_key)
+        except PropertyError as error:
+            raise RecordError(str(error)) from error
         return HALF_KEY, 0, _parked(message, topic, queue_id, _HALF, added, HALF_ROOM_BYTES)
     if plan.delay_level:  # M3
         properties = _parked(message, topic, queue_id, _TIMED, b"", DELIVERY_PROPERTIES_BYTES)

@@ -155,6 +155,14 @@ class EndRules:
             )
         if verdict is not Verdict.OPEN:
             return Recorded(verdict)
+        known = self._transactions.get(half.queue_offset)
+        if (
+            known is None or known.physical_offset != half.physical_offset
+        ):  # bytes in a message that look like it
+            return Refusal(
+                ResponseCode.SYSTEM_ERROR,
+                f"find prepared transaction message failed: none at {ending.physical_offset}",
+            )
         if ending.wanted is Verdict.COMMITTED:
             return self._commit(half)
         return RollbackPlan(half)

@@ -372,3 +372,9 @@ async def test_checks_go_on_after_a_failover_where_they_were(make_cluster: Clust
         assert asked.ext["commitLogOffset"] == ext["commitLogOffset"]
         assert (await end(wire, ext, 8, fromTransactionCheck="true")).code == 0
         assert len(await visible(wire)) == 1
+
+
+async def test_a_key_that_cannot_be_a_transaction_id_is_refused(one: Wire) -> None:
+    answer = await send_half(one, "a\x01b")
+    assert answer.code == 13
+    assert "separator" in (answer.remark or "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from broker.message.hosts import pack_host
@@ -209,6 +210,17 @@ def test_o8_the_physical_offset_too() -> None:
     refusal = rules.decide(ending(physical_offset=501), BORN_MS)
     assert isinstance(refusal, Refusal)
     assert "commit log offset" in refusal.remark
+
+
+def test_o8_what_looks_like_the_half_message_is_none() -> None:
+    """Somebody's message may hold the bytes of a record, with the place at which they stand."""
+    table = Transactions()
+    table.begin(half_message())
+    forged = msgspec.structs.replace(half_message(), physical_offset=700, body=b"forged")
+    rules = EndRules(table, timeout_ms=1, delay_level_max=18, timers=None, load=lambda _: forged)
+    refusal = rules.decide(ending(physical_offset=700), BORN_MS)
+    assert isinstance(refusal, Refusal)
+    assert "none at 700" in refusal.remark
 
 
 def test_o9_commit() -> None:
