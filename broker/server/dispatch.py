@@ -21,7 +21,13 @@ from broker.server.locks import Locks
 from broker.server.members import Members
 from broker.server.offsets import Offsets
 from broker.server.origin import ClientOrigin, ForwardedOrigin, Origin, SilentOrigin, answer
-from broker.server.private_codes import OUTDATED_HELLO, TRIED_FIELD, PrivateCode, refuse_hello
+from broker.server.private_codes import (
+    OUTDATED_HELLO,
+    TRIED_FIELD,
+    WAITED_FIELD,
+    PrivateCode,
+    refuse_hello,
+)
 from broker.server.pulls import Pulls
 from broker.server.questions import Questions
 from broker.server.sends import Sends
@@ -229,8 +235,9 @@ class Dispatch:
         elif request.code == PrivateCode.FORWARD:
             address = fields.text(request.ext, "address")
             was_tried = fields.boolean(request.ext, TRIED_FIELD, default=False)
+            waited_ms = fields.int64(request.ext, WAITED_FIELD, None)
             forwarded = ForwardedOrigin(
-                origin, request.opaque, address=address, was_tried=was_tried
+                origin, request.opaque, address=address, was_tried=was_tried, waited_ms=waited_ms
             )
             decoder = FrameDecoder(self._frame_bytes_max)
             decoder.feed(request.body)
@@ -268,7 +275,7 @@ class Dispatch:
         *,
         is_repeatable: bool,
     ) -> Errand:
-        return Errand(
+        errand = Errand(
             origin,
             frame,
             request.code,
@@ -278,6 +285,9 @@ class Dispatch:
             is_repeatable,
             may_be_done=isinstance(origin, ForwardedOrigin) and origin.was_tried,
         )
+        if isinstance(origin, ForwardedOrigin) and origin.waited_ms is not None:
+            errand.was_held, errand.waited_ms = True, origin.waited_ms
+        return errand
 
     @staticmethod
     def _guarded(origin: Origin, request: RemotingCommand, act: Callable[[], None]) -> None:

@@ -29,6 +29,7 @@ from broker.server.private_codes import (
     NOT_CARRIED_OUT,
     PERHAPS_CARRIED_OUT,
     TRIED_FIELD,
+    WAITED_FIELD,
     PrivateCode,
 )
 from dledger import DLedgerError, LogServer, RefusedError, Role
@@ -37,6 +38,9 @@ _log = logging.getLogger(__name__)
 
 HOLD_MS = 2_500
 """How long a request waits for a leader; clients give a send 3 s."""
+
+WAIT_MARGIN_MS = 100
+"""A wait counts for less than it was: clients' clocks are read in milliseconds, and drift."""
 
 ANSWER_MS = 10_000
 """How long a passed-on request waits for the leader's answer; by then its client has given up."""
@@ -76,6 +80,8 @@ class Errand(msgspec.Struct, gc=False):
         give_up: answers in its own way that nobody can say, given the usual code and text; None: just these.
         cause: why the last try was refused.
         may_be_done: a try of unknown outcome was made; harmless to repeat, but no longer surely not done.
+        was_held: whether it waited for a leader, here or at the node that passed it on.
+        waited_ms: how long it had waited at that node.
     """
 
     origin: Origin
@@ -88,6 +94,8 @@ class Errand(msgspec.Struct, gc=False):
     give_up: Callable[[ResponseCode, str], None] | None = None
     cause: str = ""
     may_be_done: bool = False
+    was_held: bool = False
+    waited_ms: int = 0
 
     @property
     def is_abandoned(self) -> bool:
@@ -150,6 +158,7 @@ class Gate:
 
     def hold(self, errand: Errand) -> None:
         """Let a request wait until there is a leader; nothing of it was done yet."""
+        errand.was_held = True
         if errand.is_abandoned:
             _drop(errand)
         elif errand.code in SEND_CODES and self._log.full_disks.leave_no_majority:
@@ -166,6 +175,18 @@ class Gate:
             )
         else:
             self._waiting.append(errand)
+
+    def waited_until_ms(self, errand: Errand, born_ms: int) -> int:
+        """Until when its client surely had no answer, by the clock by which it was made at `born_ms`.
+
+        It may have given up meanwhile and sent the same again; on purpose it cannot have done that.
+        """
+        if not errand.was_held:
+            return born_ms
+        return born_ms + max(0, self._waited_ms(errand) - WAIT_MARGIN_MS)
+
+    def _waited_ms(self, errand: Errand) -> int:
+        return errand.waited_ms + self._now_ms() - (errand.deadline_ms - HOLD_MS)
 
     def unconfirmed(self, errand: Errand, error: DLedgerError) -> None:
         """A message is not confirmed; one that surely was not stored goes to the next leader."""
@@ -236,6 +257,8 @@ class Gate:
         ext = {"address": errand.origin.address}
         if errand.may_be_done:
             ext[TRIED_FIELD] = "true"
+        if errand.was_held:
+            ext[WAITED_FIELD] = str(self._waited_ms(errand))
         if errand.is_oneway:
             return self._link.tell(PrivateCode.FORWARD, ext=ext, body=frame)
         return self._link.ask(

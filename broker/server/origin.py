@@ -140,17 +140,33 @@ class ForwardedOrigin:
 
     Attributes:
         was_tried: an earlier try of the request is of unknown outcome.
+        waited_ms: how long it was held at its client's node; None: not at all.
     """
 
-    __slots__ = ("_is_answered", "_link", "_opaque", "address", "born_host", "was_tried")
+    __slots__ = (
+        "_is_answered",
+        "_link",
+        "_opaque",
+        "address",
+        "born_host",
+        "waited_ms",
+        "was_tried",
+    )
 
     is_forwarded = True
 
     def __init__(
-        self, link: ClientOrigin, opaque: int, *, address: str, was_tried: bool = False
+        self,
+        link: ClientOrigin,
+        opaque: int,
+        *,
+        address: str,
+        was_tried: bool = False,
+        waited_ms: int | None = None,
     ) -> None:
         self.address = address
         self.was_tried = was_tried
+        self.waited_ms = waited_ms
         self.born_host = host_field(address)
         self._link = link
         self._opaque = opaque

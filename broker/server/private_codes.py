@@ -31,7 +31,8 @@ class PrivateCode(IntEnum):
     HELLO = 50100
     """ext group, node, nonce, proof: the caller is a member of the group, and means the process of that nonce."""
     FORWARD = 50101
-    """ext address, TRIED_FIELD; body: a client's whole request frame. Answer body: the whole answer frame."""
+    """ext address, TRIED_FIELD, WAITED_FIELD; body: a client's whole request frame. Answer body: the whole answer
+    frame."""
     SYNC_CLIENTS = 50102
     """body: the live clients of a node, or that nothing changed. Answer body: the union of all, if it changed."""
     UNION_CHANGED = 50103
@@ -44,6 +45,8 @@ class PrivateCode(IntEnum):
 
 TRIED_FIELD = "tried"
 """Ext field of FORWARD, `true`: an earlier try of the request is of unknown outcome."""
+WAITED_FIELD = "waitedMs"
+"""Of FORWARD: how long the node held the request for want of a leader; not there if it did not."""
 
 NOT_CARRIED_OUT = 50199
 """Answer to FORWARD and SYNC_CLIENTS: this node does not lead, nothing was done."""

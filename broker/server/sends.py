@@ -87,7 +87,7 @@ class Sends:
             self._ends.begin(errand, plan, header.born_timestamp_ms)
             return
         born_ms = header.born_timestamp_ms
-        waiter = _SendWaiter(self, errand, plan)
+        waiter = _SendWaiter(self, errand, plan, born_ms)
         place = -1
         try:
             if self._repeats is not None:
@@ -175,7 +175,7 @@ class Sends:
         waiter.own = [
             part.physical_offset for part in waiter.parts if isinstance(part, EarlierSend)
         ]
-        self._repeats.claim(waiter.own)
+        self._repeats.claim(waiter.own, waiter.born_ms)
         firsts = {part.first: None for part in waiter.parts if isinstance(part, _Ahead)}
         for first in firsts:
             first.join(waiter)
@@ -312,9 +312,12 @@ class Sends:
                     recall_handle=self._recall_handle(plan, plan.due_ms),
                 )
             )
-            if self._repeats is not None and not is_received(origin):
-                stored = [staged.physical_offset(each) for each in range(place, place + count)]
-                self._repeats.told(stored, is_received=False, link=link_of(origin))
+            if self._repeats is not None:
+                is_there = is_received(origin)
+                if not is_there or errand.was_held:
+                    stored = [staged.physical_offset(each) for each in range(place, place + count)]
+                    self._repeats.told(stored, is_received=is_there, link=link_of(origin))
+                    self._repeats.asked(stored, self._gate.waited_until_ms(errand, waiter.born_ms))
 
     def _place_own(self, waiter: _SendWaiter, staged: StagedEntry, place: int) -> None:
         """The rest of a send that was partly known stands."""
@@ -362,6 +365,10 @@ class Sends:
                     recall_handle=self._recall_handle(waiter.asked, stored[0].due_ms),
                 )
             )
+            self._repeats.asked(
+                [one.physical_offset for one in stored],
+                self._gate.waited_until_ms(errand, waiter.born_ms),
+            )
             if is_received(errand.origin):
                 self._repeats.answered(one.physical_offset for one in stored)
             else:
@@ -406,6 +413,7 @@ class _SendWaiter:
     """A send that waits for its commit.
 
     Attributes:
+        born_ms: when its client made it.
         plan: what is staged of it.
         asked: what its client sent; more than `plan` when a part was sent before.
         parts: for each message of `asked` where it stands; None when nothing of it was sent before.
@@ -419,6 +427,7 @@ class _SendWaiter:
         "_sends",
         "_steps",
         "asked",
+        "born_ms",
         "errand",
         "open_count",
         "own",
@@ -426,8 +435,9 @@ class _SendWaiter:
         "plan",
     )
 
-    def __init__(self, sends: Sends, errand: Errand, plan: SendPlan) -> None:
+    def __init__(self, sends: Sends, errand: Errand, plan: SendPlan, born_ms: int) -> None:
         self.errand = errand
+        self.born_ms = born_ms
         self.plan = self.asked = plan
         self.parts: list[_Part] | None = None
         self.own: list[int] = _NOTHING

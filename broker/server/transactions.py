@@ -106,8 +106,8 @@ class TransactionEnds:
         repeats = self._repeats
         known = None if repeats is None else self._earlier(repeats, plan, key, asked, born_ms)
         if repeats is not None and known is not None:
-            repeats.claim([known.physical_offset])
-            self._answer_half(errand, plan, known)
+            repeats.claim([known.physical_offset], born_ms)
+            self._answer_half(errand, plan, known, born_ms)
         elif repeats is not None and self._is_ahead(plan, key, asked):
             self._commits.wait_for_staged(
                 _Again(lambda: self.begin(errand, plan, born_ms), errand, self._gate.unconfirmed)
@@ -158,7 +158,7 @@ class TransactionEnds:
             return
         self._beginning.setdefault(key, []).append(asked)
         self._beginning_count += 1
-        self._commits.wait(place, _HalfWaiter(self, errand, plan, key, asked))
+        self._commits.wait(place, _HalfWaiter(self, errand, plan, key, asked, born_ms))
 
     def half_stored(
         self,
@@ -166,6 +166,7 @@ class TransactionEnds:
         plan: SendPlan,
         key: TransactionKey,
         asked: Essence,
+        born_ms: int,
         staged: StagedEntry,
         place: int,
     ) -> None:
@@ -173,7 +174,7 @@ class TransactionEnds:
         self._begun(key, asked)
         offset = staged.physical_offset(place)
         stored = EarlierSend(offset, plan.queue_id, staged.queue_offset(place), self._ids(offset))
-        self._answer_half(errand, plan, stored)
+        self._answer_half(errand, plan, stored, born_ms)
 
     def half_failed(
         self, errand: Errand, key: TransactionKey, asked: Essence, error: DLedgerError
@@ -192,7 +193,9 @@ class TransactionEnds:
         if not known:
             del self._beginning[key]
 
-    def _answer_half(self, errand: Errand, plan: SendPlan, stored: EarlierSend) -> None:
+    def _answer_half(
+        self, errand: Errand, plan: SendPlan, stored: EarlierSend, born_ms: int
+    ) -> None:
         origin = errand.origin
         if not errand.is_oneway:
             origin.send(
@@ -210,6 +213,9 @@ class TransactionEnds:
                     is_received=is_received(origin),
                     link=link_of(origin),
                 )
+                if errand.was_held:
+                    until_ms = self._gate.waited_until_ms(errand, born_ms)
+                    self._repeats.asked([stored.physical_offset], until_ms)
 
     # Ends.
 
@@ -316,15 +322,19 @@ class _HalfWaiter:
         plan: SendPlan,
         key: TransactionKey,
         asked: Essence,
+        born_ms: int,
     ) -> None:
         self._ends = ends
         self._errand = errand
         self._plan = plan
         self._key = key
         self._asked = asked
+        self._born_ms = born_ms
 
     def committed(self, staged: StagedEntry, place: int) -> None:
-        self._ends.half_stored(self._errand, self._plan, self._key, self._asked, staged, place)
+        self._ends.half_stored(
+            self._errand, self._plan, self._key, self._asked, self._born_ms, staged, place
+        )
 
     def failed(self, error: DLedgerError) -> None:
         self._ends.half_failed(self._errand, self._key, self._asked, error)

@@ -8,8 +8,9 @@ the answer:
   node itself has answered a repeat of it);
 - this node, which led all the while, knows that the connection broke before the answer was out, or has not heard yet
   from the node that passed the send on that the answer found its client there, or lost the link to it afterwards;
-- the new request was not made after the one that is stored: with the same born time it is that one, sent once more
-  as it was; with an earlier one it is an attempt that waited somewhere, and was given up for the one that is stored.
+- the new request was not made after the one that is stored, or after one that was answered as its repeat: with the
+  same born time it is that one, sent once more as it was; with an earlier one it is an attempt that waited somewhere,
+  and was given up for a later one. Nor is it on purpose if it was made while the one that was answered was held.
 
 Any other send with a known key is another message, or is made on purpose (a Java producer that sends one Message
 object twice), and is stored. What is noted of answers is noted by place: one key may stand for many messages.
@@ -20,7 +21,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -30,6 +31,8 @@ from broker.message.record import StoredMessage
 from broker.service.sameness import Essence, essence_of_record, is_same
 from broker.store.names import TIMER_TOPIC
 from broker.store.state import BrokerState
+
+_T = TypeVar("_T")
 
 NOTES_MAX: Final = 50_000
 """Places in each of the leader's own notes; older ones go."""
@@ -59,6 +62,7 @@ class Repeats:
         self._load = load
         self._unanswered: dict[int, None] = {}
         self._told: dict[int, None] = {}
+        self._asked_until_ms: dict[int, int] = {}
         self._by_link: dict[int, deque[int]] = {}
 
     @property
@@ -96,7 +100,7 @@ class Repeats:
             record = self._load(offset)
             if record is None or not is_same(asked, essence_of_record(record), any_queue=any_queue):
                 continue
-            if born_ms <= record.born_timestamp_ms:
+            if born_ms <= max(record.born_timestamp_ms, self._asked_until_ms.get(offset, 0)):
                 made_later = record
             is_older = offset < recent.term_start and offset not in self._told
             if not is_older and offset not in self._unanswered:
@@ -122,11 +126,21 @@ class Repeats:
                 return _earlier(record)
         return None
 
-    def claim(self, offsets: Iterable[int]) -> None:
-        """Repeats of what stands there are about to be answered, so the next ones are on purpose."""
+    def claim(self, offsets: Iterable[int], born_ms: int) -> None:
+        """A repeat made at `born_ms` is about to be answered with these places, so what is made later is on purpose."""
         for offset in offsets:
             self._unanswered.pop(offset, None)
-            _note(self._told, offset)
+            _note(self._told, offset, None)
+            self._ask(offset, born_ms)
+
+    def asked(self, offsets: Iterable[int], until_ms: int) -> None:
+        """What is made until then, by its client's clock, cannot come from one that was told of these places."""
+        for offset in offsets:
+            self._ask(offset, until_ms)
+
+    def _ask(self, offset: int, until_ms: int) -> None:
+        if until_ms > self._asked_until_ms.get(offset, 0):
+            _note(self._asked_until_ms, offset, until_ms)
 
     def told(self, offsets: list[int], *, is_received: bool, link: int | None = None) -> None:
         """An answer names these places.
@@ -150,14 +164,14 @@ class Repeats:
         """The client was not told of these places, or it is not known whether it was."""
         for offset in offsets:
             self._told.pop(offset, None)
-            _note(self._unanswered, offset)
+            _note(self._unanswered, offset, None)
 
     def answered(self, offsets: Iterable[int]) -> None:
         """A client is there to take an answer that names these places, over whatever connection."""
         for offset in offsets:
             self._unanswered.pop(offset, None)
             if offset < self._state.recent_sends.term_start:
-                _note(self._told, offset)
+                _note(self._told, offset, None)
 
     def link_closed(self, link: int) -> None:
         """A connection ended: the node at its other end may have died with answers that it was about to write."""
@@ -167,11 +181,12 @@ class Repeats:
         """Leadership is lost: in the next term all of this counts as appended under an older one."""
         self._unanswered.clear()
         self._told.clear()
+        self._asked_until_ms.clear()
         self._by_link.clear()
 
 
-def _note(notes: dict[int, None], offset: int) -> None:
-    notes[offset] = None
+def _note(notes: dict[int, _T], offset: int, value: _T) -> None:
+    notes[offset] = value
     if len(notes) > NOTES_MAX:
         del notes[next(iter(notes))]
 

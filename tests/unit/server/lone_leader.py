@@ -99,6 +99,9 @@ class HeldGate:
     def again(self, errand: Errand, _error: Exception) -> None:
         self.held.append(errand)
 
+    def waited_until_ms(self, _errand: Errand, born_ms: int) -> int:
+        return born_ms
+
 
 class LoneLeader:
     """Its clock is `now_ms`; `tick` is a turn of the delivering tasks, `commit` one of the log."""

@@ -14,8 +14,13 @@ from broker.remoting.header import (
     encode_command,
     make_response,
 )
-from broker.server.gate import HOLD_MS, Errand, Gate
-from broker.server.private_codes import NOT_CARRIED_OUT, PERHAPS_CARRIED_OUT, PrivateCode
+from broker.server.gate import HOLD_MS, WAIT_MARGIN_MS, Errand, Gate
+from broker.server.private_codes import (
+    NOT_CARRIED_OUT,
+    PERHAPS_CARRIED_OUT,
+    WAITED_FIELD,
+    PrivateCode,
+)
 from dledger import DLedgerError, LeadershipLostError, NodeId, NotLeaderError, Role
 from dledger.runtime.full_disks import FULL_ATTRIBUTE, FullDisks
 from dledger.runtime.lost_votes import TOLD_COUNT_MIN, VOTE_ATTRIBUTE, LostVotes
@@ -416,3 +421,18 @@ def test_what_the_leader_lacks_is_told_by_the_node_that_passed_the_request_on(be
     answer = answer_of(errand)
     assert answer.code == 14
     assert "entry 7 is damaged on n1" in (answer.remark or "")
+
+
+def test_how_long_a_request_was_held_goes_with_it(bench: Bench) -> None:
+    """The node that carries it out can tell from it what its client did without an answer."""
+    errand = bench.errand()
+    assert bench.gate.waited_until_ms(errand, 50) == 50
+    bench.gate.hold(errand)
+    bench.now_ms = 700
+    assert bench.gate.waited_until_ms(errand, 50) == 50 + 700 - WAIT_MARGIN_MS
+    bench.link.is_open = True
+    bench.gate.retry()
+    assert bench.link.asked[0][2][WAITED_FIELD] == "700"
+    forwarded = bench.errand(was_held=True, waited_ms=700)
+    bench.now_ms = 900
+    assert bench.gate.waited_until_ms(forwarded, 50) == 50 + 900 - WAIT_MARGIN_MS

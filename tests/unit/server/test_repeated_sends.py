@@ -16,7 +16,7 @@ from broker.remoting.header import RemotingCommand, decode_command
 from broker.remoting.replies import SendReplies
 from broker.remoting.requests import SendFields, SendRequest
 from broker.server.commits import Commits
-from broker.server.gate import Errand, Gate, Request
+from broker.server.gate import HOLD_MS, WAIT_MARGIN_MS, Errand, Gate, Request
 from broker.server.origin import Outputs
 from broker.server.sends import Sends
 from broker.service.catalog import Catalog, Creation
@@ -92,6 +92,7 @@ class HeldGate(Gate):
 
     def __init__(self) -> None:
         self.held: list[Errand] = []
+        self._now_ms = lambda: 0
 
     def hold(self, errand: Errand) -> None:
         self.held.append(errand)
@@ -162,6 +163,7 @@ class Bench:
         properties: dict[str, str] | None = None,
         flag: int = 0,
         sys_flag: int = 0,
+        held_ms: int = 0,
     ) -> Origin:
         """Say one send; the origin has the answer, once there is one."""
         origin = origin or Origin()
@@ -182,7 +184,8 @@ class Bench:
             properties=encode_properties({**named, **(properties or {})}).decode(),
             is_batch=items is not None,
         )
-        errand = Errand(origin, Frame(0, b"{}", body), 310, 7, False, 10**9, False)
+        errand = Errand(origin, Frame(0, b"{}", body), 310, 7, False, HOLD_MS, False)
+        errand.was_held, errand.waited_ms = bool(held_ms), held_ms
         self.say(errand, SendRequest(opaque=7, fields=fields))
         return origin
 
@@ -577,3 +580,36 @@ def test_an_attempt_that_arrives_late_is_not_stored_behind_its_successor(bench: 
     bench.send("k", born_ms=300)
     bench.commit()
     assert bench.stored() == 2, "what was made later is on purpose"
+
+
+@pytest.mark.parametrize("first_is", ["lost", "on its way", "of an older term"])
+def test_an_attempt_between_the_stored_one_and_the_answered_one_is_neither_on_purpose(
+    bench: Bench, first_is: str
+) -> None:
+    """It waited somewhere, behind a connection that its client keeps."""
+    gone = Origin()
+    first = bench.send("k", origin=gone, born_ms=100)
+    gone.is_closed = first_is == "lost"
+    if first_is != "on its way":
+        bench.commit()
+    if first_is == "of an older term":
+        bench.new_term()
+    answered = bench.send("k", born_ms=300)
+    bench.commit()
+    late = bench.send("k", born_ms=200)
+    bench.commit()
+    assert place(late) == place(answered) == place(first)
+    bench.send("k", born_ms=400)
+    bench.commit()
+    assert bench.stored() == 2, "what was made later is on purpose"
+
+
+def test_who_gave_up_while_its_send_was_held_repeats_it(bench: Bench) -> None:
+    """Both attempts waited for a leader, at two nodes; the first had its answer before the second came."""
+    held = bench.send("k", born_ms=1_000, held_ms=2_000)
+    bench.commit()
+    again = bench.send("k", born_ms=1_000 + 2_000 - WAIT_MARGIN_MS)
+    assert place(again) == place(held)
+    bench.send("k", born_ms=1_000 + 2_000)
+    bench.commit()
+    assert bench.stored() == 2, "this one may have been made with the answer at hand"

@@ -58,7 +58,7 @@ class Bench:
         asked = essence_of_plan(plan, message)
         found = self.repeats.find(key, asked, born_ms, any_queue=any_queue)
         if found is not None:
-            self.repeats.claim([found.physical_offset])
+            self.repeats.claim([found.physical_offset], born_ms)
         return found
 
 
@@ -81,7 +81,7 @@ def test_a_repeat_that_was_answered_confirms(bench: Bench) -> None:
     offset = bench.store()
     bench.new_term()
     assert bench.find() is not None
-    assert bench.find() is None, "on purpose now"
+    assert bench.find(born_ms=BORN_LATER + 1) is None, "on purpose now"
     bench.repeats.not_answered([offset])
     assert bench.find() is not None
     bench.repeats.forget()
@@ -108,7 +108,7 @@ def test_an_answer_that_found_no_connection_was_no_confirmation(bench: Bench) ->
     offset = bench.store()
     bench.repeats.not_answered([offset])
     assert bench.find() == place(offset)
-    assert bench.find() is None, "it was answered now"
+    assert bench.find(born_ms=BORN_LATER + 1) is None, "it was answered now"
 
 
 def test_an_answer_that_is_known_to_be_taken_confirms(bench: Bench) -> None:
@@ -120,7 +120,7 @@ def test_an_answer_that_is_known_to_be_taken_confirms(bench: Bench) -> None:
     assert bench.find() is not None
     bench.repeats.told([offset], is_received=False)
     bench.repeats.told([offset], is_received=True)
-    assert bench.find() is None, "though it is of an older term"
+    assert bench.find(born_ms=BORN_LATER + 1) is None, "though it is of an older term"
 
 
 @pytest.mark.parametrize("earlier_ms", [0, 1, 1000])
