@@ -6,14 +6,20 @@ import os
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadFileScheduling
 
 ONE_SESSION = "tests/integration/pipeline/"
 """These share one Spark session; a second worker would start a second Java."""
 
-# Tests of properties draw the same examples in every run, and no example fails for being slow.
-settings.register_profile("repeatable", derandomize=True, deadline=None)
+# Tests of properties draw the same examples in every run, and nothing fails for being slow: neither an example nor the
+# drawing of the first ones, of which the first of a process also reads the sources of all modules that are loaded.
+settings.register_profile(
+    "repeatable",
+    derandomize=True,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("repeatable")
 
 SEEDS = "seeds"
