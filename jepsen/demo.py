@@ -4,8 +4,8 @@
 
 A run of `dledger-jepsen` with the workload "together", made for a first look: a name server and a three-node group as
 processes of their own; our client and (where its wheel installs) Apache's C++ client produce and consume, beside them
-run transactions, messages with due times and an ordered stream (--plain leaves them out). The leader is killed with
-SIGKILL every few seconds and started again; then everything is read, and the history is judged.
+run transactions, messages with due times, an ordered stream and clients in a hurry (--plain leaves them out). The
+leader is killed with SIGKILL every few seconds and started again; then everything is read, and the history is judged.
 
 Exit status: 0 nothing acknowledged was lost, every queue was consumed in order and every other promise was
 kept, 1 something was broken, 2 unknown: something was never acknowledged, or the group did not start.
@@ -42,7 +42,7 @@ from jepsen.show import progress_of
 from jepsen.workloads.side_by_side import of_part, ops_of, shares
 
 VALID, INVALID, UNKNOWN, INTERRUPTED = 0, 1, 2, 130
-PARTS: Final = (MESSAGES, "transactions", "delay", "ordered")
+PARTS: Final = (MESSAGES, "ordered", "transactions", "delay", "sends")
 WORKERS: Final = 32
 RATE: Final = 400.0
 SECONDS_PER_KILL: Final = 4.0

@@ -118,7 +118,7 @@ def client_of(send: Send) -> str:
 
 
 def stream_counts(story: Story) -> dict[str, Counts]:
-    """Return what is counted of transactions, due times and the ordered stream, where they took part. Pure."""
+    """Return what is counted of transactions, due times, the ordered stream and sends in a hurry. Pure."""
     found: dict[str, Counts] = {}
     transactions = story.check("transactions/transactions")
     if transactions is not None:
@@ -149,6 +149,15 @@ def stream_counts(story: Story) -> dict[str, Counts]:
             "twice": _count(story, "ordered/queue-log", "duplicate"),
             "violations": len(ordered.anomalies),
             "rewinds": _count(story, "ordered/offsets", "rewinds"),
+        }
+    places = story.check("sends/places")
+    if places is not None:
+        found["sends"] = {
+            "acknowledged": _count(story, "sends/total-queue", "acknowledged"),
+            **_counted(places, "compared"),
+            "wrong": len(places.anomalies),
+            "lost": _count(story, "sends/total-queue", "lost"),
+            "twice": _count(story, "sends/queue-log", "duplicate"),
         }
     return found
 

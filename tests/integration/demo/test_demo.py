@@ -23,7 +23,7 @@ from tests.integration.jepsen.test_broken_programs import start_broken
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
-STREAMS = ("transactions", "timers", "ordered")
+STREAMS = ("transactions", "timers", "ordered", "sends")
 
 
 def results(ops: list[Op], settings: run.RunSettings) -> dict[str, CheckResult]:
@@ -60,6 +60,8 @@ def test_a_killed_leader_loses_nothing(
     assert result["transactions"]["seen_wrongly"] == 0
     assert (result["timers"]["lost"], result["timers"]["early"]) == (0, 0)
     assert (result["ordered"]["lost"], result["ordered"]["violations"]) == (0, 0)
+    assert (result["sends"]["wrong"], result["sends"]["lost"]) == (0, 0)
+    assert result["sends"]["compared"] > 0
     assert 0 < result["failover_ms"]["max"] < 60_000
     for said in ("kill -9", "Messages", "1 of 1 kills overcome", "VALID"):
         assert said in ended.err

@@ -104,6 +104,9 @@ STREAMS = [
     checked("ordered/total-queue", lost=0),
     checked("ordered/queue-log", duplicate=0),
     checked("ordered/offsets", reads=7, rewinds=0),
+    checked("sends/places", compared=29),
+    checked("sends/total-queue", acknowledged=30, lost=0),
+    checked("sends/queue-log", duplicate=0),
     checked("replicas", replicas=3, last_index=99),
 ]
 
@@ -157,6 +160,7 @@ def test_the_line_for_scripts_has_exactly_the_promised_members() -> None:
             "violations": 0,
             "rewinds": 0,
         },
+        "sends": {"acknowledged": 30, "compared": 29, "wrong": 0, "lost": 0, "twice": 0},
     }
 
 
