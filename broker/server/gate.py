@@ -251,9 +251,17 @@ class Gate:
         return f"the leader {leader_id} cannot be reached; {view}"
 
     def _pass_on(self, errand: Errand) -> bool:
+        """Hand it to the leader, or refuse it for want of room; False when there is nobody to hand it to."""
         if errand.origin.is_forwarded:
             return False
         frame = _whole(errand.frame)
+        if not self._link.has_room(len(frame)):
+            self._fail(
+                errand,
+                ResponseCode.SYSTEM_BUSY,
+                "[OVERLOAD]system busy: too much is on its way to the leader",
+            )
+            return True
         ext = {"address": errand.origin.address}
         if errand.may_be_done:
             ext[TRIED_FIELD] = "true"

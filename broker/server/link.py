@@ -9,12 +9,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 import trio
 
 from broker.net.address import Address, parse_address
-from broker.net.connection import Connection
+from broker.net.connection import UNSENT_BYTES_MAX, Connection
 from broker.net.listener import connect
 from broker.remoting.errors import FrameError
 from broker.remoting.frame import Frame
@@ -42,6 +42,11 @@ _LINGER_MS = 2000
 _OPAQUE_MASK = 0x7FFF_FFFF
 
 
+SMALL_BYTES: Final = 16 * 1024
+SMALL_ROOM_BYTES: Final = UNSENT_BYTES_MAX * 3 // 4
+"""What large sends leave to small requests: offsets, locks, heartbeats."""
+
+
 class LinkWaiter(Protocol):
     """Somebody who asked the leader something."""
 
@@ -58,6 +63,7 @@ class LinkWaiter(Protocol):
 class _Asked:
     waiter: LinkWaiter
     deadline_ms: int
+    size_bytes: int
 
 
 class Link:
@@ -67,6 +73,7 @@ class Link:
         self.leader_id = leader_id
         self.connection = connection
         self.asked: dict[int, _Asked] = {}
+        self.asked_bytes = 0
         self.stale_since_ms: int | None = None
         self._opaque = 0
 
@@ -81,6 +88,7 @@ class Link:
         """Hand an answer to who waits for it."""
         asked = self.asked.pop(response.opaque, None)
         if asked is not None:
+            self.asked_bytes -= asked.size_bytes
             asked.waiter.answered(response)
 
     def expire(self, now_ms: int) -> None:
@@ -88,11 +96,12 @@ class Link:
         late = [opaque for opaque, asked in self.asked.items() if asked.deadline_ms <= now_ms]
         for opaque in late:
             asked = self.asked.pop(opaque)
+            self.asked_bytes -= asked.size_bytes
             asked.waiter.broken(f"the leader {self.leader_id} did not answer in time")
 
     def broken(self) -> None:
         """Tell everybody that the connection ended."""
-        asked, self.asked = self.asked, {}
+        asked, self.asked, self.asked_bytes = self.asked, {}, 0
         for item in asked.values():
             item.waiter.broken(f"the connection to the leader {self.leader_id} broke")
 
@@ -110,6 +119,7 @@ class LeaderLink:
         *,
         secret: str | None,
         asked_max: int,
+        asked_bytes_max: int,
         now_ms: Callable[[], int],
         flush: Callable[[], None],
         connected: Callable[[], None],
@@ -125,6 +135,7 @@ class LeaderLink:
         self._log = log
         self._secret = secret
         self._asked_max = asked_max
+        self._asked_bytes_max = min(asked_bytes_max, UNSENT_BYTES_MAX // 2)
         self._now_ms = now_ms
         self._flush = flush
         self._connected = connected
@@ -160,8 +171,24 @@ class LeaderLink:
         if link is None or len(link.asked) >= self._asked_max:
             return False
         opaque = link.request(code, ext, body, is_oneway=False)
-        link.asked[opaque] = _Asked(waiter, self._now_ms() + timeout_ms)
+        link.asked[opaque] = _Asked(waiter, self._now_ms() + timeout_ms, len(body))
+        link.asked_bytes += len(body)
         return True
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Whether a request of this size may join those on their way to the leader.
+
+        More than a connection can bear would end it, and leave the outcome of all of them unknown. Small ones find
+        room where large ones do not; one alone always does. Without a connection there is nothing to fill.
+        """
+        link = self._current
+        if link is None:
+            return True
+        on_their_way = max(link.asked_bytes, link.connection.unsent_bytes)
+        if not on_their_way:
+            return True
+        bytes_max = SMALL_ROOM_BYTES if size_bytes <= SMALL_BYTES else self._asked_bytes_max
+        return on_their_way + size_bytes <= bytes_max and len(link.asked) < self._asked_max
 
     def tell(self, code: int, *, ext: dict[str, str], body: bytes) -> bool:
         """Pass something on that wants no answer; False when there is no connection."""

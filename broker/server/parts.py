@@ -241,6 +241,7 @@ class BrokerParts:
             self._log,
             secret=self._config.secret,
             asked_max=limits.forwards_max,
+            asked_bytes_max=limits.staged_bytes_max,
             now_ms=self._world.monotonic_ms,
             flush=self._passed_on,
             connected=self.link_connected,

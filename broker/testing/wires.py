@@ -62,7 +62,10 @@ class SimConnection:
         received: takes the frames that arrive.
         ended: called once when the other end is gone.
         is_closed: whether this end is.
+        unsent_bytes: none; what is sent is on its way at once.
     """
+
+    unsent_bytes = 0
 
     def __init__(self, wires: Wires, peer: str, node_id: NodeId | None) -> None:
         self.peer = peer

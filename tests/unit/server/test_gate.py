@@ -46,6 +46,7 @@ class FakeLog:
 class FakeLink:
     def __init__(self) -> None:
         self.is_open = False
+        self.is_full = False
         self.asked: list[tuple[int, Any, dict[str, str], bytes]] = []
         self.told: list[tuple[int, dict[str, str]]] = []
 
@@ -56,6 +57,10 @@ class FakeLink:
         if self.is_open:
             self.asked.append((code, waiter, ext, body))
         return self.is_open
+
+    def has_room(self, size_bytes: int) -> bool:
+        assert size_bytes > 0
+        return not self.is_full
 
     def tell(self, code: int, *, ext: dict[str, str], body: bytes) -> bool:
         assert ext
@@ -436,3 +441,16 @@ def test_how_long_a_request_was_held_goes_with_it(bench: Bench) -> None:
     forwarded = bench.errand(was_held=True, waited_ms=700)
     bench.now_ms = 900
     assert bench.gate.waited_until_ms(forwarded, 50) == 50 + 900 - WAIT_MARGIN_MS
+
+
+@pytest.mark.parametrize("may_be_done", [False, True])
+def test_what_the_way_to_the_leader_has_no_room_for_is_refused(may_be_done: bool) -> None:
+    bench = Bench()
+    bench.link.is_open = bench.link.is_full = True
+    errand = bench.errand(may_be_done=may_be_done)
+    bench.gate.bring(errand)
+    (answer,) = errand.origin.answers()  # type: ignore[attr-defined]  # a FakeOrigin
+    assert answer.code == (1 if may_be_done else 2)
+    assert "too much is on its way to the leader" in (answer.remark or "")
+    assert not bench.link.asked
+    assert not bench.gate.waiting_count

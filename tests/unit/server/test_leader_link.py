@@ -1,0 +1,68 @@
+"""What is on its way to the leader is bounded in bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker.net.connection import UNSENT_BYTES_MAX
+from broker.remoting.header import make_response
+from broker.server.link import SMALL_BYTES, LeaderLink, Link
+
+
+class FakeLog:
+    leader_id = "n1"
+
+
+class FakeConnection:
+    unsent_bytes = 0
+
+    def send_nowait(self, data: bytes) -> None:
+        """It is gone."""
+
+
+class Waiter:
+    def answered(self, response: Any) -> None:
+        """Nothing follows."""
+
+    def broken(self, reason: str) -> None:
+        """Nothing follows."""
+
+
+def test_large_requests_wait_for_room_and_small_ones_have_more() -> None:
+    nothing: Any = lambda *_: None  # noqa: E731
+    link = LeaderLink(
+        FakeLog(),  # type: ignore[arg-type]  # the part of a LogServer that is used here
+        secret=None,
+        asked_max=4,
+        asked_bytes_max=100_000,
+        now_ms=lambda: 0,
+        flush=nothing,
+        connected=nothing,
+        union_changed=nothing,
+        ask_producer=nothing,
+    )
+    assert link.has_room(10**9), "there is nothing to fill yet"
+    connection = FakeConnection()
+    one = Link("n1", connection)  # type: ignore[arg-type]  # the part of a connection that is used here
+    link.opened(one)
+    assert link.has_room(10**9), "one alone always has room"
+
+    def ask(size_bytes: int) -> None:
+        assert link.ask(7, Waiter(), ext={}, body=bytes(size_bytes), timeout_ms=1)
+
+    ask(60_000)
+    assert link.has_room(40_000)
+    assert not link.has_room(40_001)
+    ask(40_000)
+    assert link.has_room(SMALL_BYTES)
+    one.answered(make_response(1, 0))
+    assert link.has_room(60_000)
+    link.expire(10)
+    assert link.has_room(10**9)
+
+    connection.unsent_bytes = UNSENT_BYTES_MAX
+    assert not link.has_room(1), "what wants no answer fills it, too"
+    connection.unsent_bytes = 1
+    for _ in range(4):
+        ask(1)
+    assert not link.has_room(1)
