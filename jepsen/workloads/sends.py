@@ -264,22 +264,31 @@ class Sender:
     async def carry_out(self, frames: Sequence[Frame]) -> list[dict[str, Any]]:
         """Send all of it, again what was not answered, and return how each frame ended."""
         told: list[dict[str, Any]] = [{"end": "info"} for _ in frames]
+        perhaps_done: set[int] = (
+            set()
+        )  # by place: a try of unknown outcome, which no later refusal undoes
         left = list(range(len(frames)))
         for attempt in range(TRIES):
             for _, visit in groupby(left, key=lambda place: frames[place]["visit"]):
-                await self._visit(frames, list(visit), attempt, told)
+                ends = await self._visit(frames, list(visit), attempt)
+                for place, end in ends.items():
+                    if end["end"] == "info":
+                        perhaps_done.add(place)
+                    elif end["end"] == "fail" and place in perhaps_done:
+                        end |= {"end": "info"}
+                    told[place] = end
             left = [place for place in left if _may_come_again(frames, told, place)]
         return told
 
     async def _visit(
-        self, frames: Sequence[Frame], places: list[int], attempt: int, told: list[dict[str, Any]]
-    ) -> None:
-        """Send these on one connection."""
+        self, frames: Sequence[Frame], places: list[int], attempt: int
+    ) -> dict[int, dict[str, Any]]:
+        """Send these on one connection; how each ended that was sent."""
         node = (frames[places[0]]["node"] + attempt) % len(self._addresses)
         await trio.sleep(frames[places[0]].get("after_s", 0.0))
         async with raw_connection(self._addresses[node]) as connection:
             if connection is None:
-                return
+                return {}
             opaques: dict[int, int] = {}  # by place
             born_ms = time.time_ns() // 1_000_000
             unsent = b""
@@ -292,14 +301,14 @@ class Sender:
                 unsent += self._encode(frames[place], opaques[place], born_ms)
             if frames[places[0]].get("hung_up"):
                 connection.write_and_hang_up(unsent)
-                return
+                return {place: {"end": "info"} for place in opaques}
             await connection.write(unsent)
             if not await connection.wait_for(opaques.values(), ANSWER_S):
                 await connection.give_up()
-            for place, opaque in opaques.items():
-                answer = connection.answers.get(opaque)
-                if answer is not None:
-                    told[place] = await self._told(connection, frames[place], answer)
+            return {
+                place: await self._told(connection, frames[place], connection.answers.get(opaque))
+                for place, opaque in opaques.items()
+            }
 
     def _encode(self, frame: Frame, opaque: int, born_ms: int) -> bytes:
         queue = self._queues[frame["queue"]]
@@ -319,8 +328,10 @@ class Sender:
         )
 
     async def _told(
-        self, connection: RawConnection, frame: Frame, answer: RemotingCommand
+        self, connection: RawConnection, frame: Frame, answer: RemotingCommand | None
     ) -> dict[str, Any]:
+        if answer is None:
+            return {"end": "info"}
         if answer.code != ResponseCode.SUCCESS:
             end = "fail" if is_definite(answer.code) else "info"
             return {"end": end, "error": f"{answer.code}: {answer.remark}"}

@@ -15,11 +15,12 @@ from jepsen.workloads.sends import PLANS, Planner, Sender, _may_come_again
 
 QUEUES = {f"T/b/{number}": MessageQueue("T", "b", number) for number in range(4)}
 ID = "7F00000100002A9F%016X"
+HANGS_UP = b""
 Script = Callable[[Frame], bytes | None]
 
 
 class Node:
-    """Answers each frame as its script says; nothing when that says None."""
+    """Answers each frame as its script says: nothing when that says None, or it hangs up."""
 
     def __init__(self, script: Script) -> None:
         self.script = script
@@ -37,6 +38,8 @@ class Node:
                 if isinstance(request, SendRequest):
                     self.seen.append(request)
                 answer = self.script(frame)
+                if answer == HANGS_UP:
+                    return
                 if answer is not None:
                     await stream.send_all(answer)
 
@@ -117,6 +120,25 @@ async def test_what_is_refused_goes_to_the_next_node() -> None:
         nursery.cancel_scope.cancel()
     assert told["end"] == "ok"
     assert [len(node.seen) for node in nodes] == [1, 1]
+
+
+@pytest.mark.parametrize(("ends", "end"), [("-x", "info"), ("x-", "info"), ("xxx", "fail")])
+async def test_no_refusal_undoes_a_try_of_unknown_outcome(ends: str, end: str) -> None:
+    def script(frame: Frame) -> bytes:
+        return gone_wrong(frame) if next(turns) == "x" else HANGS_UP
+
+    def gone_wrong(frame: Frame) -> bytes:
+        return encode_command(make_response(decode_command(frame).opaque, 14, "nothing was done"))
+
+    turns = iter(ends.ljust(3, "x"))
+    node = Node(script)
+    async with trio.open_nursery() as nursery:
+        await node.listen(nursery)
+        frames = [PLANS["pipelined"](planner())[0] | {"node": 0}]
+        [told] = await Sender([node.address] * 3, QUEUES).carry_out(frames)
+        nursery.cancel_scope.cancel()
+    assert told["end"] == end
+    assert len(node.seen) == 3
 
 
 async def test_who_hangs_up_waits_for_nothing_and_writes_all() -> None:
