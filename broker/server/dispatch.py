@@ -283,10 +283,11 @@ class Dispatch:
             request.is_oneway,
             self._now_ms() + HOLD_MS,
             is_repeatable,
-            may_be_done=isinstance(origin, ForwardedOrigin) and origin.was_tried,
         )
-        if isinstance(origin, ForwardedOrigin) and origin.waited_ms is not None:
-            errand.was_held, errand.waited_ms = True, origin.waited_ms
+        if isinstance(origin, ForwardedOrigin):
+            errand.may_be_done = origin.was_tried
+            if origin.waited_ms is not None:
+                errand.was_held, errand.waited_ms = True, origin.waited_ms
         return errand
 
     @staticmethod
