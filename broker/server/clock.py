@@ -5,8 +5,9 @@ sets that clock, nothing may be delivered early, nor everything at once. So the 
 process starts, and from then on time passes as the machine's steady clock says; what the wall clock
 differs is made up for slowly, by at most `SLEW_PER_MILLE` of the time that passed.
 
-A wall clock that most other members contradict is not followed (`group_time`). Before this node has written any time
-into the log, its time moves to the agreed one at once: it leads only by votes of members whose clocks it has read.
+A wall clock that most other members contradict is not followed (`group_time`). A node that has just started moves to
+the time of most members at once when it hears them, which is before it leads: it leads only by votes of members whose
+clocks it has read. From there on its time is *settled*, and only slews. Until then it never is ahead of most members.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from broker.server.group_time import PeerClock, agreed_ms
+from broker.server.group_time import PeerClock, agreed_ms, starting_ms
 from dledger import ClockReading, NodeId
 from dledger.runtime.events_log import log_event
 
@@ -40,7 +41,7 @@ def steady_ms() -> int:
 
 
 class SteadyWallClock:
-    """Milliseconds since 1970 that never jump once this node has led. Call it."""
+    """Milliseconds since 1970 that jump no more once they are settled, and not back once this node has led. Call it."""
 
     def __init__(
         self,
@@ -63,6 +64,7 @@ class SteadyWallClock:
         self._steady = steady
         self._peers: dict[NodeId, PeerClock] = {}
         self._has_led = False
+        self._is_settled = member_count == 1
         self._offset_ms = wall() - steady()
         self._slewed_at_ms = steady()
 
@@ -84,20 +86,37 @@ class SteadyWallClock:
         before = self._peers.get(node_id)
         clock = PeerClock.of(reading)
         self._peers[node_id] = clock if before is None else before.or_newer(clock)
-        if before is None and not self._has_led:
+        if not self._is_settled:
             self._set()
 
+    def settled_ms(self) -> int | None:
+        """See `ClockWatch`."""
+        return self() if self._is_settled else None
+
     def _set(self) -> None:
-        """Another member was met. Nothing bears this node's time yet, so it may jump, back too."""
-        own_ms = self.wall_ms() - self._steady()
-        moved_ms = self._agreed_ms(own_ms) - self._offset_ms
+        """More is known of the others' clocks. Nothing bears this node's time until it leads, so it may go back too."""
+        steady = self._steady()
+        ahead_ms, self._is_settled = starting_ms(
+            self.wall_ms() - steady, self._peers.values(), self._member_count, steady
+        )
+        moved_ms = ahead_ms - self._offset_ms
+        if self._has_led:
+            moved_ms = max(0, moved_ms)
         self._offset_ms += moved_ms
         if abs(moved_ms) > COMPLAINT_MS:
             log_event(logging.WARNING, "clock-corrected", node=self._node_id, by_ms=moved_ms)
 
     def lead(self) -> None:
-        """This node begins to lead: from here on its time stands in the log, and only slews."""
+        """This node begins to lead: from here on its time stands in the log, and does not go back."""
         self._has_led = True
+        if not self._is_settled:
+            log_event(
+                logging.WARNING,
+                "clock-not-settled",
+                node=self._node_id,
+                by_ms=-self.error_ms,
+                note="clocks of members differ and not enough others were read: it goes by the one that is behind",
+            )
         if abs(self.ahead_ms) > COMPLAINT_MS:
             log_event(
                 logging.WARNING,

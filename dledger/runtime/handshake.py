@@ -39,7 +39,7 @@ from dledger.runtime.acquaintance import Acquaintance
 from dledger.runtime.belonging import Belonging
 from dledger.runtime.clock import now_ms
 from dledger.runtime.obstacles import Obstacles
-from dledger.runtime.peer_clocks import CLOCK_ATTRIBUTE, ClockReading, ClockWatch, wall_clock_of
+from dledger.runtime.peer_clocks import ClockReading, ClockWatch, clock_attributes, reading_of
 from dledger.runtime.sockets import FrameStream, connect
 
 HANDSHAKE_TIMEOUT_S: Final = 3.0
@@ -78,7 +78,7 @@ class Identity:
         """The attributes as they are told now, to a member or, where `target` is empty, to anybody."""
         told = dict(self.attributes)
         if self.clock is not None:
-            told[CLOCK_ATTRIBUTE] = str(self.clock.wall_ms())
+            told.update(clock_attributes(self.clock))
         if self.acquaintance is not None and target:
             told.update(self.acquaintance.tell(target))
         if self.obstacles is not None:
@@ -206,8 +206,7 @@ async def dial(stream: FrameStream, me: Identity, target: NodeId | None) -> Remo
     expected = _prove(me.secret, _ACCEPTOR_LABEL, hello, opening)
     if not hmac.compare_digest(welcome.proof, expected):
         raise HandshakeRefusedError("secret", f"{challenge.node_id} does not know the secret")
-    wall_ms = wall_clock_of(challenge.attributes)
-    clock = None if wall_ms is None else ClockReading(wall_ms, asked_ms, answered_ms)
+    clock = reading_of(challenge.attributes, asked_ms, answered_ms)
     return Remote(NodeId(challenge.node_id), challenge.incarnation, challenge.attributes, clock)
 
 

@@ -1,7 +1,8 @@
 """What members tell one another of their wall clocks, and what a dialer learns from it.
 
-A member's wall clock travels as an attribute of its handshake, so members of before are not disturbed. The dialer
-knows that it was read after it had dialled and before the answer came; nothing is assumed of either way's delay.
+A member's wall clock travels as an attribute of its handshake, so members of before are not disturbed, and beside it
+the time that the member goes by, once that is settled. The dialer knows that both were read after it had dialled and
+before the answer came; nothing is assumed of either way's delay.
 What is made of such readings is for the service on top to decide: the log itself needs no wall clock.
 """
 
@@ -16,6 +17,9 @@ from dledger.raft.ids import NodeId
 CLOCK_ATTRIBUTE: Final = "wall_clock_ms"
 """Milliseconds since 1970, when the member spoke."""
 
+SETTLED_ATTRIBUTE: Final = "settled_clock_ms"
+"""The time that the member goes by at that moment; absent while it does not know that of most members."""
+
 _DIGITS_MAX: Final = 18
 """What a hostile member may make us parse; 18 digits are 30 million years."""
 
@@ -27,11 +31,13 @@ class ClockReading:
     Attributes:
         wall_ms: what it showed.
         asked_ms, answered_ms: the two moments, of `dledger.runtime.clock.now_ms`.
+        settled_ms: the time that the member went by; None: it told none.
     """
 
     wall_ms: int
     asked_ms: int
     answered_ms: int
+    settled_ms: int | None = None
 
 
 class ClockWatch(Protocol):
@@ -39,6 +45,10 @@ class ClockWatch(Protocol):
 
     def wall_ms(self) -> int:
         """The wall clock as it is, right or wrong."""
+        ...
+
+    def settled_ms(self) -> int | None:
+        """The time that this node goes by; None while it is not known to be that of most members."""
         ...
 
     def heard(self, node_id: NodeId, reading: ClockReading) -> None:
@@ -51,8 +61,27 @@ class ClockWatch(Protocol):
         ...
 
 
-def wall_clock_of(attributes: Mapping[str, str]) -> int | None:
-    """What a member told; None when it told nothing that is a time."""
-    text = attributes.get(CLOCK_ATTRIBUTE, "")
+def clock_attributes(clock: ClockWatch) -> dict[str, str]:
+    """What this member tells of its clock now."""
+    told = {CLOCK_ATTRIBUTE: str(clock.wall_ms())}
+    settled_ms = clock.settled_ms()
+    if settled_ms is not None:
+        told[SETTLED_ATTRIBUTE] = str(settled_ms)
+    return told
+
+
+def reading_of(
+    attributes: Mapping[str, str], asked_ms: int, answered_ms: int
+) -> ClockReading | None:
+    """What a member told between the two moments; None when it told no wall clock."""
+    wall_ms = _time_in(attributes, CLOCK_ATTRIBUTE)
+    if wall_ms is None:
+        return None
+    return ClockReading(wall_ms, asked_ms, answered_ms, _time_in(attributes, SETTLED_ATTRIBUTE))
+
+
+def _time_in(attributes: Mapping[str, str], name: str) -> int | None:
+    """None when it is not there, or is no time."""
+    text = attributes.get(name, "")
     is_time = 0 < len(text) <= _DIGITS_MAX and text.isascii() and text.isdigit()
     return int(text) if is_time else None

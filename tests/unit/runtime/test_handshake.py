@@ -216,6 +216,9 @@ class WallClock:
     def wall_ms(self) -> int:
         return 1_700_000_000_000
 
+    def settled_ms(self) -> int | None:
+        return 1_700_000_000_007
+
     def heard(self, node_id: NodeId, reading: ClockReading) -> None:
         raise AssertionError("the transport tells, not the handshake")
 
@@ -228,6 +231,7 @@ async def test_the_dialer_learns_the_acceptors_clock_where_both_compare_theirs()
     assert isinstance(acceptor, Remote)
     assert dialer.clock is not None
     assert dialer.clock.wall_ms == 1_700_000_000_000
+    assert dialer.clock.settled_ms == 1_700_000_000_007
     assert before_ms <= dialer.clock.asked_ms <= dialer.clock.answered_ms <= now_ms()
     assert acceptor.clock is None, "what the dialer said has no bound on its age"
     assert acceptor.attributes["service_address"] == "a:1"

@@ -22,9 +22,10 @@ class Clocks:
         self.steady_ms += ms
         self.wall_ms += ms if wall_ms is None else wall_ms
 
-    def reading(self, ahead_ms: int = 0) -> ClockReading:
+    def reading(self, ahead_ms: int = 0, settled_ahead_ms: int | None = None) -> ClockReading:
         """A member's clock, so far ahead of this one's, came back at once."""
-        return ClockReading(self.wall_ms + ahead_ms, self.steady_ms, self.steady_ms)
+        settled_ms = None if settled_ahead_ms is None else self.wall_ms + settled_ahead_ms
+        return ClockReading(self.wall_ms + ahead_ms, self.steady_ms, self.steady_ms, settled_ms)
 
 
 def steady(clocks: Clocks, member_count: int = 1) -> SteadyWallClock:
@@ -85,9 +86,13 @@ def test_a_node_that_starts_with_a_wrong_clock_takes_the_time_of_the_others(
     clocks.wall_ms += wrong_ms
     clock = steady(clocks, 3)
     clock.heard(N1, clocks.reading(-wrong_ms))
-    assert clock() == clocks.wall_ms, "of two clocks nobody knows which one is wrong"
-    clock.heard(N2, clocks.reading(-wrong_ms))
     true_ms = clocks.wall_ms - wrong_ms
+    assert clock() <= true_ms, (
+        "of two clocks nobody knows which one is wrong: the one that is behind"
+    )
+    assert clock.settled_ms() is None
+    clock.heard(N2, clocks.reading(-wrong_ms))
+    assert clock.settled_ms() == clock()
     assert 0 <= true_ms - clock() <= 1
     assert abs(clock.ahead_ms - wrong_ms) <= 1
     assert "clock-corrected node=n0" in caplog.text
@@ -98,13 +103,56 @@ def test_a_node_that_starts_with_a_wrong_clock_takes_the_time_of_the_others(
         assert 0 <= clocks.wall_ms - wrong_ms - clock() <= 1, "its own clock is not followed"
 
 
-def test_once_it_has_led_it_only_slews() -> None:
+@pytest.mark.parametrize("jump_ms", [3_600_000, -3_600_000])
+@pytest.mark.parametrize("settled_ahead_ms", [None, 0])
+def test_a_clock_that_was_set_while_the_node_was_cut_off_puts_nothing_ahead(
+    jump_ms: int, settled_ahead_ms: int | None
+) -> None:
+    """A mixed run, seed 20261130: n0 started, reached nobody, its clock was set an hour ahead, it met n2 and led."""
     clocks = Clocks()
     clock = steady(clocks, 3)
-    clock.heard(N1, clocks.reading(300_000))
+    clocks.pass_ms(74_000)
+    true_ms = clock()
+    clocks.wall_ms += jump_ms
+    assert clock() == true_ms
+    clock.heard(N2, clocks.reading(-jump_ms, None if settled_ahead_ms is None else -jump_ms))
+    assert clock() <= true_ms
+    if settled_ahead_ms is not None:
+        assert true_ms - clock() <= 1, "n2 knows what most clocks show"
     clock.lead()
+    clock.heard(N1, clocks.reading(-jump_ms))
+    assert 0 <= true_ms - clock() <= 1, "the third clock decides"
+
+
+def test_a_node_that_leads_before_it_knows_is_never_ahead_and_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for own_ms, other_ms in ((300_000, 0), (0, 300_000), (-300_000, 0), (0, -300_000)):
+        caplog.clear()
+        clocks = Clocks()
+        true_ms = clocks.wall_ms
+        clocks.wall_ms += own_ms
+        clock = steady(clocks, 3)
+        clock.heard(N1, clocks.reading(other_ms - own_ms))
+        clock.lead()
+        assert "clock-not-settled node=n0" in caplog.text
+        assert clock.settled_ms() is None
+        early_ms = clock()
+        assert early_ms <= true_ms
+        clock.heard(N2, clocks.reading(-own_ms))
+        assert early_ms <= clock(), "what it led by stands in the log"
+        assert 0 <= true_ms - clock() <= 1
+        assert clock.settled_ms() == clock()
+
+
+def test_once_it_is_settled_it_only_slews() -> None:
+    clocks = Clocks()
+    clock = steady(clocks, 3)
+    clock.heard(N1, clocks.reading())
     before_ms = clock()
+    assert clock.settled_ms() == before_ms
     clock.heard(N2, clocks.reading(300_000))
+    clock.heard(N1, clocks.reading(300_000))
     assert clock() == before_ms
     clocks.pass_ms(10_000)
     assert clock() == before_ms + 10_010, "towards the others"
@@ -133,4 +181,10 @@ def test_a_clock_that_is_little_off_is_no_news(caplog: pytest.LogCaptureFixture)
     clock.heard(N2, clocks.reading(200))
     clock.lead()
     assert not caplog.text
-    assert abs(clock() - clocks.wall_ms - 200) <= 1
+    assert clock.settled_ms() == clocks.wall_ms
+    for _ in range(20):
+        clocks.pass_ms(10_000)
+        clock.heard(N1, clocks.reading(200))
+        clock.heard(N2, clocks.reading(200))
+        clock()
+    assert abs(clock() - clocks.wall_ms - 200) <= 1, "followed, slowly"
