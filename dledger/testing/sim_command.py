@@ -37,6 +37,9 @@ CHUNK_SEEDS = 4
 ROUND_CHUNKS = 4
 """Chunks for each worker in one round; between rounds the time is looked at."""
 
+WORKER_CHUNKS = 25
+"""A worker process is replaced after so many: what large simulated disks took is fragmented and not given back."""
+
 PROBLEMS_SHOWN_MAX = 10
 
 FRESH_SEEDS = 10**9
@@ -226,7 +229,8 @@ def run_many(
                 return
         return
     round_seeds = processes * CHUNK_SEEDS * ROUND_CHUNKS
-    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+    spawn = multiprocessing.get_context("spawn")
+    with spawn.Pool(processes, maxtasksperchild=WORKER_CHUNKS) as pool:
         while time.monotonic() < until_s:
             batch = [seed for _, seed in zip(range(round_seeds), seeds, strict=False)]
             if not batch:
