@@ -15,7 +15,6 @@ import tempfile
 import time
 from pathlib import Path
 
-from broker.message.properties import encode_properties
 from broker.store.staging import Staging
 from broker.store.state import BrokerState
 from broker.store.unit_files import SegmentFiles, UnitFiles
@@ -24,6 +23,7 @@ from dledger.raft.entry import Entry, EntryKind
 from dledger.raft.ids import Index, Position, Term
 from dledger.storage.posix import PosixDisk
 from dledger.storage.snapshots import SnapshotStore
+from dledger_mq.message.properties import encode_properties
 
 ENTRY_COUNT = 32
 QUEUE_COUNT = 8

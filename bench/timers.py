@@ -24,9 +24,9 @@ import trio
 from rich.console import Console
 from rich.table import Table
 
-from broker.client import Message, MessageQueue, NoRouteError, Producer, PullConsumer
 from broker.store.timer_files import TimerFiles
 from broker.store.timers import PendingTimer, Timers
+from dledger_mq import Message, MessageQueue, NoRouteError, Producer, PullConsumer
 from jepsen.processes import Group
 
 TOPIC = "Timers"

@@ -4,7 +4,7 @@ A history is only as good as its `fail`s: one `fail` too many condemns a broker 
 too few lets a lost message pass. So nothing is decided here that the registries decide:
 
 - errors of the broker's clients and of the log carry `definite` themselves, those with a response code as its
-  row in `broker.remoting.codes` says;
+  row in `dledger_mq.remoting.codes` says;
 - of an operation that changes nothing, no error leaves a doubt: it is `fail`;
 - whatever is unknown here (a socket error, a timeout of ours) is `info`.
 """
@@ -14,8 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from broker.client.errors import ClientError
 from dledger import DLedgerError
+from dledger_mq.client.errors import ClientError
 from jepsen.ops import OpType
 
 

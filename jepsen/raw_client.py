@@ -10,10 +10,10 @@ from typing import Final
 
 import trio
 
-from broker.net.address import parse_address
-from broker.remoting.errors import FrameError
-from broker.remoting.frame import FrameDecoder
-from broker.remoting.header import RemotingCommand, decode_command
+from dledger_mq.net.address import parse_address
+from dledger_mq.remoting.errors import FrameError
+from dledger_mq.remoting.frame import FrameDecoder
+from dledger_mq.remoting.header import RemotingCommand, decode_command
 
 CONNECT_TIMEOUT_S: Final = 2.0
 LAST_WORDS_S: Final = 0.5

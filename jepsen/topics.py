@@ -7,11 +7,11 @@ from typing import Final
 
 import trio
 
-from broker.client import ClientError, MessageQueue, NoRouteError, Producer, PullConsumer
-from broker.client.link import Link, Links, Opaques
-from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.header import RemotingCommand
-from broker.store.names import AUTO_CREATE_TOPIC
+from dledger_mq import ClientError, MessageQueue, NoRouteError, Producer, PullConsumer
+from dledger_mq.client.link import Link, Links, Opaques
+from dledger_mq.message.names import AUTO_CREATE_TOPIC
+from dledger_mq.remoting.codes import RequestCode, ResponseCode
+from dledger_mq.remoting.header import RemotingCommand
 
 RETRY_S: Final = 0.1
 CALL_TIMEOUT_S: Final = 3.0

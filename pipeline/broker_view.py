@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, TypeVar
 
-from broker.client.blocking import PullConsumer
-from broker.client.errors import ClientError, NoRouteError
-from broker.client.queues import MessageQueue
+from dledger_mq.blocking import PullConsumer
+from dledger_mq.client.errors import ClientError, NoRouteError
+from dledger_mq.client.queues import MessageQueue
 from pipeline.errors import CannotTellError, UsageError
 from pipeline.offsets import Bounds
 from pipeline.source_options import SourceOptions, matching

@@ -12,8 +12,8 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from broker.client.errors import ClientError
 from dledger.errors import DLedgerError
+from dledger_mq.client.errors import ClientError
 from pipeline.errors import EXIT_FOUND, PipelineError
 from pipeline.jobs import JOBS, Job, load
 from pipeline.jobs.context import JobContext

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 import trio
 
 from broker.admin.ask import NobodyAnsweredError, NodeAnswer, addresses_of_group, ask_all
-from broker.client.errors import ClientUsageError
-from broker.client.name_servers import parse_name_servers
+from dledger_mq.client.errors import ClientUsageError
+from dledger_mq.client.name_servers import parse_name_servers
 from pipeline.errors import CannotTellError, UsageError
 from pipeline.scan.plan import Committed
 

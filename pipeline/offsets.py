@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from broker.client.queues import MessageQueue
+from dledger_mq.client.queues import MessageQueue
 from pipeline.errors import UsageError
 
 LATEST: Final = -1

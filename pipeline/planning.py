@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
-from broker.client.queues import MessageQueue
+from dledger_mq.client.queues import MessageQueue
 from pipeline.errors import DataLossError, UsageError
 from pipeline.initial_offsets import kept_offsets
 from pipeline.offsets import (

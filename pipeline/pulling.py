@@ -16,9 +16,9 @@ from collections.abc import Generator, Iterable, Iterator
 from contextlib import suppress
 from typing import Final, NamedTuple, TypeVar
 
-from broker.client.blocking import PullConsumer
-from broker.client.errors import ClientError
-from broker.client.group_requests import PulledRecords
+from dledger_mq.blocking import PullConsumer
+from dledger_mq.client.errors import ClientError
+from dledger_mq.client.group_requests import PulledRecords
 from pipeline.errors import CannotTellError, DataLossError, PipelineError
 from pipeline.offsets import OFFSET_MAX
 from pipeline.ranges import QueueRange

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from broker.client.queues import MessageQueue
+from dledger_mq.client.queues import MessageQueue
 
 
 @dataclass(frozen=True, slots=True, order=True)

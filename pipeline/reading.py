@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from broker.client.blocking import PullConsumer
-from broker.client.subscriptions import EVERYTHING, subscribe
-from broker.message.errors import RecordError
-from broker.message.properties import TAGS
+from dledger_mq.blocking import PullConsumer
+from dledger_mq.client.subscriptions import EVERYTHING, subscribe
+from dledger_mq.message.errors import RecordError
+from dledger_mq.message.properties import TAGS
 from pipeline.broker_view import READ_GROUP
 from pipeline.errors import PipelineError, UsageError
 from pipeline.pulling import Chunk, RangePuller, ahead

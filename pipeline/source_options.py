@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Literal
 
-from broker.client.errors import ClientUsageError
-from broker.client.name_servers import parse_name_servers
-from broker.client.subscriptions import EVERYTHING, subscribe
-from broker.store.names import (
+from dledger_mq.client.errors import ClientUsageError
+from dledger_mq.client.name_servers import parse_name_servers
+from dledger_mq.client.subscriptions import EVERYTHING, subscribe
+from dledger_mq.message.names import (
     group_problem,
     is_dlq_topic,
     is_retry_topic,

@@ -13,13 +13,11 @@ from typing import Final
 
 import trio
 
-from broker.client import ClientError
-from broker.client.inspector import GroupOffsets, Inspector
-from broker.message.errors import MessageFormatError
-from broker.message.ids import offset_msg_id, parse_offset_msg_id
-from broker.message.properties import REAL_TOPIC, TIMER_OUT_MS, UNIQ_KEY, find_property
-from broker.message.record import StoredMessage
-from broker.store.names import (
+from dledger_mq import ClientError
+from dledger_mq.client.inspector import GroupOffsets, Inspector
+from dledger_mq.message.errors import MessageFormatError
+from dledger_mq.message.ids import offset_msg_id, parse_offset_msg_id
+from dledger_mq.message.names import (
     CHECK_MAX_TOPIC,
     DLQ_PREFIX,
     HALF_TOPIC,
@@ -29,6 +27,8 @@ from broker.store.names import (
     is_dlq_topic,
     is_retry_topic,
 )
+from dledger_mq.message.properties import REAL_TOPIC, TIMER_OUT_MS, UNIQ_KEY, find_property
+from dledger_mq.message.record import StoredMessage
 from pipeline.errors import CannotTellError, UsageError
 
 WAITING: Final = (HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC)

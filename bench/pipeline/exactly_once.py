@@ -32,9 +32,9 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 
 from bench.pipeline.spark_process import SparkProcess
-from broker.client import ClientError, Message, MessageQueue, SendResult
-from broker.client.blocking import Producer, PullConsumer
 from dledger import Client, StatusAnswer
+from dledger_mq import ClientError, Message, MessageQueue, SendResult
+from dledger_mq.blocking import Producer, PullConsumer
 from jepsen.processes import Group, NotReadyError, Process, ProcessDiedError, poll
 
 EXAMPLE: Final = Path(__file__).parents[2] / "examples" / "enrich_orders.py"

@@ -26,13 +26,13 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.cpu import tree_cpu_seconds
-from broker.message.hosts import pack_host
-from broker.message.properties import encode_properties
-from broker.message.record import encode_record
 from dledger.raft.entry import Entry, EntryKind
 from dledger.raft.ids import Index, Position, Term
 from dledger.storage.posix import PosixDisk
 from dledger.storage.segmented_log import SegmentedLog
+from dledger_mq.message.hosts import pack_host
+from dledger_mq.message.properties import encode_properties
+from dledger_mq.message.record import encode_record
 from pipeline.archive.writing import Archive
 from pipeline.scan.batches import ScanOptions, scan_batches
 from pipeline.scan.columns import LOG_COLUMNS, MESSAGE_COLUMNS

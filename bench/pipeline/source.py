@@ -27,8 +27,8 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.broker import BODY_BYTES, QUEUE_COUNT, broker_group
-from broker.client import Message, MessageQueue
-from broker.client.blocking import Producer, PullConsumer
+from dledger_mq import Message, MessageQueue
+from dledger_mq.blocking import Producer, PullConsumer
 from pipeline.broker_view import READ_GROUP, BrokerView
 from pipeline.planning import batch_offsets
 from pipeline.pulling import RangePuller

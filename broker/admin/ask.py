@@ -8,13 +8,13 @@ from typing import Final
 
 import trio
 
-from broker.client.errors import ClientError
-from broker.client.link import Link, Links, Opaques
-from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.errors import BodyError
-from broker.remoting.header import RemotingCommand
-from broker.remoting.json_body import read_object
-from broker.remoting.route import BrokerData, decode_cluster_info
+from dledger_mq.client.errors import ClientError
+from dledger_mq.client.link import Link, Links, Opaques
+from dledger_mq.remoting.codes import RequestCode, ResponseCode
+from dledger_mq.remoting.errors import BodyError
+from dledger_mq.remoting.header import RemotingCommand
+from dledger_mq.remoting.json_body import read_object
+from dledger_mq.remoting.route import BrokerData, decode_cluster_info
 
 ASK_TIMEOUT_S: Final = 5.0
 

@@ -27,9 +27,9 @@ from rich.table import Table
 from broker.admin.ask import NobodyAnsweredError, NodeAnswer, addresses_of_group, ask_all
 from broker.admin.resend_dlq import TO_ORIGIN, TO_RETRY, Choice, Outcome, resend
 from broker.admin.verify import Verdict, compare
-from broker.client.errors import ClientError, ClientUsageError
-from broker.client.lag import by_topic, consumer_lags
-from broker.client.name_servers import parse_name_servers
+from dledger_mq.client.errors import ClientError, ClientUsageError
+from dledger_mq.client.lag import by_topic, consumer_lags
+from dledger_mq.client.name_servers import parse_name_servers
 
 LAG_NAMES: Final = ("lag", "consumerProgress")
 """Ours, and mqadmin's."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from broker.client import (
+from dledger_mq import (
     ClientUsageError,
     Message,
     MessageQueue,
@@ -27,8 +27,8 @@ from broker.client import (
     ReceivedMessage,
     SendError,
 )
-from broker.message import properties as names
-from broker.store.names import dlq_topic, retry_topic
+from dledger_mq.message import properties as names
+from dledger_mq.message.names import dlq_topic, retry_topic
 
 TO_RETRY: Final = "retry"
 TO_ORIGIN: Final = "origin"

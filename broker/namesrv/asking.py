@@ -7,13 +7,13 @@ from typing import Final
 import trio
 
 from broker.namesrv.registrants import Answer
-from broker.net.address import Address
-from broker.remoting import fields
-from broker.remoting.codes import ResponseCode
-from broker.remoting.errors import RemotingError
-from broker.remoting.frame import Frame, FrameDecoder
-from broker.remoting.header import decode_command, encode_command, make_request
-from broker.remoting.registrant import (
+from dledger_mq.net.address import Address
+from dledger_mq.remoting import fields
+from dledger_mq.remoting.codes import ResponseCode
+from dledger_mq.remoting.errors import RemotingError
+from dledger_mq.remoting.frame import Frame, FrameDecoder
+from dledger_mq.remoting.header import decode_command, encode_command, make_request
+from dledger_mq.remoting.registrant import (
     ASK_REGISTRANT,
     CHAIN_FIELD,
     INDEX_FIELD,

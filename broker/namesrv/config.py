@@ -11,9 +11,9 @@ from typing import Final
 
 from broker.namesrv.errors import ConfigError
 from broker.namesrv.replicated_kv import KvGroup
-from broker.net.address import Address, parse_address
 from broker.server.properties import read_properties
 from dledger.errors import ConfigError as PropertiesError
+from dledger_mq.net.address import Address, parse_address
 
 DEFAULT_PORT: Final = 9876
 DEFAULT_HOST: Final = "127.0.0.1"

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from broker.namesrv.routes import BROKER_NAMES_MAX
-from broker.remoting.log_point import LogPoint
+from dledger_mq.remoting.log_point import LogPoint
 
 INCARNATIONS_MAX: Final = 16
 """Restorings of one group whose places are kept; the oldest goes first."""

@@ -26,26 +26,26 @@ from broker.namesrv.furthest import FurthestPoints
 from broker.namesrv.kv import ORDER_TOPIC_NAMESPACE, KvStore
 from broker.namesrv.registrants import Registrants
 from broker.namesrv.routes import RouteTable
-from broker.remoting import fields
-from broker.remoting.codes import RequestCode, ResponseCode, unsupported_remark
-from broker.remoting.errors import FieldError, RemotingError
-from broker.remoting.header import RemotingCommand, make_response
-from broker.remoting.json_body import write_json
-from broker.remoting.log_point import (
+from dledger_mq.remoting import fields
+from dledger_mq.remoting.codes import RequestCode, ResponseCode, unsupported_remark
+from dledger_mq.remoting.errors import FieldError, RemotingError
+from dledger_mq.remoting.header import RemotingCommand, make_response
+from dledger_mq.remoting.json_body import write_json
+from dledger_mq.remoting.log_point import (
     COMMITTED_FIELD,
     FURTHEST_FIELD,
     LogPoint,
     read_log_point,
     write_log_point,
 )
-from broker.remoting.registrant import NONCE_FIELD, RIVAL_FIELD
-from broker.remoting.registration import (
+from dledger_mq.remoting.registrant import NONCE_FIELD, RIVAL_FIELD
+from dledger_mq.remoting.registration import (
     BrokerIdentity,
     decode_data_version,
     decode_registration,
     identity_of,
 )
-from broker.remoting.route import (
+from dledger_mq.remoting.route import (
     BrokerData,
     encode_cluster_info,
     encode_member_group,

@@ -1,7 +1,7 @@
 """Who registers? What a name server knows of the connections over which brokers register.
 
 A registration is *proven* when the process at the claimed address says that it is its own (the name server asks
-back, `broker/remoting/registrant.py`), or when it is signed with the secret that the name server has for the
+back, `dledger_mq/remoting/registrant.py`), or when it is signed with the secret that the name server has for the
 broker name. Asking back is done once for each connection, so a change of leader costs nothing; a signature is
 looked at each time. All others are *foreign*: RocketMQ's own brokers, and strangers.
 
@@ -32,11 +32,11 @@ from broker.namesrv.errors import (
     UnsignedRegistrationError,
 )
 from broker.namesrv.routes import Member, RouteTable
-from broker.net.address import Address, parse_address
-from broker.remoting.log_point import LogPoint
-from broker.remoting.registrant import PROOF_FIELD, TOKEN_FIELD, is_token, registration_proof
-from broker.remoting.registration import BrokerIdentity
-from broker.remoting.route import LEADER_ID
+from dledger_mq.net.address import Address, parse_address
+from dledger_mq.remoting.log_point import LogPoint
+from dledger_mq.remoting.registrant import PROOF_FIELD, TOKEN_FIELD, is_token, registration_proof
+from dledger_mq.remoting.registration import BrokerIdentity
+from dledger_mq.remoting.route import LEADER_ID
 
 ANY_NAME: Final = "*"
 """The secret of all broker names that have none of their own."""

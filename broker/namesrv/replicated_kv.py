@@ -23,7 +23,7 @@ import trio
 
 from broker.namesrv.errors import ConfigError, KvUnavailableError
 from broker.namesrv.kv import check_limits
-from broker.net.address import Address
+from dledger_mq.net.address import Address
 
 _log = logging.getLogger(__name__)
 

@@ -23,10 +23,10 @@ from typing import Final
 import msgspec
 
 from broker.namesrv.errors import RefusedRegistrationError
-from broker.remoting.log_point import LogPoint
-from broker.remoting.registration import BrokerIdentity, Registration
-from broker.remoting.route import LEADER_ID, BrokerData, ClusterInfo, QueueData, TopicRoute
-from broker.remoting.topic_config import (
+from dledger_mq.remoting.log_point import LogPoint
+from dledger_mq.remoting.registration import BrokerIdentity, Registration
+from dledger_mq.remoting.route import LEADER_ID, BrokerData, ClusterInfo, QueueData, TopicRoute
+from dledger_mq.remoting.topic_config import (
     PERM_READ,
     PERM_WRITE,
     SYS_FLAG_UNIT,

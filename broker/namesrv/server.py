@@ -18,20 +18,20 @@ from broker.namesrv.kv import KvStore, LocalKv
 from broker.namesrv.registrants import Registrants
 from broker.namesrv.replicated_kv import ReplicatedKv
 from broker.namesrv.routes import RouteTable
-from broker.net.address import Address
-from broker.net.connection import Connection
-from broker.net.listener import Listener, ListenerLimits, bind, bound_address
-from broker.remoting.codes import ResponseCode
-from broker.remoting.errors import FrameError
-from broker.remoting.frame import Frame
-from broker.remoting.header import (
+from dledger_mq.net.address import Address
+from dledger_mq.net.connection import Connection
+from dledger_mq.net.listener import Listener, ListenerLimits, bind, bound_address
+from dledger_mq.remoting.codes import ResponseCode
+from dledger_mq.remoting.errors import FrameError
+from dledger_mq.remoting.frame import Frame
+from dledger_mq.remoting.header import (
     RemotingCommand,
     decode_command,
     encode_command,
     make_request,
     make_response,
 )
-from broker.remoting.registrant import REGISTER_AGAIN
+from dledger_mq.remoting.registrant import REGISTER_AGAIN
 
 _log = logging.getLogger(__name__)
 

@@ -4,17 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from broker.remoting import fields
-from broker.remoting.codes import ResponseCode
-from broker.remoting.header import RemotingCommand
-from broker.remoting.json_body import write_json
-from broker.remoting.registrant import (
-    CHAIN_FIELD,
-    INDEX_FIELD,
-    MEMBER_FIELD,
-    TOKEN_FIELD,
-    is_token,
-)
 from broker.server.commits import Commits
 from broker.server.gate import Errand, Gate
 from broker.server.linear import LinearReads
@@ -23,13 +12,24 @@ from broker.server.origin import Origin, answer
 from broker.server.private_codes import SERVICE_ADDRESS
 from broker.service import tables
 from broker.service.connections import consumer_connections, producer_connections
-from broker.store import names
 from broker.store.control import Command, DeleteGroup, DeleteTopic, PutGroup, PutTopic
 from broker.store.reading import MessageGoneError, RecordReader, query_by_key, store_time_at
 from broker.store.staging import StagedEntry
 from broker.store.state import BrokerState
 from broker.store.topics import QUEUE_COUNT_MAX, TopicConfig
 from dledger import DLedgerError, Index, LogServer, RefusedError
+from dledger_mq.message import names
+from dledger_mq.remoting import fields
+from dledger_mq.remoting.codes import ResponseCode
+from dledger_mq.remoting.header import RemotingCommand
+from dledger_mq.remoting.json_body import write_json
+from dledger_mq.remoting.registrant import (
+    CHAIN_FIELD,
+    INDEX_FIELD,
+    MEMBER_FIELD,
+    TOKEN_FIELD,
+    is_token,
+)
 
 _UNIQUE_COUNT_MAX = 32
 

@@ -11,11 +11,6 @@ from pathlib import Path
 
 import trio
 
-from broker.net.address import Address
-from broker.net.connection import Connection
-from broker.net.listener import Listener, ListenerLimits, bind, bound_address
-from broker.remoting.errors import FrameError
-from broker.remoting.frame import Frame
 from broker.server.clock import SteadyWallClock
 from broker.server.config import BrokerConfig
 from broker.server.deliveries import keep_delivering
@@ -39,6 +34,11 @@ from dledger import (
     RoleView,
 )
 from dledger.storage.lock import StoreLock
+from dledger_mq.net.address import Address
+from dledger_mq.net.connection import Connection
+from dledger_mq.net.listener import Listener, ListenerLimits, bind, bound_address
+from dledger_mq.remoting.errors import FrameError
+from dledger_mq.remoting.frame import Frame
 
 _log = logging.getLogger(__name__)
 

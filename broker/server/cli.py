@@ -19,13 +19,13 @@ import trio
 from rich.console import Console
 from rich.markup import escape
 
-from broker.net.address import parse_address
 from broker.server.broker import Broker
 from broker.server.config import BrokerConfig, read_config
 from broker.server.dev import DevOptions, run_dev
 from broker.server.properties import read_properties
 from dledger import ConfigError, DiskFailedError, DLedgerError
 from dledger.runtime.stop_signals import obey_stop_signals
+from dledger_mq.net.address import parse_address
 
 _PROGRAM = "dledger-broker"
 _LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"

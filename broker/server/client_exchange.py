@@ -11,14 +11,14 @@ from collections.abc import Awaitable, Callable, Iterable
 import msgspec
 import trio
 
-from broker.remoting.errors import BodyError
-from broker.remoting.header import RemotingCommand, encode_command, make_request
 from broker.server.link import LeaderLink
 from broker.server.origin import ClientOrigin, Outputs, answer
 from broker.server.private_codes import NOT_CARRIED_OUT, PrivateCode
 from broker.service.catalog import Creation
 from broker.service.clients import ClientUnion, ConsumerClient, LocalClients
 from dledger import DLedgerError, LogServer
+from dledger_mq.remoting.errors import BodyError
+from dledger_mq.remoting.header import RemotingCommand, encode_command, make_request
 
 _log = logging.getLogger(__name__)
 

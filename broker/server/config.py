@@ -11,10 +11,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from broker.net.address import Address
 from broker.service.timers import DELAY_MAX_SEC_DEFAULT
 from broker.store.schedule import DELAY_LEVELS_TEXT, parse_delay_levels
 from dledger import ConfigError, Peer, parse_peers
+from dledger_mq.net.address import Address
 
 
 @dataclass(frozen=True, slots=True)

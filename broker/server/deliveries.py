@@ -7,13 +7,13 @@ from typing import Final, Protocol
 
 import trio
 
-from broker.message.errors import RecordError
-from broker.message.record import StoredMessage
 from broker.server.commits import Commits
 from broker.server.origin import Outputs
 from broker.store.reading import MessageGoneError, RecordReader
 from broker.store.schedule import delivery
 from dledger import EntryDamagedError, LogServer
+from dledger_mq.message.errors import RecordError
+from dledger_mq.message.record import StoredMessage
 
 _log = logging.getLogger(__name__)
 

@@ -12,14 +12,14 @@ import trio
 from rich.console import Console
 from rich.markup import escape
 
-from broker.net.address import Address
-from broker.net.listener import connect
-from broker.remoting.codes import RequestCode
-from broker.remoting.errors import RemotingError
-from broker.remoting.header import decode_command, encode_command, make_request
-from broker.remoting.route import decode_route
 from dledger import ConfigError
 from dledger.runtime.stop_signals import obey_stop_signals
+from dledger_mq.net.address import Address
+from dledger_mq.net.listener import connect
+from dledger_mq.remoting.codes import RequestCode
+from dledger_mq.remoting.errors import RemotingError
+from dledger_mq.remoting.header import decode_command, encode_command, make_request
+from dledger_mq.remoting.route import decode_route
 
 HOST = "127.0.0.1"
 NODES = ("n0", "n1", "n2")

@@ -6,14 +6,6 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from broker.remoting import fields
-from broker.remoting.codes import RequestCode as Code
-from broker.remoting.codes import ResponseCode
-from broker.remoting.errors import BodyError, FieldError
-from broker.remoting.frame import Frame, FrameDecoder
-from broker.remoting.header import RemotingCommand
-from broker.remoting.registrant import ASK_REGISTRANT
-from broker.remoting.requests import PullRequest, SendRequest, decode_request
 from broker.server.admin import Admin
 from broker.server.gate import HOLD_MS, QUESTION_CODES, Errand, Gate
 from broker.server.linear import LinearReads
@@ -36,6 +28,14 @@ from broker.server.transaction_resumes import TransactionResumes
 from broker.server.transactions import TransactionEnds
 from broker.service.transactions import is_undecided
 from dledger import EntryDamagedError
+from dledger_mq.remoting import fields
+from dledger_mq.remoting.codes import RequestCode as Code
+from dledger_mq.remoting.codes import ResponseCode
+from dledger_mq.remoting.errors import BodyError, FieldError
+from dledger_mq.remoting.frame import Frame, FrameDecoder
+from dledger_mq.remoting.header import RemotingCommand
+from dledger_mq.remoting.registrant import ASK_REGISTRANT
+from dledger_mq.remoting.requests import PullRequest, SendRequest, decode_request
 
 _log = logging.getLogger(__name__)
 

@@ -19,10 +19,6 @@ from collections.abc import Callable
 
 import msgspec
 
-from broker.remoting.codes import DISK_FULL, RequestCode, ResponseCode, is_definite
-from broker.remoting.frame import Frame, FrameDecoder, encode_frame
-from broker.remoting.header import RemotingCommand, decode_command
-from broker.remoting.requests import SendRequest
 from broker.server.link import LeaderLink
 from broker.server.origin import Origin, answer
 from broker.server.private_codes import (
@@ -33,6 +29,10 @@ from broker.server.private_codes import (
     PrivateCode,
 )
 from dledger import DLedgerError, LogServer, RefusedError, Role
+from dledger_mq.remoting.codes import DISK_FULL, RequestCode, ResponseCode, is_definite
+from dledger_mq.remoting.frame import Frame, FrameDecoder, encode_frame
+from dledger_mq.remoting.header import RemotingCommand, decode_command
+from dledger_mq.remoting.requests import SendRequest
 
 _log = logging.getLogger(__name__)
 

@@ -13,17 +13,6 @@ from typing import Final, Protocol
 
 import trio
 
-from broker.net.address import Address, parse_address
-from broker.net.connection import UNSENT_BYTES_MAX, Connection
-from broker.net.listener import connect
-from broker.remoting.errors import FrameError
-from broker.remoting.frame import Frame
-from broker.remoting.header import (
-    RemotingCommand,
-    decode_command,
-    encode_command,
-    make_request,
-)
 from broker.server.private_codes import (
     LINK_NONCE,
     OUTDATED_HELLO,
@@ -32,6 +21,17 @@ from broker.server.private_codes import (
     link_proof,
 )
 from dledger import LogServer, NodeId
+from dledger_mq.net.address import Address, parse_address
+from dledger_mq.net.connection import UNSENT_BYTES_MAX, Connection
+from dledger_mq.net.listener import connect
+from dledger_mq.remoting.errors import FrameError
+from dledger_mq.remoting.frame import Frame
+from dledger_mq.remoting.header import (
+    RemotingCommand,
+    decode_command,
+    encode_command,
+    make_request,
+)
 
 _log = logging.getLogger(__name__)
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from broker.remoting.codes import ResponseCode
-from broker.remoting.group_bodies import LockRequest, decode_lock_request, encode_lock_reply
-from broker.remoting.header import RemotingCommand
 from broker.server.commits import Commits
 from broker.server.committers import Committers
 from broker.server.gate import Errand, Gate
@@ -13,6 +10,9 @@ from broker.store.control import LockQueues, UnlockQueues
 from broker.store.locks import QueueLocks
 from broker.store.staging import StagedEntry
 from dledger import DLedgerError
+from dledger_mq.remoting.codes import ResponseCode
+from dledger_mq.remoting.group_bodies import LockRequest, decode_lock_request, encode_lock_reply
+from dledger_mq.remoting.header import RemotingCommand
 
 _QUEUE_ID_MAX = 2**31 - 1
 

@@ -7,11 +7,6 @@ from collections.abc import Callable, Iterable
 
 import trio
 
-from broker.remoting import fields
-from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.group_bodies import encode_consumer_list
-from broker.remoting.header import RemotingCommand, encode_command, make_request
-from broker.remoting.heartbeat import EXPRESSION_TAG, decode_client_config, decode_heartbeat
 from broker.server.client_exchange import CREATE_TIMEOUT_S, ClientExchange
 from broker.server.commits import AwaitCommit, Commits
 from broker.server.gate import Errand
@@ -30,9 +25,14 @@ from broker.service.pull import SQL_REFUSED
 from broker.service.refusal import Refusal
 from broker.service.tags import TagExpressionError, tag_hashes
 from broker.store.groups import SubscriptionGroupConfig
-from broker.store.names import retry_topic
 from broker.store.topics import TopicConfig
 from dledger import DLedgerError, LogServer
+from dledger_mq.message.names import retry_topic
+from dledger_mq.remoting import fields
+from dledger_mq.remoting.codes import RequestCode, ResponseCode
+from dledger_mq.remoting.group_bodies import encode_consumer_list
+from dledger_mq.remoting.header import RemotingCommand, encode_command, make_request
+from dledger_mq.remoting.heartbeat import EXPRESSION_TAG, decode_client_config, decode_heartbeat
 
 _log = logging.getLogger(__name__)
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from broker.net.address import Address
 from dledger import LogServer
 from dledger.runtime.events_log import log_event
+from dledger_mq.net.address import Address
 
 STATUS_ATTRIBUTE: Final = "name_contested"
 

@@ -6,9 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from broker.remoting import fields
-from broker.remoting.codes import ResponseCode
-from broker.remoting.header import RemotingCommand
 from broker.server.commits import Commits
 from broker.server.committers import Committers
 from broker.server.gate import Errand, Gate
@@ -27,6 +24,9 @@ from broker.store.reading import MessageGoneError, earliest_store_time, offset_b
 from broker.store.staging import StagedEntry
 from broker.store.state import BrokerState
 from dledger import DLedgerError, LogServer
+from dledger_mq.remoting import fields
+from dledger_mq.remoting.codes import ResponseCode
+from dledger_mq.remoting.header import RemotingCommand
 
 COMMIT_INTERVAL_MS = 100
 """Offset commits gather this long; consumers commit every few seconds, but there are many of them."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from itertools import count
 from typing import Protocol
 
-from broker.message.errors import MessageFormatError
-from broker.message.hosts import pack_host
-from broker.net.connection import Connection
-from broker.remoting.header import encode_command, make_response
+from dledger_mq.message.errors import MessageFormatError
+from dledger_mq.message.hosts import pack_host
+from dledger_mq.net.connection import Connection
+from dledger_mq.remoting.header import encode_command, make_response
 
 _UNKNOWN_HOST = bytes(8)
 _numbers = count(1)

@@ -11,13 +11,6 @@ from dataclasses import dataclass
 
 import trio
 
-from broker.message.hosts import pack_host
-from broker.message.ids import OffsetIdMaker, UniqKeyMaker
-from broker.message.record import StoredMessage
-from broker.net.address import Address
-from broker.remoting.frame import Frame
-from broker.remoting.replies import SendReplies
-from broker.remoting.requests import PullFields
 from broker.server.admin import Admin
 from broker.server.commits import Commits
 from broker.server.committers import Committers
@@ -48,12 +41,19 @@ from broker.service.send_back import SendBackRules
 from broker.service.timers import RecallRules, TimerRules
 from broker.service.transactions import EndRules
 from broker.store.control import SetDelayLevels
-from broker.store.names import AUTO_CREATE_TOPIC
 from broker.store.reading import MessageGoneError, read_message
 from broker.store.staging import Staging
 from broker.store.state import BrokerState
 from broker.store.topics import PERM_ALL, TopicConfig, configured_system_topics
 from dledger import LogServer, NotLeaderError, RoleView
+from dledger_mq.message.hosts import pack_host
+from dledger_mq.message.ids import OffsetIdMaker, UniqKeyMaker
+from dledger_mq.message.names import AUTO_CREATE_TOPIC
+from dledger_mq.message.record import StoredMessage
+from dledger_mq.net.address import Address
+from dledger_mq.remoting.frame import Frame
+from dledger_mq.remoting.replies import SendReplies
+from dledger_mq.remoting.requests import PullFields
 
 EXPIRE_MS = 5_000
 

@@ -13,8 +13,8 @@ from collections.abc import Collection, Mapping
 from enum import IntEnum
 from typing import NamedTuple
 
-from broker.remoting import fields
-from broker.remoting.codes import ResponseCode
+from dledger_mq.remoting import fields
+from dledger_mq.remoting.codes import ResponseCode
 
 LINK_NONCE = "link_nonce"
 """Service attribute of a node: drawn anew by each process, so that a proof is good for one of them."""

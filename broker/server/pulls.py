@@ -11,10 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
-from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.header import encode_command, make_request
-from broker.remoting.replies import pull_reply_head
-from broker.remoting.requests import PULL_COMMIT_OFFSET, PULL_SUSPEND, PullFields, PullRequest
 from broker.server.beyond_end import BeyondEnd
 from broker.server.gate import HOLD_MS
 from broker.server.origin import Origin, answer
@@ -25,6 +21,10 @@ from broker.service.refusal import Refusal
 from broker.store.reading import GetResult, get_messages
 from broker.store.state import BrokerState
 from dledger import EntryDamagedError, LogServer
+from dledger_mq.remoting.codes import RequestCode, ResponseCode
+from dledger_mq.remoting.header import encode_command, make_request
+from dledger_mq.remoting.replies import pull_reply_head
+from dledger_mq.remoting.requests import PULL_COMMIT_OFFSET, PULL_SUSPEND, PullFields, PullRequest
 
 _NOT_KNOWN = frozenset({ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST})
 

@@ -9,9 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 
-from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.group_bodies import encode_consumer_list
-from broker.remoting.header import RemotingCommand
 from broker.server.gate import HOLD_MS
 from broker.server.origin import Origin, OriginProxy, answer
 from broker.service.asking_again import (
@@ -21,6 +18,9 @@ from broker.service.asking_again import (
     offset_untold,
     wants_empty_list,
 )
+from dledger_mq.remoting.codes import RequestCode, ResponseCode
+from dledger_mq.remoting.group_bodies import encode_consumer_list
+from dledger_mq.remoting.header import RemotingCommand
 
 
 class Question(OriginProxy):

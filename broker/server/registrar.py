@@ -20,20 +20,25 @@ from itertools import count
 
 import trio
 
-from broker.net.address import Address
-from broker.net.connection import Connection
-from broker.net.listener import connect
-from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.errors import FrameError
-from broker.remoting.header import RemotingCommand, decode_command, encode_command, make_request
-from broker.remoting.log_point import (
+from broker.server.name_contested import NameContested
+from broker.server.went_back import WentBack
+from broker.service.tables import wire_topic, wire_version
+from broker.store.topics import Topics
+from dledger import LogServer
+from dledger_mq.net.address import Address
+from dledger_mq.net.connection import Connection
+from dledger_mq.net.listener import connect
+from dledger_mq.remoting.codes import RequestCode, ResponseCode
+from dledger_mq.remoting.errors import FrameError
+from dledger_mq.remoting.header import RemotingCommand, decode_command, encode_command, make_request
+from dledger_mq.remoting.log_point import (
     COMMITTED_FIELD,
     FURTHEST_FIELD,
     LogPoint,
     read_log_point,
     write_log_point,
 )
-from broker.remoting.registrant import (
+from dledger_mq.remoting.registrant import (
     NONCE_FIELD,
     PROOF_FIELD,
     REGISTER_AGAIN,
@@ -41,12 +46,7 @@ from broker.remoting.registrant import (
     TOKEN_FIELD,
     registration_proof,
 )
-from broker.remoting.registration import BrokerIdentity, encode_registration, identity_ext
-from broker.server.name_contested import NameContested
-from broker.server.went_back import WentBack
-from broker.service.tables import wire_topic, wire_version
-from broker.store.topics import Topics
-from dledger import LogServer
+from dledger_mq.remoting.registration import BrokerIdentity, encode_registration, identity_ext
 
 _log = logging.getLogger(__name__)
 

@@ -11,10 +11,6 @@ from collections.abc import Callable
 
 import msgspec
 
-from broker.message.errors import RecordError
-from broker.message.ids import OffsetIdMaker
-from broker.remoting.codes import ResponseCode
-from broker.remoting.requests import ROWS_STORED
 from broker.server.commits import Commits
 from broker.server.gate import Errand, Gate
 from broker.server.origin import answer
@@ -25,6 +21,10 @@ from broker.store.control import TakeRows
 from broker.store.sinks import Sinks
 from broker.store.staging import StagedEntry
 from dledger import DLedgerError
+from dledger_mq.message.errors import RecordError
+from dledger_mq.message.ids import OffsetIdMaker
+from dledger_mq.remoting.codes import ResponseCode
+from dledger_mq.remoting.requests import ROWS_STORED
 
 Stage = Callable[[SendPlan, int, bytes], int]
 """Stages the messages of a plan (born time, born host); the place of the first."""

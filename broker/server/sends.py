@@ -9,14 +9,6 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from broker.message.errors import MessageIdError, RecordError
-from broker.message.ids import OffsetIdMaker, parse_offset_msg_id
-from broker.message.recall_handle import RecallHandle
-from broker.remoting import fields
-from broker.remoting.codes import ResponseCode
-from broker.remoting.header import RemotingCommand
-from broker.remoting.replies import SendReplies
-from broker.remoting.requests import SendRequest
 from broker.server.commits import Commits
 from broker.server.gate import Errand, Gate
 from broker.server.origin import answer, is_received, link_of
@@ -32,6 +24,14 @@ from broker.store.recent_sends import COPIES_MAX
 from broker.store.sinks import Sinks
 from broker.store.staging import StagedEntry
 from dledger import DLedgerError, RefusedError
+from dledger_mq.message.errors import MessageIdError, RecordError
+from dledger_mq.message.ids import OffsetIdMaker, parse_offset_msg_id
+from dledger_mq.message.recall_handle import RecallHandle
+from dledger_mq.remoting import fields
+from dledger_mq.remoting.codes import ResponseCode
+from dledger_mq.remoting.header import RemotingCommand
+from dledger_mq.remoting.replies import SendReplies
+from dledger_mq.remoting.requests import SendRequest
 
 _log = logging.getLogger(__name__)
 

@@ -11,11 +11,6 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Final
 
-from broker.message.properties import REAL_TOPIC, TIMER_DEQUEUE_MS, UNIQ_KEY, encode_property
-from broker.message.recall_handle import RecallHandle
-from broker.remoting import fields
-from broker.remoting.codes import ResponseCode
-from broker.remoting.header import RemotingCommand
 from broker.server.commits import Commits
 from broker.server.deliveries import DELIVERIES_MAX, Deliverer, Patience
 from broker.server.gate import Errand, Gate
@@ -23,12 +18,17 @@ from broker.server.origin import answer
 from broker.service.refusal import Refusal
 from broker.service.timers import RecallRules
 from broker.store.control import DeliverTimers, RecallTimer
-from broker.store.names import TIMER_TOPIC
 from broker.store.reading import MessageGoneError, read_message
 from broker.store.staging import StagedEntry
 from broker.store.state import BrokerState
 from broker.store.timers import PendingTimer, recall_key, timer_of
 from dledger import DLedgerError, EntryDamagedError, LogServer
+from dledger_mq.message.names import TIMER_TOPIC
+from dledger_mq.message.properties import REAL_TOPIC, TIMER_DEQUEUE_MS, UNIQ_KEY, encode_property
+from dledger_mq.message.recall_handle import RecallHandle
+from dledger_mq.remoting import fields
+from dledger_mq.remoting.codes import ResponseCode
+from dledger_mq.remoting.header import RemotingCommand
 
 CANDIDATES_MAX: Final = 256
 """Messages under one key that a recall looks at, the newest; RocketMQ's clients give each its own."""

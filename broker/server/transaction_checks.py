@@ -10,23 +10,23 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from broker.message.errors import RecordError
-from broker.message.ids import offset_msg_id
-from broker.message.properties import PGROUP, UNIQ_KEY
-from broker.message.record import StoredMessage, encode_record
-from broker.remoting.codes import RequestCode
-from broker.remoting.header import encode_command, make_request
 from broker.server.commits import Commits
 from broker.server.transactions import TransactionEnds, stage_op
 from broker.service.catalog import Catalog, special_topic
 from broker.store.control import CheckTransactions
-from broker.store.names import CHECK_MAX_TOPIC
 from broker.store.reading import MessageGoneError, read_message
 from broker.store.schedule import delivery
 from broker.store.staging import StagedEntry
 from broker.store.state import BrokerState
 from broker.store.transactions import OpenHalf, Verdict
 from dledger import DLedgerError, EntryDamagedError, LogServer
+from dledger_mq.message.errors import RecordError
+from dledger_mq.message.ids import offset_msg_id
+from dledger_mq.message.names import CHECK_MAX_TOPIC
+from dledger_mq.message.properties import PGROUP, UNIQ_KEY
+from dledger_mq.message.record import StoredMessage, encode_record
+from dledger_mq.remoting.codes import RequestCode
+from dledger_mq.remoting.header import encode_command, make_request
 
 _log = logging.getLogger(__name__)
 

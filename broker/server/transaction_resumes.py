@@ -10,24 +10,24 @@ from collections.abc import Callable
 
 import msgspec
 
-from broker.message.errors import MessageIdError
-from broker.message.ids import parse_offset_msg_id
-from broker.message.properties import REAL_TOPIC, TRANSACTION_ID
-from broker.message.record import StoredMessage
-from broker.remoting import fields
-from broker.remoting.codes import ResponseCode
-from broker.remoting.header import RemotingCommand
 from broker.server.commits import Commits
 from broker.server.gate import Errand, Gate
 from broker.server.origin import answer
 from broker.server.transactions import TransactionEnds
 from broker.service.sameness import Essence, essence_of_record
 from broker.store.control import ResumeTransaction
-from broker.store.names import CHECK_MAX_TOPIC, HALF_TOPIC
 from broker.store.recent_sends import COPIES_MAX
 from broker.store.staging import StagedEntry
 from broker.store.transactions import OpenHalf, TransactionKey, Transactions, Verdict
 from dledger import DLedgerError
+from dledger_mq.message.errors import MessageIdError
+from dledger_mq.message.ids import parse_offset_msg_id
+from dledger_mq.message.names import CHECK_MAX_TOPIC, HALF_TOPIC
+from dledger_mq.message.properties import REAL_TOPIC, TRANSACTION_ID
+from dledger_mq.message.record import StoredMessage
+from dledger_mq.remoting import fields
+from dledger_mq.remoting.codes import ResponseCode
+from dledger_mq.remoting.header import RemotingCommand
 
 _HALF = HALF_TOPIC.encode()
 

@@ -4,11 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from broker.message.errors import RecordError
-from broker.message.ids import OffsetIdMaker
-from broker.remoting.codes import ResponseCode
-from broker.remoting.header import RemotingCommand
-from broker.remoting.replies import SendReplies
 from broker.server.commits import Commits, Waiter
 from broker.server.gate import Errand, Gate
 from broker.server.origin import answer, is_received, link_of
@@ -25,11 +20,16 @@ from broker.service.transactions import (
     ending_of,
     told,
 )
-from broker.store.names import OP_HALF_TOPIC
 from broker.store.recent_sends import COPIES_MAX
 from broker.store.staging import StagedEntry, Staging
 from broker.store.transactions import TransactionKey, Transactions, Verdict, encode_op
 from dledger import DLedgerError, EntryDamagedError, RefusedError
+from dledger_mq.message.errors import RecordError
+from dledger_mq.message.ids import OffsetIdMaker
+from dledger_mq.message.names import OP_HALF_TOPIC
+from dledger_mq.remoting.codes import ResponseCode
+from dledger_mq.remoting.header import RemotingCommand
+from dledger_mq.remoting.replies import SendReplies
 
 _OP = OP_HALF_TOPIC.encode()
 

@@ -13,9 +13,9 @@ import logging
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from broker.remoting.log_point import LogPoint
 from dledger import Index, LogServer, OutcomeUnknownError, RefusedError
 from dledger.runtime.events_log import log_event
+from dledger_mq.remoting.log_point import LogPoint
 
 CONFIRM_TIMEOUT_S: Final = 3.0
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from broker.remoting.codes import ResponseCode
 from broker.service.refusal import Refusal
-from broker.store import names
 from broker.store.groups import SubscriptionGroupConfig
 from broker.store.topics import PERM_DEFAULT, PERM_INHERIT, TopicConfig
+from dledger_mq.message import names
+from dledger_mq.remoting.codes import ResponseCode
 
 
 class Catalog:

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from broker.remoting.heartbeat import (
+from dledger_mq.remoting.heartbeat import (
     ConsumeFromWhere,
     ConsumeType,
     Heartbeat,

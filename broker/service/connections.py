@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from broker.message.hashes import tags_code
-from broker.remoting.heartbeat import EXPRESSION_TAG, Subscription
-from broker.remoting.json_body import write_json
 from broker.service.clients import ConsumerClient, ProducerClient, newest_subscription
+from dledger_mq.message.hashes import tags_code
+from dledger_mq.remoting.heartbeat import EXPRESSION_TAG, Subscription
+from dledger_mq.remoting.json_body import write_json
 
 
 def consumer_connections(members: Mapping[str, ConsumerClient]) -> bytes:

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from broker.remoting.codes import ResponseCode
-from broker.remoting.heartbeat import EXPRESSION_TAG, MessageModel
-from broker.remoting.requests import PULL_SUBSCRIPTION, PullFields
 from broker.service.catalog import NOTHING_NEW, Catalog, Creation, group_for_use
 from broker.service.clients import ConsumerClient, newest_subscription
 from broker.service.refusal import Refusal
 from broker.service.tags import TagExpressionError, tag_hashes
 from broker.store.reading import GetResult, GetStatus
 from broker.store.topics import PERM_READ
+from dledger_mq.remoting.codes import ResponseCode
+from dledger_mq.remoting.heartbeat import EXPRESSION_TAG, MessageModel
+from dledger_mq.remoting.requests import PULL_SUBSCRIPTION, PullFields
 
 SQL_REFUSED = "The broker does not support consumer to filter message by SQL92"
 """RocketMQ's text while enablePropertyFilter is false; tools look for it."""

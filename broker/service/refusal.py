@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from broker.remoting.codes import ResponseCode
+from dledger_mq.remoting.codes import ResponseCode
 
 
 @dataclass(frozen=True, slots=True)

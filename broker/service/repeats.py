@@ -25,12 +25,12 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from broker.message.ids import offset_msg_id
-from broker.message.properties import TIMER_OUT_MS
-from broker.message.record import StoredMessage
 from broker.service.sameness import Essence, essence_of_record, is_same
-from broker.store.names import TIMER_TOPIC
 from broker.store.state import BrokerState
+from dledger_mq.message.ids import offset_msg_id
+from dledger_mq.message.names import TIMER_TOPIC
+from dledger_mq.message.properties import TIMER_OUT_MS
+from dledger_mq.message.record import StoredMessage
 
 _T = TypeVar("_T")
 

@@ -12,19 +12,18 @@ from typing import Final
 
 import msgspec
 
-from broker.message.properties import SINK_ROW, find_property
-from broker.remoting.codes import ResponseCode
 from broker.service.refusal import Refusal
 from broker.service.send import SendPlan
-from broker.store.names import is_retry_topic
 from broker.store.sinks import (
     BATCH_KEYS_MAX,
-    KEY_BYTES,
     KEYS_MAX,
-    SINK_ID_BYTES_MAX,
     SINKS_MAX,
     Sinks,
 )
+from dledger_mq.message.names import is_retry_topic
+from dledger_mq.message.properties import SINK_ROW, find_property
+from dledger_mq.message.row_keys import KEY_BYTES, SINK_ID_BYTES_MAX
+from dledger_mq.remoting.codes import ResponseCode
 
 _HEX_DIGITS: Final = 2 * KEY_BYTES
 _BATCH_DIGITS_MAX: Final = 18

@@ -12,8 +12,12 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from broker.message.errors import PropertyError, RecordError
-from broker.message.properties import (
+from broker.service.send import MessagePlan, SendPlan
+from broker.store.schedule import DELIVERY_PROPERTIES_BYTES, SCHEDULE_KEY
+from broker.store.timers import TIMER_KEY
+from broker.store.transactions import HALF_KEY
+from dledger_mq.message.errors import PropertyError, RecordError
+from dledger_mq.message.properties import (
     CLUSTER,
     MSG_REGION,
     PROPERTIES_BYTES_MAX,
@@ -30,12 +34,8 @@ from broker.message.properties import (
     remove_property,
     terminated,
 )
-from broker.message.record import StoredMessage
-from broker.message.sys_flags import BORN_HOST_V6, STORE_HOST_V6
-from broker.service.send import MessagePlan, SendPlan
-from broker.store.schedule import DELIVERY_PROPERTIES_BYTES, SCHEDULE_KEY
-from broker.store.timers import TIMER_KEY
-from broker.store.transactions import HALF_KEY
+from dledger_mq.message.record import StoredMessage
+from dledger_mq.message.sys_flags import BORN_HOST_V6, STORE_HOST_V6
 
 HALF_ROOM_BYTES: Final = DELIVERY_PROPERTIES_BYTES + 40
 """What a half message leaves free for its commit, its due time and its delivery."""

@@ -11,9 +11,21 @@ from dataclasses import dataclass
 
 import msgspec
 
-from broker.message.batch import split_batch
-from broker.message.errors import BatchError
-from broker.message.properties import (
+from broker.service.catalog import (
+    NOTHING_NEW,
+    Catalog,
+    Creation,
+    group_for_use,
+    special_topic,
+    topic_for_send,
+)
+from broker.service.refusal import Refusal
+from broker.service.timers import TimerRules
+from broker.store.topics import PERM_WRITE, TopicConfig
+from dledger_mq.message import names
+from dledger_mq.message.batch import split_batch
+from dledger_mq.message.errors import BatchError
+from dledger_mq.message.properties import (
     CLUSTER,
     DELAY,
     MSG_REGION,
@@ -31,21 +43,9 @@ from broker.message.properties import (
     remove_property,
     terminated,
 )
-from broker.message.sys_flags import INNER_BATCH, MULTI_TAGS, NEED_UNWRAP, TRANSACTION_MASK
-from broker.remoting.codes import ResponseCode
-from broker.remoting.requests import SendFields
-from broker.service.catalog import (
-    NOTHING_NEW,
-    Catalog,
-    Creation,
-    group_for_use,
-    special_topic,
-    topic_for_send,
-)
-from broker.service.refusal import Refusal
-from broker.service.timers import TimerRules
-from broker.store import names
-from broker.store.topics import PERM_WRITE, TopicConfig
+from dledger_mq.message.sys_flags import INNER_BATCH, MULTI_TAGS, NEED_UNWRAP, TRANSACTION_MASK
+from dledger_mq.remoting.codes import ResponseCode
+from dledger_mq.remoting.requests import SendFields
 
 RETRY_LIMIT_VERSION = 121
 """Clients from this release (3.4.9) on may say how often a message is retried."""

@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from broker.message.ids import offset_msg_id
-from broker.message.properties import (
+from broker.service.catalog import Catalog, Creation, group_for_use, special_topic
+from broker.service.refusal import Refusal
+from broker.service.send import RETRY_LIMIT_VERSION
+from broker.store.topics import PERM_WRITE
+from dledger_mq.message import names
+from dledger_mq.message.ids import offset_msg_id
+from dledger_mq.message.properties import (
     DELAY,
     ORIGIN_MESSAGE_ID,
     PROPERTIES_BYTES_MAX,
@@ -15,13 +20,8 @@ from broker.message.properties import (
     remove_property,
     set_property,
 )
-from broker.message.record import StoredMessage
-from broker.remoting.codes import ResponseCode
-from broker.service.catalog import Catalog, Creation, group_for_use, special_topic
-from broker.service.refusal import Refusal
-from broker.service.send import RETRY_LIMIT_VERSION
-from broker.store import names
-from broker.store.topics import PERM_WRITE
+from dledger_mq.message.record import StoredMessage
+from dledger_mq.remoting.codes import ResponseCode
 
 FIRST_RETRY_LEVEL = 3
 """Delay level of the first retry, 10 s by default; each further one takes the next level (L7)."""

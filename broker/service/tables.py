@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from broker.remoting import topic_config as wire
-from broker.remoting.errors import BodyError
-from broker.remoting.json_body import write_json
-from broker.remoting.message_queue import MessageQueue
 from broker.store.consume_queue import ConsumeQueues
 from broker.store.groups import Groups, SubscriptionGroupConfig
 from broker.store.offsets import ConsumerOffsets
 from broker.store.topics import DataVersion, TopicConfig, Topics
+from dledger_mq.remoting import topic_config as wire
+from dledger_mq.remoting.errors import BodyError
+from dledger_mq.remoting.json_body import write_json
+from dledger_mq.remoting.message_queue import MessageQueue
 
 
 def wire_topic(config: TopicConfig, *, perm_mask: int = 15) -> wire.TopicConfig:

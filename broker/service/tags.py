@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from broker.message.hashes import tags_code
+from dledger_mq.message.hashes import tags_code
 
 EVERYTHING = "*"
 

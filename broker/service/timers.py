@@ -10,17 +10,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from broker.message.properties import (
+from broker.service.refusal import Refusal
+from dledger_mq.message import names
+from dledger_mq.message.properties import (
     TIMER_DELAY_MS,
     TIMER_DELAY_SEC,
     TIMER_DELIVER_MS,
     TIMER_OUT_MS,
     find_property,
 )
-from broker.message.recall_handle import HandleError, RecallHandle
-from broker.remoting.codes import ResponseCode
-from broker.service.refusal import Refusal
-from broker.store import names
+from dledger_mq.message.recall_handle import HandleError, RecallHandle
+from dledger_mq.remoting.codes import ResponseCode
 
 DELAY_MAX_SEC_DEFAULT: Final = 259_200
 """Three days, RocketMQ's timerMaxDelaySec."""

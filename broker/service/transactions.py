@@ -11,22 +11,22 @@ from typing import Final
 
 import msgspec
 
-from broker.message.properties import (
+from broker.service.refusal import Refusal
+from broker.service.timers import TimerRules
+from broker.store.schedule import delivery, level_of
+from broker.store.timers import TIMER_KEY
+from broker.store.transactions import VERDICTS_KEPT, Transactions, Verdict, immunity_of
+from dledger_mq.message import names
+from dledger_mq.message.properties import (
     CHECK_IMMUNITY_TIME_IN_SECONDS,
     PGROUP,
     TIMER_OUT_MS,
     encode_property,
 )
-from broker.message.record import StoredMessage
-from broker.message.sys_flags import TRANSACTION_COMMIT, TRANSACTION_MASK
-from broker.remoting import fields
-from broker.remoting.codes import ResponseCode
-from broker.service.refusal import Refusal
-from broker.service.timers import TimerRules
-from broker.store import names
-from broker.store.schedule import delivery, level_of
-from broker.store.timers import TIMER_KEY
-from broker.store.transactions import VERDICTS_KEPT, Transactions, Verdict, immunity_of
+from dledger_mq.message.record import StoredMessage
+from dledger_mq.message.sys_flags import TRANSACTION_COMMIT, TRANSACTION_MASK
+from dledger_mq.remoting import fields
+from dledger_mq.remoting.codes import ResponseCode
 
 COMMIT: Final = 8
 ROLLBACK: Final = 12

@@ -14,8 +14,8 @@ from msgspec import Meta
 
 from broker.store.errors import NewerVersionError
 from broker.store.groups import SubscriptionGroupConfig
-from broker.store.sinks import SINK_ID_BYTES_MAX
 from broker.store.topics import CONTROL_TOPICS, TopicConfig
+from dledger_mq.message.row_keys import SINK_ID_BYTES_MAX
 
 VERSION: Final = 1
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import msgspec
 from crc32c import crc32c
 
-from broker.store import names
 from broker.store.refusals import RefusalKind
 from broker.store.topics import DataVersion
+from dledger_mq.message import names
 
 
 class SubscriptionGroupConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,6 +1,6 @@
 """What the fold needs of an entry: where its records belong, without building messages.
 
-`decode_record` (broker/message/record.py) takes a record apart completely; the fold runs once per
+`decode_record` (dledger_mq/message/record.py) takes a record apart completely; the fold runs once per
 message on every replica and needs eight numbers and three properties, so the common shape (V1, IPv4
 hosts) is read here with one unpack. Everything else, and everything that looks wrong, goes through
 `decode_record`, which knows every shape and names every fault. The body's own CRC-32 is not computed:
@@ -12,12 +12,12 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from broker.message.hashes import tags_code_of_bytes
-from broker.message.properties import KEYS, TAGS, UNIQ_KEY, find_property
-from broker.message.record import MAGIC_V1, RECORD_BYTES_MIN, StoredMessage, decode_record
-from broker.message.sys_flags import BORN_HOST_V6, STORE_HOST_V6, TRANSACTION_PREPARED
 from broker.store.consume_queue import QueueKey
 from broker.store.errors import MisplacedRecordError
+from dledger_mq.message.hashes import tags_code_of_bytes
+from dledger_mq.message.properties import KEYS, TAGS, UNIQ_KEY, find_property
+from dledger_mq.message.record import MAGIC_V1, RECORD_BYTES_MIN, StoredMessage, decode_record
+from dledger_mq.message.sys_flags import BORN_HOST_V6, STORE_HOST_V6, TRANSACTION_PREPARED
 
 ParsedRecord = tuple[QueueKey, int, int, int, int, int, bool, "bytes | None", "bytes | None"]
 """Queue key; queue offset; physical offset; size in bytes; tag hash; store time (ms); whether it is a

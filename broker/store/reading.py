@@ -13,21 +13,21 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Protocol
 
-from broker.message.errors import RecordError
-from broker.message.properties import KEYS, UNIQ_KEY, find_property, split_keys
-from broker.message.record import (
+from broker.store.consume_queue import UNIT, ConsumeQueue
+from broker.store.state import BrokerState
+from dledger.errors import CompactedError, EntryDamagedError, OutOfRangeError
+from dledger.raft.entry import ENTRY_HEADER_BYTES, Entry
+from dledger.raft.ids import Position
+from dledger_mq.message.errors import RecordError
+from dledger_mq.message.properties import KEYS, UNIQ_KEY, find_property, split_keys
+from dledger_mq.message.record import (
     PHYSICAL_OFFSET_AT,
     RECORD_BYTES_MIN,
     SYS_FLAG_AT,
     StoredMessage,
     decode_record,
 )
-from broker.message.sys_flags import BORN_HOST_V6
-from broker.store.consume_queue import UNIT, ConsumeQueue
-from broker.store.state import BrokerState
-from dledger.errors import CompactedError, EntryDamagedError, OutOfRangeError
-from dledger.raft.entry import ENTRY_HEADER_BYTES, Entry
-from dledger.raft.ids import Position
+from dledger_mq.message.sys_flags import BORN_HOST_V6
 
 QUERY_COUNT_MAX: Final = 64
 """Results of a query by key (T3)."""

@@ -17,12 +17,12 @@ from typing import Final, NamedTuple
 import msgspec
 from crc32c import crc32c
 
-from broker.message.properties import REAL_QID, REAL_TOPIC, find_property, set_property
-from broker.message.properties import WAIT as WAIT_PROPERTY
-from broker.message.record import StoredMessage
-from broker.store import names
 from broker.store.consume_queue import ConsumeQueue, ConsumeQueues
 from broker.store.refusals import RefusalKind
+from dledger_mq.message import names
+from dledger_mq.message.properties import REAL_QID, REAL_TOPIC, find_property, set_property
+from dledger_mq.message.properties import WAIT as WAIT_PROPERTY
+from dledger_mq.message.record import StoredMessage
 
 SCHEDULE_KEY: Final = names.SCHEDULE_TOPIC.encode()
 UNKNOWN_LEVEL_DELAY_MS: Final = 1000

@@ -21,9 +21,8 @@ import msgspec
 from crc32c import crc32c
 
 from broker.store.refusals import RefusalKind
+from dledger_mq.message.row_keys import KEY_BYTES
 
-KEY_BYTES: Final = 8
-SINK_ID_BYTES_MAX: Final = 128
 SINKS_MAX: Final = 4096
 BATCH_KEYS_MAX: Final = 4_000_000
 """Rows of one batch; about 9 bytes each once there are many, 150 while there are few."""

@@ -24,17 +24,6 @@ import zlib
 from dataclasses import dataclass
 from typing import Final
 
-from broker.message.errors import RecordError
-from broker.message.hosts import HOST_V4_BYTES, HOST_V6_BYTES
-from broker.message.properties import PROPERTIES_BYTES_MAX
-from broker.message.record import (
-    BODY_BYTES_MAX,
-    MAGIC_V1,
-    TOPIC_BYTES_MAX,
-    TOPIC_BYTES_MAX_V1,
-    encode_record,
-)
-from broker.message.sys_flags import BORN_HOST_V6, STORE_HOST_V6, TRANSACTION_PREPARED
 from broker.store.consume_queue import QueueKey
 from broker.store.control import Command, DeleteTopic, encode_control
 from broker.store.parse import ParsedRecord, folded_properties, is_text
@@ -42,6 +31,17 @@ from broker.store.state import BrokerState
 from broker.store.topics import is_deletable
 from dledger.raft.entry import ENTRY_HEADER_BYTES
 from dledger.raft.ids import EntryId
+from dledger_mq.message.errors import RecordError
+from dledger_mq.message.hosts import HOST_V4_BYTES, HOST_V6_BYTES
+from dledger_mq.message.properties import PROPERTIES_BYTES_MAX
+from dledger_mq.message.record import (
+    BODY_BYTES_MAX,
+    MAGIC_V1,
+    TOPIC_BYTES_MAX,
+    TOPIC_BYTES_MAX_V1,
+    encode_record,
+)
+from dledger_mq.message.sys_flags import BORN_HOST_V6, STORE_HOST_V6, TRANSACTION_PREPARED
 
 RECORD_OVERHEAD_MAX: Final = 91 + 24 + 1
 """Bytes of a record besides body, topic and properties: IPv6 hosts, V2."""
@@ -107,7 +107,7 @@ class Staging:
     """
 
     def __init__(self, state: BrokerState, store_host: bytes) -> None:
-        assert len(store_host) in _HOST_LENGTHS, "see broker/message/hosts.py"
+        assert len(store_host) in _HOST_LENGTHS, "see dledger_mq/message/hosts.py"
         self.staged_bytes = 0
         self._state = state
         self._store_host = store_host

@@ -19,8 +19,6 @@ from typing import Final, NamedTuple
 import msgspec
 from crc32c import crc32c
 
-from broker.message.properties import split_keys
-from broker.message.record import StoredMessage, decode_record
 from broker.store import saved
 from broker.store.commands import obey
 from broker.store.consume_queue import (
@@ -56,6 +54,8 @@ from broker.store.transactions import HALF_KEY, TRANSACTION_KEYS, Transactions
 from dledger.raft.entry import ENTRY_HEADER_BYTES, Entry, EntryKind
 from dledger.raft.ids import NO_INDEX, EntryId, Index
 from dledger.state_machine import SnapshotOvertakenError, SnapshotRefusedError
+from dledger_mq.message.properties import split_keys
+from dledger_mq.message.record import StoredMessage, decode_record
 
 _CONTROL_KEYS: Final = frozenset(topic.encode() for topic in CONTROL_TOPICS)
 _SPECIAL_KEYS: Final = _CONTROL_KEYS | TRANSACTION_KEYS | {SCHEDULE_KEY, TIMER_KEY}

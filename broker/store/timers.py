@@ -30,13 +30,13 @@ import msgspec
 from crc32c import crc32c
 from sortedcontainers import SortedList
 
-from broker.message.properties import TIMER_OUT_MS
-from broker.message.record import StoredMessage
-from broker.store import names
 from broker.store.errors import NoRoomError
 from broker.store.refusals import RefusalKind
 from broker.store.saved import ByteSource, Count
 from dledger.state_machine import SnapshotRefusedError
+from dledger_mq.message import names
+from dledger_mq.message.properties import TIMER_OUT_MS
+from dledger_mq.message.record import StoredMessage
 
 TIMER_KEY: Final = names.TIMER_TOPIC.encode()
 

@@ -8,8 +8,8 @@ from typing import Final
 import msgspec
 from crc32c import crc32c
 
-from broker.store import names
 from broker.store.refusals import RefusalKind
+from dledger_mq.message import names
 
 PERM_INHERIT: Final = 1
 PERM_WRITE: Final = 2

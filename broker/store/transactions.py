@@ -21,7 +21,9 @@ import msgspec
 from crc32c import crc32c
 from sortedcontainers import SortedDict
 
-from broker.message.properties import (
+from broker.store.refusals import RefusalKind
+from dledger_mq.message import names
+from dledger_mq.message.properties import (
     CHECK_IMMUNITY_TIME_IN_SECONDS,
     REAL_TOPIC,
     TAGS,
@@ -29,9 +31,7 @@ from broker.message.properties import (
     encode_property,
     find_property,
 )
-from broker.message.record import StoredMessage
-from broker.store import names
-from broker.store.refusals import RefusalKind
+from dledger_mq.message.record import StoredMessage
 
 HALF_KEY: Final = names.HALF_TOPIC.encode()
 OP_KEY: Final = names.OP_HALF_TOPIC.encode()

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from random import Random
 
-from broker.net.address import Address
 from broker.server.config import BrokerConfig
 from broker.server.parts import BrokerParts
 from broker.store.state import BrokerState, StateLimits
@@ -31,6 +30,7 @@ from dledger.testing.cluster import SimCluster
 from dledger.testing.sim_node import SimNode
 from dledger.testing.sim_trace import Trace
 from dledger.testing.state_checker import Violation
+from dledger_mq.net.address import Address
 
 DELAYS_MS = (150, 400, 900, 1500)
 CHECK_TIMEOUT_MS = 400

@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from random import Random
 
-from broker.remoting.frame import Frame
-from broker.remoting.header import RemotingCommand, decode_command, encode_command, make_request
 from broker.testing.broker_cluster import BrokerCluster
 from broker.testing.settings import BrokerSimSettings
 from broker.testing.wires import SimConnection
 from dledger.raft.ids import NodeId
+from dledger_mq.remoting.frame import Frame
+from dledger_mq.remoting.header import RemotingCommand, decode_command, encode_command, make_request
 
 Answered = Callable[[RemotingCommand | None], None]
 """Told the answer; None when there was none in time, or no connection."""

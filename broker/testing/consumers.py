@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from broker.message.record import StoredMessage, decode_records
-from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.group_bodies import LockRequest, decode_lock_reply, encode_lock_request
-from broker.remoting.header import RemotingCommand
-from broker.remoting.message_queue import MessageQueue
-from broker.remoting.requests import PULL_SUBSCRIPTION, PULL_SUSPEND
 from broker.testing.client import GROUP, Prefers, SimClient
 from broker.testing.model import key_of
+from dledger_mq.message.record import StoredMessage, decode_records
+from dledger_mq.remoting.codes import RequestCode, ResponseCode
+from dledger_mq.remoting.group_bodies import LockRequest, decode_lock_reply, encode_lock_request
+from dledger_mq.remoting.header import RemotingCommand
+from dledger_mq.remoting.message_queue import MessageQueue
+from dledger_mq.remoting.requests import PULL_SUBSCRIPTION, PULL_SUSPEND
 
 PULL_MAX = 8
 SUSPEND_MS = 150

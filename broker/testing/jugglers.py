@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.header import RemotingCommand
 from broker.testing.client import SimClient
 from broker.testing.model import Fate, Form
 from broker.testing.producers import send_request
 from broker.testing.sim_broker import WALL_ZERO_MS
+from dledger_mq.remoting.codes import RequestCode, ResponseCode
+from dledger_mq.remoting.header import RemotingCommand
 
 BURSTS_MAX: Final = 6
 MESSAGES_MAX: Final = 4

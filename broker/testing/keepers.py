@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.header import RemotingCommand
 from broker.testing.client import Prefers, SimClient
+from dledger_mq.remoting.codes import RequestCode, ResponseCode
+from dledger_mq.remoting.header import RemotingCommand
 
 KEPT_GROUP: Final = "K"
 TOPIC: Final = "T0"

@@ -18,9 +18,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from broker.message.properties import REAL_QID, REAL_TOPIC, UNIQ_KEY, decode_properties
-from broker.message.record import StoredMessage, decode_records
-from broker.store import names
 from broker.store.control import (
     AdvanceSchedule,
     Command,
@@ -39,6 +36,9 @@ from broker.store.timers import timer_of
 from broker.store.transactions import Verdict, decode_op
 from dledger.raft.entry import Entry, EntryKind
 from dledger.testing.state_checker import Violation
+from dledger_mq.message import names
+from dledger_mq.message.properties import REAL_QID, REAL_TOPIC, UNIQ_KEY, decode_properties
+from dledger_mq.message.record import StoredMessage, decode_records
 
 _ADDED: Final = frozenset(
     {

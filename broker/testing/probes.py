@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from broker.message.record import decode_records
-from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.header import RemotingCommand
-from broker.remoting.requests import PULL_SUBSCRIPTION
 from broker.testing.producers import Producer
+from dledger_mq.message.record import decode_records
+from dledger_mq.remoting.codes import RequestCode, ResponseCode
+from dledger_mq.remoting.header import RemotingCommand
+from dledger_mq.remoting.requests import PULL_SUBSCRIPTION
 
 PROBE_GROUP = "P"
 TOPIC = "T0"

@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from broker.message.batch import BatchItem, encode_batch
-from broker.message.properties import encode_properties
-from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.header import RemotingCommand
-from broker.remoting.heartbeat import Heartbeat, encode_heartbeat
-from broker.store.names import AUTO_CREATE_TOPIC
 from broker.testing.broker_cluster import DELAYS_MS
 from broker.testing.client import GROUP, SimClient
 from broker.testing.model import Fate, Form
 from broker.testing.sim_broker import WALL_ZERO_MS
+from dledger_mq.message.batch import BatchItem, encode_batch
+from dledger_mq.message.names import AUTO_CREATE_TOPIC
+from dledger_mq.message.properties import encode_properties
+from dledger_mq.remoting.codes import RequestCode, ResponseCode
+from dledger_mq.remoting.header import RemotingCommand
+from dledger_mq.remoting.heartbeat import Heartbeat, encode_heartbeat
 
 TRIES_MAX: Final = 8
 CLOCK_SLACK_MS: Final = 20

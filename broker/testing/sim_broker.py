@@ -6,9 +6,6 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Any, cast
 
-from broker.net.address import Address
-from broker.remoting.frame import Frame
-from broker.remoting.header import decode_command
 from broker.server.clock import SteadyWallClock
 from broker.server.config import BrokerConfig
 from broker.server.linear import LinearReads
@@ -22,6 +19,9 @@ from broker.testing.wires import SimConnection
 from dledger.engine import Engine
 from dledger.raft.ids import NodeId
 from dledger.runtime.driver import RoleView
+from dledger_mq.net.address import Address
+from dledger_mq.remoting.frame import Frame
+from dledger_mq.remoting.header import decode_command
 
 if TYPE_CHECKING:
     from broker.testing.broker_cluster import BrokerCluster

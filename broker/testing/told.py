@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from broker.message.ids import parse_offset_msg_id
-from broker.message.record import StoredMessage
-from broker.remoting.header import RemotingCommand
-from broker.store import names
 from broker.testing.model import BrokerModel, Form, form_of, key_of
 from dledger.testing.state_checker import Violation
+from dledger_mq.message import names
+from dledger_mq.message.ids import parse_offset_msg_id
+from dledger_mq.message.record import StoredMessage
+from dledger_mq.remoting.header import RemotingCommand
 
 QueuePlace = tuple[str, str, int]
 """Group, topic, queue id."""

@@ -1,6 +1,6 @@
 """Simulated connections: bytes arrive whole and in order, late or not at all; either end may go.
 
-An end looks like `broker.net.connection.Connection` to those who send on it.
+An end looks like `dledger_mq.net.connection.Connection` to those who send on it.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from random import Random
 
-from broker.remoting.frame import Frame, FrameDecoder
 from broker.testing.settings import BrokerSimSettings
 from dledger.raft.ids import NodeId
 from dledger.testing.cluster import SimCluster
+from dledger_mq.remoting.frame import Frame, FrameDecoder
 
 FRAME_BYTES_MAX = 16 * 1024 * 1024
 DELAY_MS_MAX = 5

@@ -22,8 +22,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from broker.message.errors import MessageIdError
-from broker.message.ids import parse_offset_msg_id
+from dledger_mq.message.errors import MessageIdError
+from dledger_mq.message.ids import parse_offset_msg_id
 from jepsen.checkers.messages import (
     Message,
     Place,

@@ -10,7 +10,7 @@ from typing import Final
 
 import trio
 
-from broker.client import ClientError, Message, MessageQueue, Producer, PullConsumer
+from dledger_mq import ClientError, Message, MessageQueue, Producer, PullConsumer
 from jepsen.checklist.stage import Stage
 from jepsen.topics import make_topics, wait_for_queues
 

@@ -11,14 +11,14 @@ from typing import Final
 
 import trio
 
-from broker.remoting.codes import RequestCode
-from broker.remoting.frame import FrameDecoder
-from broker.remoting.header import RemotingCommand, decode_command, encode_command, make_request
-from broker.remoting.log_point import COMMITTED_FIELD
-from broker.remoting.registrant import TOKEN_FIELD
-from broker.remoting.registration import BrokerIdentity, identity_ext
-from broker.remoting.route import LEADER_ID, decode_route
-from broker.store.names import AUTO_CREATE_TOPIC
+from dledger_mq.message.names import AUTO_CREATE_TOPIC
+from dledger_mq.remoting.codes import RequestCode
+from dledger_mq.remoting.frame import FrameDecoder
+from dledger_mq.remoting.header import RemotingCommand, decode_command, encode_command, make_request
+from dledger_mq.remoting.log_point import COMMITTED_FIELD
+from dledger_mq.remoting.registrant import TOKEN_FIELD
+from dledger_mq.remoting.registration import BrokerIdentity, identity_ext
+from dledger_mq.remoting.route import LEADER_ID, decode_route
 from jepsen.checklist.stage import Catalogue, Stage
 from jepsen.processes import Group, Process
 

@@ -486,7 +486,7 @@ INPUT: Final = (
         "requests",
         (
             f"{_HOSTILE}::test_a_hostile_send_is_refused_with_a_reason",
-            "tests/unit/store/test_names.py",
+            "tests/unit/message/test_names.py",
         ),
     ),
     Row(

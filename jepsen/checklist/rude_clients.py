@@ -7,8 +7,8 @@ import socket
 import time
 from typing import Final
 
-from broker.remoting.codes import RequestCode
-from broker.remoting.header import RemotingCommand, encode_command
+from dledger_mq.remoting.codes import RequestCode
+from dledger_mq.remoting.header import RemotingCommand, encode_command
 
 BURST: Final = 64
 

@@ -24,11 +24,11 @@ from typing import Final
 import msgspec
 import trio
 
-from broker.remoting.errors import FrameError
-from broker.remoting.frame import FrameDecoder
-from broker.remoting.header import decode_command
-from broker.remoting.registrant import ASK_REGISTRANT
 from broker.server.private_codes import PrivateCode
+from dledger_mq.remoting.errors import FrameError
+from dledger_mq.remoting.frame import FrameDecoder
+from dledger_mq.remoting.header import decode_command
+from dledger_mq.remoting.registrant import ASK_REGISTRANT
 from jepsen.nemeses.mangling import FrameCutter, Mangler, Recorder
 from jepsen.nemeses.proxy_protocol import (
     NAME_SERVERS,

@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from broker.client import Message, ReceivedMessage
+from dledger_mq import Message, ReceivedMessage
 
 BODY_PADDING: Final = 3000
 """A run of half a minute must fill segments: a full disk is felt only where a file is made."""

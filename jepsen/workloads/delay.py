@@ -19,7 +19,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final
 
-from broker.client import ClientError, Message, MessageQueue, Producer, PullConsumer
+from dledger_mq import ClientError, Message, MessageQueue, Producer, PullConsumer
 from jepsen.broker_system import brokers
 from jepsen.checkers.delay import LATE_NS, check_delay
 from jepsen.checkers.places import check_places

@@ -19,9 +19,9 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final
 
-from broker.client import Message, Producer
-from broker.remoting.codes import RequestCode, ResponseCode, is_definite
-from broker.remoting.header import RemotingCommand, encode_command
+from dledger_mq import Message, Producer
+from dledger_mq.remoting.codes import RequestCode, ResponseCode, is_definite
+from dledger_mq.remoting.header import RemotingCommand, encode_command
 from jepsen.broker_system import brokers
 from jepsen.checkers.linearizable import check_linearizable
 from jepsen.checkers.models import MAX_REGISTER

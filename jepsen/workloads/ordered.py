@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import trio
 
-from broker.client import (
+from dledger_mq import (
     ClientError,
     MessageQueue,
     Producer,
@@ -31,7 +31,7 @@ from broker.client import (
     PushConsumer,
     ReceivedMessage,
 )
-from broker.client.queues import queue_for_key
+from dledger_mq.client.queues import queue_for_key
 from jepsen.broker_system import brokers
 from jepsen.checkers.messages import RECEIVE
 from jepsen.checkers.offsets import check_offsets

@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
-from broker.client import ClientError, MessageQueue, Producer, PullConsumer
+from dledger_mq import ClientError, MessageQueue, Producer, PullConsumer
 from jepsen.broker_system import brokers
 from jepsen.checkers.offsets import check_offsets
 from jepsen.checkers.places import check_places

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import trio
 
-from broker.client import ClientError, PullConsumer
+from dledger_mq import ClientError, PullConsumer
 from jepsen.broker_system import BrokerSystem, brokers
 from jepsen.checkers.messages import RECEIVE
 from jepsen.foreign_client import ForeignClient, ForeignProcess, ForeignProducer, Line

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from broker.client import ClientError, MessageQueue, PullConsumer, ReceivedMessage
+from dledger_mq import ClientError, MessageQueue, PullConsumer, ReceivedMessage
 from jepsen.generators import (
     MILLISECOND_NS,
     Endless,

@@ -37,14 +37,14 @@ from typing import Any, Final
 
 import trio
 
-from broker.client import ClientError, MessageQueue, Producer, PullConsumer, ReceivedMessage
-from broker.client.send_frames import SendTemplates
-from broker.message.batch import BatchItem, encode_batch
-from broker.message.ids import parse_offset_msg_id
-from broker.message.properties import encode_properties
-from broker.message.sys_flags import TRANSACTION_PREPARED
-from broker.remoting.codes import RequestCode, ResponseCode, is_definite
-from broker.remoting.header import RemotingCommand, encode_command, make_request
+from dledger_mq import ClientError, MessageQueue, Producer, PullConsumer, ReceivedMessage
+from dledger_mq.client.send_frames import SendTemplates
+from dledger_mq.message.batch import BatchItem, encode_batch
+from dledger_mq.message.ids import parse_offset_msg_id
+from dledger_mq.message.properties import encode_properties
+from dledger_mq.message.sys_flags import TRANSACTION_PREPARED
+from dledger_mq.remoting.codes import RequestCode, ResponseCode, is_definite
+from dledger_mq.remoting.header import RemotingCommand, encode_command, make_request
 from jepsen.broker_system import brokers
 from jepsen.checkers.places import check_places
 from jepsen.checkers.queue_log import check_queue_log

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 import trio
 
-from broker.client import (
+from dledger_mq import (
     ClientError,
     Message,
     MessageQueue,

@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from broker.client.queues import MessageQueue
-from broker.client.subscriptions import EVERYTHING, subscribe
+from dledger_mq.client.queues import MessageQueue
+from dledger_mq.client.subscriptions import EVERYTHING, subscribe
 from pipeline.archive.manifests import (
     MANIFESTS,
     STAGING,

@@ -7,11 +7,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from broker.message.errors import RecordError
 from broker.store.errors import MisplacedRecordError, NewerVersionError
 from broker.store.state import BrokerState
 from broker.store.unit_files import SegmentFiles, UnitFiles
 from dledger.raft.entry import Entry
+from dledger_mq.message.errors import RecordError
 from pipeline.errors import CannotTellError
 from pipeline.scan.errors import DamagedLogError
 from pipeline.scan.plan import Plan

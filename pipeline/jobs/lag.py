@@ -9,8 +9,8 @@ from functools import partial
 import trio
 from rich.table import Table
 
-from broker.client import ClientError
-from broker.client.lag import QueueLag, TopicLag, by_topic, consumer_lags
+from dledger_mq import ClientError
+from dledger_mq.client.lag import QueueLag, TopicLag, by_topic, consumer_lags
 from pipeline.errors import EXIT_FINE, EXIT_FOUND, CannotTellError
 from pipeline.jobs.context import JobContext
 from pipeline.jobs.tables import alarming, new_table

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from broker.store.names import topic_problem
+from dledger_mq.message.names import topic_problem
 from pipeline.errors import EXIT_FINE, EXIT_FOUND, UsageError
 from pipeline.jobs.context import JobContext
 from pipeline.jobs.store_arguments import add_bound_arguments, last_index_of

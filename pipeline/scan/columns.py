@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from broker.message.hashes import tags_code
-from broker.message.hosts import HOST_V4_BYTES, unpack_host
-from broker.message.ids import offset_msg_id
-from broker.message.properties import KEYS, TAGS, UNIQ_KEY
-from broker.message.sys_flags import BORN_HOST_V6, STORE_HOST_V6
+from dledger_mq.message.hashes import tags_code
+from dledger_mq.message.hosts import HOST_V4_BYTES, unpack_host
+from dledger_mq.message.ids import offset_msg_id
+from dledger_mq.message.properties import KEYS, TAGS, UNIQ_KEY
+from dledger_mq.message.sys_flags import BORN_HOST_V6, STORE_HOST_V6
 from pipeline.errors import UsageError
 from pipeline.scan.properties import PropertyColumn
 from pipeline.scan.records import Int64s, RecordTable

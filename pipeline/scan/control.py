@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from broker.store.control import MalformedControlError, decode_control
 from broker.store.errors import NewerVersionError
-from broker.store.names import is_control_topic
+from dledger_mq.message.names import is_control_topic
 from pipeline.scan.records import RecordTable
 
 _encoder = msgspec.json.Encoder()

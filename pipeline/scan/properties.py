@@ -1,6 +1,6 @@
 """The properties of many messages at once: as JSON, as a map, or one property of each.
 
-One message's properties are `name 0x01 value 0x02`, again and again (broker/message/properties.py). A
+One message's properties are `name 0x01 value 0x02`, again and again (dledger_mq/message/properties.py). A
 property-by-property loop in Python would cost more than everything else in a scan, so the bytes of
 all messages are handled together: numpy finds the separators, Arrow cuts and copies.
 
@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from broker.message.properties import decode_properties, find_property
+from dledger_mq.message.properties import decode_properties, find_property
 
 _REGULAR: Final = re.compile(rb"(?:[^\x01\x02]+\x01[^\x01\x02]+\x02)*")
 _ROW_END: Final = 3

@@ -15,10 +15,10 @@ from typing import Final
 import numpy as np
 from crc32c import crc32c
 
-from broker.message.errors import RecordError
 from dledger.codec.entry import find_headers
 from dledger.raft.entry import ENTRY_HEADER_BYTES, Entry, EntryKind
 from dledger.raft.ids import Index, Position, Term
+from dledger_mq.message.errors import RecordError
 from pipeline.scan.entries import Chain, Entries, Stretch, read_entries
 from pipeline.scan.errors import DamagedLogError
 from pipeline.scan.records import Int64s, RecordTable, read_records

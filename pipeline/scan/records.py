@@ -6,7 +6,7 @@ their numbers as numpy arrays, and makes record batches of the columns that are 
 others. Nothing is done message by message except what cannot be done otherwise: the walk along the
 lengths, checksums, and bodies that were compressed.
 
-What is refused is what `broker.message.record.decode_record` refuses; a property test holds the two
+What is refused is what `dledger_mq.message.record.decode_record` refuses; a property test holds the two
 together.
 """
 
@@ -25,11 +25,11 @@ import pyarrow.compute as pc
 from crc32c import crc32c
 from numpy.typing import NDArray
 
-from broker.client.messages import unpack_body
-from broker.message.errors import RecordError
-from broker.message.hosts import HOST_V4_BYTES, HOST_V6_BYTES
-from broker.message.record import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN, decode_record
-from broker.message.sys_flags import BORN_HOST_V6, COMPRESSED, STORE_HOST_V6
+from dledger_mq.client.messages import unpack_body
+from dledger_mq.message.errors import RecordError
+from dledger_mq.message.hosts import HOST_V4_BYTES, HOST_V6_BYTES
+from dledger_mq.message.record import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN, decode_record
+from dledger_mq.message.sys_flags import BORN_HOST_V6, COMPRESSED, STORE_HOST_V6
 
 Int64s: TypeAlias = NDArray[np.int64]
 Bytes = bytes | bytearray | memoryview

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from broker.client.errors import ClientUsageError
-from broker.client.messages import BODY_BYTES_MAX
-from broker.client.name_servers import parse_name_servers
-from broker.store.names import topic_problem
-from broker.store.sinks import SINK_ID_BYTES_MAX
+from dledger_mq.client.errors import ClientUsageError
+from dledger_mq.client.messages import BODY_BYTES_MAX
+from dledger_mq.client.name_servers import parse_name_servers
+from dledger_mq.message.names import topic_problem
+from dledger_mq.message.row_keys import SINK_ID_BYTES_MAX
 from pipeline.errors import UsageError
 from pipeline.options import OptionReader
 from pipeline.written_once import NOT_HERE, folder_here

@@ -10,9 +10,9 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import quote
 
-from broker.client import MessageQueue
-from broker.client.blocking import Producer
-from broker.client.errors import ClientError, NoRouteError
+from dledger_mq import MessageQueue
+from dledger_mq.blocking import Producer
+from dledger_mq.client.errors import ClientError, NoRouteError
 from pipeline.errors import CannotTellError, PipelineError, UsageError
 from pipeline.sink.options import PRODUCER_GROUP, WHAT, SinkOptions
 from pipeline.written_once import written_once

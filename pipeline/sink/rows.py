@@ -8,9 +8,9 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from broker.client import InvalidMessageError, Message, row_key
-from broker.client.messages import check_message
-from broker.store.names import topic_problem
+from dledger_mq import InvalidMessageError, Message, row_key
+from dledger_mq.client.messages import check_message
+from dledger_mq.message.names import topic_problem
 from pipeline.errors import BadRowError
 from pipeline.sink.columns import COORDINATES, SinkColumns
 from pipeline.sink.options import SinkOptions

@@ -8,7 +8,7 @@ from typing import Final
 
 import trio
 
-from broker.client import (
+from dledger_mq import (
     ClientError,
     IdempotentProducer,
     Message,
@@ -17,8 +17,8 @@ from broker.client import (
     Row,
     SendResult,
 )
-from broker.client.idempotent_producer import PendingRows, RowsResult
-from broker.client.queues import RoundRobin, queue_for_key
+from dledger_mq.client.idempotent_producer import PendingRows, RowsResult
+from dledger_mq.client.queues import RoundRobin, queue_for_key
 from pipeline.errors import BadRowError, PipelineError
 from pipeline.sink.options import COLUMN, PRODUCER_GROUP, ROUND_ROBIN, SinkOptions
 from pipeline.sink.rows import OutRow, RowReader

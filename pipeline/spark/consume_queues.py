@@ -16,11 +16,11 @@ import pandas as pd
 from crc32c import crc32c
 from pyspark.sql import functions as f
 
-from broker.message.sys_flags import TRANSACTION_PREPARED
 from broker.store.control import DeleteTopic
-from broker.store.names import SCHEDULE_TOPIC
 from broker.store.state import BrokerState
 from broker.store.topics import is_deletable
+from dledger_mq.message.names import SCHEDULE_TOPIC
+from dledger_mq.message.sys_flags import TRANSACTION_PREPARED
 
 UNIT: Final = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tag_hash", ">i8")])
 NEEDED: Final = (

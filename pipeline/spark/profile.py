@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from pyspark.sql import functions as f
 
-from broker.store.names import (
+from dledger_mq.message.names import (
     DLQ_PREFIX,
     RETRY_PREFIX,
     SEND_FORBIDDEN_TOPICS,

@@ -15,7 +15,7 @@ from zlib import crc32
 
 from pyspark.sql import functions as f
 
-from broker.client import MessageQueue
+from dledger_mq import MessageQueue
 from pipeline.errors import UsageError
 
 BATCH_ROWS: Final = 2_000_000

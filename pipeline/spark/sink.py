@@ -19,7 +19,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from broker.client import MessageQueue
+from dledger_mq import MessageQueue
 from pipeline.errors import PipelineError, UsageError
 from pipeline.sink.columns import SinkColumns, check_columns
 from pipeline.sink.options import WHAT, SinkOptions, read_options

@@ -23,7 +23,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from broker.client.queues import MessageQueue
+from dledger_mq.client.queues import MessageQueue
 from pipeline.archive.history import History, HistoryPart, read_history
 from pipeline.broker_view import BrokerView
 from pipeline.offsets import OffsetsForm, from_form

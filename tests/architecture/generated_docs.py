@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from broker.remoting.codes import RESPONSES
 from dledger.errors import DLedgerError, registry
+from dledger_mq.remoting.codes import RESPONSES
 
 ROOT = Path(__file__).resolve().parents[2]
 ERRORS = ROOT / "docs/errors.md"
 
 HEAD = """# Errors, and what you may conclude
 
-Made from `dledger/errors.py` and `broker/remoting/codes.py` by `make docs`; do not edit.
+Made from `dledger/errors.py` and `dledger_mq/remoting/codes.py` by `make docs`; do not edit.
 
 *Definite*: it did not happen and never will. *Retriable*: trying again, perhaps at another node, can help.
 An error that is not definite may have happened, or may yet: retrying may do it twice.

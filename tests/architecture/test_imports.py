@@ -10,32 +10,39 @@ from pathlib import Path
 
 import pytest
 
+import dledger_mq
+
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("dledger", "broker", "jepsen", "bench", "tests", "pipeline")
+PACKAGES = ("dledger", "dledger_mq", "broker", "jepsen", "bench", "tests", "pipeline")
 
 # What each of our packages may import of ours.
 ALLOWED = {
     "dledger": {"dledger"},
-    "broker": {"broker", "dledger"},
-    "pipeline": {"pipeline", "broker", "dledger"},
-    "jepsen": {"jepsen", "broker", "dledger"},
-    "bench": {"bench", "jepsen", "pipeline", "broker", "dledger"},
+    "dledger_mq": {"dledger_mq", "dledger"},
+    "broker": {"broker", "dledger_mq", "dledger"},
+    "pipeline": {"pipeline", "broker", "dledger_mq", "dledger"},
+    "jepsen": {"jepsen", "broker", "dledger_mq", "dledger"},
+    "bench": {"bench", "jepsen", "pipeline", "broker", "dledger_mq", "dledger"},
 }
 
 # Within a package: the parts that know nothing of the world, and what they may use of ours.
 PURE = {
     "dledger/raft": {"dledger.raft", "dledger.errors", "dledger.config"},
     "dledger/codec": {"dledger.raft", "dledger.codec", "dledger.errors"},
-    "broker/remoting": {"broker.remoting", "broker.message"},
-    "broker/message": {"broker.message"},
+    "dledger_mq/remoting": {"dledger_mq.remoting", "dledger_mq.message"},
+    "dledger_mq/message": {"dledger_mq.message"},
     "broker/service": {
         "broker.service",
         "broker.store",
-        "broker.remoting",
-        "broker.message",
+        "dledger_mq.remoting",
+        "dledger_mq.message",
         "dledger",
     },
 }
+
+# The client is no part of a member of a log; these two it shares with one.
+MQ_OF_DLEDGER = {"dledger.runtime.frame_room", "dledger.storage.posix"}
+
 IMPURE_MODULES = {
     "asyncio",
     "datetime",
@@ -77,6 +84,20 @@ def test_packages_import_only_what_lies_below_them(package: str) -> None:
         if name.split(".")[0] in PACKAGES and name.split(".")[0] not in ALLOWED[package]
     ]
     assert wrong == []
+
+
+def test_the_client_uses_of_the_log_only_what_both_need() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line}: {name}"
+        for path in modules_under("dledger_mq")
+        for line, name in imported_names(path)
+        if name.split(".")[0] == "dledger" and name not in MQ_OF_DLEDGER
+    ]
+    assert wrong == []
+
+
+def test_every_public_name_of_the_client_can_be_imported() -> None:
+    assert [name for name in dledger_mq.__all__ if not hasattr(dledger_mq, name)] == []
 
 
 @pytest.mark.parametrize("folder", PURE)
@@ -142,7 +163,7 @@ def test_only_posix_disk_calls_fsync() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["dledger.raft.node", "broker.message.record", "broker.remoting.header"]
+    "module", ["dledger.raft.node", "dledger_mq.message.record", "dledger_mq.remoting.header"]
 )
 def test_pure_parts_load_without_the_world(module: str) -> None:
     script = (

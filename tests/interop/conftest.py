@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from broker.client.blocking import PullConsumer
+from dledger_mq.blocking import PullConsumer
 from jepsen.processes import Group, Process, poll
 
 ROOT = Path(__file__).resolve().parents[2]

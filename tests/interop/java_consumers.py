@@ -21,8 +21,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from broker.client import Message
-from broker.client.blocking import Producer
+from dledger_mq import Message
+from dledger_mq.blocking import Producer
 from jepsen.percentiles import percentile
 from jepsen.processes import Group, poll
 from tests.interop.conftest import JAVAS, ForeignClient, Listener, RunningGroup

@@ -6,7 +6,7 @@ from collections import defaultdict
 
 import pytest
 
-from broker.client import blocking
+from dledger_mq import blocking
 from jepsen.processes import poll
 from tests.interop.conftest import (
     ForeignClient,

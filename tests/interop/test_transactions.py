@@ -6,8 +6,8 @@ import hashlib
 
 import pytest
 
-from broker.client import Message, TransactionState
-from broker.client.blocking import TransactionProducer
+from dledger_mq import Message, TransactionState
+from dledger_mq.blocking import TransactionProducer
 from tests.interop.conftest import ForeignClient, RunningGroup, received
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.header import RemotingCommand
 from broker.server import offsets as server_offsets
 from broker.testing.broker_simulation import BrokerSimulation
 from broker.testing.client import Prefers, SimClient
 from broker.testing.settings import BrokerSimSettings
 from dledger.raft.ids import NodeId
 from dledger.testing.simulation import SimResult, Verdict
+from dledger_mq.remoting.codes import RequestCode, ResponseCode
+from dledger_mq.remoting.header import RemotingCommand
 
 BEGIN_MS, LATE_MS = 1_500, 885
 PLACE = ("K", "T0", 0)

@@ -9,11 +9,6 @@ from typing import Any
 
 import pytest
 
-from broker.message.record import StoredMessage
-from broker.remoting.codes import ResponseCode
-from broker.remoting.group_bodies import decode_lock_request, encode_lock_reply
-from broker.remoting.header import RemotingCommand
-from broker.remoting.requests import decode_request
 from broker.server import sends as server_sends
 from broker.server import transactions as server_transactions
 from broker.server.clock import SteadyWallClock
@@ -40,6 +35,11 @@ from broker.testing.settings import (
 from dledger.engine import Engine
 from dledger.testing.sim_settings import Purpose
 from dledger.testing.simulation import Verdict
+from dledger_mq.message.record import StoredMessage
+from dledger_mq.remoting.codes import ResponseCode
+from dledger_mq.remoting.group_bodies import decode_lock_request, encode_lock_reply
+from dledger_mq.remoting.header import RemotingCommand
+from dledger_mq.remoting.requests import decode_request
 from tests.simulation.test_planted_bugs import AcksBeforeSync, ForgetsItsVote, seeds_of
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.client import Message
-from broker.client.blocking import Producer, PullConsumer
-from broker.client.errors import ClientError
+from dledger_mq import Message
+from dledger_mq.blocking import Producer, PullConsumer
+from dledger_mq.client.errors import ClientError
 from jepsen.processes import SMALL_SEGMENTS, Group, poll, program
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration]

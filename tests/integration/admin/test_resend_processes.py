@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.client import ConsumeResult, Message, NoRouteError, ReceivedMessage
-from broker.client.blocking import Producer, PushConsumer
+from dledger_mq import ConsumeResult, Message, NoRouteError, ReceivedMessage
+from dledger_mq.blocking import Producer, PushConsumer
 from jepsen.processes import Group, poll, program
 from tests.integration.broker.test_processes import leader_of
 

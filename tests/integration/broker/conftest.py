@@ -12,20 +12,20 @@ from typing import Any
 import pytest
 import trio
 
-from broker.message.record import StoredMessage, decode_records
-from broker.net.address import Address
-from broker.net.connection import Connection
-from broker.net.listener import connect
-from broker.remoting.frame import Frame, FrameDecoder
-from broker.remoting.header import (
+from broker.server.broker import Broker
+from broker.server.config import BrokerConfig
+from dledger import DLedgerError, NodeId, Peer, parse_peers
+from dledger_mq.message.record import StoredMessage, decode_records
+from dledger_mq.net.address import Address
+from dledger_mq.net.connection import Connection
+from dledger_mq.net.listener import connect
+from dledger_mq.remoting.frame import Frame, FrameDecoder
+from dledger_mq.remoting.header import (
     RemotingCommand,
     decode_command,
     encode_command,
     make_request,
 )
-from broker.server.broker import Broker
-from broker.server.config import BrokerConfig
-from dledger import DLedgerError, NodeId, Peer, parse_peers
 from jepsen.ports import free_ports
 
 FRAMES = Path(__file__).parents[2] / "golden" / "frames"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from broker.client import ReceivedMessage
-from broker.client.blocking import PullConsumer
+from dledger_mq import ReceivedMessage
+from dledger_mq.blocking import PullConsumer
 
 
 def everything(consumer: PullConsumer, topic: str) -> list[ReceivedMessage]:

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from broker.remoting.group_bodies import decode_lock_reply
-from broker.remoting.header import RemotingCommand
+from dledger_mq.remoting.group_bodies import decode_lock_reply
+from dledger_mq.remoting.header import RemotingCommand
 from tests.integration.broker.conftest import ClusterMaker, Wire
 from tests.integration.broker.test_three_nodes import heartbeat, same_everywhere
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.client import Message, NoRouteError
-from broker.client.blocking import Producer, PullConsumer
-from broker.remoting.codes import RequestCode
-from broker.remoting.header import RemotingCommand
+from dledger_mq import Message, NoRouteError
+from dledger_mq.blocking import Producer, PullConsumer
+from dledger_mq.remoting.codes import RequestCode
+from dledger_mq.remoting.header import RemotingCommand
 from jepsen.nemeses.preload import Control, Operation, Rule, attach_process, lacking_preload
 from jepsen.processes import Group, Process, poll
 from tests.integration.broker.conftest import pull_ext, send_ext

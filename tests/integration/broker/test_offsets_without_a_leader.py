@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from broker.remoting.group_bodies import decode_consumer_list
 from broker.service.asking_again import OFFSET_UNTOLD
+from dledger_mq.remoting.group_bodies import decode_consumer_list
 from tests.integration.broker.conftest import Cluster, ClusterMaker, Wire
 
 PLACE = {"consumerGroup": "G", "topic": "T", "queueId": "0"}

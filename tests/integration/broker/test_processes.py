@@ -17,12 +17,12 @@ from pathlib import Path
 
 import pytest
 
-from broker.remoting.codes import RequestCode
-from broker.remoting.frame import FrameDecoder
-from broker.remoting.header import RemotingCommand, decode_command, encode_command, make_request
-from broker.remoting.route import decode_route
 from dledger import NodeId
 from dledger.storage.restored import mark_restored
+from dledger_mq.remoting.codes import RequestCode
+from dledger_mq.remoting.frame import FrameDecoder
+from dledger_mq.remoting.header import RemotingCommand, decode_command, encode_command, make_request
+from dledger_mq.remoting.route import decode_route
 from jepsen.ports import LOWEST, free_ports, is_free
 from jepsen.processes import Group, Process, is_running, poll, program
 from tests.integration.broker.conftest import pull_ext, send_ext

@@ -9,13 +9,13 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from broker.net.address import Address
-from broker.net.connection import Connection
-from broker.net.listener import Listener, bind, bound_address, connect
-from broker.remoting.codes import RequestCode
-from broker.remoting.frame import Frame
-from broker.remoting.header import decode_command, encode_command, make_response
-from broker.remoting.registration import (
+from dledger_mq.net.address import Address
+from dledger_mq.net.connection import Connection
+from dledger_mq.net.listener import Listener, bind, bound_address, connect
+from dledger_mq.remoting.codes import RequestCode
+from dledger_mq.remoting.frame import Frame
+from dledger_mq.remoting.header import decode_command, encode_command, make_response
+from dledger_mq.remoting.registration import (
     BrokerIdentity,
     Registration,
     decode_registration,

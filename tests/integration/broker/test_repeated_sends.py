@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from broker.message.batch import BatchItem, encode_batch
-from broker.message.properties import encode_properties
-from broker.remoting.header import RemotingCommand
 from broker.server.broker import Broker
+from dledger_mq.message.batch import BatchItem, encode_batch
+from dledger_mq.message.properties import encode_properties
+from dledger_mq.remoting.header import RemotingCommand
 from tests.integration.broker.conftest import Cluster, ClusterMaker, Wire, send_ext
 from tests.integration.broker.test_three_nodes import same_everywhere
 

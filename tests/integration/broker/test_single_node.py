@@ -8,12 +8,12 @@ import logging
 import pytest
 import trio
 
-from broker.message.batch import BatchItem, encode_batch
-from broker.message.properties import decode_properties
-from broker.message.record import decode_records
-from broker.remoting.group_bodies import decode_consumer_list, decode_lock_reply
-from broker.remoting.header import encode_binary_command, make_request
 from broker.server.config import Limits
+from dledger_mq.message.batch import BatchItem, encode_batch
+from dledger_mq.message.properties import decode_properties
+from dledger_mq.message.record import decode_records
+from dledger_mq.remoting.group_bodies import decode_consumer_list, decode_lock_reply
+from dledger_mq.remoting.header import encode_binary_command, make_request
 from tests.integration.broker.conftest import (
     ANSWER_S,
     ClusterMaker,

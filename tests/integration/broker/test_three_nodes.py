@@ -7,8 +7,8 @@ import json
 import pytest
 import trio
 
-from broker.message.record import decode_records
-from broker.remoting.group_bodies import decode_consumer_list, decode_lock_reply
+from dledger_mq.message.record import decode_records
+from dledger_mq.remoting.group_bodies import decode_consumer_list, decode_lock_reply
 from tests.integration.broker.conftest import Cluster, ClusterMaker, Wire, send_ext
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.client import Message, NoRouteError
-from broker.client.blocking import Producer, PullConsumer
+from dledger_mq import Message, NoRouteError
+from dledger_mq.blocking import Producer, PullConsumer
 from jepsen.processes import Group, Process, poll, program
 from tests.integration.broker.reading import everything
 from tests.integration.broker.test_processes import brokers_of, leader_of

@@ -7,11 +7,11 @@ import time
 import pytest
 import trio
 
-from broker.message.properties import find_property
-from broker.message.recall_handle import RecallHandle
-from broker.message.record import StoredMessage
 from broker.server.clock import SteadyWallClock
 from dledger import NodeId
+from dledger_mq.message.properties import find_property
+from dledger_mq.message.recall_handle import RecallHandle
+from dledger_mq.message.record import StoredMessage
 from tests.integration.broker.conftest import ANSWER_S, Cluster, ClusterMaker, Wire, send_ext
 
 RECALL = 370

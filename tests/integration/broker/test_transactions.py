@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import trio
 
-from broker.message.ids import offset_msg_id
-from broker.message.properties import decode_properties
-from broker.message.record import StoredMessage, decode_record
-from broker.remoting.header import RemotingCommand
 from broker.store.refusals import RefusalKind
+from dledger_mq.message.ids import offset_msg_id
+from dledger_mq.message.properties import decode_properties
+from dledger_mq.message.record import StoredMessage, decode_record
+from dledger_mq.remoting.header import RemotingCommand
 from tests.integration.broker.conftest import Cluster, ClusterMaker, Wire, send_ext
 
 pytestmark = pytest.mark.slow

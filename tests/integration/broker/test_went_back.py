@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import trio
 
-from broker.remoting.codes import RequestCode
-from broker.remoting.json_body import read_object
 from dledger import Client, NodeId, StatusAnswer
 from dledger.storage.restored import mark_restored
+from dledger_mq.remoting.codes import RequestCode
+from dledger_mq.remoting.json_body import read_object
 from jepsen.processes import Group, Process, poll
 from tests.integration.broker.test_processes import (
     PATIENCE_S,

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from broker.client import NameServersUnreachableError, NoRouteError, Producer
+from dledger_mq import NameServersUnreachableError, NoRouteError, Producer
 from jepsen.broker_system import BrokerSystem
 from jepsen.nemeses.registry import named
 from jepsen.nemeses.schedule import Pace, Schedule

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from broker.client import (
+from dledger_mq import (
     Later,
     Message,
     Producer,
@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 MEMBER = """
 import sys, trio
-from broker.client import PushConsumer
+from dledger_mq import PushConsumer
 
 async def handle(message):
     await trio.sleep(0.001)

@@ -7,8 +7,8 @@ from collections import Counter, defaultdict
 import pytest
 import trio
 
-from broker.client import Message, MessageQueue, Producer, PushConsumer, ReceivedMessage
-from broker.client.rebalance import Strategy, allocate_average, by_consistent_hash
+from dledger_mq import Message, MessageQueue, Producer, PushConsumer, ReceivedMessage
+from dledger_mq.client.rebalance import Strategy, allocate_average, by_consistent_hash
 from jepsen.processes import Group
 from tests.integration.client.leaders import killer_of, wait_for_queues
 from tests.integration.client.test_real_group import until

@@ -7,8 +7,8 @@ from collections import defaultdict
 import pytest
 import trio
 
-from broker.client import Message, MessageQueue, Producer, PushConsumer, ReceivedMessage
-from broker.client.consume_results import ConsumeResult
+from dledger_mq import Message, MessageQueue, Producer, PushConsumer, ReceivedMessage
+from dledger_mq.client.consume_results import ConsumeResult
 from jepsen.processes import Group
 from tests.integration.client.leaders import killer_of, wait_for_queues
 from tests.integration.client.test_real_group import until

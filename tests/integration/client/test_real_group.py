@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import trio
 
-from broker.client import (
+from dledger_mq import (
     ConsumeResult,
     Message,
     Producer,
@@ -16,7 +16,7 @@ from broker.client import (
     ReceivedMessage,
     SendResult,
 )
-from broker.client import blocking as sync
+from dledger_mq import blocking as sync
 from jepsen.processes import Group
 from tests.integration.client.leaders import wait_for_queues
 

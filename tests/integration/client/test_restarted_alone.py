@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from broker.client import Message, MessageQueue
-from broker.client.errors import RequestFailedError
-from broker.client.producer import Producer
-from broker.client.pull_consumer import PullConsumer
-from broker.remoting.codes import ResponseCode
+from dledger_mq import Message, MessageQueue
+from dledger_mq.client.errors import RequestFailedError
+from dledger_mq.client.producer import Producer
+from dledger_mq.client.pull_consumer import PullConsumer
+from dledger_mq.remoting.codes import ResponseCode
 from jepsen.processes import Group, poll
 from tests.integration.client.leaders import wait_for_queues
 

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 import trio
 
-from broker.client import (
+from dledger_mq import (
     ClientError,
     IdempotentProducer,
     Message,
@@ -17,7 +17,7 @@ from broker.client import (
     SendError,
     row_key,
 )
-from broker.client import blocking as sync
+from dledger_mq import blocking as sync
 from jepsen.processes import Group, poll
 from tests.integration.client.leaders import killer_of, wait_for_queues
 from tests.integration.client.test_real_group import PATIENCE_S, until

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from broker.client import (
+from dledger_mq import (
     Message,
     PullConsumer,
     ReceivedMessage,

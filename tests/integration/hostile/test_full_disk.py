@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from broker.client import Message, SendOutcomeUnknownError, SendRefusedError
-from broker.client.blocking import Producer
-from broker.remoting.codes import DISK_FULL
+from dledger_mq import Message, SendOutcomeUnknownError, SendRefusedError
+from dledger_mq.blocking import Producer
+from dledger_mq.remoting.codes import DISK_FULL
 from jepsen.processes import Group, Process, poll
 from tests.interop.conftest import RunningGroup, request
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from broker.client.link import Link, Links, Opaques
-from broker.remoting.codes import RequestCode, ResponseCode
+from dledger_mq.client.link import Link, Links, Opaques
+from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from jepsen import run
 from jepsen.broker_system import brokers
 from jepsen.cli import EXIT_CODES, INVALID

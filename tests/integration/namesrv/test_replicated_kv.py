@@ -16,7 +16,7 @@ import trio
 from broker.namesrv import replicated_kv
 from broker.namesrv.errors import ConfigError, KvLimitError, KvUnavailableError
 from broker.namesrv.replicated_kv import KvGroup, ReplicatedKv
-from broker.net.address import Address
+from dledger_mq.net.address import Address
 from jepsen.ports import free_ports
 
 pytestmark = [

@@ -21,18 +21,18 @@ from broker.namesrv.kv import LocalKv
 from broker.namesrv.registrants import Registrants
 from broker.namesrv.routes import RouteTable
 from broker.namesrv.server import NameServer
-from broker.net.address import Address, parse_address
-from broker.net.connection import Connection
-from broker.net.listener import connect
-from broker.remoting.header import RemotingCommand, decode_command, encode_command
-from broker.remoting.registration import (
+from dledger_mq.net.address import Address, parse_address
+from dledger_mq.net.connection import Connection
+from dledger_mq.net.listener import connect
+from dledger_mq.remoting.header import RemotingCommand, decode_command, encode_command
+from dledger_mq.remoting.registration import (
     BrokerIdentity,
     encode_compressed_registration,
     encode_registration,
     identity_ext,
 )
-from broker.remoting.route import decode_route
-from broker.remoting.topic_config import DataVersion, TopicConfig
+from dledger_mq.remoting.route import decode_route
+from dledger_mq.remoting.topic_config import DataVersion, TopicConfig
 
 TIMEOUT_S = 60.0
 LOOPBACK = Address("127.0.0.1", 0)

@@ -13,20 +13,20 @@ import trio
 from broker.namesrv.asking import ANSWER_BYTES_MAX, ask_broker
 from broker.namesrv.config import NameServerConfig
 from broker.namesrv.server import NameServer
-from broker.net.address import Address
-from broker.net.listener import connect
-from broker.remoting.frame import FrameDecoder
-from broker.remoting.header import decode_command, encode_command, make_response
-from broker.remoting.log_point import COMMITTED_FIELD, FURTHEST_FIELD, LogPoint, write_log_point
-from broker.remoting.registrant import (
+from broker.server.broker import Broker
+from dledger_mq.net.address import Address
+from dledger_mq.net.listener import connect
+from dledger_mq.remoting.frame import FrameDecoder
+from dledger_mq.remoting.header import decode_command, encode_command, make_response
+from dledger_mq.remoting.log_point import COMMITTED_FIELD, FURTHEST_FIELD, LogPoint, write_log_point
+from dledger_mq.remoting.registrant import (
     ASK_REGISTRANT,
     CHAIN_FIELD,
     INDEX_FIELD,
     MEMBER_FIELD,
     TOKEN_FIELD,
 )
-from broker.remoting.registration import BrokerIdentity, identity_ext
-from broker.server.broker import Broker
+from dledger_mq.remoting.registration import BrokerIdentity, identity_ext
 from tests.integration.broker.conftest import Cluster, ClusterMaker, make_cluster
 from tests.integration.namesrv.test_server import TIMEOUT_S, Client
 

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from broker.remoting.header import encode_command, make_request
 from broker.server.private_codes import PrivateCode
 from dledger.codec.frame import encode_frame
 from dledger.config import parse_peers
+from dledger_mq.remoting.header import encode_command, make_request
 from jepsen.nemeses.proxy import Member, ProxyError, ProxyLinks
 from jepsen.ports import free_ports
 from jepsen.processes import is_running, poll

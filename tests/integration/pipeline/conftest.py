@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from broker.client.blocking import Producer
+from dledger_mq.blocking import Producer
 from jepsen.processes import Group
 from pipeline.errors import CannotTellError
 from tests.integration.pipeline.topics import Topics

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from broker.message.record import decode_records
 from dledger.raft.entry import Entry, EntryKind
+from dledger_mq.message.record import decode_records
 from jepsen.processes import poll
 from pipeline.archive import writing
 from pipeline.archive.manifests import (

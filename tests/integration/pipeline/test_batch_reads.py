@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker.client import Message, MessageQueue
+from dledger_mq import Message, MessageQueue
 from pipeline.spark.failures import reason_of
 from tests.integration.pipeline.topics import Topics, load, numbers
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from broker.message.record import decode_records
 from dledger.raft.entry import EntryKind
+from dledger_mq.message.record import decode_records
 from pipeline.spark.failures import reason_of
 from tests.unit.pipeline.stores import orders, write_snapshot, write_store
 

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from broker.admin.ask import ask_all
-from broker.client import Message
+from dledger_mq import Message
 from jepsen.processes import poll
 from pipeline.archive.manifests import listed_files
 from pipeline.archive.writing import Archive

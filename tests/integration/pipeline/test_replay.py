@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from broker.client import Message, ReceivedMessage
-from broker.client.blocking import PullConsumer
+from dledger_mq import Message, ReceivedMessage
+from dledger_mq.blocking import PullConsumer
 from pipeline.cli import main
 from pipeline.jobs.context import JobContext
 from tests.integration.pipeline.topics import Topics, load

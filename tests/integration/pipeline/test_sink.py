@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from broker.client import MessageQueue, ReceivedMessage
-from broker.client.blocking import PullConsumer
+from dledger_mq import MessageQueue, ReceivedMessage
+from dledger_mq.blocking import PullConsumer
 from jepsen.processes import poll
 from pipeline.spark.failures import reason_of
 from tests.integration.pipeline.topics import Topics

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from broker.client import Message
+from dledger_mq import Message
 from pipeline.errors import UsageError
 from pipeline.source_options import read_source_options
 from tests.integration.pipeline.topics import Topics

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from broker.client.blocking import Producer
+from dledger_mq.blocking import Producer
 from jepsen.processes import Group, Process, poll
 from pipeline.planning import INITIAL_FILE
 from pipeline.spark.streams import METADATA_FOLDER

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from broker.client import MessageQueue
-from broker.client.blocking import PullConsumer
+from dledger_mq import MessageQueue
+from dledger_mq.blocking import PullConsumer
 from pipeline.spark.failures import reason_of
 from pipeline.spark.streams import start_stream
 from tests.integration.pipeline.topics import Topics, load, numbers

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.client import ConsumeResult, Message, ReceivedMessage
-from broker.client.blocking import PullConsumer, PushConsumer
-from broker.client.lag import by_topic
+from dledger_mq import ConsumeResult, Message, ReceivedMessage
+from dledger_mq.blocking import PullConsumer, PushConsumer
+from dledger_mq.client.lag import by_topic
 from jepsen.processes import poll
 from pipeline.cli import main
 from pipeline.jobs.lag import ask_lags

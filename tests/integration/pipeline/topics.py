@@ -9,8 +9,8 @@ from typing import Any
 import trio
 
 from broker.admin.ask import ask_all
-from broker.client import ClientError, Message, MessageQueue, SendResult
-from broker.client.blocking import Producer
+from dledger_mq import ClientError, Message, MessageQueue, SendResult
+from dledger_mq.blocking import Producer
 from jepsen.processes import Group, Process, poll
 
 

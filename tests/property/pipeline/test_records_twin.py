@@ -11,14 +11,14 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.client.messages import pack_body, unpack_body
-from broker.message.errors import RecordError
-from broker.message.hosts import unpack_host
-from broker.message.ids import offset_msg_id
-from broker.message.properties import decode_properties, encode_properties, find_property
-from broker.message.record import StoredMessage, decode_records, encode_record
-from broker.message.sys_flags import COMPRESSED
 from broker.store.parse import folded_properties
+from dledger_mq.client.messages import pack_body, unpack_body
+from dledger_mq.message.errors import RecordError
+from dledger_mq.message.hosts import unpack_host
+from dledger_mq.message.ids import offset_msg_id
+from dledger_mq.message.properties import decode_properties, encode_properties, find_property
+from dledger_mq.message.record import StoredMessage, decode_records, encode_record
+from dledger_mq.message.sys_flags import COMPRESSED
 from pipeline.scan.columns import (
     LOG_COLUMNS,
     MESSAGE_COLUMNS,

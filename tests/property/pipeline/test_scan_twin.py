@@ -13,8 +13,8 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.message.record import decode_records
 from dledger.raft.entry import Entry, EntryKind
+from dledger_mq.message.record import decode_records
 from pipeline.scan.batches import ScanOptions, Which, scan_batches
 from pipeline.scan.columns import CONTROL_COLUMNS, LOG_COLUMNS, MESSAGE_COLUMNS
 from pipeline.scan.crc import crc32c_columns

@@ -9,9 +9,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from broker.message.record import decode_records
 from dledger import LeadershipLostError
 from dledger.raft.entry import EntryKind
+from dledger_mq.message.record import decode_records
 from tests.unit.server.test_repeated_sends import Bench, Origin
 
 pytestmark = pytest.mark.slow

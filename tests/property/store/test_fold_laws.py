@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.message.record import decode_record
 from broker.store.consume_queue import ConsumeQueue
 from broker.store.errors import OutOfOrderError
 from broker.store.parse import parse_records, parsed
@@ -19,6 +18,7 @@ from broker.store.refusals import ALARMS
 from broker.store.state import BrokerState, StateLimits
 from broker.store.unit_files import SegmentFiles, UnitFiles
 from dledger.raft.entry import EntryKind
+from dledger_mq.message.record import decode_record
 from tests.property.store.scripts import TOPICS, History, committed, histories, log_of
 
 pytestmark = pytest.mark.slow

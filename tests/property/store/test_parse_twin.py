@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.message.hashes import tags_code_of_bytes
-from broker.message.properties import KEYS, TAGS, UNIQ_KEY, find_property
 from broker.store.parse import folded_properties, parse_records
 from broker.store.staging import Staging
 from broker.store.state import BrokerState
+from dledger_mq.message.hashes import tags_code_of_bytes
+from dledger_mq.message.properties import KEYS, TAGS, UNIQ_KEY, find_property
 from tests.unit.store.lone_broker import BORN, HOST
 
 pieces = st.sampled_from(

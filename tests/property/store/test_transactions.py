@@ -15,11 +15,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.message.ids import OffsetIdMaker, parse_offset_msg_id
-from broker.message.properties import UNIQ_KEY, encode_properties
-from broker.remoting.frame import FrameDecoder
-from broker.remoting.header import RemotingCommand, decode_command, encode_command, make_request
-from broker.remoting.replies import SendReplies
 from broker.server.commits import Commits
 from broker.server.gate import Errand, Gate
 from broker.server.origin import Outputs
@@ -37,6 +32,11 @@ from broker.store.transactions import Verdict
 from dledger import Committed, Failed, NotLeaderError, OutcomeUnknownError
 from dledger.raft.entry import Entry, EntryKind
 from dledger.raft.ids import EntryId, Index, Position, Term
+from dledger_mq.message.ids import OffsetIdMaker, parse_offset_msg_id
+from dledger_mq.message.properties import UNIQ_KEY, encode_properties
+from dledger_mq.remoting.frame import FrameDecoder
+from dledger_mq.remoting.header import RemotingCommand, decode_command, encode_command, make_request
+from dledger_mq.remoting.replies import SendReplies
 from tests.unit.store.lone_broker import BORN, HOST, START_MS, FakeLog
 
 pytestmark = pytest.mark.slow

@@ -10,11 +10,11 @@ import trio
 
 from broker.admin.cli import main
 from broker.admin.resend_dlq import TO_ORIGIN, TO_RETRY, Choice, Outcome, again, resend
-from broker.client import ClientUsageError, Message, MessageQueue, NoRouteError, ReceivedMessage
-from broker.client.messages import check_message, message_properties
-from broker.client.testing import FakeGroup, open_fake_group
-from broker.message.properties import decode_properties, encode_properties
-from broker.remoting.codes import ResponseCode
+from dledger_mq import ClientUsageError, Message, MessageQueue, NoRouteError, ReceivedMessage
+from dledger_mq.client.messages import check_message, message_properties
+from dledger_mq.message.properties import decode_properties, encode_properties
+from dledger_mq.remoting.codes import ResponseCode
+from dledger_mq.testing import FakeGroup, open_fake_group
 
 DLQ = "%DLQ%g"
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.client.errors import ClientUsageError
-from broker.client.queues import MessageQueue
-from broker.client.rebalance import (
+from dledger_mq.client.errors import ClientUsageError
+from dledger_mq.client.queues import MessageQueue
+from dledger_mq.client.rebalance import (
     Strategy,
     allocate_average,
     allocate_circle,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from broker.client import (
+from dledger_mq import (
     ClientClosedError,
     ClientUsageError,
     InvalidMessageError,
@@ -20,9 +20,9 @@ from broker.client import (
     SendRefusedError,
     SendResult,
 )
-from broker.client.blocking import Producer, PullConsumer, PushConsumer
-from broker.client.testing import FakeGroup, open_fake_group
-from broker.remoting.codes import ResponseCode
+from dledger_mq.blocking import Producer, PullConsumer, PushConsumer
+from dledger_mq.remoting.codes import ResponseCode
+from dledger_mq.testing import FakeGroup, open_fake_group
 
 
 @pytest.fixture

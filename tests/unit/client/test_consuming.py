@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 import trio
 
-from broker.client.consume_results import ConsumeResult, Later
-from broker.client.errors import ClientUsageError
-from broker.client.group_requests import PullAnswer
-from broker.client.local_offsets import LocalOffsets
-from broker.client.messages import ReceivedMessage
-from broker.client.process_queue import FlowLimits
-from broker.client.push_consumer import PushConsumer
-from broker.client.queues import MessageQueue
-from broker.client.rebalance import allocate_circle, by_config
-from broker.client.testing import FakeGroup, open_fake_group
-from broker.remoting.heartbeat import ConsumeFromWhere, MessageModel
+from dledger_mq.client.consume_results import ConsumeResult, Later
+from dledger_mq.client.errors import ClientUsageError
+from dledger_mq.client.group_requests import PullAnswer
+from dledger_mq.client.local_offsets import LocalOffsets
+from dledger_mq.client.messages import ReceivedMessage
+from dledger_mq.client.process_queue import FlowLimits
+from dledger_mq.client.push_consumer import PushConsumer
+from dledger_mq.client.queues import MessageQueue
+from dledger_mq.client.rebalance import allocate_circle, by_config
+from dledger_mq.remoting.heartbeat import ConsumeFromWhere, MessageModel
+from dledger_mq.testing import FakeGroup, open_fake_group
 from tests.unit.client.test_push_consumer import Inbox, consumer, until
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import trio
 
-from broker.client.testing import open_fake_group
+from dledger_mq.testing import open_fake_group
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "client.md"
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from broker.client.errors import ClientUsageError
-from broker.client.local_offsets import LocalOffsets, decode_offsets, encode_offsets
-from broker.client.queues import MessageQueue
-from broker.remoting.errors import BodyError
 from dledger.storage.posix import PosixDisk
+from dledger_mq.client.errors import ClientUsageError
+from dledger_mq.client.local_offsets import LocalOffsets, decode_offsets, encode_offsets
+from dledger_mq.client.queues import MessageQueue
+from dledger_mq.remoting.errors import BodyError
 
 A, B = MessageQueue("T", "broker-a", 0), MessageQueue("T", "broker-a", 1)
 

@@ -6,18 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.client import messages as module
-from broker.client.errors import ClientUsageError
-from broker.client.messages import Message, message_properties, pack_body, received, unpack_body
-from broker.client.queues import MessageQueue
-from broker.client.send_frames import SendTemplates, decode_answer
-from broker.client.subscriptions import subscribe
-from broker.message.hosts import pack_host
-from broker.message.properties import decode_properties
-from broker.message.record import StoredMessage, decode_record, encode_record
-from broker.remoting.frame import FrameDecoder
-from broker.remoting.replies import SendReplies
-from broker.remoting.requests import SendRequest, decode_request
+from dledger_mq.client import messages as module
+from dledger_mq.client.errors import ClientUsageError
+from dledger_mq.client.messages import Message, message_properties, pack_body, received, unpack_body
+from dledger_mq.client.queues import MessageQueue
+from dledger_mq.client.send_frames import SendTemplates, decode_answer
+from dledger_mq.client.subscriptions import subscribe
+from dledger_mq.message.hosts import pack_host
+from dledger_mq.message.properties import decode_properties
+from dledger_mq.message.record import StoredMessage, decode_record, encode_record
+from dledger_mq.remoting.frame import FrameDecoder
+from dledger_mq.remoting.replies import SendReplies
+from dledger_mq.remoting.requests import SendRequest, decode_request
 
 HOST = pack_host("10.1.2.3", 4567)
 

@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 import trio
 
-from broker.client.consume_results import ConsumeResult
-from broker.client.local_offsets import encode_offsets
-from broker.client.push_consumer import PushConsumer
-from broker.client.queues import MessageQueue
-from broker.client.rates import Rate
-from broker.client.testing import FakeGroup, open_fake_group
-from broker.message.record import encode_record
-from broker.remoting.codes import RequestCode
-from broker.remoting.header import RemotingCommand, make_request
-from broker.remoting.json_body import read_object
-from broker.remoting.message_queue import MessageQueue as WireQueue
+from dledger_mq.client.consume_results import ConsumeResult
+from dledger_mq.client.local_offsets import encode_offsets
+from dledger_mq.client.push_consumer import PushConsumer
+from dledger_mq.client.queues import MessageQueue
+from dledger_mq.client.rates import Rate
+from dledger_mq.message.record import encode_record
+from dledger_mq.remoting.codes import RequestCode
+from dledger_mq.remoting.header import RemotingCommand, make_request
+from dledger_mq.remoting.json_body import read_object
+from dledger_mq.remoting.message_queue import MessageQueue as WireQueue
+from dledger_mq.testing import FakeGroup, open_fake_group
 from tests.unit.client.test_push_consumer import Inbox, consumer, until
 
 QUEUE = MessageQueue("T", "broker-a", 0)

@@ -5,8 +5,8 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.client.process_queue import FlowLimits, ProcessQueue
-from broker.client.queues import MessageQueue
+from dledger_mq.client.process_queue import FlowLimits, ProcessQueue
+from dledger_mq.client.queues import MessageQueue
 
 QUEUE = MessageQueue("T", "broker-a", 0)
 

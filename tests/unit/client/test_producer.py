@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 import trio
 
-from broker.client.errors import (
+from dledger_mq.client.errors import (
     ClientClosedError,
     ClientUsageError,
     InvalidMessageError,
@@ -17,12 +17,12 @@ from broker.client.errors import (
     SendOutcomeUnknownError,
     SendRefusedError,
 )
-from broker.client.messages import Message, unpack_body
-from broker.client.producer import Producer
-from broker.client.queues import MessageQueue
-from broker.client.retry import FEW_TRIES
-from broker.client.testing import IGNORED, LOST, FakeGroup, open_fake_group
-from broker.remoting.codes import ResponseCode
+from dledger_mq.client.messages import Message, unpack_body
+from dledger_mq.client.producer import Producer
+from dledger_mq.client.queues import MessageQueue
+from dledger_mq.client.retry import FEW_TRIES
+from dledger_mq.remoting.codes import ResponseCode
+from dledger_mq.testing import IGNORED, LOST, FakeGroup, open_fake_group
 from jepsen.ports import free_ports
 
 
@@ -248,7 +248,9 @@ async def test_refused_until_the_deadline_is_surely_not_stored(
     await connect(producer)
     group.leader = None
     # The deadline falls into a pause: a try under way at that moment would be of unknown outcome.
-    monkeypatch.setattr("broker.client.lane.backoff_s", lambda tries: 0.0 if tries < 3 else 60.0)
+    monkeypatch.setattr(
+        "dledger_mq.client.lane.backoff_s", lambda tries: 0.0 if tries < 3 else 60.0
+    )
     with pytest.raises(SendRefusedError) as caught:
         await producer.send(Message("T", b"y"), timeout_s=0.5)
     assert caught.value.code == ResponseCode.SERVICE_NOT_AVAILABLE

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 import trio
 
-from broker.client import (
+from dledger_mq import (
     ClientClosedError,
     ClientUsageError,
     ConnectionLostError,
@@ -13,9 +13,9 @@ from broker.client import (
     PullConsumer,
     RequestFailedError,
 )
-from broker.client.queues import MessageQueue
-from broker.client.testing import FakeGroup, open_fake_group
-from broker.message.record import decode_records
+from dledger_mq.client.queues import MessageQueue
+from dledger_mq.message.record import decode_records
+from dledger_mq.testing import FakeGroup, open_fake_group
 
 Q = MessageQueue("T", "broker-a", 0)
 

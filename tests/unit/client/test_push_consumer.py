@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 import trio
 
-from broker.client.consume_results import ConsumeResult
-from broker.client.errors import ClientClosedError, ClientUsageError
-from broker.client.messages import ReceivedMessage
-from broker.client.process_queue import FlowLimits
-from broker.client.push_consumer import PushConsumer
-from broker.client.testing import FakeGroup, open_fake_group
+from dledger_mq.client.consume_results import ConsumeResult
+from dledger_mq.client.errors import ClientClosedError, ClientUsageError
+from dledger_mq.client.messages import ReceivedMessage
+from dledger_mq.client.process_queue import FlowLimits
+from dledger_mq.client.push_consumer import PushConsumer
+from dledger_mq.testing import FakeGroup, open_fake_group
 
 EVERYTHING = {"T": "*"}
 

@@ -8,14 +8,14 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from broker.client import assignment, queue_locks
-from broker.client.consume_results import ConsumeResult
-from broker.client.errors import ConnectionLostError
-from broker.client.messages import ReceivedMessage
-from broker.client.push_consumer import PushConsumer
-from broker.client.queue_locks import HELD_S, RENEW_S, SURE_S, QueueLocks
-from broker.client.queues import MessageQueue
-from broker.client.testing import FakeGroup, open_fake_group
+from dledger_mq.client import assignment, queue_locks
+from dledger_mq.client.consume_results import ConsumeResult
+from dledger_mq.client.errors import ConnectionLostError
+from dledger_mq.client.messages import ReceivedMessage
+from dledger_mq.client.push_consumer import PushConsumer
+from dledger_mq.client.queue_locks import HELD_S, RENEW_S, SURE_S, QueueLocks
+from dledger_mq.client.queues import MessageQueue
+from dledger_mq.testing import FakeGroup, open_fake_group
 from tests.unit.client.test_push_consumer import Inbox, consumer, until
 
 ONE, TWO = MessageQueue("T", "broker-a", 0), MessageQueue("T", "broker-a", 1)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.client.queues import MessageQueue, RoundRobin, queue_for_key
-from broker.client.rebalance import allocate_average, changes
+from dledger_mq.client.queues import MessageQueue, RoundRobin, queue_for_key
+from dledger_mq.client.rebalance import allocate_average, changes
 
 
 def queues(count: int, broker: str = "broker-a") -> list[MessageQueue]:

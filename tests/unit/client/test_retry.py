@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.client.retry import (
+from dledger_mq.client.retry import (
     BACKOFF_MAX_S,
     FEW_TRIES,
     SEND_STATUS,
@@ -12,7 +12,7 @@ from broker.client.retry import (
     backoff_s,
     judge,
 )
-from broker.remoting.codes import RESPONSES, ResponseCode, is_definite
+from dledger_mq.remoting.codes import RESPONSES, ResponseCode, is_definite
 
 
 @pytest.mark.parametrize("code", RESPONSES)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import trio
 
-from broker.client.errors import NameServersUnreachableError, NoRouteError, RequestFailedError
-from broker.client.queues import MessageQueue
-from broker.client.routes import FAILED_FOR_S, FIRST_TRIES, Routes, publish_queues, read_queues
-from broker.remoting.codes import ResponseCode
-from broker.remoting.header import RemotingCommand, make_response
-from broker.remoting.route import BrokerData, QueueData, TopicRoute, encode_route
+from dledger_mq.client.errors import NameServersUnreachableError, NoRouteError, RequestFailedError
+from dledger_mq.client.queues import MessageQueue
+from dledger_mq.client.routes import FAILED_FOR_S, FIRST_TRIES, Routes, publish_queues, read_queues
+from dledger_mq.remoting.codes import ResponseCode
+from dledger_mq.remoting.header import RemotingCommand, make_response
+from dledger_mq.remoting.route import BrokerData, QueueData, TopicRoute, encode_route
 
 A, B, C = "10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1"
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import trio
 
-from broker.client.service import open_service_nursery
+from dledger_mq.client.service import open_service_nursery
 
 
 async def test_service_tasks_outlive_the_cancelled_block_until_its_clean_up_is_done() -> None:

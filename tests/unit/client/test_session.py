@@ -8,20 +8,20 @@ from collections.abc import AsyncIterator
 import pytest
 import trio
 
-from broker.client import ClientClosedError, ClientError, Message, MessageQueue, SendRefusedError
-from broker.client.blocking import PullConsumer
-from broker.client.errors import (
+from dledger_mq import ClientClosedError, ClientError, Message, MessageQueue, SendRefusedError
+from dledger_mq.blocking import PullConsumer
+from dledger_mq.client.errors import (
     ClosedMeanwhileError,
     ConnectionLostError,
     NotConnectedError,
     RequestFailedError,
     TooLateError,
 )
-from broker.client.link import Link
-from broker.client.producer import Producer
-from broker.client.testing import FakeGroup, open_fake_group
-from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.header import RemotingCommand
+from dledger_mq.client.link import Link
+from dledger_mq.client.producer import Producer
+from dledger_mq.remoting.codes import RequestCode, ResponseCode
+from dledger_mq.remoting.header import RemotingCommand
+from dledger_mq.testing import FakeGroup, open_fake_group
 
 CODE = int(RequestCode.GET_BROKER_RUNTIME_INFO)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import trio
 
-from broker.client import (
+from dledger_mq import (
     ClientUsageError,
     InvalidMessageError,
     Message,
@@ -18,11 +18,11 @@ from broker.client import (
     TransactionState,
     blocking,
 )
-from broker.client.link import Link
-from broker.client.testing import LOST, FakeGroup, open_fake_group
-from broker.client.transaction_producer import LocalTransaction
-from broker.message.properties import decode_properties
-from broker.remoting.header import RemotingCommand
+from dledger_mq.client.link import Link
+from dledger_mq.client.transaction_producer import LocalTransaction
+from dledger_mq.message.properties import decode_properties
+from dledger_mq.remoting.header import RemotingCommand
+from dledger_mq.testing import LOST, FakeGroup, open_fake_group
 
 HALF = "RMQ_SYS_TRANS_HALF_TOPIC"
 COMMIT, ROLLBACK, UNKNOWN = (
@@ -205,7 +205,7 @@ async def test_what_a_check_decided_before_counts() -> None:
 async def test_an_end_that_is_refused(
     code: int, fails: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from broker.remoting.header import make_response
+    from dledger_mq.remoting.header import make_response
 
     def refuse(request: RemotingCommand) -> RemotingCommand:
         return make_response(request.opaque, code, "no")
@@ -226,7 +226,7 @@ async def test_an_end_that_is_refused(
 async def test_o3_other_statuses_than_send_ok_are_rolled_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from broker.client import lane
+    from dledger_mq.client import lane
 
     monkeypatch.setitem(lane.SEND_STATUS, 0, "FLUSH_DISK_TIMEOUT")
 
@@ -326,7 +326,7 @@ async def test_a_check_that_comes_while_the_producer_is_closed_is_left_to_anothe
 
 
 async def _say_nonsense(group: FakeGroup) -> None:
-    from broker.remoting.header import encode_command, make_request
+    from dledger_mq.remoting.header import encode_command, make_request
 
     for connection in group._producers["p"].values():
         connection.send_nowait(encode_command(make_request(39, 0, {}, b"xx", is_oneway=True)))

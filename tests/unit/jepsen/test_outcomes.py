@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from broker.client import errors as client_errors
-from broker.client.errors import ClientError, RequestFailedError, SendError
-from broker.remoting.codes import RESPONSES
 from dledger.errors import DLedgerError, OutcomeUnknownError, RefusedError, registry
+from dledger_mq.client import errors as client_errors
+from dledger_mq.client.errors import ClientError, RequestFailedError, SendError
+from dledger_mq.remoting.codes import RESPONSES
 from jepsen.outcomes import ended, is_definite
 
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 import pytest
 import trio
 
-from broker.client import MessageQueue
-from broker.remoting.frame import Frame, FrameDecoder
-from broker.remoting.header import decode_command, encode_command, make_response
-from broker.remoting.requests import SendRequest, decode_request
+from dledger_mq import MessageQueue
+from dledger_mq.remoting.frame import Frame, FrameDecoder
+from dledger_mq.remoting.header import decode_command, encode_command, make_response
+from dledger_mq.remoting.requests import SendRequest, decode_request
 from jepsen.raw_client import RawConnection, raw_connection
 from jepsen.workloads.sends import PLANS, Planner, Sender, _may_come_again
 

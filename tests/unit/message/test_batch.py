@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.message.batch import BatchItem, encode_batch, split_batch
-from broker.message.errors import BatchError
+from dledger_mq.message.batch import BatchItem, encode_batch, split_batch
+from dledger_mq.message.errors import BatchError
 
 items = st.builds(
     BatchItem, st.integers(-(2**31), 2**31 - 1), st.binary(max_size=40), st.binary(max_size=40)

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.message.errors import MessageFormatError, MessageIdError
-from broker.message.hashes import body_crc, index_hash, java_hash, tags_code, tags_code_of_bytes
-from broker.message.hosts import pack_host, unpack_host
-from broker.message.ids import (
+from dledger_mq.message.errors import MessageFormatError, MessageIdError
+from dledger_mq.message.hashes import body_crc, index_hash, java_hash, tags_code, tags_code_of_bytes
+from dledger_mq.message.hosts import pack_host, unpack_host
+from dledger_mq.message.ids import (
     OffsetIdMaker,
     UniqKeyMaker,
     month_start_ms,

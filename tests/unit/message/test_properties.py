@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.message.errors import PropertyError
-from broker.message.properties import (
+from dledger_mq.message.errors import PropertyError
+from dledger_mq.message.properties import (
     decode_properties,
     encode_properties,
     find_property,

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.message.errors import RecordError
-from broker.message.hosts import pack_host
-from broker.message.record import (
+from dledger_mq.message.errors import RecordError
+from dledger_mq.message.hosts import pack_host
+from dledger_mq.message.record import (
     RECORD_BYTES_MIN,
     decode_record,
     decode_records,

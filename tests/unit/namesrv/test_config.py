@@ -8,7 +8,7 @@ import pytest
 
 from broker.namesrv.config import read_config
 from broker.namesrv.errors import ConfigError
-from broker.net.address import Address, parse_address
+from dledger_mq.net.address import Address, parse_address
 
 
 def test_defaults_listen_on_loopback_and_keep_nothing() -> None:

@@ -10,18 +10,18 @@ from broker.namesrv.handlers import Asker, RequestHandlers
 from broker.namesrv.kv import LocalKv
 from broker.namesrv.registrants import Answer, Registrants
 from broker.namesrv.routes import RouteTable
-from broker.net.address import Address
-from broker.remoting.header import RemotingCommand
-from broker.remoting.log_point import (
+from dledger_mq.net.address import Address
+from dledger_mq.remoting.header import RemotingCommand
+from dledger_mq.remoting.log_point import (
     COMMITTED_FIELD,
     FURTHEST_FIELD,
     LogPoint,
     read_log_point,
     write_log_point,
 )
-from broker.remoting.registrant import TOKEN_FIELD
-from broker.remoting.registration import BrokerIdentity, encode_registration, identity_ext
-from broker.remoting.topic_config import DataVersion
+from dledger_mq.remoting.registrant import TOKEN_FIELD
+from dledger_mq.remoting.registration import BrokerIdentity, encode_registration, identity_ext
+from dledger_mq.remoting.topic_config import DataVersion
 
 GROUP = "main", "broker-a"
 A, B, C = "10.0.0.1:10911", "10.0.0.2:10911", "10.0.0.3:10911"

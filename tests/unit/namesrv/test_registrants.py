@@ -19,13 +19,13 @@ from broker.namesrv.handlers import Asker, RequestHandlers
 from broker.namesrv.kv import LocalKv
 from broker.namesrv.registrants import ASKS_PER_S_MAX, Answer, Registrants
 from broker.namesrv.routes import RouteTable
-from broker.net.address import Address
-from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.header import RemotingCommand
-from broker.remoting.log_point import LogPoint
-from broker.remoting.registrant import PROOF_FIELD, TOKEN_FIELD, is_token, registration_proof
-from broker.remoting.registration import BrokerIdentity, Registration, identity_ext
-from broker.remoting.topic_config import DataVersion
+from dledger_mq.net.address import Address
+from dledger_mq.remoting.codes import RequestCode, ResponseCode
+from dledger_mq.remoting.header import RemotingCommand
+from dledger_mq.remoting.log_point import LogPoint
+from dledger_mq.remoting.registrant import PROOF_FIELD, TOKEN_FIELD, is_token, registration_proof
+from dledger_mq.remoting.registration import BrokerIdentity, Registration, identity_ext
+from dledger_mq.remoting.topic_config import DataVersion
 
 A, B, C = "10.0.0.1:10911", "10.0.0.2:10911", "10.0.0.3:10911"
 NAME = "broker-a"

@@ -11,9 +11,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from broker.namesrv.errors import RefusedRegistrationError
 from broker.namesrv.routes import BROKER_TIMEOUT_MS, RegisterReply, RouteTable
-from broker.remoting.log_point import LogPoint
-from broker.remoting.registration import BrokerIdentity, Registration
-from broker.remoting.topic_config import DataVersion, TopicConfig
+from dledger_mq.remoting.log_point import LogPoint
+from dledger_mq.remoting.registration import BrokerIdentity, Registration
+from dledger_mq.remoting.topic_config import DataVersion, TopicConfig
 
 A, B, C = "10.0.0.1:10911", "10.0.0.2:10911", "10.0.0.3:10911"
 TOPICS = ("T", "U")

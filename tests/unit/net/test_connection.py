@@ -8,11 +8,11 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from broker.net.address import Address
-from broker.net.connection import Connection, ReadBuffer
-from broker.net.listener import Listener, ListenerLimits, bind, bound_address, connect
-from broker.remoting.errors import FrameError
-from broker.remoting.frame import Frame, encode_frame
+from dledger_mq.net.address import Address
+from dledger_mq.net.connection import Connection, ReadBuffer
+from dledger_mq.net.listener import Listener, ListenerLimits, bind, bound_address, connect
+from dledger_mq.remoting.errors import FrameError
+from dledger_mq.remoting.frame import Frame, encode_frame
 
 TIMEOUT_S = 60.0
 LOOPBACK = Address("127.0.0.1", 0)

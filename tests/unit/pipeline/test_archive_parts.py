@@ -13,8 +13,8 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.message.record import decode_records
 from dledger.raft.entry import Entry, EntryKind
+from dledger_mq.message.record import decode_records
 from pipeline.archive import parts
 from pipeline.archive.manifests import QueueTotals, file_crc, folder_of, merged, topic_of
 from pipeline.archive.parts import Part, StagedPart, stage_part

@@ -9,8 +9,8 @@ import pytest
 from rich.table import Table
 from rich.text import Text
 
-from broker.client.errors import ClientError
 from dledger.errors import DLedgerError
+from dledger_mq.client.errors import ClientError
 from pipeline import cli
 from pipeline.errors import DataLossError, PipelineError, UsageError
 from pipeline.jobs.context import JobContext

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.client.queues import MessageQueue
+from dledger_mq.client.queues import MessageQueue
 from pipeline.archive.history import History
 from pipeline.archive.manifests import Manifest, QueueTotals, write_manifest
 from pipeline.archive.writing import Archive

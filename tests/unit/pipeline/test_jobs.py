@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.client.lag import QueueLag
+from dledger_mq.client.lag import QueueLag
 from pipeline.archive.manifests import write_manifest
 from pipeline.archive.writing import Manifest
 from pipeline.cli import main

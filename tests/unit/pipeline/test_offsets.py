@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.client.queues import MessageQueue
+from dledger_mq.client.queues import MessageQueue
 from pipeline.errors import UsageError
 from pipeline.offsets import (
     EARLIEST,

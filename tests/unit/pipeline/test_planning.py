@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.client.queues import MessageQueue
+from dledger_mq.client.queues import MessageQueue
 from pipeline.broker_view import BrokerView
 from pipeline.errors import CannotTellError, DataLossError, UsageError
 from pipeline.offsets import Bounds, OffsetsForm

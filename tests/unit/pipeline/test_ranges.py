@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.client.queues import MessageQueue
+from dledger_mq.client.queues import MessageQueue
 from pipeline.ranges import QueueRange, pack, plan, ranges_between, split
 
 QUEUES = st.builds(MessageQueue, st.just("T"), st.sampled_from(["a", "b"]), st.integers(0, 60))

@@ -15,9 +15,9 @@ pytest.importorskip("numpy", reason="numpy is not installed (extra `spark`)")
 
 import pyarrow as pa
 
-from broker.client.queues import MessageQueue
-from broker.client.testing import FakeGroup, open_fake_group
-from broker.message.sys_flags import COMPRESSED
+from dledger_mq.client.queues import MessageQueue
+from dledger_mq.message.sys_flags import COMPRESSED
+from dledger_mq.testing import FakeGroup, open_fake_group
 from pipeline.errors import CannotTellError, DataLossError, PipelineError, UsageError
 from pipeline.pulling import ahead, trimmed
 from pipeline.ranges import QueueRange

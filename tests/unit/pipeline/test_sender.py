@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from broker.client import Message, MessageQueue
+from dledger_mq import Message, MessageQueue
 from pipeline.sink.options import read_options
 from pipeline.sink.rows import OutRow
 from pipeline.sink.sender import Sender, SinkTask

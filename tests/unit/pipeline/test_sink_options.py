@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.client import MessageQueue
+from dledger_mq import MessageQueue
 from pipeline.errors import PipelineError, UsageError
 from pipeline.sink import queues as sink_queues
 from pipeline.sink.columns import check_columns

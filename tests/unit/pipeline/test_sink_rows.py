@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker.client import row_key
+from dledger_mq import row_key
 from pipeline.errors import BadRowError
 from pipeline.sink.columns import check_columns
 from pipeline.sink.options import read_options

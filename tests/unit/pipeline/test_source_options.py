@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.client.queues import MessageQueue
+from dledger_mq.client.queues import MessageQueue
 from pipeline.errors import UsageError
 from pipeline.source_options import PlaceKind, Use, read_source_options
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.remoting import registration
-from broker.remoting.errors import BodyError, FieldError
-from broker.remoting.group_bodies import (
+from dledger_mq.remoting import registration
+from dledger_mq.remoting.errors import BodyError, FieldError
+from dledger_mq.remoting.group_bodies import (
     LockRequest,
     decode_consumer_list,
     decode_lock_reply,
@@ -21,7 +21,7 @@ from broker.remoting.group_bodies import (
     encode_lock_reply,
     encode_lock_request,
 )
-from broker.remoting.heartbeat import (
+from dledger_mq.remoting.heartbeat import (
     ConsumeFromWhere,
     ConsumerEntry,
     ConsumeType,
@@ -32,9 +32,9 @@ from broker.remoting.heartbeat import (
     decode_heartbeat,
     encode_heartbeat,
 )
-from broker.remoting.json_body import DEPTH_MAX, read_json, read_object, write_json
-from broker.remoting.message_queue import MessageQueue
-from broker.remoting.registration import (
+from dledger_mq.remoting.json_body import DEPTH_MAX, read_json, read_object, write_json
+from dledger_mq.remoting.message_queue import MessageQueue
+from dledger_mq.remoting.registration import (
     BrokerIdentity,
     decode_data_version,
     decode_registration,
@@ -43,7 +43,7 @@ from broker.remoting.registration import (
     identity_ext,
     identity_of,
 )
-from broker.remoting.route import (
+from dledger_mq.remoting.route import (
     BrokerData,
     ClusterInfo,
     QueueData,
@@ -58,7 +58,7 @@ from broker.remoting.route import (
     encode_topic_list,
     wants_standard_json,
 )
-from broker.remoting.topic_config import DataVersion, TopicConfig
+from dledger_mq.remoting.topic_config import DataVersion, TopicConfig
 
 texts = st.text(st.characters(codec="utf-8"), max_size=6)
 queues = st.builds(MessageQueue, texts, st.integers(-(2**31), 2**31 - 1), texts)

@@ -6,18 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.remoting import fields
-from broker.remoting.codes import (
+from dledger_mq.remoting import fields
+from dledger_mq.remoting.codes import (
     REQUESTS,
     RESPONSES,
     RequestCode,
     ResponseCode,
     unsupported_remark,
 )
-from broker.remoting.errors import FieldError
-from broker.remoting.frame import FrameDecoder
-from broker.remoting.header import RemotingCommand, decode_command
-from broker.remoting.replies import SendReplies, pull_reply_head
+from dledger_mq.remoting.errors import FieldError
+from dledger_mq.remoting.frame import FrameDecoder
+from dledger_mq.remoting.header import RemotingCommand, decode_command
+from dledger_mq.remoting.replies import SendReplies, pull_reply_head
 
 
 def read(data: bytes) -> RemotingCommand:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.remoting.errors import FrameError
-from broker.remoting.frame import (
+from dledger_mq.remoting.errors import FrameError
+from dledger_mq.remoting.frame import (
     FRAME_BYTES_MAX,
     HEADER_BYTES_MAX,
     Frame,

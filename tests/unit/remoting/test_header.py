@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.remoting.errors import FieldError, FrameError
-from broker.remoting.frame import Frame, FrameDecoder
-from broker.remoting.header import (
+from dledger_mq.remoting.errors import FieldError, FrameError
+from dledger_mq.remoting.frame import Frame, FrameDecoder
+from dledger_mq.remoting.header import (
     EXT_ENTRIES_MAX,
     LANGUAGES,
     RemotingCommand,
@@ -20,7 +20,7 @@ from broker.remoting.header import (
     make_request,
     make_response,
 )
-from broker.remoting.requests import PullRequest, SendRequest, decode_request
+from dledger_mq.remoting.requests import PullRequest, SendRequest, decode_request
 
 int16 = st.integers(-(2**15), 2**15 - 1)
 int32 = st.integers(-(2**31), 2**31 - 1)

@@ -10,21 +10,21 @@ from typing import NamedTuple
 
 import pytest
 
-from broker.message.batch import split_batch
-from broker.message.properties import decode_properties
-from broker.remoting.frame import Frame, FrameDecoder
-from broker.remoting.group_bodies import decode_lock_request
-from broker.remoting.header import RemotingCommand, decode_command, encode_command
-from broker.remoting.heartbeat import (
+from dledger_mq.message.batch import split_batch
+from dledger_mq.message.properties import decode_properties
+from dledger_mq.remoting.frame import Frame, FrameDecoder
+from dledger_mq.remoting.group_bodies import decode_lock_request
+from dledger_mq.remoting.header import RemotingCommand, decode_command, encode_command
+from dledger_mq.remoting.heartbeat import (
     ConsumeFromWhere,
     ConsumeType,
     Heartbeat,
     MessageModel,
     decode_heartbeat,
 )
-from broker.remoting.json_body import read_object
-from broker.remoting.message_queue import MessageQueue
-from broker.remoting.requests import PullRequest, SendRequest, decode_request, send_request_of
+from dledger_mq.remoting.json_body import read_object
+from dledger_mq.remoting.message_queue import MessageQueue
+from dledger_mq.remoting.requests import PullRequest, SendRequest, decode_request, send_request_of
 
 FRAMES = Path(__file__).resolve().parents[2] / "golden" / "frames"
 

@@ -6,13 +6,6 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
-from broker.message.ids import OffsetIdMaker
-from broker.message.properties import encode_properties
-from broker.message.record import StoredMessage
-from broker.remoting.frame import Frame
-from broker.remoting.header import RemotingCommand
-from broker.remoting.replies import SendReplies
-from broker.remoting.requests import SendFields, SendRequest
 from broker.server.commits import Commits
 from broker.server.delays import Delays
 from broker.server.gate import Errand
@@ -32,6 +25,13 @@ from broker.store.topics import TopicConfig
 from dledger import Committed, EntryId, Failed, LeadershipLostError
 from dledger.raft.entry import Entry, EntryKind
 from dledger.raft.ids import Position
+from dledger_mq.message.ids import OffsetIdMaker
+from dledger_mq.message.properties import encode_properties
+from dledger_mq.message.record import StoredMessage
+from dledger_mq.remoting.frame import Frame
+from dledger_mq.remoting.header import RemotingCommand
+from dledger_mq.remoting.replies import SendReplies
+from dledger_mq.remoting.requests import SendFields, SendRequest
 from tests.unit.store.lone_broker import HOST, START_MS, FakeLog
 
 BODY_MAX = 4 * 1024 * 1024

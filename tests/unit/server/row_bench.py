@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from broker.message.batch import BatchItem, encode_batch
-from broker.message.properties import encode_properties
-from broker.message.record import decode_records
-from broker.remoting.frame import Frame
-from broker.remoting.header import RemotingCommand, encode_command
-from broker.remoting.requests import SendRequest, decode_request
 from broker.server.gate import Errand
 from dledger import LeadershipLostError
 from dledger.raft.entry import EntryKind
+from dledger_mq.message.batch import BatchItem, encode_batch
+from dledger_mq.message.properties import encode_properties
+from dledger_mq.message.record import decode_records
+from dledger_mq.remoting.frame import Frame
+from dledger_mq.remoting.header import RemotingCommand, encode_command
+from dledger_mq.remoting.requests import SendRequest, decode_request
 from tests.unit.server.test_repeated_sends import Bench, Origin
 
 

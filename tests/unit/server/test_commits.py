@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from broker.message.hosts import pack_host
 from broker.server.commits import INFLIGHT_MAX, Commits
 from broker.server.origin import Outputs
 from broker.service.catalog import Catalog, Creation
@@ -29,6 +28,7 @@ from dledger import (
     TooLargeError,
     TooManyPendingError,
 )
+from dledger_mq.message.hosts import pack_host
 
 ENTRY_BYTES_MAX = 1000
 HOST = pack_host("127.0.0.1", 1)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from broker.net.address import Address
 from broker.server.config import BrokerConfig, read_config
 from broker.server.properties import read_properties
 from dledger.errors import ConfigError
+from dledger_mq.net.address import Address
 
 IDENTITY = {
     "dLegerGroup": "broker-a",

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from broker.remoting.codes import ResponseCode
-from broker.remoting.frame import FrameDecoder
-from broker.remoting.header import RemotingCommand, decode_command
-from broker.remoting.requests import PullFields
 from broker.server.gate import HOLD_MS as GATE_HOLD_MS
 from broker.service.pull import PullGrant
 from broker.service.refusal import Refusal
 from broker.store.control import Command, DeleteTopic, PutTopic
-from broker.store.names import AUTO_CREATE_TOPIC
 from broker.store.state import BrokerState
 from broker.store.topics import PERM_ALL, TopicConfig
 from dledger import NotLeaderError
+from dledger_mq.message.names import AUTO_CREATE_TOPIC
+from dledger_mq.remoting.codes import ResponseCode
+from dledger_mq.remoting.frame import FrameDecoder
+from dledger_mq.remoting.header import RemotingCommand, decode_command
+from dledger_mq.remoting.requests import PullFields
 from tests.unit.server.lone_leader import Asker, LoneLeader
 from tests.unit.server.test_pulls_of_damaged_entries import Bench, bodies
 

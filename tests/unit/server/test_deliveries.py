@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from broker.message.properties import PROPERTIES_BYTES_MAX, decode_properties
-from broker.message.recall_handle import RecallHandle
-from broker.remoting.frame import FrameDecoder
-from broker.remoting.header import RemotingCommand, decode_command
 from broker.server.deliveries import DELIVERIES_MAX, DELIVERY_BYTES_MAX
 from broker.store.control import DeleteTopic, DeliverTimers
 from broker.store.state import BrokerState
 from dledger import EntryDamagedError
 from dledger.raft.entry import EntryKind
+from dledger_mq.message.properties import PROPERTIES_BYTES_MAX, decode_properties
+from dledger_mq.message.recall_handle import RecallHandle
+from dledger_mq.remoting.frame import FrameDecoder
+from dledger_mq.remoting.header import RemotingCommand, decode_command
 from tests.unit.server.lone_leader import Asker, LoneLeader
 from tests.unit.store.lone_broker import START_MS
 

@@ -6,11 +6,11 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from broker.remoting.frame import Frame, FrameDecoder
-from broker.remoting.header import encode_command, make_request
 from broker.server.dispatch import Dispatch
 from broker.server.origin import ClientOrigin
 from broker.server.private_codes import TRIED_FIELD, PrivateCode, link_proof
+from dledger_mq.remoting.frame import Frame, FrameDecoder
+from dledger_mq.remoting.header import encode_command, make_request
 
 NONCE = "abc"
 

@@ -6,14 +6,6 @@ from typing import Any
 
 import pytest
 
-from broker.remoting.codes import ResponseCode
-from broker.remoting.frame import Frame, FrameDecoder
-from broker.remoting.header import (
-    RemotingCommand,
-    decode_command,
-    encode_command,
-    make_response,
-)
 from broker.server.gate import HOLD_MS, WAIT_MARGIN_MS, Errand, Gate
 from broker.server.private_codes import (
     NOT_CARRIED_OUT,
@@ -24,6 +16,14 @@ from broker.server.private_codes import (
 from dledger import DLedgerError, LeadershipLostError, NodeId, NotLeaderError, Role
 from dledger.runtime.full_disks import FULL_ATTRIBUTE, FullDisks
 from dledger.runtime.lost_votes import TOLD_COUNT_MIN, VOTE_ATTRIBUTE, LostVotes
+from dledger_mq.remoting.codes import ResponseCode
+from dledger_mq.remoting.frame import Frame, FrameDecoder
+from dledger_mq.remoting.header import (
+    RemotingCommand,
+    decode_command,
+    encode_command,
+    make_response,
+)
 
 
 class FakeLog:

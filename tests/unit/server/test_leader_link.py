@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.net.connection import UNSENT_BYTES_MAX
-from broker.remoting.header import make_response
 from broker.server.link import SMALL_BYTES, LeaderLink, Link
+from dledger_mq.net.connection import UNSENT_BYTES_MAX
+from dledger_mq.remoting.header import make_response
 
 
 class FakeLog:

@@ -6,11 +6,11 @@ import pytest
 import trio
 import trio.testing
 
-from broker.remoting.frame import Frame
 from broker.server.gate import Errand
 from broker.server.linear import LinearReads
 from broker.server.origin import Outputs
 from dledger import EntryDamagedError, NotLeaderError
+from dledger_mq.remoting.frame import Frame
 
 
 class FakeLog:

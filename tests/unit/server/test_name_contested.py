@@ -7,9 +7,9 @@ from typing import cast
 
 import pytest
 
-from broker.net.address import Address
 from broker.server.name_contested import NameContested
 from dledger import LogServer
+from dledger_mq.net.address import Address
 
 ONE, TWO = Address("10.0.0.8", 9876), Address("10.0.0.9", 9876)
 

@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from broker.remoting.frame import Frame, FrameDecoder
-from broker.remoting.header import RemotingCommand, decode_command
 from broker.server.gate import Errand
 from broker.server.offsets import Offsets
+from dledger_mq.remoting.frame import Frame, FrameDecoder
+from dledger_mq.remoting.header import RemotingCommand, decode_command
 from tests.unit.server.lone_leader import Asker, LoneLeader
 
 QUEUE = {"consumerGroup": "G", "topic": "T", "queueId": "0", "setZeroIfNotFound": "false"}

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from broker.message.record import decode_records
-from broker.remoting.frame import FrameDecoder
-from broker.remoting.header import RemotingCommand, decode_command
-from broker.remoting.requests import PULL_SUSPEND, PullFields, PullRequest
 from broker.server.gate import HOLD_MS
 from broker.server.pulls import Pulls
 from broker.service.pull import PullGrant
 from dledger import NodeId
 from dledger.runtime.lost_votes import LostVotes
+from dledger_mq.message.record import decode_records
+from dledger_mq.remoting.frame import FrameDecoder
+from dledger_mq.remoting.header import RemotingCommand, decode_command
+from dledger_mq.remoting.requests import PULL_SUSPEND, PullFields, PullRequest
 from tests.unit.store.lone_broker import LoneBroker
 
 

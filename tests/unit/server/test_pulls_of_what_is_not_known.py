@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from broker.remoting.codes import ResponseCode
-from broker.remoting.requests import PullFields
 from broker.server.gate import HOLD_MS
 from broker.service.pull import PullGrant
 from broker.service.refusal import Refusal
+from dledger_mq.remoting.codes import ResponseCode
+from dledger_mq.remoting.requests import PullFields
 from tests.unit.server.test_pulls_of_damaged_entries import Bench, bodies
 
 

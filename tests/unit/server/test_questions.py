@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from broker.remoting.codes import ResponseCode
-from broker.remoting.group_bodies import decode_consumer_list
-from broker.remoting.header import RemotingCommand
 from broker.server.gate import HOLD_MS
 from broker.server.origin import answer
 from broker.server.questions import Question, Questions
 from broker.service.asking_again import LATE_MS
+from dledger_mq.remoting.codes import ResponseCode
+from dledger_mq.remoting.group_bodies import decode_consumer_list
+from dledger_mq.remoting.header import RemotingCommand
 from tests.unit.server.test_gate import FakeOrigin
 
 

@@ -8,13 +8,6 @@ from typing import Any, cast
 
 import pytest
 
-from broker.message.batch import BatchItem, encode_batch
-from broker.message.ids import OffsetIdMaker, parse_offset_msg_id
-from broker.message.properties import encode_properties
-from broker.remoting.frame import Frame, FrameDecoder
-from broker.remoting.header import RemotingCommand, decode_command
-from broker.remoting.replies import SendReplies
-from broker.remoting.requests import SendFields, SendRequest
 from broker.server.commits import Commits
 from broker.server.gate import HOLD_MS, WAIT_MARGIN_MS, Errand, Gate, Request
 from broker.server.origin import Outputs
@@ -36,6 +29,13 @@ from dledger import (
 )
 from dledger.raft.entry import Entry, EntryKind
 from dledger.raft.ids import Term
+from dledger_mq.message.batch import BatchItem, encode_batch
+from dledger_mq.message.ids import OffsetIdMaker, parse_offset_msg_id
+from dledger_mq.message.properties import encode_properties
+from dledger_mq.remoting.frame import Frame, FrameDecoder
+from dledger_mq.remoting.header import RemotingCommand, decode_command
+from dledger_mq.remoting.replies import SendReplies
+from dledger_mq.remoting.requests import SendFields, SendRequest
 from tests.unit.store.lone_broker import HOST, FakeLog
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from broker.message.properties import decode_properties
-from broker.remoting.frame import FrameDecoder
-from broker.remoting.header import decode_command
 from broker.store.control import LockQueues
 from broker.store.groups import SubscriptionGroupConfig
+from dledger_mq.message.properties import decode_properties
+from dledger_mq.remoting.frame import FrameDecoder
+from dledger_mq.remoting.header import decode_command
 from tests.unit.server.lone_leader import Asker, LoneLeader
 
 MINUTE_S, HOUR_S = 60, 3600

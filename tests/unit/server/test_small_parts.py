@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from broker.remoting.codes import ResponseCode
 from broker.server.origin import host_field
 from broker.server.private_codes import OUTDATED_HELLO, HelloRefusal, link_proof, refuse_hello
 from broker.server.rates import Rate
+from dledger_mq.remoting.codes import ResponseCode
 
 
 def test_rates_of_three_windows() -> None:

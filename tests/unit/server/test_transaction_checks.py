@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from broker.message.record import decode_record
-from broker.remoting.frame import FrameDecoder
-from broker.remoting.header import RemotingCommand, decode_command
 from broker.server import transaction_checks as module
 from broker.server.commits import Commits
 from broker.server.origin import Outputs
@@ -16,6 +13,9 @@ from broker.service.catalog import Catalog
 from broker.store.transactions import Verdict
 from dledger import Committed, Failed, NotLeaderError
 from dledger.raft.ids import EntryId, Term
+from dledger_mq.message.record import decode_record
+from dledger_mq.remoting.frame import FrameDecoder
+from dledger_mq.remoting.header import RemotingCommand, decode_command
 from tests.unit.store.lone_broker import START_MS, LoneBroker
 
 HALF = "RMQ_SYS_TRANS_HALF_TOPIC"

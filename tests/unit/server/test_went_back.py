@@ -9,10 +9,10 @@ from typing import cast
 import pytest
 import trio
 
-from broker.remoting.log_point import LogPoint
 from broker.server.went_back import Loss, WentBack, find_loss
 from dledger import AckTimeoutError, Index, LogServer, NotLeaderError, Term
 from dledger.runtime.belonging import EntryName
+from dledger_mq.remoting.log_point import LogPoint
 
 FURTHEST = LogPoint(10, 3, 77)
 

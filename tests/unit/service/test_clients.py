@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from broker.remoting.frame import FrameDecoder
-from broker.remoting.heartbeat import MessageModel, Subscription, decode_heartbeat
 from broker.service.clients import (
     CLIENT_EXPIRY_MS,
     NODE_EXPIRY_MS,
@@ -18,6 +16,8 @@ from broker.service.clients import (
     consumers_of,
     producers_of,
 )
+from dledger_mq.remoting.frame import FrameDecoder
+from dledger_mq.remoting.heartbeat import MessageModel, Subscription, decode_heartbeat
 
 FRAMES = Path(__file__).parents[2] / "golden" / "frames"
 

@@ -6,10 +6,6 @@ from typing import Any
 
 import pytest
 
-from broker.message.hashes import tags_code
-from broker.remoting.codes import ResponseCode
-from broker.remoting.heartbeat import MessageModel, Subscription
-from broker.remoting.requests import PullFields
 from broker.service.catalog import Catalog
 from broker.service.clients import ConsumerClient
 from broker.service.pull import PullGrant, PullRules, outcome_of
@@ -18,6 +14,10 @@ from broker.service.tags import TagExpressionError, tag_hashes
 from broker.store.groups import SubscriptionGroupConfig
 from broker.store.reading import GetResult, GetStatus
 from broker.store.topics import TopicConfig
+from dledger_mq.message.hashes import tags_code
+from dledger_mq.remoting.codes import ResponseCode
+from dledger_mq.remoting.heartbeat import MessageModel, Subscription
+from dledger_mq.remoting.requests import PullFields
 
 TOPICS = {"T": TopicConfig("T", 4, 8), "WriteOnly": TopicConfig("WriteOnly", 4, 4, 2)}
 GROUPS = {

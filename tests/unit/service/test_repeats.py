@@ -5,15 +5,15 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from broker.message.ids import offset_msg_id
-from broker.message.properties import encode_properties
-from broker.message.record import StoredMessage
 from broker.service import repeats
 from broker.service.repeats import EarlierSend, Repeats
 from broker.service.sameness import essence_of_plan
 from broker.service.send import MessagePlan, SendPlan
 from broker.store.reading import MessageGoneError, read_message
 from dledger.raft.entry import EntryKind
+from dledger_mq.message.ids import offset_msg_id
+from dledger_mq.message.properties import encode_properties
+from dledger_mq.message.record import StoredMessage
 from tests.unit.store.lone_broker import HOST, LoneBroker
 
 BORN_LATER = 5_000_000_000_000

@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from broker.message.batch import BatchItem, encode_batch
-from broker.message.properties import decode_properties
-from broker.remoting.codes import ResponseCode
-from broker.remoting.requests import SendFields
 from broker.service.catalog import Catalog
 from broker.service.refusal import Refusal
 from broker.service.send import SendPlan, SendRules, SendSettings
 from broker.service.timers import TimerRules
 from broker.store.groups import SubscriptionGroupConfig
 from broker.store.topics import TopicConfig
+from dledger_mq.message.batch import BatchItem, encode_batch
+from dledger_mq.message.properties import decode_properties
+from dledger_mq.remoting.codes import ResponseCode
+from dledger_mq.remoting.requests import SendFields
 
 TOPICS = {
     "TBW102": TopicConfig("TBW102", 8, 8, 7),

@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from broker.message.hosts import pack_host
-from broker.message.ids import offset_msg_id
-from broker.message.properties import decode_properties
-from broker.message.record import StoredMessage
-from broker.remoting.codes import ResponseCode
 from broker.service.catalog import Catalog
 from broker.service.refusal import Refusal
 from broker.service.send_back import SendBack, SendBackPlan, SendBackRules
 from broker.store.groups import SubscriptionGroupConfig
 from broker.store.topics import TopicConfig
+from dledger_mq.message.hosts import pack_host
+from dledger_mq.message.ids import offset_msg_id
+from dledger_mq.message.properties import decode_properties
+from dledger_mq.message.record import StoredMessage
+from dledger_mq.remoting.codes import ResponseCode
 
 HOST = pack_host("127.0.0.1", 10911)
 GROUPS = {

@@ -6,15 +6,15 @@ import json
 
 import pytest
 
-from broker.remoting.errors import BodyError
-from broker.remoting.heartbeat import Subscription
-from broker.remoting.json_body import read_object
 from broker.service import tables
 from broker.service.clients import ConsumerClient, ProducerClient
 from broker.service.connections import consumer_connections, producer_connections
 from broker.store.groups import SubscriptionGroupConfig
 from broker.store.state import BrokerState
 from broker.store.topics import TopicConfig
+from dledger_mq.remoting.errors import BodyError
+from dledger_mq.remoting.heartbeat import Subscription
+from dledger_mq.remoting.json_body import read_object
 
 
 @pytest.fixture

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.message.properties import encode_properties
-from broker.message.recall_handle import HandleError, RecallHandle
-from broker.remoting.codes import ResponseCode
 from broker.service.refusal import Refusal
 from broker.service.timers import RecallRules, TimerRules
+from dledger_mq.message.properties import encode_properties
+from dledger_mq.message.recall_handle import HandleError, RecallHandle
+from dledger_mq.remoting.codes import ResponseCode
 
 NOW_MS = 1_700_000_000_123
 RULES = TimerRules(259_200_000, lambda: NOW_MS)

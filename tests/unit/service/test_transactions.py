@@ -5,11 +5,6 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from broker.message.hosts import pack_host
-from broker.message.properties import decode_properties, encode_properties
-from broker.message.record import StoredMessage, decode_record, encode_record
-from broker.remoting.codes import ResponseCode
-from broker.remoting.errors import FieldError
 from broker.service.refusal import Refusal
 from broker.service.timers import TimerRules
 from broker.service.transactions import (
@@ -23,6 +18,11 @@ from broker.service.transactions import (
     told,
 )
 from broker.store.transactions import VERDICTS_KEPT, Transactions, Verdict, encode_op
+from dledger_mq.message.hosts import pack_host
+from dledger_mq.message.properties import decode_properties, encode_properties
+from dledger_mq.message.record import StoredMessage, decode_record, encode_record
+from dledger_mq.remoting.codes import ResponseCode
+from dledger_mq.remoting.errors import FieldError
 
 HOST = pack_host("127.0.0.1", 10911)
 BORN_MS = 1_700_000_000_000

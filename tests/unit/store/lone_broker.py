@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from broker.message.properties import encode_properties
 from broker.store.control import Command
 from broker.store.staging import StagedEntry, Staging
 from broker.store.state import BrokerState
 from dledger.errors import EntryDamagedError, OutOfRangeError
 from dledger.raft.entry import Entry, EntryKind
 from dledger.raft.ids import EntryId, Index, Position, Term
+from dledger_mq.message.properties import encode_properties
 
 HOST = bytes((127, 0, 0, 1)) + (10911).to_bytes(4, "big")
 BORN = bytes((127, 0, 0, 1)) + (50000).to_bytes(4, "big")

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from broker.message.hashes import tags_code
-from broker.message.hosts import pack_host
-from broker.message.record import decode_record
 from broker.store.key_index import KEY_UNIT, key_hash
 from broker.store.reading import (
     GetLimits,
@@ -23,6 +20,9 @@ from broker.store.reading import (
 )
 from broker.store.staging import Staging
 from dledger import EntryDamagedError
+from dledger_mq.message.hashes import tags_code
+from dledger_mq.message.hosts import pack_host
+from dledger_mq.message.record import decode_record
 from tests.unit.store.lone_broker import START_MS, LoneBroker
 
 KIB = b"x" * 1024

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from broker.message.properties import decode_properties
-from broker.message.record import StoredMessage
 from broker.store.control import AdvanceSchedule, SetDelayLevels
 from broker.store.reading import read_message
 from broker.store.refusals import RefusalKind
@@ -16,6 +14,8 @@ from broker.store.schedule import (
     level_of,
     parse_delay_levels,
 )
+from dledger_mq.message.properties import decode_properties
+from dledger_mq.message.record import StoredMessage
 from tests.unit.store.lone_broker import START_MS, LoneBroker
 
 TOPIC = "SCHEDULE_TOPIC_XXXX"

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from broker.message.errors import RecordError
-from broker.message.hosts import pack_host
-from broker.message.record import decode_records
 from broker.store.control import DeleteTopic, PutTopic
 from broker.store.parse import parse_records
 from broker.store.staging import Staging
@@ -14,6 +11,9 @@ from broker.store.state import BrokerState
 from broker.store.topics import TopicConfig
 from dledger.raft.entry import ENTRY_HEADER_BYTES
 from dledger.raft.ids import EntryId, Index, Term
+from dledger_mq.message.errors import RecordError
+from dledger_mq.message.hosts import pack_host
+from dledger_mq.message.record import decode_records
 from tests.unit.store.lone_broker import BORN, HOST, START_MS, LoneBroker
 
 V6 = pack_host("2001:db8::1", 10911)

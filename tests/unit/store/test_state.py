@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from broker.message.errors import RecordError
-from broker.message.record import encode_record
 from broker.store.errors import MisplacedRecordError, OutOfOrderError
 from broker.store.refusals import Refusal, RefusalKind
 from broker.store.state import BrokerState
 from dledger.raft.entry import ENTRY_HEADER_BYTES, Entry, EntryKind
 from dledger.raft.ids import EntryId, Index, Position, Term
+from dledger_mq.message.errors import RecordError
+from dledger_mq.message.record import encode_record
 from tests.unit.store.lone_broker import BORN, HOST, START_MS, FakeLog, LoneBroker
 
 

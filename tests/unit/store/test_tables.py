@@ -18,7 +18,6 @@ from broker.store.control import (
 )
 from broker.store.groups import SubscriptionGroupConfig
 from broker.store.locks import LOCK_LIVE_MS, PRUNE_EVERY
-from broker.store.names import SYSTEM_GROUPS
 from broker.store.refusals import RefusalKind
 from broker.store.topics import (
     CONTROL_TOPICS,
@@ -27,6 +26,7 @@ from broker.store.topics import (
     Topics,
     configured_system_topics,
 )
+from dledger_mq.message.names import SYSTEM_GROUPS
 from tests.unit.store.lone_broker import START_MS, LoneBroker
 
 

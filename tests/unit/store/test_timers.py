@@ -8,7 +8,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from broker.message.properties import decode_properties
 from broker.store import timer_files
 from broker.store.control import DeliverTimers, RecallTimer
 from broker.store.errors import NoRoomError
@@ -28,6 +27,7 @@ from broker.store.timers import (
     recall_key,
 )
 from dledger.state_machine import SnapshotRefusedError
+from dledger_mq.message.properties import decode_properties
 from tests.unit.store.lone_broker import START_MS, LoneBroker
 
 TOPIC = "rmq_sys_wheel_timer"

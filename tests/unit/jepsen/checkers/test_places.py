@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from broker.message.hosts import pack_host
-from broker.message.ids import offset_msg_id
+from dledger_mq.message.hosts import pack_host
+from dledger_mq.message.ids import offset_msg_id
 from jepsen.checkers.places import check_places
 from tests.unit.jepsen.checkers.histories import History, Q, assert_shows_only, kinds
 

@@ -1,0 +1,125 @@
+"""What handlers take and return, and how a consumer hands messages to them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from dledger_mq.client.errors import ClientUsageError
+from dledger_mq.client.messages import DELAY_LEVEL_MAX, ReceivedMessage
+
+CONCURRENCY: Final = 20  # Java's threads
+RECONSUME_MAX: Final = 16
+BATCH_MAX: Final = 1024  # what Java allows for a consume batch and a pull
+SUSPEND_S: Final = 1.0  # an ordered queue waits this long after a failure of its handler
+SUSPEND_LEAST_S: Final = 0.01
+SUSPEND_MOST_S: Final = 30.0  # semantics.md L17
+CONSUME_TIMEOUT_S: Final = 15 * 60.0
+DEAD_LETTER_LEVEL: Final = -1  # semantics.md L6
+BROKER_DECIDES: Final = 0  # semantics.md L7: 3 + the times it came back
+
+
+class ConsumeResult(Enum):
+    """What a handler may return; None counts as SUCCESS."""
+
+    SUCCESS = "consumed"
+    LATER = "deliver it again later"
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """Deliver again later, as a handler may return it to say more than ConsumeResult.LATER does.
+
+    Attributes:
+        delay_level: 1..18, how much later; 0: the broker decides, growing with each time; -1: not at
+            all, it goes to the dead letter topic. Default: the consumer's `retry_delay_level`.
+            Ordered consumers, which never let a message go, do not look at it.
+        consumed: of a batch, how many messages from its start are consumed all the same (RocketMQ's
+            ack index + 1); only the others come again.
+        suspend_s: an ordered queue waits this long before the next try, 0.01 to 30. Default: the
+            consumer's `suspend_s`.
+    """
+
+    delay_level: int | None = None
+    consumed: int = 0
+    suspend_s: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what no broker would take.
+
+        Raises:
+            ClientUsageError: says which and why.
+        """
+        check_delay_level(0 if self.delay_level is None else self.delay_level)
+        check_suspend(SUSPEND_S if self.suspend_s is None else self.suspend_s)
+        if self.consumed < 0:
+            raise ClientUsageError(f"consumed {self.consumed} is below 0")
+
+
+Result = ConsumeResult | Later | None
+Handler = Callable[[ReceivedMessage], Awaitable[Result]]
+BatchHandler = Callable[[tuple[ReceivedMessage, ...]], Awaitable[Result]]
+
+
+def one_by_one(handler: Handler) -> BatchHandler:
+    """Return a handler of batches of one."""
+
+    async def handle(messages: tuple[ReceivedMessage, ...]) -> Result:
+        (message,) = messages
+        return await handler(message)
+
+    return handle
+
+
+def check_delay_level(level: int) -> None:
+    """Raise ClientUsageError unless -1, 0 or 1..18."""
+    if not DEAD_LETTER_LEVEL <= level <= DELAY_LEVEL_MAX:
+        raise ClientUsageError(f"delay level {level} is not in -1..{DELAY_LEVEL_MAX}")
+
+
+def check_suspend(seconds: float) -> None:
+    """Raise ClientUsageError unless in 0.01..30."""
+    if not SUSPEND_LEAST_S <= seconds <= SUSPEND_MOST_S:
+        raise ClientUsageError(
+            f"suspend_s {seconds} is not in {SUSPEND_LEAST_S}..{SUSPEND_MOST_S:g}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumeSettings:
+    """How messages are handed to the handler; the names are those of `PushConsumer`."""
+
+    ordered: bool = False
+    broadcast: bool = False
+    concurrency: int = CONCURRENCY
+    consume_batch_max: int = 1
+    max_reconsume_times: int | None = None
+    retry_delay_level: int = BROKER_DECIDES
+    suspend_s: float = SUSPEND_S
+    consume_timeout_s: float = CONSUME_TIMEOUT_S
+
+    def __post_init__(self) -> None:
+        """Refuse settings that cannot be meant.
+
+        Raises:
+            ClientUsageError: says which and why.
+        """
+        check_delay_level(self.retry_delay_level)
+        check_suspend(self.suspend_s)
+        if not 1 <= self.consume_batch_max <= BATCH_MAX:
+            raise ClientUsageError(
+                f"consume_batch_max {self.consume_batch_max} is not in 1..{BATCH_MAX}"
+            )
+        if self.concurrency < 1 or self.consume_timeout_s <= 0:
+            raise ClientUsageError("concurrency and consume_timeout_s must be above 0")
+        if self.max_reconsume_times is not None and self.max_reconsume_times < 0:
+            raise ClientUsageError(f"max_reconsume_times {self.max_reconsume_times} is below 0")
+
+    @property
+    def reconsume_max(self) -> int | None:
+        """After so many deliveries a message is dead; None: never, as for ordered consumers."""
+        if self.max_reconsume_times is None and not self.ordered:
+            return RECONSUME_MAX
+        return self.max_reconsume_times

@@ -1,0 +1,252 @@
+"""Handing messages to the handler: many at a time, or those of a queue one after the other.
+
+A concurrent consumer works on one queue in parallel; a message that fails goes back to the broker, so it
+holds nothing up. An ordered consumer tries a message that failed again itself and lets nothing of its
+queue pass (semantics L12, L17). A broadcast consumer drops what fails, with a line in the log (L19).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from itertools import islice
+from typing import Final
+
+import msgspec
+import trio
+
+from dledger_mq.client.consume_results import (
+    DEAD_LETTER_LEVEL,
+    RECONSUME_MAX,
+    BatchHandler,
+    ConsumeResult,
+    ConsumeSettings,
+    Later,
+    Result,
+)
+from dledger_mq.client.errors import ClientError
+from dledger_mq.client.group_requests import GroupRequests
+from dledger_mq.client.messages import ReceivedMessage
+from dledger_mq.client.queue_reader import QueueReader
+from dledger_mq.client.queues import MessageQueue
+from dledger_mq.client.rates import ConsumeRates
+
+LOCAL_RETRY_S: Final = 5.0  # a message that could not be given back is tried again here
+TIMED_OUT_LEVEL: Final = 3
+TIMED_OUT_MAX: Final = 16  # of one queue in one round (L18)
+
+log = logging.getLogger(__name__)
+
+_Batch = tuple[ReceivedMessage, ...]
+
+
+class Dispatcher:
+    """Hands messages to the handler and sees to what failed. `run` is its task.
+
+    Attributes:
+        consumed, failed: messages by the handler's verdict; a repeated failure counts each time.
+        rates: of the last minute, by topic.
+        given_back: messages that go through the retry topic, or to the dead letters.
+    """
+
+    def __init__(
+        self,
+        handler: BatchHandler,
+        settings: ConsumeSettings,
+        requests: GroupRequests,
+        readers: Callable[[], Iterable[QueueReader]],
+        wait_held: Callable[[MessageQueue], Awaitable[object]] | None,
+    ) -> None:
+        """Prepare; `wait_held` waits until the lock of a queue is good, for ordered consumers."""
+        self.consumed = self.failed = self.given_back = 0
+        self.rates: dict[str, ConsumeRates] = {}
+        self._handler = handler
+        self._settings = settings
+        self._requests = requests
+        self._readers = readers
+        self._wait_held = wait_held
+        self._nursery: trio.Nursery | None = None
+        # Unbounded on purpose: the flow limits bound what readers put in.
+        self._send_work, self._work = trio.open_memory_channel[tuple[QueueReader, _Batch]](
+            float("inf")
+        )
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Work until cancelled."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            if not self._settings.ordered:
+                for number in range(self._settings.concurrency):
+                    nursery.start_soon(self._consume_forever, name=f"consumer {number}")
+                if not self._settings.broadcast:
+                    nursery.start_soon(self._time_out_forever, name="consume timeout")
+            task_status.started()
+            await trio.sleep_forever()
+
+    def take(self, reader: QueueReader, messages: _Batch) -> None:
+        """Take what a reader pulled."""
+        if self._settings.ordered:
+            assert self._nursery is not None
+            reader.waiting.extend(messages)
+            if not reader.is_worked_on:
+                reader.is_worked_on = True
+                name = f"consumer {reader.held.queue}"
+                self._nursery.start_soon(self._consume_in_order, reader, name=name)
+            return
+        size = self._settings.consume_batch_max
+        for start in range(0, len(messages), size):
+            self._send_work.send_nowait((reader, messages[start : start + size]))
+
+    async def _call(self, messages: _Batch) -> Later | None:
+        """Let the handler consume; None when it did, else what it wants. Its failures are results."""
+        try:
+            result = await self._handler(messages)
+        except Exception:  # the application's own; the messages come again
+            first = messages[0]
+            log.exception(
+                "the handler failed on %d messages from %s of %s",
+                len(messages),
+                first.unique_key,
+                first.queue,
+            )
+            return Later()
+        return _later(result, len(messages))
+
+    async def _handle(self, messages: _Batch) -> Later | None:
+        started_at = trio.current_time()
+        later = await self._call(messages)
+        now = trio.current_time()
+        rates = self.rates.get(messages[0].topic)
+        if rates is None:
+            rates = self.rates[messages[0].topic] = ConsumeRates()
+        left = 0 if later is None else len(messages) - later.consumed
+        self.consumed += len(messages) - left
+        self.failed += left
+        if left < len(messages):
+            rates.consumed.add(now, len(messages) - left, now - started_at)
+        if left:
+            rates.failed.add(now, left, now - started_at)
+        return later
+
+    # --- many at a time
+
+    async def _consume_forever(self) -> None:
+        async for reader, messages in self._work:
+            if not reader.begin(messages):
+                continue
+            finished: list[int] = []
+            try:
+                left = await self._consume(reader, messages, finished)
+            finally:
+                reader.end(messages, finished)
+            if left:
+                assert self._nursery is not None
+                self._nursery.start_soon(self._again_later, reader, left)
+
+    async def _consume(self, reader: QueueReader, messages: _Batch, finished: list[int]) -> _Batch:
+        """Handle some messages; return those that neither the handler nor the broker took."""
+        later = await self._handle(messages)
+        if later is None:
+            finished += [message.queue_offset for message in messages]
+            return ()
+        finished += [message.queue_offset for message in messages[: later.consumed]]
+        level = later.delay_level
+        if level is None:
+            level = self._settings.retry_delay_level
+        left: list[ReceivedMessage] = []
+        for message in messages[later.consumed :]:
+            # What took too long was given back while the handler had it.
+            if not reader.held.holds(message.queue_offset) or await self._give_back(message, level):
+                finished.append(message.queue_offset)
+            else:
+                left.append(message)
+        return tuple(left)
+
+    async def _again_later(self, reader: QueueReader, messages: _Batch) -> None:
+        await trio.sleep(LOCAL_RETRY_S)
+        self._send_work.send_nowait((reader, messages))
+
+    async def _time_out_forever(self) -> None:
+        timeout_s = self._settings.consume_timeout_s
+        while True:
+            await trio.sleep(timeout_s / 4)
+            for reader in list(self._readers()):
+                for message in reader.overdue(timeout_s, TIMED_OUT_MAX):
+                    log.warning(
+                        "%s of %s is with the handler for more than %g s, given back",
+                        message.unique_key,
+                        message.queue,
+                        timeout_s,
+                    )
+                    if not await self._give_back(message, TIMED_OUT_LEVEL):
+                        break
+                    reader.finish(message.queue_offset)
+
+    # --- one after the other
+
+    async def _consume_in_order(self, reader: QueueReader) -> None:
+        """Handle what waits of one queue, in order; a failure holds the queue up (L17)."""
+        waiting = reader.waiting
+        while waiting:
+            if self._wait_held is not None:
+                await self._wait_held(reader.held.queue)
+            batch = tuple(islice(waiting, self._settings.consume_batch_max))
+            if not batch or not reader.begin(batch):
+                break
+            finished: list[int] = []
+            later: Later | None = None
+            left: list[ReceivedMessage] = []
+            try:
+                later = await self._handle(batch)
+                done = len(batch) if later is None else later.consumed
+                finished += [message.queue_offset for message in batch[:done]]
+                for message in batch[done:]:
+                    if await self._bury(message):
+                        finished.append(message.queue_offset)
+                    else:
+                        times = message.reconsume_times + 1
+                        left.append(msgspec.structs.replace(message, reconsume_times=times))
+            finally:
+                reader.end(batch, finished)
+            if waiting and waiting[0] is batch[0]:  # else the broker moved the offset
+                for _ in batch:
+                    waiting.popleft()
+                waiting.extendleft(reversed(left))
+            if later is not None and left:
+                wanted = later.suspend_s
+                await trio.sleep(self._settings.suspend_s if wanted is None else wanted)
+        reader.is_worked_on = False
+
+    async def _bury(self, message: ReceivedMessage) -> bool:
+        """Give up a message of an ordered queue that failed too often: straight to the dead letters."""
+        limit = self._settings.reconsume_max
+        if limit is None or message.reconsume_times < limit:
+            return False
+        return await self._give_back(message, DEAD_LETTER_LEVEL)
+
+    async def _give_back(self, message: ReceivedMessage, delay_level: int) -> bool:
+        """Give a message to the broker; it comes again, or goes to the dead letter topic."""
+        if self._settings.broadcast:
+            log.warning("%s of %s is dropped", message.unique_key, message.queue)
+            return True
+        limit = self._settings.reconsume_max
+        try:
+            await self._requests.send_back(
+                message,
+                delay_level=delay_level,
+                max_reconsume_times=RECONSUME_MAX if limit is None else limit,
+            )
+        except ClientError as error:
+            log.warning("%s was not given back: %s", message.message_id, error)
+            return False
+        self.given_back += 1
+        return True
+
+
+def _later(result: Result, count: int) -> Later | None:
+    """Return what is left to do; None: nothing."""
+    if result is ConsumeResult.LATER:
+        return Later()
+    if isinstance(result, Later) and result.consumed < count:
+        return result
+    return None

@@ -1,0 +1,125 @@
+"""Looks into broker groups from outside: who there is, where groups stand, which messages have a key.
+
+For tools. Everything is asked of the leader of each group, as `dledger_mq.PullConsumer` asks for queues.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+import trio
+
+from dledger_mq.client.errors import (
+    ConnectionLostError,
+    NoRouteError,
+    RequestFailedError,
+    RequestTimeoutError,
+)
+from dledger_mq.client.pull_consumer import PULL_TIMEOUT_S, PullConsumer
+from dledger_mq.client.retry import backoff_s
+from dledger_mq.client.session import is_transient, raise_for
+from dledger_mq.message.errors import RecordError
+from dledger_mq.message.record import StoredMessage, decode_records
+from dledger_mq.remoting.codes import RequestCode, ResponseCode
+from dledger_mq.remoting.errors import BodyError
+from dledger_mq.remoting.header import RemotingCommand
+from dledger_mq.remoting.json_body import read_object
+from dledger_mq.remoting.route import decode_cluster_info
+
+TOOLS_GROUP: Final = "TOOLS_CONSUMER"
+"""Every pull names a group; this one exists on every broker."""
+MATCHES_MAX: Final = 64
+_FOREVER_MS: Final = 2**62
+
+GroupOffsets = dict[str, dict[str, dict[int, int]]]
+"""Group, topic, queue id, and the next queue offset that the group will consume."""
+
+
+class Inspector(PullConsumer):
+    """A pull consumer that can also ask what tools want to know."""
+
+    def __init__(self, namesrv: str, *, timeout_s: float = PULL_TIMEOUT_S) -> None:
+        super().__init__(namesrv, TOOLS_GROUP, timeout_s=timeout_s)
+
+    async def broker_names(self) -> tuple[str, ...]:
+        """Return the names of all broker groups, sorted. Raises ClientError."""
+        return tuple(sorted(await self._addresses()))
+
+    async def consumer_offsets(self, broker_name: str) -> GroupOffsets:
+        """Return where every consumer group stands on a broker group. Raises ClientError."""
+        answer = raise_for(await self._ask(broker_name, RequestCode.GET_ALL_CONSUMER_OFFSET, {}))
+        try:
+            table = msgspec.convert(
+                read_object(answer.body).get("offsetTable"), dict[str, dict[int, int]], strict=False
+            )
+        except (BodyError, msgspec.ValidationError) as error:
+            raise RequestFailedError(answer.code, f"unreadable offsets: {error}") from error
+        offsets: GroupOffsets = {}
+        for name, queues in table.items():
+            topic, _, group = name.partition("@")
+            offsets.setdefault(group, {})[topic] = queues
+        return offsets
+
+    async def find(self, broker_name: str, topic: str, key: str) -> list[StoredMessage]:
+        """Return the newest messages of a topic with a key or unique key, in log order. Raises ClientError."""
+        ext = {
+            "topic": topic,
+            "key": key,
+            "maxNum": str(MATCHES_MAX),
+            "beginTimestamp": "0",
+            "endTimestamp": str(_FOREVER_MS),
+        }
+        answer = await self._ask(broker_name, RequestCode.QUERY_MESSAGE, ext)
+        if answer.code == ResponseCode.QUERY_NOT_FOUND:
+            return []
+        return _records(raise_for(answer))
+
+    async def view(self, broker_name: str, physical_offset: int) -> StoredMessage | None:
+        """Return the message at a place in the log; None when there is none. Raises ClientError."""
+        ext = {"offset": str(physical_offset)}
+        answer = await self._ask(broker_name, RequestCode.VIEW_MESSAGE_BY_ID, ext)
+        if answer.code == ResponseCode.SYSTEM_ERROR:
+            return None
+        return _records(raise_for(answer))[0]
+
+    async def _addresses(self) -> Mapping[str, Mapping[int, str]]:
+        answer = raise_for(
+            await self._live()[0].name_servers.call(RequestCode.GET_BROKER_CLUSTER_INFO, {})
+        )
+        try:
+            brokers = decode_cluster_info(answer.body).brokers
+        except BodyError as error:
+            raise RequestFailedError(answer.code, f"unreadable cluster table: {error}") from error
+        return {name: data.broker_addrs for name, data in brokers.items()}
+
+    async def _ask(self, broker_name: str, code: int, ext: Mapping[str, str]) -> RemotingCommand:
+        """Ask a group, its leader first, until there is an answer that stands or the time is over."""
+        deadline = trio.current_time() + self.timeout_s
+        tries = 0
+        while True:
+            addresses = (await self._addresses()).get(broker_name, {})
+            failure: NoRouteError | RequestFailedError
+            failure = NoRouteError(broker_name, "no node of this group is known")
+            for _, address in sorted(addresses.items()):
+                link = self._live()[0].links.get(address)
+                try:
+                    answer = await link.call(code, ext, timeout_s=self.timeout_s)
+                except (ConnectionLostError, RequestTimeoutError) as error:
+                    failure = RequestFailedError(ResponseCode.SERVICE_NOT_AVAILABLE, str(error))
+                    continue
+                if not is_transient(answer.code):
+                    return answer
+                failure = RequestFailedError(answer.code, answer.remark or "")
+            tries += 1
+            if trio.current_time() + backoff_s(tries) >= deadline:
+                raise failure
+            await trio.sleep(backoff_s(tries))
+
+
+def _records(answer: RemotingCommand) -> list[StoredMessage]:
+    try:
+        return decode_records(answer.body)
+    except RecordError as error:
+        raise RequestFailedError(answer.code, f"unreadable messages: {error}") from error

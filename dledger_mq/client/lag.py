@@ -1,0 +1,112 @@
+"""How far consumer groups are behind the ends of their queues; streaming queries show as groups, too (commitGroup)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dledger_mq.client.errors import ClientError
+from dledger_mq.client.inspector import Inspector
+from dledger_mq.client.queues import MessageQueue
+from dledger_mq.message.names import is_system_topic
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLag:
+    """One group in one queue.
+
+    Attributes:
+        committed: the next offset that the group will consume.
+        start, end: what the queue holds; `end` is the next offset to be written.
+    """
+
+    group: str
+    topic: str
+    broker_name: str
+    queue_id: int
+    committed: int
+    start: int
+    end: int
+
+    @property
+    def lag(self) -> int:
+        """Messages that the group has not consumed and still can."""
+        return max(0, self.end - max(self.committed, self.start))
+
+    @property
+    def missed(self) -> int:
+        """Messages that are gone and that the group had not consumed."""
+        return max(0, self.start - self.committed)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLag:
+    """One group in one topic: sums over its queues, and the queue that is furthest behind."""
+
+    group: str
+    topic: str
+    queues: int
+    lag: int
+    missed: int
+    worst: QueueLag
+
+
+async def consumer_lags(
+    namesrv: str, *, group: str | None = None, topic: str | None = None, timeout_s: float = 10.0
+) -> list[QueueLag]:
+    """Ask all broker groups; of one consumer group or topic only, where given.
+
+    Raises:
+        ClientError: name servers or brokers do not answer; nothing was changed.
+    """
+    found: list[QueueLag] = []
+    async with Inspector(namesrv, timeout_s=timeout_s) as inspector:
+        for broker_name in await inspector.broker_names():
+            found += await _lags_of(inspector, broker_name, group, topic)
+    return sorted(found, key=lambda one: (one.group, one.topic, one.broker_name, one.queue_id))
+
+
+async def _lags_of(
+    inspector: Inspector, broker_name: str, wanted_group: str | None, wanted_topic: str | None
+) -> list[QueueLag]:
+    offsets = await inspector.consumer_offsets(broker_name)
+    rows = [
+        (group, MessageQueue(topic, broker_name, queue_id), offset)
+        for group, topics in offsets.items()
+        for topic, queues in topics.items()
+        for queue_id, offset in queues.items()
+        if wanted_group in (None, group)
+        and wanted_topic in (None, topic)
+        and not is_system_topic(topic)
+    ]
+    known: dict[str, set[MessageQueue]] = {}
+    for topic in {queue.topic for _, queue, _ in rows}:
+        try:
+            known[topic] = set(await inspector.queues(topic))
+        except ClientError:
+            known[topic] = set()  # deleted, or nobody may read it
+    bounds = await inspector.bounds({queue for _, queue, _ in rows if queue in known[queue.topic]})
+    return [
+        QueueLag(group, queue.topic, broker_name, queue.queue_id, offset, *bounds[queue])
+        for group, queue, offset in rows
+        if queue in bounds
+    ]
+
+
+def by_topic(lags: Iterable[QueueLag]) -> list[TopicLag]:
+    """Sum up per group and topic, largest lag first."""
+    gathered: dict[tuple[str, str], list[QueueLag]] = {}
+    for one in lags:
+        gathered.setdefault((one.group, one.topic), []).append(one)
+    sums = [
+        TopicLag(
+            group,
+            topic,
+            len(queues),
+            sum(one.lag for one in queues),
+            sum(one.missed for one in queues),
+            max(queues, key=lambda one: (one.lag, one.missed)),
+        )
+        for (group, topic), queues in gathered.items()
+    ]
+    return sorted(sums, key=lambda one: (-one.lag, one.group, one.topic))

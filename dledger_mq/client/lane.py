@@ -1,0 +1,437 @@
+"""The way of sends to one broker group: in order, in batches, over the deaths of leaders.
+
+A lane has one connection, to the node that it takes for the leader, and two lists: *waiting* (to be
+transmitted) and *in flight* (transmitted, unanswered). Everything that is queued within one turn of the
+event loop leaves in one system call.
+
+Order. Sends are transmitted in the order of their submission. When the connection breaks, or an answer
+asks for another try, the lane stops transmitting, collects what is unanswered, puts it back in front of
+what waits, in the old order, finds the leader and starts over. The broker group recognises by the UNIQ_KEY
+what it has already. Since a leader stores what comes over one connection in its order, and a new leader
+knows a prefix of that, sends of one producer to one queue keep their order over failovers. (Only an
+overloaded broker that refuses one message and takes the next can change it, and only for sends that were
+in flight together.)
+
+Outcome. A send ends as a result, as surely not stored, or as unknown: unknown if any of its tries may
+have stored it and none was answered with success before its deadline.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Protocol
+
+import trio
+
+from dledger_mq.client.errors import (
+    ConnectionLostError,
+    SendError,
+    SendOutcomeUnknownError,
+    SendRefusedError,
+)
+from dledger_mq.client.messages import SendResult
+from dledger_mq.client.queues import MessageQueue
+from dledger_mq.client.retry import SEND_STATUS, Verdict, backoff_s, judge
+from dledger_mq.client.send_frames import SendAnswer, decode_answer
+from dledger_mq.client.wire import Wire, open_wire
+from dledger_mq.remoting.codes import is_definite
+from dledger_mq.remoting.frame import Frame
+from dledger_mq.remoting.header import FLAG_RESPONSE
+
+IN_FLIGHT_MAX: Final = 4096  # messages; more would only wait in the broker's queue instead of ours
+IN_FLIGHT_BYTES_MAX: Final = 16 * 1024 * 1024
+SETTLE_S: Final = 0.5  # how long the other answers are waited for before sends are repeated
+QUIET_S: Final = 0.25  # no answer for so long: ask who leads, again and again
+STUCK_S: Final = 3.0  # no answer for so long: try another node
+ATTEMPTS_MAX: Final = 2**31  # no bound but the deadline
+IDLE_CLOSE_S: Final = 100.0  # brokers close connections that are silent for 120 s
+
+
+class PendingSend:
+    """A send that has been submitted. `wait` returns its result or raises its error."""
+
+    __slots__ = (
+        "_done",
+        "attempts",
+        "attempts_max",
+        "deadline",
+        "error",
+        "frame",
+        "is_oneway",
+        "last_code",
+        "last_remark",
+        "may_be_stored",
+        "on_done",
+        "opaque",
+        "queue",
+        "result",
+        "sequence",
+        "unique_key",
+    )
+
+    def __init__(
+        self,
+        queue: MessageQueue,
+        unique_key: str,
+        frame: bytes,
+        opaque: int,
+        *,
+        deadline: float,
+        is_oneway: bool,
+        attempts_max: int = ATTEMPTS_MAX,
+    ) -> None:
+        self.queue = queue
+        self.unique_key = unique_key
+        self.frame = frame
+        self.opaque = opaque
+        self.deadline = deadline  # trio's clock
+        self.is_oneway = is_oneway
+        self.sequence = 0
+        self.attempts = 0
+        self.attempts_max = attempts_max
+        self.last_code: int | None = None
+        self.last_remark = ""
+        self.may_be_stored = False  # some try may have stored it
+        self.result: SendResult | None = None
+        self.error: SendError | None = None
+        self.on_done: Callable[[PendingSend], None] | None = None
+        self._done: trio.Event | None = None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it has ended, one way or the other."""
+        return self.result is not None or self.error is not None
+
+    async def wait(self) -> SendResult:
+        """Wait for the end of the send.
+
+        Raises:
+            SendRefusedError: surely not stored.
+            SendOutcomeUnknownError: may be stored.
+        """
+        if not self.is_done:
+            if self._done is None:
+                self._done = trio.Event()
+            await self._done.wait()
+        if self.error is not None:
+            raise self.error
+        assert self.result is not None
+        return self.result
+
+    def settle(self) -> None:
+        """Tell whoever waits. Called by the lane once result or error is set."""
+        if self._done is not None:
+            self._done.set()
+        if self.on_done is not None:
+            self.on_done(self)
+
+    def describe_failure(self, why: str) -> SendError:
+        """Return the error that its history deserves."""
+        code = self.last_code
+        said = f"; last answer {code}: {self.last_remark}" if code is not None else ""
+        kind: type[SendError] = SendOutcomeUnknownError if self.may_be_stored else SendRefusedError
+        stored = "may be stored" if self.may_be_stored else "is not stored"
+        return kind(
+            f"{why} after {self.attempts} tries: message {self.unique_key} to {self.queue} "
+            f"{stored}{said}",
+            topic=self.queue.topic,
+            unique_key=self.unique_key,
+            code=code,
+            attempts=self.attempts,
+        )
+
+
+class LeaderFinder(Protocol):
+    """Tells lanes where to go (`routes.py`)."""
+
+    async def find(self, broker_name: str, *, ask: bool) -> str | None:
+        """Return the address to try next; None when no node of the group is known.
+
+        Args:
+            broker_name: the group.
+            ask: whether to ask the name servers before, because what is known has just failed.
+        """
+        ...
+
+    def report_failure(self, broker_name: str, address: str) -> None:
+        """Take note that a node could not help, so that others are tried before it."""
+        ...
+
+
+class Lane:
+    """Sends to one broker name. `run` is its task; `submit` is for everybody."""
+
+    def __init__(
+        self, broker_name: str, finder: LeaderFinder, on_settled: Callable[[PendingSend], None]
+    ) -> None:
+        self.broker_name = broker_name
+        self.failures = 0  # in a row, without a success between
+        self.address: str | None = None  # of the node in use
+        self._finder = finder
+        self._on_settled = on_settled
+        self._waiting: deque[PendingSend] = deque()
+        self._in_flight: dict[int, PendingSend] = {}
+        self._in_flight_bytes = 0
+        self._again: list[PendingSend] = []  # answered, to be tried again
+        self._must_move = False  # another node is wanted
+        self._wake = trio.Event()
+        self._next_deadline = math.inf
+        self._deadline_moved = trio.Event()
+        self._sequence = 0
+        self._wire: Wire | None = None
+        self._heard_at = 0.0
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether the last thing that happened was no failure."""
+        return not self.failures
+
+    @property
+    def pending_count(self) -> int:
+        """Sends that have not ended."""
+        return len(self._waiting) + len(self._in_flight) + len(self._again)
+
+    def submit(self, pending: PendingSend, *, at_once: bool = False) -> None:
+        """Queue a send; it leaves with everything else of this turn, or, with `at_once`, now."""
+        self._sequence += 1
+        pending.sequence = self._sequence
+        self._waiting.append(pending)
+        if pending.deadline < self._next_deadline:
+            self._next_deadline = pending.deadline
+            self._deadline_moved.set()
+        if at_once and self._wire is not None and not self._again:
+            self._transmit(self._wire)
+        self._wake.set()
+
+    def abandon(self, pending: PendingSend) -> None:
+        """Drop a send that was never transmitted; one that was goes on unobserved."""
+        if not pending.attempts and not pending.is_done:
+            self._waiting.remove(pending)
+            self._fail(pending, "the caller gave up")
+
+    async def run(self) -> None:
+        """Carry out sends until cancelled; then whatever is unfinished ends in its error."""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._watch_deadlines)
+                while True:
+                    if self._waiting:
+                        await self._use_one_connection(nursery)
+                    else:
+                        await self._sleep_until_woken(math.inf)
+        finally:
+            self._collect()
+            while self._waiting:
+                self._fail(self._waiting.popleft(), "the producer was closed")
+
+    async def _sleep_until_woken(self, seconds: float) -> bool:
+        """Wait for a submission, an answer that matters, or the time. False: the time is over."""
+        with trio.move_on_after(seconds) as scope:
+            await self._wake.wait()
+        self._wake = trio.Event()
+        return not scope.cancelled_caught
+
+    async def _use_one_connection(self, outer: trio.Nursery) -> None:
+        """Find the leader, send there until something fails, put back what is unanswered."""
+        if self.failures:
+            await trio.sleep(backoff_s(self.failures))
+        address = await self._finder.find(self.broker_name, ask=self.failures > 0)
+        self.address = address
+        if address is None:
+            self.failures += 1
+            return
+        wire: Wire | None = None
+        try:
+            wire = await open_wire(address, outer)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(wire.serve, self._on_frames)
+                self._wire, self._heard_at = wire, trio.current_time()
+                await self._conduct(wire)
+                nursery.cancel_scope.cancel()
+        except* ConnectionLostError:
+            self._must_move = True
+        finally:
+            if wire is not None:
+                wire.close()
+            self._wire = None
+            self._collect()
+        if self._must_move:
+            self._must_move = False
+            self.failures += 1
+            self._finder.report_failure(self.broker_name, address)
+
+    async def _conduct(self, wire: Wire) -> None:
+        """Transmit what comes, until another node is wanted or there is nothing to do for long."""
+        while True:
+            if self._again:
+                await self._settle()
+                if self._must_move:
+                    return
+                self._collect()
+                self.failures += 1
+                await trio.sleep(backoff_s(self.failures))
+            self._transmit(wire)
+            if not self._in_flight:
+                if not await self._sleep_until_woken(IDLE_CLOSE_S) and not self._waiting:
+                    return
+            elif not await self._sleep_until_woken(QUIET_S) and await self._is_stuck():
+                self._must_move = True
+                return
+
+    async def _settle(self) -> None:
+        """Wait for the other answers of this connection, a little."""
+        with trio.move_on_after(SETTLE_S):
+            while self._in_flight:
+                self._wake = trio.Event()
+                await self._wake.wait()
+
+    async def _is_stuck(self) -> bool:
+        """Whether the silence of this node is a reason to leave it."""
+        silence_s = trio.current_time() - self._heard_at
+        if silence_s < QUIET_S:
+            return False
+        if silence_s >= STUCK_S:
+            return True
+        leader = await self._finder.find(self.broker_name, ask=True)
+        return leader is not None and leader != self.address
+
+    def _transmit(self, wire: Wire) -> None:
+        """Put what waits and is not too late on the connection, in one system call, up to the limits."""
+        waiting, in_flight = self._waiting, self._in_flight
+        frames: list[bytes] = []
+        now = trio.current_time()
+        while waiting and len(in_flight) < IN_FLIGHT_MAX:
+            if self._in_flight_bytes >= IN_FLIGHT_BYTES_MAX:
+                break
+            pending = waiting.popleft()
+            if pending.deadline <= now:
+                self._fail(pending, "the time was over")
+                continue
+            if pending.attempts >= pending.attempts_max:
+                self._fail(pending, f"tried {pending.attempts} times")
+                continue
+            pending.attempts += 1
+            frames.append(pending.frame)
+            if pending.is_oneway:
+                self._succeed(pending, "", -1, None)
+                continue
+            if not in_flight:
+                self._heard_at = now
+            in_flight[pending.opaque] = pending
+            self._in_flight_bytes += len(pending.frame)
+        if frames:
+            wire.send_nowait(frames[0] if len(frames) == 1 else b"".join(frames))
+
+    def _on_frames(self, frames: list[Frame]) -> None:
+        self._heard_at = trio.current_time()
+        was_full = len(self._in_flight) >= IN_FLIGHT_MAX or (
+            self._in_flight_bytes >= IN_FLIGHT_BYTES_MAX
+        )
+        for frame in frames:
+            answer = decode_answer(frame)
+            pending = self._in_flight.pop(answer.opaque, None)
+            if pending is None or not answer.flag & FLAG_RESPONSE:
+                continue  # its deadline has passed, or the broker asks something
+            self._in_flight_bytes -= len(pending.frame)
+            if answer.code in SEND_STATUS and answer.fields is not None:
+                self.failures = 0
+                fields = answer.fields
+                self._succeed(
+                    pending,
+                    fields.msg_id,
+                    fields.queue_offset,
+                    fields.transaction_id,
+                    recall_handle=fields.recall_handle,
+                    rows_stored=fields.rows_stored,
+                    status=SEND_STATUS[answer.code],
+                    queue_id=fields.queue_id,
+                )
+            else:
+                self._refused(pending, answer)
+        if self._again or not self._in_flight or was_full:
+            self._wake.set()
+
+    def _refused(self, pending: PendingSend, answer: SendAnswer) -> None:
+        pending.last_code = answer.code
+        pending.last_remark = answer.remark or ""
+        if not is_definite(answer.code):
+            pending.may_be_stored = True
+        match judge(answer.code, pending.attempts, pending.last_remark):
+            case Verdict.AGAIN_HERE:
+                self._again.append(pending)
+            case Verdict.AGAIN_ELSEWHERE:
+                self._again.append(pending)
+                self._must_move = True
+            case Verdict.GIVE_UP | Verdict.DONE:  # done without the fields that would say where
+                self._fail(pending, "the broker refused it")
+
+    def _succeed(
+        self,
+        pending: PendingSend,
+        message_id: str,
+        queue_offset: int,
+        transaction_id: str | None,
+        *,
+        recall_handle: str | None = None,
+        rows_stored: str | None = None,
+        status: str = "SEND_OK",
+        queue_id: int = -1,
+    ) -> None:
+        queue = pending.queue
+        if queue_id not in (-1, queue.queue_id):  # the broker chose
+            queue = MessageQueue(queue.topic, queue.broker_name, queue_id)
+        pending.result = SendResult(
+            status,
+            pending.unique_key,
+            message_id,
+            queue,
+            queue_offset,
+            transaction_id,
+            recall_handle,
+            rows_stored,
+        )
+        pending.settle()
+        self._on_settled(pending)
+
+    def _fail(self, pending: PendingSend, why: str) -> None:
+        pending.error = pending.describe_failure(why)
+        pending.settle()
+        self._on_settled(pending)
+
+    def _collect(self) -> None:
+        """Put everything unfinished back in front of what waits, in the order of submission."""
+        for pending in self._in_flight.values():
+            pending.may_be_stored = True
+        unfinished = sorted(
+            [*self._in_flight.values(), *self._again], key=lambda pending: pending.sequence
+        )
+        self._in_flight.clear()
+        self._in_flight_bytes = 0
+        self._again.clear()
+        self._waiting.extendleft(reversed(unfinished))
+
+    async def _watch_deadlines(self) -> None:
+        while True:
+            self._deadline_moved = trio.Event()
+            with trio.move_on_at(self._next_deadline):
+                await self._deadline_moved.wait()
+                continue
+            self._expire(trio.current_time())
+
+    def _expire(self, now: float) -> None:
+        """End the sends whose deadline has come."""
+        late = [p for p in self._in_flight.values() if p.deadline <= now]
+        for pending in late:
+            del self._in_flight[pending.opaque]
+            self._in_flight_bytes -= len(pending.frame)
+            pending.may_be_stored = True
+        late += [p for p in (*self._again, *self._waiting) if p.deadline <= now]
+        self._again = [p for p in self._again if p.deadline > now]
+        self._waiting = deque(p for p in self._waiting if p.deadline > now)
+        unfinished = (*self._in_flight.values(), *self._again, *self._waiting)
+        self._next_deadline = min((p.deadline for p in unfinished), default=math.inf)
+        for pending in sorted(late, key=lambda pending: pending.sequence):
+            self._fail(pending, "no answer in time" if pending.attempts else "no broker in time")
+        self._wake.set()

@@ -1,0 +1,256 @@
+"""Requests and answers over one connection: every request is matched with its answer by its opaque.
+
+A link is a task in the client's nursery. It connects, serves, and when the connection ends it fails
+whatever waits and is finished; whoever needs the address again makes a new one (`links.py`). Requests
+that the broker sends to us go to a handler, which must not block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import trio
+
+from dledger_mq.client.errors import (
+    ClientClosedError,
+    ConnectionLostError,
+    NotConnectedError,
+    RequestTimeoutError,
+    TooLateError,
+)
+from dledger_mq.client.wire import Wire, open_wire
+from dledger_mq.remoting.errors import FrameError
+from dledger_mq.remoting.frame import Frame
+from dledger_mq.remoting.header import (
+    FLAG_ONEWAY,
+    RemotingCommand,
+    decode_command,
+    encode_command,
+)
+
+CLIENT_LANGUAGE: Final = "PYTHON"
+PROBE_AFTER_S: Final = 2.0
+PROBE_PATIENCE_S: Final = 1.0
+
+
+class Opaques:
+    """Numbers for requests, unique in one client until they wrap around after 2**31."""
+
+    def __init__(self) -> None:
+        self._last = 0
+
+    def take(self) -> int:
+        """Return the next number."""
+        self._last = (self._last + 1) & 0x7FFF_FFFF
+        return self._last
+
+
+class _Answer:
+    """A place for one answer."""
+
+    __slots__ = ("arrived", "command")
+
+    def __init__(self) -> None:
+        self.arrived = trio.Event()
+        self.command: RemotingCommand | None = None
+
+
+RequestHandler = Callable[["Link", RemotingCommand], None]
+Probe = Callable[[], tuple[int, bytes] | None]
+"""Makes a request (code, body) that every server answers at once; None: there is none."""
+
+
+class Link:
+    """A connection to one address. `run` is its task; `call` and `post` are for everybody."""
+
+    def __init__(
+        self,
+        address: str,
+        nursery: trio.Nursery,
+        opaques: Opaques,
+        on_request: RequestHandler,
+        probe: Probe,
+    ) -> None:
+        self.address = address
+        self._nursery = nursery
+        self.is_closed = False
+        self.has_heard = False  # the node has taken a heartbeat on this connection
+        self._opaques = opaques
+        self._on_request = on_request
+        self._answers: dict[int, _Answer] = {}
+        self._probe = probe
+        self._wire: Wire | None = None
+        self._settled = trio.Event()  # connected, or known not to be
+        self._scope = trio.CancelScope()
+        self._reason = ""
+
+    async def run(self) -> None:
+        """Connect and serve until the connection ends; never raises for what the peer does."""
+        with self._scope:
+            try:
+                self._wire = await open_wire(self.address, self._nursery)
+                self._settled.set()
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._watch_silence, self._wire)
+                    await self._wire.serve(self._on_frames)
+            except* ConnectionLostError as group:
+                self._reason = str(group.exceptions[0])
+            finally:
+                self._finish()
+        self._finish()
+
+    async def _watch_silence(self, wire: Wire) -> None:
+        """Find out whether the other end lives, when answers are due and nothing is heard.
+
+        A held pull is silent by nature; a node that was paused, or whose machine is gone, is silent
+        too, and the kernel says nothing for minutes.
+        """
+        while True:
+            await trio.sleep(PROBE_AFTER_S / 2)
+            probe = self._probe()
+            if not self._answers or wire.silence_s < PROBE_AFTER_S or probe is None:
+                continue
+            code, body = probe
+            self._transmit(code, self._opaques.take(), 0, {}, body)
+            await trio.sleep(PROBE_PATIENCE_S)
+            if wire.silence_s >= PROBE_AFTER_S + PROBE_PATIENCE_S:
+                raise ConnectionLostError(
+                    f"{self.address} has been silent for {wire.silence_s:.1f} s"
+                )
+
+    def close(self) -> None:
+        """End the connection; waiting calls fail."""
+        self._scope.cancel()
+
+    def _finish(self) -> None:
+        self.is_closed = True
+        if self._wire is not None:
+            self._wire.close()
+        self._settled.set()
+        answers, self._answers = self._answers, {}
+        for answer in answers.values():
+            answer.arrived.set()
+
+    async def wait_connected(self) -> None:
+        """Wait for the connection to be made.
+
+        Raises:
+            NotConnectedError: it could not be made, or is gone again.
+        """
+        await self._settled.wait()
+        if self.is_closed:
+            raise NotConnectedError(self._reason or f"{self.address}: closed")
+
+    async def call(
+        self,
+        code: int,
+        ext: Mapping[str, str] | None = None,
+        body: bytes = b"",
+        *,
+        timeout_s: float,
+    ) -> RemotingCommand:
+        """Send a request and return its answer, whatever its code.
+
+        Raises:
+            NotConnectedError, TooLateError: the request was not sent: there was no connection, or
+                none before the time was over.
+            ConnectionLostError: the connection broke; whether the request was carried out is unknown.
+            RequestTimeoutError: no answer in time; likewise.
+        """
+        was_sent = False
+        opaque = self._opaques.take()
+        answer = _Answer()
+        with trio.move_on_after(max(timeout_s, 0.0)):
+            await self.wait_connected()  # ends here when the time is over
+            self._answers[opaque] = answer
+            try:
+                was_sent = True
+                self._transmit(code, opaque, 0, ext, body)
+                await answer.arrived.wait()
+            finally:
+                self._answers.pop(opaque, None)
+        if answer.command is not None:
+            return answer.command
+        if not was_sent:
+            raise TooLateError(
+                f"no connection to {self.address} in {timeout_s:g} s; nothing was sent"
+            )
+        if self.is_closed:
+            raise ConnectionLostError(self._reason or f"{self.address}: closed")
+        raise RequestTimeoutError(f"{self.address} did not answer code {code} in {timeout_s:g} s")
+
+    def post(self, code: int, ext: Mapping[str, str] | None = None, body: bytes = b"") -> None:
+        """Send a oneway request; nothing happens while there is no connection."""
+        if self._wire is not None and not self.is_closed:
+            self._transmit(code, self._opaques.take(), FLAG_ONEWAY, ext, body)
+
+    def answer(self, command: RemotingCommand) -> None:
+        """Send an answer to a request of the peer."""
+        if self._wire is not None and not self.is_closed:
+            self._wire.send_nowait(encode_command(command))
+
+    def _transmit(
+        self, code: int, opaque: int, flag: int, ext: Mapping[str, str] | None, body: bytes
+    ) -> None:
+        assert self._wire is not None, "connected"
+        command = RemotingCommand(
+            code=code,
+            opaque=opaque,
+            flag=flag,
+            language=CLIENT_LANGUAGE,
+            ext=dict(ext or {}),
+            body=body,
+        )
+        self._wire.send_nowait(encode_command(command))
+
+    def _on_frames(self, frames: list[Frame]) -> None:
+        for frame in frames:
+            try:
+                command = decode_command(frame)
+            except FrameError as error:
+                raise ConnectionLostError(f"{self.address} sent a bad header: {error}") from error
+            if not command.is_response:
+                self._on_request(self, command)
+                continue
+            answer = self._answers.pop(command.opaque, None)
+            if answer is not None:  # else its caller gave up
+                answer.command = command
+                answer.arrived.set()
+
+
+class Links:
+    """The connections of one client by address, made when they are needed."""
+
+    def __init__(
+        self,
+        nursery: trio.Nursery,
+        opaques: Opaques,
+        on_request: RequestHandler,
+        probe: Probe = lambda: None,
+    ) -> None:
+        self._probe = probe
+        self._nursery = nursery
+        self._opaques = opaques
+        self._on_request = on_request
+        self._links: dict[str, Link] = {}
+
+    def get(self, address: str) -> Link:
+        """Return the link to an address; a new one starts to connect at once.
+
+        Raises:
+            ClientClosedError: the client was left.
+        """
+        link = self._links.get(address)
+        if link is None or link.is_closed:
+            if self._nursery.cancel_scope.cancel_called:
+                raise ClientClosedError("the client was left")
+            link = Link(address, self._nursery, self._opaques, self._on_request, self._probe)
+            self._links[address] = link
+            self._nursery.start_soon(link.run, name=f"link {address}")
+        return link
+
+    def retire(self, keep: frozenset[str]) -> None:
+        """Close the links to addresses that are in no route any more."""
+        for address in [one for one in self._links if one not in keep]:
+            self._links.pop(address).close()

@@ -1,0 +1,93 @@
+"""What a consumer holds of one queue: pulled, not yet finished, and what may be committed.
+
+Pure. The committed offset is the lowest one that is unfinished (semantics.md I7), so a crash repeats
+messages but never skips one. The position to pull next lives here too and outlives connections: after
+a leader was killed the consumer goes on exactly where it stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import islice
+
+from dledger_mq.client.queues import MessageQueue
+
+
+@dataclass(frozen=True, slots=True)
+class FlowLimits:
+    """When pulling of a queue pauses. The numbers are the Java client's (semantics.md E16)."""
+
+    messages_max: int = 1000
+    bytes_max: int = 100 * 1024 * 1024
+    span_max: int = 2000
+
+
+class ProcessQueue:
+    """The unfinished messages of one queue.
+
+    Invariants: unfinished offsets are below `next_offset`; `committable` never falls, except
+    through `reset`.
+    """
+
+    __slots__ = ("_sizes", "byte_count", "committed", "next_offset", "queue")
+
+    def __init__(self, queue: MessageQueue, next_offset: int) -> None:
+        self.queue = queue
+        self.next_offset = next_offset  # the next offset to pull
+        self.byte_count = 0  # bodies of unfinished messages
+        self.committed: int | None = None  # what the broker has confirmed, None before the first
+        self._sizes: dict[int, int] = {}  # offset -> body bytes, ascending by insertion
+
+    def add(self, messages: Iterable[tuple[int, int]], next_offset: int) -> None:
+        """Take note of one pull: (offset, body bytes) ascending, and where the next pull starts."""
+        for offset, size in messages:
+            self._sizes[offset] = size
+            self.byte_count += size
+        self.next_offset = max(self.next_offset, next_offset)
+
+    def finish(self, offset: int) -> None:
+        """Mark one message as dealt with. Offsets that are not held (after a reset) are ignored."""
+        self.byte_count -= self._sizes.pop(offset, 0)
+
+    def holds(self, offset: int) -> bool:
+        """Whether a message is unfinished here."""
+        return offset in self._sizes
+
+    def first_offsets(self, count: int) -> list[int]:
+        """Return the lowest unfinished offsets, ascending."""
+        return list(islice(self._sizes, count))
+
+    def reset(self, next_offset: int) -> None:
+        """Drop everything held and go on at `next_offset`, forwards or backwards."""
+        self._sizes.clear()
+        self.byte_count = 0
+        self.next_offset = next_offset
+
+    @property
+    def message_count(self) -> int:
+        """Number of unfinished messages."""
+        return len(self._sizes)
+
+    @property
+    def last_offset(self) -> int | None:
+        """The highest unfinished offset."""
+        return next(reversed(self._sizes), None)
+
+    @property
+    def committable(self) -> int:
+        """The offset to commit: everything below it is finished."""
+        return next(iter(self._sizes), self.next_offset)
+
+    @property
+    def needs_commit(self) -> bool:
+        """Whether the broker does not know `committable` yet."""
+        return self.committed != self.committable
+
+    def is_full(self, limits: FlowLimits) -> bool:
+        """Whether pulling should pause until more is finished."""
+        return (
+            len(self._sizes) >= limits.messages_max
+            or self.byte_count >= limits.bytes_max
+            or (bool(self._sizes) and self.next_offset - self.committable >= limits.span_max)
+        )

@@ -1,0 +1,326 @@
+"""Reading queues at one's own pace: the caller chooses queue and offset, and keeps track.
+
+    async with PullConsumer(namesrv="127.0.0.1:9876", group="audit") as consumer:
+        for queue in await consumer.queues("Orders"):
+            offset = await consumer.committed(queue) or await consumer.min_offset(queue)
+            pulled = await consumer.pull(queue, offset)
+            ...
+            await consumer.commit(queue, pulled.next_offset)
+
+It is no member of the group: it gets no share of the queues and takes none from others. The group's name
+is only that under which offsets are stored.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from typing import Final, TypeVar
+
+import trio
+
+from dledger_mq.client.errors import (
+    ClientClosedError,
+    ClientError,
+    ClientUsageError,
+    ConnectionLostError,
+    NoRouteError,
+    RequestFailedError,
+    RequestTimeoutError,
+)
+from dledger_mq.client.group_requests import (
+    PULL_GRACE_S,
+    GroupRequests,
+    PullAnswer,
+    PulledRecords,
+)
+from dledger_mq.client.lifetime import Lifetime
+from dledger_mq.client.name_servers import parse_name_servers
+from dledger_mq.client.queues import MessageQueue
+from dledger_mq.client.retry import backoff_s
+from dledger_mq.client.session import Session, is_transient, raise_for
+from dledger_mq.client.subscriptions import EVERYTHING, subscribe
+from dledger_mq.message.names import group_problem
+from dledger_mq.remoting.codes import RequestCode
+from dledger_mq.remoting.errors import BodyError
+from dledger_mq.remoting.route import decode_topic_list
+
+ROUTE_RETRY_S: Final = 0.02
+ROUTE_PATIENCE_S: Final = 1.0
+AT_ONCE_MAX: Final = 64  # requests about queues under way together
+PULL_TIMEOUT_S: Final = 10.0  # beyond `hold_s`; outlives a failover
+
+_T = TypeVar("_T")
+
+
+class PullConsumer(Lifetime):
+    """Reads queues of the caller's choice. Use as an async context manager.
+
+    Args:
+        namesrv: name servers, "host:port", several joined with ";".
+        group: under whose name offsets are stored.
+        timeout_s: how long a request is tried, over all nodes and failovers.
+        instance: part of the client id; made up when not given.
+    """
+
+    def __init__(
+        self,
+        namesrv: str,
+        group: str,
+        *,
+        timeout_s: float = PULL_TIMEOUT_S,
+        instance: str | None = None,
+    ) -> None:
+        problem = group_problem(group)
+        if problem is not None:
+            raise ClientUsageError(problem)
+        self.group = group
+        self.timeout_s = timeout_s
+        self._name_servers = parse_name_servers(namesrv)
+        self._instance = instance
+        self._session: Session | None = None
+        self._requests: GroupRequests | None = None
+
+    @asynccontextmanager
+    async def _run(self) -> AsyncIterator[None]:
+        failure: Exception | None = None
+        async with trio.open_nursery() as nursery:
+            self._session = Session(
+                self._name_servers, nursery, instance=self._instance, heartbeat=lambda: None
+            )
+            self._requests = GroupRequests(self._session, self.group)
+            nursery.start_soon(self._session.routes.keep_fresh, name="routes")
+            try:
+                yield
+            except Exception as error:  # noqa: BLE001 - the caller's own, raised again below without a group around it
+                failure = error
+            self._session = self._requests = None
+            nursery.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+
+    def _live(self) -> tuple[Session, GroupRequests]:
+        if self._session is None or self._requests is None:
+            raise ClientClosedError("the consumer is not open; use `async with PullConsumer(...)`")
+        return self._session, self._requests
+
+    # --- queues and offsets
+
+    async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """Return the queues of a topic that can be read.
+
+        Waits a second for a topic that is not known: brokers tell of one that was just created a
+        moment after its first message is acknowledged.
+
+        Raises:
+            NoRouteError: nobody serves the topic.
+            NameServersUnreachableError: no name server answers.
+        """
+        return await self._read_queues(topic)
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """Return the group's stored offset, None when it has none. Raises ClientError."""
+        return await (await self._for(queue)).committed(queue)
+
+    async def commit(self, queue: MessageQueue, offset: int) -> None:
+        """Store the group's offset: everything below it is finished. Raises ClientError."""
+        await (await self._for(queue)).commit(queue, offset)
+
+    async def min_offset(self, queue: MessageQueue) -> int:
+        """Return the first offset that is kept. Raises ClientError."""
+        return await (await self._for(queue)).min_offset(queue)
+
+    async def max_offset(self, queue: MessageQueue) -> int:
+        """Return the next offset to be written. Raises ClientError."""
+        return await (await self._for(queue)).max_offset(queue)
+
+    async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """Return the first offset stored at or after a time (ms since 1970). Raises ClientError."""
+        return await (await self._for(queue)).offset_at(queue, timestamp_ms)
+
+    # --- many queues at once
+
+    async def topics(self) -> tuple[str, ...]:
+        """Return the names of all topics that the name servers know, sorted. Raises ClientError."""
+        answer = raise_for(
+            await self._live()[0].name_servers.call(
+                RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {}
+            )
+        )
+        try:
+            return tuple(sorted(decode_topic_list(answer.body)))
+        except BodyError as error:
+            raise RequestFailedError(answer.code, f"unreadable topic list: {error}") from error
+
+    async def bounds(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, tuple[int, int]]:
+        """Return min and max offset of queues, all asked at once.
+
+        The max offset is what is committed at the time of the call, never less.
+
+        Raises:
+            ClientError: the failure of one that could not be asked.
+        """
+
+        async def ask(queue: MessageQueue) -> tuple[int, int]:
+            requests = await self._for(queue)
+            end = await requests.max_offset(queue)
+            return await requests.min_offset(queue), end
+
+        return await _of_each(queues, ask)
+
+    async def commit_all(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Store the group's offsets of several queues. Raises ClientError; then some may be stored."""
+
+        async def store(queue: MessageQueue) -> None:
+            await (await self._for(queue)).commit(queue, offsets[queue])
+
+        await _of_each(offsets, store)
+
+    # --- messages
+
+    async def pull(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        *,
+        max_messages: int = 32,
+        expression: str = EVERYTHING,
+        hold_s: float = 0.0,
+    ) -> PullAnswer:
+        """Read from a queue, starting at an offset; follows the leader until `timeout_s`.
+
+        Args:
+            queue: which one.
+            offset: the first one wanted.
+            max_messages: at most so many; the broker may send fewer.
+            expression: "*", or tags joined with "||".
+            hold_s: how long the broker may wait for a message when there is none.
+
+        Raises:
+            ClientError: it did not succeed in time, or was refused.
+        """
+        subscription = subscribe(queue.topic, expression, time.time_ns() // 1_000_000)
+        requests = await self._for(queue)
+
+        async def ask(address: str) -> PullAnswer:
+            return await requests.pull(
+                address, queue, offset, subscription, max_messages=max_messages, hold_s=hold_s
+            )
+
+        return await self._at_some_node(queue, ask, hold_s)
+
+    async def pull_records(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        *,
+        max_messages: int = 32,
+        expression: str = EVERYTHING,
+        node: int | None = None,
+        answer_within_s: float = PULL_GRACE_S,
+    ) -> PulledRecords:
+        """As `pull`, without waiting for messages, and with the records as they came: for reading in bulk.
+
+        Args:
+            queue: which one.
+            offset: the first one wanted.
+            max_messages: at most so many; the broker may send fewer.
+            expression: "*", or tags joined with "||".
+            node: which node of the group to ask, by its place in the route (0 leads; beyond the last it
+                starts over), and no other. Each serves only what is committed, and may be behind.
+                None: follow the leader until `timeout_s`.
+            answer_within_s: how long one node may take.
+
+        Raises:
+            ClientError: it did not succeed in time, or was refused.
+        """
+        subscription = subscribe(queue.topic, expression, time.time_ns() // 1_000_000)
+        requests = await self._for(queue)
+
+        async def ask(address: str) -> PulledRecords:
+            return await requests.pull_records(
+                address,
+                queue,
+                offset,
+                subscription,
+                max_messages=max_messages,
+                hold_s=0.0,
+                grace_s=answer_within_s,
+            )
+
+        if node is None:
+            return await self._at_some_node(queue, ask, 0.0)
+        addresses = self._live()[0].routes.addresses(queue.broker_name)
+        if not addresses:
+            raise NoRouteError(queue.topic, f"no node of {queue.broker_name} is known")
+        return await ask(addresses[node % len(addresses)])
+
+    async def _at_some_node(
+        self, queue: MessageQueue, ask: Callable[[str], Awaitable[_T]], hold_s: float
+    ) -> _T:
+        """Ask the leader of a queue, or whoever there is, until one answers or the time is over."""
+        routes = self._live()[0].routes
+        deadline = trio.current_time() + self.timeout_s + hold_s
+        tries = 0
+        while True:
+            failure: ClientError
+            address = await routes.find(queue.broker_name, ask=tries > 0)
+            if address is None:
+                failure = NoRouteError(queue.topic, f"no node of {queue.broker_name} is known")
+            else:
+                try:
+                    return await ask(address)
+                except (ConnectionLostError, RequestTimeoutError) as error:
+                    failure = error
+                except RequestFailedError as error:
+                    if not is_transient(error.code):
+                        raise
+                    failure = error
+                routes.report_failure(queue.broker_name, address)
+            tries += 1
+            if trio.current_time() + backoff_s(tries) >= deadline:
+                raise failure
+            await trio.sleep(backoff_s(tries))
+
+    async def _read_queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        deadline = trio.current_time() + min(self.timeout_s, ROUTE_PATIENCE_S)
+        while True:
+            try:
+                return await self._live()[0].routes.read_queues(topic)
+            except NoRouteError:
+                if trio.current_time() >= deadline:
+                    raise
+                await trio.sleep(ROUTE_RETRY_S)
+
+    async def _for(self, queue: MessageQueue) -> GroupRequests:
+        """Make sure that the nodes of a queue are known."""
+        session, requests = self._live()
+        if not session.routes.knows(queue.broker_name):
+            await self._read_queues(queue.topic)
+        return requests
+
+
+async def _of_each(
+    queues: Iterable[MessageQueue], ask: Callable[[MessageQueue], Awaitable[_T]]
+) -> dict[MessageQueue, _T]:
+    """Ask about queues, AT_ONCE_MAX at a time; the first failure ends it."""
+    wanted = list(queues)
+    found: dict[MessageQueue, _T] = {}
+    failures: list[ClientError] = []
+    limiter = trio.CapacityLimiter(AT_ONCE_MAX)
+
+    async def one(queue: MessageQueue) -> None:
+        async with limiter:
+            try:
+                found[queue] = await ask(queue)
+            except ClientError as error:
+                failures.append(error)
+                nursery.cancel_scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        for queue in wanted:
+            nursery.start_soon(one, queue)
+    if failures:
+        raise failures[0]
+    return {queue: found[queue] for queue in wanted}

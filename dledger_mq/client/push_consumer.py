@@ -1,0 +1,371 @@
+"""Consuming as a member of a group: messages are handed to a function, queues are shared out.
+
+    async def handle(message: ReceivedMessage) -> None:
+        print(message.body)
+
+    async with PushConsumer(
+        namesrv="127.0.0.1:9876", group="billing", subscriptions={"Orders": "*"}, handler=handle
+    ) as consumer:
+        await trio.sleep_forever()
+
+Delivery is at least once: a message counts as consumed when the handler returns, and the offset that is
+committed is the lowest one not consumed. A handler that raises, or returns ConsumeResult.LATER, gives
+its message back to the broker, which delivers it again later (ordered consumers try again themselves
+and keep the rest of the queue waiting).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from dledger_mq.client.assignment import Assignment, StartFrom
+from dledger_mq.client.consume_results import (
+    BROKER_DECIDES,
+    CONCURRENCY,
+    CONSUME_TIMEOUT_S,
+    SUSPEND_S,
+    BatchHandler,
+    ConsumeSettings,
+    Handler,
+    one_by_one,
+)
+from dledger_mq.client.dispatch import Dispatcher
+from dledger_mq.client.errors import ClientClosedError, ClientUsageError
+from dledger_mq.client.group_requests import GroupRequests
+from dledger_mq.client.lifetime import Lifetime
+from dledger_mq.client.local_offsets import DEFAULT_FOLDER, LocalOffsets
+from dledger_mq.client.name_servers import parse_name_servers
+from dledger_mq.client.operator_requests import OperatorRequests
+from dledger_mq.client.process_queue import FlowLimits
+from dledger_mq.client.queue_reader import PULL_BATCH, PullSettings
+from dledger_mq.client.queues import MessageQueue
+from dledger_mq.client.rebalance import Strategy, allocate_average
+from dledger_mq.client.service import open_service_nursery
+from dledger_mq.client.session import Session, make_client_id
+from dledger_mq.client.subscriptions import EVERYTHING, TopicSubscription, subscribe
+from dledger_mq.message.names import group_problem, retry_topic
+from dledger_mq.remoting.codes import RequestCode
+from dledger_mq.remoting.header import RemotingCommand
+from dledger_mq.remoting.heartbeat import (
+    ConsumeFromWhere,
+    ConsumerEntry,
+    ConsumeType,
+    Heartbeat,
+    MessageModel,
+    Subscription,
+)
+
+COMMIT_S: Final = 5.0
+CLOSE_COMMIT_S: Final = 5.0  # how long the last commit may take; a group without leader takes none
+BROADCAST_INSTANCE: Final = "DEFAULT"  # Java's: the same after a restart, so that offsets are found
+PULL_BATCH_MAX: Final = 1024
+
+_FROM_WHERE: Final[Mapping[object, ConsumeFromWhere]] = {
+    "last": ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
+    "first": ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerStatistics:
+    """What a consumer has done so far.
+
+    Attributes:
+        consumed: messages whose handler succeeded.
+        given_back: messages that go through the retry topic.
+        next_offsets: per owned queue, the offset to be pulled next.
+        unfinished: messages pulled and not finished.
+        offset_resets: how often a broker moved an offset of ours into the queue.
+    """
+
+    consumed: int
+    given_back: int
+    next_offsets: dict[MessageQueue, int]
+    unfinished: int
+    offset_resets: int
+
+
+class PushConsumer(Lifetime):
+    """A member of a consumer group. Use as an async context manager.
+
+    Args:
+        namesrv: name servers, "host:port", several joined with ";".
+        group: the consumer group; its members share the queues and must subscribe alike.
+        handler: async function that consumes one message.
+        subscriptions: topic -> "*" or tags joined with "||".
+        ordered: handle the messages of a queue one after the other, in queue order; each queue is locked,
+            so that no other member works on it at the same time.
+        concurrency: how many messages are handled at the same time (not for `ordered`).
+        batch_handler: instead of `handler`: consumes up to `consume_batch_max` messages of one queue,
+            in queue order. What it returns or raises counts for all of them; `Later(consumed=n)` says
+            that only those from the n-th on come again.
+        broadcast: every member gets all messages; offsets are kept in a file (`offsets_folder`), and
+            what fails is dropped.
+        allocation: how members share the queues (`dledger_mq.client.rebalance`); all must use the same.
+        start_from: where a group without a stored offset begins: "last" (only what comes), "first"
+            (everything that is kept), or a time in ms since 1970. Brokers that still hold the first
+            message of a queue begin there all the same.
+        commit_interval_s: how often offsets are committed.
+        max_reconsume_times: after so many deliveries a message goes to the dead letter topic. Default:
+            16; `ordered` consumers try without end, since what comes later must not overtake.
+        retry_delay_level: how long a message waits that failed: 0 the broker decides, 1..18, or -1
+            straight to the dead letters; `Later` can say otherwise per message.
+        suspend_s: how long an ordered queue waits after a failure; `Later` can say otherwise.
+        consume_timeout_s: a message that the handler has for longer is given back (not if `ordered`
+            or `broadcast`).
+        pull_batch: messages asked for in one pull.
+        pull_interval_s: pause between two pulls of a queue.
+        limits: when pulling pauses because the handler does not keep up. Default: 1000 messages or
+            100 MiB per queue, and a span of 2000 offsets unless `ordered`.
+        offsets_folder: where a broadcast member keeps its offsets, by client id and group.
+        instance: the part of the client id that tells members on one machine apart. Made up when not
+            given; "DEFAULT" for `broadcast`, so that the member finds its offsets after a restart.
+    """
+
+    def __init__(
+        self,
+        namesrv: str,
+        group: str,
+        handler: Handler | None = None,
+        *,
+        subscriptions: Mapping[str, str],
+        batch_handler: BatchHandler | None = None,
+        consume_batch_max: int = 1,
+        ordered: bool = False,
+        broadcast: bool = False,
+        allocation: Strategy = allocate_average,
+        concurrency: int = CONCURRENCY,
+        start_from: StartFrom = "last",
+        commit_interval_s: float = COMMIT_S,
+        max_reconsume_times: int | None = None,
+        retry_delay_level: int = BROKER_DECIDES,
+        suspend_s: float = SUSPEND_S,
+        consume_timeout_s: float = CONSUME_TIMEOUT_S,
+        pull_batch: int = PULL_BATCH,
+        pull_interval_s: float = 0.0,
+        limits: FlowLimits | None = None,
+        offsets_folder: str | Path = DEFAULT_FOLDER,
+        instance: str | None = None,
+    ) -> None:
+        problem = group_problem(group)
+        if problem is not None:
+            raise ClientUsageError(problem)
+        if not subscriptions:
+            raise ClientUsageError("a consumer needs at least one subscription")
+        if commit_interval_s <= 0 or pull_interval_s < 0:
+            raise ClientUsageError("commit_interval_s must be above 0, pull_interval_s not below")
+        if not 1 <= pull_batch <= PULL_BATCH_MAX:
+            raise ClientUsageError(f"pull_batch {pull_batch} is not in 1..{PULL_BATCH_MAX}")
+        if isinstance(start_from, str) and start_from not in ("last", "first"):
+            raise ClientUsageError(f"start_from {start_from!r} is not 'last', 'first' or ms")
+        self._handler = _batches(handler, batch_handler, consume_batch_max)
+        self._settings = ConsumeSettings(
+            ordered=ordered,
+            broadcast=broadcast,
+            concurrency=concurrency,
+            consume_batch_max=consume_batch_max,
+            max_reconsume_times=max_reconsume_times,
+            retry_delay_level=retry_delay_level,
+            suspend_s=suspend_s,
+            consume_timeout_s=consume_timeout_s,
+        )
+        self.group = group
+        self.subscriptions = _subscriptions(group, subscriptions, with_retries=not broadcast)
+        self._name_servers = parse_name_servers(namesrv)
+        self._allocation = allocation
+        self._start_from = start_from
+        self._commit_interval_s = commit_interval_s
+        if limits is None:
+            limits = FlowLimits(span_max=2**63) if ordered else FlowLimits()
+        self._pull = PullSettings(pull_batch, pull_interval_s, limits)
+        self._offsets_folder = offsets_folder
+        self._instance = BROADCAST_INSTANCE if broadcast and instance is None else instance
+        self._session: Session | None = None
+        self._assignment: Assignment | None = None
+        self._dispatcher: Dispatcher | None = None
+
+    # --- life
+
+    @asynccontextmanager
+    async def _run(self) -> AsyncIterator[None]:
+        failure: Exception | None = None
+        local = await self._local_offsets()
+        async with open_service_nursery() as service:
+            session = Session(
+                self._name_servers, service, instance=self._instance, heartbeat=self._tell
+            )
+            self._session = session
+            assignment = self._open(session, local)
+            session.handle(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, self._on_notice)
+            session.start()
+            try:
+                async with trio.open_nursery() as nursery:
+                    await self._start_tasks(nursery, assignment)
+                    try:
+                        yield
+                    except Exception as error:  # noqa: BLE001 - the caller's own, raised again below without a group around it
+                        failure = error
+                    await assignment.stop()
+                    nursery.cancel_scope.cancel()
+            finally:
+                with trio.CancelScope(shield=True):
+                    with trio.move_on_after(CLOSE_COMMIT_S):
+                        await assignment.commit_all()
+                        if assignment.locks is not None:
+                            await assignment.locks.give_all()
+                    await session.say_goodbye(consumer_group=self.group)
+        self._session = self._assignment = self._dispatcher = None
+        if failure is not None:
+            raise failure
+
+    async def _local_offsets(self) -> LocalOffsets | None:
+        if not self._settings.broadcast:
+            return None
+        assert self._instance is not None, "broadcast members have one"
+        client_id = make_client_id(self._name_servers, self._instance)
+        local = LocalOffsets(self._offsets_folder, client_id, self.group)
+        await trio.to_thread.run_sync(local.load)
+        return local
+
+    def _open(self, session: Session, local: LocalOffsets | None) -> Assignment:
+        requests = GroupRequests(session, self.group)
+        assignment = Assignment(
+            session,
+            requests,
+            self.subscriptions,
+            start_from=self._start_from,
+            pull=self._pull,
+            on_messages=lambda reader, messages: dispatcher.take(reader, messages),
+            allocation=self._allocation,
+            is_ordered=self._settings.ordered,
+            local=local,
+        )
+        dispatcher = Dispatcher(
+            self._handler,
+            self._settings,
+            requests,
+            lambda: assignment.readers.values(),
+            assignment.locks.wait_held if assignment.locks is not None else None,
+        )
+        self._assignment, self._dispatcher = assignment, dispatcher
+        return assignment
+
+    async def _start_tasks(self, nursery: trio.Nursery, assignment: Assignment) -> None:
+        assert self._dispatcher is not None
+        await nursery.start(self._dispatcher.run, name="dispatcher")
+        self._listen(assignment, self._dispatcher, nursery)
+        nursery.start_soon(assignment.run, name="rebalance")
+        nursery.start_soon(self._commit_forever, name="commits")
+        if assignment.locks is not None:
+            nursery.start_soon(assignment.locks.run, name="locks")
+
+    def _listen(
+        self, assignment: Assignment, dispatcher: Dispatcher, nursery: trio.Nursery
+    ) -> None:
+        assert self._session is not None
+        OperatorRequests(
+            self.group,
+            self._session,
+            assignment,
+            dispatcher,
+            self._handler,
+            self._settings,
+            self.subscriptions,
+            time.time_ns() // 1_000_000,
+        ).listen(nursery)
+
+    def _tell(self) -> Heartbeat:
+        assert self._session is not None
+        entry = ConsumerEntry(
+            self.group,
+            ConsumeType.CONSUME_PASSIVELY,
+            MessageModel.BROADCASTING if self._settings.broadcast else MessageModel.CLUSTERING,
+            _FROM_WHERE.get(self._start_from, ConsumeFromWhere.CONSUME_FROM_TIMESTAMP),
+            tuple(
+                Subscription(
+                    item.topic, item.expression, tags=tuple(sorted(item.tags)), version=item.version
+                )
+                for item in self.subscriptions.values()
+            ),
+        )
+        return Heartbeat(client_id=self._session.client_id, consumers=(entry,))
+
+    def _on_notice(self, _link: object, command: RemotingCommand) -> None:
+        if command.ext.get("consumerGroup") == self.group and self._assignment is not None:
+            self._assignment.rebalance_soon()
+
+    def _owned(self) -> Assignment:
+        if self._assignment is None:
+            raise ClientClosedError("the consumer is not open; use `async with PushConsumer(...)`")
+        return self._assignment
+
+    # --- for the application
+
+    @property
+    def client_id(self) -> str:
+        """How brokers know this consumer."""
+        self._owned()
+        assert self._session is not None
+        return self._session.client_id
+
+    @property
+    def assigned(self) -> tuple[MessageQueue, ...]:
+        """The queues that this member reads now, those of the retry topic included."""
+        return tuple(sorted(self._owned().readers))
+
+    async def wait_assigned(self) -> tuple[MessageQueue, ...]:
+        """Wait until this member has its share of the queues for the first time."""
+        await self._owned().balanced.wait()
+        return self.assigned
+
+    async def commit(self) -> None:
+        """Commit what is consumed now, without waiting for the interval."""
+        await self._owned().commit_all()
+
+    def statistics(self) -> ConsumerStatistics:
+        """Return what has been done so far."""
+        readers = self._owned().readers.values()
+        assert self._dispatcher is not None
+        return ConsumerStatistics(
+            self._dispatcher.consumed,
+            self._dispatcher.given_back,
+            {reader.held.queue: reader.held.next_offset for reader in readers},
+            sum(reader.held.message_count for reader in readers),
+            sum(reader.resets for reader in readers),
+        )
+
+    async def _commit_forever(self) -> None:
+        while True:
+            await trio.sleep(self._commit_interval_s)
+            await self._owned().commit_all()
+
+
+def _batches(
+    handler: Handler | None, batch_handler: BatchHandler | None, batch_max: int
+) -> BatchHandler:
+    if (handler is None) == (batch_handler is None):
+        raise ClientUsageError("a consumer needs either a handler or a batch_handler")
+    if handler is None:
+        assert batch_handler is not None
+        return batch_handler
+    if batch_max != 1:
+        raise ClientUsageError("consume_batch_max is for a batch_handler")
+    return one_by_one(handler)
+
+
+def _subscriptions(
+    group: str, wanted: Mapping[str, str], *, with_retries: bool
+) -> dict[str, TopicSubscription]:
+    version = time.time_ns() // 1_000_000
+    found = {topic: subscribe(topic, text, version) for topic, text in wanted.items()}
+    if with_retries:
+        name = retry_topic(group)
+        found[name] = subscribe(name, EVERYTHING, version)
+    return found

@@ -1,0 +1,248 @@
+"""Reading one queue: pull after pull, from where the group stands, over the deaths of leaders.
+
+A reader knows the next offset itself, so a broken connection costs nothing but time: it asks another
+node of the group for exactly the same offset. It never skips on its own account. The broker may say that
+an offset lies outside the queue; below its start that is believed at once (retention removed it), beyond
+its end only when it is said again and again for a while, since a node that just came up may not have
+applied everything yet.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import trio
+
+from dledger_mq.client.errors import (
+    ClientError,
+    ConnectionLostError,
+    NoRouteError,
+    RequestFailedError,
+    RequestTimeoutError,
+)
+from dledger_mq.client.group_requests import GroupRequests, PullAnswer
+from dledger_mq.client.messages import ReceivedMessage
+from dledger_mq.client.process_queue import FlowLimits, ProcessQueue
+from dledger_mq.client.rates import Rate
+from dledger_mq.client.retry import backoff_s
+from dledger_mq.client.session import Session, is_transient
+from dledger_mq.client.subscriptions import TopicSubscription
+from dledger_mq.remoting.codes import ResponseCode
+
+HOLD_S: Final = 15.0  # what brokers are asked to hold an empty pull; the Java client's
+PULL_BATCH: Final = 32
+PAUSE_AFTER_REFUSAL_S: Final = 0.5
+PAUSE_ON_FLOW_CONTROL_S: Final = 0.02
+BEYOND_END_BELIEVED_S: Final = 3.0  # longer than an election with the start of its winner
+
+_NEEDS_HEARTBEAT: Final = frozenset(
+    {
+        ResponseCode.SUBSCRIPTION_NOT_EXIST,
+        ResponseCode.SUBSCRIPTION_NOT_LATEST,
+        ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+        ResponseCode.FILTER_DATA_NOT_EXIST,
+        ResponseCode.FILTER_DATA_NOT_LATEST,
+    }
+)
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PullSettings:
+    """How a consumer pulls: messages in one pull, seconds between pulls, when pulling pauses."""
+
+    batch: int = PULL_BATCH
+    interval_s: float = 0.0
+    limits: FlowLimits = FlowLimits()
+
+
+class QueueReader:
+    """The reader of one assigned queue. `run` is its task.
+
+    Attributes:
+        held: what was handed out and not finished, and where to go on.
+        waiting: messages that an ordered consumer has not begun.
+        is_worked_on: a task of the ordered consumer works on `waiting`.
+        is_released: the queue belongs to somebody else, or will soon: nothing more is handed out, and
+            what waits is not begun.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        requests: GroupRequests,
+        subscription: TopicSubscription,
+        held: ProcessQueue,
+        *,
+        pull: PullSettings,
+        on_messages: Callable[[QueueReader, tuple[ReceivedMessage, ...]], None],
+    ) -> None:
+        self.held = held
+        self.subscription = subscription
+        self.waiting: deque[ReceivedMessage] = deque()
+        self.is_worked_on = False
+        self.is_released = False
+        self.resets = 0  # how often the broker moved the offset
+        self.pulls = Rate()
+        self.pulled_at_ms = self.consumed_at_ms = 0
+        self._session = session
+        self._requests = requests
+        self._pull = pull
+        self._on_messages = on_messages
+        self._running = 0  # calls of the handler
+        self._begun: dict[int, tuple[ReceivedMessage, float]] = {}  # with the handler, since
+        self._changed = trio.Event()
+        self._scope = trio.CancelScope()
+        self._beyond_end_since: float | None = None
+
+    # --- what the consumer does with it
+
+    def begin(self, messages: Iterable[ReceivedMessage]) -> bool:
+        """Ask to handle messages now; False when the queue was released meanwhile."""
+        if self.is_released:
+            return False
+        now = trio.current_time()
+        self._running += 1
+        for message in messages:
+            self._begun[message.queue_offset] = (message, now)
+        return True
+
+    def end(self, messages: Iterable[ReceivedMessage], finished: Iterable[int]) -> None:
+        """Say that messages begun before left the handler, and which offsets are finished."""
+        self._running -= 1
+        self.consumed_at_ms = time.time_ns() // 1_000_000
+        for message in messages:
+            self._begun.pop(message.queue_offset, None)
+        for offset in finished:
+            self.held.finish(offset)
+        self._changed.set()
+
+    def finish(self, offset: int) -> None:
+        """Say that a message is finished although the handler still has it."""
+        self.held.finish(offset)
+        self._changed.set()
+
+    def overdue(self, timeout_s: float, count: int) -> Sequence[ReceivedMessage]:
+        """Return the oldest unfinished messages, as far as the handler has them for too long."""
+        now = trio.current_time()
+        found: list[ReceivedMessage] = []
+        for offset in self.held.first_offsets(count):
+            message, since = self._begun.get(offset, (None, now))
+            if message is None or now - since < timeout_s:
+                break
+            found.append(message)
+        return found
+
+    def release(self) -> None:
+        """Stop pulling, and begin nothing more."""
+        self.is_released = True
+        self._scope.cancel()
+
+    async def wait_handled(self, timeout_s: float) -> bool:
+        """Wait until nothing is in the hands of the handler; whether that came in time."""
+        with trio.move_on_after(timeout_s):
+            while self._running:
+                self._changed = trio.Event()
+                await self._changed.wait()
+        return not self._running
+
+    # --- pulling
+
+    async def run(self) -> None:
+        """Pull until released."""
+        failures = 0
+        with self._scope:
+            while True:
+                await self._wait_for_room()
+                address = await self._session.routes.find(
+                    self.held.queue.broker_name, ask=failures > 0
+                )
+                if address is None:
+                    failures += 1
+                    nobody = NoRouteError(self.held.queue.topic, "no node of its group is known")
+                    await self._recover(nobody, None, failures)
+                    continue
+                asked_at = trio.current_time()
+                try:
+                    answer = await self._requests.pull(
+                        address,
+                        self.held.queue,
+                        self.held.next_offset,
+                        self.subscription,
+                        max_messages=self._pull.batch,
+                        hold_s=HOLD_S,
+                    )
+                except (ConnectionLostError, RequestTimeoutError, RequestFailedError) as error:
+                    failures += 1
+                    await self._recover(error, address, failures)
+                else:
+                    failures = 0
+                    now = trio.current_time()
+                    self.pulls.add(now, len(answer.messages), now - asked_at)
+                    self.pulled_at_ms = time.time_ns() // 1_000_000
+                    await self._take(answer)
+
+    async def _wait_for_room(self) -> None:
+        while self.held.is_full(self._pull.limits):
+            self._changed = trio.Event()
+            await self._changed.wait()
+
+    async def _recover(self, error: ClientError, address: str | None, failures: int) -> None:
+        """Pause as the failure deserves, and see to it that the next try can succeed."""
+        queue = self.held.queue
+        log.debug("pull of %s at %s failed: %s", queue, self.held.next_offset, error)
+        code = error.code if isinstance(error, RequestFailedError) else None
+        if code == ResponseCode.FLOW_CONTROL:
+            await trio.sleep(PAUSE_ON_FLOW_CONTROL_S)
+        elif code is None or is_transient(code) or code == ResponseCode.SYSTEM_ERROR:
+            if address is not None:
+                self._session.routes.report_failure(queue.broker_name, address)
+            await trio.sleep(backoff_s(failures))
+        else:
+            if failures == 1:
+                log.warning("pull of %s refused: %s", queue, error)
+            if code in _NEEDS_HEARTBEAT:
+                await self._session.beat()
+            await trio.sleep(PAUSE_AFTER_REFUSAL_S)
+
+    async def _take(self, answer: PullAnswer) -> None:
+        if answer.is_offset_wrong:
+            await self._on_wrong_offset(answer)
+            return
+        self._beyond_end_since = None
+        self.held.add(
+            ((message.queue_offset, len(message.body)) for message in answer.messages),
+            answer.next_offset,
+        )
+        if answer.messages:
+            self._on_messages(self, answer.messages)
+        # An answer may come without any wait for the network: let others run.
+        await trio.sleep(self._pull.interval_s)
+
+    async def _on_wrong_offset(self, answer: PullAnswer) -> None:
+        held, now = self.held, trio.current_time()
+        # A broker that moves us although our offset is inside was told to: an operator's reset (E8).
+        is_beyond_end = answer.next_offset < held.next_offset > answer.max_offset
+        if is_beyond_end:
+            if self._beyond_end_since is None:
+                self._beyond_end_since = now
+            if now - self._beyond_end_since < BEYOND_END_BELIEVED_S:
+                await trio.sleep(backoff_s(4))
+                return
+        log.warning(
+            "%s: offset %d is outside the queue (%d to %d), going on at %d",
+            held.queue,
+            held.next_offset,
+            answer.min_offset,
+            answer.max_offset,
+            answer.next_offset,
+        )
+        self._beyond_end_since = None
+        self.resets += 1
+        self.waiting.clear()
+        held.reset(answer.next_offset)

@@ -1,0 +1,265 @@
+"""What producers and consumers have in common: connections, routes, heartbeats, requests to leaders.
+
+A session lives in the nursery of its owner; every task it starts ends with that nursery.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import random
+import socket
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import trio
+
+from dledger_mq.client.errors import (
+    ClientClosedError,
+    ClientError,
+    ConnectionLostError,
+    NoRouteError,
+    RequestFailedError,
+    RequestTimeoutError,
+)
+from dledger_mq.client.link import Link, Links, Opaques
+from dledger_mq.client.name_servers import NameServers
+from dledger_mq.client.retry import backoff_s
+from dledger_mq.client.routes import Routes
+from dledger_mq.client.wire import split_address
+from dledger_mq.message.ids import UniqKeyMaker
+from dledger_mq.remoting.codes import RequestCode, ResponseCode
+from dledger_mq.remoting.header import RemotingCommand
+from dledger_mq.remoting.heartbeat import Heartbeat, encode_heartbeat
+
+HEARTBEAT_S: Final = 30.0
+HEARTBEAT_TIMEOUT_S: Final = 3.0
+REQUEST_TIMEOUT_S: Final = 5.0
+TRY_TIMEOUT_S: Final = 1.5  # one node's share of a request; a dead one must not use up all the time
+
+_instances = itertools.count()
+log = logging.getLogger(__name__)
+
+RequestHandler = Callable[[Link, RemotingCommand], None]
+
+
+def local_ip(towards: str) -> str:
+    """Return the address of ours from which `towards` (host:port) is reached; sends nothing."""
+    address = split_address(towards)
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect(address)
+            return str(probe.getsockname()[0])
+    except OSError:
+        return "127.0.0.1"
+
+
+def make_client_id(name_servers: tuple[str, ...], instance: str) -> str:
+    """Return how brokers know a client: the address that reaches the name servers, and its instance."""
+    return f"{local_ip(name_servers[0])}@{instance}"
+
+
+class Session:
+    """The shared half of one producer or consumer.
+
+    Args:
+        name_servers: at least one "host:port".
+        nursery: owns every task of the session.
+        instance: part of the client id; two members of a group must differ in it. Default: unique.
+        heartbeat: says what to tell the brokers; None means nothing yet.
+    """
+
+    def __init__(
+        self,
+        name_servers: tuple[str, ...],
+        nursery: trio.Nursery,
+        *,
+        instance: str | None = None,
+        heartbeat: Callable[[], Heartbeat | None],
+    ) -> None:
+        ip = local_ip(name_servers[0])
+        if instance is None:
+            instance = f"{os.getpid()}#{next(_instances)}.{time.time_ns() // 1_000_000}"
+        self.client_id = make_client_id(name_servers, instance)
+        self.unique_keys = UniqKeyMaker(
+            socket.inet_aton(ip),
+            os.getpid(),
+            random.getrandbits(32),  # tells processes apart, no secret
+        )
+        self.opaques = Opaques()
+        self.nursery = nursery
+        self._handlers: dict[int, RequestHandler] = {}
+        self._heartbeat = heartbeat
+        self.links = Links(nursery, self.opaques, self._on_request, self._probe)
+        self.name_servers = NameServers(name_servers, self.links.get)
+        self.routes = Routes(self.name_servers)
+
+    def start(self) -> None:
+        """Start the background tasks."""
+        self.nursery.start_soon(self.routes.keep_fresh, name="routes")
+        self.nursery.start_soon(self._beat_forever, name="heartbeats")
+
+    def handle(self, code: int, handler: RequestHandler) -> None:
+        """Let `handler` take requests with this code that brokers send to us."""
+        self._handlers[code] = handler
+
+    def _on_request(self, link: Link, command: RemotingCommand) -> None:
+        handler = self._handlers.get(command.code)
+        if handler is not None:
+            handler(link, command)
+        elif not command.is_oneway:
+            link.answer(
+                RemotingCommand(
+                    code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                    opaque=command.opaque,
+                    flag=1,
+                    remark=f"request type {command.code} not supported",
+                )
+            )
+
+    def _probe(self) -> tuple[int, bytes] | None:
+        """A heartbeat is answered at once, and telling it twice does no harm."""
+        heartbeat = self._heartbeat()
+        return (RequestCode.HEART_BEAT, encode_heartbeat(heartbeat)) if heartbeat else None
+
+    # --- requests to the leader of a group
+
+    async def call_group(
+        self,
+        broker_name: str,
+        code: int,
+        ext: Mapping[str, str],
+        body: bytes = b"",
+        *,
+        timeout_s: float = REQUEST_TIMEOUT_S,
+        try_timeout_s: float = TRY_TIMEOUT_S,
+    ) -> RemotingCommand:
+        """Ask a broker group, following its leader, until there is an answer that stands.
+
+        Only for requests that may be carried out twice. An answer whose code asks for another try
+        is returned when the time is over, unless an earlier try may have been carried out.
+
+        Raises:
+            ConnectionLostError, RequestTimeoutError: as the last try ended of which the outcome is
+                unknown, else as the last one ended; `definite` tells which.
+            NoRouteError: no node of the group is known.
+        """
+        deadline = trio.current_time() + timeout_s
+        tries = 0
+        unknown: ClientError | None = None
+        while True:
+            answer: RemotingCommand | None = None
+            failure: ClientError
+            try:
+                address = await self.routes.find(broker_name, ask=tries > 0)
+                link = self.links.get(address) if address is not None else None
+            except ClientClosedError as error:
+                raise unknown or error from error
+            left = deadline - trio.current_time()
+            if address is None or link is None:
+                failure = NoRouteError(broker_name, "no node of this group is known")
+            else:
+                try:
+                    answer = await link.call(code, ext, body, timeout_s=min(left, try_timeout_s))
+                except (ConnectionLostError, RequestTimeoutError) as error:
+                    failure = error
+                    unknown = unknown if error.definite else error
+                else:
+                    if not is_transient(answer.code):
+                        return answer
+                self.routes.report_failure(broker_name, address)
+            tries += 1
+            if trio.current_time() + backoff_s(tries) >= deadline:
+                if unknown is not None:
+                    raise unknown
+                if answer is not None:
+                    return answer
+                raise failure
+            await trio.sleep(backoff_s(tries))
+
+    # --- heartbeats
+
+    async def beat(self) -> None:
+        """Tell every node of every known group who we are, and wait for their answers a little."""
+        heartbeat = self._heartbeat()
+        if heartbeat is None:
+            return
+        body = encode_heartbeat(heartbeat)
+        async with trio.open_nursery() as nursery:
+            for address in sorted(self.routes.all_addresses()):
+                nursery.start_soon(self._beat_one, address, body)
+
+    async def _beat_one(self, address: str, body: bytes) -> None:
+        link = self.links.get(address)
+        try:
+            answer = await link.call(
+                RequestCode.HEART_BEAT, {}, body, timeout_s=HEARTBEAT_TIMEOUT_S
+            )
+        except (ConnectionLostError, RequestTimeoutError) as error:
+            log.debug("heartbeat not taken: %s", error)
+            return
+        if answer.code == ResponseCode.SUCCESS:
+            link.has_heard = True
+        else:
+            log.debug("heartbeat refused by %s: %s", address, answer.remark)
+
+    async def _beat_forever(self) -> None:
+        """Beat every 30 s, and soon after a node came back or is new."""
+        next_at = trio.current_time()
+        while True:
+            await trio.sleep(1.0)
+            now = trio.current_time()
+            if now >= next_at:
+                next_at = now + HEARTBEAT_S
+                self.links.retire(
+                    self.routes.all_addresses() | frozenset(self.name_servers.addresses)
+                )
+                await self.beat()
+            elif any(
+                not self.links.get(address).has_heard for address in self.routes.all_addresses()
+            ):
+                await self.beat()
+
+    async def say_goodbye(self, *, producer_group: str = "", consumer_group: str = "") -> None:
+        """Tell every node that we leave; bounded, failures do not matter."""
+        ext = {"clientID": self.client_id}
+        if producer_group:
+            ext["producerGroup"] = producer_group
+        if consumer_group:
+            ext["consumerGroup"] = consumer_group
+
+        async def tell(address: str) -> None:
+            try:
+                await self.links.get(address).call(
+                    RequestCode.UNREGISTER_CLIENT, ext, timeout_s=0.5
+                )
+            except (ConnectionLostError, RequestTimeoutError) as error:
+                log.debug("not told that we leave: %s", error)
+
+        async with trio.open_nursery() as nursery:
+            for address in self.routes.all_addresses():
+                if self.links.get(address).has_heard:
+                    nursery.start_soon(tell, address)
+
+
+def is_transient(code: int) -> bool:
+    """Whether an answer says no more than: not here, or not now."""
+    return code in (
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.FLOW_CONTROL,
+        ResponseCode.GO_AWAY,
+    )
+
+
+def raise_for(answer: RemotingCommand) -> RemotingCommand:
+    """Return a successful answer.
+
+    Raises:
+        RequestFailedError: the answer has another code.
+    """
+    if answer.code != ResponseCode.SUCCESS:
+        raise RequestFailedError(answer.code, answer.remark or "")
+    return answer

@@ -1,0 +1,321 @@
+"""Sending messages that become visible only if something else happened too.
+
+    async def book(message: Message, transaction_id: str) -> TransactionState:
+        ...  # the local transaction, noted under its id
+        return TransactionState.COMMIT
+
+    async def look_up(message: ReceivedMessage) -> TransactionState:
+        ...  # was the transaction message.unique_key committed?
+
+    async with TransactionProducer("127.0.0.1:9876", "shop", checker=look_up) as producer:
+        await producer.send_in_transaction(Message("Orders", b"one"), book)
+
+The message is stored first, where no consumer sees it; then the local transaction runs; then the broker is
+told how it ended. If that word does not come, because this process died or did not know, the broker asks
+any producer of the group, whose checker answers.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from enum import Enum
+from typing import Final, Unpack
+
+import msgspec
+import trio
+
+from dledger_mq.client.errors import (
+    ClientClosedError,
+    ClientUsageError,
+    ConnectionLostError,
+    NoRouteError,
+    RequestFailedError,
+    RequestTimeoutError,
+)
+from dledger_mq.client.lane import PendingSend
+from dledger_mq.client.link import Link
+from dledger_mq.client.messages import Message, ReceivedMessage, SendResult, received
+from dledger_mq.client.producer import PENDING_BYTES_MAX, PENDING_MAX, SEND_TIMEOUT_S, Producer
+from dledger_mq.client.queues import MessageQueue, QueueSelector
+from dledger_mq.client.send_settings import SendOptions
+from dledger_mq.client.session import Session
+from dledger_mq.message.errors import RecordError
+from dledger_mq.message.ids import parse_offset_msg_id
+from dledger_mq.message.record import decode_record
+from dledger_mq.remoting.codes import RequestCode, ResponseCode
+from dledger_mq.remoting.header import RemotingCommand
+
+CHECKS_MAX: Final = 100
+"""Checks that run at the same time; the broker asks again about those that found no room."""
+
+END_TIMEOUT_S: Final = 10.0
+_DECISION: Final = "commitOrRollback"
+
+log = logging.getLogger(__name__)
+
+
+class TransactionState(Enum):
+    """How a transaction ended, as a local transaction or a checker says; the numbers are the protocol's."""
+
+    UNKNOWN = 0
+    COMMIT = 8
+    ROLLBACK = 12
+
+
+LocalTransaction = Callable[[Message, str], Awaitable[TransactionState | None]]
+"""Gets the message and the transaction id; None means UNKNOWN."""
+
+Checker = Callable[[ReceivedMessage], Awaitable[TransactionState | None]]
+"""Gets the stored message; its `unique_key` is the transaction id. None means UNKNOWN."""
+
+_RECORDED: Final = {
+    int(ResponseCode.TRANSACTION_SHOULD_COMMIT): TransactionState.COMMIT,
+    int(ResponseCode.TRANSACTION_SHOULD_ROLLBACK): TransactionState.ROLLBACK,
+}
+
+
+class TransactionResult(msgspec.Struct, frozen=True):
+    """How a transaction went.
+
+    Attributes:
+        sent: where the half message stands; `sent.transaction_id` names the transaction.
+        state: how it ended: what the broker recorded, if it is confirmed. A check may have been
+            answered otherwise before, and then that counts.
+        is_confirmed: whether the broker said so. If not, it will ask the checker.
+    """
+
+    sent: SendResult
+    state: TransactionState
+    is_confirmed: bool
+
+    @property
+    def transaction_id(self) -> str:
+        """Names the transaction, here and in checks."""
+        return self.sent.transaction_id or self.sent.unique_key
+
+
+class TransactionProducer(Producer):
+    """A producer that also sends in transactions, and answers for all producers of its group.
+
+    Args:
+        namesrv: name servers, "host:port", several joined with ";".
+        group: the producer group; every member must be able to answer for the others.
+        checker: says how a transaction ended, long after and maybe in another process.
+        timeout_s: how long a send, and the word about its end, is tried.
+        pending_max: bound on sends without an answer.
+        pending_bytes_max: the same in bytes.
+        instance: the part of the client id that tells producers of one machine apart.
+        options: as `Producer` takes them.
+    """
+
+    def __init__(
+        self,
+        namesrv: str,
+        group: str,
+        *,
+        checker: Checker,
+        timeout_s: float = SEND_TIMEOUT_S,
+        pending_max: int = PENDING_MAX,
+        pending_bytes_max: int = PENDING_BYTES_MAX,
+        instance: str | None = None,
+        **options: Unpack[SendOptions],
+    ) -> None:
+        super().__init__(
+            namesrv,
+            group,
+            timeout_s=timeout_s,
+            pending_max=pending_max,
+            pending_bytes_max=pending_bytes_max,
+            instance=instance,
+            **options,
+        )
+        self._checker = checker
+        self._local: set[str] = set()
+        self._checking: set[str] = set()
+
+    async def __aenter__(self) -> TransactionProducer:
+        await super().__aenter__()
+        return self
+
+    def _opened(self, session: Session) -> None:
+        session.handle(RequestCode.CHECK_TRANSACTION_STATE, self._on_check)
+
+    async def send_in_transaction(
+        self,
+        message: Message,
+        local: LocalTransaction,
+        *,
+        queue: MessageQueue | None = None,
+        key: str | bytes | None = None,
+        selector: QueueSelector | None = None,
+        timeout_s: float | None = None,
+        check_after_s: int | None = None,
+    ) -> TransactionResult:
+        """Store a message, run the local transaction, and make the message visible if it committed.
+
+        What `local` raises goes to the caller; the transaction is then open, and the checker decides.
+        The same holds when this is cancelled. `local` does not run unless the message is stored. A
+        delay of the message begins with its commit.
+
+        Args:
+            message: with a topic, which need not exist yet.
+            local: the local transaction.
+            queue: where the message goes; `key` and `selector` as for `send`.
+            key: messages of one key go to one queue.
+            selector: chooses from all queues.
+            timeout_s: for the send, and again for the word about its end.
+            check_after_s: how long the broker waits before it asks for the first time, instead of its
+                own 6 s; after that only answers to checks count.
+
+        Raises:
+            InvalidMessageError, NoRouteError, NameServersUnreachableError: nothing was sent.
+            SendRefusedError: surely not stored; `local` did not run.
+            SendOutcomeUnknownError: may be stored; `local` did not run. The checker is asked, and should
+                say ROLLBACK about a transaction that it does not know.
+            RequestFailedError: the broker refused the word about the end.
+        """
+        more = _half_properties(self.group, check_after_s)
+        self._live()
+        self._check_message(message)
+        target = await self._choose(message.topic, queue, key, selector)
+        await self._wait_for_room()
+        pending = self._prepare(message, target, timeout_s, half_properties=more)
+        self._local.add(pending.unique_key)
+        try:
+            sent, state = await self._send_and_run(message, pending, local)
+        finally:
+            self._local.discard(pending.unique_key)
+        ext = self._ext_of(message.topic, sent)
+        transaction_id = ext["transactionId"]
+        if state is None or state is TransactionState.UNKNOWN:
+            return TransactionResult(sent, TransactionState.UNKNOWN, is_confirmed=False)
+        left = self.timeout_s if timeout_s is None else timeout_s
+        try:
+            recorded = await self._end(sent.queue.broker_name, ext, state, timeout_s=left)
+        except (ConnectionLostError, RequestTimeoutError, NoRouteError) as error:
+            log.info("the end of transaction %s is not confirmed: %s", transaction_id, error)
+            return TransactionResult(sent, state, is_confirmed=False)
+        return TransactionResult(sent, recorded, recorded is not TransactionState.UNKNOWN)
+
+    async def _send_and_run(
+        self, message: Message, pending: PendingSend, local: LocalTransaction
+    ) -> tuple[SendResult, TransactionState | None]:
+        """Store the half message, and run the local transaction if it is surely stored (O3)."""
+        lane = self._enter(pending, at_once=True)
+        try:
+            sent = await pending.wait()
+        except trio.Cancelled:
+            lane.abandon(pending)
+            raise
+        if sent.status != "SEND_OK":
+            return sent, TransactionState.ROLLBACK
+        return sent, await local(message, sent.transaction_id or sent.unique_key)
+
+    def _ext_of(self, topic: str, sent: SendResult) -> dict[str, str]:
+        """What END_TRANSACTION says of a half message, without the decision (O4)."""
+        return {
+            "topic": topic,
+            "producerGroup": self.group,
+            "tranStateTableOffset": str(sent.queue_offset),
+            "commitLogOffset": str(parse_offset_msg_id(sent.message_id)[2]),
+            "msgId": sent.unique_key,
+            "transactionId": sent.transaction_id or sent.unique_key,
+        }
+
+    async def _end(
+        self, broker_name: str, ext: dict[str, str], state: TransactionState, *, timeout_s: float
+    ) -> TransactionState:
+        """Tell the broker how a transaction ended; gives what it recorded, UNKNOWN for nothing yet."""
+        answer = await self._live().call_group(
+            broker_name,
+            RequestCode.END_TRANSACTION,
+            {**ext, _DECISION: str(state.value)},
+            timeout_s=timeout_s,
+        )
+        if answer.code == ResponseCode.SUCCESS:
+            return state
+        if answer.code == ResponseCode.ILLEGAL_OPERATION:  # it waits for the answer to a check
+            return TransactionState.UNKNOWN
+        recorded = _RECORDED.get(answer.code)
+        if recorded is None:
+            raise RequestFailedError(answer.code, answer.remark or "")
+        log.warning(
+            "transaction %s: %s was asked for, the broker says: %s",
+            ext["transactionId"],
+            state.name,
+            answer.remark,
+        )
+        return recorded
+
+    # --- checks
+
+    def _on_check(self, link: Link, command: RemotingCommand) -> None:
+        """The broker asks about a transaction of our group; while this is being closed, another producer answers."""
+        session = self._session
+        if session is None:
+            return
+        try:
+            record = decode_record(command.body)
+        except RecordError as error:
+            log.warning("%s asks about a message that cannot be read: %s", link.address, error)
+            return
+        broker_name = command.ext.get("bname", "")
+        message = received(record, broker_name)
+        if message.properties.get("PGROUP") != self.group:
+            return
+        transaction_id = message.properties.get("UNIQ_KEY", "")
+        if transaction_id in self._local:
+            return  # it is under way here, and its end still to come
+        if transaction_id in self._checking or len(self._checking) >= CHECKS_MAX:
+            return
+        ext = {
+            "topic": message.topic,
+            "producerGroup": self.group,
+            "tranStateTableOffset": command.ext.get("tranStateTableOffset", ""),
+            "commitLogOffset": command.ext.get("commitLogOffset", ""),
+            "msgId": transaction_id,
+            "transactionId": command.ext.get("transactionId") or transaction_id,
+            "fromTransactionCheck": "true",
+        }
+        self._checking.add(transaction_id)
+        session.nursery.start_soon(self._check, link, broker_name, message, ext)
+
+    async def _check(
+        self, link: Link, broker_name: str, message: ReceivedMessage, ext: dict[str, str]
+    ) -> None:
+        try:
+            state = await self._ask_checker(message)
+            if state is None or state is TransactionState.UNKNOWN:
+                return
+            if broker_name:
+                await self._end(broker_name, ext, state, timeout_s=END_TIMEOUT_S)
+            else:  # brokers before 5.0 do not name themselves
+                link.post(RequestCode.END_TRANSACTION, {**ext, _DECISION: str(state.value)})
+        except (
+            ClientClosedError,
+            ConnectionLostError,
+            RequestTimeoutError,
+            RequestFailedError,
+            NoRouteError,
+        ) as error:
+            log.info("the answer about %s did not arrive: %s", ext["transactionId"], error)
+        finally:
+            self._checking.discard(ext["msgId"])
+
+    async def _ask_checker(self, message: ReceivedMessage) -> TransactionState | None:
+        try:
+            return await self._checker(message)
+        except Exception:  # the application's own code; the broker asks again
+            log.exception("the checker failed on transaction %s", message.unique_key)
+            return None
+
+
+def _half_properties(group: str, check_after_s: int | None) -> bytes:
+    """What makes a message a half message (O1)."""
+    more = b""
+    if check_after_s is not None:
+        if check_after_s < 0:
+            raise ClientUsageError(f"check_after_s is {check_after_s}, it must not be negative")
+        more = b"CHECK_IMMUNITY_TIME_IN_SECONDS\x01%d\x02" % check_after_s
+    return b"TRAN_MSG\x01true\x02PGROUP\x01%b\x02%b" % (group.encode(), more)

@@ -1,0 +1,84 @@
+"""One connection to a server, as the client uses it: its end is an error that says why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import trio
+
+from dledger_mq.client.errors import ClientUsageError, ConnectionLostError
+from dledger_mq.net.address import Address, parse_address
+from dledger_mq.net.connection import Connection
+from dledger_mq.net.listener import connect
+from dledger_mq.remoting.errors import FrameError
+from dledger_mq.remoting.frame import Frame
+
+CONNECT_TIMEOUT_S: Final = 3.0  # the Java client's
+
+
+class Wire:
+    """An open connection. One task runs `serve`; anyone in the thread may send."""
+
+    def __init__(self, connection: Connection, address: str) -> None:
+        self.address = address
+        self.send_nowait = connection.send_nowait
+        self._connection = connection
+
+    async def serve(self, on_frames: Callable[[list[Frame]], None]) -> None:
+        """Hand every batch of received frames to `on_frames` until the connection ends.
+
+        Raises:
+            ConnectionLostError: always, in the end: it was closed or broke, or the peer sent
+                something that is no frame.
+        """
+        try:
+            while frames := await self._connection.receive():
+                on_frames(frames)
+        except FrameError as error:
+            raise ConnectionLostError(f"{self.address} sent no frame: {error}") from error
+        raise ConnectionLostError(f"{self.address}: {self._connection.close_reason}")
+
+    @property
+    def silence_s(self) -> float:
+        """How long nothing was received."""
+        return trio.current_time() - self._connection.received_at
+
+    def close(self) -> None:
+        """Close it; `serve` ends."""
+        self._connection.close("left by the client")
+
+
+def split_address(address: str) -> Address:
+    """Take "host:port" apart.
+
+    Raises:
+        ClientUsageError: it is not of that form.
+    """
+    try:
+        parsed = parse_address(address)
+    except ValueError as error:
+        raise ClientUsageError(str(error)) from error
+    if not parsed.host or not parsed.port:
+        raise ClientUsageError(f"{address!r} is not HOST:PORT")
+    return parsed
+
+
+async def open_wire(
+    address: str, nursery: trio.Nursery, timeout_s: float = CONNECT_TIMEOUT_S
+) -> Wire:
+    """Connect. Whoever calls this closes the wire.
+
+    Args:
+        address: "host:port".
+        nursery: outlives the connection; what the socket does not take at once is written there.
+        timeout_s: for the connection to be made.
+
+    Raises:
+        ConnectionLostError: nobody listens there, or not in time.
+    """
+    try:
+        connection = await connect(split_address(address), nursery, timeout_s=timeout_s)
+    except OSError as error:
+        raise ConnectionLostError(f"{address}: {error}") from error
+    return Wire(connection, address)

@@ -1,0 +1,221 @@
+"""Accepting connections: a task for each, bounds for all, one log line for each that misbehaves."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import trio
+
+from dledger.runtime.frame_room import ROOM_BYTES_MAX, FrameRoom, Holder
+from dledger_mq.net.address import Address
+from dledger_mq.net.connection import UNSENT_BYTES_MAX, Connection, ReadBuffer
+from dledger_mq.remoting.errors import FrameError
+from dledger_mq.remoting.frame import FRAME_BYTES_MAX, Frame
+
+_log = logging.getLogger(__name__)
+
+IDLE_TIMEOUT_S: Final = 120.0
+"""Both ends of the protocol close a connection that was silent for this long."""
+
+PARTIAL_TIMEOUT_S: Final = 60.0
+"""A frame has to be complete this long after its first byte."""
+
+_BACKLOG: Final = 1024
+_ACCEPT_PAUSE_S: Final = 0.1
+
+FramesHandler = Callable[[Connection, list[Frame]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerLimits:
+    """Bounds of a listener.
+
+    Attributes:
+        connections_max: more are closed as soon as they are accepted.
+        frame_bytes_max: one frame.
+        unfinished_bytes_max: frames of all connections that have begun and not ended; at least twice
+            `frame_bytes_max`.
+        unsent_bytes_max: answers that one connection lets wait.
+        idle_timeout_s: silence after which a connection is closed.
+        partial_timeout_s: time for one frame to arrive whole.
+        sweep_interval_s: how often the two times are looked at.
+    """
+
+    connections_max: int = 10_000
+    frame_bytes_max: int = FRAME_BYTES_MAX
+    unfinished_bytes_max: int = ROOM_BYTES_MAX
+    unsent_bytes_max: int = UNSENT_BYTES_MAX
+    idle_timeout_s: float = IDLE_TIMEOUT_S
+    partial_timeout_s: float = PARTIAL_TIMEOUT_S
+    sweep_interval_s: float = 5.0
+
+
+class Listener:
+    """All connections that were accepted on some sockets.
+
+    Attributes:
+        connections: those open now, in the order of their arrival.
+        refused_count: connections turned away because there were too many.
+    """
+
+    def __init__(
+        self,
+        handle: FramesHandler,
+        *,
+        closed: Callable[[Connection], None] | None = None,
+        limits: ListenerLimits | None = None,
+    ) -> None:
+        """Prepare; `run` does the work.
+
+        Args:
+            handle: called with all frames of one read, without a checkpoint. A FrameError from it (a
+                header that cannot be read) closes that connection; other exceptions are bugs and end
+                the listener.
+            closed: called once for each connection that ended, however it ended.
+            limits: bounds.
+        """
+        self._handle = handle
+        self._closed = closed
+        self._limits = limits or ListenerLimits()
+        self._buffer = ReadBuffer()
+        self._room = FrameRoom(self._limits.unfinished_bytes_max)
+        self.connections: dict[Connection, None] = {}
+        self.refused_count = 0
+
+    async def run(
+        self,
+        sockets: Sequence[socket.socket],
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Accept and serve until cancelled. The listening sockets are closed at the end."""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._sweep)
+                nursery.start_soon(self._room.keep_pace, self._tell_slow)
+                for sock in sockets:
+                    nursery.start_soon(self._accept, sock, nursery)
+                task_status.started()
+        finally:
+            for connection in tuple(self.connections):
+                connection.close("the server stops")
+            for sock in sockets:
+                sock.close()
+
+    async def _accept(self, listening: socket.socket, nursery: trio.Nursery) -> None:
+        limits = self._limits
+        while True:
+            await trio.lowlevel.wait_readable(listening)
+            try:
+                sock, _ = listening.accept()
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                # Mostly: out of file descriptors. The others are to go on, so is this loop.
+                _log.warning("a connection could not be accepted: %s", error)
+                await trio.sleep(_ACCEPT_PAUSE_S)
+                continue
+            if len(self.connections) >= limits.connections_max:
+                self.refused_count += 1
+                _log.warning("a connection was turned away: %d are open", len(self.connections))
+                sock.close()
+                continue
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection = Connection(
+                sock,
+                nursery,
+                buffer=self._buffer,
+                room=self._room,
+                frame_bytes_max=limits.frame_bytes_max,
+                unsent_bytes_max=limits.unsent_bytes_max,
+            )
+            self.connections[connection] = None
+            nursery.start_soon(self._serve, connection)
+
+    async def _serve(self, connection: Connection) -> None:
+        try:
+            while frames := await connection.receive():
+                self._handle(connection, frames)
+        except FrameError as error:
+            _log.warning("closed the connection of %s: %s", connection.peer, error)
+            connection.close(f"bad frame: {error}")
+        finally:
+            connection.close("the server stops")
+            del self.connections[connection]
+            if self._closed is not None:
+                self._closed(connection)
+
+    async def _sweep(self) -> None:
+        limits = self._limits
+        while True:
+            await trio.sleep(limits.sweep_interval_s)
+            now = trio.current_time()
+            for connection in tuple(self.connections):
+                since = connection.partial_since
+                if connection.waits_for_room:
+                    continue  # for us
+                if now - connection.received_at > limits.idle_timeout_s:
+                    connection.close("idle")
+                elif since is not None and now - since > limits.partial_timeout_s:
+                    _log.warning(
+                        "closed the connection of %s: a frame never ended", connection.peer
+                    )
+                    connection.close("unfinished frame")
+
+    def _tell_slow(self, closed: list[Holder]) -> None:
+        _log.warning(
+            "closed %d connections, such as that of %s: their unfinished frames came too slowly, and "
+            "%d others wait for the room of %d bytes",
+            len(closed),
+            closed[0].peer,
+            self._room.waiting_count,
+            self._room.bytes_max,
+        )
+
+
+def bind(address: Address) -> socket.socket:
+    """A listening socket; port 0 picks a free one, an empty host means every IPv4 interface.
+
+    Raises:
+        OSError: the host is unknown, or the port is taken or not allowed.
+    """
+    family, kind, protocol, _, target = socket.getaddrinfo(
+        address.host or "0.0.0.0",  # noqa: S104  an empty host was chosen by the user
+        address.port,
+        type=socket.SOCK_STREAM,
+        flags=socket.AI_PASSIVE,
+    )[0]
+    sock = socket.socket(family, kind, protocol)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.setblocking(False)
+        sock.bind(target)
+        sock.listen(_BACKLOG)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def bound_address(sock: socket.socket) -> Address:
+    """Where a listening socket really listens."""
+    host, port, *_ = sock.getsockname()
+    return Address(host, port)
+
+
+async def connect(address: Address, nursery: trio.Nursery, *, timeout_s: float) -> Connection:
+    """Open a connection.
+
+    Raises:
+        OSError: refused, unknown or unreachable host; TimeoutError after `timeout_s`.
+    """
+    with trio.move_on_after(timeout_s):
+        stream = await trio.open_tcp_stream(address.host or "127.0.0.1", address.port)
+        # The plain socket under trio's: the connection works with readiness alone.
+        sock = socket.socket(fileno=stream.socket.detach())
+        return Connection(sock, nursery)
+    raise TimeoutError(f"no connection to {address} within {timeout_s} s")

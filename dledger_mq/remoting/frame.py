@@ -1,0 +1,168 @@
+"""Frames: finding them in a stream of bytes.
+
+Layout, big-endian (remoting reference, 1.1):
+    0  int32   length: bytes that follow this word = 4 + header length + body length
+    4  uint8   serialize type of the header: 0 JSON, 1 ROCKETMQ
+    5  uint24  header length
+    8  header, then the body
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from struct import Struct as Layout
+from typing import Final
+
+import msgspec
+
+from dledger_mq.remoting.errors import FrameError
+
+FRAME_BYTES_MAX: Final = 16 * 1024 * 1024
+"""RocketMQ's com.rocketmq.remoting.frameMaxLength; counts the length word too."""
+
+HEADER_BYTES_MAX: Final = 1024 * 1024
+"""Properties (32 767 bytes) escaped as JSON stay below 200 KB; a header needs no more."""
+
+_WORDS: Final = Layout(">II")
+_LENGTH_BYTES: Final = 4
+_PREFIX_BYTES: Final = 8
+
+
+class SerializeType(IntEnum):
+    """How a header is written."""
+
+    JSON = 0
+    ROCKETMQ = 1
+
+
+class Frame(msgspec.Struct, frozen=True, gc=False):
+    """One whole frame; header and body are not interpreted yet."""
+
+    serialize_type: int
+    header: bytes
+    body: bytes
+
+
+class FrameDecoder:
+    """Cuts a stream of bytes into frames, whatever the pieces in which it arrives.
+
+    A piece that begins with a frame is cut where it stands; only a frame that a piece leaves unfinished
+    is collected in a buffer, once, so the work is linear in the bytes fed. Memory is bounded by one
+    frame and one piece: a length is checked before its frame is waited for.
+    """
+
+    __slots__ = ("_data", "_frame_bytes_max", "_need", "_position", "_tail")
+
+    def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
+        self._frame_bytes_max = frame_bytes_max
+        self._data = b""
+        self._position = 0
+        self._tail = bytearray()
+        self._need = _PREFIX_BYTES
+
+    def feed(self, data: bytes) -> None:
+        """Add received bytes. Take the frames out before feeding more, or they gather in memory."""
+        if self._position < len(self._data):
+            self._tail += self._data[self._position :]
+        self._data = b""
+        self._position = 0
+        if not self._tail:
+            self._data = data
+            return
+        self._tail += data
+        if len(self._tail) >= self._need:
+            self._data = bytes(self._tail)
+            self._tail.clear()
+
+    def next_frame(self) -> Frame | None:
+        """The next whole frame, None when more bytes are needed.
+
+        Raises:
+            FrameError: a length, header length or serialize type is impossible. The stream cannot be
+                read on: the connection has to be closed.
+        """
+        frames: list[Frame] = []
+        self._cut(frames, 1)
+        return frames[0] if frames else None
+
+    def frames(self) -> list[Frame]:
+        """All whole frames that were fed.
+
+        Raises:
+            FrameError: as `next_frame`; frames before the faulty one are lost with the connection.
+        """
+        frames: list[Frame] = []
+        self._cut(frames, -1)
+        return frames
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes fed that are not part of a frame taken out yet."""
+        return len(self._tail) + len(self._data) - self._position
+
+    @property
+    def need_bytes(self) -> int:
+        """Size of the frame that was begun, once its length is here; before that a few bytes."""
+        return self._need
+
+    def _cut(self, frames: list[Frame], count_max: int) -> None:
+        if self._tail:
+            return  # what is collected is no whole frame yet
+        data, position, end = self._data, self._position, len(self._data)
+        append, unpack = frames.append, _WORDS.unpack_from
+        while count_max and end - position >= _PREFIX_BYTES:
+            length, header_word = unpack(data, position)
+            header_bytes = header_word & 0xFF_FFFF
+            if (
+                length + _LENGTH_BYTES > self._frame_bytes_max
+                or header_bytes > length - _LENGTH_BYTES
+                or header_bytes > HEADER_BYTES_MAX
+                or header_word >> 24 > SerializeType.ROCKETMQ
+            ):
+                raise self._impossible(length, header_word)
+            body_start = position + _PREFIX_BYTES + header_bytes
+            frame_end = position + _LENGTH_BYTES + length
+            if frame_end > end:
+                self._need = frame_end - position
+                break
+            append(
+                Frame(
+                    header_word >> 24,
+                    data[position + _PREFIX_BYTES : body_start],
+                    data[body_start:frame_end],
+                )
+            )
+            position = frame_end
+            count_max -= 1
+        else:
+            self._need = _PREFIX_BYTES
+        self._position = position
+        if position == end:
+            self._data, self._position = b"", 0
+
+    def _impossible(self, length: int, header_word: int) -> FrameError:
+        header_bytes = header_word & 0xFF_FFFF
+        if length + _LENGTH_BYTES > self._frame_bytes_max:
+            return FrameError(
+                f"frame of {length + _LENGTH_BYTES} bytes, at most {self._frame_bytes_max}"
+            )
+        if header_bytes > length - _LENGTH_BYTES:
+            return FrameError(f"header of {header_bytes} bytes in a frame of length {length}")
+        if header_bytes > HEADER_BYTES_MAX:
+            return FrameError(f"header of {header_bytes} bytes, at most {HEADER_BYTES_MAX}")
+        return FrameError(f"serialize type {header_word >> 24} is neither JSON nor ROCKETMQ")
+
+
+def encode_frame(header: bytes, body: bytes, serialize_type: int = SerializeType.JSON) -> bytes:
+    """Put a header and a body into a frame.
+
+    Raises:
+        FrameError: the frame would be larger than every receiver's limit.
+    """
+    length = _LENGTH_BYTES + len(header) + len(body)
+    if length + _LENGTH_BYTES > FRAME_BYTES_MAX or len(header) > HEADER_BYTES_MAX:
+        raise FrameError(
+            f"header of {len(header)} and body of {len(body)} bytes do not fit a frame of "
+            f"{FRAME_BYTES_MAX} bytes"
+        )
+    return b"".join((_WORDS.pack(length, serialize_type << 24 | len(header)), header, body))

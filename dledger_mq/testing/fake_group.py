@@ -1,0 +1,605 @@
+"""A broker group in memory, for tests of code that uses the client.
+
+    async with open_fake_group() as group:
+        async with Producer(namesrv=group.namesrv, group="g") as producer:
+            await producer.send(Message("T", b"x"))
+        assert [message.body for message in group.messages("T")] == [b"x"]
+
+It speaks the real protocol on loopback sockets: a name server and some nodes that share one perfect
+log. Nodes can be killed, come back and be elected; the next answers can be scripted. It knows what the
+client needs and nothing more: no disk, no delays, no filters beyond tags.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict, deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import trio
+import trio.testing
+
+from dledger_mq.message.batch import split_batch
+from dledger_mq.message.hosts import pack_host
+from dledger_mq.message.ids import offset_msg_id
+from dledger_mq.message.names import AUTO_CREATE_TOPIC, dlq_topic, retry_topic
+from dledger_mq.message.properties import find_property
+from dledger_mq.message.recall_handle import RecallHandle
+from dledger_mq.message.record import StoredMessage, decode_record, encode_record
+from dledger_mq.net.address import Address
+from dledger_mq.net.connection import Connection
+from dledger_mq.net.listener import Listener, bind, bound_address
+from dledger_mq.remoting.codes import RequestCode, ResponseCode
+from dledger_mq.remoting.frame import Frame
+from dledger_mq.remoting.group_bodies import (
+    decode_lock_request,
+    encode_consumer_list,
+    encode_lock_reply,
+)
+from dledger_mq.remoting.header import RemotingCommand, encode_command, make_request, make_response
+from dledger_mq.remoting.heartbeat import Heartbeat, decode_heartbeat
+from dledger_mq.remoting.replies import SendReplies, pull_reply_head
+from dledger_mq.remoting.requests import (
+    PULL_SUSPEND,
+    PullRequest,
+    SendFields,
+    SendRequest,
+    decode_request,
+)
+from dledger_mq.remoting.route import (
+    BrokerData,
+    QueueData,
+    TopicRoute,
+    encode_route,
+    encode_topic_list,
+)
+from dledger_mq.testing.fake_transactions import FakeTransactions
+
+LOST = -1  # in `FakeGroup.script`: store it, answer nothing
+IGNORED = -2  # in `FakeGroup.script`: do nothing, answer nothing
+
+_STORE_HOST = pack_host("127.0.0.1", 10911)
+
+
+@dataclass(eq=False)
+class FakeNode:
+    """One node: an address that can be up or down."""
+
+    number: int
+    address: str = ""
+    listener: Listener | None = None
+    scope: trio.CancelScope | None = None
+    hears_nothing: bool = False  # paused: connections stay, nothing is read from them
+    heartbeats: list[Heartbeat] = field(default_factory=list)
+
+    @property
+    def is_up(self) -> bool:
+        """Whether it accepts connections."""
+        return self.listener is not None
+
+
+class FakeGroup:
+    """A name server and the nodes of one group. Made by `open_fake_group`.
+
+    Attributes:
+        script: what happens to the next sends, one by one: a response code, LOST or IGNORED; when it
+            is empty they are stored.
+        locks: holders of queues by (group, topic, queue id).
+        offsets: committed offsets by (group, topic, queue id).
+        sends: all sends that arrived, as (unique key, queue id), repeated ones too.
+        sent_back: what consumers gave back, as (body, delay level).
+        requests: codes of all other requests to nodes.
+        topics_asked_for: topics in requests for routes.
+        leader: the node that leads, None while there is no leader.
+        timers: messages that wait for a due time, as (topic, queue id, body, properties) by recall
+            handle; they wait until `deliver_timers`.
+        transactions: the half messages, and how their transactions ended.
+        deduplicates: whether a UNIQ_KEY that was stored is not stored again.
+    """
+
+    def __init__(self, nursery: trio.Nursery, *, nodes: int, queues: int, broker_name: str) -> None:
+        self.broker_name = broker_name
+        self.queue_count = queues
+        self.nodes = [FakeNode(number) for number in range(nodes)]
+        self.leader: FakeNode | None = self.nodes[0]
+        self.script: deque[int] = deque()
+        self.offsets: dict[tuple[str, str, int], int] = {}
+        self.locks: dict[tuple[str, str, int], str] = {}
+        self.sends: list[tuple[str, int]] = []
+        self.sent_back: list[tuple[bytes, int]] = []
+        self.requests: list[int] = []
+        self.topics_asked_for: list[str] = []
+        self.timers: dict[str, tuple[str, int, bytes, bytes]] = {}
+        self.deduplicates = True
+        self.has_topics_on_demand = True
+        self.namesrv = ""
+        self._nursery = nursery
+        self._queues: dict[str, list[list[bytes]]] = {}
+        self._known_keys: dict[tuple[str, str], tuple[int, int, int]] = {}
+        self._positions = itertools.count(0, 1000)
+        self._records: dict[int, bytes] = {}
+        self._grown: dict[str, trio.Event] = defaultdict(trio.Event)
+        self._clients: dict[str, dict[str, Connection]] = defaultdict(dict)
+        self._producers: dict[str, dict[str, Connection]] = defaultdict(dict)
+        self._reply = SendReplies()
+        self.transactions = FakeTransactions(self._store, self.messages)
+
+    # --- what tests do
+
+    def create_topic(self, topic: str, queues: int | None = None) -> None:
+        """Make a topic; sends make topics too."""
+        count = self.queue_count if queues is None else queues
+        self._queues.setdefault(topic, [[] for _ in range(count)])
+
+    def put(self, topic: str, queue_id: int, body: bytes, properties: bytes = b"") -> int:
+        """Store a message as if somebody had sent it; returns its queue offset."""
+        return self._store(topic, queue_id, body, properties, sys_flag=0, flag=0, born_ms=0)[1]
+
+    def messages(self, topic: str, queue_id: int | None = None) -> list[StoredMessage]:
+        """Return what is stored, queue after queue."""
+        queues = self._queues.get(topic, [])
+        chosen = queues if queue_id is None else [queues[queue_id]]
+        return [decode_record(record) for queue in chosen for record in queue]
+
+    def deliver_timers(self) -> None:
+        """Let the time of all waiting messages come, in the order of their due times."""
+        waiting, self.timers = self.timers, {}
+        for handle in sorted(waiting, key=lambda handle: RecallHandle.decode(handle).due_ms):
+            self.put(*waiting[handle])
+
+    def drop_before(self, topic: str, queue_id: int, offset: int) -> None:
+        """Forget the first messages of a queue, as retention does."""
+        queue = self._queues[topic][queue_id]
+        queue[:offset] = [b""] * offset
+
+    async def kill(self, node: FakeNode) -> None:
+        """Close its port and all its connections; if it led, there is no leader."""
+        if node.scope is not None:
+            node.scope.cancel()
+        node.listener = None
+        if self.leader is node:
+            self.leader = None
+        for clients in self._clients.values():
+            for client_id in [one for one, c in clients.items() if c.is_closed]:
+                del clients[client_id]
+        await trio.testing.wait_all_tasks_blocked()
+
+    async def restart(self, node: FakeNode) -> None:
+        """Let it listen again, at its old address."""
+        await self._nursery.start(self._serve_node, node)
+
+    def elect(self, node: FakeNode) -> None:
+        """Make it the leader."""
+        self.leader = node
+
+    def notify(self, group: str) -> None:
+        """Tell the members of a consumer group that its membership changed."""
+        for connection in self._clients[group].values():
+            request = make_request(
+                RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
+                0,
+                {"consumerGroup": group},
+                is_oneway=True,
+            )
+            connection.send_nowait(encode_command(request))
+
+    def ask_about_open(self, group: str) -> int:
+        """Ask the producers of a group about every transaction that is open; returns how many there are."""
+        checks = self.transactions.checks(self.broker_name)
+        for connection in self._producers[group].values():
+            for check in checks:
+                connection.send_nowait(check)
+        return len(checks)
+
+    # --- serving
+
+    async def _serve_node(
+        self, node: FakeNode, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        def handle(connection: Connection, frames: list[Frame]) -> None:
+            if not node.hears_nothing:
+                for frame in frames:
+                    self._on_node_frame(node, connection, frame)
+
+        port = int(node.address.rpartition(":")[2]) if node.address else 0
+        sock = bind(Address("127.0.0.1", port))
+        node.address = str(bound_address(sock))
+        node.listener = Listener(handle)
+        with trio.CancelScope() as node.scope:
+            task_status.started()
+            await node.listener.run([sock])
+
+    async def _serve_names(self, *, task_status: trio.TaskStatus[None]) -> None:
+        sock = bind(Address("127.0.0.1", 0))
+        self.namesrv = str(bound_address(sock))
+        task_status.started()
+        await Listener(self._on_name_frames).run([sock])
+
+    def _on_name_frames(self, connection: Connection, frames: list[Frame]) -> None:
+        for frame in frames:
+            request = decode_request(frame)
+            assert isinstance(request, RemotingCommand)
+            topic = request.ext.get("topic", "")
+            self.topics_asked_for.append(topic)
+            addresses = self._registered()
+            if request.code == RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER:
+                body = encode_topic_list(self._queues)
+                answer = make_response(request.opaque, ResponseCode.SUCCESS, body=body)
+            elif request.code != RequestCode.GET_ROUTEINFO_BY_TOPIC:
+                answer = make_response(request.opaque, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
+            elif addresses and self._exists(topic):
+                count = len(self._queues.get(topic, range(self.queue_count)))
+                route = TopicRoute(
+                    (QueueData(self.broker_name, 6, count, 0, count),),
+                    (BrokerData(addresses, self.broker_name, "DefaultCluster"),),
+                )
+                body = encode_route(route, quote_numbers=True)
+                answer = make_response(request.opaque, ResponseCode.SUCCESS, body=body)
+            else:
+                remark = f"No topic route info in name server for the topic: {topic}"
+                answer = make_response(request.opaque, ResponseCode.TOPIC_NOT_EXIST, remark)
+            connection.send_nowait(encode_command(answer))
+
+    def _exists(self, topic: str) -> bool:
+        return topic in self._queues or (topic == AUTO_CREATE_TOPIC and self.has_topics_on_demand)
+
+    def _registered(self) -> dict[int, str]:
+        up = [node for node in self.nodes if node.is_up]
+        table = {0: self.leader.address} if self.leader is not None else {}
+        followers = [node.address for node in up if node is not self.leader]
+        return table | dict(enumerate(followers, start=1))
+
+    def _on_node_frame(self, node: FakeNode, connection: Connection, frame: Frame) -> None:
+        request = decode_request(frame)
+        if isinstance(request, SendRequest):
+            self._on_send(connection, request, frame.body)
+        elif isinstance(request, PullRequest):
+            self.requests.append(RequestCode.PULL_MESSAGE)
+            self._on_pull(node, connection, request)
+        elif not request.is_response:
+            self.requests.append(request.code)
+            answer = self._answer(node, connection, request)
+            if answer is not None and not request.is_oneway:
+                connection.send_nowait(encode_command(answer))
+
+    def _on_send(self, connection: Connection, request: SendRequest, body: bytes) -> None:
+        fields = request.fields
+        properties = (fields.properties or "").encode()
+        key = (find_property(properties, b"UNIQ_KEY") or b"").decode()
+        self.sends.append((key, fields.queue_id))
+        wanted = self.script.popleft() if self.script else 0
+        if wanted == 0 and self.leader is None:
+            wanted = ResponseCode.SERVICE_NOT_AVAILABLE
+        if wanted > 0:
+            self._refuse(connection, request.opaque, wanted)
+            return
+        if wanted == IGNORED:
+            return
+        self.create_topic(fields.topic)
+        if find_property(properties, b"TRAN_MSG") == b"true":
+            self._on_half(connection, request, body, properties, is_lost=wanted == LOST)
+            return
+        handle = self._wait_for_due_time(fields, body, properties, key)
+        stored = (
+            []
+            if handle is not None
+            else [
+                self._store(
+                    fields.topic,
+                    fields.queue_id,
+                    one_body,
+                    one_properties,
+                    sys_flag=fields.sys_flag,
+                    flag=one_flag,
+                    born_ms=fields.born_timestamp_ms,
+                )
+                for one_body, one_properties, one_flag in (
+                    [(item.body, item.properties, item.flag) for item in split_batch(body)]
+                    if fields.is_batch
+                    else [(body, properties, fields.flag)]
+                )
+            ]
+        )
+        if wanted == LOST or request.is_oneway:
+            return
+        ids = ",".join(offset_msg_id(_STORE_HOST, position) for _, _, position in stored)
+        connection.send_nowait(
+            self._reply.encode(
+                request.opaque,
+                msg_id=ids.encode(),
+                queue_id=fields.queue_id,
+                queue_offset=stored[0][1] if stored else 0,
+                recall_handle=handle,
+            )
+        )
+
+    def _wait_for_due_time(
+        self, fields: SendFields, body: bytes, properties: bytes, key: str
+    ) -> str | None:
+        """Put a message with a due time ahead with those that wait; give its handle."""
+        delay = find_property(properties, b"TIMER_DELAY_MS")
+        due = find_property(properties, b"TIMER_DELIVER_MS")
+        due_ms = fields.born_timestamp_ms + int(delay) if delay else int(due or 0)
+        if due_ms <= fields.born_timestamp_ms:
+            return None
+        handle = RecallHandle(fields.topic, self.broker_name, due_ms, key).encode()
+        self.timers[handle] = (fields.topic, fields.queue_id, body, properties)
+        return handle
+
+    def _on_half(
+        self,
+        connection: Connection,
+        request: SendRequest,
+        body: bytes,
+        properties: bytes,
+        *,
+        is_lost: bool,
+    ) -> None:
+        _, offset, position = self.transactions.begin(request.fields, body, properties)
+        if not is_lost:
+            key = (find_property(properties, b"UNIQ_KEY") or b"").decode()
+            connection.send_nowait(
+                self._reply.encode(
+                    request.opaque,
+                    msg_id=offset_msg_id(_STORE_HOST, position).encode(),
+                    queue_id=request.fields.queue_id,
+                    queue_offset=offset,
+                    transaction_id=key,
+                )
+            )
+
+    def _store(
+        self,
+        topic: str,
+        queue_id: int,
+        body: bytes,
+        properties: bytes,
+        *,
+        sys_flag: int,
+        flag: int,
+        born_ms: int,
+        reconsume_times: int = 0,
+    ) -> tuple[int, int, int]:
+        """Store one message unless its key is known; returns queue id, queue offset, position."""
+        self.create_topic(topic)
+        key = (topic, (find_property(properties, b"UNIQ_KEY") or b"").decode())
+        if key[1] and not reconsume_times and self.deduplicates and key in self._known_keys:
+            return self._known_keys[key]
+        queue = self._queues[topic][queue_id]
+        position = next(self._positions)
+        record = encode_record(
+            topic=topic.encode(),
+            queue_id=queue_id,
+            queue_offset=len(queue),
+            physical_offset=position,
+            sys_flag=sys_flag,
+            flag=flag,
+            born_timestamp_ms=born_ms,
+            born_host=_STORE_HOST,
+            store_timestamp_ms=born_ms,
+            store_host=_STORE_HOST,
+            body=body,
+            properties=properties,
+            reconsume_times=reconsume_times,
+        )
+        place = (queue_id, len(queue), position)
+        queue.append(record)
+        self._records[position] = record
+        self._known_keys[key] = place
+        self._grown.pop(topic, trio.Event()).set()
+        return place
+
+    # --- pulls
+
+    def _on_pull(self, node: FakeNode, connection: Connection, request: PullRequest) -> None:
+        fields = request.fields
+        answer = self._read(request)
+        if answer is not None:
+            connection.send_nowait(answer)
+        elif self.leader is None:
+            self._refuse(connection, request.opaque, ResponseCode.SERVICE_NOT_AVAILABLE)
+        elif fields.sys_flag & PULL_SUSPEND:
+            self._nursery.start_soon(self._hold, node, connection, request)
+        else:
+            connection.send_nowait(self._nothing(request, ResponseCode.PULL_NOT_FOUND))
+
+    async def _hold(self, node: FakeNode, connection: Connection, request: PullRequest) -> None:
+        with trio.move_on_after(request.fields.suspend_timeout_millis / 1000):
+            while (answer := self._read(request)) is None and not connection.is_closed:
+                await self._grown[request.fields.topic].wait()
+            if node.hears_nothing:
+                return
+            if answer is not None:
+                connection.send_nowait(answer)
+                return
+        connection.send_nowait(self._nothing(request, ResponseCode.PULL_NOT_FOUND))
+
+    def _read(self, request: PullRequest) -> bytes | None:
+        """Return the answer to a pull, None when it should wait."""
+        fields = request.fields
+        queues = self._queues.get(fields.topic)
+        if self.leader is None:
+            return None
+        if queues is None:
+            return encode_command(
+                make_response(request.opaque, ResponseCode.TOPIC_NOT_EXIST, "no such topic")
+            )
+        queue = queues[fields.queue_id]
+        first = _first_kept(queue)
+        offset = fields.queue_offset
+        if offset > len(queue) or offset < first:
+            return self._nothing(
+                request, ResponseCode.PULL_OFFSET_MOVED, first if offset < first else len(queue)
+            )
+        records = queue[offset : offset + fields.max_msg_nums]
+        if not records:
+            return None
+        body = b"".join(record for record in records if self._matches(record, fields.subscription))
+        code = ResponseCode.SUCCESS if body else ResponseCode.PULL_RETRY_IMMEDIATELY
+        head = pull_reply_head(
+            request.opaque,
+            code,
+            next_begin_offset=offset + len(records),
+            min_offset=first,
+            max_offset=len(queue),
+            body_bytes=len(body),
+        )
+        return head + body
+
+    @staticmethod
+    def _matches(record: bytes, expression: str | None) -> bool:
+        if not expression or expression == "*":
+            return True
+        tags = {tag.strip().encode() for tag in expression.split("||")}
+        return find_property(decode_record(record).properties, b"TAGS") in tags
+
+    def _nothing(self, request: PullRequest, code: int, next_offset: int | None = None) -> bytes:
+        fields = request.fields
+        queue = self._queues.get(fields.topic, [[]] * (fields.queue_id + 1))[fields.queue_id]
+        return pull_reply_head(
+            request.opaque,
+            code,
+            next_begin_offset=fields.queue_offset if next_offset is None else next_offset,
+            min_offset=_first_kept(queue),
+            max_offset=len(queue),
+            body_bytes=0,
+        )
+
+    # --- the rest
+
+    def _refuse(self, connection: Connection, opaque: int, code: int) -> None:
+        connection.send_nowait(
+            encode_command(make_response(opaque, code, "scripted, or no leader"))
+        )
+
+    def _answer(
+        self, node: FakeNode, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand | None:
+        match request.code:
+            case RequestCode.HEART_BEAT:
+                return self._on_heartbeat(node, connection, request)
+            case RequestCode.UNREGISTER_CLIENT:
+                group = request.ext.get("consumerGroup", "")
+                if self._clients[group].pop(request.ext.get("clientID", ""), None):
+                    self.notify(group)
+                return make_response(request.opaque, ResponseCode.SUCCESS)
+            case _ if self.leader is None:
+                return make_response(
+                    request.opaque, ResponseCode.SERVICE_NOT_AVAILABLE, "no leader"
+                )
+            case RequestCode.GET_CONSUMER_LIST_BY_GROUP:
+                members = sorted(self._clients[request.ext["consumerGroup"]])
+                if not members:
+                    return make_response(request.opaque, ResponseCode.SYSTEM_ERROR, "no consumer")
+                body = encode_consumer_list(members)
+                return make_response(request.opaque, ResponseCode.SUCCESS, body=body)
+            case RequestCode.RECALL_MESSAGE:
+                known = self.timers.pop(request.ext["recallHandle"], None)
+                code = ResponseCode.SUCCESS if known else ResponseCode.NO_MESSAGE
+                return make_response(request.opaque, code)
+            case RequestCode.LOCK_BATCH_MQ | RequestCode.UNLOCK_BATCH_MQ:
+                return self._on_lock_request(request)
+            case RequestCode.END_TRANSACTION:
+                return self.transactions.end(request)
+            case RequestCode.CONSUMER_SEND_MSG_BACK:
+                return self._on_send_back(request)
+            case _:
+                return self._on_offset_request(request)
+
+    def _on_lock_request(self, request: RemotingCommand) -> RemotingCommand:
+        wanted = decode_lock_request(request.body)
+        held = []
+        for queue in wanted.mq_set:
+            key = (wanted.consumer_group, queue.topic, queue.queue_id)
+            if request.code == RequestCode.LOCK_BATCH_MQ:
+                if self.locks.setdefault(key, wanted.client_id) == wanted.client_id:
+                    held.append(queue)
+            elif self.locks.get(key) == wanted.client_id:
+                del self.locks[key]
+        body = encode_lock_reply(held) if request.code == RequestCode.LOCK_BATCH_MQ else b""
+        return make_response(request.opaque, ResponseCode.SUCCESS, body=body)
+
+    def _on_heartbeat(
+        self, node: FakeNode, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand:
+        heartbeat = decode_heartbeat(request.body)
+        node.heartbeats.append(heartbeat)
+        for producer_group in heartbeat.producer_groups:
+            self._producers[producer_group][heartbeat.client_id] = connection
+        for consumer in heartbeat.consumers:
+            members = self._clients[consumer.group]
+            is_new = heartbeat.client_id not in members
+            if is_new or members[heartbeat.client_id].is_closed:
+                members[heartbeat.client_id] = connection
+            self.create_topic(retry_topic(consumer.group), 1)
+            if is_new:
+                self.notify(consumer.group)
+        return make_response(request.opaque, ResponseCode.SUCCESS)
+
+    def _on_send_back(self, request: RemotingCommand) -> RemotingCommand:
+        message = decode_record(self._records[int(request.ext["offset"])])
+        properties = message.properties
+        if find_property(properties, b"RETRY_TOPIC") is None:
+            properties += b"RETRY_TOPIC\x01%b\x02" % message.topic.encode()
+        group = request.ext["group"]
+        level = int(request.ext["delayLevel"])
+        self.sent_back.append((message.body, level))
+        is_dead = level < 0
+        self._store(
+            dlq_topic(group) if is_dead else retry_topic(group),
+            0,
+            message.body,
+            properties,
+            sys_flag=message.sys_flag,
+            flag=message.flag,
+            born_ms=message.born_timestamp_ms,
+            reconsume_times=message.reconsume_times + 1,
+        )
+        return make_response(request.opaque, ResponseCode.SUCCESS)
+
+    def _on_offset_request(self, request: RemotingCommand) -> RemotingCommand:
+        ext = request.ext
+        topic, queue_id = ext.get("topic", ""), int(ext.get("queueId", "0"))
+        place = (ext.get("consumerGroup", ""), topic, queue_id)
+        queue = self._queues.get(topic, [[]] * (queue_id + 1))[queue_id]
+        offset: int | None
+        match request.code:
+            case RequestCode.QUERY_CONSUMER_OFFSET:
+                offset = self.offsets.get(place)
+            case RequestCode.UPDATE_CONSUMER_OFFSET:
+                self.offsets[place] = offset = int(ext["commitOffset"])
+            case RequestCode.GET_MAX_OFFSET:
+                offset = len(queue)
+            case RequestCode.GET_MIN_OFFSET:
+                offset = next((i for i, record in enumerate(queue) if record), len(queue))
+            case RequestCode.SEARCH_OFFSET_BY_TIMESTAMP:
+                at_ms = int(ext["timestamp"])
+                times = [decode_record(record).store_timestamp_ms for record in queue if record]
+                offset = len(queue) - sum(time >= at_ms for time in times)
+            case _:
+                code = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+                return make_response(request.opaque, code, f"code {request.code}")
+        if offset is None:
+            return make_response(request.opaque, ResponseCode.QUERY_NOT_FOUND, "no offset")
+        return make_response(request.opaque, ResponseCode.SUCCESS, ext={"offset": str(offset)})
+
+
+def _first_kept(queue: list[bytes]) -> int:
+    """The first offset that retention has left."""
+    return next((offset for offset, record in enumerate(queue) if record), len(queue))
+
+
+@asynccontextmanager
+async def open_fake_group(
+    *, nodes: int = 3, queues: int = 4, broker_name: str = "broker-a"
+) -> AsyncIterator[FakeGroup]:
+    """Serve a fake group while the block runs; its first node leads."""
+    async with trio.open_nursery() as nursery:
+        group = FakeGroup(nursery, nodes=nodes, queues=queues, broker_name=broker_name)
+        await nursery.start(group._serve_names)  # noqa: SLF001 - same module
+        for node in group.nodes:
+            await group.restart(node)
+        yield group
+        nursery.cancel_scope.cancel()

@@ -1,0 +1,128 @@
+"""Transactions of the broker group in memory (`testing.py`): half messages, their ends, checks on demand."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from dledger_mq.message.names import HALF_TOPIC
+from dledger_mq.message.properties import decode_properties
+from dledger_mq.message.record import StoredMessage, encode_record
+from dledger_mq.remoting.codes import RequestCode, ResponseCode
+from dledger_mq.remoting.header import RemotingCommand, encode_command, make_request, make_response
+from dledger_mq.remoting.requests import SendFields
+
+COMMITTED = 8
+ROLLED_BACK = 12
+
+_TOLD = {
+    COMMITTED: ResponseCode.TRANSACTION_SHOULD_COMMIT,
+    ROLLED_BACK: ResponseCode.TRANSACTION_SHOULD_ROLLBACK,
+}
+
+
+class Store(Protocol):
+    """How the group stores messages."""
+
+    def __call__(
+        self,
+        topic: str,
+        queue_id: int,
+        body: bytes,
+        properties: bytes,
+        *,
+        sys_flag: int,
+        flag: int,
+        born_ms: int,
+    ) -> tuple[int, int, int]:
+        """Store a message unless its key is known; gives queue id, queue offset, position."""
+        ...
+
+
+class Messages(Protocol):
+    """How the group's messages are read."""
+
+    def __call__(self, topic: str) -> list[StoredMessage]:
+        """What is stored under a topic."""
+        ...
+
+
+class FakeTransactions:
+    """Half messages and how they ended.
+
+    Attributes:
+        verdicts: by half queue offset: COMMITTED or ROLLED_BACK; the others are open.
+    """
+
+    def __init__(self, store: Store, messages: Messages) -> None:
+        self.verdicts: dict[int, int] = {}
+        self._store = store
+        self._messages = messages
+
+    def begin(self, fields: SendFields, body: bytes, properties: bytes) -> tuple[int, int, int]:
+        """Keep a half message where no consumer looks."""
+        real = b"REAL_TOPIC\x01%b\x02REAL_QID\x01%d\x02" % (fields.topic.encode(), fields.queue_id)
+        return self._store(
+            HALF_TOPIC,
+            0,
+            body,
+            properties + real,
+            sys_flag=fields.sys_flag & ~12,
+            flag=fields.flag,
+            born_ms=fields.born_timestamp_ms,
+        )
+
+    def end(self, request: RemotingCommand) -> RemotingCommand:
+        """END_TRANSACTION: the first word counts, later ones are told of it."""
+        place = int(request.ext["tranStateTableOffset"])
+        wanted = int(request.ext["commitOrRollback"])
+        recorded = self.verdicts.get(place)
+        if recorded is None:
+            self.verdicts[place] = recorded = wanted
+            if wanted == COMMITTED:
+                half = self._messages(HALF_TOPIC)[place]
+                named = decode_properties(half.properties)
+                self._store(
+                    named["REAL_TOPIC"],
+                    int(named["REAL_QID"]),
+                    half.body,
+                    half.properties,
+                    sys_flag=half.sys_flag | COMMITTED,
+                    flag=half.flag,
+                    born_ms=half.born_timestamp_ms,
+                )
+        code = ResponseCode.SUCCESS if recorded == wanted else _TOLD[recorded]
+        return make_response(request.opaque, code, ext={"commitOrRollback": str(recorded)})
+
+    def checks(self, broker_name: str) -> list[bytes]:
+        """One CHECK_TRANSACTION_STATE frame for each open transaction."""
+        return [
+            self._check(half, broker_name)
+            for half in self._messages(HALF_TOPIC)
+            if half.queue_offset not in self.verdicts
+        ]
+
+    @staticmethod
+    def _check(half: StoredMessage, broker_name: str) -> bytes:
+        named = decode_properties(half.properties)
+        record = encode_record(
+            topic=named["REAL_TOPIC"].encode(),
+            queue_id=int(named["REAL_QID"]),
+            queue_offset=half.queue_offset,
+            physical_offset=half.physical_offset,
+            sys_flag=half.sys_flag,
+            born_timestamp_ms=half.born_timestamp_ms,
+            born_host=half.born_host,
+            store_timestamp_ms=half.store_timestamp_ms,
+            store_host=half.store_host,
+            body=half.body,
+            properties=half.properties,
+        )
+        ext = {
+            "tranStateTableOffset": str(half.queue_offset),
+            "commitLogOffset": str(half.physical_offset),
+            "msgId": named["UNIQ_KEY"],
+            "transactionId": named["UNIQ_KEY"],
+            "bname": broker_name,
+        }
+        request = make_request(RequestCode.CHECK_TRANSACTION_STATE, 0, ext, record, is_oneway=True)
+        return encode_command(request)
