@@ -12,7 +12,7 @@ hard state of several is written: a later term includes every promise made for a
 follower says of entries that are durable already does not wait for those that are not: however long a
 sync takes, the leader hears that its followers are there.
 
-After a failed write or sync nothing is known about the disk (DESIGN rule 5): the engine latches. It
+After a failed write or sync nothing is known about the disk (house rule 5): the engine latches. It
 steps down, drops what it held, listens to no member, and never again sends or saves anything; only
 waiting callers still get their answers.
 """

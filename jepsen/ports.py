@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from functools import cache
 
 LOWEST, HIGHEST = 20_000, 31_999  # Linux hands out 32768-60999 (ip_local_port_range)
-VIP_DISTANCE = 2  # a broker also listens on its port - 2 (remoting.md 6.6)
+VIP_DISTANCE = 2  # RocketMQ's old clients send to a broker's port - 2
 BLOCK_PORTS = (
     240  # a process that wants more at a time than half of them gets none; 50 processes get some
 )

@@ -1,9 +1,9 @@
-"""`dledger-admin resend-dlq`: gives a group's dead letters another chance (semantics L20).
+"""`dledger-admin resend-dlq`: gives a group's dead letters another chance (rule L20).
 
 A dead letter is sent again under its old UNIQ_KEY with its reconsume times at 0, so the group tries it as
 often as at first: to the group's retry topic, where only this group finds it, or with `--to origin` to the
 topic it came from, for every group. (A group that consumes in order just now would find it among its dead
-letters again, semantics L16: use `--to origin` there.)
+letters again, rule L16: use `--to origin` there.)
 
 How far a group's dead letters were sent again is the group's own offset in the dead letter queue: without
 filters a second run goes on where the first one stopped, and an interrupted one repeats at most what was

@@ -28,7 +28,7 @@ from dledger import Committed, DLedgerError, Failed, LogServer, RefusedError
 _log = logging.getLogger(__name__)
 
 INFLIGHT_MAX = 2
-"""Entries on their way: 1 costs 20 % of throughput, more than 2 gains nothing (performance.md)."""
+"""Entries on their way: 1 costs 20 % of throughput, more than 2 gains nothing (docs/adr/0005)."""
 
 ENTRY_BYTES_MAX = 64 * 1024 * 1024
 """What the log takes in one entry, by default."""

@@ -1,4 +1,4 @@
-"""Delivers delayed messages while this node leads: messages and progress in one entry (semantics M)."""
+"""Delivers delayed messages while this node leads: messages and progress in one entry (rules M)."""
 
 from __future__ import annotations
 

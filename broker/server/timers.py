@@ -1,4 +1,4 @@
-"""Delivers messages at their due times while this node leads, and takes them back (semantics N; 370).
+"""Delivers messages at their due times while this node leads, and takes them back (rules N; 370).
 
 The real messages and the record that names them are one entry, so there is no crash between them. What is
 being recalled is not delivered until the log has spoken, so a recall that came in time always succeeds, and

@@ -1,4 +1,4 @@
-"""Asks producers how their open transactions ended, while this node leads (semantics O15 to O21).
+"""Asks producers how their open transactions ended, while this node leads (rules O15 to O21).
 
 A check is counted in the log first and asked then, so that no failover makes it more than the limit. Its
 message is read before: one that cannot be read now is checked, or given up, once it is back.

@@ -1,4 +1,4 @@
-"""Checks that begin anew at an operator's word: RESUME_CHECK_HALF_MESSAGE (323, remoting.md 3.9).
+"""Checks that begin anew at an operator's word: RESUME_CHECK_HALF_MESSAGE (323).
 
 A half message that is open has its checks counted from the start. One that was given up is stored as a
 half message again, with a new half queue offset; what was decided about the old one stays decided.

@@ -1,4 +1,4 @@
-"""Half messages and their ends at the leader: SEND with TRAN_MSG, END_TRANSACTION (semantics O1 to O13)."""
+"""Half messages and their ends at the leader: SEND with TRAN_MSG, END_TRANSACTION (rules O1 to O13)."""
 
 from __future__ import annotations
 

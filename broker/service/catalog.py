@@ -85,7 +85,7 @@ NOTHING_NEW = Creation()
 def topic_for_send(
     catalog: Catalog, name: str, *, template: str, queue_count: int, auto_create: bool
 ) -> tuple[TopicConfig, Creation] | Refusal:
-    """The topic that a send goes to, created if that is allowed (semantics B8, B9).
+    """The topic that a send goes to, created if that is allowed (rules B8, B9).
 
     Args:
         catalog: what exists.
@@ -119,7 +119,7 @@ def topic_for_send(
 def group_for_use(
     catalog: Catalog, name: str, *, auto_create: bool
 ) -> tuple[SubscriptionGroupConfig, Creation] | Refusal:
-    """The consumer group of a request, created with defaults if that is allowed (semantics B10)."""
+    """The consumer group of a request, created with defaults if that is allowed (rule B10)."""
     known = catalog.group(name)
     if known is not None:
         return known, NOTHING_NEW

@@ -1,7 +1,7 @@
 """Who is connected: the live producers and consumers of this node, and of the whole group of nodes.
 
 Every member of a consumer group must see the same list of members, or queues are consumed twice or by
-nobody (remoting.md 3.6). A client may be connected to any node, so each node keeps its own clients
+nobody (rules Q5, Q6). A client may be connected to any node, so each node keeps its own clients
 (`LocalClients`) and tells the leader of them; the leader joins what all nodes told it (`ClientUnion`)
 and gives the union back. Pure: connections are numbers here, the time is an argument.
 """
@@ -23,7 +23,7 @@ from dledger_mq.remoting.heartbeat import (
 )
 
 CLIENT_EXPIRY_MS = 120_000
-"""A client without a heartbeat for this long is gone (semantics Q2)."""
+"""A client without a heartbeat for this long is gone (rule Q2)."""
 
 NODE_EXPIRY_MS = 15_000
 """Clients of a node that told nothing for this long are taken out of the union. Long enough that the

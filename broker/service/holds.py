@@ -1,4 +1,4 @@
-"""The pulls that wait for a message (long polling, semantics F). Pure: when to look again, and at which."""
+"""The pulls that wait for a message (long polling, rules F). Pure: when to look again, and at which."""
 
 from __future__ import annotations
 

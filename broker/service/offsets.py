@@ -1,4 +1,4 @@
-"""Consumer offsets: what gathers until the next commit, and what a query is told. Pure; semantics I."""
+"""Consumer offsets: what gathers until the next commit, and what a query is told. Pure; rules I."""
 
 from __future__ import annotations
 

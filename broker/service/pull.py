@@ -1,4 +1,4 @@
-"""Whether a pull may read, with which filter, and what its result is called: semantics sections E and F.
+"""Whether a pull may read, with which filter, and what its result is called: rules E and F.
 
 Codes are those of release 4.9.8 (1 where 5.3.2 says 29), but for 25: a pull that names a newer subscription
 than any that was told here reads without a filter (adr/0165).

@@ -1,6 +1,6 @@
 """Whether a send was stored before: a retry is answered with the earlier result, not appended again.
 
-RocketMQ stores a retry a second time (semantics C25). Here a message repeats an earlier one if it is the same in
+RocketMQ stores a retry a second time (rule C22). Here a message repeats an earlier one if it is the same in
 everything that would be stored (`sameness`), stands in the window of recent sends, and its client cannot have had
 the answer:
 

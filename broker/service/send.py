@@ -1,4 +1,4 @@
-"""Whether a send is stored, and as what: semantics section C and L14 to L16, checks in their order.
+"""Whether a send is stored, and as what: rules C and L14 to L16, checks in their order.
 
 The first check that fails decides. Codes are those of release 4.9.8 (1 where 5.3.2 says 29), which is
 what our answers claim to be.

@@ -1,4 +1,4 @@
-"""What becomes of a message that a consumer gives back: semantics L1 to L10."""
+"""What becomes of a message that a consumer gives back: rules L1 to L10."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Bodies with which tools see the broker's tables: topics, groups, offsets (remoting.md 3.11). Pure."""
+"""Bodies with which tools see the broker's tables: topics, groups, offsets. Pure.
+
+Their forms: docs/formats/remoting.md, "Tables for tools".
+"""
 
 from __future__ import annotations
 

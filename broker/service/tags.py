@@ -1,4 +1,4 @@
-"""Tag expressions (semantics G): which tag hashes a consumer wants. The broker compares hashes only (G4)."""
+"""Tag expressions (rules G): which tag hashes a consumer wants. The broker compares hashes only (G4)."""
 
 from __future__ import annotations
 

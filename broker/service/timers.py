@@ -1,4 +1,4 @@
-"""When a message with a due time is delivered, and which message a recall means: semantics N1 to N5, N13, N14.
+"""When a message with a due time is delivered, and which message a recall means: rules N1 to N5, N13, N14.
 
 Pure. Due times are exact to the millisecond; RocketMQ rounds them to seconds (docs/divergence.md).
 """

@@ -1,4 +1,4 @@
-"""How a transaction ends: END_TRANSACTION against the half message and the log's memory (semantics O4 to O11).
+"""How a transaction ends: END_TRANSACTION against the half message and the log's memory (rules O4 to O11).
 
 A request that comes again, too late, or against what was decided before, is told what was decided: the
 memory is part of the fold, so any later leader gives the same answer.

@@ -2,7 +2,7 @@
 
 A queue is append-only: unit n describes the message with queue offset n, and the fold refuses a
 record whose queue offset is not the queue's max offset, so that the list has no gaps (RocketMQ logs
-such a gap and goes on: semantics ZZ7). The newest units stay in memory, older ones go out through a
+such a gap and goes on: rule ZZ7). The newest units stay in memory, older ones go out through a
 `UnitStore`; how many stay may differ between replicas and shows in no answer and in no digest.
 
 Unit, big-endian, 20 bytes (docs/formats/control.md; RocketMQ store/ConsumeQueue.java CQ_STORE_UNIT_SIZE):
@@ -163,7 +163,7 @@ class ConsumeQueue:
         return memoryview(spilled + recent if spilled else recent)
 
     def offset_by_time(self, time_ms: int, store_time: StoreTime, *, is_upper: bool = False) -> int:
-        """The queue offset that belongs to a store time (semantics K1, K2; store-format 20).
+        """The queue offset that belongs to a store time (rules K1, K2).
 
         Lower: the first message stored at `time_ms` or later, max_offset if there is none. Upper: the
         last message stored at `time_ms` or earlier, min_offset if there is none. Store times never
@@ -274,7 +274,7 @@ class ConsumeQueues:
         return list(self._by_topic.get(topic.encode(), ()))
 
     def min_max(self, topic: str, queue_id: int) -> tuple[int, int]:
-        """Min and max offset; (0, 0) before the first message (semantics D13)."""
+        """Min and max offset; (0, 0) before the first message (rule D13)."""
         queue = self.get(topic, queue_id)
         return (queue.min_offset, queue.max_offset) if queue else (0, 0)
 
@@ -311,7 +311,7 @@ class ConsumeQueues:
                 yield bytes(queue.units(first, min(step, row.max_offset - first)))
 
     def drop_topic(self, topic: str) -> None:
-        """Forget all queues of a topic (semantics B13)."""
+        """Forget all queues of a topic (rule B13)."""
         for queue in self._by_topic.pop(topic.encode(), ()):
             del self.by_key[queue.key]
             self._store.drop(queue.key)

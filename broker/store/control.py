@@ -67,7 +67,7 @@ class DeleteGroup(_Command, frozen=True, tag="delete_group"):
 
 
 class ForbidTopic(_Command, frozen=True, tag="forbid_topic"):
-    """Set what a group may not do with a topic (semantics B12)."""
+    """Set what a group may not do with a topic (rule B12)."""
 
     group: str
     topic: str
@@ -105,7 +105,7 @@ class RemoveOffsets(_Command, frozen=True, tag="remove_offsets"):
 
 
 class LockQueues(_Command, frozen=True, tag="lock_queues"):
-    """Ask for queues on behalf of a client (semantics P2); each is (topic, queue id)."""
+    """Ask for queues on behalf of a client (rule P2); each is (topic, queue id)."""
 
     group: str
     client_id: str

@@ -1,4 +1,4 @@
-"""Digest marks: replicas compare their derived state by themselves (DESIGN rule 1).
+"""Digest marks: replicas compare their derived state by themselves (house rule 1).
 
 Now and then the leader writes a mark. Every replica that folds it keeps its own digests as they are
 behind that entry, and compares what the leader says it had at the mark before. So the comparison is

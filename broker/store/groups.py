@@ -13,7 +13,7 @@ from dledger_mq.message import names
 
 
 class SubscriptionGroupConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One consumer group (store-format reference, section 15).
+    """One consumer group (docs/formats/remoting.md, "Tables for tools").
 
     `broker_id` and `slow_broker_id` are RocketMQ's brokerId and whichBrokerWhenConsumeSlowly.
     """
@@ -62,7 +62,7 @@ class Groups:
         return self._table.get(name)
 
     def forbidden_bits(self, group: str, topic: str) -> int:
-        """What the group may not do with the topic, a bit mask; 0 for nothing (semantics B12)."""
+        """What the group may not do with the topic, a bit mask; 0 for nothing (rule B12)."""
         return self._forbidden.get((group, topic), 0)
 
     def forbidden(self) -> Iterator[tuple[str, str, int]]:

@@ -1,4 +1,4 @@
-"""Locks on message queues for orderly consumption (semantics P1, P2), replicated like everything else.
+"""Locks on message queues for orderly consumption (rules P1, P2), replicated like everything else.
 
 A lock is held by one client of a group until it unlocks or has not renewed for `LOCK_LIVE_MS`. Time is
 the store time of the records, so every replica agrees on who holds what, and a new leader knows it
@@ -71,7 +71,7 @@ class QueueLocks:
         return lock.client_id if lock is not None else None
 
     def has_live_lock(self, group: str, now_ms: int) -> bool:
-        """Whether any client of the group holds any queue (semantics L16)."""
+        """Whether any client of the group holds any queue (rule L16)."""
         lock_ms = now_ms - self._skipped_ms
         return any(key[0] == group and lock.is_live(lock_ms) for key, lock in self._table.items())
 

@@ -1,7 +1,7 @@
 """Consumer offsets: for every topic and group, the next queue offset to consume of each queue.
 
 Commits never rewind by coming late: a consumer that lost a queue in a rebalance, or whose commit was
-held up, must not pull back the consumer that owns the queue now (RocketMQ overwrites: semantics I1,
+held up, must not pull back the consumer that owns the queue now (RocketMQ overwrites: rule I1,
 ZZ11; docs/divergence.md). A lower value counts only when its record is forced (a reset), or when the
 stored value lies above the queue's end, which only a topic that was deleted and created again explains.
 """
@@ -90,7 +90,7 @@ class ConsumerOffsets:
             self._forget(key)
 
     def remove_topic(self, topic: str) -> None:
-        """Forget all groups' offsets in a topic (semantics B13)."""
+        """Forget all groups' offsets in a topic (rule B13)."""
         for key in [k for k in self._table if k[0] == topic]:
             self._forget(key)
 

@@ -1,4 +1,4 @@
-"""Reading messages back: by queue offset (section D of the semantics), by place, by key, by time.
+"""Reading messages back: by queue offset (rules D), by place, by key, by time.
 
 Pure decisions over the derived state; the log's bytes come through `LogReader`. Nothing here waits:
 long polling, permissions and subscriptions are the service's. An entry that the disk does not give now
@@ -154,7 +154,7 @@ class RecordReader:
             ) from error
 
     def store_time(self, physical_offset: int, size_bytes: int) -> int:
-        """Store time (ms) of a record, from its bytes (store-format 20)."""
+        """Store time (ms) of a record, from its bytes (docs/formats/message.md)."""
         record = self.read(physical_offset, size_bytes)
         is_v6 = record[SYS_FLAG_AT + 3] & BORN_HOST_V6
         store_ms: int = _LONG.unpack_from(record, _BORN_HOST_AT + (20 if is_v6 else 8))[0]

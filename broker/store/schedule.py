@@ -1,4 +1,4 @@
-"""Delayed messages (semantics M1 to M13): which are due, how far each level has been delivered.
+"""Delayed messages (rules M1 to M13): which are due, how far each level has been delivered.
 
 A message with a delay level waits in `SCHEDULE_TOPIC_XXXX`, queue level - 1; its consume queue unit
 carries the due time instead of a tag hash. The leader's task asks `due`, builds the messages with

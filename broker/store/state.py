@@ -372,7 +372,7 @@ class BrokerState:
         key, queue_offset, physical_offset, size, tag_hash, store_ms, is_hidden, uniq_key, more = (
             record
         )
-        if is_hidden:  # half messages of old brokers: kept in the log only (store-format 2)
+        if is_hidden:  # half messages of old brokers: kept in the log only (O2)
             return
         if queue_offset != queue.max_offset:
             detail = f"{key}: queue offset {queue_offset}, the next is {queue.max_offset}"

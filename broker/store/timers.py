@@ -1,4 +1,4 @@
-"""Messages with a due time of their own (semantics N): which are pending, in the order they fall due.
+"""Messages with a due time of their own (rules N): which are pending, in the order they fall due.
 
 Such a message waits on `rmq_sys_wheel_timer` with TIMER_OUT_MS, REAL_TOPIC and REAL_QID. The fold keeps
 one 16-byte unit per pending message, ordered by due time, and among equals by place in the log:

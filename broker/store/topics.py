@@ -25,7 +25,7 @@ DELAY_LEVELS_DEFAULT_COUNT: Final = 18
 
 
 class TopicConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One topic (store-format reference, section 15).
+    """One topic (docs/formats/remoting.md, "Tables for tools").
 
     Attributes:
         perm: PERM_ bits.
@@ -54,7 +54,7 @@ class TopicConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def is_inherited(self) -> bool:
-        """Whether topics may be created after this one (semantics B8)."""
+        """Whether topics may be created after this one (rule B8)."""
         return bool(self.perm & PERM_INHERIT)
 
 
@@ -98,7 +98,7 @@ SYSTEM_TOPICS: Final = (
     _plain(names.TIMER_TOPIC, 1),
     *(_plain(name, 1, PERM_READ) for name in CONTROL_TOPICS),
 )
-"""In every broker from the start (semantics B6), so they need no record."""
+"""In every broker from the start (rule B6), so they need no record."""
 
 _FIXED_NAMES: Final = frozenset(config.name for config in SYSTEM_TOPICS)
 
@@ -111,7 +111,7 @@ def is_deletable(name: str) -> bool:
 def configured_system_topics(
     cluster: str, broker: str, *, auto_create: bool, trace: bool
 ) -> list[TopicConfig]:
-    """The system topics whose names or existence depend on the configuration (semantics B6).
+    """The system topics whose names or existence depend on the configuration (rule B6).
 
     They arrive as control records: replicas must not read their own configuration in the fold.
     """

@@ -1,4 +1,4 @@
-"""Transactions as the log tells them: which half messages are open, and how the others ended (semantics O).
+"""Transactions as the log tells them: which half messages are open, and how the others ended (rules O).
 
 A half message is a record in queue 0 of the half topic; from then on its transaction is open. An op
 record in queue 0 of the op topic ends it, in the same entry as the real message if it is a commit, so

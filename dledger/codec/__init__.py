@@ -1,1 +1,1 @@
-"""Bytes to values and back, without I/O. Whatever a codec accepts is well-formed (DESIGN rule 8)."""
+"""Bytes to values and back, without I/O. Whatever a codec accepts is well-formed (house rule 8)."""

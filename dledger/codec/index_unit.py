@@ -71,8 +71,8 @@ def encode_unit(unit: IndexUnit) -> bytes:
         24  int32   size_bytes  48 + body
         28  uint32  chain_crc   as in the entry's header
 
-    Source: bytes in tests/unit/codec/test_index_unit.py. DLedger's own unit (store-format, magic,
-    pos, size, index, term) has no checksum to identify an entry by; see docs/divergence.md.
+    Source: bytes in tests/unit/codec/test_index_unit.py. DLedger's own unit (magic, pos, size,
+    index, term) has no checksum to identify an entry by; see docs/divergence.md.
     """
     return _UNIT.pack(unit.index, unit.term, unit.position, unit.size_bytes, unit.chain_crc)
 

@@ -2,7 +2,7 @@
 
 Promises: what `sync` returned for is durable; a new or renamed file is durable once its folder was
 synced too. Any method may raise OSError; after a failed `sync` the file's content is undefined and
-the node must stop (fsync is never retried, DESIGN rule 5).
+the node must stop (fsync is never retried, house rule 5).
 """
 
 from __future__ import annotations

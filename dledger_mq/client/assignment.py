@@ -198,7 +198,7 @@ class Assignment:
         return await self.requests.committed(queue)
 
     async def _first_offset(self, queue: MessageQueue) -> int:
-        """Where a group without a stored offset begins (semantics.md I6).
+        """Where a group without a stored offset begins (rule I6).
 
         What a retry topic holds was given back by the group itself, so it is wanted from its start;
         only a group that begins at a time leaves out what it refused before (Java's rule).

@@ -15,10 +15,10 @@ RECONSUME_MAX: Final = 16
 BATCH_MAX: Final = 1024  # what Java allows for a consume batch and a pull
 SUSPEND_S: Final = 1.0  # an ordered queue waits this long after a failure of its handler
 SUSPEND_LEAST_S: Final = 0.01
-SUSPEND_MOST_S: Final = 30.0  # semantics.md L17
+SUSPEND_MOST_S: Final = 30.0  # rule L17
 CONSUME_TIMEOUT_S: Final = 15 * 60.0
-DEAD_LETTER_LEVEL: Final = -1  # semantics.md L6
-BROKER_DECIDES: Final = 0  # semantics.md L7: 3 + the times it came back
+DEAD_LETTER_LEVEL: Final = -1  # rule L6
+BROKER_DECIDES: Final = 0  # rule L7: 3 + the times it came back
 
 
 class ConsumeResult(Enum):

@@ -2,7 +2,7 @@
 
 A concurrent consumer works on one queue in parallel; a message that fails goes back to the broker, so it
 holds nothing up. An ordered consumer tries a message that failed again itself and lets nothing of its
-queue pass (semantics L12, L17). A broadcast consumer drops what fails, with a line in the log (L19).
+queue pass (rules L12, L17). A broadcast consumer drops what fails, with a line in the log (L19).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Offsets of a broadcast consumer: a JSON file of its own, since no two members stand at the same place.
 
-`<folder>/<client id>/<group>/offsets.json`, in the form of RocketMQ's Java client (semantics S1):
+`<folder>/<client id>/<group>/offsets.json`, in the form of RocketMQ's Java client (rule S1):
 `{"offsetTable":{{"brokerName":"b","queueId":0,"topic":"t"}:5}}`. It is written aside, synced and renamed,
 so a crash leaves the old file or the new one. The file before is kept as `offsets.json.bak` and read when
 the newer one is damaged by something else.
@@ -97,7 +97,7 @@ class LocalOffsets:
 
 
 def encode_offsets(offsets: Mapping[MessageQueue, int]) -> bytes:
-    """Write a table of offsets as RocketMQ's clients and brokers do (remoting.md 7.4)."""
+    """Write a table of offsets as RocketMQ's clients and brokers do (docs/formats/remoting.md, "Offsets as a body")."""
     table = {
         WireQueue(queue.broker_name, queue.queue_id, queue.topic): offset
         for queue, offset in sorted(offsets.items())

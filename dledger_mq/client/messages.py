@@ -1,6 +1,6 @@
 """Messages as an application sees them: to be sent, and received. Pure.
 
-Sending: limits are checked and bodies compressed here, before anything leaves (semantics.md C24).
+Sending: limits are checked and bodies compressed here, before anything leaves (rule C24).
 Receiving: a stored record becomes a `ReceivedMessage` with its body inflated and its topic restored
 when it came back through a retry topic.
 """

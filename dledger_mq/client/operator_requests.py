@@ -1,4 +1,4 @@
-"""What operators ask of a consumer through its brokers (remoting.md 3.13): where it stands, and to go elsewhere.
+"""What operators ask of a consumer through its brokers: where it stands, and to go elsewhere.
 
 | code | asks for |
 |---|---|

@@ -1,6 +1,6 @@
 """What a consumer holds of one queue: pulled, not yet finished, and what may be committed.
 
-Pure. The committed offset is the lowest one that is unfinished (semantics.md I7), so a crash repeats
+Pure. The committed offset is the lowest one that is unfinished (rule I7), so a crash repeats
 messages but never skips one. The position to pull next lives here too and outlives connections: after
 a leader was killed the consumer goes on exactly where it stopped.
 """
@@ -16,7 +16,7 @@ from dledger_mq.client.queues import MessageQueue
 
 @dataclass(frozen=True, slots=True)
 class FlowLimits:
-    """When pulling of a queue pauses. The numbers are the Java client's (semantics.md E16)."""
+    """When pulling of a queue pauses. The numbers are the Java client's (rule E16)."""
 
     messages_max: int = 1000
     bytes_max: int = 100 * 1024 * 1024

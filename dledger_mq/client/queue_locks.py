@@ -1,6 +1,6 @@
 """The locks of an orderly consumer: which queues this member may work on, now.
 
-A broker group grants a queue to one member at a time, for 60 s from the last request (semantics P1). We
+A broker group grants a queue to one member at a time, for 60 s from the last request (rule P1). We
 ask again every 20 s, and work on a queue only while the last granted request was sent less than 30 s ago
 (P3), so this member has stopped long before another one can begin. A queue that the broker refuses, or
 that was without renewal for so long that somebody else may have had it meanwhile, is lost: it is

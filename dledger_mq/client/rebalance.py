@@ -2,7 +2,7 @@
 
 Pure. Every member computes the whole allocation for itself from the same two sorted lists, so all
 members must use the same strategy, and sort and divide exactly as the Java client does: a mixed group
-would otherwise read some queues twice and others not at all. Sources: remoting.md 6.2, semantics.md Q5;
+would otherwise read some queues twice and others not at all. Sources: rule Q5;
 Java AllocateMessageQueueAveragely, ...AveragelyByCircle, ...ByConfig, ...ConsistentHash,
 ...ByMachineRoom, AllocateMachineRoomNearby.
 

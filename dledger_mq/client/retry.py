@@ -30,7 +30,7 @@ SEND_STATUS: Final = {
     int(ResponseCode.SLAVE_NOT_AVAILABLE): "SLAVE_NOT_AVAILABLE",
     int(ResponseCode.FLUSH_SLAVE_TIMEOUT): "FLUSH_SLAVE_TIMEOUT",
 }
-"""Answers to a send that mean: it is stored (semantics.md C20)."""
+"""Answers to a send that mean: it is stored (rule C20)."""
 
 
 class Verdict(Enum):

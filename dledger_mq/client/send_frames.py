@@ -6,7 +6,7 @@ properties and its opaque. Answers are read by a typed decoder.
 
 Header fields of SEND_MESSAGE_V2 (310) and SEND_BATCH_MESSAGE (320): a producer group, b topic, c default
 topic, d queues of an auto-created topic, e queue id, f system flag, g born timestamp, h flag, i properties,
-j reconsume times, k unit mode, m is batch (remoting.md 3.2).
+j reconsume times, k unit mode, m is batch.
 """
 
 from __future__ import annotations

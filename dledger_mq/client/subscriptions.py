@@ -1,7 +1,7 @@
 """What a consumer wants of a topic. Pure.
 
 Brokers filter by a 32-bit hash of the tag and may therefore hand out too much; the client looks at the
-tag's text again (semantics.md G4, G5).
+tag's text again (rules G4, G5).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The body of a batch send: items back to back, without a header of their own.
 
-Layout of one item, big-endian (store-format reference, 9.1):
+Layout of one item, big-endian (docs/formats/message.md):
      0  int32  item size, this field included
      4  int32  magic, writers put 0, readers ignore it
      8  int32  body crc, writers put 0, readers ignore it

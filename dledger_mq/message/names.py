@@ -1,6 +1,6 @@
 """Names of topics and groups: which are valid, which are the system's, which are derived from others.
 
-Pure text rules (semantics reference B1 to B5, B7, B11); no state. The refusal texts are RocketMQ's
+Pure rules of text (rules B1 to B5, B7, B11); no state. The refusal texts are RocketMQ's
 own, because tools and users search for them.
 """
 

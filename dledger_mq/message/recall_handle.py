@@ -1,4 +1,4 @@
-"""The text that a producer gets for a message with a due time, and gives back to recall it (semantics N14)."""
+"""The text that a producer gets for a message with a due time, and gives back to recall it (rule N14)."""
 
 from __future__ import annotations
 

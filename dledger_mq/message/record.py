@@ -1,6 +1,6 @@
 """The CommitLog record: a message as it is stored, and as it is given to consumers.
 
-Layout, big-endian, B and S = 8 bytes for IPv4 or 20 for IPv6 (store-format reference, section 2):
+Layout, big-endian, B and S = 8 bytes for IPv4 or 20 for IPv6 (docs/formats/message.md, "Record"):
      0       int32  total size, this field included
      4       int32  magic: V1, or V2 with a two-byte topic length
      8       int32  body crc: CRC-32 with the sign bit cleared
@@ -20,7 +20,7 @@ Layout, big-endian, B and S = 8 bytes for IPv4 or 20 for IPv6 (store-format refe
      .       int16  properties length, then the properties
 
 V2 is written only for topics that V1's length byte, signed in Java, cannot tell: above 127 bytes.
-Source: RocketMQ common/message/MessageDecoder.java; bytes in store-format reference, section 23.
+Source: RocketMQ common/message/MessageDecoder.java; bytes in docs/formats/message.md, "Values to check against".
 """
 
 from __future__ import annotations

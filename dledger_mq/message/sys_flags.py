@@ -1,6 +1,6 @@
 """The bits of a message's system flag. Pure constants.
 
-Layout of the int32 (store-format reference, section 3; RocketMQ common/sysflag/MessageSysFlag.java):
+Layout of the int32 (docs/formats/message.md, "System flag"; RocketMQ common/sysflag/MessageSysFlag.java):
 bit 0 compressed, bit 1 multi tags, bits 2-3 transaction state, bit 4 and 5 IPv6 hosts, bit 6 and 7 inner
 batches (5.x), bits 8-10 compression type. The broker stores the compression bits as sent and never
 touches the body: only clients compress and inflate.

@@ -13,7 +13,7 @@ import msgspec
 
 
 class RequestCode(IntEnum):
-    """What a command asks for (remoting reference, 3.1)."""
+    """What a command asks for."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -111,7 +111,7 @@ class RequestCode(IntEnum):
 
 
 class ResponseCode(IntEnum):
-    """How a request ended (remoting reference, 4)."""
+    """How a request ended (docs/errors.md)."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1

@@ -1,6 +1,6 @@
 """Frames: finding them in a stream of bytes.
 
-Layout, big-endian (remoting reference, 1.1):
+Layout, big-endian (docs/formats/remoting.md, "Frame"):
     0  int32   length: bytes that follow this word = 4 + header length + body length
     4  uint8   serialize type of the header: 0 JSON, 1 ROCKETMQ
     5  uint24  header length

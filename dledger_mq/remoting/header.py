@@ -5,7 +5,7 @@ Headers are read as JSON or ROCKETMQ (binary) and always written as JSON, which 
 Whatever type a client gave an ext value (C++ and Node send numbers and booleans), it is text here:
 true -> "true", 5 -> "5". What goes out is text always: Go and C++ read nothing else.
 
-Layout of a ROCKETMQ header, big-endian (remoting reference, 1.3): int16 code, int8 language, int16
+Layout of a ROCKETMQ header, big-endian (docs/formats/remoting.md, "Header"): int16 code, int8 language, int16
 version, int32 opaque, int32 flag, int32 remark length, remark, int32 ext length, then per entry int16 key
 length, key, int32 value length, value; texts in UTF-8.
 """

@@ -1,10 +1,10 @@
 """What brokers tell name servers: registration (103), unregistration (104), data version (322).
 
 The body of a registration comes in three forms, all read here: plain JSON, the bare topic table of very
-old brokers, and a zlib stream of length-prefixed pieces. Layout of the last, big-endian, once inflated
-(remoting reference, 5.3): int32 length and DataVersion JSON; int32 topic count; per topic int32 length and
-the text `name readQueueNums writeQueueNums perm topicFilterType`; int32 length and filter server JSON;
-from 5.x brokers a section of queue mappings, which is ignored.
+old brokers, and a zlib stream of length-prefixed pieces. Layout of the last, big-endian, once inflated:
+int32 length and DataVersion JSON; int32 topic count; per topic int32 length and the text `name readQueueNums
+writeQueueNums perm topicFilterType`; int32 length and filter server JSON; from 5.x brokers a section of
+queue mappings, which is ignored.
 """
 
 from __future__ import annotations

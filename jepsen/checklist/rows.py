@@ -2,7 +2,7 @@
 
 Expected of every row unless it says otherwise: no acknowledged message is lost, no committed offset goes
 back, nothing is stored twice under one UNIQ_KEY, and all replicas have equal digests after healing. A
-row is shown by a scenario on real processes (`scenarios_*.py`, run as `dledger-jepsen checklist --row N`),
+row is shown by a scenario on real processes (`*_faults.py`, run as `dledger-jepsen checklist --row N`),
 by the simulator, by tests, or by several of them.
 """
 

@@ -1,7 +1,7 @@
 """What a proxy does to the bytes of one direction of a connection: cut into frames, and mangle. Pure.
 
 Members and clients both speak frames with a 4-byte length in front that does not count itself
-(docs/formats/rpc.md, remoting reference 1.1), so one cutter serves both.
+(docs/formats/rpc.md and remoting.md, "Frame"), so one cutter serves both.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ from jepsen.workloads.reading import (
 
 TOPIC: Final = "ChaosTimers"
 QUEUES: Final = 4
-LEVEL_MS: Final = {1: 1000, 2: 5000}  # semantics.md M1
+LEVEL_MS: Final = {1: 1000, 2: 5000}  # rule M1
 DELAY_MS: Final = (1000, 8000)
 WAYS: Final = ("level", "delay", "time")
 TIMEOUT_S: Final = 6.0

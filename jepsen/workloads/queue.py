@@ -145,7 +145,7 @@ class QueueClient:
                 case "committed":
                     offset = await self._consumer.committed(self._queues[value["queue"]])
                     # A broker that keeps a queue's first message says 0 to a group without an offset
-                    # (semantics.md): nothing else can be told from it.
+                    # (rule I4): nothing else can be told from it.
                     return Outcome("ok", {**value, "offset": offset or None})
                 case _:
                     return await self._reader.invoke(f, value)

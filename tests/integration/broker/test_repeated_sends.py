@@ -1,4 +1,4 @@
-"""Retries after a failover, or through another node, find what was stored (DESIGN.md; differs from C25)."""
+"""Retries after a failover, or through another node, find what was stored (docs/adr/0150; unlike C22)."""
 
 from __future__ import annotations
 

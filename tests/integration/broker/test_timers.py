@@ -1,4 +1,4 @@
-"""Due times and recalls through whole brokers (semantics N, 370)."""
+"""Due times and recalls through whole brokers (rules N, 370)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transactions over sockets: half messages, their ends, checks, failovers (semantics O)."""
+"""Transactions over sockets: half messages, their ends, checks, failovers (rules O)."""
 
 from __future__ import annotations
 

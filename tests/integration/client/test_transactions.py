@@ -1,4 +1,4 @@
-"""Transactions over the deaths of leaders, with real processes (semantics O)."""
+"""Transactions over the deaths of leaders, with real processes (rules O)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Why our readers push no filters down: PySpark remembers what was pushed, and the next query is wrong.
 
-When this test fails, PySpark has mended it (spark.md, section 8): readers may then define `pushFilters`.
+When this test fails, PySpark has mended it (docs/pipeline-source.md): readers may then define `pushFilters`.
 """
 
 from __future__ import annotations

@@ -147,7 +147,7 @@ def test_marks_find_a_replica_that_differs_and_name_component_and_index() -> Non
 def test_replicas_that_fold_the_leaders_marks_find_nothing(
     history: History, data: st.DataObject
 ) -> None:
-    """DESIGN rule 1: equal applied index, equal digests; whoever restarts, and however it spills."""
+    """House rule 1: equal applied index, equal digests; whoever restarts, and however it spills."""
     leader = LoneBroker()
     for steps, pause_ms in history:
         commit_steps(leader, steps, pause_ms)

@@ -1,4 +1,4 @@
-"""Dead letters get another chance (semantics L20)."""
+"""Dead letters get another chance (rule L20)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The five other allocation strategies (semantics Q5): worked examples after Java's source, and laws."""
+"""The five other allocation strategies (rule Q5): worked examples after Java's source, and laws."""
 
 from __future__ import annotations
 

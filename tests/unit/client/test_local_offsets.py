@@ -1,4 +1,4 @@
-"""The offset file of broadcast consumers (semantics S1, S2): Java's form, whole after any crash."""
+"""The offset file of broadcast consumers (rules S1, S2): Java's form, whole after any crash."""
 
 from __future__ import annotations
 

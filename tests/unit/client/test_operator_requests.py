@@ -1,4 +1,4 @@
-"""What brokers and tools ask of a consumer: 220, 221, 307, 309 (remoting.md 3.13, 7.4)."""
+"""What brokers and tools ask of a consumer: 220, 221, 307, 309."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transactions of the client against a group in memory (semantics O1, O3, O20)."""
+"""Transactions of the client against a group in memory (rules O1, O3, O20)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ids and hashes as Java computes them; the numbers are those of the store-format reference, section 23."""
+"""Ids and hashes as Java computes them; the numbers are those of docs/formats/message.md."""
 
 from __future__ import annotations
 

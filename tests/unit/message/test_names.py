@@ -1,4 +1,4 @@
-"""Which names are valid and which are the system's (semantics B1 to B5, B7)."""
+"""Which names are valid and which are the system's (rules B1 to B5, B7)."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from dledger_mq.message.record import (
     record_size,
 )
 
-# store-format reference, section 23.
+# docs/formats/message.md, "Values to check against".
 PUBLISHED = bytes.fromhex(
     "00000073DAA320A73610A6860000000300000000000000000000000700000000"
     "000003E8000000000000018BCFE568007F0000010000C3500000018BCFE56801"

@@ -1,4 +1,4 @@
-"""Delay levels and due times at the leader: never early, never twice, whatever fails (semantics M and N)."""
+"""Delay levels and due times at the leader: never early, never twice, whatever fails (rules M and N)."""
 
 from __future__ import annotations
 

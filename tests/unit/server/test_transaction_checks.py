@@ -1,4 +1,4 @@
-"""Checks at the leader: what is counted when, how much at a time, and whose clock (semantics O15 to O21)."""
+"""Checks at the leader: what is counted when, how much at a time, and whose clock (rules O15 to O21)."""
 
 from __future__ import annotations
 

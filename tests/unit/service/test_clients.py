@@ -1,4 +1,4 @@
-"""Live clients here and everywhere: semantics Q, remoting.md 3.6."""
+"""Live clients here and everywhere: rules Q."""
 
 from __future__ import annotations
 

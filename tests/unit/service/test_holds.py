@@ -1,4 +1,4 @@
-"""Pulls that wait: semantics F."""
+"""Pulls that wait: rules F."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Consumer offsets: what gathers, and what a query is told (semantics I)."""
+"""Consumer offsets: what gathers, and what a query is told (rules I)."""
 
 from __future__ import annotations
 

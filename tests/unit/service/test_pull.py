@@ -1,4 +1,4 @@
-"""Who may pull what, and what the result is called: semantics E, F9, G, worked examples AC."""
+"""Who may pull what, and what the result is called: rules E, F9, G, worked examples AC."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which sends repeat an earlier one (DESIGN.md, "Sends are not duplicated by failover"; divergence from C25)."""
+"""Which sends repeat an earlier one (docs/adr/0150; unlike C22)."""
 
 from __future__ import annotations
 

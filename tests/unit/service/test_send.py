@@ -1,4 +1,4 @@
-"""Whether a send is stored, and as what: one row per rule of semantics section C and L14 to L16."""
+"""Whether a send is stored, and as what: one row for each of rules C and L14 to L16."""
 
 from __future__ import annotations
 

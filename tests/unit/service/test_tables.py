@@ -1,4 +1,4 @@
-"""Bodies for tools, as fastjson would write them (remoting.md 3.11 and 7)."""
+"""Bodies for tools, as fastjson would write them (docs/formats/remoting.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Due times and recall handles: semantics N1 to N5, N13, N14, C21."""
+"""Due times and recall handles: rules N1 to N5, N13, N14, C21."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""END_TRANSACTION, rule by rule (semantics O4 to O11)."""
+"""END_TRANSACTION, rule by rule (rules O4 to O11)."""
 
 from __future__ import annotations
 

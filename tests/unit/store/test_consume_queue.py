@@ -18,7 +18,7 @@ def queue_of(count: int, store: MemoryUnitStore | None = None) -> ConsumeQueue:
 def test_a_unit_has_the_bytes_of_the_format() -> None:
     queue = ConsumeQueue((b"TopicTest", 3), MemoryUnitStore())
     queue.append(1000, 0x73, 2598919)
-    # store-format reference, section 23
+    # docs/formats/message.md, "Values to check against"
     assert bytes(queue.units(0, 1)).hex().upper() == "00000000000003E800000073000000000027A807"
 
 
@@ -100,7 +100,7 @@ def test_trim_moves_min_to_the_first_message_still_in_the_log(
     assert (queue.min_offset, queue.max_offset) == (min_offset, 10)
 
 
-# Store times 10 20 20 20 30: equal ones are where the bounds differ (store-format 20).
+# Store times 10 20 20 20 30: equal ones are where the bounds differ (K1, K2).
 TIMES = {1000: 10, 1100: 20, 1200: 20, 1300: 20, 1400: 30}
 
 

@@ -1,4 +1,4 @@
-"""Delayed messages (semantics M)."""
+"""Delayed messages (rules M)."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def test_a_record_has_the_bytes_of_the_format() -> None:
         born_timestamp_ms=1_700_000_000_000,
         born_host=BORN,
     )
-    # store-format reference, section 23
+    # docs/formats/message.md, "Values to check against"
     assert staging.build_entry(952, 1_700_000_000_001).body.hex().upper() == (
         "00000073DAA320A73610A6860000000300000000000000000000000700000000"
         "000003E8000000000000018BCFE568007F0000010000C3500000018BCFE56801"

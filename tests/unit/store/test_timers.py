@@ -1,4 +1,4 @@
-"""Messages with due times of their own, in the fold (semantics N)."""
+"""Messages with due times of their own, in the fold (rules N)."""
 
 from __future__ import annotations
 

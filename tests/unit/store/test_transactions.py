@@ -1,4 +1,4 @@
-"""Transactions as the log tells them (semantics O)."""
+"""Transactions as the log tells them (rules O)."""
 
 from __future__ import annotations
 

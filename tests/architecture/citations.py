@@ -1,0 +1,296 @@
+"""What comments, docstrings and pages cite, and what of it there is.
+
+A citation is one of
+
+    rule O4, (M8), rules O4 to O11   a rule of docs/rules, by its id
+    rules M                          all rules of a letter
+    house rule 5                     a rule of docs/rules/house.md
+    adr/0061                         a decision
+    formats/entry.md                 a page, from the file's own folder, the root or docs/
+    formats/remoting.md, "Header"    a section of a page, by its heading
+    [text](page#anchor)              a link, from the page that has it
+    faults.md row 42                 a row of the list of faults
+    tests/unit/raft                  a path from the root
+    the name of a test, or of a module of tests
+
+and the rule in the name of a test (`test_o4_the_header`).
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+ROOT = Path(__file__).resolve().parents[2]
+RULES = ROOT / "docs/rules"
+
+FOLDERS = (
+    "bench|broker|changelog\\.d|dledger|dledger_mq|docs|examples|jepsen|pipeline|scripts|tests"
+)
+_LINK = re.compile(r"\]\(([^)#\s:]*)(?:#([\w-]+))?\)")
+_RULE = re.compile(r"(?<![\w./%$@#=^+-])(ZZ|AC|[A-Z])(\d{1,2})[a-h]?(?![\w.]\w|\w|-\w|/)")
+_LETTER = re.compile(r"\brules? (ZZ|AC|[A-Z])(?=[\s.,;:)]|$)")
+_HOUSE = re.compile(r"\bhouse rules? (\d+)")
+_DECISION = re.compile(r"\b(?:adr/|ADRs? )(\d{1,4})\b", re.IGNORECASE)
+_PAGE = re.compile(
+    r"(?<![\w/*:.{-])([\w./-]*\w\.md)"
+    r'(?:#([\w-]+)|`?\)?,? (?:(?:section )?"([^"]+)"|(?:section (?=\d)|(?=\d+\.\d))([\d.]*\d))|,? rows? ([\d ,and-]+))?'
+)
+_PATH = re.compile(rf"(?<![\w/.$~<-])((?:{FOLDERS})/[\w./*-]*[\w*])(?![<{{(])")
+_TEST = re.compile(r"(?<![\w/.])(test_[a-z0-9_]{6,})\b(?!\()")
+_OUTSIDE = re.compile(
+    r"\bsemantics [A-Z]\w*|\bsemantics\b(?= (?:section|reference))|\bstore-format\b|\bDESIGN\b"
+    r"|\bshared/reference|\b(?:remoting|store|performance) reference\b"
+)
+_WHOLE: Final = {
+    "letter": _LETTER,
+    "house rule": _HOUSE,
+    "decision": _DECISION,
+    "test": _TEST,
+    "outside": _OUTSIDE,
+}
+"""Kinds of citations whose pattern gives the target."""
+
+_COMMENT = re.compile(r"(?:^\s*|\s\s)# (.*)")
+_TEST_OF_RULE = re.compile(r"^test_(zz|ac|[a-z])(\d{1,2})_")
+
+NO_RULES = frozenset({"V1", "V2", "N0", "C0", "P0"})
+"""Look like rules: the two forms of a record (docs/formats/message.md); a node; ports."""
+
+PATTERNS = frozenset(
+    {
+        "changelog.d/NUMBER.feature.md",
+        "NUMBER.feature.md",
+        "NUMBER.bugfix.md",
+        ".bugfix.md",
+        "CHANGELOG.md",
+    }
+)
+"""Names that stand for many files, and of the file that a release makes of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Citation:
+    """Something that a file says exists.
+
+    Attributes:
+        path: of the file, from the root.
+        line: in it, from 1; that of the docstring's or comment's beginning.
+        kind: rule, letter, house rule, decision, page, section, link, row, path, test or outside.
+        target: what is cited.
+    """
+
+    path: str
+    line: int
+    kind: str
+    target: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.kind} {self.target}"
+
+
+def files() -> list[Path]:
+    """Python files and pages of the repository, in order."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard", "*.py", "*.md"],
+        check=True,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=60,
+    ).stdout.split("\n")
+    return [ROOT / name for name in sorted(listed) if name and (ROOT / name).is_file()]
+
+
+def citations(path: Path) -> Iterator[Citation]:
+    """All that a file cites."""
+    name = str(path.relative_to(ROOT))
+    if path.suffix == ".md":
+        for line, text in _paragraphs(path.read_text()):
+            yield from (Citation(name, line, *each) for each in cited_in(text))
+        return
+    source = path.read_text()
+    pieces = _comments(source)
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Expr(value=ast.Constant(value=str(text))):
+                pieces.append((node.lineno, text))
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                if found := _TEST_OF_RULE.match(node.name):
+                    yield Citation(name, node.lineno, "rule", (found[1] + found[2]).upper())
+    for line, text in sorted(pieces):
+        for kind, target in cited_in(_joined(text)):
+            if kind != "link":
+                yield Citation(name, line, kind, target)
+
+
+def exists(cited: Citation) -> bool:
+    """Whether there is what is cited."""
+    target = cited.target
+    match cited.kind:
+        case "rule":
+            return target in rules()
+        case "letter":
+            return any(re.fullmatch(target + r"\d+", rule) for rule in rules())
+        case "house rule":
+            return f"house-{target}" in anchors(RULES / "house.md")
+        case "decision":
+            return len(list((ROOT / "docs/adr").glob(f"{int(target):04}-*.md"))) == 1
+        case "page" | "path" if target in PATTERNS:
+            return True
+        case "page":
+            return page(cited.path, target) is not None
+        case "section":
+            of, _, heading = target.partition(" # ")
+            found = page(cited.path, of)
+            return found is not None and heading in headings(found) | anchors(found)
+        case "link":
+            to, _, anchor = target.partition(" # ")
+            # Fragments become parts of a page at the root.
+            own = ROOT if cited.path.startswith("changelog.d/") else (ROOT / cited.path).parent
+            linked = own / to if to else ROOT / cited.path
+            return linked.exists() and (not anchor or anchor in anchors(linked.resolve()))
+        case "row":
+            return int(target) in rows()
+        case "path":
+            return any(ROOT.glob(target)) if "*" in target else _is_path(target)
+        case "test":
+            return target in tests()
+        case _:
+            return False
+
+
+def page(citing: str, name: str) -> Path | None:
+    """The page that a file means by a name; None if there is none."""
+    own = (ROOT / citing).parent
+    for folder in (own, ROOT, ROOT / "docs", RULES, ROOT / "docs/formats", ROOT / "docs/adr"):
+        if (folder / name).is_file():
+            return (folder / name).resolve()
+    return None
+
+
+@cache
+def rules() -> dict[str, Path]:
+    """The page of each rule, by id."""
+    found: dict[str, Path] = {}
+    for path in sorted(RULES.glob("*.md")):
+        for rule in anchors(path):
+            if re.fullmatch(r"[A-Z]{1,2}\d+", rule):
+                assert rule not in found, f"{rule} stands in {found[rule]} and in {path}"
+                found[rule] = path
+    return found
+
+
+@cache
+def anchors(path: Path) -> frozenset[str]:
+    """Names by which places of a page can be linked: those written out, and those of headings."""
+    text = path.read_text()
+    written = re.findall(r'<a id="([^"]+)">', text)
+    assert len(written) == len(set(written)), f"{path}: an anchor stands twice"
+    made = {re.sub(r"[^\w -]", "", each.lower()).replace(" ", "-") for each in headings(path)}
+    return frozenset(written) | made
+
+
+@cache
+def headings(path: Path) -> frozenset[str]:
+    """The headings of a page, without marks."""
+    found = re.findall(r"^#+ (.+?) *$", path.read_text(), re.MULTILINE)
+    bold = re.findall(r"^\*\*([^*]+?)[.:]?\*\*", path.read_text(), re.MULTILINE)
+    return frozenset(re.sub(r"[`*]", "", each) for each in [*found, *bold])
+
+
+@cache
+def rows() -> frozenset[int]:
+    """The rows of the list of faults."""
+    from jepsen.checklist.rows import ROWS
+
+    return frozenset(row.number for row in ROWS)
+
+
+@cache
+def tests() -> frozenset[str]:
+    """Names of all tests, their modules and their fixtures."""
+    found: set[str] = set()
+    for path in (ROOT / "tests").rglob("*.py"):
+        found.add(path.stem)
+        found |= set(re.findall(r"def (test_\w+)", path.read_text()))
+    return frozenset(found)
+
+
+def cited_in(text: str) -> Iterator[tuple[str, str]]:
+    """Kind and target of each citation in a piece of prose."""
+    for rule in _RULE.finditer(text):
+        name = rule[1] + rule[2]
+        if rule[1] in letters() and name not in NO_RULES:
+            yield "rule", name
+    for found in _PAGE.finditer(text):
+        name, anchor, heading, number, listed = found.groups()
+        section = anchor or heading or number
+        if section:
+            yield "section", f"{name} # {section}"
+        else:
+            yield "page", name
+        for row in re.findall(r"\d+", listed or ""):
+            yield "row", row
+    for found in _LINK.finditer(text):
+        yield "link", f"{found[1]} # {found[2]}" if found[2] else found[1]
+    for found in _PATH.finditer(text):
+        if not _DECISION.search(found[1]):
+            yield "path", found[1]
+    for kind, pattern in _WHOLE.items():
+        for found in pattern.finditer(text):
+            yield kind, found[found.lastindex or 0]
+
+
+@cache
+def letters() -> frozenset[str]:
+    return frozenset(rule.rstrip("0123456789") for rule in rules())
+
+
+def _is_path(target: str) -> bool:
+    """A file, a folder, or a file without its ending (`dledger/raft/core`)."""
+    return (ROOT / target).exists() or (ROOT / (target + ".py")).exists()
+
+
+def _comments(source: str) -> list[tuple[int, str]]:
+    """Line and text of each block of comments, told by their look: a `#` at a line's start or behind two blanks."""
+    blocks: list[tuple[int, str]] = []
+    last = -1
+    for number, line in enumerate(source.split("\n"), 1):
+        if "#" not in line:
+            continue
+        found = _COMMENT.search(line)
+        if found is None:
+            continue
+        if number == last + 1 and blocks:
+            blocks[-1] = (blocks[-1][0], blocks[-1][1] + " " + found[1])
+        else:
+            blocks.append((number, found[1]))
+        last = number
+    return blocks
+
+
+def _joined(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _paragraphs(source: str) -> Iterator[tuple[int, str]]:
+    begin, lines = 1, []
+    for number, line in enumerate([*source.split("\n"), ""], 1):
+        if line.strip() and not line.lstrip().startswith(("|", "- ", "* ", "#")):
+            begin = begin if lines else number
+            lines.append(line)
+            continue
+        if lines:
+            yield begin, _joined(" ".join(lines))
+            lines = []
+        if line.strip():
+            begin, lines = number, [line]
+    if lines:
+        yield begin, _joined(" ".join(lines))

@@ -1,0 +1,93 @@
+"""What is cited exists: rules, pages and their sections, decisions, files, tests, rows of faults."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.architecture.citations import (
+    ROOT,
+    RULES,
+    Citation,
+    citations,
+    cited_in,
+    exists,
+    files,
+    letters,
+    rules,
+)
+
+
+def test_what_is_cited_exists() -> None:
+    missing = [str(cited) for path in files() for cited in citations(path) if not exists(cited)]
+    assert missing == []
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "is_there"),
+    [
+        ("a rule (O4) that is there", "rule", True),
+        ("rules O4 to O99", "rule", False),
+        ("rules M, all of them", "letter", True),
+        ("rules X", "letter", False),
+        ("house rule 5", "house rule", True),
+        ("house rule 11", "house rule", False),
+        ("docs/adr/0061", "decision", True),
+        ("adr/0999", "decision", False),
+        ("docs/formats/entry.md", "page", True),
+        ("docs/formats/nothing.md", "page", False),
+        ('docs/formats/remoting.md, "Header"', "section", True),
+        ('docs/formats/remoting.md, "Footer"', "section", False),
+        ("remoting.md 3.11", "section", False),
+        ("faults.md, rows 1 and 69", "row", True),
+        ("faults.md row 70", "row", False),
+        ("[page](testing.md)", "link", True),
+        ("[page](testing.md#nowhere)", "link", False),
+        ("dledger/raft/core", "path", True),
+        ("dledger/raft/nothing.py", "path", False),
+        ("by test_what_is_cited_exists", "test", True),
+        ("by test_what_nobody_tests", "test", False),
+        ("semantics O4", "outside", False),
+    ],
+)
+def test_a_citation_of_something_that_is_missing_is_found(
+    text: str, kind: str, is_there: bool
+) -> None:
+    of_kind = [
+        Citation("docs/x.md", 1, found, target) for found, target in cited_in(text) if found == kind
+    ]
+    assert of_kind
+    assert all(exists(each) for each in of_kind) == is_there
+
+
+def test_each_letter_of_rules_is_in_the_table_of_pages() -> None:
+    listed = re.findall(r"^\| ([A-Z, ]+) \| \[(\w+\.md)\]", (RULES / "README.md").read_text(), re.M)
+    pages = {letter: page for of, page in listed for letter in of.split(", ")}
+    assert set(pages) == letters()
+    wrong = [
+        rule for rule, path in rules().items() if path.name != pages[rule.rstrip("0123456789")]
+    ]
+    assert wrong == []
+
+
+def test_a_rule_that_we_leave_says_so_and_is_told_in_the_page_of_divergences() -> None:
+    told = set()
+    for row in re.findall(
+        r"^\| RocketMQ ([^|]+?) \|", (ROOT / "docs/divergence.md").read_text(), re.M
+    ):
+        for part in row.split(", "):
+            first, _, last = part.partition("-")
+            told.add(first)
+            letter = first.rstrip("0123456789")
+            if last:
+                low, high = int(first.removeprefix(letter)), int(last.removeprefix(letter))
+                told |= {f"{letter}{number}" for number in range(low, high + 1)}
+    said = set()
+    for path in RULES.glob("*.md"):
+        for rule in re.split(r"\n- ", path.read_text()):
+            anchor = re.match(r'<a id="([A-Z]+\d+)">', rule)
+            if anchor and "we differ" in rule.lower().split("\n\n")[0]:
+                said.add(anchor[1])
+    told = {re.sub(r"[a-h]$", "", rule) for rule in told if not rule.startswith("ZZ")}
+    assert said == told
