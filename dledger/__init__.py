@@ -52,6 +52,9 @@ if TYPE_CHECKING:
     from dledger.codec.client_rpc import StatusAnswer
     from dledger.runtime.client import Client
     from dledger.runtime.driver import RoleView
+    from dledger.runtime.log_appender import LogAppender
+    from dledger.runtime.log_reader import LogReader
+    from dledger.runtime.member_status import MemberStatus
     from dledger.runtime.peer_clocks import ClockReading
     from dledger.runtime.server import LogServer
     from dledger.runtime.statistics import Statistics
@@ -61,7 +64,10 @@ if TYPE_CHECKING:
 _RUNTIME_NAMES = {
     "Client": "dledger.runtime.client",
     "ClockReading": "dledger.runtime.peer_clocks",
+    "LogAppender": "dledger.runtime.log_appender",
+    "LogReader": "dledger.runtime.log_reader",
     "LogServer": "dledger.runtime.server",
+    "MemberStatus": "dledger.runtime.member_status",
     "RoleView": "dledger.runtime.driver",
     "Statistics": "dledger.runtime.statistics",
     "StatusAnswer": "dledger.codec.client_rpc",
@@ -102,8 +108,11 @@ __all__ = [
     "LeaderNotReadyError",
     "LeadershipLostError",
     "ListenError",
+    "LogAppender",
     "LogConfig",
+    "LogReader",
     "LogServer",
+    "MemberStatus",
     "NodeId",
     "NotLeaderError",
     "OutOfRangeError",

@@ -72,7 +72,7 @@ class Admin:
         """
         ext: dict[str, str] = {}
         index = fields.int64(request.ext, INDEX_FIELD, None)
-        name = None if index is None else self._log.committed_name(Index(index))
+        name = None if index is None else self._log.reader.committed_name(Index(index))
         if name is not None:
             ext[CHAIN_FIELD] = str(name.chain_crc)
         address = request.ext.get(MEMBER_FIELD)
@@ -88,7 +88,7 @@ class Admin:
     def _is_member(self, address: str) -> bool:
         """Whether a member told that it serves clients there; who was never met has told nothing."""
         ids = [peer.node_id for peer in self._log.config.peers]
-        return address in [self._log.attributes(each).get(SERVICE_ADDRESS) for each in ids]
+        return address in [self._log.status.attributes(each).get(SERVICE_ADDRESS) for each in ids]
 
     # Changes.
 
@@ -225,7 +225,7 @@ class Admin:
         last_store_ms: dict[int, int] = {}
         for queue_id in range(topic.write_queue_count):
             end = self._state.queues.min_max(topic.name, queue_id)[1]
-            stored_ms = store_time_at(self._state, self._log, topic.name, queue_id, end - 1)
+            stored_ms = store_time_at(self._state, self._log.reader, topic.name, queue_id, end - 1)
             last_store_ms[queue_id] = max(0, stored_ms)
         body = tables.topic_stats(topic, self._broker_name, self._state.queues, last_store_ms)
         _body(errand.origin, request, body)
@@ -295,7 +295,7 @@ class Admin:
 
         def look(*, is_final: bool) -> bool:
             try:
-                record = RecordReader(self._log).read_at(offset)
+                record = RecordReader(self._log.reader).read_at(offset)
             except MessageGoneError as error:
                 if is_final:
                     text = f"can not find message by the offset, {offset}: {error}"
@@ -321,7 +321,7 @@ class Admin:
         def look(*, is_final: bool) -> bool:
             records = query_by_key(
                 self._state,
-                self._log,
+                self._log.reader,
                 topic,
                 key,
                 count_max=count_max,

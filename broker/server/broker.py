@@ -194,7 +194,7 @@ class Broker:
         self._registrar = self._make_registrar(went_back)
         self._parts = BrokerParts(self.config, self.log, self.state, self._outputs, world)
         self.log.watch_role(self._role_changed)
-        self.log.watch_applied(self._applied)
+        self.log.reader.watch_applied(self._applied)
         return self._parts
 
     def _make_registrar(self, went_back: WentBack) -> Registrar:

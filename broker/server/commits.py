@@ -161,10 +161,10 @@ class Commits:
         """Propose what the next entry takes."""
         staging = self.staging
         count, waiters = self._take()
-        staged = staging.build_entry(self._log.end_position, self._now_ms(), count)
+        staged = staging.build_entry(self._log.appender.end_position, self._now_ms(), count)
         flight = _Flight(staged, waiters, count)
         try:
-            entry_id = self._log.propose(staged.body, partial(self._decided, flight))
+            entry_id = self._log.appender.propose(staged.body, partial(self._decided, flight))
         except RefusedError as error:
             staging.withdraw(staged)
             self._tell_failure(waiters, error)

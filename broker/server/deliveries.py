@@ -85,7 +85,7 @@ class Deliverer:
     """
 
     def __init__(self, log: LogServer, commits: Commits) -> None:
-        self._reader = RecordReader(log)  # what was sent together often falls due together
+        self._reader = RecordReader(log.reader)  # what was sent together often falls due together
         self._commits = commits
         self.staged_bytes = 0
 

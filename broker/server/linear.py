@@ -30,7 +30,7 @@ class LinearReads:
         So it is when an entry that it reads is damaged and has yet to come back. The confirmation is one that
         began after this call: what was committed or proposed before proves nothing about who leads now.
         """
-        if self._log.is_current:
+        if self._log.reader.is_current:
             self._act(errand, act)
             return
         self._waiting.append((errand, act))
@@ -43,7 +43,7 @@ class LinearReads:
         while self._waiting:
             batch, self._waiting = self._waiting, []
             try:
-                await self._log.barrier(timeout_s=_CONFIRM_S)
+                await self._log.reader.barrier(timeout_s=_CONFIRM_S)
             except DLedgerError as error:
                 for errand, _ in batch:
                     errand.cause = str(error)

@@ -239,7 +239,7 @@ class LeaderLink:
         leader_id = self._log.leader_id
         if leader_id is None or leader_id == self._log.config.raft.node_id:
             return None
-        text = self._log.attributes(leader_id).get(SERVICE_ADDRESS, "")
+        text = self._log.status.attributes(leader_id).get(SERVICE_ADDRESS, "")
         return parse_address(text) if text else None
 
     async def _open(self, leader_id: str, address: Address, nursery: trio.Nursery) -> Link:
@@ -255,7 +255,7 @@ class LeaderLink:
         """The frame with which a link begins; its opaque is 0."""
         group = self._log.config.group
         node_id = str(self._log.config.raft.node_id)
-        nonce = self._log.attributes(NodeId(leader_id)).get(LINK_NONCE, "")
+        nonce = self._log.status.attributes(NodeId(leader_id)).get(LINK_NONCE, "")
         proof = link_proof(self._secret, group=group, node_id=node_id, nonce=nonce)
         ext = {"group": group, "node": node_id, "nonce": nonce, "proof": proof}
         return encode_command(make_request(PrivateCode.HELLO, 0, ext))

@@ -38,7 +38,7 @@ class NameContested:
         else:
             self._rivals.pop(server, None)
         notice = "; ".join(f"by {rival} at {at}" for at, rival in self._rivals.items())
-        self._log.show(STATUS_ATTRIBUTE, notice)
+        self._log.status.show(STATUS_ATTRIBUTE, notice)
         if bool(self._rivals) == was_contested:
             return
         told = {"node": self._log.node_id, "group": self._log.config.group}

@@ -186,7 +186,7 @@ class Offsets:
             topic,
             queue_id,
             zero_if_missing=zero_if_missing,
-            log_end=self._log.committed_position,
+            log_end=self._log.reader.committed_position,
         )
         if offset is None:
             answer(
@@ -235,7 +235,7 @@ class Offsets:
         def act() -> None:
             try:
                 offset = offset_by_time(
-                    self._state, self._log, topic, queue_id, time_ms, is_upper=is_upper
+                    self._state, self._log.reader, topic, queue_id, time_ms, is_upper=is_upper
                 )
             except MessageGoneError as error:
                 answer(errand.origin, errand.opaque, ResponseCode.SYSTEM_ERROR, str(error))
@@ -253,7 +253,7 @@ class Offsets:
         topic, queue_id = _queue(request)
 
         def act() -> None:
-            stored_ms = earliest_store_time(self._state, self._log, topic, queue_id)
+            stored_ms = earliest_store_time(self._state, self._log.reader, topic, queue_id)
             _number(errand, "timestamp", stored_ms)
 
         self._linear.read(errand, act)

@@ -390,7 +390,7 @@ class BrokerParts:
 
     def _load(self, physical_offset: int) -> StoredMessage | None:
         try:
-            return read_message(self._log, physical_offset)
+            return read_message(self._log.reader, physical_offset)
         except MessageGoneError:
             return None
 

@@ -289,12 +289,12 @@ class Pulls:
         fields = asked.fields
         return get_messages(
             self._state,
-            self._log,
+            self._log.reader,
             fields.topic,
             fields.queue_id,
             offset,
             count_max=min(max(1, fields.max_msg_nums), _COUNT_MAX),
-            log_end=self._log.committed_position,
+            log_end=self._log.reader.committed_position,
             bytes_max=fields.max_msg_bytes or 2**31 - 1,
             tag_hashes=asked.tags,
         )
@@ -307,7 +307,7 @@ class Pulls:
 
     def _is_authoritative(self) -> bool:
         """Whether what is not known here does not exist: nobody can have been shown more, by any node."""
-        return self._log.is_current
+        return self._log.reader.is_current
 
 
 def _answer(asked: _Asked, result: GetResult, outcome: PullOutcome) -> None:

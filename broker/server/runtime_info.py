@@ -71,8 +71,8 @@ class RuntimeInfo:
 
     def table(self) -> dict[str, str]:
         """Names that `mqadmin clusterList` and dashboards read, and what the group knows of itself."""
-        state, statistics = self._state, self._log.statistics()
-        snapshotter = self._log.snapshotter
+        state, statistics = self._state, self._log.status.statistics()
+        snapshotter = self._log.reader.snapshotter
         zeros = "0.00 0.00 0.00"
         average = state.put_bytes / state.put_count if state.put_count else 0.0
         return {
@@ -100,8 +100,8 @@ class RuntimeInfo:
             "earliestMessageTimeStamp": "-1",
             "commitLogDiskRatio": "0.0",
             "consumeQueueDiskRatio": "0.0",
-            "commitLogMinOffset": str(self._log.first_position),
-            "commitLogMaxOffset": str(self._log.committed_position),
+            "commitLogMinOffset": str(self._log.reader.first_position),
+            "commitLogMaxOffset": str(self._log.reader.committed_position),
             "dispatchBehindBytes": "0",
             "putMessageTimesTotal": str(state.put_count),
             "putMessageSizeTotal": str(state.put_bytes),

@@ -136,7 +136,7 @@ class Timers:
         offsets = self._state.key_index.candidates(TIMER_TOPIC, handle.unique_key, 0, _TIME_MAX)
         for offset in islice(offsets, CANDIDATES_MAX):
             try:
-                message = read_message(self._log, offset)
+                message = read_message(self._log.reader, offset)
             except MessageGoneError:
                 continue
             timer = timer_of(message)

@@ -133,7 +133,7 @@ class TransactionChecks:
         found: list[Half] = []
         for half in halves:
             try:
-                found.append((half, read_message(self._log, half.physical_offset)))
+                found.append((half, read_message(self._log.reader, half.physical_offset)))
             except MessageGoneError as error:
                 _log.warning("half message %d is gone: %s", half.queue_offset, error)
                 found.append((half, None))

@@ -84,11 +84,11 @@ class WentBack:
         """The place to tell: how far this node knows the log to be committed; None: it names no group yet."""
         if not self._has_records():
             return None
-        index = self._log.commit_index
-        name = self._log.committed_name(index)
+        index = self._log.reader.commit_index
+        name = self._log.reader.committed_name(index)
         if name is None:
             return None
-        return LogPoint(int(index), int(name.term), name.chain_crc, self._log.restoration)
+        return LogPoint(int(index), int(name.term), name.chain_crc, self._log.status.restoration)
 
     async def judge(self, furthest: LogPoint) -> None:
         """A name server remembers this place. Does nothing unless this node leads."""
@@ -96,15 +96,15 @@ class WentBack:
             return
         self._is_confirming = True
         try:
-            confirmed_index = await self._log.barrier(timeout_s=CONFIRM_TIMEOUT_S)
+            confirmed_index = await self._log.reader.barrier(timeout_s=CONFIRM_TIMEOUT_S)
         except (RefusedError, OutcomeUnknownError):
             return  # no leader, or none that can say so now: it registers again
         finally:
             self._is_confirming = False
-        name = self._log.committed_name(Index(furthest.index))
+        name = self._log.reader.committed_name(Index(furthest.index))
         loss = find_loss(
             furthest,
-            restoration=self._log.restoration,
+            restoration=self._log.status.restoration,
             confirmed_index=confirmed_index,
             chain_crc=None if name is None else name.chain_crc,
         )
@@ -120,7 +120,7 @@ class WentBack:
             f"index {furthest.index} of term {furthest.term} was committed; in term {term} the log is committed "
             f"up to {confirmed_index}: lost at least {loss.first}..{loss.last}"
         )
-        self._log.show(STATUS_ATTRIBUTE, self.notice)
+        self._log.status.show(STATUS_ATTRIBUTE, self.notice)
         log_event(
             logging.ERROR,
             "group-went-back",

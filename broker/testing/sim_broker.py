@@ -101,7 +101,7 @@ class SimBroker:
         )
         self.parts = cluster.parts_type(config, self.log, state, self._outputs, world)
         self.log.watch_role(self._role_changed)
-        self.log.watch_applied(self._applied)
+        self.log.reader.watch_applied(self._applied)
         cluster.at(cluster.now_ms + LOOK_MS, self._look)
 
     @property

@@ -7,7 +7,7 @@ real ones do with tasks (a barrier) is a coroutine that is resumed by hand.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from dledger.config import LogConfig
 from dledger.engine import Engine
@@ -17,8 +17,12 @@ from dledger.raft.entry import Entry
 from dledger.raft.events import Event
 from dledger.raft.ids import Index, NodeId
 from dledger.runtime.driver import Driver
+from dledger.runtime.log_appender import LogAppender
+from dledger.runtime.log_reader import LogReader
+from dledger.runtime.member_status import MemberStatus
 from dledger.runtime.obstacles import Obstacles
 from dledger.runtime.server import LogServer
+from dledger.runtime.standing import Standing
 from dledger.state_machine import StateMachine
 
 
@@ -57,6 +61,7 @@ class SimDriver(Driver):
             config.raft.node_id, config.raft.voters, has_vote=lambda: True, has_begun=lambda: True
         )
         super().__init__(config.raft, engine, machine, None, self.obstacles)  # type: ignore[arg-type]  # posts nothing
+        self.machine = machine
         self._now_ms = now_ms
         self._wake_pass = wake
         self._waiting: list[tuple[Index, Callable[[], None]]] = []
@@ -111,37 +116,49 @@ class SimLog(LogServer):
     ) -> None:
         """Join what is there already, unlike `LogServer`, which opens store and port in `run`."""
         self.config = config
-        self._driver = self._sim_driver = driver
+        self._standing = standing = Standing(config.raft, clock_ms=now_ms)
+        standing.driver = driver
+        standing.obstacles = driver.obstacles
         self.full_disks = driver.obstacles.full_disks
         self.lost_votes = driver.obstacles.lost_votes
-        self._now_ms = now_ms
-        self._attributes = attributes
-        self._is_draining = self._has_stopped = False
+        self.appender = LogAppender(standing)
+        self.reader = SimReader(standing, driver)
+        self.status = cast("MemberStatus", SimStatus(attributes))
         self._role_watchers = driver.role_watchers
-        self._applied_watchers = driver.applied_watchers
-        self.snapshotter = None
-
-    def has_lease(self) -> bool:
-        """See `LogServer`."""
-        return self._running.engine.node.has_lease(self._now_ms())
-
-    def attributes(self, node_id: NodeId) -> Mapping[str, str]:
-        """See `LogServer`."""
-        return self._attributes(node_id)
-
-    async def barrier(self, *, timeout_s: float) -> Index:
-        """See `LogServer`; here it waits for the answer however long that takes."""
-        self._check_serving()
-        outcome = await _Answer(self._running.request_read)
-        if isinstance(outcome, Failed):
-            raise outcome.error
-        assert isinstance(outcome, ReadAt), f"a read ended as {outcome}"
-        await _Applied(self._sim_driver, outcome.index)
-        return outcome.index
 
     def stopped(self) -> None:
         """The member is no more."""
-        self._has_stopped = True
+        self._standing.has_stopped = True
+
+
+class SimReader(LogReader):
+    """Reads as in production, but a barrier waits without trio."""
+
+    def __init__(self, standing: Standing, driver: SimDriver) -> None:
+        super().__init__(standing, driver.machine)
+        self.applied_watchers = driver.applied_watchers
+        self._driver = driver
+
+    async def barrier(self, *, timeout_s: float) -> Index:
+        """See `LogReader`; here it waits for the answer however long that takes."""
+        outcome = await _Answer(self._standing.check_serving().request_read)
+        if isinstance(outcome, Failed):
+            raise outcome.error
+        assert isinstance(outcome, ReadAt), f"a read ended as {outcome}"
+        await _Applied(self._driver, outcome.index)
+        return outcome.index
+
+
+class SimStatus:
+    """The part of a `MemberStatus` that brokers use of each other."""
+
+    restoration = ""
+
+    def __init__(self, attributes: Callable[[NodeId], Mapping[str, str]]) -> None:
+        self.attributes = attributes
+
+    def show(self, name: str, value: str) -> None:
+        """Nobody asks for it."""
 
 
 class _Answer(Awaitable[Outcome]):

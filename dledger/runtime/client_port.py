@@ -6,7 +6,7 @@ collected during the pass and leave with one write per connection at its end.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final, Protocol, assert_never
 
@@ -40,13 +40,13 @@ from dledger.errors import (
 )
 from dledger.raft.effects import Committed, Failed
 from dledger.raft.entry import Entry
-from dledger.raft.ids import EntryId, Index, NodeId, Position
-from dledger.runtime.callers import Done
+from dledger.raft.ids import EntryId, Index, NodeId
 from dledger.runtime.crew import Crew, open_crew
 from dledger.runtime.handshake import Remote
-from dledger.runtime.snapshotting import SnapshotPart
+from dledger.runtime.log_appender import LogAppender
+from dledger.runtime.log_reader import LogReader
+from dledger.runtime.member_status import MemberStatus
 from dledger.runtime.sockets import FrameStream
-from dledger.runtime.statistics import Statistics
 
 INFLIGHT_COUNT_MAX: Final = 4096
 """Unanswered calls of one connection; more are refused."""
@@ -59,47 +59,26 @@ GET_BYTES_MAX: Final = 4 * 1024 * 1024
 """Entries and bytes of one answer (one entry may exceed the bytes)."""
 
 
-class Log(Protocol):
+class Member(Protocol):
     """What clients get to use of a member (LogServer)."""
 
-    def append_soon(self, body: bytes, done: Done) -> None:
-        """Append with the next pass; RefusedError when it is not taken."""
+    @property
+    def appender(self) -> LogAppender:
+        """Appends."""
         ...
 
-    async def barrier(self, *, timeout_s: float) -> Index:
-        """A read point."""
+    @property
+    def reader(self) -> LogReader:
+        """Reads."""
         ...
 
-    def get_range(self, index: Index, *, count_max: int, bytes_max: int) -> list[Entry]:
-        """Committed entries."""
-        ...
-
-    async def wait_mended(self) -> None:
-        """Until some damaged entry is back."""
-        ...
-
-    def position_of(self, index: Index) -> Position:
-        """Byte place of an entry."""
-        ...
-
-    def statistics(self) -> Statistics:
-        """The member as it sees itself."""
-        ...
-
-    def attributes(self, node_id: NodeId) -> Mapping[str, str]:
-        """What a member tells of itself."""
+    @property
+    def status(self) -> MemberStatus:
+        """What it says of itself."""
         ...
 
     async def transfer(self, target: NodeId | None, *, timeout_s: float) -> NodeId:
         """Hand over."""
-        ...
-
-    def address_of(self, node_id: str) -> str:
-        """`host:port` of a member; empty when unknown."""
-        ...
-
-    async def snapshot_part(self, index: Index, offset: int) -> SnapshotPart:
-        """A part of a snapshot of the state."""
         ...
 
 
@@ -139,8 +118,8 @@ class ClientPort:
     Invariant: every call gets exactly one answer, unless its connection ends before.
     """
 
-    def __init__(self, log: Log, *, accepts_appends: bool) -> None:
-        self._log = log
+    def __init__(self, member: Member, *, accepts_appends: bool) -> None:
+        self._member = member
         self._accepts_appends = accepts_appends
         self._dirty: dict[ClientConnection, None] = {}
 
@@ -234,16 +213,16 @@ class ClientPort:
             self._answer_error(connection, call.token, error)
             return
         try:
-            self._log.append_soon(body, done)
+            self._member.appender.append_soon(body, done)
         except DLedgerError as refused:
             self._answer_error(connection, call.token, refused)
 
     def _appended(self, token: int, entry_id: EntryId) -> AppendAnswer:
-        position = self._log.position_of(entry_id.index)
+        position = self._member.reader.position_of(entry_id.index)
         return AppendAnswer(token, entry_id.term, entry_id.index, position)
 
     def _status(self, token: int) -> StatusAnswer:
-        now = self._log.statistics()
+        now = self._member.status.statistics()
         return StatusAnswer(
             token,
             now.node_id,
@@ -260,12 +239,12 @@ class ClientPort:
             {str(name): int(index) for name, index in now.match_indexes.items()},
             now.sync_latency_us,
             now.pending_count,
-            dict(self._log.attributes(now.node_id)),
+            dict(self._member.status.attributes(now.node_id)),
         )
 
     async def _get(self, connection: ClientConnection, call: GetCall) -> None:
         if not call.local:
-            await self._log.barrier(timeout_s=READ_TIMEOUT_S)
+            await self._member.reader.barrier(timeout_s=READ_TIMEOUT_S)
         # Many calls fit one packet; between this and the flush of the answer nothing waits.
         await connection.wait_room()
         entries = await self._read(call)
@@ -278,34 +257,34 @@ class ClientPort:
         with trio.move_on_after(MEND_TIMEOUT_S):
             while True:
                 try:
-                    return self._log.get_range(
+                    return self._member.reader.get_range(
                         Index(call.index),
                         count_max=min(call.count, GET_COUNT_MAX),
                         bytes_max=min(call.bytes_max, GET_BYTES_MAX),
                     )
                 except EntryDamagedError as error:
                     damaged = error
-                await self._log.wait_mended()
+                await self._member.reader.wait_mended()
         assert damaged is not None, "only a damaged entry is waited for"
         raise damaged
 
     async def _snapshot(self, connection: ClientConnection, call: SnapshotCall) -> None:
         async with connection.making_part:
             await connection.wait_room()
-            part = await self._log.snapshot_part(Index(call.index), call.offset)
+            part = await self._member.reader.snapshot_part(Index(call.index), call.offset)
             answer = SnapshotAnswer(call.token, part.index, part.offset, part.size_bytes)
             self._answer(connection, answer, part.data)
             connection.flush()
 
     async def _transfer(self, connection: ClientConnection, call: TransferCall) -> None:
         target = NodeId(call.target) if call.target else None
-        reached = await self._log.transfer(target, timeout_s=TRANSFER_TIMEOUT_S)
+        reached = await self._member.transfer(target, timeout_s=TRANSFER_TIMEOUT_S)
         self._answer(connection, TransferAnswer(call.token, reached))
 
     def _answer_error(self, connection: ClientConnection, token: int, error: DLedgerError) -> None:
         address = ""
         if isinstance(error, NotLeaderError) and error.leader_id:
-            address = self._log.address_of(error.leader_id)
+            address = self._member.status.address_of(error.leader_id)
         self._answer(connection, failure_of(token, error, leader_address=address))
 
     def _answer(self, connection: ClientConnection, answer: Header, blob: bytes = b"") -> None:

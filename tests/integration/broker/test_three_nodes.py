@@ -29,7 +29,7 @@ async def consumers(wire: Wire, group: str = "G") -> list[str]:
 
 
 def same_everywhere(cluster: Cluster) -> bool:
-    applied = {broker.log.applied_index for broker in cluster.brokers.values()}
+    applied = {broker.log.reader.applied_index for broker in cluster.brokers.values()}
     digests = {str(broker.state.digests()) for broker in cluster.brokers.values()}
     return len(applied) == len(digests) == 1
 
@@ -277,8 +277,8 @@ async def test_a_node_that_starts_from_a_snapshot_skips_no_message_before_it_hea
         for number in range(5):
             await wire.send("T", b"%d" % number)
         assert len(await wire.messages("T")) == 5  # the group is made
-    assert leader.log.snapshotter is not None
-    assert await leader.log.snapshotter.take()
+    assert leader.log.reader.snapshotter is not None
+    assert await leader.log.reader.snapshotter.take()
     for each in list(cluster.brokers):
         await cluster.kill(each)
     alone = await cluster.start(node)

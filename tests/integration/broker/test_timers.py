@@ -214,7 +214,7 @@ async def test_a_node_that_started_with_a_wrong_clock_leads_by_the_time_of_the_o
     await cluster.transfer(str(wrong))
     await cluster.wait(lambda: leader.is_serving)
     # A reading is wrong by as much as a machine under load holds it up: by far less than the clock.
-    assert abs(int(leader.log.attributes(wrong)["clock_ahead_ms"]) - wrong_ms) < 30_000
+    assert abs(int(leader.log.status.attributes(wrong)["clock_ahead_ms"]) - wrong_ms) < 30_000
     count = 20
     started_ms = now_ms()
     async with cluster.wire(leader) as wire:
@@ -243,7 +243,7 @@ async def test_clocks_are_read_again_while_members_are_connected(
     log = cluster.brokers["n2"].log
 
     def ahead_ms() -> int:
-        return int(log.attributes(NodeId("n2")).get("clock_ahead_ms", "0"))
+        return int(log.status.attributes(NodeId("n2")).get("clock_ahead_ms", "0"))
 
     await cluster.leader()
     assert abs(ahead_ms()) < 1_000

@@ -54,7 +54,7 @@ def producer(client_id: str, group: str = "P") -> bytes:
 
 
 def same_everywhere(cluster: Cluster) -> bool:
-    applied = {broker.log.applied_index for broker in cluster.brokers.values()}
+    applied = {broker.log.reader.applied_index for broker in cluster.brokers.values()}
     digests = {str(broker.state.digests()) for broker in cluster.brokers.values()}
     return len(applied) == len(digests) == 1
 

@@ -112,7 +112,7 @@ async def test_no_packet_takes_a_group_out_of_the_route(make_cluster: ClusterMak
         stranger.connection.close("the stranger goes")
         early.connection.close("the first one, too")
         assert place.brokers() == before
-        assert not leader.log.attributes(leader.log.node_id).get("went_back")
+        assert not leader.log.status.attributes(leader.log.node_id).get("went_back")
 
         await cluster.transfer()
         new = await cluster.leader()
@@ -130,8 +130,8 @@ async def test_who_shows_a_copy_of_the_log_does_not_get_the_name(
         leader = await cluster.leader()
         await cluster.wait(lambda: place.leads(leader))
         before = place.brokers()
-        index = leader.log.commit_index
-        copied = leader.log.committed_name(index)
+        index = leader.log.reader.commit_index
+        copied = leader.log.reader.committed_name(index)
         assert copied is not None
 
         async def pretend(stream: trio.SocketStream) -> None:
@@ -204,7 +204,7 @@ async def test_two_groups_of_one_name_are_both_told(
         rival = await second.leader()
 
         def told(broker: Broker) -> str:
-            return broker.log.attributes(broker.log.node_id).get("name_contested", "")
+            return broker.log.status.attributes(broker.log.node_id).get("name_contested", "")
 
         await first.wait(lambda: bool(told(owner)) and bool(told(rival)))
         assert str(rival.service_address) in told(owner)
@@ -243,8 +243,8 @@ async def test_an_answer_that_is_none_is_no_proof() -> None:
 async def test_a_broker_knows_its_own_tokens_only(make_cluster: ClusterMaker) -> None:
     cluster = await make_cluster(1)
     broker = await cluster.leader()
-    index = broker.log.commit_index
-    name = broker.log.committed_name(index)
+    index = broker.log.reader.commit_index
+    name = broker.log.reader.committed_name(index)
     assert name is not None
     async with trio.open_nursery() as nursery:
         client = Client(await connect(broker.addresses[0], nursery, timeout_s=TIMEOUT_S))

@@ -96,7 +96,7 @@ def lose(record: Path) -> None:
 async def append(group: Group, count: int = 3) -> None:
     leader = await group.leader()
     for number in range(count):
-        last = await leader.server.append(b"%d" % number, timeout_s=S)
+        last = await leader.server.appender.append(b"%d" % number, timeout_s=S)
     await group.wait_applied(last.index)
 
 

@@ -31,6 +31,7 @@ class LargeLog:
 
     def __init__(self) -> None:
         self.given_count = 0
+        self.reader = self
 
     def get_range(self, index: Index, *, count_max: int, bytes_max: int) -> list[Entry]:
         self.given_count += 1

@@ -38,14 +38,14 @@ async def test_a_fold_that_fails_stops_its_member_at_that_entry_and_nobody_else(
             await leader.server.transfer(None, timeout_s=S)
             await wait_until(lambda: not failing.server.is_leader)
             leader = await group.leader()
-        await leader.server.append(b"before", timeout_s=S)
-        poison = await leader.server.append(b"poison", timeout_s=S)
+        await leader.server.appender.append(b"before", timeout_s=S)
+        poison = await leader.server.appender.append(b"poison", timeout_s=S)
         await failing.has_ended.wait()
         assert str(failing.failure) == f"entry {poison.index} cannot be folded"
-        await leader.server.append(b"after", timeout_s=S)
+        await leader.server.appender.append(b"after", timeout_s=S)
         again = await group.start("n2", machine=FailingMachine())
         await again.has_ended.wait()
         assert str(again.failure) == str(failing.failure)
         assert again.machine.applied_index == poison.index - 1
-        await leader.server.append(b"still", timeout_s=S)
+        await leader.server.appender.append(b"still", timeout_s=S)
         assert leader.machine.bodies[-3:] == [b"poison", b"after", b"still"]

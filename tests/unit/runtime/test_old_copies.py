@@ -26,7 +26,7 @@ S = 30.0
 async def append(group: Group, count: int = 5) -> None:
     leader = await group.leader()
     for number in range(count):
-        entry_id = await leader.server.append(b"%d" % number, timeout_s=S)
+        entry_id = await leader.server.appender.append(b"%d" % number, timeout_s=S)
     await group.wait_applied(entry_id.index)
 
 
@@ -76,7 +76,7 @@ async def test_an_old_copy_in_another_term_gives_up_its_vote_and_gets_it_back(
             await append(group)
             await wait_until(lambda: victim.server.is_voter)
         assert "peer-store-is-old" in caplog.text
-        assert "store" not in victim.server.attributes(victim.server.node_id)
+        assert "store" not in victim.server.status.attributes(victim.server.node_id)
         bodies = (await group.leader()).machine.bodies
         assert len(bodies) == 15
         assert victim.machine.bodies == bodies
@@ -86,7 +86,7 @@ async def test_an_old_copy_in_another_term_gives_up_its_vote_and_gets_it_back(
         await victim.stop()
         victim = await group.start(victim.server.node_id)
         with caplog.at_level(logging.WARNING, "dledger"):
-            await wait_until(lambda: len(victim.server.peers_connected()) == 2)
+            await wait_until(lambda: len(victim.server.status.peers_connected()) == 2)
             await append(group)
         assert "store-is-old" not in caplog.text
         assert victim.server.is_voter
@@ -169,7 +169,7 @@ async def test_all_members_from_one_copy_say_that_a_new_incarnation_has_begun(
             await append(group)
         assert caplog.text.count("new-incarnation") == 3
         for each in group.members.values():
-            own = each.server.attributes(each.server.node_id)
+            own = each.server.status.attributes(each.server.node_id)
             assert own["incarnation"] == "monday"
             assert each.server.is_voter
         # A store from before does not mix with them.
@@ -179,7 +179,7 @@ async def test_all_members_from_one_copy_say_that_a_new_incarnation_has_begun(
         with caplog.at_level(logging.WARNING, "dledger"):
             straggler = await group.start(straggler.server.node_id)
             await wait_until(lambda: "stores from before and after a restoring" in caplog.text)
-        assert straggler.server.peers_connected() == []
+        assert straggler.server.status.peers_connected() == []
         # An empty one does.
         group.members.pop(straggler.server.node_id)
         await straggler.stop()
@@ -187,4 +187,6 @@ async def test_all_members_from_one_copy_say_that_a_new_incarnation_has_begun(
         straggler = await group.start(straggler.server.node_id)
         await append(group)
         await wait_until(lambda: straggler.server.is_voter)
-        assert straggler.server.attributes(straggler.server.node_id)["incarnation"] == "monday"
+        assert (
+            straggler.server.status.attributes(straggler.server.node_id)["incarnation"] == "monday"
+        )

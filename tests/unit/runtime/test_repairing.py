@@ -26,7 +26,7 @@ async def filled(group: Group, count: int = 40) -> list[bytes]:
     bodies = [b"%03d" % number + bytes(300) for number in range(count)]
     leader = await group.leader()
     for body in bodies:
-        await leader.server.append(body, timeout_s=S)
+        await leader.server.appender.append(body, timeout_s=S)
     return bodies
 
 
@@ -99,7 +99,7 @@ async def test_three_logs_damaged_in_different_places_heal_each_other(
                 nursery.start_soon(group.start, member.server.node_id)
         await all_have(group, bodies)
         leader = await group.leader()
-        await leader.server.append(b"more", timeout_s=S)
+        await leader.server.appender.append(b"more", timeout_s=S)
 
 
 async def test_a_deleted_log_file_comes_back(open_group: OpenGroup) -> None:
@@ -142,13 +142,13 @@ async def test_a_damaged_entry_that_is_read_while_the_member_runs_comes_back_fro
         bodies = await filled(group)
         await all_have(group, bodies)
         leader = await group.leader()
-        first = leader.server.get(Index(2))
+        first = leader.server.reader.get(Index(2))
         flip(data_files(leader)[0], int(first.position) + 60)
         with pytest.raises(EntryDamagedError):
-            leader.server.get(Index(2))
+            leader.server.reader.get(Index(2))
         with trio.fail_after(S):
-            await leader.server.wait_mended()
-        assert leader.server.get(Index(2)) == first
+            await leader.server.reader.wait_mended()
+        assert leader.server.reader.get(Index(2)) == first
         assert data_files(leader)[0].read_bytes()[first.position + 48 :].startswith(first.body)
 
 

@@ -65,7 +65,7 @@ async def test_a_group_elects_one_leader_and_replicates(open_group: OpenGroup) -
     async with open_group() as group:
         await group.start_all()
         leader = await group.leader()
-        ids = [await leader.server.append(b"%d" % i, timeout_s=S) for i in range(5)]
+        ids = [await leader.server.appender.append(b"%d" % i, timeout_s=S) for i in range(5)]
         assert [each.index for each in ids] == list(range(ids[0].index, ids[0].index + 5))
         await group.wait_applied(ids[-1].index)
         for member in group.members.values():
@@ -78,9 +78,9 @@ async def test_a_group_of_one_serves_alone(open_group: OpenGroup) -> None:
     async with open_group(size=1, secret=None) as group:
         await group.start_all()
         leader = await group.leader()
-        entry_id = await leader.server.append(b"alone", timeout_s=S)
-        assert leader.server.get(entry_id.index).body == b"alone"
-        assert await leader.server.barrier(timeout_s=S) >= entry_id.index
+        entry_id = await leader.server.appender.append(b"alone", timeout_s=S)
+        assert leader.server.reader.get(entry_id.index).body == b"alone"
+        assert await leader.server.reader.barrier(timeout_s=S) >= entry_id.index
 
 
 async def test_propose_knows_its_place_and_answers_after_apply(open_group: OpenGroup) -> None:
@@ -90,15 +90,15 @@ async def test_propose_knows_its_place_and_answers_after_apply(open_group: OpenG
         seen: list[tuple[int, Committed | Failed, Index]] = []
         expected: list[tuple[int, Position]] = []
         for number in range(20):
-            place = server.end_position
+            place = server.appender.end_position
 
             def done(outcome: Committed | Failed, number: int = number) -> None:
-                seen.append((number, outcome, server.applied_index))
+                seen.append((number, outcome, server.reader.applied_index))
 
-            entry_id = server.propose(b"b" * number, done)
-            assert server.end_position == place + ENTRY_HEADER_BYTES + number
+            entry_id = server.appender.propose(b"b" * number, done)
+            assert server.appender.end_position == place + ENTRY_HEADER_BYTES + number
             expected.append((entry_id.index, place))
-        assert server.pending_count == 20
+        assert server.appender.pending_count == 20
         with trio.fail_after(S):
             while len(seen) < 20:
                 await trio.lowlevel.checkpoint()
@@ -107,23 +107,23 @@ async def test_propose_knows_its_place_and_answers_after_apply(open_group: OpenG
             assert isinstance(outcome, Committed)
             index, place = expected[number]
             assert outcome.last.index == index <= applied
-            assert server.entry_at(place) == server.get(Index(index))
-            assert server.entry_at(Position(place + ENTRY_HEADER_BYTES - 1)).index == index
-        assert server.pending_count == 0
-        assert server.committed_position == server.end_position
+            assert server.reader.entry_at(place) == server.reader.get(Index(index))
+            assert server.reader.entry_at(Position(place + ENTRY_HEADER_BYTES - 1)).index == index
+        assert server.appender.pending_count == 0
+        assert server.reader.committed_position == server.appender.end_position
 
 
 async def test_a_follower_refuses_and_says_who_leads(open_group: OpenGroup) -> None:
     async with open_group() as group:
         await group.start_all()
         leader = await group.leader()
-        await group.wait_applied(leader.server.applied_index)
+        await group.wait_applied(leader.server.reader.applied_index)
         follower = await group.follower()
         with pytest.raises(NotLeaderError) as refused:
-            follower.server.propose(b"x", lambda _: None)
+            follower.server.appender.propose(b"x", lambda _: None)
         assert refused.value.leader_id == leader.server.node_id
         with pytest.raises(NotLeaderError):
-            await follower.server.barrier(timeout_s=S)
+            await follower.server.reader.barrier(timeout_s=S)
         with pytest.raises(NotLeaderError):
             await follower.server.transfer(None, timeout_s=S)
 
@@ -132,28 +132,28 @@ async def test_reads_are_bounded_by_what_is_committed(open_group: OpenGroup) -> 
     async with open_group() as group:
         await group.start_all()
         server = (await group.leader()).server
-        last = await server.append(b"x", timeout_s=S)
+        last = await server.appender.append(b"x", timeout_s=S)
         with pytest.raises(OutOfRangeError):
-            server.get(Index(last.index + 1))
+            server.reader.get(Index(last.index + 1))
         with pytest.raises(OutOfRangeError):
-            server.get(Index(0))
+            server.reader.get(Index(0))
         with pytest.raises(OutOfRangeError):
-            server.entry_at(server.end_position)
+            server.reader.entry_at(server.appender.end_position)
         assert [
-            each.index for each in server.get_range(Index(1), count_max=99, bytes_max=MEBI)
+            each.index for each in server.reader.get_range(Index(1), count_max=99, bytes_max=MEBI)
         ] == [*range(1, last.index + 1)]
-        assert server.get(Index(1)).kind is EntryKind.CONFIGURATION
+        assert server.reader.get(Index(1)).kind is EntryKind.CONFIGURATION
         with pytest.raises(TooLargeError):
-            await server.append(bytes(64 * MEBI + 1), timeout_s=S)
+            await server.appender.append(bytes(64 * MEBI + 1), timeout_s=S)
 
 
 async def test_barrier_sees_what_was_confirmed_before(open_group: OpenGroup) -> None:
     async with open_group() as group:
         await group.start_all()
         server = (await group.leader()).server
-        entry_id = await server.append(b"x", timeout_s=S)
+        entry_id = await server.appender.append(b"x", timeout_s=S)
         await wait_until(server.has_lease)  # a lease is short, and a test may stand still
-        assert await server.barrier(timeout_s=S) >= entry_id.index
+        assert await server.reader.barrier(timeout_s=S) >= entry_id.index
 
 
 async def test_watchers_hear_of_roles_and_of_serving(open_group: OpenGroup) -> None:
@@ -164,8 +164,8 @@ async def test_watchers_hear_of_roles_and_of_serving(open_group: OpenGroup) -> N
             member = await group.start(peer.node_id)
             views[peer.node_id] = []
             member.server.watch_role(views[peer.node_id].append)
-            member.server.watch_applied(
-                lambda server=member.server: applied.append(server.applied_index)
+            member.server.reader.watch_applied(
+                lambda server=member.server: applied.append(server.reader.applied_index)
             )
         leader = await group.leader()
         heard = views[leader.server.node_id]
@@ -173,7 +173,7 @@ async def test_watchers_hear_of_roles_and_of_serving(open_group: OpenGroup) -> N
             Role.LEADER, leader.server.term, leader.server.node_id, is_serving=True
         )
         assert not heard[-2].is_serving
-        await group.wait_applied(leader.server.applied_index)
+        await group.wait_applied(leader.server.reader.applied_index)
         assert applied
 
 
@@ -182,50 +182,52 @@ async def test_members_learn_each_others_attributes(open_group: OpenGroup) -> No
         await group.start_all()
         server = (await group.leader()).server
         with trio.fail_after(S):
-            while len(server.peers_connected()) < 2:
+            while len(server.status.peers_connected()) < 2:
                 await trio.lowlevel.checkpoint()
         for peer in group.peers:
-            assert server.attributes(peer.node_id)["service_address"] == f"{peer.node_id}:1"
-        assert server.attributes(NodeId("n9")) == {}
-        assert server.statistics().peers_connected == tuple(server.peers_connected())
+            assert server.status.attributes(peer.node_id)["service_address"] == f"{peer.node_id}:1"
+        assert server.status.attributes(NodeId("n9")) == {}
+        assert server.status.statistics().peers_connected == tuple(server.status.peers_connected())
 
 
 async def test_members_name_a_committed_entry_alike(open_group: OpenGroup) -> None:
     async with open_group(size=3) as group:
         await group.start_all()
         leader = (await group.leader()).server
-        first = await leader.append(b"1", timeout_s=5)
-        second = await leader.append(b"2", timeout_s=5)
+        first = await leader.appender.append(b"1", timeout_s=5)
+        second = await leader.appender.append(b"2", timeout_s=5)
         await group.wait_applied(second.index)
         servers = [member.server for member in group.members.values()]
         for entry_id in (first, second):
-            (name,) = {server.committed_name(entry_id.index) for server in servers}
+            (name,) = {server.reader.committed_name(entry_id.index) for server in servers}
             assert name is not None
             assert name.term == entry_id.term
-        assert leader.committed_name(first.index) != leader.committed_name(second.index)
-        assert leader.committed_name(Index(second.index + 9)) is None
-        assert leader.committed_name(NO_INDEX) is None
+        assert leader.reader.committed_name(first.index) != leader.reader.committed_name(
+            second.index
+        )
+        assert leader.reader.committed_name(Index(second.index + 9)) is None
+        assert leader.reader.committed_name(NO_INDEX) is None
 
 
 async def test_what_is_to_be_shown_stands_in_the_status(open_group: OpenGroup) -> None:
     async with open_group(size=1) as group:
         await group.start_all()
         server = (await group.leader()).server
-        server.show("went_back", "x" * 2000)
-        assert server.attributes(server.node_id)["went_back"] == "x" * 1024
+        server.status.show("went_back", "x" * 2000)
+        assert server.status.attributes(server.node_id)["went_back"] == "x" * 1024
 
 
 async def test_leadership_is_handed_over(open_group: OpenGroup) -> None:
     async with open_group() as group:
         await group.start_all()
         old = await group.leader()
-        await old.server.append(b"before", timeout_s=S)
+        await old.server.appender.append(b"before", timeout_s=S)
         target = (await group.follower()).server.node_id
         assert await old.server.transfer(target, timeout_s=S) == target
         with trio.fail_after(S):
             while not group.members[target].server.is_serving:
                 await trio.lowlevel.checkpoint()
-        await group.members[target].server.append(b"after", timeout_s=S)
+        await group.members[target].server.appender.append(b"after", timeout_s=S)
 
 
 async def test_drain_hands_over_and_then_refuses(open_group: OpenGroup) -> None:
@@ -234,11 +236,11 @@ async def test_drain_hands_over_and_then_refuses(open_group: OpenGroup) -> None:
         old = await group.leader()
         await old.server.drain()
         with pytest.raises(StoppingError):
-            old.server.propose(b"x", lambda _: None)
+            old.server.appender.propose(b"x", lambda _: None)
         await old.stop()
         new = await group.leader()
         assert new is not old
-        await new.server.append(b"after", timeout_s=S)
+        await new.server.appender.append(b"after", timeout_s=S)
 
 
 async def test_pending_proposals_of_a_deposed_leader_are_of_unknown_outcome(
@@ -252,7 +254,7 @@ async def test_pending_proposals_of_a_deposed_leader_are_of_unknown_outcome(
             if member is not leader:
                 await member.stop()
         with pytest.raises(LeadershipLostError):
-            await leader.server.append(b"nobody hears", timeout_s=S)
+            await leader.server.appender.append(b"nobody hears", timeout_s=S)
         assert not leader.server.is_leader
 
 
@@ -262,11 +264,11 @@ async def test_the_others_elect_a_leader_when_it_dies_and_it_catches_up_later(
     async with open_group() as group:
         await group.start_all()
         old = await group.leader()
-        await old.server.append(b"one", timeout_s=S)
+        await old.server.appender.append(b"one", timeout_s=S)
         await old.stop()
         new = await group.leader()
         assert new is not old
-        last = await new.server.append(b"two", timeout_s=S)
+        last = await new.server.appender.append(b"two", timeout_s=S)
         back = await group.start(old.server.node_id)
         await group.wait_applied(last.index)
         assert back.machine.bodies == [b"one", b"two"]
@@ -278,7 +280,7 @@ async def test_a_restart_replays_the_log_in_chunks(open_group: OpenGroup) -> Non
         await group.start_all()
         leader = await group.leader()
         for _ in range(12):
-            last = await leader.server.append(bytes(300_000), timeout_s=S)
+            last = await leader.server.appender.append(bytes(300_000), timeout_s=S)
         await leader.stop()
         back = await group.start(leader.server.node_id)
         await group.wait_applied(last.index)
@@ -291,7 +293,7 @@ async def test_a_large_entry_reaches_everybody(open_group: OpenGroup) -> None:
         # All three members write it and sync it in this one thread, and say nothing meanwhile.
         await group.start_all(election_timeout_min_ms=1500, election_timeout_max_ms=2000)
         body = os.urandom(9 * MEBI)
-        last = await (await group.leader()).server.append(body, timeout_s=S)
+        last = await (await group.leader()).server.appender.append(body, timeout_s=S)
         await group.wait_applied(last.index)
         assert all(member.machine.bodies == [body] for member in group.members.values())
 
@@ -350,13 +352,13 @@ async def test_a_full_disk_costs_leadership_and_nothing_else(
             monkeypatch.setattr(FullFile, "is_full", True)
             outcomes: list[Committed | Failed] = []
             for _ in range(4):
-                full.server.propose(bytes(4000), outcomes.append)
+                full.server.appender.propose(bytes(4000), outcomes.append)
             with trio.fail_after(S):
                 while full.server.is_leader or len(outcomes) < 4:
                     await trio.lowlevel.checkpoint()
             other = await group.leader()
             assert other is not full
-            last = await other.server.append(b"the others go on", timeout_s=S)
+            last = await other.server.appender.append(b"the others go on", timeout_s=S)
             assert not full.has_ended.is_set()
             monkeypatch.setattr(FullFile, "is_full", False)
             await group.wait_applied(last.index)
@@ -387,17 +389,17 @@ async def test_a_failed_disk_stops_the_node_and_nothing_is_acknowledged(
             disk = BreakableDisk(group.config(peer.node_id).store_path)
             await group.start(peer.node_id, disk=disk)
         leader = await group.leader()
-        await leader.server.append(b"fine", timeout_s=S)
+        await leader.server.appender.append(b"fine", timeout_s=S)
         outcomes: list[object] = []
         monkeypatch.setattr(BrokenFile, "error", OSError(code, os.strerror(code)))
-        leader.server.propose(b"doomed", outcomes.append)
+        leader.server.appender.propose(b"doomed", outcomes.append)
         with trio.fail_after(S):
             await leader.has_ended.wait()
         assert isinstance(leader.failure, kind)  # type: ignore[arg-type]  # a class or several
         assert [type(each) for each in outcomes] == [Failed]
         assert not outcomes[0].error.definite
         with pytest.raises(StoppingError):
-            leader.server.propose(b"x", lambda _: None)
+            leader.server.appender.propose(b"x", lambda _: None)
 
 
 async def test_a_fold_that_fails_stops_the_node_with_its_error(open_group: OpenGroup) -> None:
@@ -418,13 +420,13 @@ async def test_syncs_of_a_slow_disk_run_in_a_thread(open_group: OpenGroup) -> No
     async with open_group() as group:
         await group.start_all()
         leader = await group.leader()
-        driver = leader.server._running
+        driver = leader.server._standing.running
         for _ in range(40):
             driver.pace.add(50.0)
         assert driver.pace.is_slow
         for i in range(10):
-            await leader.server.append(b"%d" % i, timeout_s=S)
-        await group.wait_applied(leader.server.applied_index)
+            await leader.server.appender.append(b"%d" % i, timeout_s=S)
+        await group.wait_applied(leader.server.reader.applied_index)
         assert leader.machine.bodies == [b"%d" % i for i in range(10)]
 
 
@@ -462,7 +464,7 @@ async def test_garbage_on_the_port_is_one_line_and_harms_nobody(
                     assert await stream.receive_some() == b""
         refusals = [line for line in caplog.messages if line.startswith("connection-refused")]
         assert len(refusals) == 3
-        await leader.server.append(b"fine", timeout_s=S)
+        await leader.server.appender.append(b"fine", timeout_s=S)
 
 
 async def test_who_says_nothing_is_counted_and_dropped(
@@ -478,7 +480,7 @@ async def test_who_says_nothing_is_counted_and_dropped(
             async with trio.SocketStream(trio.socket.from_stdlib_socket(sock)) as stream:
                 assert await stream.receive_some() == b""
         leader = await group.leader()
-        await leader.server.append(b"fine", timeout_s=S)
+        await leader.server.appender.append(b"fine", timeout_s=S)
 
 
 @pytest.mark.parametrize(

@@ -83,8 +83,8 @@ async def test_the_state_comes_over_and_is_kept(open_group: OpenGroup) -> None:
         (kept,) = snapshot_files(source)
         file = fetching.disk.open(f"snapshots/{kept.name}")
         assert file.read_at(0, file.size()) == kept.read_bytes()
-        assert source.server.snapshotter is not None
-        newest = source.server.snapshotter.newest
+        assert source.server.reader.snapshotter is not None
+        newest = source.server.reader.snapshotter.newest
         assert newest is not None
         assert fetching.driver.replaced == [(newest.meta.index, newest.meta.chain_crc)]
         assert fetching.snapshotter.newest.meta == newest.meta
@@ -95,7 +95,7 @@ async def test_a_large_state_comes_in_parts(open_group: OpenGroup) -> None:
         await group.start("n0", machine=KeptBodies())
         leader = await group.leader()
         for number in range(8):
-            await leader.server.append(bytes([number]) * 200_000, timeout_s=S)
+            await leader.server.appender.append(bytes([number]) * 200_000, timeout_s=S)
         fetching = Fetching(group, await fill_and_take(group))
         await fetching.run()
         assert fetching.machine.bodies == leader.machine.bodies
@@ -180,7 +180,7 @@ async def test_a_wiped_member_of_a_real_group_has_the_same_state_again(
         await victim.stop()
         empty(victim)
         again = await group.start(victim.server.node_id, machine=KeptBodies())
-        entry_id = await leader.server.append(b"after", timeout_s=S)
+        entry_id = await leader.server.appender.append(b"after", timeout_s=S)
         await group.wait_applied(entry_id.index)
         assert again.machine.bodies == leader.machine.bodies
 

@@ -52,9 +52,9 @@ class KeptBodies(BodiesMachine):
 async def fill_and_take(group: Group, count: int = 5) -> Member:
     leader = await group.leader()
     for number in range(count):
-        await leader.server.append(b"%d" % number, timeout_s=S)
-    assert leader.server.snapshotter is not None
-    assert await leader.server.snapshotter.take()
+        await leader.server.appender.append(b"%d" % number, timeout_s=S)
+    assert leader.server.reader.snapshotter is not None
+    assert await leader.server.reader.snapshotter.take()
     return leader
 
 
@@ -75,7 +75,7 @@ async def test_a_restart_goes_on_from_the_snapshot(open_group: OpenGroup) -> Non
         await group.start("n0", machine=KeptBodies())
         member = await fill_and_take(group)
         taken_index = member.machine.applied_index
-        await member.server.append(b"later", timeout_s=S)
+        await member.server.appender.append(b"later", timeout_s=S)
         again = await restarted(group, member)
         assert again.machine.bodies == [b"0", b"1", b"2", b"3", b"4", b"later"]
         # Folded were only the entries behind the snapshot.
@@ -95,13 +95,13 @@ async def test_what_a_member_starts_with_can_be_read_before_anybody_leads(
             await each.stop()
         again = await group.start(member.server.node_id, machine=KeptBodies())
         server = again.server
-        assert server.applied_index == server.commit_index == index
-        found = server.get_range(Index(1), count_max=100, bytes_max=1 << 20)
+        assert server.reader.applied_index == server.reader.commit_index == index
+        found = server.reader.get_range(Index(1), count_max=100, bytes_max=1 << 20)
         bodies = [entry.body for entry in found if entry.kind is EntryKind.NORMAL]
         assert bodies == again.machine.bodies
-        assert server.entry_at(found[-1].position) == found[-1]
+        assert server.reader.entry_at(found[-1].position) == found[-1]
         with pytest.raises(OutOfRangeError):
-            server.get(Index(index + 1))
+            server.reader.get(Index(index + 1))
 
 
 async def test_what_a_fetched_state_contains_and_the_log_does_not_is_not_here_yet(
@@ -111,16 +111,19 @@ async def test_what_a_fetched_state_contains_and_the_log_does_not_is_not_here_ye
         await group.start("n0", machine=KeptBodies())
         member = await fill_and_take(group)
         server = member.server
-        end_position = server.committed_position
-        last = server.commit_index
-        assert server._driver is not None
-        server._driver.state_replaced(Index(last + 5), None)
-        for ask in (lambda: server.get(Index(last + 1)), lambda: server.entry_at(end_position)):
+        end_position = server.reader.committed_position
+        last = server.reader.commit_index
+        assert server._standing.driver is not None
+        server._standing.driver.state_replaced(Index(last + 5), None)
+        for ask in (
+            lambda: server.reader.get(Index(last + 1)),
+            lambda: server.reader.entry_at(end_position),
+        ):
             with pytest.raises(EntryDamagedError, match="has yet to come"):
                 ask()
         with pytest.raises(OutOfRangeError):
-            server.get(Index(last + 6))
-        assert server.get(last).index == last
+            server.reader.get(Index(last + 6))
+        assert server.reader.get(last).index == last
 
 
 async def test_a_damaged_snapshot_is_named_and_the_older_one_used(
@@ -160,8 +163,8 @@ async def test_a_snapshot_that_fails_is_tried_again_later_and_later_and_told_whe
     monkeypatch.setattr(SnapshotStore, "check_room", check_room)
     async with open_group(size=1) as group:
         member = await group.start("n0", machine=KeptBodies())
-        await (await group.leader()).server.append(bytes(1000), timeout_s=S)
-        snapshotter = member.server.snapshotter
+        await (await group.leader()).server.appender.append(bytes(1000), timeout_s=S)
+        snapshotter = member.server.reader.snapshotter
         assert snapshotter is not None
         monkeypatch.setattr("dledger.runtime.snapshotting.now_s", lambda: real_s + passed_s)
         monkeypatch.setattr(
@@ -204,7 +207,7 @@ async def test_a_snapshot_of_another_log_is_refused(
         shutil.move(member.config.store_path, tmp_path / "old")
         fresh = await group.start("n0", machine=KeptBodies())
         for _ in range(8):
-            await (await group.leader()).server.append(b"other", timeout_s=S)
+            await (await group.leader()).server.appender.append(b"other", timeout_s=S)
         await fresh.stop()
         snapshot.write_bytes(data)
         with caplog.at_level(logging.ERROR):

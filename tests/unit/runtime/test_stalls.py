@@ -50,7 +50,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 async def settled(group: Group) -> Member:
     """The leader, once everybody follows it."""
     leader = await group.leader()
-    await group.wait_applied(leader.server.applied_index)
+    await group.wait_applied(leader.server.reader.applied_index)
     return leader
 
 
@@ -66,8 +66,8 @@ async def test_syncs_of_seconds_on_all_disks_cost_no_leadership(
         ended: list[object] = []
         try:
             gate.clear()
-            leader.server.propose(b"late", ended.append)
-            node = leader.server._running.engine.node
+            leader.server.appender.propose(b"late", ended.append)
+            node = leader.server._standing.running.engine.node
             first = node.last_round
             await wait_until(
                 lambda: not leader.server.is_serving or node.last_round > first + ROUNDS
@@ -92,9 +92,11 @@ async def test_a_machine_that_stood_still_for_seconds_has_the_same_leader_afterw
         with caplog.at_level(logging.WARNING, logger="dledger"):
             monkeypatch.setattr(driver_module, "now_ms", lambda: now_ms() + 5000)
             with trio.fail_after(S):
-                await leader.server.append(b"after", timeout_s=S)
+                await leader.server.appender.append(b"after", timeout_s=S)
             await wait_until(
-                lambda: all(each.server._running.stall_count for each in group.members.values())
+                lambda: all(
+                    each.server._standing.running.stall_count for each in group.members.values()
+                )
             )
         assert leader.server.is_serving
         assert {member.server.term for member in group.members.values()} == {term}

@@ -42,6 +42,7 @@ class LeaderLog(FakeLog):
 
     def __init__(self, state: BrokerState) -> None:
         super().__init__()
+        self.appender = self.reader = self
         self.is_serving = True
         self._state = state
         self._open: list[tuple[Entry, Callable[[Any], None]]] = []

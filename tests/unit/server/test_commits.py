@@ -38,6 +38,7 @@ class FakeLog:
     """Takes proposals until told otherwise; the test decides them."""
 
     def __init__(self) -> None:
+        self.appender = self
         self.end_position = Position(0)
         self.proposed: list[tuple[bytes, Callable[[Any], None]]] = []
         self.refusal: RefusedError | None = None

@@ -15,6 +15,7 @@ from dledger_mq.remoting.frame import Frame
 
 class FakeLog:
     def __init__(self) -> None:
+        self.reader = self
         self.is_serving = True
         self.is_current = False
         self.rounds = 0

@@ -17,7 +17,8 @@ ONE, TWO = Address("10.0.0.8", 9876), Address("10.0.0.9", 9876)
 def test_one_line_when_it_begins_and_one_when_it_ends(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", logger="dledger")
     shown: dict[str, str] = {}
-    log = SimpleNamespace(node_id="n0", config=SimpleNamespace(group="g"), show=shown.__setitem__)
+    status = SimpleNamespace(show=shown.__setitem__)
+    log = SimpleNamespace(node_id="n0", config=SimpleNamespace(group="g"), status=status)
     contested = NameContested(cast("LogServer", log), "broker-a")
     contested.heard(ONE, "")
     contested.heard(ONE, "10.0.0.1:10911")

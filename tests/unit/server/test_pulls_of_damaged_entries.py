@@ -48,6 +48,7 @@ class Log:
     node_id = "n0"
 
     def __init__(self, broker: LoneBroker) -> None:
+        self.reader = self
         self._log = broker.log
         own = NodeId(self.node_id)
         self.lost_votes = LostVotes(own, (own,), has_vote=lambda: True, has_begun=lambda: True)

@@ -44,6 +44,7 @@ class Log(FakeLog):
 
     def __init__(self, state: BrokerState) -> None:
         super().__init__()
+        self.appender = self.reader = self
         self._state = state
         self._open: list[tuple[Entry, Callable[[Any], None]]] = []
 

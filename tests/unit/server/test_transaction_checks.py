@@ -54,6 +54,7 @@ class Bench:
             open_max=9,
             now_ms=lambda: self.wall_ms,
         )
+        self.appender = self.reader = self
         self.checks = TransactionChecks(
             cast("Any", self),
             self.state,

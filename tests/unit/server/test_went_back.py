@@ -53,6 +53,7 @@ class FakeLog:
     config = SimpleNamespace(group="broker-a")
 
     def __init__(self, commit_index: int = 4) -> None:
+        self.reader = self.status = self
         self.commit_index = Index(commit_index)
         self.first_index = 1
         self.term = Term(4)

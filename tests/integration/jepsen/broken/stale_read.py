@@ -2,16 +2,17 @@
 
 import time
 
-from dledger import Entry, Index, LogServer, OutOfRangeError
+from dledger import Entry, Index, OutOfRangeError
+from dledger.runtime.log_reader import LogReader
 
 KEPT_S = 0.3
 
-whole = LogServer.get_range
+whole = LogReader.get_range
 looked_at_s = 0.0
 known_index = Index(0)
 
 
-def get_range(self: LogServer, index: Index, *, count_max: int, bytes_max: int) -> list[Entry]:
+def get_range(self: LogReader, index: Index, *, count_max: int, bytes_max: int) -> list[Entry]:
     global looked_at_s, known_index
     if time.monotonic() > looked_at_s + KEPT_S:
         looked_at_s, known_index = time.monotonic(), self.commit_index
@@ -21,4 +22,4 @@ def get_range(self: LogServer, index: Index, *, count_max: int, bytes_max: int) 
     return entries[: known_index + 1 - index]
 
 
-LogServer.get_range = get_range  # type: ignore[method-assign]
+LogReader.get_range = get_range  # type: ignore[method-assign]

@@ -1,0 +1,181 @@
+"""Reading what is committed, and knowing how new that is. Reads never change the log."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import trio
+
+from dledger.errors import (
+    CompactedError,
+    DiskFailedError,
+    EntryDamagedError,
+    OutOfRangeError,
+    ReadTimeoutError,
+    StoppingError,
+)
+from dledger.raft.effects import ReadAt
+from dledger.raft.entry import Entry
+from dledger.raft.ids import NO_INDEX, Index, Position
+from dledger.runtime.belonging import EntryName
+from dledger.runtime.callers import wait_outcome
+from dledger.runtime.snapshotting import SnapshotPart, Snapshotter
+from dledger.runtime.standing import Standing
+from dledger.state_machine import StateMachine
+
+
+class LogReader:
+    """The committed entries of one member, whatever its role.
+
+    All methods belong to the trio thread; those that are not `async` never wait.
+
+    Attributes:
+        snapshotter: takes snapshots of the state; None until the store is open, and for a machine
+            that has none.
+        applied_watchers: called after entries were applied and their proposers were answered.
+    """
+
+    def __init__(self, standing: Standing, machine: StateMachine) -> None:
+        self.snapshotter: Snapshotter | None = None
+        self.applied_watchers: list[Callable[[], None]] = []
+        self._standing = standing
+        self._machine = machine
+
+    # How far.
+
+    @property
+    def applied_index(self) -> Index:
+        """The last entry that the state machine contains."""
+        driver = self._standing.driver
+        return driver.applied_index if driver else self._machine.applied_index
+
+    @property
+    def commit_index(self) -> Index:
+        """How far the log is known to be committed."""
+        driver = self._standing.driver
+        return driver.engine.node.commit_index if driver else NO_INDEX
+
+    @property
+    def first_position(self) -> Position:
+        """Byte place of the first kept entry."""
+        return self._standing.running.engine.log.shape.first_position
+
+    @property
+    def committed_position(self) -> Position:
+        """Where the first entry that is not known to be committed starts."""
+        return self.position_of(Index(self.commit_index + 1))
+
+    def position_of(self, index: Index) -> Position:
+        """Byte place of an entry's header."""
+        return self._standing.running.engine.log.shape.position_of(index)
+
+    def committed_name(self, index: Index) -> EntryName | None:
+        """What names a committed entry; None when it is not committed, or not kept any more."""
+        driver = self._standing.driver
+        if driver is None or index > self.commit_index:
+            return None
+        log = driver.engine.log
+        term = log.shape.term_of(index) if log.shape.has(index) else None
+        return None if term is None else EntryName(term, log.chain_crc_of(index))
+
+    def watch_applied(self, callback: Callable[[], None]) -> None:
+        """Call back after entries were applied and their proposers were answered."""
+        self.applied_watchers.append(callback)
+
+    # How new.
+
+    @property
+    def is_current(self) -> bool:
+        """Whether what is applied here is now all that anybody can have been told.
+
+        The member serves, holds the lease, and has applied what is committed: large entries are folded in pieces,
+        and a follower may be done sooner.
+        """
+        standing = self._standing
+        return (
+            standing.is_serving and standing.has_lease() and self.applied_index >= self.commit_index
+        )
+
+    async def barrier(self, *, timeout_s: float) -> Index:
+        """A linearizable read point: what was committed before the call is applied here.
+
+        Raises:
+            NotLeaderError: this node does not lead, or lost its leadership meanwhile.
+            StoppingError: it stops.
+            ReadTimeoutError: not confirmed in time.
+            RefusedError: refused for another reason; nothing happened.
+        """
+        driver = self._standing.check_serving()
+        try:
+            with trio.fail_after(timeout_s):
+                outcome = await wait_outcome(driver.request_read, math.inf)
+                assert isinstance(outcome, ReadAt), f"a read ended as {outcome}"
+                await driver.wait_applied(outcome.index)
+        except trio.TooSlowError:
+            raise ReadTimeoutError(f"the read was not confirmed within {timeout_s:g} s") from None
+        if self._standing.has_stopped:
+            raise StoppingError(f"{self._standing.node_id} has stopped")
+        return outcome.index
+
+    # Entries.
+
+    def get(self, index: Index) -> Entry:
+        """A committed entry.
+
+        Raises:
+            OutOfRangeError, CompactedError: it is not there.
+            EntryDamagedError: the disk does not give it, or the log lacks what a fetched state contains; it
+                comes from another member, perhaps soon.
+            DiskFailedError, CorruptionError: nor can anybody help: this group has no other member.
+        """
+        return self.get_range(index, count_max=1, bytes_max=1)[0]
+
+    def get_range(self, index: Index, *, count_max: int, bytes_max: int) -> list[Entry]:
+        """Committed entries from `index`: at least one, at most `count_max`, at most about `bytes_max`.
+
+        Raises:
+            OutOfRangeError, CompactedError: the first is not there.
+            EntryDamagedError, DiskFailedError, CorruptionError: as `get`, of the first.
+        """
+        driver = self._standing.running
+        first_index = driver.engine.log.shape.first_index
+        if index < first_index and index > 0:
+            raise CompactedError(index, first_index)
+        commit_index = self.commit_index
+        if commit_index < index <= driver.applied_index:
+            raise EntryDamagedError(
+                f"entry {index} has yet to come: the state of {self._standing.node_id} is ahead of its log"
+            )
+        if not first_index <= index <= commit_index:
+            raise OutOfRangeError(index, first_index, commit_index)
+        end = Index(min(index + max(1, count_max), commit_index + 1))
+        try:
+            return driver.read(index, end, bytes_max)
+        except OSError as error:
+            raise DiskFailedError(f"entry {index} cannot be read: {error}") from error
+
+    def entry_at(self, position: Position) -> Entry:
+        """The committed entry that covers a byte of the log.
+
+        Raises:
+            OutOfRangeError, CompactedError: none does.
+            EntryDamagedError, DiskFailedError, CorruptionError: as `get`.
+        """
+        shape = self._standing.running.engine.log.shape
+        index = shape.index_at(position)
+        if index is None:
+            # Behind the end, or before the first byte that is kept.
+            is_behind = position >= shape.end_position
+            index = Index(shape.last_index + 1 if is_behind else shape.first_index - 1)
+        return self.get(index)
+
+    async def wait_mended(self) -> None:
+        """Until some entry that was damaged is back."""
+        await self._standing.running.wait_mended()
+
+    async def snapshot_part(self, index: Index, offset: int) -> SnapshotPart:
+        """A part of this member's snapshot of the state, for another member."""
+        if self.snapshotter is None:
+            return SnapshotPart(NO_INDEX, 0, 0, b"")
+        return await self.snapshotter.part(index, offset)

@@ -1,0 +1,123 @@
+"""What a member says of itself when it is asked, and what the others told it of themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from dledger.config import LogConfig
+from dledger.raft.ids import NodeId
+from dledger.runtime.acquaintance import Acquaintance
+from dledger.runtime.clock import now_ms
+from dledger.runtime.peer_clocks import ClockWatch
+from dledger.runtime.standing import Standing
+from dledger.runtime.statistics import Statistics, nothing_yet
+from dledger.runtime.transport import Transport
+
+ATTRIBUTE_LENGTH_MAX: Final = 1024
+"""Characters of one attribute; the rest is cut off."""
+
+
+class MemberStatus:
+    """Facts for people and for other services; nothing in the log depends on them."""
+
+    def __init__(
+        self,
+        config: LogConfig,
+        standing: Standing,
+        transport: Transport,
+        acquaintance: Acquaintance,
+        clock: ClockWatch | None,
+    ) -> None:
+        self._config = config
+        self._standing = standing
+        self._transport = transport
+        self._acquaintance = acquaintance
+        self._clock = clock
+        self._shown: dict[str, str] = {}
+
+    @property
+    def restoration(self) -> str:
+        """What the operator called the restoring of all members, the last time; empty: never."""
+        return self._acquaintance.restoration
+
+    def show(self, name: str, value: str) -> None:
+        """Add an attribute to what this member says of itself when it is asked for its status; empty: take it out."""
+        self._shown.pop(name, None)
+        if value:
+            self._shown[name] = value[:ATTRIBUTE_LENGTH_MAX]
+
+    def attributes(self, node_id: NodeId) -> Mapping[str, str]:
+        """What a member told of itself; empty when it was never met."""
+        if node_id != self._standing.node_id:
+            return self._transport.attributes(node_id)
+        own = {**self._config.service_attributes, **self._shown}
+        facts = {
+            "incarnation": self.restoration,
+            "store": self._store_trouble(),
+            "majority": self._standing.obstacles.lost_votes.problem,
+            "repair": self._repair(),
+            "clock_ahead_ms": str(self._clock.ahead_ms or "") if self._clock is not None else "",
+            "disk": self._disk_trouble(),
+        }
+        own |= {name: fact[:ATTRIBUTE_LENGTH_MAX] for name, fact in facts.items() if fact}
+        return own
+
+    def address_of(self, node_id: str) -> str:
+        """`host:port` of a member; empty when there is no such member."""
+        for peer in self._config.peers:
+            if peer.node_id == node_id:
+                return f"{peer.host}:{peer.port}"
+        return ""
+
+    def peers_connected(self) -> list[NodeId]:
+        """Members that this node can send to, in the order of the configuration."""
+        return self._transport.connected()
+
+    def statistics(self) -> Statistics:
+        """This member as it sees itself."""
+        standing = self._standing
+        driver = standing.driver
+        peers_connected = tuple(self.peers_connected())
+        if driver is None:
+            return nothing_yet(standing.node_id, peers_connected)
+        node, log = driver.engine.node, driver.engine.log
+        return Statistics(
+            node_id=standing.node_id,
+            role=node.role,
+            term=node.term,
+            leader_id=node.leader_id,
+            is_serving=standing.is_serving,
+            first_index=log.shape.first_index,
+            last_index=log.shape.last_index,
+            durable_index=log.durable_index,
+            commit_index=node.commit_index,
+            applied_index=driver.applied_index,
+            match_indexes={name: view.match_index for name, view in node.progress().items()},
+            peers_connected=peers_connected,
+            pending_count=driver.callers.pending_count,
+            sync_latency_us=round(driver.pace.average_ms * 1000),
+            sync_count=driver.pace.count,
+            pass_count=driver.pass_count,
+            applied_count=driver.applied_count,
+            disk_trouble=self._disk_trouble(),
+        )
+
+    def _store_trouble(self) -> str:
+        driver = self._standing.driver
+        is_old = driver is not None and driver.store_is_old and not self._standing.is_voter
+        return "an older copy: no vote until a leader has admitted it" if is_old else ""
+
+    def _repair(self) -> str:
+        if self._standing.repair is not None:
+            return self._standing.repair.describe()
+        driver = self._standing.driver
+        missing_count = driver.engine.live_repair.missing_count if driver is not None else 0
+        return f"{missing_count} damaged entries are asked for" if missing_count else ""
+
+    def _disk_trouble(self) -> str:
+        full = self._standing.obstacles.full_disks.own
+        if full:
+            return f"full: {full}"[:ATTRIBUTE_LENGTH_MAX]
+        driver = self._standing.driver
+        return driver.pace.trouble(now_ms()) if driver is not None else ""

@@ -1,0 +1,196 @@
+"""From a folder to an engine and a restored state: what is damaged comes back from the other members first.
+
+All of it happens before the member takes part in anything. Knows the stores and the state machine; tasks,
+ports and roles are the server's.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import trio
+
+from dledger.config import LogConfig
+from dledger.engine import Engine
+from dledger.errors import ConfigError, CorruptionError, DiskFailedError
+from dledger.repair.store_repair import REPAIRS_MAX, StoreRepair, is_repairable
+from dledger.runtime.acquaintance import Acquaintance
+from dledger.runtime.clock import draw, now_ms
+from dledger.runtime.driver import Driver
+from dledger.runtime.events_log import log_event
+from dledger.runtime.repairing import repair_on
+from dledger.runtime.snapshot_fetch import SnapshotFetch
+from dledger.runtime.snapshotting import Snapshotter, restore_newest
+from dledger.runtime.standing import Standing
+from dledger.runtime.transport import Transport
+from dledger.state_machine import SnapshotMachine, StateMachine
+from dledger.storage.api import Disk
+from dledger.storage.lock import StoreLock
+from dledger.storage.member_file import check_log_members
+from dledger.storage.posix import PosixDisk
+from dledger.storage.snapshots import SnapshotStore
+
+
+@dataclass(frozen=True, slots=True)
+class OpenStore:
+    """A member's log, and its state machine behind it.
+
+    Attributes:
+        engine: with the log, recovered and whole.
+        snapshotter: of a machine that has snapshots.
+        make_fetch: of such a machine on an empty store, which takes a state from another member.
+    """
+
+    engine: Engine
+    snapshotter: Snapshotter | None = None
+    make_fetch: Callable[[Driver], SnapshotFetch] | None = None
+
+
+def take_store(store_path: str, stack: ExitStack) -> Disk:
+    """Lock the folder for this process until `stack` is left.
+
+    Raises:
+        StoreLockedError: another process has it.
+        ConfigError: there can be no store.
+    """
+    try:
+        stack.enter_context(StoreLock(store_path))
+        return PosixDisk(store_path)
+    except OSError as error:
+        raise ConfigError(f"no store can be kept in {store_path}: {error}") from error
+
+
+class StoreOpening:
+    """One opening of a member's store."""
+
+    def __init__(
+        self,
+        config: LogConfig,
+        machine: StateMachine,
+        disk: Disk,
+        acquaintance: Acquaintance,
+        standing: Standing,
+    ) -> None:
+        """Prepare; nothing is read yet.
+
+        Args:
+            config: of the member.
+            machine: brought to the newest good snapshot, if it has any.
+            disk: where the store is.
+            acquaintance: what the member remembers.
+            standing: told what is being repaired.
+        """
+        self._config = config
+        self._machine = machine
+        self._disk = disk
+        self._acquaintance = acquaintance
+        self._standing = standing
+
+    def count_start(self) -> None:
+        """This start counts before anybody hears of it. Blocks.
+
+        Raises:
+            ConfigError: the store is another member's.
+            DiskFailedError: the disk failed.
+        """
+        try:
+            self._acquaintance.open(self._disk, self._config.store_path)
+        except OSError as error:
+            raise DiskFailedError(f"the store cannot be opened: {error}") from error
+
+    async def open_whole(
+        self, transport: Transport, start_transport: Callable[[], None]
+    ) -> OpenStore:
+        """Open the store; what is damaged in its log comes back from the other members first.
+
+        Args:
+            transport: to the other members.
+            start_transport: called before they are first asked; not at all when nothing is damaged.
+
+        Raises:
+            CorruptionError: the store is damaged, and nobody can help.
+            DiskFailedError: the disk failed.
+        """
+        for repair_count in range(REPAIRS_MAX + 1):
+            # Recovery reads and verifies; other tasks of this process go on meanwhile.
+            opened = await trio.to_thread.run_sync(self._open)
+            if isinstance(opened, OpenStore):
+                return opened
+            if repair_count == REPAIRS_MAX:
+                raise opened
+            try:
+                repair = await trio.to_thread.run_sync(
+                    StoreRepair, self._config, self._disk, opened
+                )
+            except OSError as error:
+                raise DiskFailedError(f"the store cannot be read: {error}") from error
+            if self._standing.repair is None:
+                start_transport()
+            self._standing.repair = repair
+            await repair_on(transport, repair, self._standing.node_id)
+        raise AssertionError("the last turn returns or raises")
+
+    def _open(self) -> OpenStore | CorruptionError:
+        """The store, or the damage that other members can mend. Blocks."""
+        node_id = self._standing.node_id
+        try:
+            engine = Engine(
+                self._config,
+                self._disk,
+                draw=draw,
+                now_ms=now_ms(),
+                applied_index=self._machine.applied_index,
+            )
+        except (OSError, CorruptionError) as error:
+            problem = is_repairable(self._config, error)
+            if problem is not None:
+                return problem
+            if isinstance(error, OSError):
+                raise DiskFailedError(f"the store cannot be opened: {error}") from error
+            raise
+        if engine.lost_vote is not None:
+            log_event(logging.ERROR, "vote-lost", node=node_id, reason=engine.lost_vote)
+        for note in engine.log.recovery_notes:
+            log_event(logging.WARNING, "recovered", node=node_id, note=note)
+        try:
+            self._check_log(engine)
+            if isinstance(self._machine, SnapshotMachine):
+                return self._restore(self._machine, engine)
+        except OSError as error:
+            raise DiskFailedError(f"the store cannot be opened: {error}") from error
+        return OpenStore(engine)
+
+    def _check_log(self, engine: Engine) -> None:
+        """The log's last term must have been led by the members of the configuration.
+
+        Raises:
+            ConfigError: others did.
+            DiskFailedError: the disk failed.
+        """
+        found = engine.last_membership()
+        if found is None:
+            return  # a log of before, or an empty one
+        entry_id, writers = found
+        members = frozenset(self._config.raft.voters)
+        check_log_members(writers, entry_id, members, self._config.store_path)
+        self._acquaintance.adopt_members()
+
+    def _restore(self, machine: SnapshotMachine, engine: Engine) -> OpenStore:
+        """Bring the state machine to the newest good snapshot, and the engine behind it."""
+        config = self._config
+        store = SnapshotStore(self._disk, spare_bytes=config.segment_size_bytes)
+        newest = restore_newest(self._standing.node_id, store, machine, engine.log)
+        engine.start_behind(machine.applied_index)
+        if newest is not None:
+            engine.start_committed(newest.meta.index)
+        snapshotter = Snapshotter(config, machine, engine, store, newest)
+        if not engine.is_new_store:
+            return OpenStore(engine, snapshotter)
+        return OpenStore(
+            engine,
+            snapshotter,
+            lambda driver: SnapshotFetch(config, driver, machine, store, snapshotter),
+        )
