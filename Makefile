@@ -9,7 +9,7 @@ HOURS ?= 1
 TWO_AT_A_TIME := -n 2 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: checklist help setup interop demo pipeline-demo chaos test check fix golden sim soak bench docs clean
+.PHONY: checklist help setup interop demo pipeline-demo chaos test check fix golden sim soak bench docs dist clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,5 +67,8 @@ bench: setup  ## sends, pulls and CPU per message, beside PySyncObj in the same 
 docs: setup  ## rewrite the generated pages
 	@$(BIN)/python -m tests.architecture.generated_docs
 
+dist: setup  ## sdist and wheel into dist/
+	@rm -rf dist && $(BIN)/python -m build --quiet --outdir dist .
+
 clean:  ## remove what the targets made
-	rm -rf $(VENV) .interop .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info
+	rm -rf $(VENV) .interop .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info

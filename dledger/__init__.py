@@ -47,6 +47,7 @@ from dledger.raft.effects import Committed, Failed, Role
 from dledger.raft.entry import ENTRY_HEADER_BYTES, Entry, EntryKind
 from dledger.raft.ids import NO_INDEX, EntryId, Index, NodeId, Position, Term
 from dledger.state_machine import StateMachine
+from dledger.version import __version__
 
 if TYPE_CHECKING:
     from dledger.codec.client_rpc import StatusAnswer
@@ -140,5 +141,6 @@ __all__ = [
     "UnreachableError",
     "UnsupportedError",
     "UsageError",
+    "__version__",
     "parse_peers",
 ]

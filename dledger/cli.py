@@ -34,6 +34,7 @@ from dledger.runtime.commands import (
 )
 from dledger.runtime.serve_command import serve
 from dledger.storage.restored import mark_restored
+from dledger.version import __version__
 
 DEFAULT_PEERS = "n0-localhost:20911"
 
@@ -212,6 +213,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     common = _common_options()
     of_clients = [common, _client_options()]

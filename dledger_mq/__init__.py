@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from dledger.version import __version__
     from dledger_mq.client.consume_results import ConsumeResult, Later
     from dledger_mq.client.errors import (
         ClientClosedError,
@@ -80,6 +81,7 @@ _HOMES = {
     "TransactionProducer": "dledger_mq.client.transaction_producer",
     "TransactionResult": "dledger_mq.client.transaction_producer",
     "TransactionState": "dledger_mq.client.transaction_producer",
+    "__version__": "dledger.version",
     "row_key": "dledger_mq.client.idempotent_producer",
 }
 
@@ -126,5 +128,6 @@ __all__ = [
     "TransactionProducer",
     "TransactionResult",
     "TransactionState",
+    "__version__",
     "row_key",
 ]

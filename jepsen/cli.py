@@ -29,6 +29,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from dledger.version import __version__
 from jepsen.catalogue import (
     NO_FAULT,
     WORKLOADS,
@@ -241,6 +242,7 @@ def _parser() -> argparse.ArgumentParser:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="one run: start, break, heal, judge")
     run.add_argument("--workload", required=True, metavar="W", help="see `list`")

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from dledger.errors import DLedgerError
+from dledger.version import __version__
 from dledger_mq.client.errors import ClientError
 from pipeline.errors import EXIT_FOUND, PipelineError
 from pipeline.jobs import JOBS, Job, load
@@ -87,6 +88,7 @@ def _parser(jobs: dict[str, Job]) -> argparse.ArgumentParser:
         "130 interrupted. Results go to standard output (one object with --json), the rest to standard error. "
         "docs/pipeline.md and docs/pipeline-jobs.md describe every job.",
     )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(dest="job", required=True, metavar="JOB")
     for job in jobs.values():
         command = commands.add_parser(job.name, help=job.summary, description=job.summary)

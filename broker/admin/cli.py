@@ -27,6 +27,7 @@ from rich.table import Table
 from broker.admin.ask import NobodyAnsweredError, NodeAnswer, addresses_of_group, ask_all
 from broker.admin.resend_dlq import TO_ORIGIN, TO_RETRY, Choice, Outcome, resend
 from broker.admin.verify import Verdict, compare
+from dledger.version import __version__
 from dledger_mq.client.errors import ClientError, ClientUsageError
 from dledger_mq.client.lag import by_topic, consumer_lags
 from dledger_mq.client.name_servers import parse_name_servers
@@ -208,6 +209,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="dledger-admin", description="questions to a broker group"
     )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, text in (
         ("verify", "compare the digests of all replicas at the same applied index"),

@@ -13,6 +13,7 @@ from broker.namesrv.errors import ConfigError
 from broker.namesrv.replicated_kv import KvGroup
 from broker.server.properties import read_properties
 from dledger.errors import ConfigError as PropertiesError
+from dledger.version import __version__
 from dledger_mq.net.address import Address, parse_address
 
 DEFAULT_PORT: Final = 9876
@@ -51,6 +52,7 @@ def argument_parser() -> argparse.ArgumentParser:
         description="Tells RocketMQ clients and brokers where topics live.",
     )
     add = parser.add_argument
+    add("--version", action="version", version=f"%(prog)s {__version__}")
     add(
         "--listen",
         metavar="[HOST:]PORT",

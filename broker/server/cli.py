@@ -25,6 +25,7 @@ from broker.server.dev import DevOptions, run_dev
 from broker.server.properties import read_properties
 from dledger import ConfigError, DiskFailedError, DLedgerError
 from dledger.runtime.stop_signals import obey_stop_signals
+from dledger.version import __version__
 from dledger_mq.net.address import parse_address
 
 _PROGRAM = "dledger-broker"
@@ -99,6 +100,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     parser.add_argument(
         "-c", "--config", metavar="FILE", help="a RocketMQ broker.conf, read as it is"
     )

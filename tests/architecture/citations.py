@@ -63,16 +63,8 @@ _TEST_OF_RULE = re.compile(r"^test_(zz|ac|[a-z])(\d{1,2})_")
 NO_RULES = frozenset({"V1", "V2", "N0", "C0", "P0"})
 """Look like rules: the two forms of a record (docs/formats/message.md); a node; ports."""
 
-PATTERNS = frozenset(
-    {
-        "changelog.d/NUMBER.feature.md",
-        "NUMBER.feature.md",
-        "NUMBER.bugfix.md",
-        ".bugfix.md",
-        "CHANGELOG.md",
-    }
-)
-"""Names that stand for many files, and of the file that a release makes of them."""
+PATTERNS = frozenset({"ISSUE.KIND.md", "ISSUE.some-words.KIND.md"})
+"""Names that stand for many files."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,14 +5,12 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 import dledger_mq
+from tests.architecture.sources import ROOT, imports_under, is_within, modules_under
 
-ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("dledger", "dledger_mq", "broker", "jepsen", "bench", "tests", "pipeline")
 
 # What each of our packages may import of ours.
@@ -41,7 +39,7 @@ PURE = {
 }
 
 # The client is no part of a member of a log; these two it shares with one.
-MQ_OF_DLEDGER = {"dledger.runtime.frame_room", "dledger.storage.posix"}
+MQ_OF_DLEDGER = {"dledger.runtime.frame_room", "dledger.storage.posix", "dledger.version"}
 
 IMPURE_MODULES = {
     "asyncio",
@@ -57,41 +55,21 @@ IMPURE_MODULES = {
 }
 
 
-def modules_under(folder: str) -> list[Path]:
-    return sorted((ROOT / folder).rglob("*.py"))
-
-
-def imported_names(path: Path) -> Iterator[tuple[int, str]]:
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield node.lineno, alias.name
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}:{node.lineno}: relative import"
-            yield node.lineno, node.module or ""
-
-
-def is_within(name: str, allowed: set[str]) -> bool:
-    return any(name == prefix or name.startswith(prefix + ".") for prefix in allowed)
-
-
 @pytest.mark.parametrize("package", [name for name in ALLOWED if (ROOT / name).is_dir()])
 def test_packages_import_only_what_lies_below_them(package: str) -> None:
     wrong = [
-        f"{path.relative_to(ROOT)}:{line}: {name}"
-        for path in modules_under(package)
-        for line, name in imported_names(path)
-        if name.split(".")[0] in PACKAGES and name.split(".")[0] not in ALLOWED[package]
+        str(found)
+        for found in imports_under(package)
+        if found.top in PACKAGES and found.top not in ALLOWED[package]
     ]
     assert wrong == []
 
 
 def test_the_client_uses_of_the_log_only_what_both_need() -> None:
     wrong = [
-        f"{path.relative_to(ROOT)}:{line}: {name}"
-        for path in modules_under("dledger_mq")
-        for line, name in imported_names(path)
-        if name.split(".")[0] == "dledger" and name not in MQ_OF_DLEDGER
+        str(found)
+        for found in imports_under("dledger_mq")
+        if found.top == "dledger" and found.name not in MQ_OF_DLEDGER
     ]
     assert wrong == []
 
@@ -102,34 +80,31 @@ def test_every_public_name_of_the_client_can_be_imported() -> None:
 
 @pytest.mark.parametrize("folder", PURE)
 def test_pure_parts_import_nothing_of_the_world(folder: str) -> None:
-    wrong = []
-    for path in modules_under(folder):
-        for line, name in imported_names(path):
-            top = name.split(".")[0]
-            ours_but_not_allowed = top in PACKAGES and not is_within(name, PURE[folder])
-            if top in IMPURE_MODULES or ours_but_not_allowed:
-                wrong.append(f"{path.relative_to(ROOT)}:{line}: {name}")
+    wrong = [
+        str(found)
+        for found in imports_under(folder)
+        if found.top in IMPURE_MODULES
+        or (found.top in PACKAGES and not is_within(found.name, PURE[folder]))
+    ]
     assert wrong == []
 
 
 def test_storage_and_core_do_not_know_the_runtime() -> None:
     wrong = [
-        f"{path.relative_to(ROOT)}:{line}: {name}"
+        str(found)
         for folder in ("dledger/raft", "dledger/codec", "dledger/storage")
-        for path in modules_under(folder)
-        for line, name in imported_names(path)
-        if is_within(name, {"dledger.runtime", "dledger.testing", "dledger.engine", "trio"})
+        for found in imports_under(folder)
+        if is_within(found.name, {"dledger.runtime", "dledger.testing", "dledger.engine", "trio"})
     ]
     assert wrong == []
 
 
 def test_pyspark_is_imported_in_one_place_only() -> None:
     wrong = [
-        f"{path.relative_to(ROOT)}:{line}: {name}"
-        for path in modules_under("pipeline")
-        if not path.is_relative_to(ROOT / "pipeline" / "spark")
-        for line, name in imported_names(path)
-        if name.split(".")[0] in {"pyspark", "py4j"}
+        str(found)
+        for found in imports_under("pipeline")
+        if not found.path.is_relative_to(ROOT / "pipeline" / "spark")
+        if found.top in {"pyspark", "py4j"}
     ]
     assert wrong == []
 

@@ -1,0 +1,83 @@
+"""What is given away: one version, typed packages, and every import declared (pyproject.toml)."""
+
+from __future__ import annotations
+
+import re
+import sys
+import tomllib
+from importlib import import_module
+from importlib.metadata import packages_distributions
+from typing import Any
+
+import pytest
+
+import dledger
+import dledger_mq
+from dledger.version import __version__
+from tests.architecture.sources import ROOT, imports_under
+
+PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
+COMMANDS: dict[str, str] = PYPROJECT["project"]["scripts"]
+EXTRAS: dict[str, list[str]] = PYPROJECT["project"]["optional-dependencies"]
+PREFIXES = tuple(
+    name.rstrip("*") for name in PYPROJECT["tool"]["setuptools"]["packages"]["find"]["include"]
+)
+PACKAGES = sorted(
+    path.parent.name for path in ROOT.glob("*/__init__.py") if path.parent.name.startswith(PREFIXES)
+)
+
+OWNERS = packages_distributions()
+"""Which distributions bring a module, as they are installed here."""
+
+ENVIRONMENTS_OF_THEIR_OWN = {"jepsen/cpp_worker.py"}
+"""Programs that foreign clients run in; scripts/setup-interop makes these environments."""
+
+EXTRAS_OF = {"pipeline": ("spark", "java")}
+"""Where more may be imported than every installation has."""
+
+
+def distribution_names(requirements: list[str]) -> set[str]:
+    return {
+        normal(re.split(r"[<>=!~;\[ ]", requirement, maxsplit=1)[0]) for requirement in requirements
+    }
+
+
+def normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_tells_the_version(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    module, _, function = COMMANDS[command].partition(":")
+    with pytest.raises(SystemExit) as end:
+        getattr(import_module(module), function)(["--version"])
+    assert (end.value.code, capsys.readouterr().out) == (0, f"{command} {__version__}\n")
+
+
+def test_the_version_has_one_source() -> None:
+    assert PYPROJECT["tool"]["setuptools"]["dynamic"]["version"] == {
+        "attr": "dledger.version.__version__"
+    }
+    assert dledger.__version__ == dledger_mq.__version__ == __version__
+    assert re.fullmatch(r"\d+\.\d+\.\d+(\.dev0)?", __version__)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_package_tells_type_checkers_that_it_is_typed(package: str) -> None:
+    assert (ROOT / package / "py.typed").is_file()
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_whatever_is_imported_is_declared(package: str) -> None:
+    declared = distribution_names(PYPROJECT["project"]["dependencies"])
+    for extra in EXTRAS_OF.get(package, ()):
+        declared |= distribution_names(EXTRAS[extra])
+    wrong = [
+        str(found)
+        for found in imports_under(package)
+        if found.top not in sys.stdlib_module_names
+        if not (ROOT / found.top).is_dir()
+        if not {normal(owner) for owner in OWNERS.get(found.top, [found.top])} & declared
+        if str(found.path.relative_to(ROOT)) not in ENVIRONMENTS_OF_THEIR_OWN
+    ]
+    assert wrong == []
