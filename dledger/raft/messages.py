@@ -1,6 +1,6 @@
 """What members say to each other. Every message carries its sender's term.
 
-Answers repeat the term of the request's epoch through `term`, so an answer of an earlier term is
+Answers repeat the term of their request through `term`, so an answer of an earlier term is
 recognised and dropped (Raft paper 5.1). `round` counts the leader's append requests within its
 term; the answer repeats it, which serves the lease and read index (thesis 6.4).
 """

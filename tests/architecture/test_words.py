@@ -1,0 +1,107 @@
+"""One word for one idea (docs/glossary.md), and words that were given up stay away."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+GLOSSARY = ROOT / "docs/glossary.md"
+PRODUCT = ("dledger", "dledger_mq", "broker", "pipeline", "jepsen", "bench")
+
+
+class Word(NamedTuple):
+    """A word that product code does not use, or is to lose.
+
+    Attributes:
+        pattern: of the word, as code and docstrings would write it.
+        say: what is said instead.
+    """
+
+    pattern: str
+    say: str
+
+
+GIVEN_UP = (
+    Word(r"\bepoch\b", "term"),
+    Word(r"(?i)ballot", "vote"),
+    Word(r"(?i)watermark", "match index"),
+    Word(r"\bSlave\b|\bslaves?\b", "follower"),
+    Word(r"(?i)\bledger_end", "last index"),
+    Word(r"(?i)\bmapped_?file\b", "segment"),
+    Word(r"(?i)\bjsemaphore|\bcheck_?back\b", "check"),
+)
+"""Gone for good: no line of product code has them."""
+
+TO_GO = (
+    (Word("Acquaintance", "store identity"), 1),
+    (Word("Crew", "task group"), 1),
+    (Word("Errand", "request"), 1),
+    (Word("LogShape", "the log's terms and positions"), 1),
+    (Word("EntryName", "entry id"), 2),
+    (Word("GivesWay", "the leader hands over"), 1),
+    (Word("World", "what a broker needs of its process"), 1),
+    (Word("BrokerParts", "the broker's services"), 1),
+    (Word("_make_ways", "routes of requests"), 1),
+    (Word("obey", "carry out"), 1),
+    (Word("start_reign", "leadership begins"), 3),
+    (Word("WentBack", "lost entries"), 1),
+    (Word("BeyondEnd", "offset beyond the end"), 1),
+    (Word("FurthestPoints", "furthest committed places"), 1),
+    (Word("Patience", "a wait for a damaged entry"), 1),
+    (Word("Beside", "side by side"), 1),
+    (Word("Helical", "damage on every replica"), 1),
+    (Word("tell_[a-z]+", "send, notify"), 3),
+    (Word("hear_[a-z]+", "receive"), 0),
+    (Word("EXIT_WELL", "EXIT_OK"), 1),
+)
+"""Names that are being changed, and how often each is still defined. One that is gone moves up."""
+
+
+def entries() -> list[tuple[str, str]]:
+    """Word and meaning of each row; a row with several words gives each by itself."""
+    rows = re.findall(r"^\| (?!word \||-)([^|]+) \| ([^|]+) \|", GLOSSARY.read_text(), re.M)
+    return [(word.strip(), meaning) for words, meaning in rows for word in words.split(",")]
+
+
+def lines_with(pattern: str) -> list[str]:
+    """Where product code has it."""
+    found = re.compile(pattern)
+    return [
+        f"{path.relative_to(ROOT)}:{number}"
+        for package in PRODUCT
+        for path in sorted((ROOT / package).rglob("*.py"))
+        for number, line in enumerate(path.read_text().split("\n"), 1)
+        if found.search(line)
+    ]
+
+
+def definition(word: Word) -> str:
+    """The pattern of a class, function or constant with this name."""
+    return rf"^\s*(class|def|async def) {word.pattern}\b|^{word.pattern}\b.* = "
+
+
+def test_each_word_stands_once() -> None:
+    words = [word for word, _ in entries()]
+    assert sorted(word for word in set(words) if words.count(word) > 1) == []
+    assert len(words) > 90
+
+
+@pytest.mark.parametrize("word", GIVEN_UP, ids=lambda word: word.pattern)
+def test_a_word_that_was_given_up_stays_away(word: Word) -> None:
+    assert lines_with(word.pattern) == [], f"say: {word.say}"
+
+
+@pytest.mark.parametrize(("word", "left"), TO_GO, ids=lambda value: getattr(value, "pattern", ""))
+def test_a_word_that_is_to_go_gets_no_new_definition(word: Word, left: int) -> None:
+    found = lines_with(definition(word))
+    assert len(found) <= left, f"say: {word.say}; {found}"
+
+
+def test_no_word_of_the_glossary_was_given_up() -> None:
+    assert [
+        word for word, _ in entries() if any(re.search(each.pattern, word) for each in GIVEN_UP)
+    ] == []
