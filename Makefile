@@ -9,7 +9,7 @@ HOURS ?= 1
 TWO_AT_A_TIME := -n 2 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: checklist help setup interop demo pipeline-demo chaos test check fix golden sim soak bench docs dist clean
+.PHONY: checklist help setup spark interop demo pipeline-demo chaos test check fix golden sim soak bench docs dist clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -18,7 +18,13 @@ $(VENV)/.ready: pyproject.toml scripts/setup
 	@scripts/setup $(PYTHON) $(VENV)
 	@touch $@
 
-setup: $(VENV)/.ready  ## install everything into .venv
+$(VENV)/.spark-ready: $(VENV)/.ready scripts/setup-spark
+	@scripts/setup-spark $(VENV)
+	@touch $@
+
+setup: $(VENV)/.ready  ## install into .venv what everything but the pipeline needs
+
+spark: $(VENV)/.spark-ready  ## add Spark to .venv, most of a gigabyte: for the pipeline and its tests
 
 interop: setup  ## fetch the real C++, Node and Java clients into .interop (what cannot be had is skipped)
 	@scripts/setup-interop $(BIN)/python
@@ -26,7 +32,7 @@ interop: setup  ## fetch the real C++, Node and Java clients into .interop (what
 demo: setup  ## three nodes, real clients, transactions, timers, order; leaders killed, nothing may be lost
 	@$(BIN)/python -m jepsen.demo $(DEMO_ARGS)
 
-pipeline-demo: setup  ## a streaming job between two topics, killed and killed again: every order exactly once
+pipeline-demo: spark  ## a streaming job between two topics, killed and killed again: every order exactly once
 	@$(BIN)/python -m bench.pipeline exactly-once $(PIPELINE_DEMO_ARGS)
 
 chaos: setup  ## the standing set of dledger-jepsen: half an hour; CHAOS_ARGS="--only queue/kill"
@@ -41,7 +47,7 @@ check: setup  ## format, lint, types and the quick tests: about a minute
 	@$(BIN)/mypy
 	@$(BIN)/pytest -q -m "not slow and not integration" $(TWO_AT_A_TIME)
 
-test: interop  ## everything: format, lint, types, all tests with real processes and real clients
+test: interop spark  ## everything: format, lint, types, all tests with real processes and real clients
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy

@@ -182,7 +182,8 @@ def _pieces(order: NDArray[np.int64], *keys: NDArray[Any]) -> list[NDArray[np.in
     changes: NDArray[np.bool_] = np.zeros(len(order) - 1, bool)
     for key in keys:
         changes |= np.diff(key[order]) != 0
-    return np.split(order, np.flatnonzero(changes) + 1)
+    pieces: list[NDArray[np.int64]] = np.split(order, np.flatnonzero(changes) + 1)
+    return pieces
 
 
 def _totals(rows: pa.Table) -> Iterator[QueueTotals]:

@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("pyspark", reason="PySpark is not installed (extra `spark`)")
+
 from dledger.raft.entry import Entry, EntryKind
 from dledger_mq.message.record import decode_records
 from jepsen.processes import poll

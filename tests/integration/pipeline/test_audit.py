@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("pyspark", reason="PySpark is not installed (extra `spark`)")
+
 from broker.store.control import CommitOffsets, OffsetCommit
 from dledger.raft.entry import Entry
 from pipeline.audit import common_bound, odd_ones

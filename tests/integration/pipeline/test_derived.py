@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("pyspark", reason="PySpark is not installed (extra `spark`)")
+
 from broker.store.commands import obey
 from broker.store.control import (
     CommitOffsets,

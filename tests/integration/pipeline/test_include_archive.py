@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import trio
 
+pytest.importorskip("pyspark", reason="PySpark is not installed (extra `spark`)")
+
 from broker.admin.ask import ask_all
 from dledger_mq import Message
 from jepsen.processes import poll

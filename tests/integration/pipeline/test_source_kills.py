@@ -163,6 +163,7 @@ print("rows", len(rows), "tasks", len(set(rows)), spark.sparkContext.master)
 
 
 def test_the_same_read_on_a_cluster(frail: Topics, tmp_path: Path) -> None:
+    pytest.importorskip("pyspark", reason="PySpark is not installed (extra `spark`)")
     topic = frail.fresh()
     frail.fill(topic, 200)
     program = tmp_path / "program.py"

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import zlib
 
-import numpy as np
-import pyarrow as pa
 import pytest
 from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
+
+pytest.importorskip("pyarrow", reason="pyarrow is not installed (extra `spark`)")
+
+import numpy as np
+import pyarrow as pa
 
 from broker.store.parse import folded_properties
 from dledger_mq.client.messages import pack_body, unpack_body

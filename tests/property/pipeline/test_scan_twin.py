@@ -6,12 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import numpy as np
-import pyarrow as pa
 import pytest
 from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+pytest.importorskip("pyarrow", reason="pyarrow is not installed (extra `spark`)")
+
+import numpy as np
+import pyarrow as pa
 
 from dledger.raft.entry import Entry, EntryKind
 from dledger_mq.message.record import decode_records

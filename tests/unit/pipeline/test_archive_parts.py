@@ -6,12 +6,15 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
+
+pytest.importorskip("pyarrow", reason="pyarrow is not installed (extra `spark`)")
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from dledger.raft.entry import Entry, EntryKind
 from dledger_mq.message.record import decode_records

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("pyarrow", reason="pyarrow is not installed (extra `spark`)")
+
 from dledger_mq.client.queues import MessageQueue
 from pipeline.archive.history import History
 from pipeline.archive.manifests import Manifest, QueueTotals, write_manifest

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("pyarrow", reason="pyarrow is not installed (extra `spark`)")
+
 from dledger_mq.client.lag import QueueLag
 from pipeline.archive.manifests import write_manifest
 from pipeline.archive.writing import Manifest

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("pyarrow", reason="pyarrow is not installed (extra `spark`)")
+
 from broker.admin.ask import NodeAnswer
 from broker.store.control import DeleteTopic, PutTopic
 from broker.store.topics import TopicConfig
