@@ -93,7 +93,7 @@ def refuse_hello(
     for that one: they do know the secret, and shall read the new nonce first.
 
     Args:
-        ext: of the request. Nodes of before do not say which nonce they mean.
+        ext: of the request. Older versions do not say which nonce they mean.
         secret: of the node that is called.
         group: its group.
         node_ids: the members of that.

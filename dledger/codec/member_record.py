@@ -15,7 +15,7 @@ from dledger.raft.ids import NodeId
 from dledger.raft.member_record import MemberRecord, Start
 
 MEMBER_ATTRIBUTE: Final = "dledger.member"
-"""Among the attributes of a handshake: members of before take it for a fact that they do not know."""
+"""Among the attributes of a handshake: older versions ignore it."""
 
 RESTORATION_LENGTH_MAX: Final = 64
 

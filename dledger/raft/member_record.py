@@ -44,7 +44,7 @@ class MemberRecord:
             empty: never. None: a new store, which takes over what the others say.
         start: the latest.
         seen: the latest start that was heard of, by member.
-        members: of the group, this one included; empty: not known (a store of before).
+        members: of the group, this one included; empty: not known (a store of an older version).
     """
 
     group: str = ""

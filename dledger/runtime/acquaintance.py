@@ -68,7 +68,7 @@ class Acquaintance:
             file.record.restoration,
             file.record.start,
             file.record.seen,
-            # A store of before waits for what its log says.
+            # A store of an older version waits for what its log says.
             self._members if is_new else file.record.members,
         ).started(self._process)
         try:
@@ -85,7 +85,7 @@ class Acquaintance:
         self._record = record
 
     def adopt_members(self) -> None:
-        """The log says that these are the members: a store of before, or one that lost its record, knows it from here.
+        """The log says that these are the members: an older store, or one that lost its record, knows it from here.
 
         Raises:
             DiskFailedError: the disk failed; the node must stop.
@@ -181,6 +181,6 @@ class Acquaintance:
             log_event(logging.WARNING, "not-remembered", node=self._node_id, reason=error)
 
     def _said(self, node_id: str, attributes: Mapping[str, str]) -> MemberRecord | None:
-        """What the other said; None of a member of before."""
+        """What the other side said; None if its version is too old to say anything."""
         text = attributes.get(MEMBER_ATTRIBUTE)
         return None if text is None else hear_member_record(NodeId(node_id), text)

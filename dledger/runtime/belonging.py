@@ -20,7 +20,7 @@ from dledger.raft.membership import names_of
 from dledger.runtime.events_log import log_event
 
 MEMBERS_ATTRIBUTE: Final = "dledger.members"
-"""Ids of all members, as JSON; members of versions before take it for a fact that they do not know."""
+"""Ids of all members, as JSON; older versions ignore it."""
 
 COMMITTED_ATTRIBUTE: Final = "dledger.committed"
 """The last entry that is known to be committed, as JSON: index, term, chain CRC."""

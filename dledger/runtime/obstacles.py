@@ -1,7 +1,7 @@
 """What keeps a group from having a leader, as far as this member knows: full disks, lost votes.
 
 With nobody to lead there is nobody who would say why. So each member tells its own obstacles in every handshake, as
-attributes that members of before do not mind. Whoever has no leader, or no room itself, asks the others now and then.
+attributes that older versions ignore. Whoever has no leader, or no room itself, asks the others now and then.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What members tell one another of their wall clocks, and what a dialer learns from it.
 
-A member's wall clock travels as an attribute of its handshake, so members of before are not disturbed, and beside it
+A member's wall clock travels as an attribute of its handshake, so older versions are not disturbed, and beside it
 the time that the member goes by, once that is settled. The dialer knows that both were read after it had dialled and
 before the answer came; nothing is assumed of either way's delay.
 What is made of such readings is for the service on top to decide: the log itself needs no wall clock.

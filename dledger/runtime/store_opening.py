@@ -172,7 +172,7 @@ class StoreOpening:
         """
         found = engine.last_membership()
         if found is None:
-            return  # a log of before, or an empty one
+            return  # a log of an older version, or an empty one
         entry_id, writers = found
         members = frozenset(self._config.raft.voters)
         check_log_members(writers, entry_id, members, self._config.store_path)

@@ -95,7 +95,7 @@ def check_owner(record: MemberRecord, group: str, node_id: str, store_path: str)
 def check_members(record: MemberRecord, members: frozenset[NodeId], store_path: str) -> None:
     """Refuse to run a store with other members than those of its group.
 
-    A store of before names no members; it remembers those that it has met.
+    A store of an older version names no members; it remembers those that it has met.
 
     Raises:
         ConfigError: names both, and what to do.

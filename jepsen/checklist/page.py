@@ -21,18 +21,18 @@ _TITLES: Final = {
 _HEAD: Final = """\
 # The {count} faults
 
-What this project is measured against, row by row. Expected of every row unless it says otherwise: no acknowledged
+What this project is measured against, row by row. Every row expects, unless it says otherwise, that no acknowledged
 message is lost, no committed offset goes back, nothing is stored twice under one UNIQ_KEY, and all replicas have
-equal digests after healing. This page is written by a command; to see a row for yourself:
+equal digests after healing. A command writes this page; to see a row for yourself:
 
     dledger-jepsen checklist --row 9             # one row, every way that shows it
     dledger-jepsen checklist --section disk      # a section
     make checklist                               # all of them, and this page anew: about an hour
 
 A row is shown by real processes under load (a scenario in `jepsen/checklist/`, judged by the checkers of the queue
-workload and by what the row expects beside), by the simulator (200 seeds with that fault alone; `make sim` mixes
-all), by tests, or by several of them. *skipped* means that the machine of the last run lacked something, *in part*
-that something of the row is not done or not shown; it says what.
+workload and by what the row expects in addition), by the simulator (200 seeds with that fault alone; `make sim` mixes
+all), by tests, or by several of these. *skipped* means that the machine of the last run lacked something, *in part*
+that a part of the row is not done or not shown; the row says which.
 """
 
 
@@ -46,7 +46,7 @@ def page(results: Mapping[int, RowResult], *, seen_on: str) -> str:
     parts = [_HEAD.replace("{count}", str(len(ROWS))), f"Last run: {seen_on}. {_tally(results)}\n"]
     for section, rows in groupby(ROWS, key=lambda row: row.section):
         parts.append(f"## {_TITLES[section]}\n")
-        parts.append("| # | fault | expected beside | injected by | result |")
+        parts.append("| # | fault | also expected | injected by | result |")
         parts.append("|---|---|---|---|---|")
         parts += [_line(row, results.get(row.number)) for row in rows]
         parts.append("")

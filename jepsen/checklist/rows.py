@@ -94,7 +94,7 @@ PROCESS: Final = (
         7,
         "process",
         "kill during recovery at restart, 20 times",
-        "recovery can be interrupted anywhere",
+        "recovery may be interrupted anywhere",
         "SIGKILL 0 to 1 s after the start of the process",
         sim=("crash-during-save",),
     ),
@@ -399,15 +399,15 @@ DISK: Final = (
         "disk",
         "bit flip in a committed entry, one replica, stopped and running",
         "noticed, repaired from peers",
-        "a bit of the file",
+        "a bit in the file",
         sim=("flip-log",),
     ),
     Row(
         47,
         "disk",
-        "bit flips on another slice of every replica",
+        "bit flips in a different part of every replica",
         "everything is still served",
-        "bits of the files of all",
+        "bits in the files of all replicas",
         sim=("helical",),
     ),
     Row(
@@ -415,7 +415,7 @@ DISK: Final = (
         "disk",
         "flip in the vote, the index, a queue, a snapshot",
         "no vote until that is safe; what is derived is rebuilt",
-        "a bit of each file",
+        "a bit in each file",
         sim=("flip-index", "flip-hard-state", "flip-snapshot"),
     ),
     Row(
@@ -441,7 +441,7 @@ DISK: Final = (
         51,
         "disk",
         "misdirected write",
-        "the checksum knows the place",
+        "the checksum covers the place, so it is noticed",
         "a part of the file copied over another",
         sim=("misdirect-write",),
     ),
@@ -531,7 +531,7 @@ INPUT: Final = (
         60,
         "input",
         "late, repeated and contradictory ends of transactions",
-        "the first one wins, later ones hear its result",
+        "the first one wins, later ones are told its result",
         "ends after a failover",
         (
             "tests/integration/broker/test_transactions.py::test_a_repeated_or_contradictory_end_is_told_what_was_recorded",
@@ -545,7 +545,7 @@ OPERATIONS: Final = (
         61,
         "operations",
         "memory limit reached, a large backlog",
-        "pressure back to the clients, no change of leader",
+        "back-pressure on the clients, no change of leader",
         "cgroup memory limit under a backlog",
     ),
     Row(
@@ -582,8 +582,8 @@ OPERATIONS: Final = (
         "operations",
         "one node from an old backup, all nodes from one backup",
         "the old one catches up; all restored: a notice",
-        "folders copied; all nodes are noticed by the operator's word, or by a name server of ours that lived on "
-        "(where nothing lived on, nobody can)",
+        "folders copied; that all nodes went back is told by the operator, or by a name server of ours that lived on "
+        "(where nothing lived on, nobody can tell)",
         tests=(
             "tests/unit/runtime/test_old_copies.py",
             "tests/unit/server/test_went_back.py",

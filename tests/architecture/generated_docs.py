@@ -1,14 +1,19 @@
-"""docs/errors.md, made from the two registries: `make docs` rewrites it, a test holds it current."""
+"""docs/errors.md and docs/faults.md, made from registries: `make docs` rewrites them, a test holds them current."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
+
 from dledger.errors import DLedgerError, registry
 from dledger_mq.remoting.codes import RESPONSES
+from jepsen.checklist.command import Recorded
+from jepsen.checklist.page import page
 
 ROOT = Path(__file__).resolve().parents[2]
 ERRORS = ROOT / "docs/errors.md"
+FAULTS = ROOT / "docs/faults.md"
 
 HEAD = """# Errors, and what you may conclude
 
@@ -53,5 +58,12 @@ def errors_page() -> str:
     return HEAD + "\n".join(log_rows) + "\n" + BROKER_HEAD + "\n".join(broker_rows) + "\n"
 
 
+def faults_page() -> str:
+    """The whole page: the rows, and what the last run of each recorded."""
+    recorded = msgspec.json.decode((ROOT / "docs/faults.json").read_bytes(), type=Recorded)
+    return page(recorded.rows, seen_on=recorded.seen_on)
+
+
 if __name__ == "__main__":
     ERRORS.write_text(errors_page())
+    FAULTS.write_text(faults_page())
