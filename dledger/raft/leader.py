@@ -138,9 +138,9 @@ class Leader:
         self._core.standstill_count = 0
         if replication.answered(response) and response.match_index > self._core.commit_index:
             self._advance_commit()
-        peer = replication.peers[response.source]
-        if not peer.is_voter and peer.rejoin_index is None:
-            peer.rejoin_index = Index(self._core.log.last_index + 1)
+        admission = replication.peers[response.source].admission
+        if admission.needs_entry:
+            admission.rejoin_index = Index(self._core.log.last_index + 1)
             self._append(EntryKind.NOOP, (b"",))
         self.handover.advanced()
         if self._reads:

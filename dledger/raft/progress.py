@@ -12,6 +12,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
 
+from dledger.raft.admission import Admission, AdmissionState
 from dledger.raft.ids import NO_INDEX, Index, NodeId
 from dledger.raft.slow_disk import SaveTimer
 
@@ -60,17 +61,10 @@ class Progress:
             still since: in that time nobody could be heard.
         rejects_after_round: a rejection of this round or an earlier one is old news: the leader has
             changed `next_index` since.
-        is_voter: False when its store began empty; then it is counted for nothing.
-        store: number of that store; kept when it is admitted, so that late answers are known.
-        rejoin_index: the entry that must be committed without it, and be held by it, before it is
-            admitted; None until that entry exists.
-        match_round: the latest request that was sent to anybody when `match_index` moved.
-        has_gone_back: it is no-voter here because its log is shorter than it has confirmed in this term:
-            an older copy of its store, which it takes for whole itself.
-        heard_round: the latest request that was sent to anybody when that number was heard.
         inflight: (end, sent at ms, bytes) of each request with entries that are not confirmed; `end` is behind
             the last of them.
         saving: how long it takes until it confirms entries.
+        admission: whether it is counted.
     """
 
     node_id: NodeId
@@ -82,14 +76,14 @@ class Progress:
     is_waiting: bool = False
     acked_round: int = 0
     rejects_after_round: int = 0
-    is_voter: bool = True
-    store: int = 0
-    rejoin_index: Index | None = None
-    match_round: int = 0
-    has_gone_back: bool = False
-    heard_round: int = 0
     inflight_bytes: int = 0
     inflight: deque[tuple[int, int, int]] = field(default_factory=deque)
+    admission: Admission = field(default_factory=Admission)
+
+    @property
+    def is_voter(self) -> bool:
+        """Whether it is counted."""
+        return self.admission.state is AdmissionState.COUNTED
 
     def sent(self, end: Index, *, size_bytes: int, now_ms: int) -> None:
         """Entries up to `end` (exclusive) were sent."""
@@ -130,58 +124,12 @@ class Progress:
         self.inflight.clear()
         self.inflight_bytes = 0
 
-    def counts(self, response_round: int, store: int, *, last_round: int) -> bool:
-        """Whether an answer is of the store that the member has now; notes who became a voter.
-
-        A request that was sent after a number was heard reaches only what came after the store of that
-        number, or that store itself: whoever answers it as a voter was admitted. So a number that comes
-        late, of a store before, does no harm for long.
-
-        Args:
-            response_round: the request that it answers.
-            store: what the answer says of the store.
-            last_round: the latest request that was sent to anybody.
-        """
-        if store:
-            if store != self.store:
-                self._lost_store(response_round, store)
-                self.heard_round = last_round
-            # A voter by now: what it answered before it was admitted may still arrive.
-            return not self.is_voter
-        if not self.is_voter:
-            # What the lost store had answered may still arrive too.
-            if response_round <= self.heard_round:
-                return False
-            self.is_voter = not self.has_gone_back
-        return True
-
-    def goes_back(self, response_round: int, last_index: Index) -> bool:
-        """Whether a rejection shows that the member lost what it had confirmed in this very term.
-
-        The request was sent after the leader had heard of `match_index`, so the member had it then.
-        """
-        return self.is_voter and response_round > self.match_round and last_index < self.match_index
-
-    def note_gone_back(self, response_round: int, *, last_round: int) -> None:
-        """Count it for nothing until it has caught up with an entry that the others committed."""
-        self._lost_store(response_round, self.store)
-        self.has_gone_back = True
-        self.heard_round = last_round
-
-    def trust_again(self) -> None:
-        """It holds all that it can have confirmed before."""
-        self.has_gone_back = False
-        self.is_voter = True
-
-    def _lost_store(self, round_: int, store: int) -> None:
-        """It answers `round_` with a store that began empty: all that it confirmed before is void."""
-        self.is_voter = self.has_gone_back = False
-        self.store = store
-        self.rejoin_index = None
+    def begin_anew(self, *, after_round: int) -> None:
+        """All that it confirmed before is void; what it answered to requests up to this one is old news."""
         self.acked_round = 0
         self.match_index = NO_INDEX
         self.saving = SaveTimer(self.saving.slow_ms)
-        self.probe_from(Index(1), last_round=round_ - 1, is_waiting=False)
+        self.probe_from(Index(1), last_round=after_round, is_waiting=False)
 
     def need_snapshot(self) -> None:
         """What it needs next is no longer in the leader's log."""

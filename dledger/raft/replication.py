@@ -127,23 +127,30 @@ class Replication:
     def answered(self, response: AppendResponse) -> bool:
         """Take a member's answer of this term; whether its match index has moved."""
         peer = self.peers[response.source]
-        if not peer.counts(response.round, response.store, last_round=self.rounds.last_round):
+        admission = peer.admission
+        last_round = self.rounds.last_round
+        follows = admission.take_answer(response.round, response.store, last_round=last_round)
+        if follows.is_void:
+            peer.begin_anew(after_round=response.round - 1)
+        if not follows.is_taken:
             return False
-        if not response.success and peer.goes_back(response.round, response.last_index):
-            peer.note_gone_back(response.round, last_round=self.rounds.last_round)
+        if not response.success and admission.shows_loss(
+            response.round, response.last_index, peer.match_index
+        ):
+            admission.went_back(last_round=last_round)
+            peer.begin_anew(after_round=response.round - 1)
         peer.answered_ms = self._core.now_ms
         peer.acked_round = max(peer.acked_round, response.round)
         has_moved = False
         if response.success:
             has_moved = peer.succeeded(response.match_index)
             if has_moved:
-                peer.match_round = self.rounds.last_round
+                admission.confirmed(last_round=last_round)
                 peer.saving.holds(peer.match_index, self._core.now_ms)
-            if peer.has_gone_back and self._may_admit(peer):
-                peer.trust_again()
+            admission.count_again(peer.match_index, self._core.commit_index)
         elif response.round > peer.rejects_after_round:
             next_index = self._next_after_conflict(response)
-            peer.probe_from(next_index, last_round=self.rounds.last_round, is_waiting=False)
+            peer.probe_from(next_index, last_round=last_round, is_waiting=False)
         self.fill(peer)
         return has_moved
 
@@ -193,7 +200,7 @@ class Replication:
         prev_term = core.log.term_of(prev_index)
         assert prev_term is not None, f"entry {prev_index} is not in the log"
         round_ = self.rounds.start(core.now_ms)
-        admits = peer.store if not peer.is_voter and self._may_admit(peer) else 0
+        admits = peer.admission.admits(peer.match_index, core.commit_index)
         core.emit(
             SendEntries(
                 peer.node_id,
@@ -206,15 +213,4 @@ class Replication:
                 round_,
                 admits,
             )
-        )
-
-    def _may_admit(self, peer: Progress) -> bool:
-        """Whether it holds an entry, younger than its store, that the others committed without it.
-
-        Whoever was elected, or has committed anything, with the help of its lost store is known to
-        the majority that confirmed this entry, so the entry's leader would have been deposed.
-        """
-        rejoin_index = peer.rejoin_index
-        return rejoin_index is not None and (
-            peer.match_index >= rejoin_index and self._core.commit_index >= rejoin_index
         )

@@ -1,4 +1,4 @@
-"""docs/protocol.md prints the table of roles as the code has it. `REWRITE=1` makes it so."""
+"""docs/protocol.md prints the tables of the core as the code has them. `REWRITE=1` makes it so."""
 
 from __future__ import annotations
 
@@ -7,20 +7,25 @@ import re
 from pathlib import Path
 from typing import get_args
 
+import pytest
+
+from dledger.raft.admission import admission_table
 from dledger.raft.messages import Message
 from dledger.raft.roles import role_table
 
 PAGE = Path(__file__).parents[2] / "docs/protocol.md"
-TABLE = re.compile(r"(<!-- roles: [^>]*-->\n).*?(<!-- /roles -->)", re.DOTALL)
+TABLES = {"roles": role_table, "admission": admission_table}
 
 
-def test_the_table_of_roles_is_current() -> None:
+@pytest.mark.parametrize("name", TABLES)
+def test_its_tables_are_current(name: str) -> None:
+    table = re.compile(rf"(<!-- {name}: [^>]*-->\n).*?(<!-- /{name} -->)", re.DOTALL)
     text = PAGE.read_text()
-    current = TABLE.sub(lambda found: f"{found[1]}{role_table()}\n{found[2]}", text)
+    current = table.sub(lambda found: f"{found[1]}{TABLES[name]()}\n{found[2]}", text)
     if os.environ.get("REWRITE"):
         PAGE.write_text(current)
         return
-    assert TABLE.search(text)
+    assert table.search(text)
     assert text == current
 
 
