@@ -29,7 +29,6 @@ from dledger.errors import (
     CorruptionError,
     DiskFailedError,
     DLedgerError,
-    EntryDamagedError,
     ForkedError,
 )
 from dledger.held_sends import HeldSends
@@ -66,13 +65,11 @@ from dledger.raft.membership import MembershipFormatError, voters_in
 from dledger.raft.messages import (
     AppendRequest,
     PeerMessage,
-    RepairAnswer,
     RepairMessage,
     RepairRequest,
 )
 from dledger.raft.node import RaftNode
-from dledger.repair.live_repair import LiveRepair
-from dledger.repair.serving import first_to_give, whole_end
+from dledger.repair.damage_policy import GIVE_WAY_TOKEN, DamagePolicy
 from dledger.storage.api import Disk
 from dledger.storage.hard_state import HardStateStore
 from dledger.storage.segmented_log import SegmentedLog
@@ -80,9 +77,6 @@ from dledger.storage.write_batch import WriteBatch
 
 NEVER_MS = 1 << 62
 """A deadline that no clock reaches: a latched engine waits for nothing."""
-
-GIVE_WAY_TOKEN = -1
-"""Of hand-overs that the engine itself asks for; callers have tokens from 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,12 +164,12 @@ class Engine:
         self.failure: DLedgerError | None = None
         self._node_id = config.raft.node_id
         others = tuple(voter for voter in config.raft.voters if voter != config.raft.node_id)
-        self.live_repair = LiveRepair(config.raft.node_id, others, self.log)
+        self._damage = DamagePolicy(config.raft.node_id, others, self.log)
+        self.live_repair = self._damage.live_repair
         self._held = HeldSends()
         self._job: PersistJob | None = None
         self._hard_state: HardState | None = None
         self._committed_index = NO_INDEX
-        self._give_way_reason = ""
         self._anchor: tuple[Index, int] | None = None
         self._handed_out_index = applied_index
         self._outbox: list[tuple[NodeId, PeerMessage]] = []
@@ -243,14 +237,13 @@ class Engine:
         try:
             for effect in effects:
                 self._carry_out(effect)
-            if self._give_way_reason:
-                reason, self._give_way_reason = self._give_way_reason, ""
-                for effect in self.node.step(StepDown(reason), now_ms):
+            if self._damage.must_resign:
+                for effect in self.node.step(self._damage.take_resignation(), now_ms):
                     self._carry_out(effect)
         except (OSError, DLedgerError) as error:
             self._latch(error)
             raise
-        self._look_after_lost(now_ms)
+        self._mend(now_ms)
 
     def _check_history(self, request: AppendRequest) -> None:
         """Entries of one index and term are the same in one group: their chain CRCs are, too.
@@ -277,28 +270,27 @@ class Engine:
                 f"those of {self._node_id}, though the last one is of the same term"
             )
 
-    def _look_after_lost(self, now_ms: int) -> None:
+    def _mend(self, now_ms: int) -> None:
         """Ask for damaged entries, when it is time; a leader that needs one for too long gives way."""
-        repair = self.live_repair
-        if self.failure is not None or not repair.missing_count:
+        policy = self._damage
+        if self.failure is not None or not policy.live_repair.missing_count:
             return
-        if now_ms >= repair.next_deadline_ms():
-            request = repair.next_request(now_ms)
-            if request is not None:
-                self._outbox.append(request)
+        request = policy.next_request(now_ms)
+        if request is not None:
+            self._outbox.append(request)
         if self.node.role is Role.LEADER:
-            if self._handed_out_index < self._committed_index:
-                repair.need(self._handed_out_index + 1, now_ms)
-            if repair.must_give_way(now_ms):
-                # Planned: nobody waits for an election. If that fails, `_resolve` steps down.
-                self.step(TransferRequested(None, GIVE_WAY_TOKEN), now_ms)
+            is_behind = self._handed_out_index < self._committed_index
+            waits_for = Index(self._handed_out_index + 1) if is_behind else None
+            give_way = policy.give_way(waits_for, now_ms)
+            if give_way is not None:
+                self.step(give_way, now_ms)
 
     def _resolve(self, token: int, outcome: Outcome) -> None:
         """A caller's outcome is known, or that of a hand-over that the engine itself wanted."""
         if token != GIVE_WAY_TOKEN:
             self._resolved.append((token, outcome))
         elif isinstance(outcome, Failed) and self.node.role is Role.LEADER:
-            self._give_way_reason = f"an entry is damaged and does not come back ({outcome.error})"
+            self._damage.hand_over_failed(outcome.error)
 
     def repair(self, message: RepairMessage, now_ms: int) -> None:
         """Help a member that has lost entries, or take back what was lost here.
@@ -309,18 +301,18 @@ class Engine:
         if self.failure is not None:
             return
         if isinstance(message, RepairRequest):
-            self._outbox.append((message.source, self._give(message)))
+            answer = self._damage.give(message, is_voter=self.node.is_voter)
+            self._outbox.append((message.source, answer))
             return
         try:
             self.live_repair.answered(message, now_ms)
         except DLedgerError as error:
             self._latch(error)
             raise
-        is_lost = self.live_repair.is_lost(self._committed_index)
-        if is_lost and self.node.role is Role.LEADER:
-            # It can neither send this entry nor commit anything behind it: let another lead.
-            self.step(StepDown("an entry is damaged that the others do not have"), now_ms)
-        self._look_after_lost(now_ms)
+        hopeless = self._damage.why_hopeless(self._committed_index)
+        if hopeless is not None and self.node.role is Role.LEADER:
+            self.step(hopeless, now_ms)
+        self._mend(now_ms)
 
     def look_for_damage(self, first: Index, end: Index, now_ms: int) -> None:
         """Read these entries from disk; what is not as it was written comes back from the others.
@@ -328,14 +320,14 @@ class Engine:
         Raises:
             DLedgerError: the disk failed; the engine is latched.
         """
-        if self.failure is not None or not self.live_repair.can_help or self.live_repair.is_full:
+        if self.failure is not None:
             return
         try:
-            self.live_repair.look(first, end)
+            self._damage.look(first, end)
         except DLedgerError as error:
             self._latch(error)
             raise
-        self._look_after_lost(now_ms)
+        self._mend(now_ms)
 
     def read(self, first: Index, end: Index, bytes_max: int, now_ms: int) -> list[Entry]:
         """Entries for somebody who wants them now: at least one, up to the first damaged one.
@@ -347,67 +339,10 @@ class Engine:
             OSError, DLedgerError: it could not be read, and nobody can help.
         """
         try:
-            entries = self._read(first, end, bytes_max)
+            return self._damage.read_now(first, end, bytes_max, now_ms)
         except DiskFailedError as error:
             self._latch(error)
             raise
-        if not entries:
-            self.live_repair.need(first, now_ms)
-            raise EntryDamagedError(
-                f"entry {first} is damaged on {self._node_id}, which asks the other members for it"
-            )
-        return entries
-
-    def _read(self, first: Index, end: Index, bytes_max: int | None = None) -> list[Entry]:
-        """Entries up to the first damaged one, which is asked for; all of them when all are whole.
-
-        Raises:
-            OSError, DLedgerError: they could not be read, and nobody can help.
-        """
-        repair = self.live_repair
-        if repair.has_hole(first):
-            return []
-        try:
-            return self.log.entries(first, end, bytes_max=bytes_max)
-        except (OSError, CorruptionError):
-            if not repair.can_help or self.failure is not None:
-                raise
-        if bytes_max is not None:
-            end = self.log.shape.end_within(first, bytes_max=bytes_max, count_max=end - first)
-        repair.look(first, end)
-        whole = first
-        while whole < end and not repair.has_hole(whole):
-            whole = Index(whole + 1)
-        try:
-            return self.log.entries(first, whole)
-        except (OSError, CorruptionError):
-            # A disk that gives it at one time and not at another.
-            repair.lose(first)
-            return []
-
-    def _give(self, request: RepairRequest) -> RepairAnswer:
-        """The entries that are named, if this log has them: who leads does not matter."""
-        log, last = self.log, request.last_index
-        if not log.shape.has(last) or log.chain_crc_of(last) != request.last_chain_crc:
-            return RepairAnswer(self._node_id, request.number, (), lacks=self.node.is_voter)
-        first = first_to_give(
-            lambda index: (
-                log.shape.position_of(Index(index + 1)) - log.shape.position_of(Index(index))
-            ),
-            max(request.first_index, log.shape.first_index),
-            last,
-        )
-        entries = whole_end(self._whole_entries, first, last)
-        if not entries and self.live_repair.can_help:
-            self.live_repair.look(last, Index(last + 1))
-        return RepairAnswer(self._node_id, request.number, entries, lacks=False)
-
-    def _whole_entries(self, first: int, end: int) -> list[Entry] | None:
-        """Entries as the disk gives them; None when not all of them are whole."""
-        try:
-            return self.log.entries(Index(first), Index(end))
-        except (OSError, CorruptionError):
-            return None
 
     def next_deadline_ms(self) -> int:
         """When the next `Tick` is due at the latest."""
@@ -502,7 +437,7 @@ class Engine:
             return []
         if self._anchor is not None:
             self._check_anchor(*self._anchor)
-        entries = self._read(first, end, bytes_max)
+        entries = self._damage.read(first, end, bytes_max)
         if entries:
             self._handed_out_index = entries[-1].index
         return entries
@@ -602,11 +537,10 @@ class Engine:
         """Make the append request; the leader's own disk need not have the entries (thesis 10.2.1)."""
         if self.failure is not None:
             return
-        entries = tuple(self._read(effect.first, effect.end)) if effect.first < effect.end else ()
+        is_heartbeat = effect.first == effect.end
+        entries = () if is_heartbeat else tuple(self._damage.read(effect.first, effect.end))
         if len(entries) < effect.end - effect.first:
-            # Lost, as the network may lose it. Who could mend it may be out of reach, or, as long as it is
-            # not committed, nobody may have it: then only another leader gets the group on.
-            self._give_way_reason = "an entry to be sent is damaged"
+            self._damage.cannot_send()
             return
         request = AppendRequest(
             effect.term,
@@ -627,5 +561,6 @@ class Engine:
             if isinstance(error, DLedgerError)
             else DiskFailedError(f"the disk failed: {error}")
         )
+        self._damage.stop()
         self._held.drop()
         self._outbox.clear()

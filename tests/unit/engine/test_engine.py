@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dledger.config import LogConfig, RaftConfig, parse_peers
-from dledger.engine import GIVE_WAY_TOKEN, NEVER_MS, Engine
+from dledger.engine import NEVER_MS, Engine
 from dledger.errors import (
     CorruptionError,
     DiskFailedError,
@@ -63,6 +63,7 @@ from dledger.raft.messages import (
     VoteResponse,
 )
 from dledger.repair.asking import ANSWER_TIMEOUT_MS, ROUND_PAUSE_MS
+from dledger.repair.damage_policy import GIVE_WAY_TOKEN
 from dledger.repair.live_repair import GIVE_WAY_MS, GIVE_WAY_PAUSE_MS, REWRITE_PAUSE_MS
 from dledger.testing.sim_disk import SimDisk
 

@@ -1,0 +1,174 @@
+"""What a running member does about damaged entries: read around them, give them, ask for them, lead or not.
+
+A member without an entry goes on with everything else. It matters only to a leader: it can neither send the entry
+nor commit what stands behind it, so it lets another one lead whose disk may give it. This decides when; asking
+the core for it, and carrying messages, is the engine's.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dledger.errors import CorruptionError, DLedgerError, EntryDamagedError
+from dledger.raft.entry import Entry
+from dledger.raft.events import StepDown, TransferRequested
+from dledger.raft.ids import Index, NodeId
+from dledger.raft.messages import RepairAnswer, RepairRequest
+from dledger.repair.live_repair import LiveRepair
+from dledger.repair.serving import first_to_give, whole_end
+from dledger.storage.segmented_log import SegmentedLog
+
+GIVE_WAY_TOKEN: Final = -1
+"""Of hand-overs that are asked for here; callers have tokens from 0."""
+
+
+class DamagePolicy:
+    """The decisions of one member.
+
+    Attributes:
+        live_repair: what is missing now, and who is asked for it.
+        must_resign: a leader must not go on leading; see `take_resignation`.
+    """
+
+    def __init__(self, node_id: NodeId, peers: tuple[NodeId, ...], log: SegmentedLog) -> None:
+        self.live_repair = LiveRepair(node_id, peers, log)
+        self._node_id = node_id
+        self._log = log
+        self.must_resign = False
+        self._reason = ""
+        self._is_stopped = False
+
+    def stop(self) -> None:
+        """The disk has failed: nothing more is looked for, nor asked for."""
+        self._is_stopped = True
+
+    # Reading around damage.
+
+    def read(self, first: Index, end: Index, bytes_max: int | None = None) -> list[Entry]:
+        """Entries up to the first damaged one, which is asked for; all of them when all are whole.
+
+        Raises:
+            OSError, DLedgerError: they could not be read, and nobody can help.
+        """
+        repair = self.live_repair
+        if repair.has_hole(first):
+            return []
+        try:
+            return self._log.entries(first, end, bytes_max=bytes_max)
+        except (OSError, CorruptionError):
+            if self._is_stopped or not repair.can_help:
+                raise
+        if bytes_max is not None:
+            end = self._log.shape.end_within(first, bytes_max=bytes_max, count_max=end - first)
+        repair.look(first, end)
+        whole = first
+        while whole < end and not repair.has_hole(whole):
+            whole = Index(whole + 1)
+        try:
+            return self._log.entries(first, whole)
+        except (OSError, CorruptionError):
+            # A disk that gives it at one time and not at another.
+            repair.lose(first)
+            return []
+
+    def read_now(self, first: Index, end: Index, bytes_max: int, now_ms: int) -> list[Entry]:
+        """As `read`, for somebody who waits: at least one entry.
+
+        Raises:
+            EntryDamagedError: the first one is damaged; it comes back sooner or later.
+            OSError, DLedgerError: as `read`.
+        """
+        entries = self.read(first, end, bytes_max)
+        if not entries:
+            self.live_repair.need(first, now_ms)
+            raise EntryDamagedError(
+                f"entry {first} is damaged on {self._node_id}, which asks the other members for it"
+            )
+        return entries
+
+    def look(self, first: Index, end: Index) -> None:
+        """Read these entries from disk; what is not as it was written comes back from the others.
+
+        Raises:
+            DLedgerError: the disk failed.
+        """
+        if self.live_repair.can_help and not self.live_repair.is_full:
+            self.live_repair.look(first, end)
+
+    # Giving to others, and asking them.
+
+    def give(self, request: RepairRequest, *, is_voter: bool) -> RepairAnswer:
+        """The entries that are named, if this log has them: who leads does not matter."""
+        log, last = self._log, request.last_index
+        if not log.shape.has(last) or log.chain_crc_of(last) != request.last_chain_crc:
+            return RepairAnswer(self._node_id, request.number, (), lacks=is_voter)
+        first = first_to_give(
+            lambda index: (
+                log.shape.position_of(Index(index + 1)) - log.shape.position_of(Index(index))
+            ),
+            max(request.first_index, log.shape.first_index),
+            last,
+        )
+        entries = whole_end(self._whole_entries, first, last)
+        if not entries and self.live_repair.can_help:
+            self.live_repair.look(last, Index(last + 1))
+        return RepairAnswer(self._node_id, request.number, entries, lacks=False)
+
+    def _whole_entries(self, first: int, end: int) -> list[Entry] | None:
+        """Entries as the disk gives them; None when not all of them are whole."""
+        try:
+            return self._log.entries(Index(first), Index(end))
+        except (OSError, CorruptionError):
+            return None
+
+    def next_request(self, now_ms: int) -> tuple[NodeId, RepairRequest] | None:
+        """Whom to ask now, and for what."""
+        repair = self.live_repair
+        return repair.next_request(now_ms) if now_ms >= repair.next_deadline_ms() else None
+
+    # Leading with damage.
+
+    def cannot_send(self) -> None:
+        """A leader's request needs a damaged entry.
+
+        It counts as lost, as the network may lose it. Who could mend it may be out of reach, or, as long as it is
+        not committed, nobody may have it: then only another leader gets the group on.
+        """
+        self._resign("an entry to be sent is damaged")
+
+    def hand_over_failed(self, error: DLedgerError) -> None:
+        """Nobody took over from a leader that needs a damaged entry."""
+        self._resign(f"an entry is damaged and does not come back ({error})")
+
+    def _resign(self, reason: str) -> None:
+        self.must_resign = True
+        self._reason = reason
+
+    def take_resignation(self) -> StepDown:
+        """What `must_resign` asks for; said once."""
+        assert self.must_resign, "nobody must resign"
+        self.must_resign = False
+        return StepDown(self._reason)
+
+    def why_hopeless(self, commit_index: Index) -> StepDown | None:
+        """Whether a leader misses an entry that is not committed and that the others do not have.
+
+        It can neither send this entry nor commit anything behind it.
+        """
+        if self.live_repair.is_lost(commit_index):
+            return StepDown("an entry is damaged that the others do not have")
+        return None
+
+    def give_way(self, waits_for: Index | None, now_ms: int) -> TransferRequested | None:
+        """Whether a leader has needed damaged entries for too long: another one should lead.
+
+        Planned, so that nobody waits for an election. If it fails, `hand_over_failed` is to be called.
+
+        Args:
+            waits_for: the next entry that the state machine wants; None: it wants none.
+            now_ms: the time.
+        """
+        repair = self.live_repair
+        if waits_for is not None:
+            repair.need(waits_for, now_ms)
+        return TransferRequested(None, GIVE_WAY_TOKEN) if repair.must_give_way(now_ms) else None
