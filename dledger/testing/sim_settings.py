@@ -362,11 +362,14 @@ def _stand_still(settings: SimSettings) -> SimSettings:
     """Let members stand still as processes do, from a stream of its own."""
     rng = Random(f"still/{settings.seed}")
     weights = {kind: rng.choice((0, 0, 1, 3)) for kind in STILL_KINDS}
+    standstill_ms_max = rng.choice((0, 3000))
     return replace(
         settings,
         fault_weights={**settings.fault_weights, **weights},
         sockets=True,
-        standstill_ms_max=rng.choice((0, 3000)),
+        standstill_ms_max=standstill_ms_max,
+        # Nothing wakes a member before its time: one that the others need may stand still into the calm.
+        settle_ms_max=settings.settle_ms_max + standstill_ms_max,
     )
 
 
