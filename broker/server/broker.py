@@ -218,10 +218,8 @@ class Broker:
         origin = self._origins.get(connection)
         if origin is None:
             origin = self._origins[connection] = ClientOrigin(connection, self._outputs)
-        handle = self._parts.handle
         try:
-            for frame in frames:
-                handle(origin, frame)
+            self._parts.handle(origin, frames)
         except (FrameError, CorruptionError, DiskFailedError, OSError):
             raise  # the client's fault ends its connection, the disk's ends the node
         except Exception:  # noqa: BLE001  # the root of a connection's work

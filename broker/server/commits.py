@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import trio
 
@@ -44,6 +44,13 @@ class Waiter(Protocol):
     def failed(self, error: DLedgerError) -> None:
         """It was refused (RefusedError: surely not done), or nobody knows."""
         ...
+
+
+class OnCommit(NamedTuple):
+    """A waiter of two functions; for requests `Router.when_committed` makes it."""
+
+    committed: Callable[[StagedEntry, int], None]
+    failed: Callable[[DLedgerError], None]
 
 
 @dataclass(slots=True, eq=False)
@@ -108,7 +115,11 @@ class Commits:
         place = self.staging.stage_control(command, self._now_ms())
         if isinstance(command, DeleteTopic):
             self._catalog.note_deletion(command.name)
-            self._waiters.append((place, _Deletion(self._catalog, command.name)))
+            # It is told ahead of who asked for it.
+            decided = partial(self._catalog.deletion_decided, command.name)
+            self._waiters.append(
+                (place, OnCommit(lambda _staged, _place: decided(), lambda _error: decided()))
+            )
         return place
 
     def create(self, creation: Creation) -> int:
@@ -220,24 +231,6 @@ class Commits:
             _log.info("%d requests were not confirmed: %s", len(waiters), error)
         for _, waiter in waiters:
             waiter.failed(error)
-
-
-class _Deletion:
-    """Takes a topic's deletion out of the catalog when it is decided; it is told ahead of who asked for it."""
-
-    __slots__ = ("_catalog", "_topic")
-
-    def __init__(self, catalog: Catalog, topic: str) -> None:
-        self._catalog = catalog
-        self._topic = topic
-
-    def committed(self, staged: StagedEntry, place: int) -> None:
-        """See `Waiter`."""
-        self._catalog.deletion_decided(self._topic)
-
-    def failed(self, error: DLedgerError) -> None:
-        """See `Waiter`."""
-        self._catalog.deletion_decided(self._topic)
 
 
 class AwaitCommit:

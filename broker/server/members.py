@@ -9,10 +9,11 @@ import trio
 
 from broker.server.client_exchange import CREATE_TIMEOUT_S, ClientExchange
 from broker.server.commits import AwaitCommit, Commits
-from broker.server.gate import Errand
 from broker.server.link import LeaderLink
-from broker.server.origin import ClientOrigin, Origin, Outputs, answer
+from broker.server.origin import ClientOrigin, Outputs
 from broker.server.private_codes import PrivateCode
+from broker.server.questions import Question
+from broker.server.request import Handler, PendingRequest, Where
 from broker.service.catalog import NOTHING_NEW, Catalog, Creation, group_for_use, special_topic
 from broker.service.clients import (
     ConsumerClient,
@@ -21,6 +22,7 @@ from broker.service.clients import (
     newest_of_each,
     producers_of,
 )
+from broker.service.conclusions import Kind
 from broker.service.pull import SQL_REFUSED
 from broker.service.refusal import Refusal
 from broker.service.tags import TagExpressionError, tag_hashes
@@ -77,26 +79,43 @@ class Members:
             now_ms=now_ms,
         )
 
-    def heartbeat(self, client: ClientOrigin, origin: Origin, request: RemotingCommand) -> None:
+    def handlers(self) -> tuple[Handler[RemotingCommand], ...]:
+        """What it takes."""
+        code = RequestCode
+        return (
+            Handler(code.HEART_BEAT, self.heartbeat, Kind.UPDATE, Where.HERE),
+            Handler(code.UNREGISTER_CLIENT, self.unregister, Kind.UPDATE, Where.HERE),
+            Handler(code.CHECK_CLIENT_CONFIG, self.check_config, Kind.READ, Where.HERE),
+            Handler(
+                code.GET_CONSUMER_LIST_BY_GROUP,
+                self.consumer_list,
+                Kind.QUESTION,
+                is_confirmed=True,
+                request_type=Question,
+            ),
+        )
+
+    def heartbeat(self, request: PendingRequest, command: RemotingCommand) -> None:
         """HEART_BEAT: answered when the group and its retry topic exist and the leader knows the client.
 
-        Args:
-            client: the connection, to tell it of changes later.
-            origin: where the answer goes.
-            request: with the heartbeat as its body.
+        Its connection is kept, to tell the client of changes later; so it is not taken from another node.
 
         Raises:
             BodyError: the body is no heartbeat.
         """
-        beat = decode_heartbeat(request.body)
-        who = {"language": request.language, "version": request.version, "address": origin.address}
+        origin = request.origin
+        if not isinstance(origin, ClientOrigin):
+            request.refuse_as_unknown()
+            return
+        beat = decode_heartbeat(command.body)
+        who = {"language": command.language, "version": command.version, "address": origin.address}
         consumers = [
             client
             for client in consumers_of(beat, **who)  # type: ignore[arg-type]  # who mixes str and int
             if not isinstance(self._group(client.group), Refusal)
         ]
         producers = producers_of(beat, **who)  # type: ignore[arg-type]  # who mixes str and int
-        self._origins[client.number] = client
+        self._origins[origin.number] = origin
         changed = self.local.heartbeat(origin.number, consumers, producers, self._now_ms())
         self.exchange.local_changed(changed)
         creation = self.creation_for(consumers)
@@ -105,11 +124,11 @@ class Members:
         must_wait = creation or (changed and not self._log.is_serving)
         if must_wait and self._tasks < self._tasks_max:
             self._tasks += 1
-            self._nursery.start_soon(self._finish_heartbeat, origin, request.opaque, creation)
+            self._nursery.start_soon(self._finish_heartbeat, request, creation)
         else:
-            answer(origin, request.opaque, ResponseCode.SUCCESS)
+            request.answer(ResponseCode.SUCCESS)
 
-    async def _finish_heartbeat(self, origin: Origin, opaque: int, creation: Creation) -> None:
+    async def _finish_heartbeat(self, request: PendingRequest, creation: Creation) -> None:
         try:
             with trio.move_on_after(CREATE_TIMEOUT_S):
                 if self._log.is_serving:
@@ -118,10 +137,11 @@ class Members:
                     await self.exchange.wait_synced()
         except DLedgerError as error:
             # The next heartbeat tries again; the client is registered in any case.
-            _log.info("the groups of a client at %s are not created yet: %s", origin.address, error)
+            at = request.origin.address
+            _log.info("the groups of a client at %s are not created yet: %s", at, error)
         finally:
             self._tasks -= 1
-        answer(origin, opaque, ResponseCode.SUCCESS)
+        request.answer(ResponseCode.SUCCESS)
         self._outputs.flush()
 
     def _group(self, name: str) -> object:
@@ -155,52 +175,52 @@ class Members:
             self._commits.wait(self._commits.create(creation), waiter)
             await waiter.wait()
 
-    def unregister(self, origin: Origin, request: RemotingCommand) -> None:
+    def unregister(self, request: PendingRequest, command: RemotingCommand) -> None:
         """UNREGISTER_CLIENT.
 
         Raises:
             FieldError: the client id is missing.
         """
         gone = self.local.unregister(
-            fields.text(request.ext, "clientID"),
-            consumer_group=request.ext.get("consumerGroup", ""),
-            producer_group=request.ext.get("producerGroup", ""),
+            fields.text(command.ext, "clientID"),
+            consumer_group=command.ext.get("consumerGroup", ""),
+            producer_group=command.ext.get("producerGroup", ""),
         )
         self.exchange.local_changed(gone)
-        answer(origin, request.opaque, ResponseCode.SUCCESS)
+        request.answer(ResponseCode.SUCCESS)
 
-    def consumer_list(self, errand: Errand, request: RemotingCommand) -> None:
+    def consumer_list(self, request: PendingRequest, command: RemotingCommand) -> None:
         """GET_CONSUMER_LIST_BY_GROUP: all members, whatever node they are connected to.
 
         Raises:
             FieldError: the group is missing.
         """
-        group = fields.text(request.ext, "consumerGroup")
+        group = fields.text(command.ext, "consumerGroup")
         ids = list(self.members(group))
         if ids:
             body = encode_consumer_list(ids)
-            answer(errand.origin, errand.opaque, ResponseCode.SUCCESS, body=body)
+            request.answer(ResponseCode.SUCCESS, body=body)
         else:
             text = f"no consumer for this group, {group[:255]}"
-            answer(errand.origin, errand.opaque, ResponseCode.SYSTEM_ERROR, text)
+            request.answer(ResponseCode.SYSTEM_ERROR, text)
 
     @staticmethod
-    def check_config(origin: Origin, request: RemotingCommand) -> None:
+    def check_config(request: PendingRequest, command: RemotingCommand) -> None:
         """CHECK_CLIENT_CONFIG.
 
         Raises:
             BodyError: the body is no client configuration.
         """
-        subscription = decode_client_config(request.body)[2]
+        subscription = decode_client_config(command.body)[2]
         if subscription.expression_type != EXPRESSION_TAG:
-            answer(origin, request.opaque, ResponseCode.SYSTEM_ERROR, SQL_REFUSED)
+            request.answer(ResponseCode.SYSTEM_ERROR, SQL_REFUSED)
             return
         try:
             tag_hashes(subscription.expression)
         except TagExpressionError as error:
-            answer(origin, request.opaque, ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error))
+            request.answer(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error))
         else:
-            answer(origin, request.opaque, ResponseCode.SUCCESS)
+            request.answer(ResponseCode.SUCCESS)
 
     def members(self, group: str) -> dict[str, ConsumerClient]:
         """The live members of a group on all nodes, as far as this node knows."""

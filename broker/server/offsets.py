@@ -6,11 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from broker.server.commits import Commits
+from broker.server.commits import Commits, OnCommit
 from broker.server.committers import Committers
-from broker.server.gate import Errand, Gate
-from broker.server.linear import LinearReads
-from broker.server.origin import answer
+from broker.server.questions import Question
+from broker.server.request import Handler, PendingRequest
+from broker.server.router import Router
+from broker.service.conclusions import Kind
 from broker.service.offsets import (
     NAME_LENGTH_MAX,
     PendingOffsets,
@@ -19,13 +20,12 @@ from broker.service.offsets import (
     fenced_remark,
 )
 from broker.store.control import CommitOffsets
-from broker.store.locks import QueueLocks
 from broker.store.reading import MessageGoneError, earliest_store_time, offset_by_time
 from broker.store.staging import StagedEntry
 from broker.store.state import BrokerState
 from dledger import DLedgerError, LogServer
 from dledger_mq.remoting import fields
-from dledger_mq.remoting.codes import ResponseCode
+from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.header import RemotingCommand
 
 COMMIT_INTERVAL_MS = 100
@@ -43,16 +43,14 @@ class Offsets:
         log: LogServer,
         state: BrokerState,
         commits: Commits,
-        gate: Gate,
-        linear: LinearReads,
+        router: Router,
         committers: Committers,
         now_ms: Callable[[], int],
     ) -> None:
         self._log = log
         self._state = state
         self._commits = commits
-        self._gate = gate
-        self._linear = linear
+        self._router = router
         self._committers = committers
         self._now_ms = now_ms
         self._pending = PendingOffsets()
@@ -60,31 +58,51 @@ class Offsets:
         self._asking_count = 0
         self._staged_ms = 0
 
-    def update(self, errand: Errand, request: RemotingCommand) -> None:
+    def handlers(self) -> tuple[Handler[RemotingCommand], ...]:
+        """What it takes. Queries confirm by themselves that this node leads, after what they wait for."""
+        return (
+            Handler(
+                RequestCode.QUERY_CONSUMER_OFFSET, self.query, Kind.QUESTION, request_type=Question
+            ),
+            Handler(RequestCode.UPDATE_CONSUMER_OFFSET, self.update, Kind.UPDATE),
+            Handler(
+                RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, self.by_time, Kind.READ, is_confirmed=True
+            ),
+            Handler(RequestCode.GET_MAX_OFFSET, self.max_offset, Kind.READ, is_confirmed=True),
+            Handler(RequestCode.GET_MIN_OFFSET, self.min_offset, Kind.READ, is_confirmed=True),
+            Handler(
+                RequestCode.GET_EARLIEST_MSG_STORETIME,
+                self.earliest_time,
+                Kind.READ,
+                is_confirmed=True,
+            ),
+        )
+
+    def update(self, request: PendingRequest, command: RemotingCommand) -> None:
         """UPDATE_CONSUMER_OFFSET: answered when it is committed.
 
         Raises:
             FieldError: a field is missing or impossible.
         """
         if self._is_full():
-            errand.refuse_as_busy()
+            request.refuse_as_busy()
             return
-        ext = request.ext
+        ext = command.ext
         group, topic = fields.text(ext, "consumerGroup"), fields.text(ext, "topic")
         offset = fields.int64(ext, "commitOffset")
         queue_id = fields.int32(ext, "queueId")
-        address, said = errand.origin.address, ext.get("clientId", "")[:NAME_LENGTH_MAX]
+        address, said = request.origin.address, ext.get("clientId", "")[:NAME_LENGTH_MAX]
         if queue_id < 0 or max(len(group), len(topic)) > NAME_LENGTH_MAX:
-            errand.refuse(
+            request.refuse(
                 ResponseCode.SYSTEM_ERROR,
                 f"there is no queue {queue_id}, or a name is longer than {NAME_LENGTH_MAX}: nothing was stored",
             )
             return
         client_id = self.note(group, topic, queue_id, offset, address=address, said=said)
         if offset < 0:  # Node commits -1 for "unknown"
-            _reply(errand)
-        elif not errand.is_oneway:
-            self._waiting.append(_Commit(errand, (group, topic, queue_id), client_id))
+            request.answer(ResponseCode.SUCCESS)
+        elif not request.is_oneway:
+            self._waiting.append(_Commit(request, (group, topic, queue_id), client_id))
 
     def note(
         self, group: str, topic: str, queue_id: int, offset: int, *, address: str, said: str = ""
@@ -127,24 +145,45 @@ class Offsets:
         if places:
             self._asking_count += len(waiting)
             back = [places[-1] - place for place in places]
-            waiter = _CommitWaiter(self._gate, self._state.locks, waiting, back, self._asked)
-            self._commits.wait(places[-1], waiter)
+            self._commits.wait(
+                places[-1],
+                OnCommit(
+                    partial(self._committed, waiting, back), partial(self._unconfirmed, waiting)
+                ),
+            )
         else:
             for commit in waiting:
-                _reply(commit.errand)
+                commit.request.answer(ResponseCode.SUCCESS)
 
-    def _asked(self, count: int) -> None:
-        """So many requests have come to their end."""
-        self._asking_count -= count
+    def _committed(
+        self, waiting: list[_Commit], back: list[int], staged: StagedEntry, place: int
+    ) -> None:
+        """Answer the commits of one batch, whose records stand so far before the last one (`back`)."""
+        self._asking_count -= len(waiting)
+        locks = self._state.locks
+        fenced = {
+            row for steps in back for row in locks.fenced_at(staged.physical_offset(place - steps))
+        }
+        for commit in waiting:
+            if (commit.place, commit.client_id) in fenced:
+                text = fenced_remark(commit.place, commit.client_id, locks.owner(*commit.place))
+                commit.request.answer(ResponseCode.SYSTEM_ERROR, text)
+            else:
+                commit.request.answer(ResponseCode.SUCCESS)
+
+    def _unconfirmed(self, waiting: list[_Commit], error: DLedgerError) -> None:
+        self._asking_count -= len(waiting)
+        for commit in waiting:
+            self._router.unconfirmed(commit.request, error)
 
     def lost(self) -> None:
         """Leadership is lost: who waits goes to the next leader; offsets that came with pulls are lost."""
         self._pending = PendingOffsets()
         waiting, self._waiting = self._waiting, []
         for commit in waiting:
-            self._gate.hold(commit.errand)
+            self._router.park(commit.request)
 
-    def query(self, errand: Errand, request: RemotingCommand) -> None:
+    def query(self, request: PendingRequest, command: RemotingCommand) -> None:
         """QUERY_CONSUMER_OFFSET: a commit that is on its way is waited for, so that none is overlooked.
 
         That commit may be of an entry that was proposed before the query, and what becomes of it says nothing about
@@ -153,32 +192,32 @@ class Offsets:
         Raises:
             FieldError: a field is missing or impossible.
         """
-        key, act = self._query(errand, request)
+        key, act = self._query(request, command)
         if self._pending.has(*key):
             if self._commits.is_full:
-                self._gate.hold(errand)
+                self._router.park(request)
                 return
             self._stage()
+        confirm = partial(self._router.when_confirmed, request, act)
         if self._commits.is_idle:
-            self._linear.read(errand, act)
+            confirm()
         else:
             # What is staged or on its way may be for this queue. Queries are rare, so they wait for all of it.
-            read = partial(self._linear.read, errand, act)
-            self._commits.wait_for_staged(_QueryWaiter(self._gate, errand, read))
+            self._router.when_staged_committed(request, confirm)
 
     def _query(
-        self, errand: Errand, request: RemotingCommand
+        self, request: PendingRequest, command: RemotingCommand
     ) -> tuple[tuple[str, str, int], Callable[[], None]]:
         """The queue asked for, and how to answer."""
-        ext = request.ext
+        ext = command.ext
         group, topic = fields.text(ext, "consumerGroup"), fields.text(ext, "topic")
         queue_id = fields.int32(ext, "queueId")
         zero_if_missing = fields.boolean(ext, "setZeroIfNotFound", default=True)
-        act = partial(self._answer_query, errand, group, topic, queue_id, zero_if_missing)
+        act = partial(self._answer_query, request, group, topic, queue_id, zero_if_missing)
         return (group, topic, queue_id), act
 
     def _answer_query(
-        self, errand: Errand, group: str, topic: str, queue_id: int, zero_if_missing: bool
+        self, request: PendingRequest, group: str, topic: str, queue_id: int, zero_if_missing: bool
     ) -> None:
         offset = consumer_offset(
             self._state,
@@ -189,150 +228,72 @@ class Offsets:
             log_end=self._log.reader.committed_position,
         )
         if offset is None:
-            answer(
-                errand.origin,
-                errand.opaque,
+            request.answer(
                 ResponseCode.QUERY_NOT_FOUND,
                 "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first",
             )
         else:
-            _number(errand, "offset", offset)
+            _number(request, "offset", offset)
 
-    def max_offset(self, errand: Errand, request: RemotingCommand) -> None:
+    def max_offset(self, request: PendingRequest, command: RemotingCommand) -> None:
         """GET_MAX_OFFSET; an unknown queue has 0.
 
         Raises:
             FieldError: a field is missing or impossible.
         """
-        topic, queue_id = _queue(request)
-        self._linear.read(
-            errand,
-            lambda: _number(errand, "offset", self._state.queues.min_max(topic, queue_id)[1]),
-        )
+        topic, queue_id = _queue(command)
+        _number(request, "offset", self._state.queues.min_max(topic, queue_id)[1])
 
-    def min_offset(self, errand: Errand, request: RemotingCommand) -> None:
+    def min_offset(self, request: PendingRequest, command: RemotingCommand) -> None:
         """GET_MIN_OFFSET; an unknown queue has 0.
 
         Raises:
             FieldError: a field is missing or impossible.
         """
-        topic, queue_id = _queue(request)
-        self._linear.read(
-            errand,
-            lambda: _number(errand, "offset", self._state.queues.min_max(topic, queue_id)[0]),
-        )
+        topic, queue_id = _queue(command)
+        _number(request, "offset", self._state.queues.min_max(topic, queue_id)[0])
 
-    def by_time(self, errand: Errand, request: RemotingCommand) -> None:
+    def by_time(self, request: PendingRequest, command: RemotingCommand) -> None:
         """SEARCH_OFFSET_BY_TIMESTAMP.
 
         Raises:
             FieldError: a field is missing or impossible.
         """
-        topic, queue_id = _queue(request)
-        time_ms = fields.int64(request.ext, "timestamp")
-        is_upper = request.ext.get("boundaryType", "lower").lower() == "upper"
+        topic, queue_id = _queue(command)
+        time_ms = fields.int64(command.ext, "timestamp")
+        is_upper = command.ext.get("boundaryType", "lower").lower() == "upper"
+        try:
+            offset = offset_by_time(
+                self._state, self._log.reader, topic, queue_id, time_ms, is_upper=is_upper
+            )
+        except MessageGoneError as error:
+            request.answer(ResponseCode.SYSTEM_ERROR, str(error))
+        else:
+            _number(request, "offset", offset)
 
-        def act() -> None:
-            try:
-                offset = offset_by_time(
-                    self._state, self._log.reader, topic, queue_id, time_ms, is_upper=is_upper
-                )
-            except MessageGoneError as error:
-                answer(errand.origin, errand.opaque, ResponseCode.SYSTEM_ERROR, str(error))
-            else:
-                _number(errand, "offset", offset)
-
-        self._linear.read(errand, act)
-
-    def earliest_time(self, errand: Errand, request: RemotingCommand) -> None:
+    def earliest_time(self, request: PendingRequest, command: RemotingCommand) -> None:
         """GET_EARLIEST_MSG_STORETIME; -1 without messages.
 
         Raises:
             FieldError: a field is missing or impossible.
         """
-        topic, queue_id = _queue(request)
-
-        def act() -> None:
-            stored_ms = earliest_store_time(self._state, self._log.reader, topic, queue_id)
-            _number(errand, "timestamp", stored_ms)
-
-        self._linear.read(errand, act)
+        topic, queue_id = _queue(command)
+        stored_ms = earliest_store_time(self._state, self._log.reader, topic, queue_id)
+        _number(request, "timestamp", stored_ms)
 
 
 @dataclass(frozen=True, slots=True)
 class _Commit:
     """An offset commit whose client wants an answer."""
 
-    errand: Errand
+    request: PendingRequest
     place: QueuePlace
     client_id: str
 
 
-class _CommitWaiter:
-    """Answers the offset commits of one batch, whose records stand so far before the last one (`back`)."""
-
-    def __init__(
-        self,
-        gate: Gate,
-        locks: QueueLocks,
-        waiting: list[_Commit],
-        back: list[int],
-        ended: Callable[[int], None],
-    ) -> None:
-        self._gate = gate
-        self._ended = ended
-        self._locks = locks
-        self._waiting = waiting
-        self._back = back
-
-    def committed(self, staged: StagedEntry, place: int) -> None:
-        self._ended(len(self._waiting))
-        fenced = {
-            row
-            for steps in self._back
-            for row in self._locks.fenced_at(staged.physical_offset(place - steps))
-        }
-        for commit in self._waiting:
-            if (commit.place, commit.client_id) in fenced:
-                text = fenced_remark(
-                    commit.place, commit.client_id, self._locks.owner(*commit.place)
-                )
-                errand = commit.errand
-                answer(errand.origin, errand.opaque, ResponseCode.SYSTEM_ERROR, text)
-            else:
-                _reply(commit.errand)
-
-    def failed(self, error: DLedgerError) -> None:
-        self._ended(len(self._waiting))
-        for commit in self._waiting:
-            # Doing it twice changes nothing, so the next leader may be asked whatever happened.
-            self._gate.again(commit.errand, error)
+def _queue(command: RemotingCommand) -> tuple[str, int]:
+    return fields.text(command.ext, "topic"), fields.int32(command.ext, "queueId")
 
 
-class _QueryWaiter:
-    """Reads for a query once the commits before it are applied."""
-
-    def __init__(self, gate: Gate, errand: Errand, read: Callable[[], None]) -> None:
-        self._gate = gate
-        self._errand = errand
-        self._read = read
-
-    def committed(self, staged: StagedEntry, place: int) -> None:
-        self._read()
-
-    def failed(self, error: DLedgerError) -> None:
-        self._errand.cause = str(error)
-        self._gate.hold(self._errand)
-
-
-def _queue(request: RemotingCommand) -> tuple[str, int]:
-    return fields.text(request.ext, "topic"), fields.int32(request.ext, "queueId")
-
-
-def _number(errand: Errand, name: str, value: int) -> None:
-    answer(errand.origin, errand.opaque, ResponseCode.SUCCESS, ext={name: str(value)})
-
-
-def _reply(errand: Errand) -> None:
-    if not errand.is_oneway:
-        answer(errand.origin, errand.opaque, ResponseCode.SUCCESS)
+def _number(request: PendingRequest, name: str, value: int) -> None:
+    request.answer(ResponseCode.SUCCESS, ext={name: str(value)})

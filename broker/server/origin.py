@@ -201,57 +201,6 @@ class ForwardedOrigin:
             self._link.send(encode_command(make_response(self._opaque, code, remark, body=body)))
 
 
-class OriginProxy:
-    """A client that is seen through another origin, and answered in a way of its own."""
-
-    __slots__ = ("_origin",)
-
-    def __init__(self, origin: Origin) -> None:
-        self._origin = origin
-
-    @property
-    def number(self) -> int:
-        """See `Origin`."""
-        return self._origin.number
-
-    @property
-    def address(self) -> str:
-        """See `Origin`."""
-        return self._origin.address
-
-    @property
-    def born_host(self) -> bytes:
-        """See `Origin`."""
-        return self._origin.born_host
-
-    @property
-    def is_closed(self) -> bool:
-        """See `Origin`."""
-        return self._origin.is_closed
-
-    @property
-    def is_gone(self) -> bool:
-        """See `Origin`."""
-        return self._origin.is_gone
-
-    @property
-    def is_forwarded(self) -> bool:
-        """See `Origin`."""
-        return self._origin.is_forwarded
-
-
-class SilentOrigin(OriginProxy):
-    """A client that wants no answer: it asked oneway."""
-
-    __slots__ = ()
-
-    def send(self, frame: bytes) -> None:
-        """Drop the answer."""
-
-    def pass_back(self, code: int, remark: str) -> None:
-        """Nobody waits on the other node either."""
-
-
 def answer(
     origin: Origin,
     opaque: int,
@@ -262,16 +211,6 @@ def answer(
 ) -> None:
     """Gather the answer to a request."""
     origin.send(encode_command(make_response(opaque, code, remark, ext, body)))
-
-
-def is_received(origin: Origin) -> bool:
-    """Whether an answer finds the client there, as far as this node can know."""
-    return not origin.is_forwarded and not origin.is_gone
-
-
-def link_of(origin: Origin) -> int | None:
-    """The connection to the node that passes the answer on; None for a client's own."""
-    return origin.number if origin.is_forwarded else None
 
 
 def host_field(address: str) -> bytes:

@@ -6,8 +6,9 @@ differs between the two is the `World`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import trio
 
@@ -18,15 +19,17 @@ from broker.server.config import BrokerConfig
 from broker.server.delays import Delays
 from broker.server.digest_watch import DigestWatch
 from broker.server.dispatch import Dispatch
-from broker.server.gate import Gate
 from broker.server.linear import LinearReads
 from broker.server.link import LeaderLink
+from broker.server.link_server import LinkServer
 from broker.server.locks import Locks
 from broker.server.members import Members
 from broker.server.offsets import Offsets
 from broker.server.origin import Origin, Outputs
 from broker.server.private_codes import PrivateCode
 from broker.server.pulls import Pulls, offset_commit_forward
+from broker.server.request import Handler
+from broker.server.router import Router
 from broker.server.runtime_info import RuntimeInfo
 from broker.server.sends import Sends
 from broker.server.timers import Timers
@@ -137,10 +140,9 @@ class BrokerParts:
             tasks_max=config.limits.requests_max,
             now_ms=world.monotonic_ms,
         )
-        self._linear = linear = world.make_linear(log, self._gate, outputs, world.nursery)
         self._committers = Committers(state.locks, self.members.members)
         self._offsets = Offsets(
-            log, state, self.commits, self._gate, linear, self._committers, world.monotonic_ms
+            log, state, self.commits, self._router, self._committers, world.monotonic_ms
         )
         self._repeats = Repeats(state, self._load) if config.recognise_repeats else None
         self._ends = self._make_ends(store_host)
@@ -150,7 +152,7 @@ class BrokerParts:
             log,
             state,
             self.commits,
-            self._gate,
+            self._router,
             RecallRules(config.recall, config.broker_name, state.topics.__contains__),
             self._log_ms,
         )
@@ -162,19 +164,24 @@ class BrokerParts:
         self._sends = self._make_sends(store_host)
         self._dispatch = self._make_dispatch()
 
+    @property
+    def handlers(self) -> tuple[Handler[Any], ...]:
+        """All that it handles, by code."""
+        return self._dispatch.handlers
+
     # What happens.
 
-    def handle(self, origin: Origin, frame: Frame) -> None:
-        """One frame of a client, or of another node.
+    def handle(self, origin: Origin, frames: Sequence[Frame]) -> None:
+        """Frames of a client, or of another node.
 
         Raises:
-            FrameError: the header cannot be read; the connection has to be closed.
+            FrameError: a header cannot be read; the connection has to be closed.
         """
-        self._dispatch.handle(origin, frame)
+        self._dispatch.handle(origin, frames)
 
     def connection_closed(self, number: int) -> None:
         """A client's connection ended."""
-        self._dispatch.connection_closed(number)
+        self._link_server.connection_closed(number)
         self._sends.connection_closed(number)
         self._pulls.connection_closed(number)
         self.members.connection_closed(number)
@@ -186,7 +193,7 @@ class BrokerParts:
     def link_connected(self) -> None:
         """Requests can be passed on to the leader."""
         self.members.exchange.ask_again()
-        self._gate.retry()
+        self._router.unpark()
         self._outputs.flush()
 
     def role_changed(self, view: RoleView) -> None:
@@ -203,13 +210,13 @@ class BrokerParts:
         self._was_serving = view.is_serving
         self.link.leader_changed()
         self.members.exchange.role_changed()
-        self._gate.retry()
+        self._router.unpark()
         self._pulls.look_at_all()
 
     def tick(self, now_ms: int) -> None:
         """What is looked at every 50 ms or so; `now_ms` of `World.monotonic_ms`."""
-        self._gate.retry()
-        self._gate.expire(now_ms)
+        self._router.unpark()
+        self._router.expire(now_ms)
         self._dispatch.expire(now_ms)
         self._pulls.expire(now_ms)
         self.link.expire(now_ms)
@@ -225,13 +232,13 @@ class BrokerParts:
     @property
     def is_quiet(self) -> bool:
         """Whether nobody waits for an answer."""
-        return self.commits.is_idle and not self._gate.waiting_count and not self.link.asked_count
+        return self.commits.is_idle and not self._router.waiting_count and not self.link.asked_count
 
     # Joining the parts.
 
     def _passed_on(self) -> None:
         """Answers of the leader were handed over."""
-        self._gate.tell_delivered()
+        self._router.tell_delivered()
         self._outputs.flush()
 
     def _make_ways(self) -> None:
@@ -248,12 +255,13 @@ class BrokerParts:
             union_changed=lambda: self.members.exchange.ask_again(),
             ask_producer=lambda group, frame: self.members.ask_producer_here(group, frame),
         )
-        self._gate = Gate(
+        self._router = Router(
             self._log,
             self.link,
+            self._world.make_linear(self._log, self._outputs, self._world.nursery),
+            self.commits,
             waiting_max=limits.requests_max,
             now_ms=self._world.monotonic_ms,
-            serve=lambda errand, request: self._dispatch.serve(errand, request),
         )
 
     def _make_dispatch(self) -> Dispatch:
@@ -262,33 +270,39 @@ class BrokerParts:
             self._log,
             self._state,
             self.commits,
-            self._gate,
-            self._linear,
+            self._router,
             self.members,
             broker_name=config.broker_name,
             config_text=self.runtime.config_text,
             runtime=self.runtime.table,
             made=self._world.made,
         )
-        return Dispatch(
-            self._gate,
-            self._linear,
+        locks = Locks(self.commits, self._router, self._state.locks, self._committers)
+        dispatch = Dispatch(self._router, self._world.monotonic_ms)
+        self._link_server = LinkServer(
+            group=config.group,
+            node_ids=frozenset(str(peer.node_id) for peer in config.peers),
+            secret=config.secret,
+            nonce=self._world.link_nonce,
+            frame_bytes_max=config.limits.frame_bytes_max,
+            handle=dispatch.handle,
+            delivered=self._sends.delivered,
+            sync_clients=self.members.exchange.sync_from,
+        )
+        for service in (
             self._sends,
             self._pulls,
             self._offsets,
             self.members,
-            Locks(self.commits, self._gate, self._state.locks, self._committers),
+            locks,
             self._ends,
             self._make_resumes(),
             self.timers,
             admin,
-            group=config.group,
-            node_ids=frozenset(str(peer.node_id) for peer in config.peers),
-            secret=config.secret,
-            link_nonce=self._world.link_nonce,
-            frame_bytes_max=config.limits.frame_bytes_max,
-            now_ms=self._world.monotonic_ms,
-        )
+            self._link_server,
+        ):
+            dispatch.register(service.handlers())
+        return dispatch
 
     def _make_sends(self, store_host: bytes) -> Sends:
         config = self._config
@@ -322,7 +336,7 @@ class BrokerParts:
         )
         return Sends(
             self.commits,
-            self._gate,
+            self._router,
             rules,
             back_rules,
             SendReplies(config.region, trace_on=config.trace_on),
@@ -336,8 +350,9 @@ class BrokerParts:
     def _make_ends(self, store_host: bytes) -> TransactionEnds:
         config = self._config
         return TransactionEnds(
+            self._log,
             self.commits,
-            self._gate,
+            self._router,
             self._state.transactions,
             EndRules(
                 self._state.transactions,
@@ -356,7 +371,7 @@ class BrokerParts:
     def _make_resumes(self) -> TransactionResumes:
         return TransactionResumes(
             self.commits,
-            self._gate,
+            self._router,
             self._state.transactions,
             self._ends,
             self._load,

@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from broker.server.beyond_end import BeyondEnd
-from broker.server.gate import HOLD_MS
 from broker.server.origin import Origin, answer
+from broker.server.request import HOLD_MS, Handler, PendingRequest, Where
 from broker.service.catalog import Creation
+from broker.service.conclusions import Kind
 from broker.service.holds import HeldPull, HeldPulls, hold_ms
 from broker.service.pull import PullOutcome, PullRules, outcome_of
 from broker.service.refusal import Refusal
@@ -94,9 +95,14 @@ class Pulls:
         """Pulls that wait for a message."""
         return self._held.count
 
-    def pull(self, origin: Origin, request: PullRequest) -> None:
+    def handlers(self) -> tuple[Handler[PullRequest], ...]:
+        """What it takes."""
+        codes = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
+        return tuple(Handler(code, self.pull, Kind.READ, Where.HERE) for code in codes)
+
+    def pull(self, request: PendingRequest, command: PullRequest) -> None:
         """One pull."""
-        self._check_or_wait(origin, request.opaque, request.fields)
+        self._check_or_wait(request.origin, request.opaque, command.fields)
 
     def _check_or_wait(self, origin: Origin, opaque: int, fields: PullFields) -> None:
         now_ms = self._now_ms()

@@ -1,16 +1,15 @@
 """Questions that a client must not be left alone with: 14 and 38, answered in time whatever happens inside.
 
-A request may wait at the gate, behind the link to a leader that is silent, for a commit or for a round. For most
-that is all the same. But some clients take their own impatience for "there is no offset" (service.asking_again), so
-these two are answered before that, in the way that makes the client ask again.
+A request may wait for a leader, behind the link to one that is silent, for a commit or for a round. For most that is
+all the same. But some clients take their own impatience for "there is no offset" (service.asking_again), so these two
+are answered before that, in the way that makes the client ask again.
 """
 
 from __future__ import annotations
 
 from collections import deque
 
-from broker.server.gate import HOLD_MS
-from broker.server.origin import Origin, OriginProxy, answer
+from broker.server.request import HOLD_MS, PendingRequest
 from broker.service.asking_again import (
     LATE_MS,
     OFFSET_UNTOLD,
@@ -23,62 +22,43 @@ from dledger_mq.remoting.group_bodies import encode_consumer_list
 from dledger_mq.remoting.header import RemotingCommand
 
 
-class Question(OriginProxy):
-    """An origin that takes one answer: the first. Later ones are dropped."""
+class Question(PendingRequest):
+    """A request of that kind.
 
-    __slots__ = ("_is_answered", "_refusal", "_request", "deadline_ms")
+    Attributes:
+        late_refusal: what is told once the client has given up by itself.
+    """
 
-    def __init__(self, origin: Origin, request: RemotingCommand, deadline_ms: int) -> None:
-        super().__init__(origin)
-        self._request = request
-        self._is_answered = False
-        self._refusal: tuple[ResponseCode, str] | None = None
-        self.deadline_ms = deadline_ms
+    late_refusal: tuple[ResponseCode, str] | None = None
 
     @property
     def is_closed(self) -> bool:
         """Whether nobody wants an answer any more."""
-        return self._is_answered or self._origin.is_closed
-
-    def send(self, frame: bytes) -> None:
-        """See `Origin`."""
-        if not self._is_answered:
-            self._is_answered = True
-            self._origin.send(frame)
-
-    def pass_back(self, code: int, remark: str) -> None:
-        """Never: it was not forwarded."""
-        self._origin.pass_back(code, remark)
+        return self.is_answered or self.origin.is_closed
 
     def give_up(self, code: ResponseCode, remark: str) -> None:
         """Nobody can say: let the client ask again. `code` and `remark` are for those that can be told."""
-        request = self._request
-        if request.code == RequestCode.GET_CONSUMER_LIST_BY_GROUP:
-            if wants_empty_list(request.language, request.version):
-                answer(
-                    self,
-                    request.opaque,
-                    ResponseCode.SUCCESS,
-                    remark,
-                    body=encode_consumer_list([]),
-                )
+        command = self.command
+        assert isinstance(command, RemotingCommand), "14 and 38 are read the general way"
+        if command.code == RequestCode.GET_CONSUMER_LIST_BY_GROUP:
+            if wants_empty_list(command.language, command.version):
+                self.answer(ResponseCode.SUCCESS, remark, body=encode_consumer_list([]))
             else:
-                answer(self, request.opaque, code, remark)
+                self.answer(code, remark)
             return
-        match offset_untold(request.language, request.version):
+        match offset_untold(command.language, command.version):
             case Untold.REASON:
-                answer(self, request.opaque, code, remark)
+                self.answer(code, remark)
             case Untold.NO_OFFSET:
-                ext = {"offset": str(OFFSET_UNTOLD)}
-                answer(self, request.opaque, ResponseCode.SUCCESS, remark, ext=ext)
+                self.answer(ResponseCode.SUCCESS, remark, {"offset": str(OFFSET_UNTOLD)})
             case Untold.LATE_REASON:
                 # What is found out until then is as true, and may come in time.
-                self._refusal = code, remark
+                self.late_refusal = code, remark
 
-    def refuse(self) -> None:
+    def refuse_late(self) -> None:
         """The client has given up by itself: say why, for those who look on."""
-        if self._refusal is not None:
-            answer(self, self._request.opaque, *self._refusal)
+        if self.late_refusal is not None:
+            self.answer(*self.late_refusal)
 
 
 class Questions:
@@ -88,13 +68,12 @@ class Questions:
         self._open: deque[Question] = deque()
         self._late: deque[tuple[int, Question]] = deque()
 
-    def ask(self, origin: Origin, request: RemotingCommand, deadline_ms: int) -> Question:
-        """Take one in, whose time of `HOLD_MS` ends then; deadlines never decrease."""
+    def add(self, question: Question) -> None:
+        """Watch one; deadlines never decrease. What another node passed on is watched there."""
         while self._open and self._open[0].is_closed:
             self._open.popleft()
-        question = Question(origin, request, deadline_ms)
-        self._open.append(question)
-        return question
+        if not (question.origin.is_forwarded or question.is_oneway):
+            self._open.append(question)
 
     def expire(self, now_ms: int, why: str) -> None:
         """Give up those that have waited long enough; `why` is for people."""
@@ -105,4 +84,4 @@ class Questions:
             if not question.is_closed:
                 self._late.append((question.deadline_ms + LATE_MS - HOLD_MS, question))
         while self._late and (self._late[0][1].is_closed or self._late[0][0] <= now_ms):
-            self._late.popleft()[1].refuse()
+            self._late.popleft()[1].refuse_late()

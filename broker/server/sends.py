@@ -5,16 +5,17 @@ from __future__ import annotations
 import logging
 from contextlib import suppress
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from broker.server.commits import Commits
-from broker.server.gate import Errand, Gate
-from broker.server.origin import answer, is_received, link_of
+from broker.server.request import Handler, PendingRequest
+from broker.server.router import Router
 from broker.server.row_sends import RowSends
 from broker.server.transactions import TransactionEnds
 from broker.service.catalog import NOTHING_NEW
+from broker.service.conclusions import Kind
 from broker.service.refusal import Refusal
 from broker.service.repeats import EarlierSend, Repeats
 from broker.service.sameness import Essence, essence_of_plan, is_same, stored_as
@@ -28,7 +29,7 @@ from dledger_mq.message.errors import MessageIdError, RecordError
 from dledger_mq.message.ids import OffsetIdMaker, parse_offset_msg_id
 from dledger_mq.message.recall_handle import RecallHandle
 from dledger_mq.remoting import fields
-from dledger_mq.remoting.codes import ResponseCode
+from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.header import RemotingCommand
 from dledger_mq.remoting.replies import SendReplies
 from dledger_mq.remoting.requests import SendRequest
@@ -42,7 +43,7 @@ class Sends:
     def __init__(
         self,
         commits: Commits,
-        gate: Gate,
+        router: Router,
         rules: SendRules,
         back_rules: SendBackRules,
         replies: SendReplies,
@@ -58,7 +59,7 @@ class Sends:
         `broker_name` is what recall handles say; `sinks` is the fold's view of them.
         """
         self._commits = commits
-        self._gate = gate
+        self._router = router
         self._rules = rules
         self._back_rules = back_rules
         self._replies = replies
@@ -67,35 +68,46 @@ class Sends:
         self._repeats = repeats
         self._ahead: dict[bytes, tuple[_SendWaiter, ...]] = {}
         self._ends = ends
-        self._rows = RowSends(commits, gate, sinks, ids, stage=self._stage)
+        self._rows = RowSends(commits, router, sinks, ids, stage=self._stage)
 
-    def send(self, errand: Errand, request: SendRequest) -> None:
+    def handlers(self) -> tuple[Handler[Any], ...]:
+        """What it takes."""
+        code = RequestCode
+        return (
+            Handler(code.SEND_MESSAGE, self.send, Kind.SEND),
+            Handler(code.SEND_MESSAGE_V2, self.send, Kind.SEND),
+            Handler(code.SEND_BATCH_MESSAGE, self.send, Kind.SEND),
+            Handler(code.CONSUMER_SEND_MSG_BACK, self.send_back, Kind.SEND_BACK, is_confirmed=True),
+        )
+
+    def send(self, request: PendingRequest, command: SendRequest) -> None:
         """One send, single or batch; the message is the frame's body."""
-        if self._turned_away(errand):
+        if self._commits.is_full:
+            request.refuse_as_busy()
             return
-        header = request.fields
-        plan = self._rules.decide(header, errand.frame.body, request.version)
+        header = command.fields
+        plan = self._rules.decide(header, request.frame.body, command.version)
         if isinstance(plan, Refusal):
-            errand.refuse(plan.code, plan.remark)
+            request.refuse(plan.code, plan.remark)
             return
         if plan.creation is not NOTHING_NEW:
             self._commits.create(plan.creation)
         if header.sink_batch is not None:
-            self._rows.send(errand, plan, header.sink_batch, header.born_timestamp_ms)
+            self._rows.send(request, plan, header.sink_batch, header.born_timestamp_ms)
             return
         if plan.is_half:
-            self._ends.begin(errand, plan, header.born_timestamp_ms)
+            self._ends.begin(request, plan, header.born_timestamp_ms)
             return
         born_ms = header.born_timestamp_ms
-        waiter = _SendWaiter(self, errand, plan, born_ms)
+        waiter = _SendWaiter(self, request, plan, born_ms)
         place = -1
         try:
             if self._repeats is not None:
                 self._look_back(waiter, born_ms, self._repeats)
             if waiter.plan.messages:
-                place = self._stage(waiter.plan, born_ms, errand.origin.born_host)
+                place = self._stage(waiter.plan, born_ms, request.origin.born_host)
         except RecordError as error:
-            errand.refuse(ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: {error}")
+            request.refuse(ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: {error}")
             return
         if waiter.parts is not None:
             self._join(waiter)
@@ -146,7 +158,7 @@ class Sends:
             "%d of %d messages from %s were sent before",
             len(parts) - len(fresh),
             len(parts),
-            waiter.errand.origin.address,
+            waiter.request.origin.address,
         )
         waiter.parts = parts
         waiter.plan = msgspec.structs.replace(plan, messages=fresh)
@@ -242,27 +254,28 @@ class Sends:
             first = place if first < 0 else first
         return first
 
-    def send_back(self, errand: Errand, request: RemotingCommand) -> None:
+    def send_back(self, request: PendingRequest, command: RemotingCommand) -> None:
         """CONSUMER_SEND_MSG_BACK.
 
         Raises:
             FieldError: a field is missing or impossible.
         """
-        if self._turned_away(errand):
+        if self._commits.is_full:
+            request.refuse_as_busy()
             return
-        ext = request.ext
+        ext = command.ext
         wanted = SendBack(
             fields.int64(ext, "offset"),
             fields.text(ext, "group"),
             fields.int32(ext, "delayLevel", 0),
             fields.int32(ext, "maxReconsumeTimes", None),
         )
-        plan = self._back_rules.decide(wanted, request.version)
+        plan = self._back_rules.decide(wanted, command.version)
         if plan is None:
-            _reply(errand)
+            request.answer(ResponseCode.SUCCESS)
             return
         if isinstance(plan, Refusal):
-            errand.refuse(plan.code, plan.remark)
+            request.refuse(plan.code, plan.remark)
             return
         self._commits.create(plan.creation)
         message = plan.message
@@ -278,15 +291,11 @@ class Sends:
             place = self._stage(copy, message.born_timestamp_ms, message.born_host)
         except RecordError as error:
             text = f"the message cannot be stored again: {error}"
-            errand.refuse(ResponseCode.SYSTEM_ERROR, text)
+            request.refuse(ResponseCode.SYSTEM_ERROR, text)
             return
-        self._commits.wait(place, _BackWaiter(self._gate, errand))
-
-    def _turned_away(self, errand: Errand) -> bool:
-        if not self._commits.is_full:
-            return False
-        errand.refuse_as_busy()
-        return True
+        self._router.when_committed(
+            request, place, lambda _staged, _place: request.answer(ResponseCode.SUCCESS)
+        )
 
     def committed(self, waiter: _SendWaiter, staged: StagedEntry, place: int) -> None:
         """What was staged of a send is committed; the usual case is that this is all of it."""
@@ -294,18 +303,17 @@ class Sends:
         if waiter.parts is not None:
             self._place_own(waiter, staged, place)
             return
-        errand, plan = waiter.errand, waiter.plan
+        request, plan = waiter.request, waiter.plan
         count = len(plan.messages)
-        origin = errand.origin
-        if not errand.is_oneway:
+        if not request.is_oneway:
             if count == 1:
                 ids = self._ids(staged.physical_offset(place))
             else:
                 offsets = range(place, place + count)
                 ids = ",".join(self._ids(staged.physical_offset(each)) for each in offsets)
-            origin.send(
+            request.reply(
                 self._replies.encode(
-                    errand.opaque,
+                    request.opaque,
                     msg_id=ids.encode(),
                     queue_id=plan.queue_id,
                     queue_offset=staged.queue_offset(place),
@@ -313,11 +321,13 @@ class Sends:
                 )
             )
             if self._repeats is not None:
-                is_there = is_received(origin)
-                if not is_there or errand.was_held:
+                is_there = request.is_received
+                if not is_there or request.was_held:
                     stored = [staged.physical_offset(each) for each in range(place, place + count)]
-                    self._repeats.told(stored, is_received=is_there, link=link_of(origin))
-                    self._repeats.asked(stored, self._gate.waited_until_ms(errand, waiter.born_ms))
+                    self._repeats.told(stored, is_received=is_there, link=request.link)
+                    self._repeats.asked(
+                        stored, self._router.waited_until_ms(request, waiter.born_ms)
+                    )
 
     def _place_own(self, waiter: _SendWaiter, staged: StagedEntry, place: int) -> None:
         """The rest of a send that was partly known stands."""
@@ -352,13 +362,13 @@ class Sends:
         """
         assert self._repeats is not None, "nothing is known without it"
         assert waiter.parts is not None, "some of it was known"
-        errand = waiter.errand
+        request = waiter.request
         stored = [part for part in waiter.parts if isinstance(part, EarlierSend)]
-        if not errand.is_oneway:
+        if not request.is_oneway:
             ids = ",".join(one.msg_id for one in stored)
-            errand.origin.send(
+            request.reply(
                 self._replies.encode(
-                    errand.opaque,
+                    request.opaque,
                     msg_id=ids.encode(),
                     queue_id=stored[0].queue_id,
                     queue_offset=stored[0].queue_offset,
@@ -367,12 +377,12 @@ class Sends:
             )
             self._repeats.asked(
                 [one.physical_offset for one in stored],
-                self._gate.waited_until_ms(errand, waiter.born_ms),
+                self._router.waited_until_ms(request, waiter.born_ms),
             )
-            if is_received(errand.origin):
+            if request.is_received:
                 self._repeats.answered(one.physical_offset for one in stored)
             else:
-                link = link_of(errand.origin)
+                link = request.link
                 self._repeats.told(waiter.own, is_received=False, link=link)
 
     def unconfirmed(self, waiter: _SendWaiter, error: DLedgerError) -> None:
@@ -381,7 +391,7 @@ class Sends:
             self._repeats.not_answered(
                 part.physical_offset for part in waiter.parts if isinstance(part, EarlierSend)
             )
-        self._gate.unconfirmed(waiter.errand, error)
+        self._router.unconfirmed(waiter.request, error)
 
     def _recall_handle(self, plan: SendPlan, due_ms: int) -> str | None:
         """What the producer of a message with a due time gets to recall it with; None for others."""
@@ -428,15 +438,15 @@ class _SendWaiter:
         "_steps",
         "asked",
         "born_ms",
-        "errand",
         "open_count",
         "own",
         "parts",
         "plan",
+        "request",
     )
 
-    def __init__(self, sends: Sends, errand: Errand, plan: SendPlan, born_ms: int) -> None:
-        self.errand = errand
+    def __init__(self, sends: Sends, request: PendingRequest, plan: SendPlan, born_ms: int) -> None:
+        self.request = request
         self.born_ms = born_ms
         self.plan = self.asked = plan
         self.parts: list[_Part] | None = None
@@ -489,20 +499,6 @@ class _SendWaiter:
             self._sends.unconfirmed(self, self._error)
 
 
-class _BackWaiter:
-    __slots__ = ("_errand", "_gate")
-
-    def __init__(self, gate: Gate, errand: Errand) -> None:
-        self._gate = gate
-        self._errand = errand
-
-    def committed(self, staged: StagedEntry, place: int) -> None:
-        _reply(self._errand)
-
-    def failed(self, error: DLedgerError) -> None:
-        self._gate.unconfirmed(self._errand, error)
-
-
 def _offsets_of(msg_ids: str) -> list[int]:
     """The physical offsets that message ids of ours name."""
     found = []
@@ -510,8 +506,3 @@ def _offsets_of(msg_ids: str) -> list[int]:
         with suppress(MessageIdError):
             found.append(parse_offset_msg_id(text)[2])
     return found
-
-
-def _reply(errand: Errand) -> None:
-    if not errand.is_oneway:
-        answer(errand.origin, errand.opaque, ResponseCode.SUCCESS)

@@ -8,13 +8,15 @@ one that came too late is told so.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import islice
 from typing import Final
 
-from broker.server.commits import Commits
+from broker.server.commits import Commits, OnCommit
 from broker.server.deliveries import DELIVERIES_MAX, Deliverer, Patience
-from broker.server.gate import Errand, Gate
-from broker.server.origin import answer
+from broker.server.request import Handler, PendingRequest
+from broker.server.router import Router
+from broker.service.conclusions import Kind
 from broker.service.refusal import Refusal
 from broker.service.timers import RecallRules
 from broker.store.control import DeliverTimers, RecallTimer
@@ -27,7 +29,7 @@ from dledger_mq.message.names import TIMER_TOPIC
 from dledger_mq.message.properties import REAL_TOPIC, TIMER_DEQUEUE_MS, UNIQ_KEY, encode_property
 from dledger_mq.message.recall_handle import RecallHandle
 from dledger_mq.remoting import fields
-from dledger_mq.remoting.codes import ResponseCode
+from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.header import RemotingCommand
 
 CANDIDATES_MAX: Final = 256
@@ -44,7 +46,7 @@ class Timers:
         log: LogServer,
         state: BrokerState,
         commits: Commits,
-        gate: Gate,
+        router: Router,
         rules: RecallRules,
         now_ms: Callable[[], int],
     ) -> None:
@@ -52,7 +54,7 @@ class Timers:
         self._log = log
         self._state = state
         self._commits = commits
-        self._gate = gate
+        self._router = router
         self._rules = rules
         self._now_ms = now_ms
         self._is_waiting = False
@@ -105,7 +107,11 @@ class Timers:
 
     # --- recall
 
-    def recall(self, errand: Errand, request: RemotingCommand) -> None:
+    def handlers(self) -> tuple[Handler[RemotingCommand], ...]:
+        """What it takes."""
+        return (Handler(RequestCode.RECALL_MESSAGE, self.recall, Kind.UPDATE, is_confirmed=True),)
+
+    def recall(self, request: PendingRequest, command: RemotingCommand) -> None:
         """RECALL_MESSAGE: answered with what became of it, once the log has it.
 
         Raises:
@@ -113,21 +119,22 @@ class Timers:
             EntryDamagedError: what is meant cannot be read now; nothing was done.
         """
         if self._commits.is_full:
-            errand.refuse_as_busy()
+            request.refuse_as_busy()
             return
-        ext = request.ext
+        ext = command.ext
         handle = self._rules.decide(fields.text(ext, "topic"), fields.text(ext, "recallHandle"))
         if isinstance(handle, Refusal):
-            answer(errand.origin, errand.opaque, handle.code, handle.remark)
+            request.answer(handle.code, handle.remark)
             return
         key = recall_key(handle.topic.encode(), handle.unique_key.encode())
         meant = self._meant(handle)
         # With nothing to take back the log is asked nevertheless: only it knows that a node still leads.
-        command = RecallTimer(handle.due_ms, key, [timer.physical_offset for timer in meant])
+        record = RecallTimer(handle.due_ms, key, [timer.physical_offset for timer in meant])
         for timer in meant:
             self._recalling[timer] = self._recalling.get(timer, 0) + 1
-        place = self._commits.stage_control(command)
-        self._commits.wait(place, _RecallWaiter(self, errand, handle.unique_key, meant))
+        recalled = partial(self._recalled, request, handle.unique_key, meant)
+        failed = partial(self._recall_failed, request, meant)
+        self._commits.wait(self._commits.stage_control(record), OnCommit(recalled, failed))
 
     def _meant(self, handle: RecallHandle) -> list[PendingTimer]:
         """The messages that a handle means, newest first; whether they still wait is for the fold to say."""
@@ -145,48 +152,32 @@ class Timers:
                 found.append(timer)
         return found
 
-    def recalled(self, errand: Errand, unique_key: str, staged: StagedEntry, place: int) -> None:
-        """Answer a recall that is committed."""
-        if errand.is_oneway:
-            return
+    def _recalled(
+        self,
+        request: PendingRequest,
+        unique_key: str,
+        meant: list[PendingTimer],
+        staged: StagedEntry,
+        place: int,
+    ) -> None:
+        self._release(meant)
         if self._state.timers.was_recalled(staged.physical_offset(place)):
-            ext = {"msgId": unique_key}
-            answer(errand.origin, errand.opaque, ResponseCode.SUCCESS, ext=ext)
+            request.answer(ResponseCode.SUCCESS, ext={"msgId": unique_key})
         else:
-            answer(
-                errand.origin,
-                errand.opaque,
+            request.answer(
                 ResponseCode.NO_MESSAGE,
                 "recall failed, no such message is pending: it was delivered, or never stored",
             )
 
-    def release(self, meant: list[PendingTimer]) -> None:
+    def _recall_failed(
+        self, request: PendingRequest, meant: list[PendingTimer], error: DLedgerError
+    ) -> None:
+        self._release(meant)
+        self._router.unconfirmed(request, error)
+
+    def _release(self, meant: list[PendingTimer]) -> None:
         """A recall is decided, one way or the other."""
         for timer in meant:
             count = self._recalling.pop(timer) - 1
             if count:
                 self._recalling[timer] = count
-
-    def recall_failed(self, errand: Errand, error: DLedgerError) -> None:
-        """Ask the next leader: recalling twice is the same as once."""
-        self._gate.again(errand, error)
-
-
-class _RecallWaiter:
-    __slots__ = ("_errand", "_meant", "_timers", "_unique_key")
-
-    def __init__(
-        self, timers: Timers, errand: Errand, unique_key: str, meant: list[PendingTimer]
-    ) -> None:
-        self._timers = timers
-        self._errand = errand
-        self._unique_key = unique_key
-        self._meant = meant
-
-    def committed(self, staged: StagedEntry, place: int) -> None:
-        self._timers.release(self._meant)
-        self._timers.recalled(self._errand, self._unique_key, staged, place)
-
-    def failed(self, error: DLedgerError) -> None:
-        self._timers.release(self._meant)
-        self._timers.recall_failed(self._errand, error)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 
-from broker.server.commits import Commits
+from broker.server.commits import Commits, OnCommit
 from broker.server.transactions import TransactionEnds, stage_op
 from broker.service.catalog import Catalog, special_topic
 from broker.store.control import CheckTransactions
@@ -103,7 +104,7 @@ class TransactionChecks:
             self._is_waiting = True
             offsets = [half.queue_offset for half, _ in found]
             place = self._commits.stage_control(CheckTransactions(offsets, now_ms))
-            self._commits.wait(place, _Counted(self, found))
+            self._commits.wait(place, OnCommit(partial(self._counted, found), self._failed))
 
     def _now_ms(self) -> int:
         """The wall clock, but not less than the log's time and what passed since this reign began.
@@ -115,7 +116,7 @@ class TransactionChecks:
 
     # Asking.
 
-    def counted(self, checked: list[Half]) -> None:
+    def _counted(self, checked: list[Half], _staged: StagedEntry, _place: int) -> None:
         """The checks are in the log: ask."""
         self._is_waiting = False
         for half, message in checked:
@@ -124,7 +125,7 @@ class TransactionChecks:
                 self._ask_about(message)
         self.tick()
 
-    def failed(self) -> None:
+    def _failed(self, _error: DLedgerError) -> None:
         """Leadership was lost; whoever leads goes on from what the fold knows."""
         self._is_waiting = False
 
@@ -190,7 +191,18 @@ class TransactionChecks:
             self._check_max,
             CHECK_MAX_TOPIC,
         )
-        self._ends.wait_for_end(offsets, place, _GivenUp(self, self._ends, offsets))
+        self._ends.wait_for_end(
+            offsets, place, OnCommit(partial(self._given_up, offsets), partial(self._kept, offsets))
+        )
+
+    def _given_up(self, offsets: list[int], _staged: StagedEntry, _place: int) -> None:
+        self._ends.ended(offsets)
+        self._is_waiting = False
+        self.tick()
+
+    def _kept(self, offsets: list[int], error: DLedgerError) -> None:
+        self._ends.ended(offsets, error)
+        self._is_waiting = False
 
     def _copy(self, half: StoredMessage) -> None:
         try:
@@ -218,32 +230,3 @@ def _first_bytes(halves: list[OpenHalf]) -> list[OpenHalf]:
         if total > CHECKED_BYTES_MAX and count:
             return halves[:count]
     return halves
-
-
-class _Counted:
-    def __init__(self, checks: TransactionChecks, checked: list[Half]) -> None:
-        self._checks = checks
-        self._checked = checked
-
-    def committed(self, staged: StagedEntry, place: int) -> None:
-        self._checks.counted(self._checked)
-
-    def failed(self, error: DLedgerError) -> None:
-        self._checks.failed()
-
-
-class _GivenUp:
-    def __init__(
-        self, checks: TransactionChecks, ends: TransactionEnds, offsets: list[int]
-    ) -> None:
-        self._checks = checks
-        self._ends = ends
-        self._offsets = offsets
-
-    def committed(self, staged: StagedEntry, place: int) -> None:
-        self._ends.ended(self._offsets)
-        self._checks.counted([])
-
-    def failed(self, error: DLedgerError) -> None:
-        self._ends.ended(self._offsets, error)
-        self._checks.failed()

@@ -10,23 +10,22 @@ from collections.abc import Callable
 
 import msgspec
 
-from broker.server.commits import Commits
-from broker.server.gate import Errand, Gate
-from broker.server.origin import answer
+from broker.server.commits import Commits, OnCommit
+from broker.server.request import Handler, PendingRequest
+from broker.server.router import Router
 from broker.server.transactions import TransactionEnds
+from broker.service.conclusions import Kind
 from broker.service.sameness import Essence, essence_of_record
 from broker.store.control import ResumeTransaction
 from broker.store.recent_sends import COPIES_MAX
-from broker.store.staging import StagedEntry
 from broker.store.transactions import OpenHalf, TransactionKey, Transactions, Verdict
-from dledger import DLedgerError
 from dledger_mq.message.errors import MessageIdError
 from dledger_mq.message.ids import parse_offset_msg_id
 from dledger_mq.message.names import CHECK_MAX_TOPIC, HALF_TOPIC
 from dledger_mq.message.properties import REAL_TOPIC, TRANSACTION_ID
 from dledger_mq.message.record import StoredMessage
 from dledger_mq.remoting import fields
-from dledger_mq.remoting.codes import ResponseCode
+from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.header import RemotingCommand
 
 _HALF = HALF_TOPIC.encode()
@@ -38,7 +37,7 @@ class TransactionResumes:
     def __init__(
         self,
         commits: Commits,
-        gate: Gate,
+        router: Router,
         transactions: Transactions,
         ends: TransactionEnds,
         load: Callable[[int], StoredMessage | None],
@@ -46,35 +45,45 @@ class TransactionResumes:
     ) -> None:
         """Prepare. `load` gives the committed message at a physical offset, or None."""
         self._commits = commits
-        self._gate = gate
+        self._router = router
         self._transactions = transactions
         self._ends = ends
         self._load = load
         self._now_ms = now_ms
         self._storing: set[Essence] = set()
 
-    def resume(self, errand: Errand, request: RemotingCommand) -> None:
+    def handlers(self) -> tuple[Handler[RemotingCommand], ...]:
+        """What it takes."""
+        return (
+            Handler(
+                RequestCode.RESUME_CHECK_HALF_MESSAGE, self.resume, Kind.UPDATE, is_confirmed=True
+            ),
+        )
+
+    def resume(self, request: PendingRequest, command: RemotingCommand) -> None:
         """RESUME_CHECK_HALF_MESSAGE.
 
         Raises:
             FieldError: the message id is missing.
         """
-        text = fields.text(request.ext, "msgId")
+        text = fields.text(command.ext, "msgId")
         if self._commits.is_full:
-            errand.refuse_as_busy()
+            request.refuse_as_busy()
             return
         try:
             message = self._load(parse_offset_msg_id(text)[2])
         except MessageIdError as error:
-            errand.refuse(ResponseCode.SYSTEM_ERROR, str(error))
+            request.refuse(ResponseCode.SYSTEM_ERROR, str(error))
             return
         if message is None:
-            errand.refuse(ResponseCode.SYSTEM_ERROR, f"there is no message {text}")
+            request.refuse(ResponseCode.SYSTEM_ERROR, f"there is no message {text}")
             return
         if self._stage(message):
-            self._commits.wait_for_staged(_ResumeWaiter(self._gate, errand))
+            self._router.when_staged_committed(
+                request, lambda: request.answer(ResponseCode.SUCCESS)
+            )
         else:
-            errand.refuse(
+            request.refuse(
                 ResponseCode.SYSTEM_ERROR, f"{text} is no half message that is open or was given up"
             )
 
@@ -124,30 +133,10 @@ class TransactionResumes:
             reconsume_times=message.reconsume_times,
         )
         self._storing.add(asked)
-        self._commits.wait(place, _Stored(self._storing, asked))
-
-
-class _Stored:
-    def __init__(self, storing: set[Essence], asked: Essence) -> None:
-        self._storing = storing
-        self._asked = asked
-
-    def committed(self, staged: StagedEntry, place: int) -> None:
-        self._storing.discard(self._asked)
-
-    def failed(self, error: DLedgerError) -> None:
-        self._storing.discard(self._asked)
-
-
-class _ResumeWaiter:
-    def __init__(self, gate: Gate, errand: Errand) -> None:
-        self._gate = gate
-        self._errand = errand
-
-    def committed(self, staged: StagedEntry, place: int) -> None:
-        if not self._errand.is_oneway:
-            answer(self._errand.origin, self._errand.opaque, ResponseCode.SUCCESS)
-
-    def failed(self, error: DLedgerError) -> None:
-        # Asking twice is the same as once: what is open by then is counted anew.
-        self._gate.again(self._errand, error)
+        self._commits.wait(
+            place,
+            OnCommit(
+                lambda _staged, _place: self._storing.discard(asked),
+                lambda _error: self._storing.discard(asked),
+            ),
+        )

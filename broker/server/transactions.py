@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
-from broker.server.commits import Commits, Waiter
-from broker.server.gate import Errand, Gate
-from broker.server.origin import answer, is_received, link_of
+from broker.server.commits import Commits, OnCommit, Waiter
+from broker.server.request import Handler, PendingRequest, Where
+from broker.server.router import Router
+from broker.service.conclusions import Kind
 from broker.service.refusal import Refusal
 from broker.service.repeats import EarlierSend, Repeats
 from broker.service.sameness import Essence, essence_of_plan, is_same, stored_as
@@ -18,16 +20,17 @@ from broker.service.transactions import (
     Recorded,
     RollbackPlan,
     ending_of,
+    is_undecided,
     told,
 )
 from broker.store.recent_sends import COPIES_MAX
 from broker.store.staging import StagedEntry, Staging
 from broker.store.transactions import TransactionKey, Transactions, Verdict, encode_op
-from dledger import DLedgerError, EntryDamagedError, RefusedError
+from dledger import DLedgerError, LogServer, RefusedError
 from dledger_mq.message.errors import RecordError
 from dledger_mq.message.ids import OffsetIdMaker
 from dledger_mq.message.names import OP_HALF_TOPIC
-from dledger_mq.remoting.codes import ResponseCode
+from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.header import RemotingCommand
 from dledger_mq.remoting.replies import SendReplies
 
@@ -44,8 +47,9 @@ class TransactionEnds:
 
     def __init__(
         self,
+        log: LogServer,
         commits: Commits,
-        gate: Gate,
+        router: Router,
         transactions: Transactions,
         rules: EndRules,
         replies: SendReplies,
@@ -59,8 +63,9 @@ class TransactionEnds:
 
         `repeats` recognises half messages that were stored before; None: every one is stored.
         """
+        self._log = log
         self._commits = commits
-        self._gate = gate
+        self._router = router
         self._transactions = transactions
         self._rules = rules
         self._replies = replies
@@ -88,7 +93,7 @@ class TransactionEnds:
 
     # Half messages.
 
-    def begin(self, errand: Errand, plan: SendPlan, born_ms: int) -> None:
+    def begin(self, request: PendingRequest, plan: SendPlan, born_ms: int) -> None:
         """Store a half message; one that is the same as an open one is that one, sent again.
 
         Another one under the same transaction id is a transaction of its own: each ends by its offset.
@@ -101,24 +106,22 @@ class TransactionEnds:
         try:
             asked = essence_of_plan(plan, message)
         except RecordError as error:
-            errand.refuse(ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: {error}")
+            request.refuse(ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: {error}")
             return
         repeats = self._repeats
         known = None if repeats is None else self._earlier(repeats, plan, key, asked, born_ms)
         if repeats is not None and known is not None:
             repeats.claim([known.physical_offset], born_ms)
-            self._answer_half(errand, plan, known, born_ms)
+            self._answer_half(request, plan, known, born_ms)
         elif repeats is not None and self._is_ahead(plan, key, asked):
-            self._commits.wait_for_staged(
-                _Again(lambda: self.begin(errand, plan, born_ms), errand, self._gate.unconfirmed)
-            )
+            self._router.when_staged_committed(request, partial(self.begin, request, plan, born_ms))
         elif len(self._transactions) + self._beginning_count >= self._open_max:
-            errand.refuse(
+            request.refuse(
                 ResponseCode.SYSTEM_BUSY,
                 f"[OVERLOAD]system busy: {self._open_max} transactions are open; nothing was stored",
             )
         else:
-            self._store_half(errand, plan, born_ms, key, asked)
+            self._store_half(request, plan, born_ms, key, asked)
 
     def _earlier(
         self, repeats: Repeats, plan: SendPlan, key: TransactionKey, asked: Essence, born_ms: int
@@ -137,7 +140,12 @@ class TransactionEnds:
         return any(is_same(asked, other, any_queue=plan.any_queue) for other in newest)
 
     def _store_half(
-        self, errand: Errand, plan: SendPlan, born_ms: int, key: TransactionKey, asked: Essence
+        self,
+        request: PendingRequest,
+        plan: SendPlan,
+        born_ms: int,
+        key: TransactionKey,
+        asked: Essence,
     ) -> None:
         message = plan.messages[0]
         topic, queue_id, properties = stored_as(plan, message)
@@ -148,21 +156,23 @@ class TransactionEnds:
                 message.body,
                 properties,
                 born_timestamp_ms=born_ms,
-                born_host=errand.origin.born_host,
+                born_host=request.origin.born_host,
                 sys_flag=plan.sys_flag,
                 flag=message.flag,
                 reconsume_times=plan.reconsume_times,
             )
         except RecordError as error:
-            errand.refuse(ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: {error}")
+            request.refuse(ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: {error}")
             return
         self._beginning.setdefault(key, []).append(asked)
         self._beginning_count += 1
-        self._commits.wait(place, _HalfWaiter(self, errand, plan, key, asked, born_ms))
+        stored = partial(self._half_stored, request, plan, key, asked, born_ms)
+        failed = partial(self._half_failed, request, key, asked)
+        self._commits.wait(place, OnCommit(stored, failed))
 
-    def half_stored(
+    def _half_stored(
         self,
-        errand: Errand,
+        request: PendingRequest,
         plan: SendPlan,
         key: TransactionKey,
         asked: Essence,
@@ -170,18 +180,16 @@ class TransactionEnds:
         staged: StagedEntry,
         place: int,
     ) -> None:
-        """A half message is committed."""
         self._begun(key, asked)
         offset = staged.physical_offset(place)
         stored = EarlierSend(offset, plan.queue_id, staged.queue_offset(place), self._ids(offset))
-        self._answer_half(errand, plan, stored, born_ms)
+        self._answer_half(request, plan, stored, born_ms)
 
-    def half_failed(
-        self, errand: Errand, key: TransactionKey, asked: Essence, error: DLedgerError
+    def _half_failed(
+        self, request: PendingRequest, key: TransactionKey, asked: Essence, error: DLedgerError
     ) -> None:
-        """A half message is not confirmed."""
         self._begun(key, asked)
-        self._gate.unconfirmed(errand, error)
+        self._router.unconfirmed(request, error)
 
     def _begun(self, key: TransactionKey, asked: Essence) -> None:
         """A half message is on its way no more; after a change of leader nothing is known of any."""
@@ -194,13 +202,12 @@ class TransactionEnds:
             del self._beginning[key]
 
     def _answer_half(
-        self, errand: Errand, plan: SendPlan, stored: EarlierSend, born_ms: int
+        self, request: PendingRequest, plan: SendPlan, stored: EarlierSend, born_ms: int
     ) -> None:
-        origin = errand.origin
-        if not errand.is_oneway:
-            origin.send(
+        if not request.is_oneway:
+            request.reply(
                 self._replies.encode(
-                    errand.opaque,
+                    request.opaque,
                     msg_id=stored.msg_id.encode(),
                     queue_id=stored.queue_id,
                     queue_offset=stored.queue_offset,
@@ -210,49 +217,64 @@ class TransactionEnds:
             if self._repeats is not None:
                 self._repeats.told(
                     [stored.physical_offset],
-                    is_received=is_received(origin),
-                    link=link_of(origin),
+                    is_received=request.is_received,
+                    link=request.link,
                 )
-                if errand.was_held:
-                    until_ms = self._gate.waited_until_ms(errand, born_ms)
+                if request.was_held:
+                    until_ms = self._router.waited_until_ms(request, born_ms)
                     self._repeats.asked([stored.physical_offset], until_ms)
 
     # Ends.
 
-    def end(self, errand: Errand, request: RemotingCommand) -> None:
-        """END_TRANSACTION with a decision.
+    def handlers(self) -> tuple[Handler[RemotingCommand], ...]:
+        """What it takes."""
+        return (Handler(RequestCode.END_TRANSACTION, self.route_end, Kind.UPDATE, Where.ANY),)
+
+    def route_end(self, request: PendingRequest, command: RemotingCommand) -> None:
+        """END_TRANSACTION: one that decides nothing has neither effect nor answer (O5), the others are the leader's."""
+        if is_undecided(command.ext):
+            return
+        if self._log.is_serving:
+            self._router.when_confirmed(request, partial(self.end, request, command))
+        else:
+            self._router.route(request)
+
+    def end(self, request: PendingRequest, command: RemotingCommand) -> None:
+        """END_TRANSACTION with a decision, at the leader.
 
         Raises:
             FieldError: a field is missing or impossible.
             EntryDamagedError: its half message cannot be read now; nothing was done.
         """
-        self._end(errand, ending_of(request.ext))
+        self._end(request, ending_of(command.ext))
 
-    def _end(self, errand: Errand, ending: Ending) -> None:
+    def _end(self, request: PendingRequest, ending: Ending) -> None:
         if ending.queue_offset in self._ending:  # what was first decides; then this one is told
             if self._commits.is_idle:
-                self._gate.hold(errand)
+                self._router.park(request)
                 return
-            self._commits.wait_for_staged(
-                _Again(lambda: self._end(errand, ending), errand, self._end_failed)
-            )
+            self._router.when_staged_committed(request, partial(self._end, request, ending))
             return
         if self._commits.is_full:
-            self._gate.hold(errand)
+            self._router.park(request)
             return
         plan = self._rules.decide(ending, self._now_ms())
         if isinstance(plan, Refusal):
-            errand.refuse(plan.code, plan.remark)
+            request.refuse(plan.code, plan.remark)
             return
         if isinstance(plan, Recorded):
-            _tell(errand, ending.wanted, plan.verdict)
+            _tell(request, ending.wanted, plan.verdict)
             return
         try:
             place = stage_end(self._commits.staging, plan, self._now_ms())
         except RecordError as error:
-            errand.refuse(ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: {error}")
+            request.refuse(ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: {error}")
             return
-        self.wait_for_end([plan.half.queue_offset], place, _EndWaiter(self, errand, ending))
+        decided = OnCommit(
+            partial(self._end_committed, request, ending),
+            partial(self._end_failed, request, ending),
+        )
+        self.wait_for_end([plan.half.queue_offset], place, decided)
 
     def wait_for_end(self, queue_offsets: list[int], place: int, waiter: Waiter) -> None:
         """Ends were staged; `waiter` calls `ended` when they are decided."""
@@ -264,19 +286,18 @@ class TransactionEnds:
         if error is None or isinstance(error, RefusedError):
             self._ending.difference_update(queue_offsets)
 
-    def committed_end(self, errand: Errand, ending: Ending) -> None:
+    def _end_committed(
+        self, request: PendingRequest, ending: Ending, _staged: StagedEntry, _place: int
+    ) -> None:
         """An end is applied: tell what the fold recorded."""
         self.ended([ending.queue_offset])
         verdict = self._transactions.verdict(ending.queue_offset)
-        _tell(errand, ending.wanted, ending.wanted if verdict is None else verdict)
+        _tell(request, ending.wanted, ending.wanted if verdict is None else verdict)
 
-    def failed_end(self, errand: Errand, ending: Ending, error: DLedgerError) -> None:
+    def _end_failed(self, request: PendingRequest, ending: Ending, error: DLedgerError) -> None:
         """An end is not confirmed: whoever leads next knows, and asking twice is harmless."""
         self.ended([ending.queue_offset], error)
-        self._end_failed(errand, error)
-
-    def _end_failed(self, errand: Errand, error: DLedgerError) -> None:
-        self._gate.again(errand, error)
+        self._router.unconfirmed(request, error)
 
 
 def stage_end(staging: Staging, plan: CommitPlan | RollbackPlan, now_ms: int) -> int:
@@ -314,69 +335,6 @@ def stage_op(staging: Staging, queue_offsets: list[int], verdict: Verdict, now_m
     )
 
 
-class _HalfWaiter:
-    def __init__(
-        self,
-        ends: TransactionEnds,
-        errand: Errand,
-        plan: SendPlan,
-        key: TransactionKey,
-        asked: Essence,
-        born_ms: int,
-    ) -> None:
-        self._ends = ends
-        self._errand = errand
-        self._plan = plan
-        self._key = key
-        self._asked = asked
-        self._born_ms = born_ms
-
-    def committed(self, staged: StagedEntry, place: int) -> None:
-        self._ends.half_stored(
-            self._errand, self._plan, self._key, self._asked, self._born_ms, staged, place
-        )
-
-    def failed(self, error: DLedgerError) -> None:
-        self._ends.half_failed(self._errand, self._key, self._asked, error)
-
-
-class _EndWaiter:
-    def __init__(self, ends: TransactionEnds, errand: Errand, ending: Ending) -> None:
-        self._ends = ends
-        self._errand = errand
-        self._ending = ending
-
-    def committed(self, staged: StagedEntry, place: int) -> None:
-        self._ends.committed_end(self._errand, self._ending)
-
-    def failed(self, error: DLedgerError) -> None:
-        self._ends.failed_end(self._errand, self._ending, error)
-
-
-class _Again:
-    """Looks at a request again once what was staged before it is decided."""
-
-    def __init__(
-        self,
-        act: Callable[[], None],
-        errand: Errand,
-        failed: Callable[[Errand, DLedgerError], None],
-    ) -> None:
-        self._act = act
-        self._errand = errand
-        self._failed = failed
-
-    def committed(self, staged: StagedEntry, place: int) -> None:
-        try:
-            self._act()
-        except EntryDamagedError as error:  # nothing was done
-            self._failed(self._errand, error)
-
-    def failed(self, error: DLedgerError) -> None:
-        self._failed(self._errand, error)
-
-
-def _tell(errand: Errand, wanted: Verdict, recorded: Verdict) -> None:
-    if not errand.is_oneway:
-        code, remark, ext = told(wanted, recorded)
-        answer(errand.origin, errand.opaque, code, remark, ext)
+def _tell(request: PendingRequest, wanted: Verdict, recorded: Verdict) -> None:
+    code, remark, ext = told(wanted, recorded)
+    request.answer(code, remark, ext)

@@ -95,8 +95,8 @@ class SimBroker:
             key_numbers=(int(node.node_id[1:]), chance.getrandbits(32)),
             nursery=cast("Any", IdleNursery()),
             make_link=self._make_link,
-            make_linear=lambda log, gate, outputs, _: LinearReads(
-                log, gate, outputs, cast("Any", Trampoline())
+            make_linear=lambda log, outputs, _: LinearReads(
+                log, outputs, cast("Any", Trampoline())
             ),
         )
         self.parts = cluster.parts_type(config, self.log, state, self._outputs, world)
@@ -192,11 +192,7 @@ class SimBroker:
     # What happens.
 
     def _received(self, origin: ClientOrigin, frames: list[Frame]) -> None:
-        def take() -> None:
-            for frame in frames:
-                self.parts.handle(origin, frame)
-
-        self._guarded(take)
+        self._guarded(lambda: self.parts.handle(origin, frames))
 
     def _role_changed(self, view: RoleView) -> None:
         self.parts.role_changed(view)

@@ -1,4 +1,4 @@
-"""docs/errors.md and docs/faults.md, made from registries: `make docs` rewrites them, a test holds them current."""
+"""Pages that are made from registries in the code: `make docs` rewrites them, a test holds them current."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from dledger.errors import DLedgerError, registry
 from dledger_mq.remoting.codes import RESPONSES
 from jepsen.checklist.command import Recorded
 from jepsen.checklist.page import page
+from tests.architecture.requests_page import requests_page
 
 ROOT = Path(__file__).resolve().parents[2]
 ERRORS = ROOT / "docs/errors.md"
 FAULTS = ROOT / "docs/faults.md"
+REQUEST_PAGE = ROOT / "docs/requests.md"
 
 HEAD = """# Errors, and what you may conclude
 
@@ -67,3 +69,4 @@ def faults_page() -> str:
 if __name__ == "__main__":
     ERRORS.write_text(errors_page())
     FAULTS.write_text(faults_page())
+    REQUEST_PAGE.write_text(requests_page())

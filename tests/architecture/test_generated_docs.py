@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import os
 
-from tests.architecture.generated_docs import ERRORS, FAULTS, errors_page, faults_page
+from tests.architecture.generated_docs import (
+    ERRORS,
+    FAULTS,
+    REQUEST_PAGE,
+    errors_page,
+    faults_page,
+)
+from tests.architecture.requests_page import requests_page
 
 
 def test_the_page_of_errors_is_current() -> None:
@@ -17,3 +24,9 @@ def test_the_page_of_faults_is_current() -> None:
     if os.environ.get("REWRITE"):
         FAULTS.write_text(faults_page())
     assert FAULTS.read_text() == faults_page()
+
+
+def test_the_page_of_requests_is_current() -> None:
+    if os.environ.get("REWRITE"):
+        REQUEST_PAGE.write_text(requests_page())
+    assert REQUEST_PAGE.read_text() == requests_page()

@@ -32,6 +32,7 @@ GIVEN_UP = (
     Word(r"\bSlave\b|\bslaves?\b", "follower"),
     Word(r"(?i)\bledger_end", "last index"),
     Word(r"(?i)\bmapped_?file\b", "segment"),
+    Word(r"(?i)\berrands?\b", "pending request"),
     Word(r"(?i)\bjsemaphore|\bcheck_?back\b", "check"),
 )
 """Gone for good: no line of product code has them."""
@@ -39,7 +40,6 @@ GIVEN_UP = (
 TO_GO = (
     (Word("Acquaintance", "store identity"), 1),
     (Word("Crew", "task group"), 1),
-    (Word("Errand", "request"), 1),
     (Word("LogShape", "the log's terms and positions"), 1),
     (Word("EntryName", "entry id"), 2),
     (Word("GivesWay", "the leader hands over"), 1),

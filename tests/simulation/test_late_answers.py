@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
-from broker.server import offsets as server_offsets
+from broker.server.request import PendingRequest
+from broker.server.router import Router
+from broker.service.conclusions import Kind
 from broker.testing.broker_simulation import BrokerSimulation
 from broker.testing.client import Prefers, SimClient
 from broker.testing.settings import BrokerSimSettings
@@ -133,9 +135,12 @@ def test_a_leader_of_the_past_tells_no_old_offset() -> None:
 def test_one_that_takes_the_commit_for_a_proof_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The query waits for what is on its way, and is answered as soon as that is committed."""
 
-    def act_at_once(self: Any, staged: Any, place: int) -> None:
-        self._read.args[1]()
+    when_staged_committed = Router.when_staged_committed
 
-    monkeypatch.setattr(server_offsets._QueryWaiter, "committed", act_at_once)
+    def act_at_once(self: Router, request: PendingRequest, act: Any) -> None:
+        is_query = request.kind is Kind.QUESTION
+        when_staged_committed(self, request, act.args[1] if is_query else act)
+
+    monkeypatch.setattr(Router, "when_staged_committed", act_at_once)
     problems = [Story(seed).run().problem for seed in SEEDS]
     assert any("told as 1; 3 was told before" in problem for problem in problems)

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import count, islice
 from typing import Any
 
 import pytest
 
-from broker.server import sends as server_sends
 from broker.server import transactions as server_transactions
 from broker.server.clock import SteadyWallClock
-from broker.server.commits import Commits
-from broker.server.gate import Errand
+from broker.server.commits import Commits, OnCommit
 from broker.server.linear import LinearReads
 from broker.server.locks import Locks
-from broker.server.origin import answer
 from broker.server.parts import BrokerParts
-from broker.server.transactions import _HalfWaiter
+from broker.server.request import PendingRequest
+from broker.server.router import Router
+from broker.server.transactions import TransactionEnds
+from broker.service.conclusions import Kind
 from broker.service.transactions import CommitPlan
 from broker.store.offsets import ConsumerOffsets
 from broker.store.recent_sends import RecentSends
@@ -39,7 +38,6 @@ from dledger_mq.message.record import StoredMessage
 from dledger_mq.remoting.codes import ResponseCode
 from dledger_mq.remoting.group_bodies import decode_lock_request, encode_lock_reply
 from dledger_mq.remoting.header import RemotingCommand
-from dledger_mq.remoting.requests import decode_request
 from tests.simulation.test_planted_bugs import AcksBeforeSync, ForgetsItsVote, seeds_of
 
 
@@ -178,7 +176,7 @@ def test_a_timer_that_is_delivered_early_is_found(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.slow
 def test_offsets_that_no_majority_confirms_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LinearReads, "read", lambda self, errand, act: self._act(errand, act))
+    monkeypatch.setattr(LinearReads, "read", lambda _self, act, _failed: act())
     results = (run_broker_seed(seed) for seed in seeds_of(Purpose.LEASES, 30))
     assert any("was told before" in result.problem for result in results)
 
@@ -197,16 +195,16 @@ class TellsWhatIsHere(BrokerParts):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        offsets, fail = self._offsets, self._gate._fail
+        offsets, fail = self._offsets, self._router._fail
 
-        def tell(errand: Errand, code: ResponseCode, remark: str) -> None:
-            request = decode_request(errand.frame)
-            if isinstance(request, RemotingCommand) and errand.give_up is not None:
-                offsets._query(errand, request)[1]()
+        def tell(request: PendingRequest, code: ResponseCode, remark: str) -> None:
+            command = request.command
+            if isinstance(command, RemotingCommand) and request.kind is Kind.QUESTION:
+                offsets._query(request, command)[1]()
             else:
-                fail(errand, code, remark)
+                fail(request, code, remark)
 
-        self._gate._fail = tell  # type: ignore[method-assign]
+        self._router._fail = tell  # type: ignore[method-assign]
 
 
 @pytest.mark.slow
@@ -214,30 +212,25 @@ def test_an_offset_that_is_told_without_a_leader_is_found() -> None:
     assert "was told before" in keepers_find(TellsWhatIsHere, runs=40)
 
 
-def told_when_staged(kind: type) -> Callable[..., None]:
-    """`Commits.wait` that tells waiters of a kind before their record is proposed; `kind` makes up the answer."""
-    wait = Commits.wait
-
-    def wait_not(self: Commits, place: int, waiter: Any) -> None:
-        if isinstance(waiter, kind):
-            answer(waiter._errand.origin, waiter._errand.opaque, ResponseCode.SUCCESS)
-        else:
-            wait(self, place, waiter)
-
-    return wait_not
-
-
 @pytest.mark.slow
 def test_a_send_back_that_is_told_too_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Commits, "wait", told_when_staged(server_sends._BackWaiter))
+    when_committed = Router.when_committed
+
+    def when_staged(self: Router, request: PendingRequest, *how: Any) -> None:
+        if request.kind is Kind.SEND_BACK:
+            request.answer(ResponseCode.SUCCESS)
+        else:
+            when_committed(self, request, *how)
+
+    monkeypatch.setattr(Router, "when_committed", when_staged)
     assert "told to be given back" in first_finding(range(1, 20))
 
 
 @pytest.mark.slow
 def test_a_lock_that_is_told_and_not_granted_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def lock(self: Locks, errand: Errand, request: RemotingCommand) -> None:
-        held = decode_lock_request(request.body).mq_set
-        answer(errand.origin, errand.opaque, ResponseCode.SUCCESS, body=encode_lock_reply(held))
+    def lock(self: Locks, request: PendingRequest, command: RemotingCommand) -> None:
+        held = decode_lock_request(command.body).mq_set
+        request.answer(ResponseCode.SUCCESS, body=encode_lock_reply(held))
 
     monkeypatch.setattr(Locks, "lock", lock)
     assert "says no such thing" in first_finding(range(1, 20))
@@ -247,11 +240,15 @@ def test_a_lock_that_is_told_and_not_granted_is_found(monkeypatch: pytest.Monkey
 def test_a_half_message_that_is_told_too_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     flush = Commits.flush
 
+    def is_of_half(waiter: Any) -> bool:
+        told = getattr(waiter.committed, "func", None) if isinstance(waiter, OnCommit) else None
+        return getattr(told, "__func__", None) is TransactionEnds._half_stored
+
     def flush_and_tell(self: Commits) -> None:
         before = len(self._flights)
         flush(self)
         for flight in self._flights[before:]:
-            early = [each for each in flight.waiters if isinstance(each[1], _HalfWaiter)]
+            early = [each for each in flight.waiters if is_of_half(each[1])]
             flight.waiters[:] = [each for each in flight.waiters if each not in early]
             for place, waiter in early:
                 waiter.committed(flight.staged, place)

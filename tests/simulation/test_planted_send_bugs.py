@@ -9,7 +9,7 @@ import pytest
 
 from broker.server import sends as server_sends
 from broker.server import transactions as server_transactions
-from broker.server.gate import Errand
+from broker.server.request import PendingRequest
 from broker.server.sends import Sends, _Ahead
 from broker.service import repeats as service_repeats
 from broker.service.repeats import EarlierSend, Repeats
@@ -121,7 +121,7 @@ def test_what_is_done_late_for_a_client_that_is_gone_is_found(
         return found
 
     monkeypatch.setattr(Repeats, "find", find_unless_later)
-    monkeypatch.setattr(Errand, "is_abandoned", False)
+    monkeypatch.setattr(PendingRequest, "is_abandoned", False)
     assert "comes behind what was made" in first_finding(range(1, 200), renewed_permille=1000)
 
 

@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.server.commits import Commits
-from broker.server.gate import Errand, Gate
 from broker.server.origin import Outputs
+from broker.server.request import PendingRequest
 from broker.server.transaction_checks import TransactionChecks
 from broker.server.transactions import TransactionEnds
 from broker.service.catalog import Catalog
@@ -35,8 +35,9 @@ from dledger.raft.ids import EntryId, Index, Position, Term
 from dledger_mq.message.ids import OffsetIdMaker, parse_offset_msg_id
 from dledger_mq.message.properties import UNIQ_KEY, encode_properties
 from dledger_mq.remoting.frame import FrameDecoder
-from dledger_mq.remoting.header import RemotingCommand, decode_command, encode_command, make_request
+from dledger_mq.remoting.header import RemotingCommand, decode_command, make_request
 from dledger_mq.remoting.replies import SendReplies
+from tests.unit.server.pending import ParkingRouter, pending
 from tests.unit.store.lone_broker import BORN, HOST, START_MS, FakeLog
 
 pytestmark = pytest.mark.slow
@@ -114,19 +115,9 @@ class World:
         self.log.entries.extend(entry for entry, _ in kept)
         old.is_serving = True
         self.elect(number % len(self.nodes))
-        held, old.gate.held = old.gate.held, []
-        for errand in held:
-            self.leader.serve(errand)
-
-
-class HeldGate(Gate):
-    """Everything waits for a leader."""
-
-    def __init__(self) -> None:
-        self.held: list[Errand] = []
-
-    def hold(self, errand: Errand) -> None:
-        self.held.append(errand)
+        held, old.router.held = old.router.held, []
+        for request in held:
+            self.leader.serve(request)
 
 
 class Node:
@@ -134,6 +125,7 @@ class Node:
 
     def __init__(self, world: World) -> None:
         self.world = world
+        self.appender = self.reader = self
         self.is_serving = True
         self.state = BrokerState()
         catalog = Catalog(self.state.topics.get, self.state.groups.get)
@@ -146,10 +138,11 @@ class Node:
             bytes_max=10**9,
             now_ms=lambda: world.now_ms,
         )
-        self.gate = HeldGate()
+        self.router = ParkingRouter(self.commits)
         self.ends = TransactionEnds(
+            cast("Any", self),
             self.commits,
-            cast("Any", self.gate),
+            self.router,
             self.state.transactions,
             EndRules(
                 self.state.transactions,
@@ -205,24 +198,17 @@ class Node:
     def catch_up(self) -> None:
         self.state.apply(self.world.log.entries[self.state.applied_index :])
 
-    def serve(self, errand: Errand) -> None:
-        request = decode_command(errand.frame)
-        if request.code == 37:
-            self.ends.end(errand, request)
+    def serve(self, request: PendingRequest) -> None:
+        command = cast("RemotingCommand", request.command)
+        if command.code == 37:
+            self.ends.end(request, command)
         else:
-            key = request.ext["key"]
+            key = command.ext["key"]
             named = {"UNIQ_KEY": key, "TRAN_MSG": "true", "PGROUP": "P"}
             properties = encode_properties(named)
-            message = MessagePlan(0, request.ext["body"].encode(), properties, key.encode())
+            message = MessagePlan(0, command.ext["body"].encode(), properties, key.encode())
             plan = SendPlan("T", 1, 0, 0, 0, (message,), is_half=True)
-            self.ends.begin(errand, plan, self.world.now_ms)
-
-
-def errand_of(request: RemotingCommand, origin: Origin) -> Errand:
-    decoder = FrameDecoder()
-    decoder.feed(encode_command(request))
-    (frame,) = decoder.frames()
-    return Errand(origin, frame, request.code, 1, False, 2**60, True)
+            self.ends.begin(request, plan, self.world.now_ms)
 
 
 Step = tuple[Any, ...]
@@ -254,8 +240,8 @@ def carry_out(world: World, step: Step) -> None:
         case ("half", key, body):
             origin = Origin()
             world.halves.append((key, body, origin))
-            request = make_request(10, 1, {"key": key, "body": body})
-            leader.serve(errand_of(request, origin))
+            command = make_request(10, 1, {"key": key, "body": body})
+            leader.serve(pending(origin, 10, command=command, opaque=1))
         case ("end", offset, verdict):
             half = next((m for m in halves_of(world) if m[0] == offset), (offset, 48))
             ext = {
@@ -267,7 +253,7 @@ def carry_out(world: World, step: Step) -> None:
             }
             origin = Origin()
             world.ends.append((offset, verdict, origin))
-            leader.serve(errand_of(make_request(37, 1, ext), origin))
+            leader.serve(pending(origin, 37, command=make_request(37, 1, ext), opaque=1))
         case ("pass", ms):
             world.now_ms += ms
             leader.checks.tick()
@@ -294,9 +280,9 @@ def settle(world: World) -> None:
     for _ in range(20):
         world.leader.commits.flush()
         world.commit(2)
-        held, world.leader.gate.held = world.leader.gate.held, []
-        for errand in held:
-            world.leader.serve(errand)
+        held, world.leader.router.held = world.leader.router.held, []
+        for request in held:
+            world.leader.serve(request)
     for node in world.nodes:
         node.catch_up()
 

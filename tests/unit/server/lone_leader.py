@@ -8,7 +8,6 @@ from typing import Any
 
 from broker.server.commits import Commits
 from broker.server.delays import Delays
-from broker.server.gate import Errand
 from broker.server.origin import Outputs
 from broker.server.sends import Sends
 from broker.server.timers import Timers
@@ -28,10 +27,10 @@ from dledger.raft.ids import Position
 from dledger_mq.message.ids import OffsetIdMaker
 from dledger_mq.message.properties import encode_properties
 from dledger_mq.message.record import StoredMessage
-from dledger_mq.remoting.frame import Frame
 from dledger_mq.remoting.header import RemotingCommand
 from dledger_mq.remoting.replies import SendReplies
 from dledger_mq.remoting.requests import SendFields, SendRequest
+from tests.unit.server.pending import ParkingRouter, pending
 from tests.unit.store.lone_broker import HOST, START_MS, FakeLog
 
 BODY_MAX = 4 * 1024 * 1024
@@ -90,20 +89,6 @@ class Asker:
         self.frames.append(frame)
 
 
-class HeldGate:
-    def __init__(self) -> None:
-        self.held: list[Errand] = []
-
-    def hold(self, errand: Errand) -> None:
-        self.held.append(errand)
-
-    def again(self, errand: Errand, _error: Exception) -> None:
-        self.held.append(errand)
-
-    def waited_until_ms(self, _errand: Errand, born_ms: int) -> int:
-        return born_ms
-
-
 class LoneLeader:
     """Its clock is `now_ms`; `tick` is a turn of the delivering tasks, `commit` one of the log."""
 
@@ -111,7 +96,6 @@ class LoneLeader:
         self.state = state or BrokerState()
         self.log = log or LeaderLog(self.state)
         self.now_ms = START_MS
-        self.gate = HeldGate()
         catalog = Catalog(self.state.topics.get, self.state.groups.get)
         self.commits = Commits(
             self.log,  # type: ignore[arg-type]  # the part of a LogServer that is used here
@@ -122,10 +106,11 @@ class LoneLeader:
             bytes_max=64_000_000,
             now_ms=lambda: self.now_ms,
         )
+        self.router = ParkingRouter(self.commits)
         keys = count()
         self.sends = Sends(
             self.commits,
-            self.gate,  # type: ignore[arg-type]  # only holds
+            self.router,
             SendRules(
                 catalog,
                 SendSettings(BODY_MAX, True, True, 6, 18, b""),
@@ -153,7 +138,7 @@ class LoneLeader:
         self.delays = Delays(*delivered, self.log_ms)
         self.timers = Timers(
             *delivered,
-            self.gate,  # type: ignore[arg-type]  # only holds
+            self.router,
             RecallRules(True, "broker-a", lambda topic: topic in self.state.topics),
             self.log_ms,
         )
@@ -184,16 +169,16 @@ class LoneLeader:
             properties=encode_properties(named).decode(),
             reconsume_times=times,
         )
-        errand = Errand(asker, Frame(0, b"{}", body), 310, 7, False, 10**9, False)  # type: ignore[arg-type]
-        self.sends.send(errand, SendRequest(opaque=7, fields=fields))
+        self.sends.send(
+            pending(asker, 310, body=body, opaque=7), SendRequest(opaque=7, fields=fields)
+        )
         return asker
 
     def give_back(self, message: StoredMessage, group: str, level: int = 0) -> Asker:
         asker = Asker()
         ext = {"offset": str(message.physical_offset), "group": group, "delayLevel": str(level)}
         command = RemotingCommand(code=36, opaque=8, ext=ext, version=409)
-        errand = Errand(asker, Frame(0, b"{}", b""), 36, 8, False, 10**9, False)  # type: ignore[arg-type]
-        self.sends.send_back(errand, command)
+        self.sends.send_back(pending(asker, 36, opaque=8), command)
         return asker
 
     def recall(self, handle: str, topic: str = "T") -> Asker:
@@ -201,8 +186,7 @@ class LoneLeader:
         command = RemotingCommand(
             code=370, opaque=9, ext={"topic": topic, "recallHandle": handle}, version=409
         )
-        errand = Errand(asker, Frame(0, b"{}", b""), 370, 9, False, 10**9, True)  # type: ignore[arg-type]
-        self.timers.recall(errand, command)
+        self.timers.recall(pending(asker, 370), command)
         return asker
 
     def tick(self) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from broker.server.gate import Errand
+from typing import cast
+
 from dledger import LeadershipLostError
 from dledger.raft.entry import EntryKind
 from dledger_mq.message.batch import BatchItem, encode_batch
@@ -11,6 +12,7 @@ from dledger_mq.message.record import decode_records
 from dledger_mq.remoting.frame import Frame
 from dledger_mq.remoting.header import RemotingCommand, encode_command
 from dledger_mq.remoting.requests import SendRequest, decode_request
+from tests.unit.server.pending import pending
 from tests.unit.server.test_repeated_sends import Bench, Origin
 
 
@@ -45,13 +47,13 @@ class RowBench(Bench):
     def serve(self, origin: Origin, frame: Frame) -> None:
         request = decode_request(frame)
         assert isinstance(request, SendRequest)
-        self.sends.send(Errand(origin, frame, 310, 7, False, 10**9, False), request)
+        self.sends.send(pending(origin, 310, body=frame.body, command=request, opaque=7), request)
 
     def bring_held(self) -> None:
-        """What the gate was given goes to the leader again."""
-        held, self.gate.held = self.gate.held, []
-        for errand in held:
-            self.serve(errand.origin, errand.frame)  # type: ignore[arg-type]  # an Origin of ours
+        """What was parked goes to the leader again."""
+        held, self.router.held = self.router.held, []
+        for request in held:
+            self.sends.send(request, cast("SendRequest", request.command))
 
     def fail_over(self, survives: int = 0) -> None:
         """The leader dies: of what was proposed the first entries survive."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.server.gate import HOLD_MS as GATE_HOLD_MS
+from broker.server.request import HOLD_MS as ROUTER_HOLD_MS
 from broker.service.pull import PullGrant
 from broker.service.refusal import Refusal
 from broker.store.control import Command, DeleteTopic, PutTopic
@@ -150,6 +150,6 @@ def test_a_node_that_may_be_behind_sends_its_client_elsewhere() -> None:
     origin = bench.pull(2, HOLD_MS)
     bench.does(DELETE)
     assert origin.frames == []
-    bench.pulls.expire(GATE_HOLD_MS)
+    bench.pulls.expire(ROUTER_HOLD_MS)
     (answer,) = origin.answers()
     assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE

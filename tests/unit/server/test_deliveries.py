@@ -268,7 +268,7 @@ def test_a_recall_that_was_lost_with_its_leader_delays_nothing_and_asks_the_next
     leader.log.lose()
     leader.commits.staging.discard()
     assert not recall.frames
-    assert len(leader.gate.held) == 1
+    assert len(leader.router.held) == 1
     leader.pass_until(leader.now_ms + 200)
     assert len(leader.stored()) == 1
 

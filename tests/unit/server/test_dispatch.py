@@ -1,50 +1,142 @@
-"""What a node takes from another one's link: requests of that one's clients."""
+"""Every code has one handler; what another node passes on is taken like what a client sends itself."""
 
 from __future__ import annotations
 
+from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
 
 from broker.server.dispatch import Dispatch
+from broker.server.link_server import LinkServer
 from broker.server.origin import ClientOrigin
-from broker.server.private_codes import TRIED_FIELD, PrivateCode, link_proof
+from broker.server.private_codes import TRIED_FIELD, WAITED_FIELD, PrivateCode, link_proof
+from broker.server.request import HOLD_MS, Handler, PendingRequest, Where
+from broker.service.conclusions import Kind
 from dledger_mq.remoting.frame import Frame, FrameDecoder
-from dledger_mq.remoting.header import encode_command, make_request
+from dledger_mq.remoting.header import (
+    RemotingCommand,
+    decode_command,
+    encode_command,
+    make_request,
+    make_response,
+)
 
 NONCE = "abc"
 
 
-def frame_of(data: bytes) -> Frame:
+def frames_of(*commands: RemotingCommand) -> list[Frame]:
     decoder = FrameDecoder()
-    decoder.feed(data)
-    (frame,) = decoder.frames()
-    return frame
+    decoder.feed(b"".join(map(encode_command, commands)))
+    return decoder.frames()
+
+
+class Bench:
+    """A dispatch whose router remembers what it gets; `link` is a connection that has said nothing yet."""
+
+    def __init__(self) -> None:
+        self.router = MagicMock()
+        self.served: list[RemotingCommand] = []
+        self.dispatch = Dispatch(self.router, lambda: 100)
+        self.delivered: list[str] = []
+        server = LinkServer(
+            group="g",
+            node_ids=frozenset({"n1"}),
+            secret=None,
+            nonce=NONCE,
+            frame_bytes_max=1 << 20,
+            handle=self.dispatch.handle,
+            delivered=self.delivered.append,
+            sync_clients=MagicMock(),
+        )
+        self.dispatch.register(server.handlers())
+        self.dispatch.register(
+            [
+                Handler(41, MagicMock(), Kind.UPDATE),
+                Handler(28, self._serve, Kind.READ, Where.HERE),
+            ]
+        )
+        self.link = MagicMock(spec=ClientOrigin, number=7, is_forwarded=False, address="h:1")
+
+    def _serve(self, request: PendingRequest, command: RemotingCommand) -> None:
+        self.served.append(command)
+        request.answer(0)
+
+    def say(self, *commands: RemotingCommand) -> list[RemotingCommand]:
+        """Commands on the link; gives what was answered."""
+        self.link.send.reset_mock()
+        self.dispatch.handle(self.link, frames_of(*commands))
+        decoder = FrameDecoder()
+        decoder.feed(b"".join(call.args[0] for call in self.link.send.call_args_list))
+        return [decode_command(frame) for frame in decoder.frames()]
+
+    def say_hello(self) -> None:
+        proof = link_proof(None, group="g", node_id="n1", nonce=NONCE)
+        hello = {"group": "g", "node": "n1", "nonce": NONCE, "proof": proof}
+        (answer,) = self.say(make_request(PrivateCode.HELLO, 1, hello))
+        assert answer.code == 0
+
+    def routed(self) -> Any:
+        (request,) = self.router.route.call_args.args
+        return request
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
 
 
 @pytest.mark.parametrize("was_tried", [False, True])
-def test_an_earlier_try_of_unknown_outcome_is_passed_on_with_the_request(
-    *, was_tried: bool
+@pytest.mark.parametrize("waited_ms", [None, 700])
+def test_what_the_clients_node_knows_comes_with_the_request(
+    bench: Bench, *, was_tried: bool, waited_ms: int | None
 ) -> None:
-    gate = MagicMock()
-    dispatch = Dispatch(
-        gate,
-        *(MagicMock() for _ in range(10)),
-        group="g",
-        node_ids=frozenset({"n1"}),
-        secret=None,
-        link_nonce=NONCE,
-        frame_bytes_max=1 << 20,
-        now_ms=lambda: 0,
-    )
-    link = MagicMock(spec=ClientOrigin, number=7, is_forwarded=False)
-    proof = link_proof(None, group="g", node_id="n1", nonce=NONCE)
-    hello = {"group": "g", "node": "n1", "nonce": NONCE, "proof": proof}
-    dispatch.handle(link, frame_of(encode_command(make_request(PrivateCode.HELLO, 1, hello))))
+    bench.say_hello()
     ext = {"address": "1.2.3.4:5"} | ({TRIED_FIELD: "true"} if was_tried else {})
+    if waited_ms is not None:
+        ext[WAITED_FIELD] = str(waited_ms)
     body = encode_command(make_request(41, 2, body=b"{}"))
-    forward = make_request(PrivateCode.FORWARD, 3, ext, body)
-    dispatch.handle(link, frame_of(encode_command(forward)))
-    (errand, _) = gate.bring.call_args.args
-    assert (errand.code, errand.origin.is_forwarded) == (41, True)
-    assert errand.may_be_done == was_tried
+    bench.say(make_request(PrivateCode.FORWARD, 3, ext, body))
+    request = bench.routed()
+    assert (request.handler.code, request.origin.is_forwarded) == (41, True)
+    assert (request.may_be_done, request.was_held) == (was_tried, waited_ms is not None)
+    assert request.waited_ms == (waited_ms or 0)
+
+
+def test_nobody_speaks_between_nodes_without_a_hello(bench: Bench) -> None:
+    (answer,) = bench.say(make_request(PrivateCode.FORWARD, 3, {"address": "1.2.3.4:5"}))
+    assert answer.code == 16
+    bench.say_hello()
+    bench.say(make_request(PrivateCode.DELIVERED, 4, {"msgId": "x"}))
+    assert bench.delivered == ["x"]
+
+
+def test_frames_are_taken_in_their_order_with_one_deadline(bench: Bench) -> None:
+    bench.say(make_request(41, 1), make_request(41, 2))
+    requests = [call.args[0] for call in bench.router.route.call_args_list]
+    assert [(each.opaque, each.deadline_ms) for each in requests] == [
+        (1, 100 + HOLD_MS),
+        (2, 100 + HOLD_MS),
+    ]
+
+
+def test_what_needs_no_leader_is_done_at_once_and_oneway_is_not_answered(bench: Bench) -> None:
+    (answer,) = bench.say(make_request(28, 1), make_request(28, 2, is_oneway=True))
+    assert (answer.opaque, len(bench.served)) == (1, 2)
+
+
+def test_answers_are_no_requests_and_unknown_codes_are_refused(bench: Bench) -> None:
+    (answer,) = bench.say(make_response(1, 28), make_request(9999, 2))
+    assert (answer.code, answer.opaque) == (3, 2)
+    assert answer.remark == " request type 9999 not supported"
+    assert bench.served == []
+
+
+def test_a_bad_field_of_one_request_does_not_keep_the_next(bench: Bench) -> None:
+    refused, done = bench.say(make_request(11, 1, {"topic": "T"}), make_request(28, 2))
+    assert (refused.code, refused.opaque, done.opaque) == (1, 1, 2)
+
+
+def test_a_code_has_one_handler(bench: Bench) -> None:
+    with pytest.raises(AssertionError, match="two services handle 41"):
+        bench.dispatch.register([Handler(41, MagicMock(), Kind.READ)])

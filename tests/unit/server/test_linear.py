@@ -6,11 +6,9 @@ import pytest
 import trio
 import trio.testing
 
-from broker.server.gate import Errand
 from broker.server.linear import LinearReads
 from broker.server.origin import Outputs
-from dledger import EntryDamagedError, NotLeaderError
-from dledger_mq.remoting.frame import Frame
+from dledger import NotLeaderError
 
 
 class FakeLog:
@@ -31,31 +29,19 @@ class FakeLog:
         return 1
 
 
-class FakeGate:
-    def __init__(self) -> None:
-        self.held: list[Errand] = []
-
-    def hold(self, errand: Errand) -> None:
-        self.held.append(errand)
-
-
-def errand() -> Errand:
-    return Errand(None, Frame(0, b"", b""), 14, 1, False, 0, True)  # type: ignore[arg-type]  # never answered here
-
-
 class Bench:
     def __init__(self, nursery: trio.Nursery) -> None:
-        self.log, self.gate = FakeLog(), FakeGate()
+        self.log = FakeLog()
+        self.failed: list[Exception] = []
         self.done: list[int] = []
         self.reads = LinearReads(
             self.log,  # type: ignore[arg-type]  # the part of a LogServer that is used here
-            self.gate,  # type: ignore[arg-type]  # the part of a gate that is used here
             Outputs(),
             nursery,
         )
 
     def read(self, number: int) -> None:
-        self.reads.read(errand(), lambda: self.done.append(number))
+        self.reads.read(lambda: self.done.append(number), self.failed.append)
 
 
 @pytest.fixture
@@ -86,22 +72,4 @@ async def test_unconfirmed_reads_go_to_the_next_leader(bench: Bench) -> None:
     bench.read(1)
     await trio.testing.wait_all_tasks_blocked()
     assert bench.done == []
-    (held,) = bench.gate.held
-    assert "n1" in held.cause
-
-
-async def test_a_read_of_a_damaged_entry_is_held(nursery: trio.Nursery) -> None:
-    bench = Bench(nursery)
-
-    def fails() -> None:
-        raise EntryDamagedError("entry 7 is damaged on n0")
-
-    bench.log.is_current = True
-    bench.reads.read(errand(), fails)
-    assert [each.cause for each in bench.gate.held] == ["entry 7 is damaged on n0"]
-    bench.log.is_current = False
-    bench.log.go.set()
-    bench.reads.read(errand(), fails)
-    bench.read(1)
-    await trio.testing.wait_all_tasks_blocked()
-    assert (len(bench.gate.held), bench.done) == (2, [1])
+    assert bench.failed == [bench.log.error]

@@ -8,11 +8,12 @@ from typing import Any, cast
 
 import pytest
 
-from broker.server.gate import Errand
 from broker.server.locks import Locks
-from dledger_mq.remoting.frame import Frame, FrameDecoder
+from broker.server.request import PendingRequest
+from dledger_mq.remoting.frame import FrameDecoder
 from dledger_mq.remoting.header import RemotingCommand, decode_command
 from tests.unit.server.lone_leader import Asker, LoneLeader
+from tests.unit.server.pending import pending
 
 BODY = (
     b'{"consumerGroup":"G","clientId":"c","mqSet":'
@@ -27,16 +28,16 @@ def test_more_than_may_wait_is_turned_away(
     leader = LoneLeader()
     locks = Locks(
         leader.commits,
-        cast("Any", leader.gate),
+        leader.router,
         leader.state.locks,
         cast("Any", SimpleNamespace(has_locked=lambda *_: None)),
     )
-    ask: Callable[[Errand, RemotingCommand], None] = getattr(locks, name)
+    ask: Callable[[PendingRequest, RemotingCommand], None] = getattr(locks, name)
 
     def asked() -> list[RemotingCommand]:
         asker = Asker()
         command = RemotingCommand(code=code, opaque=9, body=BODY, version=409)
-        ask(Errand(cast("Any", asker), Frame(0, b"{}", BODY), code, 9, False, 10**9, True), command)
+        ask(pending(asker, code, body=BODY), command)
         leader.commit()
         decoder = FrameDecoder()
         decoder.feed(b"".join(asker.frames))

@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import pytest
 
-from broker.server.gate import Errand
 from broker.server.offsets import Offsets
-from dledger_mq.remoting.frame import Frame, FrameDecoder
+from dledger_mq.remoting.frame import FrameDecoder
 from dledger_mq.remoting.header import RemotingCommand, decode_command
 from tests.unit.server.lone_leader import Asker, LoneLeader
+from tests.unit.server.pending import ParkingRouter, pending
 
 QUEUE = {"consumerGroup": "G", "topic": "T", "queueId": "0", "setZeroIfNotFound": "false"}
 
@@ -24,17 +24,17 @@ class Bench:
         self.is_confirmed = True
         self.unconfirmed: list[Callable[[], None]] = []
         self.leader = LoneLeader()
+        self.router = ParkingRouter(self.leader.commits, SimpleNamespace(read=self._read))
         self.offsets = Offsets(
             cast("Any", self.leader.log),
             self.leader.state,
             self.leader.commits,
-            cast("Any", self.leader.gate),
-            cast("Any", SimpleNamespace(read=self._read)),
+            self.router,
             cast("Any", SimpleNamespace(who=lambda *_place, address, said: said)),
             lambda: self.leader.now_ms,
         )
 
-    def _read(self, _errand: Errand, act: Callable[[], None]) -> None:
+    def _read(self, act: Callable[[], None], _failed: Callable[..., None]) -> None:
         if self.is_confirmed:
             act()
         else:
@@ -51,8 +51,7 @@ class Bench:
     def query(self) -> Asker:
         asker = Asker()
         command = RemotingCommand(code=14, opaque=9, ext=QUEUE, version=409)
-        errand = Errand(cast("Any", asker), Frame(0, b"{}", b""), 14, 9, False, 10**9, True)
-        self.offsets.query(errand, command)
+        self.offsets.query(pending(asker, 14), command)
         return asker
 
 
@@ -122,15 +121,14 @@ def test_a_query_whose_leader_is_gone_goes_to_the_next(bench: Bench) -> None:
     asker = bench.query()
     bench.leader.log.lose()
     assert told(asker) == []
-    assert [errand.code for errand in bench.leader.gate.held] == [14]
+    assert [request.command.code for request in bench.router.held] == [14]
 
 
 def commit(bench: Bench, number: int, **more: str) -> Asker:
     ext = {"consumerGroup": f"G{number}", "topic": "T", "queueId": "0", "commitOffset": "1", **more}
     asker = Asker()
     command = RemotingCommand(code=15, opaque=9, ext=ext, version=409)
-    errand = Errand(cast("Any", asker), Frame(0, b"{}", b""), 15, 9, False, 10**9, True)
-    bench.offsets.update(errand, command)
+    bench.offsets.update(pending(asker, 15), command)
     return asker
 
 
@@ -161,7 +159,7 @@ def test_a_query_waits_when_the_commit_before_it_cannot_be_staged(
     asker = bench.query()
     assert not told(asker)
     assert bench.leader.commits.is_idle
-    assert bench.leader.gate.held
+    assert bench.router.held
 
 
 @pytest.mark.parametrize(

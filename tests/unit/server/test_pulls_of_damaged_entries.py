@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from broker.server.gate import HOLD_MS
 from broker.server.pulls import Pulls
+from broker.server.request import HOLD_MS
 from broker.service.pull import PullGrant
 from dledger import NodeId
 from dledger.runtime.lost_votes import LostVotes
@@ -15,6 +15,7 @@ from dledger_mq.message.record import decode_records
 from dledger_mq.remoting.frame import FrameDecoder
 from dledger_mq.remoting.header import RemotingCommand, decode_command
 from dledger_mq.remoting.requests import PULL_SUSPEND, PullFields, PullRequest
+from tests.unit.server.pending import pending
 from tests.unit.store.lone_broker import LoneBroker
 
 
@@ -93,7 +94,8 @@ class Bench:
             suspend_timeout_millis=suspend_ms,
         )
         origin = Origin()
-        self.pulls.pull(origin, PullRequest(opaque=1, fields=fields))
+        command = PullRequest(opaque=1, fields=fields)
+        self.pulls.pull(pending(origin, 11, command=command, opaque=1), command)
         return origin
 
 

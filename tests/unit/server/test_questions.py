@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import pytest
 
-from broker.server.gate import HOLD_MS
-from broker.server.origin import answer
 from broker.server.questions import Question, Questions
+from broker.server.request import HOLD_MS
 from broker.service.asking_again import LATE_MS
 from dledger_mq.remoting.codes import ResponseCode
 from dledger_mq.remoting.group_bodies import decode_consumer_list
 from dledger_mq.remoting.header import RemotingCommand
-from tests.unit.server.test_gate import FakeOrigin
+from tests.unit.server.pending import pending
+from tests.unit.server.test_router import FakeOrigin
 
 
 def ask(
     questions: Questions, code: int, language: str, version: int, *, deadline_ms: int = 10
 ) -> tuple[Question, FakeOrigin]:
     origin = FakeOrigin()
-    request = RemotingCommand(code=code, opaque=7, language=language, version=version)
-    return questions.ask(origin, request, deadline_ms), origin
+    command = RemotingCommand(code=code, opaque=7, language=language, version=version)
+    question = pending(origin, code, command=command, opaque=7, deadline_ms=deadline_ms)
+    assert isinstance(question, Question)
+    questions.add(question)
+    return question, origin
 
 
 @pytest.mark.parametrize(
@@ -61,7 +64,7 @@ def test_until_then_it_may_yet_be_told_the_truth() -> None:
     question, origin = ask(questions, 14, "JAVA", 409)
     questions.expire(10, "why")
     assert origin.sent == []
-    answer(question, 7, ResponseCode.SUCCESS, ext={"offset": "3"})
+    question.answer(ResponseCode.SUCCESS, ext={"offset": "3"})
     assert [answered.ext for answered in origin.answers()] == [{"offset": "3"}]
 
 
@@ -76,8 +79,8 @@ def test_a_node_client_gets_an_empty_list() -> None:
 def test_what_was_found_out_in_time_is_the_only_answer() -> None:
     questions = Questions()
     question, origin = ask(questions, 14, "CPP", 333)
-    answer(question, 7, ResponseCode.SUCCESS, ext={"offset": "3"})
-    answer(question, 7, ResponseCode.SUCCESS, ext={"offset": "4"})
+    question.answer(ResponseCode.SUCCESS, ext={"offset": "3"})
+    question.answer(ResponseCode.SUCCESS, ext={"offset": "4"})
     question.give_up(ResponseCode.SYSTEM_BUSY, "busy")
     questions.expire(10, "why")
     assert [answered.ext for answered in origin.answers()] == [{"offset": "3"}]
@@ -87,6 +90,6 @@ def test_one_that_is_open_is_not_overlooked_behind_answered_ones() -> None:
     questions = Questions()
     first, _ = ask(questions, 14, "GO", 317, deadline_ms=10)
     _, origin = ask(questions, 14, "GO", 317, deadline_ms=11)
-    answer(first, 7, ResponseCode.SUCCESS)
+    first.answer(ResponseCode.SUCCESS)
     questions.expire(11, "why")
     assert [answered.code for answered in origin.answers()] == [14]

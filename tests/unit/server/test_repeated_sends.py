@@ -9,8 +9,9 @@ from typing import Any, cast
 import pytest
 
 from broker.server.commits import Commits
-from broker.server.gate import HOLD_MS, WAIT_MARGIN_MS, Errand, Gate, Request
 from broker.server.origin import Outputs
+from broker.server.request import HOLD_MS, PendingRequest
+from broker.server.router import WAIT_MARGIN_MS
 from broker.server.sends import Sends
 from broker.service.catalog import Catalog, Creation
 from broker.service.repeats import Repeats
@@ -32,10 +33,11 @@ from dledger.raft.ids import Term
 from dledger_mq.message.batch import BatchItem, encode_batch
 from dledger_mq.message.ids import OffsetIdMaker, parse_offset_msg_id
 from dledger_mq.message.properties import encode_properties
-from dledger_mq.remoting.frame import Frame, FrameDecoder
+from dledger_mq.remoting.frame import FrameDecoder
 from dledger_mq.remoting.header import RemotingCommand, decode_command
 from dledger_mq.remoting.replies import SendReplies
 from dledger_mq.remoting.requests import SendFields, SendRequest
+from tests.unit.server.pending import ParkingRouter, pending
 from tests.unit.store.lone_broker import HOST, FakeLog
 
 
@@ -88,27 +90,12 @@ class Origin:
         return [decode_command(frame) for frame in decoder.frames()]
 
 
-class HeldGate(Gate):
-    """Everything waits for a leader."""
-
-    def __init__(self) -> None:
-        self.held: list[Errand] = []
-        self._now_ms = lambda: 0
-
-    def hold(self, errand: Errand) -> None:
-        self.held.append(errand)
-
-    def bring(self, errand: Errand, request: Request | None = None) -> None:
-        self.hold(errand)
-
-
 class Bench:
     """A leader from which everything but sends is taken away."""
 
     def __init__(self, *, is_on: bool = True) -> None:
         self.state = BrokerState()
         self.log = Log(self.state)
-        self.gate = HeldGate()
         catalog = Catalog(self.state.topics.get, self.state.groups.get)
         self.commits = Commits(
             self.log,  # type: ignore[arg-type]  # the part of a LogServer that is used here
@@ -119,6 +106,7 @@ class Bench:
             bytes_max=1_000_000,
             now_ms=lambda: 1_700_000_000_000,
         )
+        self.router = ParkingRouter(self.commits)
         keys = count()
         rules = SendRules(
             catalog,
@@ -129,7 +117,7 @@ class Bench:
         repeats = Repeats(self.state, lambda offset: read_message(self.log, offset))
         self.sends = Sends(
             self.commits,
-            self.gate,  # type: ignore[arg-type]  # only holds
+            self.router,
             rules,
             None,  # type: ignore[arg-type]  # nothing is given back here
             SendReplies(),
@@ -139,7 +127,6 @@ class Bench:
             sinks=self.state.sinks,
         )
         self._born = count(1)
-        self._requests: dict[int, SendRequest] = {}
         self.new_term()
         self.commits.create(Creation(topics=(TopicConfig("T", 4, 4),)))
         self.commit()
@@ -185,21 +172,21 @@ class Bench:
             properties=encode_properties({**named, **(properties or {})}).decode(),
             is_batch=items is not None,
         )
-        errand = Errand(origin, Frame(0, b"{}", body), 310, 7, False, HOLD_MS, False)
-        errand.was_held, errand.waited_ms = bool(held_ms), held_ms
-        self.say(errand, SendRequest(opaque=7, fields=fields))
+        command = SendRequest(opaque=7, fields=fields)
+        request = pending(origin, 310, body=body, command=command, opaque=7, deadline_ms=HOLD_MS)
+        request.was_held, request.waited_ms = bool(held_ms), held_ms
+        self.say(request)
         return origin
 
-    def say(self, errand: Errand, request: SendRequest) -> None:
-        self._requests[id(errand)] = request
-        self.sends.send(errand, request)
+    def say(self, request: PendingRequest) -> None:
+        self.sends.send(request, cast("SendRequest", request.command))
 
     def retry(self) -> list[Origin]:
         """What waits for a leader is brought to one."""
-        held, self.gate.held = self.gate.held, []
-        for errand in held:
-            self.say(errand, self._requests[id(errand)])
-        return [cast("Origin", errand.origin) for errand in held]
+        held, self.router.held = self.router.held, []
+        for request in held:
+            self.say(request)
+        return [cast("Origin", request.origin) for request in held]
 
     def commit(self) -> None:
         self.commits.flush()
@@ -508,7 +495,7 @@ def test_what_joined_a_send_that_was_refused_goes_to_the_next_leader(bench: Benc
     bench.send(None, items=[("b", b"2"), ("c", b"3")])
     bench.send("a", b"1")
     bench.commits.lost(NotLeaderError(None, Term(2)))
-    assert len(bench.gate.held) == 3, "nothing of them was done"
+    assert len(bench.router.held) == 3, "nothing of them was done"
     assert not bench.sends._ahead
     bench.new_term()
     origins = bench.retry()
@@ -527,7 +514,7 @@ def test_what_joined_a_send_of_unknown_outcome_is_unknown_too(bench: Bench) -> N
     assert not second.answers(), "its rest is not decided yet"
     bench.commits.lost(NotLeaderError(None, Term(2)))
     assert second.answers()[0].code == 1
-    assert not bench.gate.held, "nobody knows, so nobody carries it on"
+    assert not bench.router.held, "nobody knows, so nobody carries it on"
     assert not bench.sends._ahead
 
 
@@ -537,7 +524,7 @@ def test_what_stands_of_a_send_that_failed_is_found_by_its_repeat(bench: Bench) 
     bench.send(None, items=[("a", b"1"), ("b", b"2")])
     bench.log.commit()
     bench.commits.lost(NotLeaderError(None, Term(1)))
-    assert len(bench.gate.held) == 1, "of the second send `b` is surely not stored"
+    assert len(bench.router.held) == 1, "of the second send `b` is surely not stored"
     again = bench.send(None, items=[("a", b"1"), ("b", b"2")])
     bench.commit()
     assert bench.ids(again)[:1] == bench.ids(first)

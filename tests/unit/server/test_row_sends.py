@@ -55,7 +55,7 @@ def test_who_asks_for_rows_on_their_way_waits_for_them(bench: RowBench) -> None:
     assert not first.answers() + again.answers()
     bench.log.commit()
     assert (told(first), told(other)) == ("11", "1")
-    assert not again.answers(), "brought to the leader again, which is the gate's work"
+    assert not again.answers(), "brought to the leader again, which is the router's work"
     bench.bring_held()
     bench.commit()
     assert told(again) == "01"

@@ -45,6 +45,7 @@ class Bench:
         )
         none = cast("Any", None)
         self.ends = TransactionEnds(
+            none,
             self.commits,
             none,
             self.state.transactions,

@@ -2,28 +2,42 @@
 
 from __future__ import annotations
 
-from typing import Any
+import dataclasses
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from broker.server.gate import HOLD_MS, WAIT_MARGIN_MS, Errand, Gate
+from broker.server.linear import LinearReads
 from broker.server.private_codes import (
     NOT_CARRIED_OUT,
     PERHAPS_CARRIED_OUT,
     WAITED_FIELD,
     PrivateCode,
 )
-from dledger import DLedgerError, LeadershipLostError, NodeId, NotLeaderError, Role
+from broker.server.request import HOLD_MS, PendingRequest
+from broker.server.router import WAIT_MARGIN_MS, Router
+from dledger import (
+    DLedgerError,
+    EntryDamagedError,
+    LeadershipLostError,
+    NodeId,
+    NotLeaderError,
+    Role,
+)
 from dledger.runtime.full_disks import FULL_ATTRIBUTE, FullDisks
 from dledger.runtime.lost_votes import TOLD_COUNT_MIN, VOTE_ATTRIBUTE, LostVotes
 from dledger_mq.remoting.codes import ResponseCode
-from dledger_mq.remoting.frame import Frame, FrameDecoder
+from dledger_mq.remoting.errors import FieldError
+from dledger_mq.remoting.frame import FrameDecoder
 from dledger_mq.remoting.header import (
     RemotingCommand,
     decode_command,
     encode_command,
     make_response,
 )
+from tests.unit.server.pending import pending
 
 
 class FakeLog:
@@ -97,26 +111,25 @@ class Bench:
     def __init__(self, waiting_max: int = 10) -> None:
         self.now_ms = 0
         self.log, self.link = FakeLog(), FakeLink()
-        self.served: list[Errand] = []
-        self.gate = Gate(
+        self.served: list[PendingRequest] = []
+        self.confirming: list[tuple[Callable[[], None], Callable[[DLedgerError], None]]] = []
+        self.router = Router(
             self.log,  # type: ignore[arg-type]  # the part of a LogServer that is used here
             self.link,  # type: ignore[arg-type]  # the part of a link that is used here
+            cast("LinearReads", SimpleNamespace(read=lambda *how: self.confirming.append(how))),
+            cast("Any", None),
             waiting_max=waiting_max,
             now_ms=lambda: self.now_ms,
-            serve=lambda errand, _: self.served.append(errand),
         )
 
-    def errand(self, **changes: Any) -> Errand:
+    def request(self, code: int = 310, **changes: Any) -> PendingRequest:
         usual: dict[str, Any] = {
             "origin": FakeOrigin(),
-            "frame": Frame(0, b"{}", b"body"),
-            "code": 310,
-            "opaque": 9,
-            "is_oneway": False,
+            "body": b"body",
             "deadline_ms": self.now_ms + HOLD_MS,
-            "is_repeatable": False,
+            "serve": lambda request, _command: self.served.append(request),
         }
-        return Errand(**(usual | changes))
+        return pending(code=code, **(usual | changes))
 
 
 @pytest.fixture
@@ -124,48 +137,48 @@ def bench() -> Bench:
     return Bench()
 
 
-def answer_of(errand: Errand) -> RemotingCommand:
-    assert isinstance(errand.origin, FakeOrigin)
-    (answer,) = errand.origin.answers()
+def answer_of(request: PendingRequest) -> RemotingCommand:
+    assert isinstance(request.origin, FakeOrigin)
+    (answer,) = request.origin.answers()
     return answer
 
 
 def test_a_send_that_no_majority_has_room_for_is_refused_at_once_with_the_cause(
     bench: Bench,
 ) -> None:
-    send, query = bench.errand(), bench.errand(code=14)
+    send, query = bench.request(), bench.request(code=14)
     disks = bench.log.full_disks
     disks.own_changed("no room for 65536 bytes")
-    bench.gate.bring(send)
-    bench.gate.bring(query)
-    bench.gate.expire(0)
-    assert bench.gate.waiting_count == 2  # the two others may elect one of them
-    assert bench.gate.without_leader().endswith("; the disk of n0 is full")
+    bench.router.route(send)
+    bench.router.route(query)
+    bench.router.expire(0)
+    assert bench.router.waiting_count == 2  # the two others may elect one of them
+    assert bench.router.without_leader().endswith("; the disk of n0 is full")
     disks.hear(NodeId("n2"), {FULL_ATTRIBUTE: "no room"})
-    bench.gate.expire(0)
+    bench.router.expire(0)
     assert answer_of(send).code == 14
     remark = answer_of(send).remark or ""
     assert remark.startswith("[DISK_FULL]the disks of n0 and n2 are full: ")
     assert remark.endswith("; nothing was done")
-    later = bench.errand()
-    bench.gate.bring(later)
+    later = bench.request()
+    bench.router.route(later)
     assert answer_of(later).remark == remark
-    assert bench.gate.waiting_count == 1  # what needs no room waits for a leader as ever
+    assert bench.router.waiting_count == 1  # what needs no room waits for a leader as ever
     disks.own_changed("")
     disks.leader_changed(NodeId("n1"))
-    waiting = bench.errand()
-    bench.gate.bring(waiting)
-    bench.gate.expire(0)
-    assert bench.gate.waiting_count == 2
+    waiting = bench.request()
+    bench.router.route(waiting)
+    bench.router.expire(0)
+    assert bench.router.waiting_count == 2
 
 
 def test_who_waits_for_a_leader_is_told_that_there_will_be_none(bench: Bench) -> None:
     for _ in range(TOLD_COUNT_MIN):
         for name in ("n1", "n2"):
             bench.log.lost_votes.hear(NodeId(name), {VOTE_ATTRIBUTE: "true"})
-    send = bench.errand()
-    bench.gate.bring(send)
-    bench.gate.expire(HOLD_MS)
+    send = bench.request()
+    bench.router.route(send)
+    bench.router.expire(HOLD_MS)
     answer = answer_of(send)
     assert answer.code == 14
     assert str(answer.remark).startswith("the majority of the group is lost: the stores of n1 and")
@@ -174,50 +187,50 @@ def test_who_waits_for_a_leader_is_told_that_there_will_be_none(bench: Bench) ->
 
 def test_the_leader_serves(bench: Bench) -> None:
     bench.log.is_serving = True
-    errand = bench.errand()
-    bench.gate.bring(errand)
-    assert bench.served == [errand]
+    request = bench.request()
+    bench.router.route(request)
+    assert bench.served == [request]
 
 
 def test_others_pass_on_the_whole_frame(bench: Bench) -> None:
     bench.link.is_open = True
-    errand = bench.errand()
-    bench.gate.bring(errand)
+    request = bench.request()
+    bench.router.route(request)
     ((code, waiter, ext, body),) = bench.link.asked
     assert (code, ext) == (PrivateCode.FORWARD, {"address": "1.2.3.4:5"})
     decoder = FrameDecoder()
     decoder.feed(body)
-    assert decoder.next_frame() == errand.frame
+    assert decoder.next_frame() == request.frame
     answer = encode_command(make_response(9, 0))
     waiter.answered(make_response(1, 0, body=answer))
-    assert isinstance(errand.origin, FakeOrigin)
-    assert errand.origin.sent == [answer]
+    assert isinstance(request.origin, FakeOrigin)
+    assert request.origin.sent == [answer]
 
 
 def test_oneway_requests_are_only_told(bench: Bench) -> None:
     bench.link.is_open = True
-    bench.gate.bring(bench.errand(is_oneway=True))
+    bench.router.route(bench.request(is_oneway=True))
     assert (len(bench.link.told), len(bench.link.asked)) == (1, 0)
 
 
 def test_without_a_leader_a_request_waits_for_one(bench: Bench) -> None:
-    errand = bench.errand()
-    bench.gate.bring(errand)
-    bench.gate.retry()
-    assert bench.gate.waiting_count == 1
+    request = bench.request()
+    bench.router.route(request)
+    bench.router.unpark()
+    assert bench.router.waiting_count == 1
     bench.log.is_serving = True
-    bench.gate.retry()
-    assert (bench.served, bench.gate.waiting_count) == ([errand], 0)
+    bench.router.unpark()
+    assert (bench.served, bench.router.waiting_count) == ([request], 0)
 
 
 def test_not_for_ever_and_the_reason_is_told(bench: Bench) -> None:
-    errand = bench.errand()
-    errand.cause = "the disk is full"
-    bench.gate.bring(errand)
-    bench.gate.expire(HOLD_MS - 1)
-    assert bench.gate.waiting_count == 1
-    bench.gate.expire(HOLD_MS)
-    answer = answer_of(errand)
+    request = bench.request()
+    request.cause = "the disk is full"
+    bench.router.route(request)
+    bench.router.expire(HOLD_MS - 1)
+    assert bench.router.waiting_count == 1
+    bench.router.expire(HOLD_MS)
+    answer = answer_of(request)
     assert answer.code == 14
     assert answer.remark == (
         "no leader is known; this node, n0, is follower in term 3; nothing was done "
@@ -235,26 +248,26 @@ def test_not_for_ever_and_the_reason_is_told(bench: Bench) -> None:
 )
 def test_why_nobody_leads(bench: Bench, role: Role, leader: str | None, text: str) -> None:
     bench.log.role, bench.log.leader_id = role, leader
-    assert text in bench.gate.without_leader()
+    assert text in bench.router.without_leader()
 
 
 def test_a_node_that_does_not_lead_either_is_no_answer(bench: Bench) -> None:
     bench.link.is_open = True
-    errand = bench.errand()
-    bench.gate.bring(errand)
+    request = bench.request()
+    bench.router.route(request)
     bench.link.asked[0][1].answered(make_response(1, NOT_CARRIED_OUT, "not me"))
-    assert bench.gate.waiting_count == 1
+    assert bench.router.waiting_count == 1
 
 
 @pytest.mark.parametrize("repeatable", [True, False])
 def test_a_broken_link_repeats_only_what_is_harmless(bench: Bench, repeatable: bool) -> None:
     bench.link.is_open = True
-    errand = bench.errand(is_repeatable=repeatable)
-    bench.gate.bring(errand)
+    request = bench.request(code=15 if repeatable else 310)
+    bench.router.route(request)
     bench.link.asked[0][1].broken("it broke")
-    assert bench.gate.waiting_count == int(repeatable)
+    assert bench.router.waiting_count == int(repeatable)
     if not repeatable:
-        answer = answer_of(errand)
+        answer = answer_of(request)
         assert answer.code == 1
         assert "outcome unknown: it broke" in (answer.remark or "")
 
@@ -262,7 +275,7 @@ def test_a_broken_link_repeats_only_what_is_harmless(bench: Bench, repeatable: b
 def test_a_passed_on_request_is_not_passed_on_again(bench: Bench) -> None:
     bench.link.is_open = True
     origin = FakeOrigin(is_forwarded=True)
-    bench.gate.bring(bench.errand(origin=origin))
+    bench.router.route(bench.request(origin=origin))
     assert bench.link.asked == []
     assert origin.passed_back == [NOT_CARRIED_OUT]
 
@@ -270,28 +283,104 @@ def test_a_passed_on_request_is_not_passed_on_again(bench: Bench) -> None:
 def test_a_leader_that_does_not_serve_yet_keeps_what_was_passed_on(bench: Bench) -> None:
     bench.log.role = Role.LEADER
     origin = FakeOrigin(is_forwarded=True)
-    bench.gate.bring(bench.errand(origin=origin))
-    assert bench.gate.waiting_count == 1
-    bench.gate.expire(HOLD_MS)
+    bench.router.route(bench.request(origin=origin))
+    assert bench.router.waiting_count == 1
+    bench.router.expire(HOLD_MS)
     assert origin.passed_back == [NOT_CARRIED_OUT]
 
 
 def test_too_many_are_told_so() -> None:
     bench = Bench(waiting_max=1)
-    bench.gate.bring(bench.errand())
-    late = bench.errand()
-    bench.gate.bring(late)
+    bench.router.route(bench.request())
+    late = bench.request()
+    bench.router.route(late)
     assert answer_of(late).code == 2
     assert (answer_of(late).remark or "").startswith("[OVERLOAD]system busy")
 
 
-def test_some_requests_have_their_own_way_of_giving_up(bench: Bench) -> None:
-    done: list[tuple[int, str]] = []
-    bench.gate.bring(bench.errand(give_up=lambda code, text: done.append((code, text))))
-    bench.gate.expire(HOLD_MS)
-    ((code, text),) = done
-    assert code == 14
-    assert "no leader is known" in text
+def test_a_question_is_given_up_in_the_way_of_its_client(bench: Bench) -> None:
+    command = RemotingCommand(code=14, opaque=9, language="CPP", version=333)
+    request = bench.request(14, command=command)
+    bench.router.route(request)
+    bench.router.expire(HOLD_MS)
+    answer = answer_of(request)
+    assert (answer.code, answer.ext) == (0, {"offset": "-2"})
+    assert "no leader is known" in (answer.remark or "")
+
+
+def test_a_request_is_answered_once(bench: Bench) -> None:
+    request = bench.request(30)
+    request.answer(0)
+    request.refuse(ResponseCode.SYSTEM_BUSY, "later")
+    assert answer_of(request).code == 0
+
+
+def test_one_that_wants_no_answer_gets_none(bench: Bench) -> None:
+    request = bench.request(is_oneway=True)
+    request.reply(b"frame")
+    request.refuse_as_busy()
+    assert isinstance(request.origin, FakeOrigin)
+    assert not request.origin.sent
+
+
+def fails(error: Exception) -> Callable[..., None]:
+    def serve(*_request: object) -> None:
+        raise error
+
+    return serve
+
+
+def test_what_the_client_got_wrong_is_told(bench: Bench) -> None:
+    bench.log.is_serving = True
+    request = bench.request(serve=fails(FieldError("topic", "is missing")))
+    bench.router.route(request)
+    assert (answer_of(request).code, answer_of(request).remark) == (1, "the field topic is missing")
+
+
+def test_what_needs_a_damaged_entry_is_parked_and_carried_out_later(bench: Bench) -> None:
+    bench.log.is_serving = True
+    error = EntryDamagedError("entry 7 is damaged on n0")
+    request = bench.request(serve=fails(error))
+    bench.router.route(request)
+    assert (bench.router.waiting_count, request.cause) == (1, str(error))
+
+
+def confirmed(bench: Bench, code: int, **changes: Any) -> PendingRequest:
+    """A request whose handler wants a confirmed leader, at a node that leads."""
+    bench.log.is_serving = True
+    request = bench.request(code, **changes)
+    request.handler = dataclasses.replace(request.handler, is_confirmed=True)
+    bench.router.route(request)
+    return request
+
+
+def test_what_tells_of_the_state_waits_until_this_node_is_confirmed(bench: Bench) -> None:
+    request = confirmed(bench, 30)
+    assert bench.served == []
+    ((act, _failed),) = bench.confirming
+    act()
+    assert bench.served == [request]
+
+
+def test_unconfirmed_it_goes_to_the_next_leader(bench: Bench) -> None:
+    request = confirmed(bench, 30)
+    ((_act, failed),) = bench.confirming
+    failed(NotLeaderError("n1", 2))
+    assert bench.router.waiting_count == 1
+    assert "n1" in request.cause
+
+
+def test_a_read_that_meets_a_damaged_entry_is_parked(bench: Bench) -> None:
+    request = confirmed(bench, 30, serve=fails(EntryDamagedError("entry 7 is damaged on n0")))
+    bench.confirming[0][0]()
+    assert (bench.router.waiting_count, request.cause) == (1, "entry 7 is damaged on n0")
+
+
+def test_a_message_is_not_given_back_for_a_client_that_went_meanwhile(bench: Bench) -> None:
+    request = confirmed(bench, 36)
+    request.origin.is_gone = True  # type: ignore[misc]  # a fake
+    bench.confirming[0][0]()
+    assert bench.served == []
 
 
 @pytest.mark.parametrize(
@@ -304,33 +393,33 @@ def test_some_requests_have_their_own_way_of_giving_up(bench: Bench) -> None:
 def test_what_was_tried_with_unknown_outcome_is_not_told_to_be_undone(
     bench: Bench, error: DLedgerError, code: int, said: str
 ) -> None:
-    errand = bench.errand(code=15, is_repeatable=True)
-    bench.gate.again(errand, error)
-    bench.gate.expire(HOLD_MS)
-    answer = answer_of(errand)
+    request = bench.request(code=15)
+    bench.router.unconfirmed(request, error)
+    bench.router.expire(HOLD_MS)
+    answer = answer_of(request)
     assert answer.code == code
     assert said in (answer.remark or "")
 
 
 def test_what_another_node_perhaps_did_is_not_told_to_be_undone(bench: Bench) -> None:
     bench.link.is_open = True
-    errand = bench.errand(code=15, is_repeatable=True)
-    bench.gate.bring(errand)
+    request = bench.request(code=15)
+    bench.router.route(request)
     bench.link.asked[0][1].answered(make_response(1, PERHAPS_CARRIED_OUT, "it leads no longer"))
-    bench.gate.expire(HOLD_MS)
-    assert "outcome unknown" in (answer_of(errand).remark or "")
+    bench.router.expire(HOLD_MS)
+    assert "outcome unknown" in (answer_of(request).remark or "")
 
 
 def test_a_later_refusal_does_not_undo_an_earlier_try_of_unknown_outcome(bench: Bench) -> None:
     """Whoever refuses: the leader of the later try, at its client's node or behind it."""
     bench.link.is_open = True
-    errand = bench.errand(code=41, is_repeatable=True)
-    bench.gate.bring(errand)
+    request = bench.request(code=41)
+    bench.router.route(request)
     bench.link.asked[0][1].broken("it broke")
-    bench.gate.retry()
+    bench.router.unpark()
     assert [ext.get("tried") for _, _, ext, _ in bench.link.asked] == [None, "true"]
-    errand.refuse(ResponseCode.SYSTEM_BUSY, "[OVERLOAD]system busy")
-    answer = answer_of(errand)
+    request.refuse(ResponseCode.SYSTEM_BUSY, "[OVERLOAD]system busy")
+    answer = answer_of(request)
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert (answer.remark or "").startswith("outcome unknown: [OVERLOAD]system busy")
 
@@ -339,10 +428,10 @@ def test_a_question_that_finds_no_room_goes_back_to_the_clients_own_node() -> No
     """Which knows how to tell this client; a code would make most of them skip messages."""
     bench = Bench(waiting_max=0)
     bench.log.role = Role.LEADER
-    errand = bench.errand(origin=FakeOrigin(is_forwarded=True), code=14)
-    bench.gate.hold(errand)
-    assert errand.origin.passed_back == [NOT_CARRIED_OUT]
-    assert errand.origin.sent == []
+    request = bench.request(origin=FakeOrigin(is_forwarded=True), code=14)
+    bench.router.park(request)
+    assert request.origin.passed_back == [NOT_CARRIED_OUT]
+    assert request.origin.sent == []
 
 
 @pytest.mark.parametrize(
@@ -353,104 +442,104 @@ def test_the_leader_is_told_which_answers_to_sends_find_their_clients(
 ) -> None:
     """For the others the client's retry, through whatever node, is no send on purpose."""
     bench.link.is_open = True
-    errand = bench.errand(code=code)
-    bench.gate.bring(errand)
-    errand.origin.is_gone = is_gone  # type: ignore[misc]  # a fake
+    request = bench.request(code=code)
+    bench.router.route(request)
+    request.origin.is_gone = is_gone  # type: ignore[misc]  # a fake
     waiter = bench.link.asked[0][1]
     answer = encode_command(make_response(9, 0, ext={"msgId": "ABC"}))
     waiter.answered(make_response(1, 0, body=answer))
-    bench.gate.tell_delivered()
-    bench.gate.tell_delivered()
+    bench.router.tell_delivered()
+    bench.router.tell_delivered()
     assert bench.link.told == [(PrivateCode.DELIVERED, {"msgId": each}) for each in told]
 
 
 @pytest.mark.parametrize("is_serving", [False, True])
 def test_a_send_that_waits_for_nobody_is_dropped(bench: Bench, *, is_serving: bool) -> None:
     """Its client may have sent it again elsewhere: done later, it would be done twice."""
-    errands = [
-        bench.errand(),
-        bench.errand(is_oneway=True),
-        bench.errand(is_repeatable=True),
+    requests = [
+        bench.request(),
+        bench.request(is_oneway=True),
+        bench.request(code=15),
     ]
-    for errand in errands:
-        bench.gate.bring(errand)
-        errand.origin.is_gone = True  # type: ignore[misc]  # a fake
+    for request in requests:
+        bench.router.route(request)
+        request.origin.is_gone = True  # type: ignore[misc]  # a fake
     bench.log.is_serving, bench.link.is_open = is_serving, True
-    bench.gate.retry()
+    bench.router.unpark()
     done = len(bench.served) if is_serving else len(bench.link.asked) + len(bench.link.told)
     assert done == 2, "not the first one"
-    assert bench.gate.waiting_count == 0
+    assert bench.router.waiting_count == 0
 
 
 def test_a_send_is_dropped_though_the_end_of_its_connection_was_not_read_yet(bench: Bench) -> None:
     bench.link.is_open = True
-    errand = bench.errand()
-    errand.origin.is_gone = True  # type: ignore[misc]  # a fake
-    bench.gate.bring(errand)
-    bench.gate.hold(errand)
+    request = bench.request()
+    request.origin.is_gone = True  # type: ignore[misc]  # a fake
+    bench.router.route(request)
+    bench.router.park(request)
     assert not bench.link.asked
-    assert bench.gate.waiting_count == 0
+    assert bench.router.waiting_count == 0
     bench.log.is_serving = True
-    bench.gate.bring(errand)
-    assert bench.served == [errand], "what a leader reads is before what comes after it"
+    bench.router.route(request)
+    assert bench.served == [request], "what a leader reads is before what comes after it"
 
 
 def test_what_the_leader_passes_back_is_dropped_if_nobody_waits(bench: Bench) -> None:
     bench.link.is_open = True
-    errand = bench.errand()
-    bench.gate.bring(errand)
-    errand.origin.is_gone = True  # type: ignore[misc]  # a fake
+    request = bench.request()
+    bench.router.route(request)
+    request.origin.is_gone = True  # type: ignore[misc]  # a fake
     bench.link.asked[0][1].answered(make_response(1, NOT_CARRIED_OUT, "it leads no longer"))
-    assert bench.gate.waiting_count == 0
+    assert bench.router.waiting_count == 0
     assert len(bench.link.asked) == 1
 
 
 def test_a_leader_that_lacks_an_entry_says_so(bench: Bench) -> None:
     bench.log.is_serving = True
-    errand = bench.errand()
-    errand.cause = "entry 7 is damaged on n0"
-    bench.gate.hold(errand)
-    bench.gate.expire(HOLD_MS)
-    assert answer_of(errand).code == 14
-    assert answer_of(errand).remark == "entry 7 is damaged on n0; nothing was done"
+    request = bench.request()
+    request.cause = "entry 7 is damaged on n0"
+    bench.router.park(request)
+    bench.router.expire(HOLD_MS)
+    assert answer_of(request).code == 14
+    assert answer_of(request).remark == "entry 7 is damaged on n0; nothing was done"
 
 
 def test_what_the_leader_lacks_is_told_by_the_node_that_passed_the_request_on(bench: Bench) -> None:
     bench.link.is_open = True
-    errand = bench.errand()
-    bench.gate.bring(errand)
+    request = bench.request()
+    bench.router.route(request)
     bench.now_ms = HOLD_MS
     refusal = make_response(1, NOT_CARRIED_OUT, "entry 7 is damaged on n1")
     bench.link.asked[0][1].answered(refusal)
-    assert bench.gate.waiting_count == 0, "its time is over: it is not passed on once more"
-    answer = answer_of(errand)
+    assert bench.router.waiting_count == 0, "its time is over: it is not passed on once more"
+    answer = answer_of(request)
     assert answer.code == 14
     assert "entry 7 is damaged on n1" in (answer.remark or "")
 
 
 def test_how_long_a_request_was_held_goes_with_it(bench: Bench) -> None:
     """The node that carries it out can tell from it what its client did without an answer."""
-    errand = bench.errand()
-    assert bench.gate.waited_until_ms(errand, 50) == 50
-    bench.gate.hold(errand)
+    request = bench.request()
+    assert bench.router.waited_until_ms(request, 50) == 50
+    bench.router.park(request)
     bench.now_ms = 700
-    assert bench.gate.waited_until_ms(errand, 50) == 50 + 700 - WAIT_MARGIN_MS
+    assert bench.router.waited_until_ms(request, 50) == 50 + 700 - WAIT_MARGIN_MS
     bench.link.is_open = True
-    bench.gate.retry()
+    bench.router.unpark()
     assert bench.link.asked[0][2][WAITED_FIELD] == "700"
-    forwarded = bench.errand(was_held=True, waited_ms=700)
+    forwarded = bench.request(was_held=True, waited_ms=700)
     bench.now_ms = 900
-    assert bench.gate.waited_until_ms(forwarded, 50) == 50 + 900 - WAIT_MARGIN_MS
+    assert bench.router.waited_until_ms(forwarded, 50) == 50 + 900 - WAIT_MARGIN_MS
 
 
 @pytest.mark.parametrize("may_be_done", [False, True])
 def test_what_the_way_to_the_leader_has_no_room_for_is_refused(may_be_done: bool) -> None:
     bench = Bench()
     bench.link.is_open = bench.link.is_full = True
-    errand = bench.errand(may_be_done=may_be_done)
-    bench.gate.bring(errand)
-    (answer,) = errand.origin.answers()  # type: ignore[attr-defined]  # a FakeOrigin
+    request = bench.request(may_be_done=may_be_done)
+    bench.router.route(request)
+    (answer,) = request.origin.answers()  # type: ignore[attr-defined]  # a FakeOrigin
     assert answer.code == (1 if may_be_done else 2)
     assert "too much is on its way to the leader" in (answer.remark or "")
     assert not bench.link.asked
-    assert not bench.gate.waiting_count
+    assert not bench.router.waiting_count

@@ -1,0 +1,96 @@
+"""What may be concluded when a request was tried in vain: who is asked next, or what its client is told.
+
+One place for the rule of docs/guarantees.md, 8: done, surely not done, or unknown, and never one for the other. What
+follows depends on what doing a request twice would do, which is its `Kind`:
+
+    kind        the try was refused         its outcome is unknown        the link to the leader broke
+    SEND        the next leader is asked    the client is told            the client is told
+    SEND_BACK   the same                    the client is told            the client is told
+    UPDATE      the same                    the next leader is asked      the next leader is asked
+    ADMIN       the same                    the client is told            the next leader is asked
+    READ        the same                    the next leader is asked      the next leader is asked
+    QUESTION    the same                    the next leader is asked      the next leader is asked
+
+What is refused for good (too large for any leader) is told. Pure.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+from broker.service.refusal import Refusal
+from dledger import DLedgerError, RefusedError
+from dledger_mq.remoting.codes import ResponseCode, is_definite
+
+
+class Kind(Enum):
+    """What a request does, and so what doing it twice would do."""
+
+    SEND = "stores messages of a producer: twice is not once; refused at once without a majority that has room"
+    SEND_BACK = "stores a message that a consumer gives back: twice is not once"
+    UPDATE = "changes what the group keeps: twice is as once"
+    ADMIN = "changes topics and groups for a tool: twice is as once, but somebody watches"
+    READ = "changes nothing, so that it never is of unknown outcome"
+    QUESTION = "changes nothing, and its client must neither be left alone with it nor be told a plain refusal"
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether doing it twice is the same as once."""
+        return self not in _NOT_TWICE
+
+    @property
+    def changes_nothing(self) -> bool:
+        """Whether it only reads."""
+        return self in _READS
+
+
+_NOT_TWICE = frozenset({Kind.SEND, Kind.SEND_BACK})
+_READS = frozenset({Kind.READ, Kind.QUESTION})
+
+
+class AskNext(NamedTuple):
+    """Whoever leads next is asked.
+
+    Attributes:
+        may_be_done: the try is of unknown outcome, so it is not surely undone any more.
+    """
+
+    may_be_done: bool
+
+
+def unconfirmed(kind: Kind, error: DLedgerError) -> AskNext | Refusal:
+    """What was staged for a request, or what it waited for, is not confirmed."""
+    if kind.changes_nothing:
+        return AskNext(may_be_done=False)
+    is_refused = isinstance(error, RefusedError)
+    if is_refused and error.retriable:
+        return AskNext(may_be_done=False)
+    if kind is Kind.UPDATE and not is_refused:
+        return AskNext(may_be_done=True)
+    if kind is Kind.ADMIN:
+        text = f"outcome unknown: {error}; the change may have been made"
+    elif is_refused:
+        what = "nothing was done" if kind is Kind.UPDATE else "the message was not stored"
+        return Refusal(ResponseCode.MESSAGE_ILLEGAL, f"{what}: {error}")
+    else:
+        text = f"outcome unknown: {error}; the message may have been stored"
+    return Refusal(ResponseCode.SYSTEM_ERROR, text)
+
+
+def unanswered(kind: Kind, reason: str) -> AskNext | Refusal:
+    """A request was passed on to the leader, which is silent."""
+    if kind.is_repeatable:
+        return AskNext(may_be_done=not kind.changes_nothing)
+    return Refusal(
+        ResponseCode.SYSTEM_ERROR,
+        f"outcome unknown: {reason} after the request was passed on; it may have been carried out",
+    )
+
+
+def refusal_after(code: ResponseCode, remark: str, *, may_be_done: bool) -> Refusal:
+    """What is told for a refusal: what an earlier try may have done is never told to be undone."""
+    if may_be_done and is_definite(code):
+        text = f"outcome unknown: {remark}; an earlier try may have been carried out"
+        return Refusal(ResponseCode.SYSTEM_ERROR, text)
+    return Refusal(code, remark)

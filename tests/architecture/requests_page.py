@@ -1,0 +1,50 @@
+"""docs/requests.md, made from what the services of a broker register."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker.server.request import Handler, Where
+from broker.service.conclusions import Kind
+from broker.testing.broker_cluster import BrokerCluster
+from broker.testing.settings import BrokerSimSettings
+from dledger_mq.remoting.codes import REQUESTS, RequestCode
+
+REQUESTS_HEAD = """# Requests that a broker takes
+
+Made from what the services of `broker/server` register, by `make docs`; do not edit. How to add one stands in
+[adding-a-code.md](adding-a-code.md). What the nodes of a group say to each other stands in
+[formats/broker_link.md](formats/broker_link.md). Other codes are answered with 3, REQUEST_CODE_NOT_SUPPORTED.
+
+"""
+
+
+def handlers() -> tuple[Handler[Any], ...]:
+    """What a broker has registered."""
+    cluster = BrokerCluster(BrokerSimSettings(1, node_count=1))
+    node = cluster.nodes[cluster.voters[0]]
+    cluster.start(node)
+    return cluster.brokers[node.node_id].parts.handlers
+
+
+def requests_page() -> str:
+    """The whole page."""
+    rows = [
+        "| code | name | what it is | kind | carried out | handler |",
+        "|---|---|---|---|---|---|",
+    ]
+    known = frozenset(RequestCode)
+    for handler in handlers():
+        if handler.code in known:
+            code = RequestCode(handler.code)
+            where = handler.where.name + (", confirmed" if handler.is_confirmed else "")
+            method = f"`{handler.serve.__qualname__}`"
+            rows.append(
+                f"| {code.value} | {code.name} | {REQUESTS[code]} | {handler.kind.name} | {where} | {method} |"
+            )
+    kinds = [f"- **{kind.name}** {kind.value}." for kind in Kind]
+    places = [f"- **{where.name}** {where.value}." for where in Where]
+    confirmed = "- *confirmed*: once it is confirmed that this node leads: the answer tells of what is applied there."
+    parts = (*rows, "", "Kinds, which say what doing a request twice would do:", "", *kinds)
+    parts += ("", "Where they are carried out:", "", *places, confirmed)
+    return REQUESTS_HEAD + "\n".join(parts) + "\n"

@@ -1,0 +1,75 @@
+"""Requests as services get them, and a router that parks them all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+from broker.server.commits import Commits
+from broker.server.questions import Question
+from broker.server.request import Handler, PendingRequest
+from broker.server.router import Router
+from broker.service.conclusions import Kind
+from dledger_mq.remoting.frame import Frame
+from dledger_mq.remoting.header import RemotingCommand
+
+KINDS = {
+    10: Kind.SEND,
+    310: Kind.SEND,
+    320: Kind.SEND,
+    36: Kind.SEND_BACK,
+    14: Kind.QUESTION,
+    38: Kind.QUESTION,
+    17: Kind.ADMIN,
+    30: Kind.READ,
+}
+"""Others change something, and twice is as once."""
+
+
+def pending(
+    origin: Any,
+    code: int,
+    *,
+    body: bytes = b"",
+    command: Any = None,
+    serve: Callable[..., None] = lambda _request, _command: None,
+    deadline_ms: int = 10**9,
+    is_oneway: bool = False,
+    opaque: int = 9,
+    **more: Any,
+) -> PendingRequest:
+    """A request of that code."""
+    kind = KINDS.get(code, Kind.UPDATE)
+    request_type = Question if kind is Kind.QUESTION else PendingRequest
+    handler: Handler[Any] = Handler(code, serve, kind, request_type=request_type)
+    command = command or RemotingCommand(code=code, opaque=opaque, version=409)
+    frame = Frame(0, b"{}", body)
+    return request_type(origin, handler, frame, command, opaque, is_oneway, deadline_ms, **more)
+
+
+class Confirmed:
+    """Reads of a leader that holds its lease."""
+
+    def read(self, act: Callable[[], None], failed: Callable[..., None]) -> None:
+        act()
+
+
+class ParkingRouter(Router):
+    """Parks everything; `held` is what it has."""
+
+    def __init__(self, commits: Commits, linear: object | None = None) -> None:
+        super().__init__(
+            cast("Any", None),
+            cast("Any", None),
+            cast("Any", linear or Confirmed()),
+            commits,
+            waiting_max=10,
+            now_ms=lambda: 0,
+        )
+        self.held: list[PendingRequest] = []
+
+    def route(self, request: PendingRequest) -> None:
+        self.park(request)
+
+    def park(self, request: PendingRequest) -> None:
+        self.held.append(request)
