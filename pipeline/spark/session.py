@@ -85,7 +85,9 @@ def context_class() -> Any:
         CannotTellError: it is not installed.
     """
     if find_spec("pyspark") is None:
-        raise CannotTellError("PySpark is not installed: pip install 'dledger[spark]'")
+        raise CannotTellError(
+            "PySpark is not installed: the extra `spark` brings it (docs/installing.md)"
+        )
     from pyspark import SparkContext
 
     return SparkContext

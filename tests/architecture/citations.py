@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -88,16 +87,16 @@ class Citation:
 
 
 def files() -> list[Path]:
-    """Python files and pages of the repository, in order."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-co", "--exclude-standard", "*.py", "*.md"],
-        check=True,
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        timeout=60,
-    ).stdout.split("\n")
-    return [ROOT / name for name in sorted(listed) if name and (ROOT / name).is_file()]
+    """Python files and pages of the repository, in order; an unpacked sdist has the same."""
+    folders = [ROOT / folder.replace("\\", "") for folder in FOLDERS.split("|")]
+    return sorted(
+        path
+        for pattern in ("*.py", "*.md")
+        for path in (
+            *ROOT.glob(pattern),
+            *(one for folder in folders for one in folder.rglob(pattern)),
+        )
+    )
 
 
 def citations(path: Path) -> Iterator[Citation]:

@@ -14,6 +14,7 @@ import pytest
 import dledger
 import dledger_mq
 from dledger.version import __version__
+from tests.architecture.citations import files
 from tests.architecture.sources import ROOT, imports_under
 
 PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -60,6 +61,21 @@ def test_the_version_has_one_source() -> None:
     }
     assert dledger.__version__ == dledger_mq.__version__ == __version__
     assert re.fullmatch(r"\d+\.\d+\.\d+(\.dev0)?", __version__)
+
+
+def test_nothing_tells_to_install_it_from_an_index() -> None:
+    told = re.compile(r"pip\s+install\s+['\"]?dledger\b(?!-)")
+    assert [str(path) for path in files() if told.search(path.read_text())] == []
+
+
+def test_a_pull_request_is_checked_by_targets_that_everybody_has() -> None:
+    workflow = (ROOT / ".github/workflows/ci.yml").read_text()
+    runs = set(re.findall(r"- run: (.*)", workflow))
+    assert runs == {"make check", ".ci/run"}
+    assert "run: |" not in workflow
+    targets = set(re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert {"check", "test"} <= targets
+    assert (ROOT / ".ci/run").read_text().endswith("exec make test\n")
 
 
 @pytest.mark.parametrize("package", PACKAGES)
