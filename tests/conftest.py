@@ -49,3 +49,17 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             for name, value in getattr(report, "user_properties", ()):
                 if name == SEEDS:
                     terminalreporter.write_line(str(value))
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def anyio_backend(request: pytest.FixtureRequest) -> str:
+    """What tests marked `anyio` run on: one after the other."""
+    return str(request.param)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave tests marked `anyio` to AnyIO: trio's plugin takes every async test for its own."""
+    for item in items:
+        if item.get_closest_marker("anyio") is not None:
+            item.own_markers[:] = [mark for mark in item.own_markers if mark.name != "trio"]

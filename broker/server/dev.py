@@ -15,7 +15,7 @@ from rich.markup import escape
 from dledger import ConfigError
 from dledger.runtime.stop_signals import obey_stop_signals
 from dledger_mq.net.address import Address
-from dledger_mq.net.listener import connect
+from dledger_mq.net.connecting import connect
 from dledger_mq.remoting.codes import RequestCode
 from dledger_mq.remoting.errors import RemotingError
 from dledger_mq.remoting.header import decode_command, encode_command, make_request

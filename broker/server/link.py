@@ -22,8 +22,8 @@ from broker.server.private_codes import (
 )
 from dledger import LogServer, NodeId
 from dledger_mq.net.address import Address, parse_address
+from dledger_mq.net.connecting import connect
 from dledger_mq.net.connection import UNSENT_BYTES_MAX, Connection
-from dledger_mq.net.listener import connect
 from dledger_mq.remoting.errors import FrameError
 from dledger_mq.remoting.frame import Frame
 from dledger_mq.remoting.header import (

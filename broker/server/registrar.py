@@ -26,8 +26,8 @@ from broker.service.tables import wire_topic, wire_version
 from broker.store.topics import Topics
 from dledger import LogServer
 from dledger_mq.net.address import Address
+from dledger_mq.net.connecting import connect
 from dledger_mq.net.connection import Connection
-from dledger_mq.net.listener import connect
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.errors import FrameError
 from dledger_mq.remoting.header import RemotingCommand, decode_command, encode_command, make_request

@@ -11,7 +11,8 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Final, Literal
 
-import trio
+import anyio
+from anyio.abc import TaskGroup
 
 from dledger_mq.client.errors import ClientError, RequestFailedError
 from dledger_mq.client.group_requests import GroupRequests
@@ -61,7 +62,7 @@ class Assignment:
         """Prepare; `run` does the work. With `local` offsets the member reads all queues."""
         self.requests = requests
         self.readers: dict[MessageQueue, QueueReader] = {}
-        self.balanced = trio.Event()
+        self.balanced = anyio.Event()
         self.locks = QueueLocks(requests, self._lost) if is_ordered and not local else None
         self._session = session
         self._subscriptions = subscriptions
@@ -70,10 +71,10 @@ class Assignment:
         self._on_messages = on_messages
         self._allocation = allocation
         self._local = local
-        self._changing = trio.Lock()
+        self._changing = anyio.Lock()
         self._leaving: dict[MessageQueue, QueueReader] = {}
-        self._wake = trio.Event()
-        self._committing = trio.Lock()
+        self._wake = anyio.Event()
+        self._committing = anyio.Lock()
         self._is_closing = False
 
     def rebalance_soon(self) -> None:
@@ -83,18 +84,18 @@ class Assignment:
     async def run(self) -> None:
         """Own queues until cancelled."""
         self._session.routes.on_change = lambda topic: self.rebalance_soon()
-        async with trio.open_nursery() as nursery:
+        async with anyio.create_task_group() as nursery:
             await self._load_routes()
             await self._session.beat()
             pause_s = REBALANCE_SOON_S
             while not self._is_closing:
-                self._wake = trio.Event()
+                self._wake = anyio.Event()
                 async with self._changing:
                     missing = await self._rebalance(nursery)
                 if all(is_retry_topic(topic) for topic in missing):
                     self.balanced.set()
                 pause_s = min(pause_s * 2, REBALANCE_S) if missing else REBALANCE_SOON_S
-                with trio.move_on_after(pause_s / 2 if missing else REBALANCE_S):
+                with anyio.move_on_after(pause_s / 2 if missing else REBALANCE_S):
                     await self._wake.wait()
 
     async def _load_routes(self) -> None:
@@ -104,7 +105,7 @@ class Assignment:
             except ClientError as error:
                 log.debug("no route of %s yet: %s", topic, error)
 
-    async def _rebalance(self, nursery: trio.Nursery) -> set[str]:
+    async def _rebalance(self, nursery: TaskGroup) -> set[str]:
         """Share out every topic; return those about which something has to be asked again soon.
 
         A retry topic is created by the group's first heartbeat and has its route a moment later.
@@ -162,7 +163,7 @@ class Assignment:
                 log.debug("%s does not tell the members: %s", name, error)
         return await self.requests.members(broker_names[-1])
 
-    async def _acquire(self, queue: MessageQueue, nursery: trio.Nursery) -> bool:
+    async def _acquire(self, queue: MessageQueue, nursery: TaskGroup) -> bool:
         leaving = self._leaving.get(queue)
         if leaving is not None and not await leaving.wait_handled(HANDOVER_S):
             return False  # we had it before, and our handler is not done yet
@@ -263,7 +264,7 @@ class Assignment:
         if self._local is not None:
             await self._save({q: r.held.committable for q, r in self.readers.items()})
             return
-        async with self._committing, trio.open_nursery() as nursery:
+        async with self._committing, anyio.create_task_group() as nursery:
             for reader in list(self.readers.values()):
                 nursery.start_soon(self._commit, reader)
 
@@ -290,7 +291,7 @@ class Assignment:
             if all(self._local.committed(queue) == offset for queue, offset in offsets.items()):
                 return True
             try:
-                await trio.to_thread.run_sync(self._local.save, offsets)
+                await anyio.to_thread.run_sync(self._local.save, offsets)
             except OSError as error:
                 log.warning("offsets are not stored at %s yet: %s", self._local.path, error)
                 return False
@@ -303,6 +304,6 @@ class Assignment:
         readers = list(self.readers.values())
         for reader in readers:
             reader.release()
-        async with trio.open_nursery() as nursery:
+        async with anyio.create_task_group() as nursery:
             for reader in readers:
                 nursery.start_soon(reader.wait_handled, HANDOVER_S)

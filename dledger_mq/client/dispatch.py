@@ -12,8 +12,9 @@ from collections.abc import Awaitable, Callable, Iterable
 from itertools import islice
 from typing import Final
 
+import anyio
 import msgspec
-import trio
+from anyio.abc import TaskGroup, TaskStatus
 
 from dledger_mq.client.consume_results import (
     DEAD_LETTER_LEVEL,
@@ -65,15 +66,15 @@ class Dispatcher:
         self._requests = requests
         self._readers = readers
         self._wait_held = wait_held
-        self._nursery: trio.Nursery | None = None
+        self._nursery: TaskGroup | None = None
         # Unbounded on purpose: the flow limits bound what readers put in.
-        self._send_work, self._work = trio.open_memory_channel[tuple[QueueReader, _Batch]](
+        self._send_work, self._work = anyio.create_memory_object_stream[tuple[QueueReader, _Batch]](
             float("inf")
         )
 
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Work until cancelled."""
-        async with trio.open_nursery() as nursery:
+        async with self._send_work, self._work, anyio.create_task_group() as nursery:
             self._nursery = nursery
             if not self._settings.ordered:
                 for number in range(self._settings.concurrency):
@@ -81,12 +82,16 @@ class Dispatcher:
                 if not self._settings.broadcast:
                     nursery.start_soon(self._time_out_forever, name="consume timeout")
             task_status.started()
-            await trio.sleep_forever()
+            try:
+                await anyio.sleep_forever()
+            finally:
+                self._nursery = None
 
     def take(self, reader: QueueReader, messages: _Batch) -> None:
-        """Take what a reader pulled."""
+        """Take what a reader pulled; when the end has begun it is left for the next member."""
+        if self._nursery is None:
+            return
         if self._settings.ordered:
-            assert self._nursery is not None
             reader.waiting.extend(messages)
             if not reader.is_worked_on:
                 reader.is_worked_on = True
@@ -113,9 +118,9 @@ class Dispatcher:
         return _later(result, len(messages))
 
     async def _handle(self, messages: _Batch) -> Later | None:
-        started_at = trio.current_time()
+        started_at = anyio.current_time()
         later = await self._call(messages)
-        now = trio.current_time()
+        now = anyio.current_time()
         rates = self.rates.get(messages[0].topic)
         if rates is None:
             rates = self.rates[messages[0].topic] = ConsumeRates()
@@ -163,13 +168,13 @@ class Dispatcher:
         return tuple(left)
 
     async def _again_later(self, reader: QueueReader, messages: _Batch) -> None:
-        await trio.sleep(LOCAL_RETRY_S)
+        await anyio.sleep(LOCAL_RETRY_S)
         self._send_work.send_nowait((reader, messages))
 
     async def _time_out_forever(self) -> None:
         timeout_s = self._settings.consume_timeout_s
         while True:
-            await trio.sleep(timeout_s / 4)
+            await anyio.sleep(timeout_s / 4)
             for reader in list(self._readers()):
                 for message in reader.overdue(timeout_s, TIMED_OUT_MAX):
                     log.warning(
@@ -214,7 +219,7 @@ class Dispatcher:
                 waiting.extendleft(reversed(left))
             if later is not None and left:
                 wanted = later.suspend_s
-                await trio.sleep(self._settings.suspend_s if wanted is None else wanted)
+                await anyio.sleep(self._settings.suspend_s if wanted is None else wanted)
         reader.is_worked_on = False
 
     async def _bury(self, message: ReceivedMessage) -> bool:

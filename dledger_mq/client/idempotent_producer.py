@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Final
 
+import anyio
 import msgspec
-import trio
 
 from dledger_mq.client.errors import InvalidMessageError, RequestFailedError
 from dledger_mq.client.lane import PendingSend
@@ -184,7 +184,7 @@ class IdempotentProducer(Producer):
             is_batch=len(items) > 1,
             sink_batch=sink_batch,
         )
-        deadline = trio.current_time() + (self.timeout_s if timeout_s is None else timeout_s)
+        deadline = anyio.current_time() + (self.timeout_s if timeout_s is None else timeout_s)
         pending = PendingSend(
             queue,
             ",".join(keys),

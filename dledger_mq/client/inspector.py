@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+import anyio
 import msgspec
-import trio
 
 from dledger_mq.client.errors import (
     ConnectionLostError,
@@ -96,7 +96,7 @@ class Inspector(PullConsumer):
 
     async def _ask(self, broker_name: str, code: int, ext: Mapping[str, str]) -> RemotingCommand:
         """Ask a group, its leader first, until there is an answer that stands or the time is over."""
-        deadline = trio.current_time() + self.timeout_s
+        deadline = anyio.current_time() + self.timeout_s
         tries = 0
         while True:
             addresses = (await self._addresses()).get(broker_name, {})
@@ -113,9 +113,9 @@ class Inspector(PullConsumer):
                     return answer
                 failure = RequestFailedError(answer.code, answer.remark or "")
             tries += 1
-            if trio.current_time() + backoff_s(tries) >= deadline:
+            if anyio.current_time() + backoff_s(tries) >= deadline:
                 raise failure
-            await trio.sleep(backoff_s(tries))
+            await anyio.sleep(backoff_s(tries))
 
 
 def _records(answer: RemotingCommand) -> list[StoredMessage]:

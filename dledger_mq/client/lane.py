@@ -23,7 +23,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
-import trio
+import anyio
+from anyio.abc import TaskGroup
 
 from dledger_mq.client.errors import (
     ConnectionLostError,
@@ -36,6 +37,7 @@ from dledger_mq.client.queues import MessageQueue
 from dledger_mq.client.retry import SEND_STATUS, Verdict, backoff_s, judge
 from dledger_mq.client.send_frames import SendAnswer, decode_answer
 from dledger_mq.client.wire import Wire, open_wire
+from dledger_mq.net.loop import Event, Loop
 from dledger_mq.remoting.codes import is_definite
 from dledger_mq.remoting.frame import Frame
 from dledger_mq.remoting.header import FLAG_RESPONSE
@@ -54,6 +56,7 @@ class PendingSend:
 
     __slots__ = (
         "_done",
+        "_new_event",
         "attempts",
         "attempts_max",
         "deadline",
@@ -81,12 +84,13 @@ class PendingSend:
         deadline: float,
         is_oneway: bool,
         attempts_max: int = ATTEMPTS_MAX,
+        new_event: Callable[[], Event] = anyio.Event,
     ) -> None:
         self.queue = queue
         self.unique_key = unique_key
         self.frame = frame
         self.opaque = opaque
-        self.deadline = deadline  # trio's clock
+        self.deadline = deadline  # on the loop's clock
         self.is_oneway = is_oneway
         self.sequence = 0
         self.attempts = 0
@@ -97,7 +101,8 @@ class PendingSend:
         self.result: SendResult | None = None
         self.error: SendError | None = None
         self.on_done: Callable[[PendingSend], None] | None = None
-        self._done: trio.Event | None = None
+        self._done: Event | None = None
+        self._new_event = new_event
 
     @property
     def is_done(self) -> bool:
@@ -113,7 +118,7 @@ class PendingSend:
         """
         if not self.is_done:
             if self._done is None:
-                self._done = trio.Event()
+                self._done = self._new_event()
             await self._done.wait()
         if self.error is not None:
             raise self.error
@@ -164,11 +169,16 @@ class Lane:
     """Sends to one broker name. `run` is its task; `submit` is for everybody."""
 
     def __init__(
-        self, broker_name: str, finder: LeaderFinder, on_settled: Callable[[PendingSend], None]
+        self,
+        broker_name: str,
+        finder: LeaderFinder,
+        on_settled: Callable[[PendingSend], None],
+        loop: Loop,
     ) -> None:
         self.broker_name = broker_name
         self.failures = 0  # in a row, without a success between
         self.address: str | None = None  # of the node in use
+        self._now, self._new_event = loop.now, loop.new_event
         self._finder = finder
         self._on_settled = on_settled
         self._waiting: deque[PendingSend] = deque()
@@ -176,9 +186,9 @@ class Lane:
         self._in_flight_bytes = 0
         self._again: list[PendingSend] = []  # answered, to be tried again
         self._must_move = False  # another node is wanted
-        self._wake = trio.Event()
+        self._wake = self._new_event()
         self._next_deadline = math.inf
-        self._deadline_moved = trio.Event()
+        self._deadline_moved = self._new_event()
         self._sequence = 0
         self._wire: Wire | None = None
         self._heard_at = 0.0
@@ -214,7 +224,7 @@ class Lane:
     async def run(self) -> None:
         """Carry out sends until cancelled; then whatever is unfinished ends in its error."""
         try:
-            async with trio.open_nursery() as nursery:
+            async with anyio.create_task_group() as nursery:
                 nursery.start_soon(self._watch_deadlines)
                 while True:
                     if self._waiting:
@@ -228,15 +238,15 @@ class Lane:
 
     async def _sleep_until_woken(self, seconds: float) -> bool:
         """Wait for a submission, an answer that matters, or the time. False: the time is over."""
-        with trio.move_on_after(seconds) as scope:
+        with anyio.move_on_after(seconds) as scope:
             await self._wake.wait()
-        self._wake = trio.Event()
+        self._wake = self._new_event()
         return not scope.cancelled_caught
 
-    async def _use_one_connection(self, outer: trio.Nursery) -> None:
+    async def _use_one_connection(self, outer: TaskGroup) -> None:
         """Find the leader, send there until something fails, put back what is unanswered."""
         if self.failures:
-            await trio.sleep(backoff_s(self.failures))
+            await anyio.sleep(backoff_s(self.failures))
         address = await self._finder.find(self.broker_name, ask=self.failures > 0)
         self.address = address
         if address is None:
@@ -245,9 +255,9 @@ class Lane:
         wire: Wire | None = None
         try:
             wire = await open_wire(address, outer)
-            async with trio.open_nursery() as nursery:
+            async with anyio.create_task_group() as nursery:
                 nursery.start_soon(wire.serve, self._on_frames)
-                self._wire, self._heard_at = wire, trio.current_time()
+                self._wire, self._heard_at = wire, self._now()
                 await self._conduct(wire)
                 nursery.cancel_scope.cancel()
         except* ConnectionLostError:
@@ -271,7 +281,7 @@ class Lane:
                     return
                 self._collect()
                 self.failures += 1
-                await trio.sleep(backoff_s(self.failures))
+                await anyio.sleep(backoff_s(self.failures))
             self._transmit(wire)
             if not self._in_flight:
                 if not await self._sleep_until_woken(IDLE_CLOSE_S) and not self._waiting:
@@ -282,14 +292,14 @@ class Lane:
 
     async def _settle(self) -> None:
         """Wait for the other answers of this connection, a little."""
-        with trio.move_on_after(SETTLE_S):
+        with anyio.move_on_after(SETTLE_S):
             while self._in_flight:
-                self._wake = trio.Event()
+                self._wake = self._new_event()
                 await self._wake.wait()
 
     async def _is_stuck(self) -> bool:
         """Whether the silence of this node is a reason to leave it."""
-        silence_s = trio.current_time() - self._heard_at
+        silence_s = self._now() - self._heard_at
         if silence_s < QUIET_S:
             return False
         if silence_s >= STUCK_S:
@@ -301,7 +311,7 @@ class Lane:
         """Put what waits and is not too late on the connection, in one system call, up to the limits."""
         waiting, in_flight = self._waiting, self._in_flight
         frames: list[bytes] = []
-        now = trio.current_time()
+        now = self._now()
         while waiting and len(in_flight) < IN_FLIGHT_MAX:
             if self._in_flight_bytes >= IN_FLIGHT_BYTES_MAX:
                 break
@@ -325,7 +335,7 @@ class Lane:
             wire.send_nowait(frames[0] if len(frames) == 1 else b"".join(frames))
 
     def _on_frames(self, frames: list[Frame]) -> None:
-        self._heard_at = trio.current_time()
+        self._heard_at = self._now()
         was_full = len(self._in_flight) >= IN_FLIGHT_MAX or (
             self._in_flight_bytes >= IN_FLIGHT_BYTES_MAX
         )
@@ -414,11 +424,11 @@ class Lane:
 
     async def _watch_deadlines(self) -> None:
         while True:
-            self._deadline_moved = trio.Event()
-            with trio.move_on_at(self._next_deadline):
+            self._deadline_moved = self._new_event()
+            with anyio.CancelScope(deadline=self._next_deadline):
                 await self._deadline_moved.wait()
                 continue
-            self._expire(trio.current_time())
+            self._expire(self._now())
 
     def _expire(self, now: float) -> None:
         """End the sends whose deadline has come."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-import trio
+import anyio
 
 from dledger_mq.client.errors import (
     ClientClosedError,
@@ -20,6 +20,7 @@ from dledger_mq.client.errors import (
     TooLateError,
 )
 from dledger_mq.client.wire import Wire, open_wire
+from dledger_mq.net.loop import Starter
 from dledger_mq.remoting.errors import FrameError
 from dledger_mq.remoting.frame import Frame
 from dledger_mq.remoting.header import (
@@ -52,7 +53,7 @@ class _Answer:
     __slots__ = ("arrived", "command")
 
     def __init__(self) -> None:
-        self.arrived = trio.Event()
+        self.arrived = anyio.Event()
         self.command: RemotingCommand | None = None
 
 
@@ -67,7 +68,7 @@ class Link:
     def __init__(
         self,
         address: str,
-        nursery: trio.Nursery,
+        nursery: Starter,
         opaques: Opaques,
         on_request: RequestHandler,
         probe: Probe,
@@ -81,8 +82,8 @@ class Link:
         self._answers: dict[int, _Answer] = {}
         self._probe = probe
         self._wire: Wire | None = None
-        self._settled = trio.Event()  # connected, or known not to be
-        self._scope = trio.CancelScope()
+        self._settled = anyio.Event()  # connected, or known not to be
+        self._scope = anyio.CancelScope()
         self._reason = ""
 
     async def run(self) -> None:
@@ -91,7 +92,7 @@ class Link:
             try:
                 self._wire = await open_wire(self.address, self._nursery)
                 self._settled.set()
-                async with trio.open_nursery() as nursery:
+                async with anyio.create_task_group() as nursery:
                     nursery.start_soon(self._watch_silence, self._wire)
                     await self._wire.serve(self._on_frames)
             except* ConnectionLostError as group:
@@ -107,13 +108,13 @@ class Link:
         too, and the kernel says nothing for minutes.
         """
         while True:
-            await trio.sleep(PROBE_AFTER_S / 2)
+            await anyio.sleep(PROBE_AFTER_S / 2)
             probe = self._probe()
             if not self._answers or wire.silence_s < PROBE_AFTER_S or probe is None:
                 continue
             code, body = probe
             self._transmit(code, self._opaques.take(), 0, {}, body)
-            await trio.sleep(PROBE_PATIENCE_S)
+            await anyio.sleep(PROBE_PATIENCE_S)
             if wire.silence_s >= PROBE_AFTER_S + PROBE_PATIENCE_S:
                 raise ConnectionLostError(
                     f"{self.address} has been silent for {wire.silence_s:.1f} s"
@@ -161,7 +162,7 @@ class Link:
         was_sent = False
         opaque = self._opaques.take()
         answer = _Answer()
-        with trio.move_on_after(max(timeout_s, 0.0)):
+        with anyio.move_on_after(max(timeout_s, 0.0)):
             await self.wait_connected()  # ends here when the time is over
             self._answers[opaque] = answer
             try:
@@ -224,7 +225,7 @@ class Links:
 
     def __init__(
         self,
-        nursery: trio.Nursery,
+        nursery: Starter,
         opaques: Opaques,
         on_request: RequestHandler,
         probe: Probe = lambda: None,

@@ -17,7 +17,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-import trio
+import anyio
+from anyio.abc import TaskGroup
 
 from dledger_mq.client.assignment import Assignment
 from dledger_mq.client.consume_results import BatchHandler, ConsumeResult, ConsumeSettings, Later
@@ -58,7 +59,7 @@ class OperatorRequests:
     subscriptions: Mapping[str, TopicSubscription]
     started_at_ms: int
 
-    def listen(self, nursery: trio.Nursery) -> None:
+    def listen(self, nursery: TaskGroup) -> None:
         """Take requests from now on; what takes time runs in `nursery`."""
 
         def answered(
@@ -157,7 +158,7 @@ class OperatorRequests:
         }
 
     def _status(self, topic: str, readers: list[QueueReader]) -> dict[str, WritableJson]:
-        now = trio.current_time()
+        now = anyio.current_time()
         rates = self.dispatcher.rates.get(topic, ConsumeRates())
         pulls = [reader.pulls for reader in readers if reader.held.queue.topic == topic]
         means = [mean for pull in pulls if (mean := pull.mean_ms(now))]
@@ -180,7 +181,7 @@ class OperatorRequests:
             link.answer(make_response(request.opaque, ResponseCode.SYSTEM_ERROR, problem))
             return
         message = received(record, request.ext.get("brokerName", ""))
-        started_at = trio.current_time()
+        started_at = anyio.current_time()
         remark: str | None = None
         try:
             result = await self.handler((message,))
@@ -198,7 +199,7 @@ class OperatorRequests:
                 "consumeResult": verdict,
                 "order": self.settings.ordered,
                 "remark": remark,
-                "spentTimeMills": int(1000 * (trio.current_time() - started_at)),
+                "spentTimeMills": int(1000 * (anyio.current_time() - started_at)),
             }
         )
         _answer(link, request, body)

@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final, Unpack
 
-import trio
+import anyio
 
 from dledger_mq.client.errors import (
     ClientClosedError,
@@ -118,8 +118,8 @@ class Producer(Lifetime):
         self._pending = 0
         self._pending_bytes = 0
         self._succeeded = self._refused = self._unknown = 0
-        self._room: trio.Event | None = None
-        self._drained: trio.Event | None = None
+        self._room: anyio.Event | None = None
+        self._drained: anyio.Event | None = None
         self._session: Session | None = None
 
     # --- life
@@ -127,7 +127,7 @@ class Producer(Lifetime):
     @asynccontextmanager
     async def _run(self) -> AsyncIterator[None]:
         failure: Exception | None = None
-        async with trio.open_nursery() as nursery:
+        async with anyio.create_task_group() as nursery:
             self._session = Session(
                 self._name_servers, nursery, instance=self._instance, heartbeat=self._tell
             )
@@ -139,7 +139,7 @@ class Producer(Lifetime):
                 await self.flush()
             except Exception as error:  # noqa: BLE001 - the caller's own, raised again below without a group around it
                 failure = error
-            with trio.move_on_after(1):
+            with anyio.move_on_after(1):
                 await self._session.say_goodbye(producer_group=self.group)
             self._session = None
             nursery.cancel_scope.cancel()
@@ -214,7 +214,7 @@ class Producer(Lifetime):
         lane = self._enter(pending, at_once=True)
         try:
             return await pending.wait()
-        except trio.Cancelled:
+        except anyio.get_cancelled_exc_class():
             lane.abandon(pending)
             raise
 
@@ -252,18 +252,18 @@ class Producer(Lifetime):
         """Queue one message, now.
 
         Raises:
-            trio.WouldBlock: too much is pending, or the topic's route is not known yet (`queues`
+            anyio.WouldBlock: too much is pending, or the topic's route is not known yet (`queues`
                 fetches it).
             InvalidMessageError: the message breaks a limit.
         """
         self._check_message(message)
         known = self._live().routes.known_publish_queues(message.topic)
         if self._is_full() or not known:
-            raise trio.WouldBlock
+            raise anyio.WouldBlock
         if queue is None:
             queue = self._pick(known, key)
         elif not self._can_use(queue, message.topic):
-            raise trio.WouldBlock
+            raise anyio.WouldBlock
         pending = self._prepare(message, queue, timeout_s)
         self._enter(pending, at_once=False)
         return pending
@@ -291,7 +291,7 @@ class Producer(Lifetime):
         lane = self._enter(pending, at_once=True)
         try:
             return await pending.wait()
-        except trio.Cancelled:
+        except anyio.get_cancelled_exc_class():
             lane.abandon(pending)
             raise
 
@@ -345,7 +345,7 @@ class Producer(Lifetime):
         frame = self._templates.frame(
             target, body, b"", opaque=opaque, born_timestamp_ms=now_ms, is_batch=True
         )
-        deadline = trio.current_time() + (self.timeout_s if timeout_s is None else timeout_s)
+        deadline = session.loop.now() + (self.timeout_s if timeout_s is None else timeout_s)
         return PendingSend(
             target,
             ",".join(keys),
@@ -354,6 +354,7 @@ class Producer(Lifetime):
             deadline=deadline,
             is_oneway=False,
             attempts_max=self._settings.attempts_max,
+            new_event=session.loop.new_event,
         )
 
     async def send_oneway(
@@ -416,7 +417,7 @@ class Producer(Lifetime):
     async def flush(self) -> None:
         """Wait until every submitted send has ended, one way or the other."""
         while self._pending:
-            self._drained = trio.Event()
+            self._drained = anyio.Event()
             await self._drained.wait()
 
     # --- inside
@@ -458,7 +459,7 @@ class Producer(Lifetime):
     async def _wait_for_room(self) -> None:
         while self._is_full():
             if self._room is None:
-                self._room = trio.Event()
+                self._room = anyio.Event()
             await self._room.wait()
 
     def _prepare(
@@ -497,7 +498,7 @@ class Producer(Lifetime):
             flag=message.flag,
             is_oneway=is_oneway,
         )
-        deadline = trio.current_time() + (self.timeout_s if timeout_s is None else timeout_s)
+        deadline = session.loop.now() + (self.timeout_s if timeout_s is None else timeout_s)
         return PendingSend(
             queue,
             unique_key,
@@ -506,6 +507,7 @@ class Producer(Lifetime):
             deadline=deadline,
             is_oneway=is_oneway,
             attempts_max=settings.attempts_max,
+            new_event=session.loop.new_event,
         )
 
     def _enter(self, pending: PendingSend, *, at_once: bool) -> Lane:
@@ -515,7 +517,7 @@ class Producer(Lifetime):
         if lane is None:
             session = self._live()
             name = pending.queue.broker_name
-            lane = self._lanes[name] = Lane(name, session.routes, self._on_settled)
+            lane = self._lanes[name] = Lane(name, session.routes, self._on_settled, session.loop)
             session.nursery.start_soon(lane.run, name=f"lane {name}")
         lane.submit(pending, at_once=at_once)
         return lane

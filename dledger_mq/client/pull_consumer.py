@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import asynccontextmanager
 from typing import Final, TypeVar
 
-import trio
+import anyio
 
 from dledger_mq.client.errors import (
     ClientClosedError,
@@ -85,7 +85,7 @@ class PullConsumer(Lifetime):
     @asynccontextmanager
     async def _run(self) -> AsyncIterator[None]:
         failure: Exception | None = None
-        async with trio.open_nursery() as nursery:
+        async with anyio.create_task_group() as nursery:
             self._session = Session(
                 self._name_servers, nursery, instance=self._instance, heartbeat=lambda: None
             )
@@ -261,7 +261,7 @@ class PullConsumer(Lifetime):
     ) -> _T:
         """Ask the leader of a queue, or whoever there is, until one answers or the time is over."""
         routes = self._live()[0].routes
-        deadline = trio.current_time() + self.timeout_s + hold_s
+        deadline = anyio.current_time() + self.timeout_s + hold_s
         tries = 0
         while True:
             failure: ClientError
@@ -279,19 +279,19 @@ class PullConsumer(Lifetime):
                     failure = error
                 routes.report_failure(queue.broker_name, address)
             tries += 1
-            if trio.current_time() + backoff_s(tries) >= deadline:
+            if anyio.current_time() + backoff_s(tries) >= deadline:
                 raise failure
-            await trio.sleep(backoff_s(tries))
+            await anyio.sleep(backoff_s(tries))
 
     async def _read_queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        deadline = trio.current_time() + min(self.timeout_s, ROUTE_PATIENCE_S)
+        deadline = anyio.current_time() + min(self.timeout_s, ROUTE_PATIENCE_S)
         while True:
             try:
                 return await self._live()[0].routes.read_queues(topic)
             except NoRouteError:
-                if trio.current_time() >= deadline:
+                if anyio.current_time() >= deadline:
                     raise
-                await trio.sleep(ROUTE_RETRY_S)
+                await anyio.sleep(ROUTE_RETRY_S)
 
     async def _for(self, queue: MessageQueue) -> GroupRequests:
         """Make sure that the nodes of a queue are known."""
@@ -308,7 +308,7 @@ async def _of_each(
     wanted = list(queues)
     found: dict[MessageQueue, _T] = {}
     failures: list[ClientError] = []
-    limiter = trio.CapacityLimiter(AT_ONCE_MAX)
+    limiter = anyio.CapacityLimiter(AT_ONCE_MAX)
 
     async def one(queue: MessageQueue) -> None:
         async with limiter:
@@ -318,7 +318,7 @@ async def _of_each(
                 failures.append(error)
                 nursery.cancel_scope.cancel()
 
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         for queue in wanted:
             nursery.start_soon(one, queue)
     if failures:

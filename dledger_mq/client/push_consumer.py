@@ -6,7 +6,7 @@
     async with PushConsumer(
         namesrv="127.0.0.1:9876", group="billing", subscriptions={"Orders": "*"}, handler=handle
     ) as consumer:
-        await trio.sleep_forever()
+        await anyio.sleep_forever()
 
 Delivery is at least once: a message counts as consumed when the handler returns, and the offset that is
 committed is the lowest one not consumed. A handler that raises, or returns ConsumeResult.LATER, gives
@@ -23,7 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import trio
+import anyio
+from anyio.abc import TaskGroup
 
 from dledger_mq.client.assignment import Assignment, StartFrom
 from dledger_mq.client.consume_results import (
@@ -206,7 +207,7 @@ class PushConsumer(Lifetime):
             session.handle(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, self._on_notice)
             session.start()
             try:
-                async with trio.open_nursery() as nursery:
+                async with anyio.create_task_group() as nursery:
                     await self._start_tasks(nursery, assignment)
                     try:
                         yield
@@ -215,8 +216,8 @@ class PushConsumer(Lifetime):
                     await assignment.stop()
                     nursery.cancel_scope.cancel()
             finally:
-                with trio.CancelScope(shield=True):
-                    with trio.move_on_after(CLOSE_COMMIT_S):
+                with anyio.CancelScope(shield=True):
+                    with anyio.move_on_after(CLOSE_COMMIT_S):
                         await assignment.commit_all()
                         if assignment.locks is not None:
                             await assignment.locks.give_all()
@@ -231,7 +232,7 @@ class PushConsumer(Lifetime):
         assert self._instance is not None, "broadcast members have one"
         client_id = make_client_id(self._name_servers, self._instance)
         local = LocalOffsets(self._offsets_folder, client_id, self.group)
-        await trio.to_thread.run_sync(local.load)
+        await anyio.to_thread.run_sync(local.load)
         return local
 
     def _open(self, session: Session, local: LocalOffsets | None) -> Assignment:
@@ -257,7 +258,7 @@ class PushConsumer(Lifetime):
         self._assignment, self._dispatcher = assignment, dispatcher
         return assignment
 
-    async def _start_tasks(self, nursery: trio.Nursery, assignment: Assignment) -> None:
+    async def _start_tasks(self, nursery: TaskGroup, assignment: Assignment) -> None:
         assert self._dispatcher is not None
         await nursery.start(self._dispatcher.run, name="dispatcher")
         self._listen(assignment, self._dispatcher, nursery)
@@ -266,9 +267,7 @@ class PushConsumer(Lifetime):
         if assignment.locks is not None:
             nursery.start_soon(assignment.locks.run, name="locks")
 
-    def _listen(
-        self, assignment: Assignment, dispatcher: Dispatcher, nursery: trio.Nursery
-    ) -> None:
+    def _listen(self, assignment: Assignment, dispatcher: Dispatcher, nursery: TaskGroup) -> None:
         assert self._session is not None
         OperatorRequests(
             self.group,
@@ -343,7 +342,7 @@ class PushConsumer(Lifetime):
 
     async def _commit_forever(self) -> None:
         while True:
-            await trio.sleep(self._commit_interval_s)
+            await anyio.sleep(self._commit_interval_s)
             await self._owned().commit_all()
 
 

@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Final
 
-import trio
+import anyio
 
 from dledger_mq.client.errors import ClientError
 from dledger_mq.client.group_requests import GroupRequests
@@ -41,19 +41,19 @@ class QueueLocks:
         self._requests = requests
         self._on_lost = on_lost
         self._asked_at: dict[MessageQueue, float] = {}
-        self._changed = trio.Event()
+        self._changed = anyio.Event()
 
     def holds(self, queue: MessageQueue) -> bool:
         """Whether the queue may be worked on just now."""
         asked_at = self._asked_at.get(queue)
-        return asked_at is not None and trio.current_time() - asked_at < HELD_S
+        return asked_at is not None and anyio.current_time() - asked_at < HELD_S
 
     async def wait_held(self, queue: MessageQueue) -> bool:
         """Wait while it is not sure who has the queue; False when it is given up or lost."""
         while queue in self._asked_at:
             if self.holds(queue):
                 return True
-            self._changed = trio.Event()
+            self._changed = anyio.Event()
             await self._changed.wait()
         return False
 
@@ -63,7 +63,7 @@ class QueueLocks:
         Raises:
             ClientError: nobody knows.
         """
-        asked_at = trio.current_time()
+        asked_at = anyio.current_time()
         granted = await self._requests.lock(queue.broker_name, [queue])
         if queue in granted:
             self._asked_at[queue] = asked_at
@@ -92,14 +92,14 @@ class QueueLocks:
         """Renew until cancelled."""
         pause_s = FIRST_RENEW_S
         while True:
-            await trio.sleep(pause_s)
+            await anyio.sleep(pause_s)
             pause_s = RENEW_S if await self._renew() else RENEW_AGAIN_S
 
     async def _renew(self) -> bool:
         """Ask for everything that we have; whether every broker group answered."""
         is_complete = True
         for name, queues in self._by_broker(self._asked_at):
-            asked_at = trio.current_time()
+            asked_at = anyio.current_time()
             try:
                 granted = await self._requests.lock(name, queues)
             except ClientError as error:

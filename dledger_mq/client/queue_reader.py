@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import trio
+import anyio
 
 from dledger_mq.client.errors import (
     ClientError,
@@ -96,8 +96,8 @@ class QueueReader:
         self._on_messages = on_messages
         self._running = 0  # calls of the handler
         self._begun: dict[int, tuple[ReceivedMessage, float]] = {}  # with the handler, since
-        self._changed = trio.Event()
-        self._scope = trio.CancelScope()
+        self._changed = anyio.Event()
+        self._scope = anyio.CancelScope()
         self._beyond_end_since: float | None = None
 
     # --- what the consumer does with it
@@ -106,7 +106,7 @@ class QueueReader:
         """Ask to handle messages now; False when the queue was released meanwhile."""
         if self.is_released:
             return False
-        now = trio.current_time()
+        now = anyio.current_time()
         self._running += 1
         for message in messages:
             self._begun[message.queue_offset] = (message, now)
@@ -129,7 +129,7 @@ class QueueReader:
 
     def overdue(self, timeout_s: float, count: int) -> Sequence[ReceivedMessage]:
         """Return the oldest unfinished messages, as far as the handler has them for too long."""
-        now = trio.current_time()
+        now = anyio.current_time()
         found: list[ReceivedMessage] = []
         for offset in self.held.first_offsets(count):
             message, since = self._begun.get(offset, (None, now))
@@ -145,9 +145,9 @@ class QueueReader:
 
     async def wait_handled(self, timeout_s: float) -> bool:
         """Wait until nothing is in the hands of the handler; whether that came in time."""
-        with trio.move_on_after(timeout_s):
+        with anyio.move_on_after(timeout_s):
             while self._running:
-                self._changed = trio.Event()
+                self._changed = anyio.Event()
                 await self._changed.wait()
         return not self._running
 
@@ -167,7 +167,7 @@ class QueueReader:
                     nobody = NoRouteError(self.held.queue.topic, "no node of its group is known")
                     await self._recover(nobody, None, failures)
                     continue
-                asked_at = trio.current_time()
+                asked_at = anyio.current_time()
                 try:
                     answer = await self._requests.pull(
                         address,
@@ -182,14 +182,14 @@ class QueueReader:
                     await self._recover(error, address, failures)
                 else:
                     failures = 0
-                    now = trio.current_time()
+                    now = anyio.current_time()
                     self.pulls.add(now, len(answer.messages), now - asked_at)
                     self.pulled_at_ms = time.time_ns() // 1_000_000
                     await self._take(answer)
 
     async def _wait_for_room(self) -> None:
         while self.held.is_full(self._pull.limits):
-            self._changed = trio.Event()
+            self._changed = anyio.Event()
             await self._changed.wait()
 
     async def _recover(self, error: ClientError, address: str | None, failures: int) -> None:
@@ -198,17 +198,17 @@ class QueueReader:
         log.debug("pull of %s at %s failed: %s", queue, self.held.next_offset, error)
         code = error.code if isinstance(error, RequestFailedError) else None
         if code == ResponseCode.FLOW_CONTROL:
-            await trio.sleep(PAUSE_ON_FLOW_CONTROL_S)
+            await anyio.sleep(PAUSE_ON_FLOW_CONTROL_S)
         elif code is None or is_transient(code) or code == ResponseCode.SYSTEM_ERROR:
             if address is not None:
                 self._session.routes.report_failure(queue.broker_name, address)
-            await trio.sleep(backoff_s(failures))
+            await anyio.sleep(backoff_s(failures))
         else:
             if failures == 1:
                 log.warning("pull of %s refused: %s", queue, error)
             if code in _NEEDS_HEARTBEAT:
                 await self._session.beat()
-            await trio.sleep(PAUSE_AFTER_REFUSAL_S)
+            await anyio.sleep(PAUSE_AFTER_REFUSAL_S)
 
     async def _take(self, answer: PullAnswer) -> None:
         if answer.is_offset_wrong:
@@ -222,17 +222,17 @@ class QueueReader:
         if answer.messages:
             self._on_messages(self, answer.messages)
         # An answer may come without any wait for the network: let others run.
-        await trio.sleep(self._pull.interval_s)
+        await anyio.sleep(self._pull.interval_s)
 
     async def _on_wrong_offset(self, answer: PullAnswer) -> None:
-        held, now = self.held, trio.current_time()
+        held, now = self.held, anyio.current_time()
         # A broker that moves us although our offset is inside was told to: an operator's reset (E8).
         is_beyond_end = answer.next_offset < held.next_offset > answer.max_offset
         if is_beyond_end:
             if self._beyond_end_since is None:
                 self._beyond_end_since = now
             if now - self._beyond_end_since < BEYOND_END_BELIEVED_S:
-                await trio.sleep(backoff_s(4))
+                await anyio.sleep(backoff_s(4))
                 return
         log.warning(
             "%s: offset %d is outside the queue (%d to %d), going on at %d",

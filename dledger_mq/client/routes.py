@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from typing import Final, Protocol
 
-import trio
+import anyio
 
 from dledger_mq.client.errors import (
     NameServersUnreachableError,
@@ -81,14 +81,16 @@ def _queues(
 class Routes:
     """All routes that one client uses."""
 
-    def __init__(self, source: RouteSource, clock: Callable[[], float] = trio.current_time) -> None:
+    def __init__(
+        self, source: RouteSource, clock: Callable[[], float] = anyio.current_time
+    ) -> None:
         self._source = source
         self._clock = clock
         self._routes: dict[str, TopicRoute] = {}
         self._publish: dict[str, tuple[MessageQueue, ...]] = {}
         self._templates: dict[str, float] = {}  # topics not created yet, and when last asked for
         self._brokers: dict[str, dict[int, str]] = {}
-        self._asking: dict[str, trio.Event] = {}
+        self._asking: dict[str, anyio.Event] = {}
         self._asked_at: dict[str, float] = {}
         self._failed_at: dict[str, float] = {}
         self.on_change: Callable[[str], None] = lambda topic: None
@@ -173,7 +175,7 @@ class Routes:
             await others.wait()
             if topic in self._routes:
                 return self._routes[topic]
-        asking = self._asking[topic] = trio.Event()
+        asking = self._asking[topic] = anyio.Event()
         try:
             answer = await self._source.call(
                 RequestCode.GET_ROUTEINFO_BY_TOPIC,
@@ -213,7 +215,7 @@ class Routes:
     async def keep_fresh(self) -> None:
         """Ask for every known topic again and again; failures leave the old route in place."""
         while True:
-            await trio.sleep(REFRESH_S)
+            await anyio.sleep(REFRESH_S)
             for topic in list(self._routes):
                 await self._try_refresh(topic)
 

@@ -10,16 +10,17 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import trio
+import anyio
+from anyio.abc import TaskGroup, TaskStatus
 
 
 @asynccontextmanager
-async def open_service_nursery() -> AsyncIterator[trio.Nursery]:
+async def open_service_nursery() -> AsyncIterator[TaskGroup]:
     """Open a nursery whose tasks are cancelled when the block has been left, and not before.
 
     The block itself is cancelled from outside as usual. Its clean-up should be short and bounded.
     """
-    async with trio.open_nursery() as outer:
+    async with anyio.create_task_group() as outer:
         service, scope = await outer.start(_serve)
         try:
             yield service
@@ -27,8 +28,8 @@ async def open_service_nursery() -> AsyncIterator[trio.Nursery]:
             scope.cancel()
 
 
-async def _serve(*, task_status: trio.TaskStatus[tuple[trio.Nursery, trio.CancelScope]]) -> None:
-    with trio.CancelScope(shield=True) as scope:
-        async with trio.open_nursery() as service:
+async def _serve(*, task_status: TaskStatus[tuple[TaskGroup, anyio.CancelScope]]) -> None:
+    with anyio.CancelScope(shield=True) as scope:
+        async with anyio.create_task_group() as service:
             task_status.started((service, scope))
-            await trio.sleep_forever()
+            await anyio.sleep_forever()

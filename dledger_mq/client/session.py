@@ -14,7 +14,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
-import trio
+import anyio
+from anyio.abc import TaskGroup
 
 from dledger_mq.client.errors import (
     ClientClosedError,
@@ -30,6 +31,7 @@ from dledger_mq.client.retry import backoff_s
 from dledger_mq.client.routes import Routes
 from dledger_mq.client.wire import split_address
 from dledger_mq.message.ids import UniqKeyMaker
+from dledger_mq.net.loop import current_loop
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.header import RemotingCommand
 from dledger_mq.remoting.heartbeat import Heartbeat, encode_heartbeat
@@ -74,7 +76,7 @@ class Session:
     def __init__(
         self,
         name_servers: tuple[str, ...],
-        nursery: trio.Nursery,
+        nursery: TaskGroup,
         *,
         instance: str | None = None,
         heartbeat: Callable[[], Heartbeat | None],
@@ -90,6 +92,7 @@ class Session:
         )
         self.opaques = Opaques()
         self.nursery = nursery
+        self.loop = current_loop()
         self._handlers: dict[int, RequestHandler] = {}
         self._heartbeat = heartbeat
         self.links = Links(nursery, self.opaques, self._on_request, self._probe)
@@ -146,7 +149,7 @@ class Session:
                 unknown, else as the last one ended; `definite` tells which.
             NoRouteError: no node of the group is known.
         """
-        deadline = trio.current_time() + timeout_s
+        deadline = anyio.current_time() + timeout_s
         tries = 0
         unknown: ClientError | None = None
         while True:
@@ -157,7 +160,7 @@ class Session:
                 link = self.links.get(address) if address is not None else None
             except ClientClosedError as error:
                 raise unknown or error from error
-            left = deadline - trio.current_time()
+            left = deadline - anyio.current_time()
             if address is None or link is None:
                 failure = NoRouteError(broker_name, "no node of this group is known")
             else:
@@ -171,13 +174,13 @@ class Session:
                         return answer
                 self.routes.report_failure(broker_name, address)
             tries += 1
-            if trio.current_time() + backoff_s(tries) >= deadline:
+            if anyio.current_time() + backoff_s(tries) >= deadline:
                 if unknown is not None:
                     raise unknown
                 if answer is not None:
                     return answer
                 raise failure
-            await trio.sleep(backoff_s(tries))
+            await anyio.sleep(backoff_s(tries))
 
     # --- heartbeats
 
@@ -187,7 +190,7 @@ class Session:
         if heartbeat is None:
             return
         body = encode_heartbeat(heartbeat)
-        async with trio.open_nursery() as nursery:
+        async with anyio.create_task_group() as nursery:
             for address in sorted(self.routes.all_addresses()):
                 nursery.start_soon(self._beat_one, address, body)
 
@@ -207,10 +210,10 @@ class Session:
 
     async def _beat_forever(self) -> None:
         """Beat every 30 s, and soon after a node came back or is new."""
-        next_at = trio.current_time()
+        next_at = anyio.current_time()
         while True:
-            await trio.sleep(1.0)
-            now = trio.current_time()
+            await anyio.sleep(1.0)
+            now = anyio.current_time()
             if now >= next_at:
                 next_at = now + HEARTBEAT_S
                 self.links.retire(
@@ -238,7 +241,7 @@ class Session:
             except (ConnectionLostError, RequestTimeoutError) as error:
                 log.debug("not told that we leave: %s", error)
 
-        async with trio.open_nursery() as nursery:
+        async with anyio.create_task_group() as nursery:
             for address in self.routes.all_addresses():
                 if self.links.get(address).has_heard:
                     nursery.start_soon(tell, address)

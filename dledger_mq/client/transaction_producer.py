@@ -22,8 +22,8 @@ from collections.abc import Awaitable, Callable
 from enum import Enum
 from typing import Final, Unpack
 
+import anyio
 import msgspec
-import trio
 
 from dledger_mq.client.errors import (
     ClientClosedError,
@@ -205,7 +205,7 @@ class TransactionProducer(Producer):
         lane = self._enter(pending, at_once=True)
         try:
             sent = await pending.wait()
-        except trio.Cancelled:
+        except anyio.get_cancelled_exc_class():
             lane.abandon(pending)
             raise
         if sent.status != "SEND_OK":

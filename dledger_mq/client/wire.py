@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-import trio
+import anyio
 
 from dledger_mq.client.errors import ClientUsageError, ConnectionLostError
 from dledger_mq.net.address import Address, parse_address
+from dledger_mq.net.connecting import connect
 from dledger_mq.net.connection import Connection
-from dledger_mq.net.listener import connect
+from dledger_mq.net.loop import Starter
 from dledger_mq.remoting.errors import FrameError
 from dledger_mq.remoting.frame import Frame
 
@@ -42,7 +43,7 @@ class Wire:
     @property
     def silence_s(self) -> float:
         """How long nothing was received."""
-        return trio.current_time() - self._connection.received_at
+        return anyio.current_time() - self._connection.received_at
 
     def close(self) -> None:
         """Close it; `serve` ends."""
@@ -64,9 +65,7 @@ def split_address(address: str) -> Address:
     return parsed
 
 
-async def open_wire(
-    address: str, nursery: trio.Nursery, timeout_s: float = CONNECT_TIMEOUT_S
-) -> Wire:
+async def open_wire(address: str, nursery: Starter, timeout_s: float = CONNECT_TIMEOUT_S) -> Wire:
     """Connect. Whoever calls this closes the wire.
 
     Args:

@@ -1,6 +1,6 @@
 """One connection that carries remoting frames, for either end of it.
 
-Non-blocking sockets and trio's readiness, no stream on top: a read takes whatever the socket has, up to
+Non-blocking sockets and the loop's readiness, no stream on top: a read takes whatever the socket has, up to
 the size of the buffer, and gives all whole frames of it at once; a write goes to the socket in the same
 call, and only what the socket does not take waits in a queue with a bound, written by a task that lives
 as long as there is a rest. Who lets more than the bound pile up is cut off: memory is not theirs.
@@ -17,9 +17,10 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
-import trio
+import anyio
 
 from dledger.runtime.frame_room import FREE_BYTES, FrameRoom
+from dledger_mq.net.loop import CLOSED, Starter, current_loop
 from dledger_mq.remoting.errors import FrameError
 from dledger_mq.remoting.frame import FRAME_BYTES_MAX, Frame, FrameDecoder
 
@@ -66,8 +67,8 @@ class Connection:
     Attributes:
         peer: `host:port` of the other end, for logs and tools.
         close_reason: why it was closed; empty while it is open.
-        received_at: trio's time of the last received byte.
-        partial_since: trio's time since which a frame is unfinished; None between frames.
+        received_at: the loop's time of the last received byte.
+        partial_since: the loop's time since which a frame is unfinished; None between frames.
         received_bytes, sent_bytes, received_frames: totals.
         unsent_bytes: that wait for the socket.
     """
@@ -78,6 +79,7 @@ class Connection:
         "_drained",
         "_has_asked",
         "_is_draining",
+        "_loop",
         "_nursery",
         "_queue",
         "_room",
@@ -96,7 +98,7 @@ class Connection:
     def __init__(
         self,
         sock: socket.socket,
-        nursery: trio.Nursery,
+        nursery: Starter,
         *,
         buffer: ReadBuffer | None = None,
         room: FrameRoom | None = None,
@@ -116,7 +118,8 @@ class Connection:
         sock.setblocking(False)
         self.peer = _peer_text(sock)
         self.close_reason = ""
-        self.received_at = trio.current_time()
+        self._loop = current_loop()
+        self.received_at = self._loop.now()
         self.partial_since: float | None = None
         self.received_bytes = 0
         self.received_frames = 0
@@ -130,7 +133,7 @@ class Connection:
         self._unsent_bytes_max = unsent_bytes_max
         self._queue: deque[bytes] = deque()
         self._is_draining = False
-        self._drained = trio.Event()
+        self._drained = self._loop.new_event()
         self._has_asked = False
 
     @property
@@ -160,18 +163,18 @@ class Connection:
         Raises:
             FrameError: the bytes are no frames. The connection is closed already.
         """
-        room = self._room
+        room, loop = self._room, self._loop
         while not self.close_reason:
             try:
                 if self.waits_for_room:
                     await self._wait_for_room()
                     continue
-                await trio.lowlevel.wait_readable(self._sock)
+                await loop.wait_readable(self._sock)
                 is_short = room is not None and room.is_short
                 data = self._buffer.receive(self._sock, self._piece_bytes() if is_short else 0)
             except BlockingIOError:
                 continue
-            except (OSError, trio.ClosedResourceError) as error:
+            except (OSError, *CLOSED) as error:
                 self.close(f"read failed: {error}")
                 break
             if not data:
@@ -184,7 +187,7 @@ class Connection:
 
     def _cut(self, data: bytes) -> list[Frame]:
         decoder = self._decoder
-        self.received_at = trio.current_time()
+        self.received_at = self._loop.now()
         self.received_bytes += len(data)
         decoder.feed(data)
         try:
@@ -223,7 +226,7 @@ class Connection:
         """Until the frame that was begun may be read on; that time is not its sender's."""
         assert self._room is not None
         await self._room.wait(self)
-        self.received_at = trio.current_time()
+        self.received_at = self._loop.now()
         self.partial_since = self.received_at
 
     @property
@@ -252,7 +255,7 @@ class Connection:
                 return
             data = data[sent:]
             self._is_draining = True
-            self._drained = trio.Event()
+            self._drained = self._loop.new_event()
             self._nursery.start_soon(self._drain)
         self.unsent_bytes += len(data)
         self._queue.append(data)
@@ -279,8 +282,8 @@ class Connection:
         """Write what is queued; ends when nothing is left or the connection has ended."""
         while self._queue and not self.close_reason:
             try:
-                await trio.lowlevel.wait_writable(self._sock)
-            except (OSError, trio.ClosedResourceError) as error:
+                await self._loop.wait_writable(self._sock)
+            except (OSError, *CLOSED) as error:
                 self.close(f"write failed: {error}")
                 break
             if not self._queue:
@@ -305,7 +308,7 @@ class Connection:
 
     async def wait_sent(self, timeout_s: float) -> bool:
         """Wait until nothing is queued; whether that came in time. For an orderly end."""
-        with trio.move_on_after(timeout_s):
+        with anyio.move_on_after(timeout_s):
             if self._is_draining:
                 await self._drained.wait()
         return not self._queue
@@ -323,7 +326,7 @@ class Connection:
             self._room.leave(self)
         self._queue.clear()
         self.unsent_bytes = 0
-        trio.lowlevel.notify_closing(self._sock)
+        self._loop.notify_closing(self._sock)
         self._sock.close()
 
 

@@ -205,17 +205,3 @@ def bound_address(sock: socket.socket) -> Address:
     """Where a listening socket really listens."""
     host, port, *_ = sock.getsockname()
     return Address(host, port)
-
-
-async def connect(address: Address, nursery: trio.Nursery, *, timeout_s: float) -> Connection:
-    """Open a connection.
-
-    Raises:
-        OSError: refused, unknown or unreachable host; TimeoutError after `timeout_s`.
-    """
-    with trio.move_on_after(timeout_s):
-        stream = await trio.open_tcp_stream(address.host or "127.0.0.1", address.port)
-        # The plain socket under trio's: the connection works with readiness alone.
-        sock = socket.socket(fileno=stream.socket.detach())
-        return Connection(sock, nursery)
-    raise TimeoutError(f"no connection to {address} within {timeout_s} s")

@@ -13,13 +13,14 @@ client needs and nothing more: no disk, no delays, no filters beyond tags.
 from __future__ import annotations
 
 import itertools
+import socket
 from collections import defaultdict, deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-import trio
-import trio.testing
+import anyio
+from anyio.abc import TaskGroup, TaskStatus
 
 from dledger_mq.message.batch import split_batch
 from dledger_mq.message.hosts import pack_host
@@ -30,7 +31,8 @@ from dledger_mq.message.recall_handle import RecallHandle
 from dledger_mq.message.record import StoredMessage, decode_record, encode_record
 from dledger_mq.net.address import Address
 from dledger_mq.net.connection import Connection
-from dledger_mq.net.listener import Listener, bind, bound_address
+from dledger_mq.net.listener import bind, bound_address
+from dledger_mq.net.loop import current_loop
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.frame import Frame
 from dledger_mq.remoting.group_bodies import (
@@ -69,15 +71,14 @@ class FakeNode:
 
     number: int
     address: str = ""
-    listener: Listener | None = None
-    scope: trio.CancelScope | None = None
+    scope: anyio.CancelScope | None = None
     hears_nothing: bool = False  # paused: connections stay, nothing is read from them
     heartbeats: list[Heartbeat] = field(default_factory=list)
 
     @property
     def is_up(self) -> bool:
         """Whether it accepts connections."""
-        return self.listener is not None
+        return self.scope is not None
 
 
 class FakeGroup:
@@ -99,7 +100,7 @@ class FakeGroup:
         deduplicates: whether a UNIQ_KEY that was stored is not stored again.
     """
 
-    def __init__(self, nursery: trio.Nursery, *, nodes: int, queues: int, broker_name: str) -> None:
+    def __init__(self, nursery: TaskGroup, *, nodes: int, queues: int, broker_name: str) -> None:
         self.broker_name = broker_name
         self.queue_count = queues
         self.nodes = [FakeNode(number) for number in range(nodes)]
@@ -120,7 +121,7 @@ class FakeGroup:
         self._known_keys: dict[tuple[str, str], tuple[int, int, int]] = {}
         self._positions = itertools.count(0, 1000)
         self._records: dict[int, bytes] = {}
-        self._grown: dict[str, trio.Event] = defaultdict(trio.Event)
+        self._grown: dict[str, anyio.Event] = defaultdict(anyio.Event)
         self._clients: dict[str, dict[str, Connection]] = defaultdict(dict)
         self._producers: dict[str, dict[str, Connection]] = defaultdict(dict)
         self._reply = SendReplies()
@@ -158,13 +159,13 @@ class FakeGroup:
         """Close its port and all its connections; if it led, there is no leader."""
         if node.scope is not None:
             node.scope.cancel()
-        node.listener = None
+        node.scope = None
         if self.leader is node:
             self.leader = None
         for clients in self._clients.values():
             for client_id in [one for one, c in clients.items() if c.is_closed]:
                 del clients[client_id]
-        await trio.testing.wait_all_tasks_blocked()
+        await anyio.wait_all_tasks_blocked()
 
     async def restart(self, node: FakeNode) -> None:
         """Let it listen again, at its old address."""
@@ -196,7 +197,7 @@ class FakeGroup:
     # --- serving
 
     async def _serve_node(
-        self, node: FakeNode, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+        self, node: FakeNode, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
     ) -> None:
         def handle(connection: Connection, frames: list[Frame]) -> None:
             if not node.hears_nothing:
@@ -206,16 +207,15 @@ class FakeGroup:
         port = int(node.address.rpartition(":")[2]) if node.address else 0
         sock = bind(Address("127.0.0.1", port))
         node.address = str(bound_address(sock))
-        node.listener = Listener(handle)
-        with trio.CancelScope() as node.scope:
+        with anyio.CancelScope() as node.scope:
             task_status.started()
-            await node.listener.run([sock])
+            await _serve(sock, handle)
 
-    async def _serve_names(self, *, task_status: trio.TaskStatus[None]) -> None:
+    async def _serve_names(self, *, task_status: TaskStatus[None]) -> None:
         sock = bind(Address("127.0.0.1", 0))
         self.namesrv = str(bound_address(sock))
         task_status.started()
-        await Listener(self._on_name_frames).run([sock])
+        await _serve(sock, self._on_name_frames)
 
     def _on_name_frames(self, connection: Connection, frames: list[Frame]) -> None:
         for frame in frames:
@@ -388,7 +388,7 @@ class FakeGroup:
         queue.append(record)
         self._records[position] = record
         self._known_keys[key] = place
-        self._grown.pop(topic, trio.Event()).set()
+        self._grown.pop(topic, anyio.Event()).set()
         return place
 
     # --- pulls
@@ -406,7 +406,7 @@ class FakeGroup:
             connection.send_nowait(self._nothing(request, ResponseCode.PULL_NOT_FOUND))
 
     async def _hold(self, node: FakeNode, connection: Connection, request: PullRequest) -> None:
-        with trio.move_on_after(request.fields.suspend_timeout_millis / 1000):
+        with anyio.move_on_after(request.fields.suspend_timeout_millis / 1000):
             while (answer := self._read(request)) is None and not connection.is_closed:
                 await self._grown[request.fields.topic].wait()
             if node.hears_nothing:
@@ -586,6 +586,31 @@ class FakeGroup:
         return make_response(request.opaque, ResponseCode.SUCCESS, ext={"offset": str(offset)})
 
 
+async def _serve(
+    listening: socket.socket, handle: Callable[[Connection, list[Frame]], None]
+) -> None:
+    """Accept connections and hand over what they bring, until cancelled; then close all."""
+    wait_readable = current_loop().wait_readable
+
+    async def serve_one(connection: Connection) -> None:
+        try:
+            while frames := await connection.receive():
+                handle(connection, frames)
+        finally:
+            connection.close("the server stops")
+
+    with listening:
+        async with anyio.create_task_group() as tasks:
+            while True:
+                await wait_readable(listening)
+                try:
+                    sock, _ = listening.accept()
+                except BlockingIOError:
+                    continue
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                tasks.start_soon(serve_one, Connection(sock, tasks))
+
+
 def _first_kept(queue: list[bytes]) -> int:
     """The first offset that retention has left."""
     return next((offset for offset, record in enumerate(queue) if record), len(queue))
@@ -596,10 +621,16 @@ async def open_fake_group(
     *, nodes: int = 3, queues: int = 4, broker_name: str = "broker-a"
 ) -> AsyncIterator[FakeGroup]:
     """Serve a fake group while the block runs; its first node leads."""
-    async with trio.open_nursery() as nursery:
+    failure: Exception | None = None
+    async with anyio.create_task_group() as nursery:
         group = FakeGroup(nursery, nodes=nodes, queues=queues, broker_name=broker_name)
         await nursery.start(group._serve_names)  # noqa: SLF001 - same module
         for node in group.nodes:
             await group.restart(node)
-        yield group
+        try:
+            yield group
+        except Exception as error:  # noqa: BLE001 - the caller's own, raised again below without a group around it
+            failure = error
         nursery.cancel_scope.cancel()
+    if failure is not None:
+        raise failure

@@ -42,6 +42,7 @@ PURE = {
 MQ_OF_DLEDGER = {"dledger.runtime.frame_room", "dledger.storage.posix", "dledger.version"}
 
 IMPURE_MODULES = {
+    "anyio",
     "asyncio",
     "datetime",
     "os",

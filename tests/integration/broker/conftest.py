@@ -17,8 +17,8 @@ from broker.server.config import BrokerConfig
 from dledger import DLedgerError, NodeId, Peer, parse_peers
 from dledger_mq.message.record import StoredMessage, decode_records
 from dledger_mq.net.address import Address
+from dledger_mq.net.connecting import connect
 from dledger_mq.net.connection import Connection
-from dledger_mq.net.listener import connect
 from dledger_mq.remoting.frame import Frame, FrameDecoder
 from dledger_mq.remoting.header import (
     RemotingCommand,

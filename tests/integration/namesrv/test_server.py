@@ -22,8 +22,8 @@ from broker.namesrv.registrants import Registrants
 from broker.namesrv.routes import RouteTable
 from broker.namesrv.server import NameServer
 from dledger_mq.net.address import Address, parse_address
+from dledger_mq.net.connecting import connect
 from dledger_mq.net.connection import Connection
-from dledger_mq.net.listener import connect
 from dledger_mq.remoting.header import RemotingCommand, decode_command, encode_command
 from dledger_mq.remoting.registration import (
     BrokerIdentity,

@@ -15,7 +15,7 @@ from broker.namesrv.config import NameServerConfig
 from broker.namesrv.server import NameServer
 from broker.server.broker import Broker
 from dledger_mq.net.address import Address
-from dledger_mq.net.listener import connect
+from dledger_mq.net.connecting import connect
 from dledger_mq.remoting.frame import FrameDecoder
 from dledger_mq.remoting.header import decode_command, encode_command, make_response
 from dledger_mq.remoting.log_point import COMMITTED_FIELD, FURTHEST_FIELD, LogPoint, write_log_point

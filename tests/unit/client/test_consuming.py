@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import anyio
+import anyio.lowlevel
 import pytest
-import trio
 
 from dledger_mq.client.consume_results import ConsumeResult, Later
 from dledger_mq.client.errors import ClientUsageError
@@ -20,6 +21,8 @@ from dledger_mq.client.rebalance import allocate_circle, by_config
 from dledger_mq.remoting.heartbeat import ConsumeFromWhere, MessageModel
 from dledger_mq.testing import FakeGroup, open_fake_group
 from tests.unit.client.test_push_consumer import Inbox, consumer, until
+
+pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
@@ -40,7 +43,7 @@ class Batches:
     async def __call__(self, messages: tuple[ReceivedMessage, ...]) -> ConsumeResult | Later | None:
         self.got.append(tuple(message.body for message in messages))
         self.times.append(messages[0].reconsume_times)
-        await trio.lowlevel.checkpoint()
+        await anyio.lowlevel.checkpoint()
         answer = self.answers.pop(0) if self.answers else None
         if isinstance(answer, Exception):
             raise answer
@@ -122,7 +125,7 @@ async def test_i7_one_queue_is_worked_in_parallel_and_the_lowest_offset_is_commi
     group: FakeGroup,
 ) -> None:
     put(group, 30)
-    gate, done = trio.Event(), []
+    gate, done = anyio.Event(), []
 
     async def handle(message: ReceivedMessage) -> None:
         if message.body == b"3":
@@ -176,7 +179,7 @@ def test_an_answer_that_no_broker_takes_is_refused_at_once() -> None:
 
 async def test_l18_what_the_handler_has_for_too_long_is_given_back(group: FakeGroup) -> None:
     put(group, 2)
-    stuck = trio.Event()
+    stuck = anyio.Event()
     got: list[bytes] = []
 
     async def handle(message: ReceivedMessage) -> None:

@@ -6,8 +6,8 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import anyio
 import pytest
-import trio
 
 from dledger_mq.client.consume_results import ConsumeResult
 from dledger_mq.client.local_offsets import encode_offsets
@@ -21,6 +21,8 @@ from dledger_mq.remoting.json_body import read_object
 from dledger_mq.remoting.message_queue import MessageQueue as WireQueue
 from dledger_mq.testing import FakeGroup, open_fake_group
 from tests.unit.client.test_push_consumer import Inbox, consumer, until
+
+pytestmark = pytest.mark.anyio
 
 QUEUE = MessageQueue("T", "broker-a", 0)
 WIRE = WireQueue("broker-a", 0, "T")
@@ -73,7 +75,7 @@ async def test_220_the_offset_of_a_queue_moves_and_what_was_read_is_dropped(
             await link.ask(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, code_ext, data, is_oneway=True)
         await until(lambda: len(inbox.got) == 7)
         await until(lambda: one.statistics().unfinished == 0)
-        await trio.testing.wait_all_tasks_blocked()
+        await anyio.wait_all_tasks_blocked()
     assert sorted(inbox.bodies[5:]) == [b"3", b"4"]
     assert group.offsets["g", "T", 0] == 5
     assert link.answers == []

@@ -5,8 +5,9 @@ from __future__ import annotations
 import zlib
 from collections.abc import AsyncIterator
 
+import anyio
+import anyio.lowlevel
 import pytest
-import trio
 
 from dledger_mq.client.errors import (
     ClientClosedError,
@@ -24,6 +25,8 @@ from dledger_mq.client.retry import FEW_TRIES
 from dledger_mq.remoting.codes import ResponseCode
 from dledger_mq.testing import IGNORED, LOST, FakeGroup, open_fake_group
 from jepsen.ports import free_ports
+
+pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
@@ -144,7 +147,7 @@ async def test_a_killed_leader_costs_no_message_and_no_order(
     group.script.extend([LOST] * 10)  # stored, but the answers die with the leader
     pending = [await producer.submit(Message("T", b"%d" % n), queue=queue(0)) for n in range(50)]
     while len(group.sends) < 51:
-        await trio.lowlevel.checkpoint()
+        await anyio.lowlevel.checkpoint()
     await group.kill(group.nodes[0])
     group.elect(group.nodes[1])
     results = [await one.wait() for one in pending]
@@ -155,11 +158,11 @@ async def test_a_killed_leader_costs_no_message_and_no_order(
 async def test_sends_wait_out_an_election(group: FakeGroup, producer: Producer) -> None:
     await producer.send(Message("T", b"0"), queue=queue(0))
     await group.kill(group.nodes[0])
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         for n in range(1, 4):
             nursery.start_soon(producer.send, Message("T", b"%d" % n))
         while len(group.sends) < 12:  # both survivors were asked in vain again and again
-            await trio.lowlevel.checkpoint()
+            await anyio.lowlevel.checkpoint()
         group.elect(group.nodes[2])
     assert sorted(bodies(group)) == [b"0", b"1", b"2", b"3"]
     assert producer.statistics().failures == {"broker-a": 0}
@@ -171,7 +174,7 @@ async def test_an_unanswered_send_is_repeated_under_its_key_and_not_stored_twice
     group.script.append(LOST)
     pending = await producer.submit(Message("T", b"x"), queue=queue(1))
     while not group.sends:
-        await trio.lowlevel.checkpoint()
+        await anyio.lowlevel.checkpoint()
     await group.kill(group.nodes[0])
     group.elect(group.nodes[1])
     await pending.wait()
@@ -322,18 +325,18 @@ async def test_batches_are_stored_whole(group: FakeGroup, producer: Producer) ->
 async def test_oneway_asks_for_no_answer(group: FakeGroup, producer: Producer) -> None:
     await producer.send_oneway(Message("T", b"x"), queue=queue(0))
     while not group.messages("T"):
-        await trio.lowlevel.checkpoint()
+        await anyio.lowlevel.checkpoint()
     assert bodies(group) == [b"x"]
 
 
 async def test_send_nowait_needs_a_known_route_and_room(group: FakeGroup) -> None:
     async with Producer(group.namesrv, "g", pending_max=2) as producer:
-        with pytest.raises(trio.WouldBlock):
+        with pytest.raises(anyio.WouldBlock):
             producer.send_nowait(Message("T", b"x"))
         await producer.queues("T")
         first = producer.send_nowait(Message("T", b"1"))
         producer.send_nowait(Message("T", b"2"), key="k")
-        with pytest.raises(trio.WouldBlock):
+        with pytest.raises(anyio.WouldBlock):
             producer.send_nowait(Message("T", b"3"))
         await first.wait()
         third = await producer.submit(Message("T", b"3"))
@@ -359,7 +362,7 @@ async def test_cancelling_before_transmission_sends_nothing(
 ) -> None:
     await producer.queues("T")
     group.create_topic("T")
-    with trio.move_on_after(0):
+    with anyio.move_on_after(0):
         await producer.send(Message("T", b"x"))
     await producer.flush()
     assert producer.statistics().pending == 0
@@ -433,7 +436,7 @@ def test_options_that_cannot_be_meant_are_refused(options: dict[str, int]) -> No
 
 async def test_every_node_hears_of_the_producer(group: FakeGroup, producer: Producer) -> None:
     await producer.send(Message("T", b"x"))
-    with trio.fail_after(30):
+    with anyio.fail_after(30):
         while not all(node.heartbeats for node in group.nodes):
-            await trio.lowlevel.checkpoint()
+            await anyio.lowlevel.checkpoint()
     assert group.nodes[2].heartbeats[0].producer_groups == ("g",)

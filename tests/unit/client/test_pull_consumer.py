@@ -2,8 +2,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
+import anyio
+import anyio.lowlevel
 import pytest
-import trio
 
 from dledger_mq import (
     ClientClosedError,
@@ -16,6 +17,8 @@ from dledger_mq import (
 from dledger_mq.client.queues import MessageQueue
 from dledger_mq.message.record import decode_records
 from dledger_mq.testing import FakeGroup, open_fake_group
+
+pytestmark = pytest.mark.anyio
 
 Q = MessageQueue("T", "broker-a", 0)
 
@@ -46,7 +49,7 @@ async def test_reading_a_queue_to_its_end(group: FakeGroup, consumer: PullConsum
 
 
 async def test_a_held_pull_returns_what_comes(group: FakeGroup, consumer: PullConsumer) -> None:
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
 
         async def pull() -> None:
             pulled = await consumer.pull(Q, 0, hold_s=5)
@@ -54,7 +57,7 @@ async def test_a_held_pull_returns_what_comes(group: FakeGroup, consumer: PullCo
 
         nursery.start_soon(pull)
         while 11 not in group.requests:
-            await trio.lowlevel.checkpoint()
+            await anyio.lowlevel.checkpoint()
         group.put("T", 0, b"x")
 
 
@@ -83,10 +86,10 @@ async def test_requests_outlive_the_leader(group: FakeGroup, consumer: PullConsu
     group.put("T", 0, b"x")
     assert (await consumer.pull(Q, 0)).messages
     await group.kill(group.nodes[0])
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(consumer.commit, Q, 1)
         while group.requests.count(15) < 4:
-            await trio.lowlevel.checkpoint()
+            await anyio.lowlevel.checkpoint()
         group.elect(group.nodes[2])
     assert (await consumer.pull(Q, 0)).messages
     assert await consumer.committed(Q) == 1
@@ -95,14 +98,14 @@ async def test_requests_outlive_the_leader(group: FakeGroup, consumer: PullConsu
 async def test_a_topic_that_is_just_being_created_is_waited_for(
     group: FakeGroup, consumer: PullConsumer
 ) -> None:
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
 
         async def ask() -> None:
             assert len(await consumer.queues("New")) == 2
 
         nursery.start_soon(ask)
         while "New" not in group.topics_asked_for:
-            await trio.lowlevel.checkpoint()
+            await anyio.lowlevel.checkpoint()
         group.create_topic("New")
 
 

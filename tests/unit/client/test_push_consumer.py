@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 
+import anyio
+import anyio.lowlevel
 import pytest
-import trio
 
 from dledger_mq.client.consume_results import ConsumeResult
 from dledger_mq.client.errors import ClientClosedError, ClientUsageError
@@ -13,6 +14,8 @@ from dledger_mq.client.messages import ReceivedMessage
 from dledger_mq.client.process_queue import FlowLimits
 from dledger_mq.client.push_consumer import PushConsumer
 from dledger_mq.testing import FakeGroup, open_fake_group
+
+pytestmark = pytest.mark.anyio
 
 EVERYTHING = {"T": "*"}
 
@@ -33,7 +36,7 @@ class Inbox:
 
     async def __call__(self, message: ReceivedMessage) -> ConsumeResult | None:
         self.got.append(message)
-        await trio.lowlevel.checkpoint()
+        await anyio.lowlevel.checkpoint()
         answer = self.answers.pop(0) if self.answers else None
         if isinstance(answer, Exception):
             raise answer
@@ -45,9 +48,9 @@ class Inbox:
 
 
 async def until(condition: Callable[[], object], timeout_s: float = 30) -> None:
-    with trio.fail_after(timeout_s):
+    with anyio.fail_after(timeout_s):
         while not condition():
-            await trio.lowlevel.checkpoint()
+            await anyio.lowlevel.checkpoint()
 
 
 def consumer(group: FakeGroup, inbox: Inbox, **settings: object) -> PushConsumer:
@@ -222,33 +225,33 @@ async def test_an_offset_beyond_the_end_is_not_believed_at_once(group: FakeGroup
 async def test_a_cancelled_consumer_still_commits_what_is_done(group: FakeGroup) -> None:
     group.put("T", 0, b"x")
     inbox = Inbox()
-    with trio.CancelScope() as scope:
+    with anyio.CancelScope() as scope:
         async with consumer(group, inbox) as one:
             await until(lambda: one.statistics().consumed == 1)
             scope.cancel()
-            await trio.sleep_forever()
+            await anyio.sleep_forever()
     assert group.offsets[("g", "T", 0)] == 1
 
 
 async def test_a_cancelled_handlers_message_is_not_committed(group: FakeGroup) -> None:
     async def never(_message: ReceivedMessage) -> None:
         began.set()
-        await trio.sleep_forever()
+        await anyio.sleep_forever()
 
-    began = trio.Event()
+    began = anyio.Event()
     group.put("T", 0, b"x")
-    with trio.CancelScope() as scope:
+    with anyio.CancelScope() as scope:
         async with PushConsumer(
             group.namesrv, "g", never, subscriptions=EVERYTHING, start_from="first"
         ):
             await began.wait()
             scope.cancel()
-            await trio.sleep_forever()
+            await anyio.sleep_forever()
     assert group.offsets.get(("g", "T", 0), 0) == 0
 
 
 async def test_flow_control_stops_pulling_and_goes_on(group: FakeGroup) -> None:
-    gate = trio.Event()
+    gate = anyio.Event()
     got = []
 
     async def slow(message: ReceivedMessage) -> None:
@@ -268,7 +271,7 @@ async def test_flow_control_stops_pulling_and_goes_on(group: FakeGroup) -> None:
         limits=limits,
     ) as one:
         await until(lambda: one.statistics().unfinished >= 40)
-        await trio.testing.wait_all_tasks_blocked()
+        await anyio.wait_all_tasks_blocked()
         assert one.statistics().unfinished == 64  # two pulls of 32
         gate.set()
         await until(lambda: len(got) == 200)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import anyio
+import anyio.lowlevel
 import pytest
-import trio
 
 from dledger_mq.client.errors import NameServersUnreachableError, NoRouteError, RequestFailedError
 from dledger_mq.client.queues import MessageQueue
@@ -11,6 +12,8 @@ from dledger_mq.client.routes import FAILED_FOR_S, FIRST_TRIES, Routes, publish_
 from dledger_mq.remoting.codes import ResponseCode
 from dledger_mq.remoting.header import RemotingCommand, make_response
 from dledger_mq.remoting.route import BrokerData, QueueData, TopicRoute, encode_route
+
+pytestmark = pytest.mark.anyio
 
 A, B, C = "10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1"
 
@@ -35,7 +38,7 @@ class World:
 
     async def call(self, code: int, ext: dict[str, str]) -> RemotingCommand:
         self.asked.append(ext["topic"])
-        await trio.lowlevel.checkpoint()
+        await anyio.lowlevel.checkpoint()
         if self.silent_times:
             self.silent_times -= 1
             raise NameServersUnreachableError("no name server answers: scripted")
@@ -139,7 +142,7 @@ async def test_a_name_server_may_be_slow_when_nothing_is_known_yet(world: World)
 
 async def test_tasks_that_ask_together_share_one_answer(world: World) -> None:
     world.routes["T"] = route(A)
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         for _ in range(5):
             nursery.start_soon(world.client.refresh, "T")
     assert world.asked == ["T"]
@@ -171,7 +174,7 @@ async def test_tasks_that_ask_together_in_vain_take_turns(world: World) -> None:
         except NoRouteError as error:
             failures.append(error)
 
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         for _ in range(5):
             nursery.start_soon(ask)
     assert len(failures) == 5

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import AsyncIterator
 
+import anyio
 import pytest
-import trio
 
 from dledger_mq import ClientClosedError, ClientError, Message, MessageQueue, SendRefusedError
 from dledger_mq.blocking import PullConsumer
@@ -22,6 +22,8 @@ from dledger_mq.client.producer import Producer
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.header import RemotingCommand
 from dledger_mq.testing import FakeGroup, open_fake_group
+
+pytestmark = pytest.mark.anyio
 
 CODE = int(RequestCode.GET_BROKER_RUNTIME_INFO)
 
@@ -121,7 +123,7 @@ async def test_a_call_during_which_a_blocking_client_is_left_is_unknown(group: F
                 pass
         thread.join(30)
 
-    await trio.to_thread.run_sync(work)
+    await anyio.to_thread.run_sync(work)
     assert [error.definite for error in found] == [False]
     assert isinstance(found[0], ClosedMeanwhileError | ConnectionLostError)
 

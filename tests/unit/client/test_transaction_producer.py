@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import anyio
+import anyio.lowlevel
 import pytest
-import trio
 
 from dledger_mq import (
     ClientUsageError,
@@ -23,6 +24,8 @@ from dledger_mq.client.transaction_producer import LocalTransaction
 from dledger_mq.message.properties import decode_properties
 from dledger_mq.remoting.header import RemotingCommand
 from dledger_mq.testing import LOST, FakeGroup, open_fake_group
+
+pytestmark = pytest.mark.anyio
 
 HALF = "RMQ_SYS_TRANS_HALF_TOPIC"
 COMMIT, ROLLBACK, UNKNOWN = (
@@ -44,9 +47,9 @@ def says(state: TransactionState | None) -> LocalTransaction:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    with trio.fail_after(60):
+    with anyio.fail_after(60):
         while not condition():
-            await trio.lowlevel.checkpoint()
+            await anyio.lowlevel.checkpoint()
 
 
 async def test_o1_o3_the_message_is_stored_then_the_transaction_runs_then_it_is_visible() -> None:
@@ -149,7 +152,7 @@ async def test_a_transaction_that_still_runs_here_is_not_checked() -> None:
             await until(lambda: any(node.heartbeats for node in group.nodes))
             assert group.ask_about_open("p") == 1
             for _ in range(100):
-                await trio.lowlevel.checkpoint()
+                await anyio.lowlevel.checkpoint()
             return COMMIT
 
         result = await producer.send_in_transaction(Message("T", b"x"), slow)
@@ -309,7 +312,7 @@ class Told(TransactionProducer):
 
 async def test_a_check_that_comes_while_the_producer_is_closed_is_left_to_another_one() -> None:
     async def check(message: ReceivedMessage) -> TransactionState:
-        with trio.CancelScope(shield=True):  # as applications do around what must not be cut off
+        with anyio.CancelScope(shield=True):  # as applications do around what must not be cut off
             await until(lambda: producer._session is None)
         return COMMIT
 
@@ -349,5 +352,5 @@ async def test_without_async() -> None:
         assert plain.status == "SEND_OK"
 
     async with open_fake_group() as group:
-        await trio.to_thread.run_sync(run, group.namesrv)
+        await anyio.to_thread.run_sync(run, group.namesrv)
         assert sorted(m.body for m in group.messages("T")) == [b"plain", b"yes"]

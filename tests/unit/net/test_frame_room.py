@@ -11,8 +11,9 @@ import pytest
 import trio
 
 from dledger.runtime.frame_room import FREE_BYTES, PACE_BYTES, FrameRoom
+from dledger_mq.net.connecting import connect
 from dledger_mq.net.connection import Connection, ReadBuffer
-from dledger_mq.net.listener import Listener, ListenerLimits, bind, bound_address, connect
+from dledger_mq.net.listener import Listener, ListenerLimits, bind, bound_address
 from dledger_mq.remoting.frame import Frame, encode_frame
 from tests.unit.net.test_connection import LOOPBACK, TIMEOUT_S, echo
 
