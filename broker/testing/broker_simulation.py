@@ -174,12 +174,12 @@ class BrokerSimulation(Simulation):
 
 def run_broker_settings(settings: SimSettings, *, trace: Trace | None = None) -> SimResult:
     """Run settings, drawn by `draw_broker_settings` or made by hand."""
-    with _silence():
+    with silence():
         return BrokerSimulation(cast("BrokerSimSettings", settings), trace=trace).run()
 
 
 @contextmanager
-def _silence() -> Iterator[None]:
+def silence() -> Iterator[None]:
     """Brokers log what happens to them, and much happens here."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
