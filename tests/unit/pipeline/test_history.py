@@ -10,7 +10,7 @@ pytest.importorskip("pyarrow", reason="pyarrow is not installed (extra `spark`)"
 
 from dledger_mq.client.queues import MessageQueue
 from pipeline.archive.history import History
-from pipeline.archive.manifests import Manifest, QueueTotals, write_manifest
+from pipeline.archive.manifests import ArchiveError, Manifest, QueueTotals, write_manifest
 from pipeline.archive.writing import Archive
 from pipeline.errors import UsageError
 from pipeline.offsets import Bounds
@@ -36,3 +36,10 @@ def test_who_wrote_the_log_may_be_unknown(tmp_path: Path) -> None:
         history(tmp_path, None)
     late = history(tmp_path, "b")
     assert late.offsets_at(late.bounds, 2**63 - 1) == {}, "no file is of so late a day"
+
+
+def test_a_manifest_of_another_version_is_refused_by_its_number(tmp_path: Path) -> None:
+    path = write_manifest(tmp_path, Manifest("b", 1, 5, 0, 400, 0, 7, "test", 0, (), ()))
+    path.write_text(path.read_text().replace('"version": 1', '"version": 2'))
+    with pytest.raises(ArchiveError, match="version 2, known is 1"):
+        history(tmp_path, "b")
