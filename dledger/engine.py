@@ -38,7 +38,7 @@ from dledger.raft.effects import (
     Effect,
     EntriesCut,
     Failed,
-    GivesWay,
+    HandsOver,
     News,
     Outcome,
     Resolve,
@@ -160,7 +160,7 @@ class Engine:
         if self._is_new_store:
             # Whether this member ever had a store, and promised anything, nobody knows here.
             state = replace(state, is_voter=False)
-        self.node = self.node_type(config.raft, state, self.log.shape, draw=draw, now_ms=now_ms)
+        self.node = self.node_type(config.raft, state, self.log.layout, draw=draw, now_ms=now_ms)
         self.failure: DLedgerError | None = None
         self._node_id = config.raft.node_id
         others = tuple(voter for voter in config.raft.voters if voter != config.raft.node_id)
@@ -204,7 +204,7 @@ class Engine:
 
     def last_membership(self) -> tuple[EntryId, frozenset[NodeId]] | None:
         """The members that the first entry of the log's last term names; None: it names none, or cannot be read."""
-        runs = self.log.shape.runs()
+        runs = self.log.layout.runs()
         if not runs:
             return None
         first, term = runs[-1]
@@ -255,11 +255,11 @@ class Engine:
         """
         if not request.entries:
             return
-        first, shape = request.entries[0], self.log.shape
+        first, layout = request.entries[0], self.log.layout
         prev = request.prev_index
-        if shape.has(first.index) and shape.term_of(first.index) == first.term:
+        if layout.has(first.index) and layout.term_of(first.index) == first.term:
             place, is_same = first.index, self.log.chain_crc_of(first.index) == chain_crc(first)
-        elif shape.has(prev) and shape.term_of(prev) == request.prev_term:
+        elif layout.has(prev) and layout.term_of(prev) == request.prev_term:
             follows = expected_chain_crc(first.header, self.log.chain_crc_of(prev))
             place, is_same = prev, follows == chain_crc(first)
         else:
@@ -503,7 +503,7 @@ class Engine:
                 self._committed_index = index
             case Resolve(token=token, outcome=outcome):
                 self._resolve(token, outcome)
-            case RoleChanged() | GivesWay():
+            case RoleChanged() | HandsOver():
                 self._tell(effect)
             case SaveHardState(term=term, vote=vote, is_voter=is_voter):
                 if self.failure is None:
@@ -518,9 +518,9 @@ class Engine:
             case _:
                 assert_never(effect)
 
-    def _tell(self, news: RoleChanged | GivesWay) -> None:
+    def _tell(self, news: RoleChanged | HandsOver) -> None:
         if isinstance(news, RoleChanged) and news.role is Role.LEADER:
-            self.live_repair.begin_reign()
+            self.live_repair.became_leader()
         self._news.append(news)
 
     def _send(self, effect: Send) -> None:

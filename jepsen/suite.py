@@ -47,7 +47,7 @@ SUITE: Final = (
     SuiteRun("queue", "fsync-stuck:all"),
     SuiteRun("queue", "lost-unsynced:all"),
     SuiteRun("queue", "bit-flip:log"),
-    SuiteRun("queue", "helical"),
+    SuiteRun("queue", "damage-all"),
     SuiteRun("queue", "kill:leader,partition:halves,pause:one"),
     SuiteRun("sends", "none"),
     SuiteRun("sends", "kill:leader"),

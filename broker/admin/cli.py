@@ -35,7 +35,7 @@ from dledger_mq.client.name_servers import parse_name_servers
 LAG_NAMES: Final = ("lag", "consumerProgress")
 """Ours, and mqadmin's."""
 
-EXIT_WELL: Final = 0
+EXIT_OK: Final = 0
 EXIT_DIFFERENT: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_UNKNOWN: Final = 3
@@ -92,7 +92,7 @@ def _verify(answers: list[NodeAnswer], *, as_json: bool) -> int:
         _print_verdict(verdict)
     if not verdict.is_equal:
         return EXIT_DIFFERENT
-    return EXIT_WELL if verdict.is_whole else EXIT_UNKNOWN
+    return EXIT_OK if verdict.is_whole else EXIT_UNKNOWN
 
 
 def _print_verdict(verdict: Verdict) -> None:
@@ -136,7 +136,7 @@ def _snapshots(answers: list[NodeAnswer], *, as_json: bool) -> int:
         console.print(table)
         for problem in problems:
             console.print(f"[yellow]{problem}[/]")
-    return EXIT_UNKNOWN if problems else EXIT_WELL
+    return EXIT_UNKNOWN if problems else EXIT_OK
 
 
 def _lag(options: argparse.Namespace) -> int:
@@ -150,7 +150,7 @@ def _lag(options: argparse.Namespace) -> int:
     if options.json:
         queues = [asdict(one) | {"lag": one.lag, "missed": one.missed} for one in lags]
         _print_json({"queues": queues})
-        return EXIT_WELL
+        return EXIT_OK
     table = Table(title="lag of consumer groups")
     for heading in ("group", "topic", "queues", "lag", "missed", "furthest behind"):
         table.add_column(heading)
@@ -159,7 +159,7 @@ def _lag(options: argparse.Namespace) -> int:
         row = (one.group, one.topic, str(one.queues), str(one.lag), str(one.missed), worst)
         table.add_row(*map(escape, row))
     Console().print(table)
-    return EXIT_WELL
+    return EXIT_OK
 
 
 def _resend_dlq(options: argparse.Namespace) -> int:
@@ -185,7 +185,7 @@ def _resend_dlq(options: argparse.Namespace) -> int:
         _print_json(asdict(outcome) | {"dryRun": options.dry_run})
     else:
         _print_outcome(outcome, is_dry=options.dry_run)
-    return EXIT_DIFFERENT if outcome.failed else EXIT_WELL
+    return EXIT_DIFFERENT if outcome.failed else EXIT_OK
 
 
 def _print_outcome(outcome: Outcome, *, is_dry: bool) -> None:

@@ -13,7 +13,7 @@ from rich.markup import escape
 from broker.namesrv.config import NameServerConfig, read_config
 from broker.namesrv.errors import ConfigError
 from broker.namesrv.server import NameServer
-from dledger.runtime.stop_signals import obey_stop_signals
+from dledger.runtime.stop_signals import handle_stop_signals
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -47,7 +47,7 @@ def _reason(error: BaseException) -> str:
 
 async def _serve(config: NameServerConfig) -> None:
     async with trio.open_nursery() as nursery:
-        obey_stop_signals(lambda _number: nursery.cancel_scope.cancel())
+        handle_stop_signals(lambda _number: nursery.cancel_scope.cancel())
         address = await nursery.start(NameServer(config).run)
         others = f", with {len(config.group.peers)} others" if config.group else ""
         Console().print(

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from broker.namesrv.committed_places import CommittedPlaces
 from broker.namesrv.disputes import Disputes
 from broker.namesrv.errors import (
     KvLimitError,
@@ -22,7 +23,6 @@ from broker.namesrv.errors import (
     RefusedRegistrationError,
     UnsignedRegistrationError,
 )
-from broker.namesrv.furthest import FurthestPoints
 from broker.namesrv.kv import ORDER_TOPIC_NAMESPACE, KvStore
 from broker.namesrv.registrants import Registrants
 from broker.namesrv.routes import RouteTable
@@ -102,7 +102,7 @@ class RequestHandlers:
         self._kv = kv
         self._registrants = registrants
         self._ring = ring
-        self._furthest = FurthestPoints()
+        self._committed_places = CommittedPlaces()
         self._disputes = Disputes()
         self._now_ms = now_ms
         self._settings = dict(settings or {})
@@ -336,7 +336,7 @@ class RequestHandlers:
         if point is None:
             return ""
         members = self._routes.members(identity.broker_name)
-        line = self._furthest.line(
+        line = self._committed_places.line(
             identity.cluster_name,
             identity.broker_name,
             {member.broker_addr for member in members},

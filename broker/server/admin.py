@@ -97,7 +97,7 @@ class Admin:
         """
         ext: dict[str, str] = {}
         index = fields.int64(command.ext, INDEX_FIELD, None)
-        name = None if index is None else self._log.reader.committed_name(Index(index))
+        name = None if index is None else self._log.reader.committed_fingerprint(Index(index))
         if name is not None:
             ext[CHAIN_FIELD] = str(name.chain_crc)
         address = command.ext.get(MEMBER_FIELD)

@@ -24,7 +24,7 @@ from broker.server.config import BrokerConfig, read_config
 from broker.server.dev import DevOptions, run_dev
 from broker.server.properties import read_properties
 from dledger import ConfigError, DiskFailedError, DLedgerError
-from dledger.runtime.stop_signals import obey_stop_signals
+from dledger.runtime.stop_signals import handle_stop_signals
 from dledger.version import __version__
 from dledger_mq.net.address import parse_address
 
@@ -225,7 +225,7 @@ async def _serve(config: BrokerConfig, console: Console) -> None:
             asked = True
             broker.stop()
 
-        obey_stop_signals(stop)
+        handle_stop_signals(stop)
         await nursery.start(broker.run)
         where = ", ".join(map(str, broker.addresses))
         console.print(

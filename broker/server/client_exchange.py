@@ -130,7 +130,7 @@ class ClientExchange:
         """Somebody else leads, or this node does."""
         if self._log.is_serving:
             self._told.clear()
-            self.union.start_reign(self._now_ms())
+            self.union.leadership_began(self._now_ms())
             self._notify(self.union.put(self._node, self._local.consumers(), self._now_ms()))
         self._synced_changes = -1
         self._wanted.set()

@@ -81,7 +81,7 @@ class SteadyWallClock:
     def _agreed_ms(self, own_ms: int) -> int:
         return agreed_ms(own_ms, self._peers.values(), self._member_count, self._steady())
 
-    def heard(self, node_id: NodeId, reading: ClockReading) -> None:
+    def learn(self, node_id: NodeId, reading: ClockReading) -> None:
         """See `ClockWatch`."""
         before = self._peers.get(node_id)
         clock = PeerClock.of(reading)

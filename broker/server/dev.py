@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from dledger import ConfigError
-from dledger.runtime.stop_signals import obey_stop_signals
+from dledger.runtime.stop_signals import handle_stop_signals
 from dledger_mq.net.address import Address
 from dledger_mq.net.connecting import connect
 from dledger_mq.remoting.codes import RequestCode
@@ -77,7 +77,7 @@ async def run_dev(options: DevOptions, console: Console) -> int:
     ]
     async with trio.open_nursery() as nursery:
         # A second Ctrl-C must not leave children behind: it only asks once more.
-        obey_stop_signals(lambda _number: nursery.cancel_scope.cancel())
+        handle_stop_signals(lambda _number: nursery.cancel_scope.cancel())
         run = _Run([namesrv, *brokers], console, nursery.cancel_scope)
         for child in run.children:
             nursery.start_soon(run.keep_running, child)

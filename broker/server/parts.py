@@ -204,8 +204,8 @@ class BrokerParts:
             self._sends.lost()
         elif view.is_serving and not self._was_serving:
             self.commits.staging.discard()
-            self._ends.start_reign()
-            self._checks.start_reign()
+            self._ends.leadership_began()
+            self._checks.leadership_began()
             self._set_up()
         self._was_serving = view.is_serving
         self.link.leader_changed()

@@ -78,7 +78,7 @@ class TransactionChecks:
         self._is_waiting = False
         self._reign_ms = (0, 0)
 
-    def start_reign(self) -> None:
+    def leadership_began(self) -> None:
         """This node leads from now on."""
         self._is_waiting = False
         self._reign_ms = (self._state.last_store_ms, self._monotonic_ms())
@@ -107,7 +107,7 @@ class TransactionChecks:
             self._commits.wait(place, OnCommit(partial(self._counted, found), self._failed))
 
     def _now_ms(self) -> int:
-        """The wall clock, but not less than the log's time and what passed since this reign began.
+        """The wall clock, but not less than the log's time and what passed since this leadership began.
 
         A leader whose clock is behind the one before it must not stop checking.
         """

@@ -77,7 +77,7 @@ class TransactionEnds:
         self._beginning_count = 0
         self._ending: set[int] = set()
 
-    def start_reign(self) -> None:
+    def leadership_began(self) -> None:
         """This node leads from now on."""
         self._beginning.clear()
         self._beginning_count = 0
@@ -282,7 +282,7 @@ class TransactionEnds:
         self._commits.wait(place, waiter)
 
     def ended(self, queue_offsets: list[int], error: DLedgerError | None = None) -> None:
-        """Ends are applied, or failed. Those of unknown outcome stay on their way: `start_reign`."""
+        """Ends are applied, or failed. Those of unknown outcome stay on their way: `leadership_began`."""
         if error is None or isinstance(error, RefusedError):
             self._ending.difference_update(queue_offsets)
 

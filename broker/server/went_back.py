@@ -85,7 +85,7 @@ class WentBack:
         if not self._has_records():
             return None
         index = self._log.reader.commit_index
-        name = self._log.reader.committed_name(index)
+        name = self._log.reader.committed_fingerprint(index)
         if name is None:
             return None
         return LogPoint(int(index), int(name.term), name.chain_crc, self._log.status.restoration)
@@ -101,7 +101,7 @@ class WentBack:
             return  # no leader, or none that can say so now: it registers again
         finally:
             self._is_confirming = False
-        name = self._log.reader.committed_name(Index(furthest.index))
+        name = self._log.reader.committed_fingerprint(Index(furthest.index))
         loss = find_loss(
             furthest,
             restoration=self._log.status.restoration,

@@ -302,7 +302,7 @@ class ClientUnion:
         self._seen_ms = dict.fromkeys(self._by_node, now_ms)
         return self._rebuild()
 
-    def start_reign(self, now_ms: int) -> None:
+    def leadership_began(self, now_ms: int) -> None:
         """This node leads from now on: the nodes have their time to tell it of their clients."""
         self._seen_ms = dict.fromkeys(self._by_node, now_ms)
 

@@ -1,4 +1,4 @@
-"""A request that is not obeyed: code and text of the answer."""
+"""A request that is refused: code and text of the answer."""
 
 from __future__ import annotations
 

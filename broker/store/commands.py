@@ -33,7 +33,7 @@ class Tables(Protocol):
     sinks: Sinks
 
 
-def obey(
+def carry_out(
     state: Tables, command: control.Command, now_ms: int, physical_offset: int
 ) -> RefusalKind | None:
     """Carry out one command; return why not, if so, with nothing changed.
@@ -46,9 +46,9 @@ def obey(
     """
     match command:
         case control.PutTopic() | control.DeleteTopic():
-            return _obey_topics(state, command, now_ms)
+            return _change_topics(state, command, now_ms)
         case control.PutGroup() | control.DeleteGroup() | control.ForbidTopic():
-            return _obey_groups(state, command, now_ms)
+            return _change_groups(state, command, now_ms)
         case control.CommitOffsets():
             _commit_offsets(state, command, now_ms, physical_offset)
         case control.RemoveOffsets():
@@ -64,13 +64,13 @@ def obey(
         case control.UnlockQueues():
             state.locks.unlock(command.group, command.client_id, command.queues)
         case control.SetDelayLevels() | control.AdvanceSchedule():
-            return _obey_schedule(state, command)
+            return _change_schedule(state, command)
         case control.DeliverTimers() | control.RecallTimer():
-            return _obey_timers(state, command, physical_offset)
+            return _change_timers(state, command, physical_offset)
         case control.MarkDigests():
             state.marks.compare(command.marked_index, command.digests)
         case control.CheckTransactions() | control.ResumeTransaction():
-            _obey_transactions(state, command)
+            _change_transactions(state, command)
         case control.TakeRows():
             return state.sinks.take(command.sink_id, command.batch_id, command.keys, now_ms)
         case _:
@@ -89,7 +89,7 @@ def _commit_offsets(
             state.offsets.commit(*place, each.offset, is_forced=is_forced)
 
 
-def _obey_schedule(
+def _change_schedule(
     state: Tables, command: control.SetDelayLevels | control.AdvanceSchedule
 ) -> RefusalKind | None:
     if isinstance(command, control.AdvanceSchedule):
@@ -98,7 +98,7 @@ def _obey_schedule(
     return None
 
 
-def _obey_transactions(
+def _change_transactions(
     state: Tables, command: control.CheckTransactions | control.ResumeTransaction
 ) -> None:
     if isinstance(command, control.CheckTransactions):
@@ -107,7 +107,7 @@ def _obey_transactions(
         state.transactions.resume(command.queue_offset, command.at_ms)
 
 
-def _obey_timers(
+def _change_timers(
     state: Tables, command: control.DeliverTimers | control.RecallTimer, physical_offset: int
 ) -> RefusalKind | None:
     if isinstance(command, control.DeliverTimers):
@@ -118,7 +118,7 @@ def _obey_timers(
     return None
 
 
-def _obey_topics(
+def _change_topics(
     state: Tables, command: control.PutTopic | control.DeleteTopic, now_ms: int
 ) -> RefusalKind | None:
     if isinstance(command, control.PutTopic):
@@ -132,7 +132,7 @@ def _obey_topics(
     return None
 
 
-def _obey_groups(
+def _change_groups(
     state: Tables,
     command: control.PutGroup | control.DeleteGroup | control.ForbidTopic,
     now_ms: int,

@@ -2,7 +2,7 @@
 
 The body is a msgpack map with the command's name in `op` and the version of the format in `v`. A body
 that is no command folds into a refusal; a command of a newer version stops the node, because replicas
-that know it would obey it.
+that know it would carry it out.
 """
 
 from __future__ import annotations

@@ -16,7 +16,10 @@ class MisplacedRecordError(FoldError):
 
 
 class NewerVersionError(FoldError):
-    """A control record was written by a newer version. Refusing it here while others obey would part the replicas."""
+    """A control record was written by a newer version.
+
+    Refusing it here while others carry it out would part the replicas.
+    """
 
 
 class NoRoomError(Exception):

@@ -1,4 +1,4 @@
-"""What the fold did not obey, recorded alike on every replica (docs/formats/control.md)."""
+"""What the fold did not carry out, recorded alike on every replica (docs/formats/control.md)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _RECORD = struct.Struct(">qB")
 
 
 class RefusalKind(IntEnum):
-    """Why a record was not obeyed. Numbers enter the digest: never renumber."""
+    """Why a record was not carried out. Numbers enter the digest: never renumber."""
 
     WRONG_QUEUE_OFFSET = 1
     """The record's queue offset is not its queue's max offset: our own leader is at fault, an alarm."""
@@ -42,7 +42,7 @@ ALARMS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """One record that was not obeyed."""
+    """One record that was not carried out."""
 
     index: int
     physical_offset: int
@@ -92,5 +92,5 @@ class Refusals:
         self.newest = deque((Refusal(*row) for row in newest), maxlen=KEPT_MAX)
 
     def at(self, physical_offset: int) -> Refusal | None:
-        """Why the record at a physical offset was not obeyed, if it is among the newest refusals."""
+        """Why the record at a physical offset was not carried out, if it is among the newest refusals."""
         return next((r for r in self.newest if r.physical_offset == physical_offset), None)

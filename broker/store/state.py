@@ -1,12 +1,12 @@
 """The broker's derived state: a fold over the committed log, the same on every replica.
 
 `apply` takes committed entries in order. A normal entry's body is records; each goes to the consume
-queue that it names and into the key index, and a record on a control topic is then obeyed. Nothing
+queue that it names and into the key index, and a record on a control topic is then carried out. Nothing
 here reads a clock, a setting or a file; time is the store time that the leader wrote. Where units and
 segments go that leave memory is injected, and changes no answer.
 
 Bytes that are no records raise, and the node stops: they cannot come from a leader of ours. A record
-that is whole but cannot be obeyed folds into a `Refusal`, on every replica alike.
+that is whole but cannot be carried out folds into a `Refusal`, on every replica alike.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import msgspec
 from crc32c import crc32c
 
 from broker.store import saved
-from broker.store.commands import obey
+from broker.store.commands import carry_out
 from broker.store.consume_queue import (
     UNIT,
     UNIT_BYTES,
@@ -413,7 +413,7 @@ class BrokerState:
             self._refuse(entry, message.physical_offset, RefusalKind.MALFORMED, str(error))
             return
         self._is_marked = self._is_marked or isinstance(command, MarkDigests)
-        kind = obey(self, command, message.store_timestamp_ms, message.physical_offset)
+        kind = carry_out(self, command, message.store_timestamp_ms, message.physical_offset)
         if kind is not None:
             self._refuse(entry, message.physical_offset, kind, repr(command))
 

@@ -220,7 +220,7 @@ class Transactions:
         self._changed(Verdict.OPEN, offset, message.physical_offset)
 
     def end(self, message: StoredMessage) -> RefusalKind | None:
-        """Obey an op record; return why not, if so, with nothing changed."""
+        """Carry out an op record; return why not, if so, with nothing changed."""
         op = decode_op(message.body, message.properties)
         if op is None:
             return RefusalKind.MALFORMED

@@ -125,9 +125,9 @@ class BrokerCluster(SimCluster):
         self.brokers[node.node_id] = SimBroker(
             self, node, engine, state, self._broker_config(node.node_id)
         )
-        self._schedule_snapshot(node, node.incarnation)
+        self._schedule_snapshot(node, node.life)
         if engine.is_new_store:
-            self.at(self.now_ms + FETCH_INTERVAL_MS, self._fetch, node, node.incarnation)
+            self.at(self.now_ms + FETCH_INTERVAL_MS, self._fetch, node, node.life)
         return int(state.applied_index)
 
     def _look_at_flipped(self, node: SimNode, used: SnapshotFile | None) -> None:
@@ -167,44 +167,44 @@ class BrokerCluster(SimCluster):
 
     # Snapshots, as `Snapshotter` takes them.
 
-    def _alive(self, node: SimNode, incarnation: int) -> bool:
-        return node.incarnation == incarnation and node.engine is not None
+    def _alive(self, node: SimNode, life: int) -> bool:
+        return node.life == life and node.engine is not None
 
-    def _schedule_snapshot(self, node: SimNode, incarnation: int) -> None:
+    def _schedule_snapshot(self, node: SimNode, life: int) -> None:
         mean_ms = self._broker_settings.snapshot_interval_ms
         if mean_ms:
             pause_ms = 1 + int(self._chance.expovariate(1 / mean_ms))
-            self.at(self.now_ms + pause_ms, self._begin_snapshot, node, incarnation)
+            self.at(self.now_ms + pause_ms, self._begin_snapshot, node, life)
 
-    def _begin_snapshot(self, node: SimNode, incarnation: int) -> None:
+    def _begin_snapshot(self, node: SimNode, life: int) -> None:
         engine = node.engine
-        if engine is None or node.incarnation != incarnation:
+        if engine is None or node.life != life:
             return
         state = self.brokers[node.node_id].state
         index = state.applied_index
         newest = self._newest[node.node_id]
-        if not index or not engine.log.shape.has(index) or (newest and newest.meta.index >= index):
-            self._schedule_snapshot(node, incarnation)
+        if not index or not engine.log.layout.has(index) or (newest and newest.meta.index >= index):
+            self._schedule_snapshot(node, life)
             return
         with self.disk_of(node):
-            term = engine.log.shape.term_of(index)
+            term = engine.log.layout.term_of(index)
             assert term is not None, "the entry is there"
-            position = engine.log.shape.position_of(Index(index + 1))
+            position = engine.log.layout.position_of(Index(index + 1))
             crc = engine.log.chain_crc_of(index)
             meta = SnapshotMeta(index, term, position, crc, state.digest())
             chunks = state.snapshot()
             try:
                 writer = self._stores[node.node_id].begin(meta)
             except OSError:
-                self._schedule_snapshot(node, incarnation)
+                self._schedule_snapshot(node, life)
                 return
-            self._continue_snapshot(node, incarnation, chunks, writer)
+            self._continue_snapshot(node, life, chunks, writer)
 
     def _continue_snapshot(
-        self, node: SimNode, incarnation: int, chunks: Iterator[bytes], writer: SnapshotWriter
+        self, node: SimNode, life: int, chunks: Iterator[bytes], writer: SnapshotWriter
     ) -> None:
         """One step: a chunk, or the end once the log is durable so far; a failure costs the snapshot."""
-        if not self._alive(node, incarnation):
+        if not self._alive(node, life):
             return
         try:
             chunk = next(chunks, None)
@@ -213,15 +213,15 @@ class BrokerCluster(SimCluster):
             elif self._is_durable(node, writer.meta.index):
                 self._newest[node.node_id] = writer.finish()
                 self.counts["snapshots_taken"] += 1
-                self._schedule_snapshot(node, incarnation)
+                self._schedule_snapshot(node, life)
                 return
         except (SnapshotOvertakenError, OSError):
             self.counts["snapshots_given_up"] += 1
             self._try_quietly(writer.abandon)
-            self._schedule_snapshot(node, incarnation)
+            self._schedule_snapshot(node, life)
             return
         pause_ms = 1 + self._chance.randint(0, self._broker_settings.snapshot_step_ms_max)
-        step = (node, incarnation, chunks, writer)
+        step = (node, life, chunks, writer)
         self.at(self.now_ms + pause_ms, self._continue_snapshot, *step)
 
     @staticmethod
@@ -235,16 +235,16 @@ class BrokerCluster(SimCluster):
         except OSError:
             return
 
-    def _fetch(self, node: SimNode, incarnation: int) -> None:
+    def _fetch(self, node: SimNode, life: int) -> None:
         """A member that began empty takes the leader's newest snapshot, as `SnapshotFetch` does."""
         engine = node.engine
-        if engine is None or node.incarnation != incarnation or engine.node.is_voter:
+        if engine is None or node.life != life or engine.node.is_voter:
             return
         leader_id = engine.node.leader_id
         source = self._newest.get(leader_id) if leader_id is not None else None
         applied_index = self.brokers[node.node_id].driver.applied_index
         if leader_id in {None, node.node_id} or source is None or self._chance.random() < 0.5:
-            self.at(self.now_ms + FETCH_INTERVAL_MS, self._fetch, node, incarnation)
+            self.at(self.now_ms + FETCH_INTERVAL_MS, self._fetch, node, life)
             return
         assert leader_id is not None, "it is known"
         if source.meta.index > applied_index:

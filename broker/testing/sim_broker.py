@@ -66,10 +66,10 @@ class SimBroker:
         self.connections: list[SimConnection] = []
         self._cluster = cluster
         self._node = node
-        self._incarnation = node.incarnation
+        self._life = node.life
         self._looks = 0
         self._is_pass_wanted = self._is_flush_wanted = False
-        self._nonce = f"{node.node_id}-{node.incarnation}"
+        self._nonce = f"{node.node_id}-{node.life}"
         self._outputs = Outputs()
         self.driver = SimDriver(
             engine_config := cluster.config_of(node.node_id),
@@ -107,7 +107,7 @@ class SimBroker:
     @property
     def is_up(self) -> bool:
         """Whether this life goes on."""
-        return self._node.incarnation == self._incarnation and self._node.engine is not None
+        return self._node.life == self._life and self._node.engine is not None
 
     def attributes(self) -> dict[str, str]:
         """What this node tells the others of itself."""

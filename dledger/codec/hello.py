@@ -36,7 +36,7 @@ class Hello(Header, frozen=True, tag="hello"):
     """Who dials, and whom it means to reach.
 
     Attributes:
-        incarnation: drawn anew by every process; tells a reconnect from a second process that
+        process: drawn anew by every process; tells a reconnect from a second process that
             uses the same id.
         node_id: the member that dials; empty for a client.
         target_id: whom the dialer expects at this address; empty when any member will do.
@@ -46,7 +46,7 @@ class Hello(Header, frozen=True, tag="hello"):
     role: Literal["peer", "client"]
     group: Name
     node_id: OptionalName
-    incarnation: Number
+    process: Number
     target_id: OptionalName
     nonce: Nonce
     attributes: Attributes
@@ -57,7 +57,7 @@ class Challenge(Header, frozen=True, tag="challenge"):
 
     version: Number
     node_id: Name
-    incarnation: Number
+    process: Number
     nonce: Nonce
     secret_needed: bool
     attributes: Attributes

@@ -132,7 +132,7 @@ def decode_member_record(data: bytes) -> MemberRecord:
     )
 
 
-def tell_member_record(record: MemberRecord, target: str) -> str:
+def encode_handshake_record(record: MemberRecord, target: str) -> str:
     """What is told to `target`: what is remembered of it first, then of others while there is room."""
     order = sorted(record.seen, key=lambda node_id: (node_id != target, node_id))
     seen: dict[NodeId, Start] = {}
@@ -146,7 +146,7 @@ def tell_member_record(record: MemberRecord, target: str) -> str:
     return text
 
 
-def hear_member_record(node_id: NodeId, text: str) -> MemberRecord:
+def decode_handshake_record(node_id: NodeId, text: str) -> MemberRecord:
     """What a member tells of itself.
 
     Raises:

@@ -50,7 +50,7 @@ class Campaign:
         core = self._core
         return not core.log.last_index and len(self._empty) == len(core.peers) > 0
 
-    def hear(self, response: PreVoteResponse) -> None:
+    def take_answer(self, response: PreVoteResponse) -> None:
         """Note what an answer to this very pre-vote tells of the member's log."""
         if response.campaign != self.number:
             return

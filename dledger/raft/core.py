@@ -12,7 +12,7 @@ from dledger.config import RaftConfig
 from dledger.raft.effects import Commit, Effect, Role, RoleChanged, SaveHardState, Send, Waits
 from dledger.raft.hard_state import HardState
 from dledger.raft.ids import EntryId, Index, NodeId, Term
-from dledger.raft.log_shape import LogShape
+from dledger.raft.log_layout import LogLayout
 from dledger.raft.messages import Message
 
 Draw = Callable[[int, int], int]
@@ -75,7 +75,7 @@ class Core:
     )
 
     def __init__(
-        self, config: RaftConfig, hard_state: HardState, log: LogShape, draw: Draw, now_ms: int
+        self, config: RaftConfig, hard_state: HardState, log: LogLayout, draw: Draw, now_ms: int
     ) -> None:
         assert config.node_id in config.voters, f"{config.node_id} is not a voter"
         assert log.last_term <= hard_state.term, "the log is ahead of the term"

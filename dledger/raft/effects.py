@@ -138,7 +138,7 @@ class RoleChanged:
 
 
 @dataclass(frozen=True, slots=True)
-class GivesWay:
+class HandsOver:
     """The leader has begun to hand over to `target`, because its own disk is too slow.
 
     Attributes:
@@ -163,7 +163,7 @@ class EntriesCut:
     last: EntryId
 
 
-News = RoleChanged | GivesWay | EntriesCut
+News = RoleChanged | HandsOver | EntriesCut
 """What people want to know, and nothing has to be done for."""
 
 Effect = (
@@ -175,5 +175,5 @@ Effect = (
     | Commit
     | Resolve
     | RoleChanged
-    | GivesWay
+    | HandsOver
 )

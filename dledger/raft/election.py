@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from dledger.raft.core import Core
 from dledger.raft.ids import Index, Term
-from dledger.raft.log_shape import LogShape
+from dledger.raft.log_layout import LogLayout
 from dledger.raft.messages import PreVoteRequest, PreVoteResponse, VoteRequest, VoteResponse
 
 
-def is_up_to_date(log: LogShape, *, last_term: Term, last_index: Index) -> bool:
+def is_up_to_date(log: LogLayout, *, last_term: Term, last_index: Index) -> bool:
     """Whether a log that ends there is at least as up to date as `log` (paper 5.4.1)."""
     return (last_term, last_index) >= (log.last_term, log.last_index)
 

@@ -16,7 +16,7 @@ from dledger.raft.core import Core
 from dledger.raft.effects import AppendEntries, TruncateLog, Waits
 from dledger.raft.entry import Entry, EntryKind
 from dledger.raft.ids import NO_INDEX, NO_TERM, Index, NodeId, Term
-from dledger.raft.log_shape import LogShape
+from dledger.raft.log_layout import LogLayout
 from dledger.raft.membership import MembershipFormatError, names_of, voters_in
 from dledger.raft.messages import AppendRequest, AppendResponse
 
@@ -53,7 +53,7 @@ class AppendPlan:
 
 
 def plan_append(
-    log: LogShape, commit_index: Index, request: AppendRequest
+    log: LogLayout, commit_index: Index, request: AppendRequest
 ) -> AppendPlan | Conflict:
     """Decide what a request of the current or a later term asks for.
 
@@ -89,7 +89,7 @@ def plan_append(
 
 
 def _conflict_at_prev(
-    log: LogShape, commit_index: Index, request: AppendRequest
+    log: LogLayout, commit_index: Index, request: AppendRequest
 ) -> Conflict | None:
     prev_index = request.prev_index
     if prev_index < log.first_index - 1:
@@ -110,7 +110,7 @@ def _conflict_at_prev(
 
 
 def _check_entries(
-    log: LogShape, request: AppendRequest, new: tuple[Entry, ...], *, first: int
+    log: LogLayout, request: AppendRequest, new: tuple[Entry, ...], *, first: int
 ) -> None:
     """The new entries must continue the log without a gap in index, term and position."""
     if not new:

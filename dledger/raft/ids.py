@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NewType
 
 Term = NewType("Term", int)
-"""Number of a leader's reign; 0 before the first election."""
+"""Number of a leadership; 0 before the first election."""
 
 Index = NewType("Index", int)
 """Place of an entry in the log. The first entry has index 1 (adr/0002)."""

@@ -31,7 +31,7 @@ from dledger.raft.transfer import Handover
 
 
 class Leader:
-    """A reign of one term.
+    """The leadership of one term.
 
     Invariants: all entries from noop_index on are of the own term; pending proposals are in log
     order and not committed.

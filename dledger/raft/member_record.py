@@ -71,7 +71,7 @@ class MemberRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class Learned:
     """What follows from what another member said.
 
     Attributes:
@@ -85,7 +85,7 @@ class Heard:
     missed_by_source: Start | None
 
 
-def hear(record: MemberRecord, said: MemberRecord, members: Collection[NodeId]) -> Heard:
+def learn(record: MemberRecord, said: MemberRecord, members: Collection[NodeId]) -> Learned:
     """Take what another member says of itself, and of whom it has heard of.
 
     Args:
@@ -102,7 +102,7 @@ def hear(record: MemberRecord, said: MemberRecord, members: Collection[NodeId]) 
     own = said.seen.get(NodeId(record.node_id))
     known = record.seen.get(source)
     restoration = said.restoration if record.restoration is None else record.restoration
-    return Heard(
+    return Learned(
         replace(record, seen=seen, restoration=restoration),
         missed=own if own is not None and record.start.lacks(own) else None,
         missed_by_source=known if known is not None and said.start.lacks(known) else None,

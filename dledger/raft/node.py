@@ -34,7 +34,7 @@ from dledger.raft.events import (
 from dledger.raft.hard_state import HardState
 from dledger.raft.ids import Index, NodeId, Term
 from dledger.raft.leader import Leader
-from dledger.raft.log_shape import LogShape
+from dledger.raft.log_layout import LogLayout
 from dledger.raft.messages import (
     AppendRequest,
     AppendResponse,
@@ -62,7 +62,7 @@ class RaftNode:
     Args:
         config: validated settings; this node is one of the voters.
         hard_state: term and vote as they were saved.
-        log: shape of the durable log; copied.
+        log: layout of the durable log; copied.
         draw: a random integer between two bounds, both included.
         now_ms: the time; never decreases from here on.
         commit_rule: how matches become a commit index; tests of the simulator plant a wrong one.
@@ -72,7 +72,7 @@ class RaftNode:
         self,
         config: RaftConfig,
         hard_state: HardState,
-        log: LogShape,
+        log: LogLayout,
         draw: Draw,
         now_ms: int,
         *,
@@ -124,8 +124,8 @@ class RaftNode:
         return self._core.durable_index
 
     @property
-    def log(self) -> LogShape:
-        """The log's shape, to be read only."""
+    def log(self) -> LogLayout:
+        """The log's layout, to be read only."""
         return self._core.log
 
     @property
@@ -135,7 +135,7 @@ class RaftNode:
 
     @property
     def last_round(self) -> int:
-        """Number of the latest append request of this reign; 0 when this node does not lead."""
+        """Number of the latest append request of this leadership; 0 when this node does not lead."""
         return self._leader.replication.rounds.last_round if self._leader else 0
 
     @property
@@ -363,7 +363,7 @@ class RaftNode:
         core, campaign = self._core, self._campaign
         if campaign is None or core.role is not Role.PRE_CANDIDATE or core.log.last_index:
             return False
-        campaign.hear(response)
+        campaign.take_answer(response)
         if campaign.founds:
             core.is_voter = True
             self._become(Cause.PRE_VOTE_WON)

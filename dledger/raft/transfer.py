@@ -18,7 +18,7 @@ from dledger.errors import (
     TransferringError,
 )
 from dledger.raft.core import Core
-from dledger.raft.effects import Failed, GivesWay, Outcome, Resolve, TransferDone, Waits
+from dledger.raft.effects import Failed, HandsOver, Outcome, Resolve, TransferDone, Waits
 from dledger.raft.events import TransferRequested
 from dledger.raft.ids import Index, NodeId
 from dledger.raft.messages import TimeoutNow
@@ -218,7 +218,7 @@ class Handover:
             return
         target = max(fit, key=lambda peer: peer.match_index).node_id
         core.may_give_way_ms = core.now_ms + GIVE_WAY_PAUSE_MS
-        core.emit(GivesWay(target, slowness.own_ms, slowness.others_ms))
+        core.emit(HandsOver(target, slowness.own_ms, slowness.others_ms))
         self._begin(target, None)
 
     def _voters(self) -> list[Progress]:

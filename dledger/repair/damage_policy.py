@@ -59,7 +59,7 @@ class DamagePolicy:
             if self._is_stopped or not repair.can_help:
                 raise
         if bytes_max is not None:
-            end = self._log.shape.end_within(first, bytes_max=bytes_max, count_max=end - first)
+            end = self._log.layout.end_within(first, bytes_max=bytes_max, count_max=end - first)
         repair.look(first, end)
         whole = first
         while whole < end and not repair.has_hole(whole):
@@ -100,13 +100,13 @@ class DamagePolicy:
     def give(self, request: RepairRequest, *, is_voter: bool) -> RepairAnswer:
         """The entries that are named, if this log has them: who leads does not matter."""
         log, last = self._log, request.last_index
-        if not log.shape.has(last) or log.chain_crc_of(last) != request.last_chain_crc:
+        if not log.layout.has(last) or log.chain_crc_of(last) != request.last_chain_crc:
             return RepairAnswer(self._node_id, request.number, (), lacks=is_voter)
         first = first_to_give(
             lambda index: (
-                log.shape.position_of(Index(index + 1)) - log.shape.position_of(Index(index))
+                log.layout.position_of(Index(index + 1)) - log.layout.position_of(Index(index))
             ),
-            max(request.first_index, log.shape.first_index),
+            max(request.first_index, log.layout.first_index),
             last,
         )
         entries = whole_end(self._whole_entries, first, last)

@@ -104,8 +104,8 @@ class LiveRepair:
         return Missing(
             index,
             index,
-            log.shape.position_of(index),
-            log.shape.position_of(Index(index + 1)),
+            log.layout.position_of(index),
+            log.layout.position_of(Index(index + 1)),
             log.chain_crc_before(index),
             log.chain_crc_of(index),
         )
@@ -138,7 +138,7 @@ class LiveRepair:
         if index in self._holes:
             self._needed_since_ms.setdefault(index, now_ms)
 
-    def begin_reign(self) -> None:
+    def became_leader(self) -> None:
         """This member leads from now on; who gave way did so that others would have the time."""
         self._needed_since_ms.clear()
 

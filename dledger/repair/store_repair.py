@@ -27,7 +27,7 @@ from dledger.storage.api import Disk
 from dledger.storage.damage import Missing, Run, Survey, survey
 from dledger.storage.hard_state import HardStateStore
 from dledger.storage.mending import LogMender, give_up_vote
-from dledger.storage.segment import Layout
+from dledger.storage.segment import StorePaths
 
 REPAIRS_MAX: Final = 3
 """So many repairs a start may need: what is still damaged then is damaged by its disk anew each time."""
@@ -63,18 +63,18 @@ class StoreRepair:
         self._config = config
         self._disk = disk
         self._folder = folder
-        self._layout = Layout(folder)
+        self._paths = StorePaths(folder)
         own = config.raft.node_id
         self._peers = tuple(voter for voter in config.raft.voters if voter != own)
         self._doubt_count = 1
         self._outbox: list[tuple[NodeId, RepairMessage]] = []
         self._cut_position: int | None = None
-        self._survey: Survey = survey(disk, self._layout)
+        self._survey: Survey = survey(disk, self._paths)
         last = self._survey.last_end()
         last_id = EntryId(Term(last.term), Index(last.index))
         store = HardStateStore.open(disk, folder, last_id=last_id, may_forget=True)
         self._has_vote = store.state.is_voter and not store.is_new
-        self._mender = LogMender(disk, self._layout, self._survey.names)
+        self._mender = LogMender(disk, self._paths, self._survey.names)
         self._ask_anew()
         for missing in self.missing:
             self.notes.append(f"missing: {missing}")
@@ -261,7 +261,7 @@ class StoreRepair:
             before = columns.chain_crcs[place - 1] if place else run.before_chain_crc
             size = columns.positions[stop - 1] + columns.sizes[stop - 1] - columns.positions[place]
             try:
-                file = self._disk.open(self._layout.data_path(name))
+                file = self._disk.open(self._paths.data_path(name))
                 try:
                     data = file.read_at(columns.positions[place] - name, size)
                 finally:

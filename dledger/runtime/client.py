@@ -43,7 +43,7 @@ from dledger.errors import (
 )
 from dledger.raft.entry import Entry
 from dledger.raft.ids import EntryId, Index, NodeId, Term
-from dledger.runtime.clock import draw_incarnation, now_s
+from dledger.runtime.clock import draw_process_number, now_s
 from dledger.runtime.handshake import Identity
 from dledger.runtime.member_connection import MemberConnection, open_member_connection
 
@@ -99,7 +99,7 @@ class Client:
         self._identity = Identity(
             group,
             None,
-            draw_incarnation(),
+            draw_process_number(),
             frozenset(self._by_id),
             secret.encode() if secret else None,
         )

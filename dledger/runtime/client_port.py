@@ -41,12 +41,12 @@ from dledger.errors import (
 from dledger.raft.effects import Committed, Failed
 from dledger.raft.entry import Entry
 from dledger.raft.ids import EntryId, Index, NodeId
-from dledger.runtime.crew import Crew, open_crew
 from dledger.runtime.handshake import Remote
 from dledger.runtime.log_appender import LogAppender
 from dledger.runtime.log_reader import LogReader
 from dledger.runtime.member_status import MemberStatus
 from dledger.runtime.sockets import FrameStream
+from dledger.runtime.task_group import TaskGroup, open_task_group
 
 INFLIGHT_COUNT_MAX: Final = 4096
 """Unanswered calls of one connection; more are refused."""
@@ -139,13 +139,13 @@ class ClientPort:
         assert remote.node_id is None, "members are served by the transport"
         connection = ClientConnection(stream)
         try:
-            async with open_crew() as crew:
-                crew.start(stream.run_writer, name="client writer")
-                crew.start(self._read_calls, connection, crew, name="client reader")
+            async with open_task_group() as tasks:
+                tasks.start(stream.run_writer, name="client writer")
+                tasks.start(self._read_calls, connection, tasks, name="client reader")
         finally:
             self._dirty.pop(connection, None)
 
-    async def _read_calls(self, connection: ClientConnection, crew: Crew) -> None:
+    async def _read_calls(self, connection: ClientConnection, tasks: TaskGroup) -> None:
         stream = connection.stream
         while True:
             try:
@@ -153,14 +153,14 @@ class ClientPort:
             except OSError:
                 frames = []
             if not frames:
-                crew.stop()
+                tasks.stop()
                 return
             for frame in frames:
-                self._take(connection, frame, crew)
+                self._take(connection, frame, tasks)
             connection.flush()
             await connection.wait_room()
 
-    def _take(self, connection: ClientConnection, frame: Frame, crew: Crew) -> None:
+    def _take(self, connection: ClientConnection, frame: Frame, tasks: TaskGroup) -> None:
         call = decode_call(frame.header)
         if not isinstance(call, AppendCall) and len(frame.blob):
             raise PeerProtocolError(f"{len(frame.blob)} bytes behind a call that has no blob")
@@ -175,11 +175,11 @@ class ClientPort:
             case StatusCall():
                 self._answer(connection, self._status(call.token))
             case GetCall():
-                self._start(connection, call, partial(self._get, connection, call), crew)
+                self._start(connection, call, partial(self._get, connection, call), tasks)
             case SnapshotCall():
-                self._start(connection, call, partial(self._snapshot, connection, call), crew)
+                self._start(connection, call, partial(self._snapshot, connection, call), tasks)
             case TransferCall():
-                self._start(connection, call, partial(self._transfer, connection, call), crew)
+                self._start(connection, call, partial(self._transfer, connection, call), tasks)
             case _:
                 assert_never(call)
 
@@ -188,7 +188,7 @@ class ClientPort:
         connection: ClientConnection,
         call: Call,
         work: Callable[[], Awaitable[None]],
-        crew: Crew,
+        tasks: TaskGroup,
     ) -> None:
         """Work that waits: in a task of the connection, which ends with it."""
 
@@ -199,7 +199,7 @@ class ClientPort:
                 self._answer_error(connection, call.token, error)
             connection.flush()
 
-        crew.start(run, name=type(call).__name__)
+        tasks.start(run, name=type(call).__name__)
 
     def _append(self, connection: ClientConnection, call: AppendCall, body: bytes) -> None:
         def done(outcome: Committed | Failed) -> None:

@@ -28,6 +28,6 @@ def draw(low: int, high: int) -> int:
     return _CHANCE.randint(low, high)
 
 
-def draw_incarnation() -> int:
+def draw_process_number() -> int:
     """A number that no other process of the group has."""
     return _CHANCE.getrandbits(63)

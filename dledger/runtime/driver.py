@@ -52,12 +52,12 @@ from dledger.raft.ids import EntryId, Index, NodeId, Term
 from dledger.raft.messages import PeerMessage, RepairAnswer, RepairRequest
 from dledger.runtime.callers import Answered, Callers, Done
 from dledger.runtime.clock import now_ms
-from dledger.runtime.crew import Crew, open_crew
 from dledger.runtime.events_log import LimitedLog, log_event
 from dledger.runtime.loop_watch import TOLD_MS, LoopStall, LoopWatch
 from dledger.runtime.obstacles import Obstacles
 from dledger.runtime.storage_thread import StorageThread, Work
 from dledger.runtime.sync_pace import SyncPace
+from dledger.runtime.task_group import TaskGroup, open_task_group
 from dledger.runtime.transport import Transport
 from dledger.state_machine import StateMachine
 
@@ -123,7 +123,7 @@ class Driver:
         self._vote_given_up: Callable[[], bool] | None = None
         self.store_is_old = False
         self._role_view = self._view()
-        self._crew: Crew | None = None
+        self._tasks: TaskGroup | None = None
         self._wake = trio.Event()
         self._mended = trio.Event()
         self._told_mended_count = 0
@@ -294,10 +294,10 @@ class Driver:
             Exception: what the state machine or a callback raised.
         """
         self._watch = LoopWatch(self._pulse_ms, now_ms())
-        async with open_crew() as crew:
-            self._crew = crew
-            crew.start(self._run_on_sockets, name="driver sockets")
-            crew.start(self._run_on_wake, name="driver")
+        async with open_task_group() as tasks:
+            self._tasks = tasks
+            tasks.start(self._run_on_sockets, name="driver sockets")
+            tasks.start(self._run_on_wake, name="driver")
 
     async def _run_on_wake(self) -> None:
         """Passes for proposals and deadlines, and for the watch of the loop."""
@@ -435,9 +435,9 @@ class Driver:
                 self._written(job, work)
                 return
             blocks = work.wait
-        assert self._crew is not None, "passes run within `run`"
+        assert self._tasks is not None, "passes run within `run`"
         self._is_writing = True
-        self._crew.start(self._wait_written, job, work, blocks, name="persist")
+        self._tasks.start(self._wait_written, job, work, blocks, name="persist")
 
     async def _wait_written(
         self, job: PersistJob, work: Work, blocks: Callable[[], object]

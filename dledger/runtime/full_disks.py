@@ -57,11 +57,11 @@ class FullDisks:
         """Until it is worth asking the others."""
         await self._wanted.wait()
 
-    def told(self) -> Mapping[str, str]:
+    def own_attributes(self) -> Mapping[str, str]:
         """The attribute for handshakes."""
         return {FULL_ATTRIBUTE: "true"} if self.own else {}
 
-    def hear(self, node_id: NodeId, attributes: Mapping[str, str] | None) -> None:
+    def learn(self, node_id: NodeId, attributes: Mapping[str, str] | None) -> None:
         """What a member has told just now; None: it cannot be asked."""
         is_full = bool((attributes or {}).get(FULL_ATTRIBUTE))
         if is_full and self._wanted.is_set():

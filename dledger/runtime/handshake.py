@@ -35,12 +35,12 @@ from dledger.codec.wire_types import encode_header
 from dledger.config import Peer
 from dledger.errors import HandshakeRefusedError, PeerProtocolError, UnreachableError
 from dledger.raft.ids import NodeId
-from dledger.runtime.acquaintance import Acquaintance
-from dledger.runtime.belonging import Belonging
 from dledger.runtime.clock import now_ms
+from dledger.runtime.group_check import GroupCheck
 from dledger.runtime.obstacles import Obstacles
 from dledger.runtime.peer_clocks import ClockReading, ClockWatch, clock_attributes, reading_of
 from dledger.runtime.sockets import FrameStream, connect
+from dledger.runtime.store_identity import StoreIdentity
 
 HANDSHAKE_TIMEOUT_S: Final = 3.0
 """Longer than three round trips anywhere on earth; whoever says nothing is dropped then."""
@@ -55,36 +55,36 @@ class Identity:
 
     Attributes:
         node_id: None for a client.
-        incarnation: drawn anew by every process.
+        process: drawn anew by every process.
         members: ids of the whole group.
         clock: its wall clock is told; None: nothing is.
-        acquaintance: what a member tells of its store, and whom it does not speak to for that.
+        store_identity: what a member tells of its store, and whom it does not speak to for that.
         obstacles: what keeps it from helping a leader is told; None: nothing is.
-        belonging: what it tells of its group, likewise.
+        group_check: what it tells of its group, likewise.
     """
 
     group: str
     node_id: NodeId | None
-    incarnation: int
+    process: int
     members: frozenset[NodeId]
     secret: bytes | None
     attributes: Mapping[str, str] = field(default_factory=dict)
     clock: ClockWatch | None = None
-    acquaintance: Acquaintance | None = None
+    store_identity: StoreIdentity | None = None
     obstacles: Obstacles | None = None
-    belonging: Belonging | None = None
+    group_check: GroupCheck | None = None
 
-    def told(self, target: str) -> dict[str, str]:
+    def own_attributes(self, target: str) -> dict[str, str]:
         """The attributes as they are told now, to a member or, where `target` is empty, to anybody."""
         told = dict(self.attributes)
         if self.clock is not None:
             told.update(clock_attributes(self.clock))
-        if self.acquaintance is not None and target:
-            told.update(self.acquaintance.tell(target))
+        if self.store_identity is not None and target:
+            told.update(self.store_identity.own_attributes(target))
         if self.obstacles is not None:
-            told.update(self.obstacles.told())
-        if self.belonging is not None and target:
-            told.update(self.belonging.tell())
+            told.update(self.obstacles.own_attributes())
+        if self.group_check is not None and target:
+            told.update(self.group_check.own_attributes())
         return told
 
     def why_foreign(self, node_id: str, process: int, attributes: Mapping[str, str]) -> str | None:
@@ -94,10 +94,10 @@ class Identity:
             PeerProtocolError: what the other says of its store is not to be understood.
         """
         reason = None
-        if self.acquaintance is not None:
-            reason = self.acquaintance.why_foreign(node_id, attributes)
-        if reason is None and self.belonging is not None:
-            reason = self.belonging.why_not(node_id, process, attributes)
+        if self.store_identity is not None:
+            reason = self.store_identity.why_foreign(node_id, attributes)
+        if reason is None and self.group_check is not None:
+            reason = self.group_check.why_not(node_id, process, attributes)
         return reason
 
 
@@ -110,7 +110,7 @@ class Remote:
     """
 
     node_id: NodeId | None
-    incarnation: int
+    process: int
     attributes: Mapping[str, str]
     clock: ClockReading | None = None
 
@@ -184,10 +184,10 @@ async def dial(stream: FrameStream, me: Identity, target: NodeId | None) -> Remo
             role,
             me.group,
             me.node_id or "",
-            me.incarnation,
+            me.process,
             target or "",
             secrets.token_bytes(32),
-            me.told(target or ""),
+            me.own_attributes(target or ""),
         )
     )
     asked_ms = now_ms()
@@ -207,7 +207,7 @@ async def dial(stream: FrameStream, me: Identity, target: NodeId | None) -> Remo
     if not hmac.compare_digest(welcome.proof, expected):
         raise HandshakeRefusedError("secret", f"{challenge.node_id} does not know the secret")
     clock = reading_of(challenge.attributes, asked_ms, answered_ms)
-    return Remote(NodeId(challenge.node_id), challenge.incarnation, challenge.attributes, clock)
+    return Remote(NodeId(challenge.node_id), challenge.process, challenge.attributes, clock)
 
 
 def _not_refused(said: Challenge | Welcome | Refused) -> Challenge | Welcome:
@@ -235,7 +235,7 @@ def _check_acceptor(challenge: Challenge, me: Identity, target: NodeId | None) -
         raise HandshakeRefusedError(
             "secret", f"{challenge.node_id} has no secret configured, this side has"
         )
-    reason = me.why_foreign(challenge.node_id, challenge.incarnation, challenge.attributes)
+    reason = me.why_foreign(challenge.node_id, challenge.process, challenge.attributes)
     if reason is not None:
         raise HandshakeRefusedError("group", reason)
 
@@ -250,7 +250,7 @@ async def accept(
     Args:
         stream: a fresh connection with an `opening_decoder`.
         me: this side, a member.
-        check_duplicate: why a member with this id and incarnation cannot be taken now; None: it can.
+        check_duplicate: why a member with this id and process cannot be taken now; None: it can.
 
     Raises:
         HandshakeRefusedError: the dialer was turned away, and told why.
@@ -267,10 +267,10 @@ async def accept(
         Challenge(
             PROTOCOL_VERSION,
             me.node_id,
-            me.incarnation,
+            me.process,
             secrets.token_bytes(32),
             me.secret is not None,
-            me.told(hello.node_id),
+            me.own_attributes(hello.node_id),
         )
     )
     await stream.send(encode_frame(challenge))
@@ -280,11 +280,11 @@ async def accept(
     if not hmac.compare_digest(answer.proof, _prove(me.secret, _DIALER_LABEL, opening, challenge)):
         await _refuse(stream, "secret", f"{hello.node_id or 'the client'} does not know the secret")
     node_id = NodeId(hello.node_id) if hello.role == "peer" else None
-    if node_id is not None and (reason := check_duplicate(node_id, hello.incarnation)):
+    if node_id is not None and (reason := check_duplicate(node_id, hello.process)):
         await _refuse(stream, "duplicate", reason)
     welcome = Welcome(_prove(me.secret, _ACCEPTOR_LABEL, opening, challenge))
     await stream.send(encode_frame(encode_header(welcome)))
-    return Remote(node_id, hello.incarnation, hello.attributes)
+    return Remote(node_id, hello.process, hello.attributes)
 
 
 async def _refuse(stream: FrameStream, code: RefusalCode, reason: str) -> NoReturn:
@@ -313,7 +313,7 @@ async def _check_dialer(stream: FrameStream, hello: Hello, me: Identity) -> None
         await _refuse(
             stream, "duplicate", f"{hello.node_id} is the id of this very member: two run with it"
         )
-    if (reason := me.why_foreign(hello.node_id, hello.incarnation, hello.attributes)) is not None:
+    if (reason := me.why_foreign(hello.node_id, hello.process, hello.attributes)) is not None:
         await _refuse(stream, "group", reason)
     if hello.node_id not in me.members:
         await _refuse(stream, "member", f"{hello.node_id!r} is no member of group {hello.group!r}")

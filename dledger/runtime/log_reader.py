@@ -18,8 +18,8 @@ from dledger.errors import (
 from dledger.raft.effects import ReadAt
 from dledger.raft.entry import Entry
 from dledger.raft.ids import NO_INDEX, Index, Position
-from dledger.runtime.belonging import EntryName
 from dledger.runtime.callers import wait_outcome
+from dledger.runtime.group_check import EntryFingerprint
 from dledger.runtime.snapshotting import SnapshotPart, Snapshotter
 from dledger.runtime.standing import Standing
 from dledger.state_machine import StateMachine
@@ -59,7 +59,7 @@ class LogReader:
     @property
     def first_position(self) -> Position:
         """Byte place of the first kept entry."""
-        return self._standing.running.engine.log.shape.first_position
+        return self._standing.running.engine.log.layout.first_position
 
     @property
     def committed_position(self) -> Position:
@@ -68,16 +68,16 @@ class LogReader:
 
     def position_of(self, index: Index) -> Position:
         """Byte place of an entry's header."""
-        return self._standing.running.engine.log.shape.position_of(index)
+        return self._standing.running.engine.log.layout.position_of(index)
 
-    def committed_name(self, index: Index) -> EntryName | None:
+    def committed_fingerprint(self, index: Index) -> EntryFingerprint | None:
         """What names a committed entry; None when it is not committed, or not kept any more."""
         driver = self._standing.driver
         if driver is None or index > self.commit_index:
             return None
         log = driver.engine.log
-        term = log.shape.term_of(index) if log.shape.has(index) else None
-        return None if term is None else EntryName(term, log.chain_crc_of(index))
+        term = log.layout.term_of(index) if log.layout.has(index) else None
+        return None if term is None else EntryFingerprint(term, log.chain_crc_of(index))
 
     def watch_applied(self, callback: Callable[[], None]) -> None:
         """Call back after entries were applied and their proposers were answered."""
@@ -139,7 +139,7 @@ class LogReader:
             EntryDamagedError, DiskFailedError, CorruptionError: as `get`, of the first.
         """
         driver = self._standing.running
-        first_index = driver.engine.log.shape.first_index
+        first_index = driver.engine.log.layout.first_index
         if index < first_index and index > 0:
             raise CompactedError(index, first_index)
         commit_index = self.commit_index
@@ -162,12 +162,12 @@ class LogReader:
             OutOfRangeError, CompactedError: none does.
             EntryDamagedError, DiskFailedError, CorruptionError: as `get`.
         """
-        shape = self._standing.running.engine.log.shape
-        index = shape.index_at(position)
+        layout = self._standing.running.engine.log.layout
+        index = layout.index_at(position)
         if index is None:
             # Behind the end, or before the first byte that is kept.
-            is_behind = position >= shape.end_position
-            index = Index(shape.last_index + 1 if is_behind else shape.first_index - 1)
+            is_behind = position >= layout.end_position
+            index = Index(layout.last_index + 1 if is_behind else layout.first_index - 1)
         return self.get(index)
 
     async def wait_mended(self) -> None:

@@ -63,11 +63,11 @@ class LostVotes:
             self._told_count.clear()
             self.problem = ""
 
-    def told(self) -> Mapping[str, str]:
+    def own_attributes(self) -> Mapping[str, str]:
         """The attribute for handshakes."""
         return {} if self._has_vote() else {VOTE_ATTRIBUTE: "true"}
 
-    def hear(self, node_id: NodeId, attributes: Mapping[str, str] | None) -> None:
+    def learn(self, node_id: NodeId, attributes: Mapping[str, str] | None) -> None:
         """What a member has told just now, while nobody led; None: it cannot be asked."""
         if self._has_leader or VOTE_ATTRIBUTE not in (attributes or {}):
             self._told_count.pop(node_id, None)

@@ -7,11 +7,11 @@ from typing import Final
 
 from dledger.config import LogConfig
 from dledger.raft.ids import NodeId
-from dledger.runtime.acquaintance import Acquaintance
 from dledger.runtime.clock import now_ms
 from dledger.runtime.peer_clocks import ClockWatch
 from dledger.runtime.standing import Standing
 from dledger.runtime.statistics import Statistics, nothing_yet
+from dledger.runtime.store_identity import StoreIdentity
 from dledger.runtime.transport import Transport
 
 ATTRIBUTE_LENGTH_MAX: Final = 1024
@@ -26,20 +26,20 @@ class MemberStatus:
         config: LogConfig,
         standing: Standing,
         transport: Transport,
-        acquaintance: Acquaintance,
+        store_identity: StoreIdentity,
         clock: ClockWatch | None,
     ) -> None:
         self._config = config
         self._standing = standing
         self._transport = transport
-        self._acquaintance = acquaintance
+        self._store_identity = store_identity
         self._clock = clock
         self._shown: dict[str, str] = {}
 
     @property
     def restoration(self) -> str:
         """What the operator called the restoring of all members, the last time; empty: never."""
-        return self._acquaintance.restoration
+        return self._store_identity.restoration
 
     def show(self, name: str, value: str) -> None:
         """Add an attribute to what this member says of itself when it is asked for its status; empty: take it out."""
@@ -88,8 +88,8 @@ class MemberStatus:
             term=node.term,
             leader_id=node.leader_id,
             is_serving=standing.is_serving,
-            first_index=log.shape.first_index,
-            last_index=log.shape.last_index,
+            first_index=log.layout.first_index,
+            last_index=log.layout.last_index,
             durable_index=log.durable_index,
             commit_index=node.commit_index,
             applied_index=driver.applied_index,

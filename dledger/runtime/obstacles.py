@@ -42,11 +42,11 @@ class Obstacles:
         """Until it is worth asking the others."""
         await self.full_disks.wait_wanted()
 
-    def told(self) -> dict[str, str]:
+    def own_attributes(self) -> dict[str, str]:
         """The attributes for handshakes: what this member itself has."""
-        return {**self.full_disks.told(), **self.lost_votes.told()}
+        return {**self.full_disks.own_attributes(), **self.lost_votes.own_attributes()}
 
-    def hear(self, node_id: NodeId, attributes: Mapping[str, str] | None) -> None:
+    def learn(self, node_id: NodeId, attributes: Mapping[str, str] | None) -> None:
         """What a member has told just now; None: it cannot be asked."""
-        self.full_disks.hear(node_id, attributes)
-        self.lost_votes.hear(node_id, attributes)
+        self.full_disks.learn(node_id, attributes)
+        self.lost_votes.learn(node_id, attributes)

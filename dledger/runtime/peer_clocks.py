@@ -51,7 +51,7 @@ class ClockWatch(Protocol):
         """The time that this node goes by; None while it is not known to be that of most members."""
         ...
 
-    def heard(self, node_id: NodeId, reading: ClockReading) -> None:
+    def learn(self, node_id: NodeId, reading: ClockReading) -> None:
         """Another member's clock was read."""
         ...
 

@@ -27,12 +27,12 @@ async def scrub(driver: Driver, bytes_per_s: int) -> None:
     log = driver.engine.log
     while True:
         started_s = now_s()
-        index = log.shape.first_index
+        index = log.layout.first_index
         while index <= log.durable_index:
             first = index
             plan = log.plan_check(index, PART_BYTES)
             index = plan.end_index
-            if not await trio.to_thread.run_sync(plan.is_whole) and log.shape.has(first):
+            if not await trio.to_thread.run_sync(plan.is_whole) and log.layout.has(first):
                 driver.engine.look_for_damage(first, index, now_ms())
                 driver.wake()
             await trio.sleep(plan.size_bytes / bytes_per_s)

@@ -14,10 +14,10 @@ from dledger.config import LogConfig
 from dledger.raft.entry import Entry
 from dledger.raft.ids import NO_INDEX, Index
 from dledger.runtime.commands import EXIT_DONE
-from dledger.runtime.crew import open_crew
 from dledger.runtime.events_log import log_event
 from dledger.runtime.server import LogServer
-from dledger.runtime.stop_signals import obey_stop_signals
+from dledger.runtime.stop_signals import handle_stop_signals
+from dledger.runtime.task_group import open_task_group
 
 STOP_TIMEOUT_S: Final = 2.0
 """A stop takes no longer: the hand-over is given up then."""
@@ -55,12 +55,12 @@ async def serve(config: LogConfig) -> int:
             logging.INFO, "stopping", node=server.node_id, term=server.term, signal=number.name
         )
 
-    obey_stop_signals(stop)
-    async with open_crew() as crew:
-        crew.start(server.run, name="log server")
+    handle_stop_signals(stop)
+    async with open_task_group() as tasks:
+        tasks.start(server.run, name="log server")
         await asked.wait()
         hand_over.deadline = trio.current_time() + STOP_TIMEOUT_S
         with hand_over:
             await server.drain()
-        crew.stop()
+        tasks.stop()
     return EXIT_DONE

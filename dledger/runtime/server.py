@@ -20,14 +20,12 @@ from dledger.errors import DLedgerError
 from dledger.raft.effects import Role, TransferDone
 from dledger.raft.entry import ENTRY_HEADER_BYTES
 from dledger.raft.ids import NodeId, Term
-from dledger.runtime.acquaintance import Acquaintance
-from dledger.runtime.belonging import Belonging
 from dledger.runtime.callers import wait_outcome
 from dledger.runtime.client_port import ClientPort
-from dledger.runtime.clock import draw_incarnation
-from dledger.runtime.crew import Crew, open_crew
+from dledger.runtime.clock import draw_process_number
 from dledger.runtime.driver import Driver, RoleView
 from dledger.runtime.events_log import log_event
+from dledger.runtime.group_check import GroupCheck
 from dledger.runtime.handshake import Identity
 from dledger.runtime.log_appender import LogAppender
 from dledger.runtime.log_reader import LogReader
@@ -35,7 +33,9 @@ from dledger.runtime.member_status import MemberStatus
 from dledger.runtime.peer_clocks import ClockWatch
 from dledger.runtime.scrubbing import scrub
 from dledger.runtime.standing import Standing
+from dledger.runtime.store_identity import StoreIdentity
 from dledger.runtime.store_opening import OpenStore, StoreOpening, take_store
+from dledger.runtime.task_group import TaskGroup, open_task_group
 from dledger.runtime.transport import Transport
 from dledger.state_machine import StateMachine
 from dledger.storage.api import Disk
@@ -95,10 +95,13 @@ class LogServer:
         self.reader = LogReader(self._standing, machine)
         self._client_port = ClientPort(self, accepts_appends=accepts_appends)
         members = frozenset(peer.node_id for peer in config.peers)
-        process = draw_incarnation()
-        self._acquaintance = Acquaintance(config.group, self.node_id, process, members)
-        belonging = Belonging(
-            self.node_id, members, lambda: self.reader.commit_index, self.reader.committed_name
+        process = draw_process_number()
+        self._store_identity = StoreIdentity(config.group, self.node_id, process, members)
+        group_check = GroupCheck(
+            self.node_id,
+            members,
+            lambda: self.reader.commit_index,
+            self.reader.committed_fingerprint,
         )
         identity = Identity(
             config.group,
@@ -108,9 +111,9 @@ class LogServer:
             config.secret.encode() if config.secret else None,
             dict(config.service_attributes),
             clock,
-            self._acquaintance,
+            self._store_identity,
             obstacles,
-            belonging,
+            group_check,
         )
         body_bytes_max = config.raft.entry_body_bytes_max + ENTRY_HEADER_BYTES
         self._transport = Transport(
@@ -123,7 +126,7 @@ class LogServer:
             serve_client=self._client_port.serve,
         )
         self.status = MemberStatus(
-            config, self._standing, self._transport, self._acquaintance, clock
+            config, self._standing, self._transport, self._store_identity, clock
         )
 
     # Life.
@@ -147,23 +150,23 @@ class LogServer:
             stack.callback(self._transport.close)
             await self._transport.listen()
             opening = StoreOpening(
-                self.config, self._machine, disk, self._acquaintance, self._standing
+                self.config, self._machine, disk, self._store_identity, self._standing
             )
             await trio.to_thread.run_sync(opening.count_start)
-            async with open_crew() as crew:
-                crew.start(self._live, opening, crew, stack, task_status, name="member")
+            async with open_task_group() as tasks:
+                tasks.start(self._live, opening, tasks, stack, task_status, name="member")
 
     async def _live(
         self,
         opening: StoreOpening,
-        crew: Crew,
+        tasks: TaskGroup,
         stack: ExitStack,
         task_status: trio.TaskStatus[None],
     ) -> None:
         """Open the store, mended by the other members if need be, and be a member."""
 
         def start_transport() -> None:
-            crew.start(self._transport.run, name="transport")
+            tasks.start(self._transport.run, name="transport")
 
         store = await opening.open_whole(self._transport, start_transport)
         stack.callback(self._stop, store.engine)
@@ -189,19 +192,19 @@ class LogServer:
             term=engine.node.term,
             index=engine.node.log.last_index,
         )
-        self._acquaintance.on_missed = lambda reason: driver.give_up_vote(
-            reason, self._acquaintance.overtake
+        self._store_identity.on_missed = lambda reason: driver.give_up_vote(
+            reason, self._store_identity.overtake
         )
-        if self._acquaintance.missed is not None:
-            self._acquaintance.on_missed(self._acquaintance.missed)
-        async with open_crew() as crew:
-            crew.start(driver.run, name="driver")
+        if self._store_identity.missed is not None:
+            self._store_identity.on_missed(self._store_identity.missed)
+        async with open_task_group() as tasks:
+            tasks.start(driver.run, name="driver")
             if store.snapshotter is not None:
-                crew.start(store.snapshotter.run, name="snapshots")
+                tasks.start(store.snapshotter.run, name="snapshots")
             if self.config.scrub_bytes_per_s and len(self.config.peers) > 1:
-                crew.start(scrub, driver, self.config.scrub_bytes_per_s, name="scrub")
+                tasks.start(scrub, driver, self.config.scrub_bytes_per_s, name="scrub")
             if store.make_fetch is not None:
-                crew.start(store.make_fetch(driver).run, name="fetch snapshot")
+                tasks.start(store.make_fetch(driver).run, name="fetch snapshot")
             task_status.started()
 
     def _stop(self, engine: Engine) -> None:

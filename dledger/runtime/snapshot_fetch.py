@@ -20,13 +20,13 @@ from dledger.codec.client_rpc import SnapshotAnswer, SnapshotCall
 from dledger.config import LogConfig, Peer
 from dledger.errors import CorruptionError, DLedgerError, PeerProtocolError
 from dledger.raft.ids import Index, NodeId
-from dledger.runtime.clock import draw_incarnation
-from dledger.runtime.crew import open_crew
+from dledger.runtime.clock import draw_process_number
 from dledger.runtime.driver import Driver
 from dledger.runtime.events_log import log_event
 from dledger.runtime.handshake import Identity
 from dledger.runtime.member_connection import MemberConnection, open_member_connection
 from dledger.runtime.snapshotting import Snapshotter, check_restored
+from dledger.runtime.task_group import open_task_group
 from dledger.state_machine import SnapshotMachine, SnapshotRefusedError
 from dledger.storage.snapshots import (
     PART_BYTES_MAX,
@@ -98,21 +98,21 @@ class SnapshotFetch:
         identity = Identity(
             config.group,
             None,
-            draw_incarnation(),
+            draw_process_number(),
             frozenset(self._by_id),
             config.secret.encode() if config.secret else None,
         )
         connection = await open_member_connection(peer, identity, blob_bytes_max=PART_BYTES_MAX)
         snapshot: SnapshotFile | None = None
-        async with open_crew() as crew:
-            crew.start(connection.run, name="snapshot connection")
+        async with open_task_group() as tasks:
+            tasks.start(connection.run, name="snapshot connection")
             try:
                 snapshot = await self._copy_all(connection)
             except (DLedgerError, OSError) as error:
-                crew.fail(error)
+                tasks.fail(error)
             finally:
                 connection.close("fetched")
-                crew.stop()
+                tasks.stop()
         if snapshot is not None:
             self._take_in(snapshot)
 

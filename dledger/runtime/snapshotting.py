@@ -153,9 +153,9 @@ class Snapshotter:
     def _meta(self) -> SnapshotMeta:
         index = self._machine.applied_index
         log = self._engine.log
-        term = log.shape.term_of(index)
+        term = log.layout.term_of(index)
         assert term is not None, f"the applied entry {index} is not in the log"
-        position = log.shape.position_of(Index(index + 1))
+        position = log.layout.position_of(Index(index + 1))
         return SnapshotMeta(index, term, position, log.chain_crc_of(index), self._machine.digest())
 
     async def _copy(self, chunks: Iterator[bytes], writer: SnapshotWriter) -> None:
@@ -185,11 +185,11 @@ class Snapshotter:
         applied_index = self._machine.applied_index
         if not growth_max or applied_index <= self.index or self._engine.failure is not None:
             return False
-        shape = self._engine.log.shape
-        if not shape.has(applied_index):
+        layout = self._engine.log.layout
+        if not layout.has(applied_index):
             return False  # the state came from another member, and the log has yet to come
-        since = self.newest.meta.position if self.newest is not None else shape.first_position
-        growth = shape.position_of(Index(applied_index + 1)) - since
+        since = self.newest.meta.position if self.newest is not None else layout.first_position
+        growth = layout.position_of(Index(applied_index + 1)) - since
         if now_s() >= self._next_s:
             return growth >= growth_max // QUIET_PART
         if self._retry_s:
@@ -248,12 +248,12 @@ def _check_belongs(snapshot: SnapshotFile, log: SegmentedLog) -> None:
     Raises:
         SnapshotRefusedError: with the reason.
     """
-    meta, shape = snapshot.meta, log.shape
-    if not shape.has(meta.index):
+    meta, layout = snapshot.meta, log.layout
+    if not layout.has(meta.index):
         raise SnapshotRefusedError(
-            f"it ends with entry {meta.index}, the log has {shape.first_index}..{shape.last_index}"
+            f"it ends with entry {meta.index}, the log has {layout.first_index}..{layout.last_index}"
         )
-    if shape.term_of(meta.index) != meta.term or log.chain_crc_of(meta.index) != meta.chain_crc:
+    if layout.term_of(meta.index) != meta.term or log.chain_crc_of(meta.index) != meta.chain_crc:
         raise SnapshotRefusedError(f"entry {meta.index} of the log is another one")
 
 

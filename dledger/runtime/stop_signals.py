@@ -1,7 +1,7 @@
 """SIGTERM and SIGINT as calls, from the start of a program to its very end.
 
 A receiver of trio's ends before the process does, and then delivers what nobody took once more,
-with the action from before. A second SIGTERM would so kill a program that has just obeyed the first,
+with the action from before. A second SIGTERM would so kill a program that has just taken the first,
 with status -15, and a second Ctrl-C would show a traceback. So nothing is put back here.
 
 An orderly end writes and waits for what was begun, and a disk that hangs never answers. Nothing that was confirmed
@@ -24,42 +24,42 @@ import trio
 _log = logging.getLogger(__name__)
 
 STOP_S_MAX: Final = 20.0
-"""From the first signal to the end of the process; a supervisor's own patience is often 30 s."""
+"""From the first signal to the end of the process; a supervisor's own limit is often 30 s."""
 
 SECOND_STOP_S_MAX: Final = 5.0
 """From any further one."""
 
 
-def obey_stop_signals(obey: Callable[[signal.Signals], None]) -> None:
-    """Call `obey` in the running trio loop for each SIGTERM and SIGINT; only from the main thread.
+def handle_stop_signals(handle: Callable[[signal.Signals], None]) -> None:
+    """Call `handle` in the running trio loop for each SIGTERM and SIGINT; only from the main thread.
 
-    `obey` must neither block nor raise. The process ends within STOP_S_MAX of the first, and within
+    `handle` must neither block nor raise. The process ends within STOP_S_MAX of the first, and within
     SECOND_STOP_S_MAX of the next one, whatever hangs. Signals that come once the loop is over change nothing: the
     program is at its end, with a status of its own.
     """
     loop = trio.lowlevel.current_trio_token()
-    patience_s = STOP_S_MAX
+    wait_s = STOP_S_MAX
 
     def take(number: int, _frame: FrameType | None) -> None:
-        nonlocal patience_s
-        _end_after(patience_s)
-        patience_s = SECOND_STOP_S_MAX
+        nonlocal wait_s
+        _end_after(wait_s)
+        wait_s = SECOND_STOP_S_MAX
         with suppress(trio.RunFinishedError):
-            loop.run_sync_soon(obey, signal.Signals(number))
+            loop.run_sync_soon(handle, signal.Signals(number))
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, take)
 
 
-def _end_after(patience_s: float) -> None:
+def _end_after(wait_s: float) -> None:
     def end() -> None:
         _log.critical(
             "not stopped %.0f s after it was asked for: ended without waiting for the disk; nothing that was "
             "confirmed needs that",
-            patience_s,
+            wait_s,
         )
         os._exit(1)
 
-    timer = threading.Timer(patience_s, end)
+    timer = threading.Timer(wait_s, end)
     timer.daemon = True  # a program that ends before is not kept
     timer.start()

@@ -17,7 +17,6 @@ from dledger.config import LogConfig
 from dledger.engine import Engine
 from dledger.errors import ConfigError, CorruptionError, DiskFailedError
 from dledger.repair.store_repair import REPAIRS_MAX, StoreRepair, is_repairable
-from dledger.runtime.acquaintance import Acquaintance
 from dledger.runtime.clock import draw, now_ms
 from dledger.runtime.driver import Driver
 from dledger.runtime.events_log import log_event
@@ -25,6 +24,7 @@ from dledger.runtime.repairing import repair_on
 from dledger.runtime.snapshot_fetch import SnapshotFetch
 from dledger.runtime.snapshotting import Snapshotter, restore_newest
 from dledger.runtime.standing import Standing
+from dledger.runtime.store_identity import StoreIdentity
 from dledger.runtime.transport import Transport
 from dledger.state_machine import SnapshotMachine, StateMachine
 from dledger.storage.api import Disk
@@ -71,7 +71,7 @@ class StoreOpening:
         config: LogConfig,
         machine: StateMachine,
         disk: Disk,
-        acquaintance: Acquaintance,
+        store_identity: StoreIdentity,
         standing: Standing,
     ) -> None:
         """Prepare; nothing is read yet.
@@ -80,13 +80,13 @@ class StoreOpening:
             config: of the member.
             machine: brought to the newest good snapshot, if it has any.
             disk: where the store is.
-            acquaintance: what the member remembers.
+            store_identity: what the member remembers.
             standing: told what is being repaired.
         """
         self._config = config
         self._machine = machine
         self._disk = disk
-        self._acquaintance = acquaintance
+        self._store_identity = store_identity
         self._standing = standing
 
     def count_start(self) -> None:
@@ -97,7 +97,7 @@ class StoreOpening:
             DiskFailedError: the disk failed.
         """
         try:
-            self._acquaintance.open(self._disk, self._config.store_path)
+            self._store_identity.open(self._disk, self._config.store_path)
         except OSError as error:
             raise DiskFailedError(f"the store cannot be opened: {error}") from error
 
@@ -176,7 +176,7 @@ class StoreOpening:
         entry_id, writers = found
         members = frozenset(self._config.raft.voters)
         check_log_members(writers, entry_id, members, self._config.store_path)
-        self._acquaintance.adopt_members()
+        self._store_identity.adopt_members()
 
     def _restore(self, machine: SnapshotMachine, engine: Engine) -> OpenStore:
         """Bring the state machine to the newest good snapshot, and the engine behind it."""

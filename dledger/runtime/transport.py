@@ -32,11 +32,10 @@ from dledger.errors import (
 )
 from dledger.raft.ids import NodeId
 from dledger.raft.messages import PeerMessage
-from dledger.runtime.belonging import OWN_ATTRIBUTES
-from dledger.runtime.clock import draw, draw_incarnation, now_s
-from dledger.runtime.crew import Crew, open_crew
+from dledger.runtime.clock import draw, draw_process_number, now_s
 from dledger.runtime.events_log import LimitedLog, log_event
 from dledger.runtime.frame_room import ROOM_BYTES_MAX, FrameRoom, Holder
+from dledger.runtime.group_check import OWN_ATTRIBUTES
 from dledger.runtime.handshake import (
     HANDSHAKE_TIMEOUT_S,
     Identity,
@@ -48,6 +47,7 @@ from dledger.runtime.handshake import (
 from dledger.runtime.obstacles import Obstacles
 from dledger.runtime.peer_link import BlobCache, PeerLink
 from dledger.runtime.sockets import RESOURCE_ERRORS, FrameStream, listen, tune
+from dledger.runtime.task_group import TaskGroup, open_task_group
 
 RECEIVE_BUFFER_BYTES: Final = 1024 * 1024
 """One buffer for all members: large reads halve the CPU per message (measured)."""
@@ -96,13 +96,13 @@ class Outgoing:
 class Incoming:
     """A connection on which a member speaks to us."""
 
-    __slots__ = ("decoder", "incarnation", "node_id", "sock")
+    __slots__ = ("decoder", "node_id", "process", "sock")
 
     def __init__(
-        self, node_id: NodeId, incarnation: int, sock: socket.socket, decoder: FrameDecoder
+        self, node_id: NodeId, process: int, sock: socket.socket, decoder: FrameDecoder
     ) -> None:
         self.node_id = node_id
-        self.incarnation = incarnation
+        self.process = process
         self.sock = sock
         self.decoder = decoder
 
@@ -241,8 +241,8 @@ class Transport:
 
     def _part_from(self, incoming: Incoming, error: ForkedError) -> None:
         """A member leads with another history: nothing more is said to it or heard from it."""
-        if self._me.belonging is not None:
-            self._me.belonging.note_forked(incoming.node_id, incoming.incarnation, error)
+        if self._me.group_check is not None:
+            self._me.group_check.note_forked(incoming.node_id, incoming.process, error)
         self._end_incoming(incoming)
         outgoing = self._outgoing.get(incoming.node_id)
         if outgoing is not None and outgoing.link.sock is not None:
@@ -315,16 +315,16 @@ class Transport:
     async def run(self) -> None:
         """Accept and dial until cancelled."""
         assert self._listener is not None, "listen first"
-        async with open_crew() as crew:
-            crew.start(self._accept_all, self._listener, crew, name="accept")
-            crew.start(self._room.keep_pace, self._tell_slow, name="pace")
+        async with open_task_group() as tasks:
+            tasks.start(self._accept_all, self._listener, tasks, name="accept")
+            tasks.start(self._room.keep_pace, self._tell_slow, name="pace")
             for peer in self._peers:
                 if peer.node_id != self._me.node_id:
-                    crew.start(self._keep_dialing, peer, name=f"dial {peer.node_id}")
+                    tasks.start(self._keep_dialing, peer, name=f"dial {peer.node_id}")
                     if self._me.clock is not None:
-                        crew.start(self._keep_reading_clock, peer, name=f"clock {peer.node_id}")
+                        tasks.start(self._keep_reading_clock, peer, name=f"clock {peer.node_id}")
                     if self._me.obstacles is not None:
-                        crew.start(
+                        tasks.start(
                             self._keep_asking_for_obstacles,
                             peer,
                             self._me.obstacles,
@@ -341,7 +341,7 @@ class Transport:
             self._listener.close()
         self._epoll.close()
 
-    async def _accept_all(self, listener: socket.socket, crew: Crew) -> None:
+    async def _accept_all(self, listener: socket.socket, tasks: TaskGroup) -> None:
         while True:
             await trio.lowlevel.wait_readable(listener)
             try:
@@ -369,7 +369,7 @@ class Transport:
                     reason="too many connections",
                 )
                 continue
-            crew.start(self._serve, sock, name="incoming")
+            tasks.start(self._serve, sock, name="incoming")
 
     async def _serve(self, sock: socket.socket) -> None:
         """One connection that came in, from its handshake on."""
@@ -432,10 +432,10 @@ class Transport:
             reason=reason,
         )
 
-    def _why_duplicate(self, node_id: NodeId, incarnation: int) -> str | None:
+    def _why_duplicate(self, node_id: NodeId, process: int) -> str | None:
         """Refuse a second process with a member's id while the first is connected."""
         present = self._incoming.get(node_id)
-        if present is None or present.incarnation == incarnation or _has_ended(present.sock):
+        if present is None or present.process == process or _has_ended(present.sock):
             return None
         return f"another process is connected as {node_id}"
 
@@ -444,7 +444,7 @@ class Transport:
         old = self._incoming.get(node_id)
         if old is not None:
             self._close_incoming(old)
-        incoming = Incoming(node_id, remote.incarnation, stream.sock, stream.decoder)
+        incoming = Incoming(node_id, remote.process, stream.sock, stream.decoder)
         self._incoming[node_id] = incoming
         self._by_descriptor[stream.sock.fileno()] = incoming
         self._epoll.register(stream.sock, _READ)
@@ -456,8 +456,8 @@ class Transport:
             PeerProtocolError: it is not to be understood.
             DiskFailedError: it could not be remembered; the node must stop.
         """
-        if self._me.acquaintance is not None:
-            await self._me.acquaintance.hear(node_id, remote.attributes)
+        if self._me.store_identity is not None:
+            await self._me.store_identity.learn(node_id, remote.attributes)
         self._attributes[node_id] = {
             name: value
             for name, value in remote.attributes.items()
@@ -515,7 +515,7 @@ class Transport:
 
     def _heard_clock(self, node_id: NodeId, remote: Remote) -> None:
         if self._me.clock is not None and remote.clock is not None:
-            self._me.clock.heard(node_id, remote.clock)
+            self._me.clock.learn(node_id, remote.clock)
 
     async def _keep_reading_clock(self, peer: Peer) -> None:
         """Read the clock of a connected member now and then."""
@@ -531,7 +531,7 @@ class Transport:
             await obstacles.wait_wanted()
             await trio.sleep(OBSTACLES_INTERVAL_S)
             remote = await self._look_at(peer)
-            obstacles.hear(peer.node_id, None if remote is None else remote.attributes)
+            obstacles.learn(peer.node_id, None if remote is None else remote.attributes)
 
     async def _look_at(self, peer: Peer) -> Remote | None:
         """What a connected member tells of itself now, by a handshake as a client that asks nothing more."""
@@ -540,12 +540,12 @@ class Transport:
         reader = replace(
             self._me,
             node_id=None,
-            incarnation=draw_incarnation(),
+            process=draw_process_number(),
             attributes={},
             clock=None,
-            acquaintance=None,
+            store_identity=None,
             obstacles=None,
-            belonging=None,
+            group_check=None,
         )
         try:
             stream, remote = await dial_member(peer, reader)

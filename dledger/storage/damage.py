@@ -42,7 +42,7 @@ from dledger.raft.entry import ENTRY_HEADER_BYTES, Entry, EntryKind
 from dledger.storage.api import Disk, File
 from dledger.storage.opening import holds_last
 from dledger.storage.scan import ChainEnd, scan_data
-from dledger.storage.segment import SEGMENT_NAME_DIGITS, Layout
+from dledger.storage.segment import SEGMENT_NAME_DIGITS, StorePaths
 from dledger.storage.write_batch import WRITE_BATCH_BYTES_MAX
 
 _SEARCH_BYTES_MIN = 64 * 1024
@@ -277,17 +277,17 @@ class _IndexView:
     has_failed: bool = False
 
 
-def survey(disk: Disk, layout: Layout) -> Survey:
+def survey(disk: Disk, paths: StorePaths) -> Survey:
     """Look at a whole log.
 
     Raises:
         OSError: the disk failed in another way than by not giving some bytes.
     """
     found = Survey()
-    data_names = set(segment_names(disk, layout.data_folder))
+    data_names = set(segment_names(disk, paths.data_folder))
     views: dict[int, _IndexView] = {}
-    for name in segment_names(disk, layout.index_folder):
-        view = _read_index(disk, layout, name)
+    for name in segment_names(disk, paths.index_folder):
+        view = _read_index(disk, paths, name)
         if view.units or name in data_names:
             views[name] = view
     found.names = sorted({0, *data_names, *views})
@@ -298,11 +298,11 @@ def survey(disk: Disk, layout: Layout) -> Survey:
         if view.has_failed:
             found.doubtful.add(name)
         if name in data_names:
-            _survey_segment(disk, layout, found, name, end, view)
+            _survey_segment(disk, paths, found, name, end, view)
         else:
             found.doubtful.add(name)
     _settle_conflicts(found, views)
-    if not data_names and not views and disk.exists(layout.begun_path):
+    if not data_names and not views and disk.exists(paths.begun_path):
         found.is_tail_cut = True
     if found.names[-1] not in views or not _is_other_history(found, views[found.names[-1]]):
         _remember_tail(found, views)
@@ -318,8 +318,8 @@ def segment_names(disk: Disk, folder: str) -> list[int]:
     ]
 
 
-def _read_index(disk: Disk, layout: Layout, name: int) -> _IndexView:
-    file = disk.open(layout.index_path(name))
+def _read_index(disk: Disk, paths: StorePaths, name: int) -> _IndexView:
+    file = disk.open(paths.index_path(name))
     try:
         tolerant = TolerantFile(file)
         data = tolerant.read_at(0, file.size())
@@ -349,10 +349,10 @@ def _read_index(disk: Disk, layout: Layout, name: int) -> _IndexView:
 
 
 def _survey_segment(
-    disk: Disk, layout: Layout, found: Survey, name: int, end: int | None, view: _IndexView
+    disk: Disk, paths: StorePaths, found: Survey, name: int, end: int | None, view: _IndexView
 ) -> None:
     """Add the whole entries of one data file."""
-    file = disk.open(layout.data_path(name))
+    file = disk.open(paths.data_path(name))
     try:
         tolerant = TolerantFile(file)
         size = file.size() if end is None else min(file.size(), end - name)

@@ -17,7 +17,7 @@ from dledger.raft.ids import EntryId, Term
 from dledger.storage.api import Disk, File
 from dledger.storage.damage import Survey, segment_names
 from dledger.storage.hard_state import HardStateStore
-from dledger.storage.segment import Layout
+from dledger.storage.segment import StorePaths
 
 SYNC_BYTES = 16 * 1024 * 1024
 """What is written back is synced at the latest after so much."""
@@ -29,9 +29,9 @@ class LogMender:
     Invariant: `_files` holds open files with bytes that may not be synced yet.
     """
 
-    def __init__(self, disk: Disk, layout: Layout, names: Sequence[int]) -> None:
+    def __init__(self, disk: Disk, paths: StorePaths, names: Sequence[int]) -> None:
         self._disk = disk
-        self._layout = layout
+        self._paths = paths
         self._names = list(names)
         self._files: dict[int, File] = {}
         self._unsynced_bytes = 0
@@ -61,7 +61,7 @@ class LogMender:
             file.sync()
             file.close()
         self._files.clear()
-        self._disk.sync_folder(self._layout.data_folder)
+        self._disk.sync_folder(self._paths.data_folder)
         self._unsynced_bytes = 0
 
     def finish(self, found: Survey, *, cut_position: int | None) -> None:
@@ -80,24 +80,24 @@ class LogMender:
             doubtful |= {name for name in self._names if name >= cut_position}
             doubtful.add(self._names[max(bisect_right(self._names, cut_position - 1) - 1, 0)])
         # Indexes first: an index without data is never left by a crash.
-        for name in segment_names(self._disk, self._layout.index_folder):
+        for name in segment_names(self._disk, self._paths.index_folder):
             if name in doubtful:
-                self._disk.remove(self._layout.index_path(name))
-        self._disk.sync_folder(self._layout.index_folder)
+                self._disk.remove(self._paths.index_path(name))
+        self._disk.sync_folder(self._paths.index_folder)
         if cut_position is not None:
             self._cut(cut_position)
 
     def _cut(self, position: int) -> None:
         """Remove all bytes from a position on, from the end, so that the row has no gap."""
-        if not position and self._disk.exists(self._layout.begun_path):
-            self._disk.remove(self._layout.begun_path)
-            self._disk.sync_folder(self._layout.folder)
-        for name in reversed(segment_names(self._disk, self._layout.data_folder)):
+        if not position and self._disk.exists(self._paths.begun_path):
+            self._disk.remove(self._paths.begun_path)
+            self._disk.sync_folder(self._paths.folder)
+        for name in reversed(segment_names(self._disk, self._paths.data_folder)):
             if name >= position and name > 0:
-                self._disk.remove(self._layout.data_path(name))
-                self._disk.sync_folder(self._layout.data_folder)
+                self._disk.remove(self._paths.data_path(name))
+                self._disk.sync_folder(self._paths.data_folder)
                 continue
-            file = self._disk.open(self._layout.data_path(name))
+            file = self._disk.open(self._paths.data_path(name))
             try:
                 if file.size() > position - name:
                     file.truncate(position - name)
@@ -109,7 +109,7 @@ class LogMender:
     def _open(self, name: int) -> File:
         file = self._files.get(name)
         if file is None:
-            file = self._disk.open(self._layout.data_path(name), create=True)
+            file = self._disk.open(self._paths.data_path(name), create=True)
             self._files[name] = file
             self.mended.add(name)
         return file

@@ -26,7 +26,7 @@ from dledger.codec.index_unit import (
 from dledger.errors import CorruptionError
 from dledger.raft.entry import ENTRY_HEADER_BYTES
 from dledger.raft.ids import Position
-from dledger.raft.log_shape import LogShape
+from dledger.raft.log_layout import LogLayout
 from dledger.storage.api import Disk, File, ReadableFile
 from dledger.storage.recovery import (
     EARLIER_SEGMENT,
@@ -40,7 +40,7 @@ from dledger.storage.recovery import (
     decide,
 )
 from dledger.storage.scan import ChainEnd, classify_tail, compare_index, scan_data
-from dledger.storage.segment import SEGMENT_NAME_DIGITS, Layout, Segment, mark_begun
+from dledger.storage.segment import SEGMENT_NAME_DIGITS, Segment, StorePaths, mark_begun
 
 _REWRITE_BYTES = 1024 * 1024
 
@@ -51,13 +51,13 @@ class OpenedLog:
 
     Attributes:
         segments: in order; the last one is open for writing.
-        shape: the entries.
+        layout: the entries.
         chain_crcs: chain CRC of each entry.
         notes: a sentence per thing that was not as an orderly close leaves it.
     """
 
     segments: list[Segment] = field(default_factory=list)
-    shape: LogShape = field(default_factory=LogShape)
+    layout: LogLayout = field(default_factory=LogLayout)
     chain_crcs: array[int] = field(default_factory=lambda: array("I"))
     notes: list[str] = field(default_factory=list)
 
@@ -65,33 +65,33 @@ class OpenedLog:
         """Take in the entries of one segment."""
         if len(columns):
             end_position = Position(columns.end_position)
-            self.shape.extend(columns.terms, columns.positions, end_position=end_position)
+            self.layout.extend(columns.terms, columns.positions, end_position=end_position)
             self.chain_crcs.extend(columns.chain_crcs)
 
     def chain_end(self) -> ChainEnd:
         """The last entry so far."""
         last = self.chain_crcs[-1] if self.chain_crcs else 0
-        shape = self.shape
-        return ChainEnd(shape.last_index, shape.last_term, shape.end_position, last)
+        layout = self.layout
+        return ChainEnd(layout.last_index, layout.last_term, layout.end_position, last)
 
 
-def open_log(disk: Disk, layout: Layout) -> OpenedLog:
+def open_log(disk: Disk, paths: StorePaths) -> OpenedLog:
     """Open the log in a folder; the folders are created when missing.
 
     Raises:
         CorruptionError: durable bytes were lost or changed; names file and byte.
         OSError: the disk failed.
     """
-    disk.make_folder(layout.data_folder)
-    disk.make_folder(layout.index_folder)
+    disk.make_folder(paths.data_folder)
+    disk.make_folder(paths.index_folder)
     # What is listed may not be durable yet: a process that was killed in between does not sync.
-    disk.sync_folder(layout.data_folder)
-    disk.sync_folder(layout.index_folder)
-    positions = _segment_positions(disk, layout.data_folder)
-    _check_row_of_names(disk, layout, positions)
+    disk.sync_folder(paths.data_folder)
+    disk.sync_folder(paths.index_folder)
+    positions = _segment_positions(disk, paths.data_folder)
+    _check_row_of_names(disk, paths, positions)
     log = OpenedLog()
     try:
-        _open_segments(disk, layout, positions, log)
+        _open_segments(disk, paths, positions, log)
     except BaseException:
         for segment in log.segments:
             segment.close()
@@ -99,9 +99,9 @@ def open_log(disk: Disk, layout: Layout) -> OpenedLog:
     return log
 
 
-def _open_segments(disk: Disk, layout: Layout, positions: list[int], log: OpenedLog) -> None:
+def _open_segments(disk: Disk, paths: StorePaths, positions: list[int], log: OpenedLog) -> None:
     for place, position in enumerate(positions):
-        segment = Segment(layout, position, log.shape.last_index + 1)
+        segment = Segment(paths, position, log.layout.last_index + 1)
         log.segments.append(segment)
         if place + 1 < len(positions):
             columns = _open_earlier(disk, segment, positions[place + 1], log)
@@ -120,7 +120,7 @@ def _segment_positions(disk: Disk, folder: str) -> list[int]:
     ]
 
 
-def _check_row_of_names(disk: Disk, layout: Layout, positions: list[int]) -> None:
+def _check_row_of_names(disk: Disk, paths: StorePaths, positions: list[int]) -> None:
     """The row starts at 0, and no index file is without its data file.
 
     A data file is durable before its index file is created, and removed after it. So an index with
@@ -130,27 +130,27 @@ def _check_row_of_names(disk: Disk, layout: Layout, positions: list[int]) -> Non
         CorruptionError: a data file is missing.
     """
     if positions:
-        mark_begun(disk, layout)
-    elif disk.exists(layout.begun_path) and not _segment_positions(disk, layout.index_folder):
-        raise CorruptionError(layout.data_path(0), 0, "missing, as are all segments of this log")
+        mark_begun(disk, paths)
+    elif disk.exists(paths.begun_path) and not _segment_positions(disk, paths.index_folder):
+        raise CorruptionError(paths.data_path(0), 0, "missing, as are all segments of this log")
     if positions and positions[0] != 0:
         raise CorruptionError(
-            layout.data_path(0), 0, f"missing; the first segment is {positions[0]}"
+            paths.data_path(0), 0, f"missing; the first segment is {positions[0]}"
         )
     known = set(positions)
-    for position in _segment_positions(disk, layout.index_folder):
+    for position in _segment_positions(disk, paths.index_folder):
         if position in known:
             continue
-        path = layout.index_path(position)
+        path = paths.index_path(position)
         file = disk.open(path)
         is_used = bool(file.read_at(0, file.size()).strip(b"\0"))
         file.close()
         if is_used:
             raise CorruptionError(
-                layout.data_path(position), 0, f"missing, but its index {path} has units"
+                paths.data_path(position), 0, f"missing, but its index {path} has units"
             )
         disk.remove(path)
-        disk.sync_folder(layout.index_folder)
+        disk.sync_folder(paths.index_folder)
 
 
 def _open_earlier(disk: Disk, segment: Segment, next_position: int, log: OpenedLog) -> EntryColumns:

@@ -30,7 +30,7 @@ _NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class StorePaths:
     """Where a log's files are."""
 
     folder: str
@@ -92,15 +92,15 @@ def open_new(disk: Disk, path: str) -> File:
         raise DiskFullError(f"{path}: no room for another file") from error
 
 
-def mark_begun(disk: Disk, layout: Layout) -> None:
+def mark_begun(disk: Disk, paths: StorePaths) -> None:
     """Note, durably, that the log has a segment.
 
     Raises:
         OSError: it failed.
     """
-    if not disk.exists(layout.begun_path):
-        disk.open(layout.begun_path, create=True).close()
-        disk.sync_folder(layout.folder)
+    if not disk.exists(paths.begun_path):
+        disk.open(paths.begun_path, create=True).close()
+        disk.sync_folder(paths.folder)
 
 
 class Segment:
@@ -117,15 +117,15 @@ class Segment:
         "first_position",
         "index",
         "index_reserved_bytes",
-        "layout",
+        "paths",
         "unit_count",
         "units_crc",
         "unsynced_bytes",
         "unsynced_unit_writes",
     )
 
-    def __init__(self, layout: Layout, first_position: int, first_index: int) -> None:
-        self.layout = layout
+    def __init__(self, paths: StorePaths, first_position: int, first_index: int) -> None:
+        self.paths = paths
         self.first_position = first_position
         self.first_index = first_index
         self.data: File | None = None
@@ -141,7 +141,7 @@ class Segment:
     def open_data(self, disk: Disk) -> File:
         """The data file, opened when needed."""
         if self.data is None:
-            self.data = disk.open(self.layout.data_path(self.first_position))
+            self.data = disk.open(self.paths.data_path(self.first_position))
         return self.data
 
     def close_data(self) -> None:
@@ -168,14 +168,14 @@ class Segment:
             OSError: anything else.
         """
         try:
-            self.data = open_new(disk, self.layout.data_path(self.first_position))
+            self.data = open_new(disk, self.paths.data_path(self.first_position))
             reserve(self.data, data_bytes)
             self.data.sync()
-            disk.sync_folder(self.layout.data_folder)
-            self.index = open_new(disk, self.layout.index_path(self.first_position))
+            disk.sync_folder(self.paths.data_folder)
+            self.index = open_new(disk, self.paths.index_path(self.first_position))
             self._reserve_index(0)
             self.index.sync()
-            disk.sync_folder(self.layout.index_folder)
+            disk.sync_folder(self.paths.index_folder)
         except DiskFullError:
             self.remove_index(disk)
             self.remove_data(disk)
@@ -185,7 +185,7 @@ class Segment:
     def open_index(self, disk: Disk) -> File:
         """The index file, created when missing."""
         if self.index is None:
-            self.index = disk.open(self.layout.index_path(self.first_position), create=True)
+            self.index = disk.open(self.paths.index_path(self.first_position), create=True)
             self.index_reserved_bytes = self.index.size()
         return self.index
 
@@ -287,7 +287,7 @@ class Segment:
         if self.index is not None:
             self.index.close()
             self.index = None
-        _remove(disk, self.layout.index_folder, self.layout.index_path(self.first_position))
+        _remove(disk, self.paths.index_folder, self.paths.index_path(self.first_position))
 
     def remove_data(self, disk: Disk) -> None:
         """Delete the data file, durably; harmless when it is gone.
@@ -295,7 +295,7 @@ class Segment:
         Only after the index: an index without data is never left by a crash.
         """
         self.close()
-        _remove(disk, self.layout.data_folder, self.layout.data_path(self.first_position))
+        _remove(disk, self.paths.data_folder, self.paths.data_path(self.first_position))
 
 
 def _remove(disk: Disk, folder: str, path: str) -> None:

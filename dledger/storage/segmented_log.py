@@ -1,4 +1,4 @@
-"""The log on disk: a row of segments, the log's shape in memory, and writes gathered into batches.
+"""The log on disk: a row of segments, the log's layout in memory, and writes gathered into batches.
 
 The owner (one task) calls everything but `WriteBatch.run`, which may run in another thread while
 the owner goes on appending and reading:
@@ -36,11 +36,11 @@ from dledger.errors import (
 )
 from dledger.raft.entry import Entry
 from dledger.raft.ids import EntryId, Index, Position
-from dledger.raft.log_shape import LogShape
+from dledger.raft.log_layout import LogLayout
 from dledger.storage.api import Disk
 from dledger.storage.entry_cache import EntryCache
 from dledger.storage.opening import OpenedLog, open_log
-from dledger.storage.segment import Layout, Segment
+from dledger.storage.segment import Segment, StorePaths
 from dledger.storage.segment_row import SegmentRow
 from dledger.storage.write_batch import (
     WRITE_BATCH_BYTES_MAX,
@@ -89,14 +89,14 @@ class CheckPlan:
 class SegmentedLog:
     """See the module.
 
-    Invariants: `_shape`, `_chain_crcs` and the cache's end agree; entries up to `_handed_index` were
+    Invariants: `_layout`, `_chain_crcs` and the cache's end agree; entries up to `_handed_index` were
     given to a batch, those behind wait in `_pending`; `_durable_index <= _handed_index`.
     """
 
     def __init__(
         self,
         disk: Disk,
-        layout: Layout,
+        paths: StorePaths,
         opened: OpenedLog,
         *,
         segment_size_bytes: int,
@@ -105,18 +105,18 @@ class SegmentedLog:
     ) -> None:
         """Use `SegmentedLog.open`."""
         self._disk = disk
-        self._layout = layout
+        self._paths = paths
         self._segment_size_bytes = segment_size_bytes
         self._syncs = syncs
         self._row = SegmentRow(disk, opened.segments)
-        self._shape = opened.shape
+        self._layout = opened.layout
         self._chain_crcs = opened.chain_crcs
         self._cache = EntryCache(cache_bytes_max)
         self._latch = FailureLatch()
         self._pending: deque[Entry] = deque()
         self._cut_index: Index | None = None
-        self._handed_index = self._durable_index = opened.shape.last_index
-        self._unit_index = opened.shape.last_index
+        self._handed_index = self._durable_index = opened.layout.last_index
+        self._unit_index = opened.layout.last_index
         self._batch: WriteBatch | None = None
         self.recovery_notes: tuple[str, ...] = tuple(opened.notes)
 
@@ -145,30 +145,30 @@ class SegmentedLog:
         """
         if segment_size_bytes < 1:
             raise UsageError(f"segment_size_bytes={segment_size_bytes} must be at least 1")
-        layout = Layout(folder)
+        paths = StorePaths(folder)
         return cls(
             disk,
-            layout,
-            open_log(disk, layout),
+            paths,
+            open_log(disk, paths),
             segment_size_bytes=segment_size_bytes,
             cache_bytes_max=cache_bytes_max,
             syncs=syncs,
         )
 
     @property
-    def shape(self) -> LogShape:
+    def layout(self) -> LogLayout:
         """The entries without their bodies. The log's own: copy it to keep it."""
-        return self._shape
+        return self._layout
 
     @property
     def last_id(self) -> EntryId:
         """Term and index of the last entry, durable or not."""
-        return self._shape.last_id
+        return self._layout.last_id
 
     @property
     def end_position(self) -> Position:
         """Where the next entry's header will stand."""
-        return self._shape.end_position
+        return self._layout.end_position
 
     @property
     def durable_index(self) -> Index:
@@ -178,7 +178,7 @@ class SegmentedLog:
     @property
     def durable_id(self) -> EntryId:
         """Term and index of the last durable entry."""
-        term = self._shape.term_of(self._durable_index)
+        term = self._layout.term_of(self._durable_index)
         assert term is not None, "the durable entry left the log"
         return EntryId(term, self._durable_index)
 
@@ -209,9 +209,9 @@ class SegmentedLog:
             DiskFailedError: the log takes no more writes.
         """
         self._latch.check()
-        chain = self._chain_before(Index(self._shape.last_index + 1))
-        index, position = self._shape.last_index + 1, self._shape.end_position
-        term = self._shape.last_term
+        chain = self._chain_before(Index(self._layout.last_index + 1))
+        index, position = self._layout.last_index + 1, self._layout.end_position
+        term = self._layout.last_term
         sealed: list[Entry] = []
         for entry in entries:
             if entry.index != index or entry.position != position or entry.term < term:
@@ -227,7 +227,7 @@ class SegmentedLog:
             sealed.append(stored)
             index, position, term = index + 1, stored.end_position, stored.term
         for stored in sealed:
-            self._shape.append(stored.term, stored.size_bytes)
+            self._layout.append(stored.term, stored.size_bytes)
             self._chain_crcs.append(chain_crc(stored))
             self._cache.add(stored)
         self._pending.extend(sealed)
@@ -250,8 +250,8 @@ class SegmentedLog:
             self._handed_index = Index(first - 1)
         self._durable_index = min(self._durable_index, Index(first - 1))
         self._unit_index = min(self._unit_index, Index(first - 1))
-        self._shape.truncate_from(first)
-        del self._chain_crcs[first - self._shape.first_index :]
+        self._layout.truncate_from(first)
+        del self._chain_crcs[first - self._layout.first_index :]
         self._cache.truncate_from(first)
 
     def entries(self, first: Index, end: Index, bytes_max: int | None = None) -> list[Entry]:
@@ -272,7 +272,7 @@ class SegmentedLog:
         self._check_has(first)
         self._check_has(Index(end - 1))
         if bytes_max is not None:
-            end = self._shape.end_within(first, bytes_max=bytes_max, count_max=end - first)
+            end = self._layout.end_within(first, bytes_max=bytes_max, count_max=end - first)
         found: list[Entry] = []
         index = first
         while index < end:
@@ -294,19 +294,19 @@ class SegmentedLog:
             CompactedError: the log starts behind.
             CorruptionError, OSError: as `entries`.
         """
-        index = self._shape.index_at(position)
+        index = self._layout.index_at(position)
         if index is None:
-            if position < self._shape.first_position:
-                raise CompactedError(self._shape.first_index - 1, self._shape.first_index)
+            if position < self._layout.first_position:
+                raise CompactedError(self._layout.first_index - 1, self._layout.first_index)
             raise OutOfRangeError(
-                self._shape.last_index + 1, self._shape.first_index, self._shape.last_index
+                self._layout.last_index + 1, self._layout.first_index, self._layout.last_index
             )
         return self.entries(index, Index(index + 1))[0]
 
     def damaged(self, first: Index, end: Index) -> list[Index]:
         """Which of the durable entries first..end-1 the disk does not give as they were written."""
         found: list[Index] = []
-        index = Index(max(first, self._shape.first_index))
+        index = Index(max(first, self._layout.first_index))
         end = Index(min(end, self._durable_index + 1))
         while index < end:
             try:
@@ -323,19 +323,19 @@ class SegmentedLog:
 
     def plan_check(self, first: Index, bytes_max: int) -> CheckPlan:
         """The reading of durable entries from `first` on, at least one, within one segment."""
-        shape = self._shape
-        end = shape.end_within(
+        layout = self._layout
+        end = layout.end_within(
             first, bytes_max=bytes_max, count_max=self._durable_index - first + 1
         )
-        position = shape.position_of(first)
+        position = layout.position_of(first)
         segment, end_index = self._row.find(position)
         end = end if end_index is None else min(end, Index(end_index))
-        start = first - shape.first_index
+        start = first - layout.first_index
         return CheckPlan(
             self._disk,
-            self._layout.data_path(segment.first_position),
+            self._paths.data_path(segment.first_position),
             position - segment.first_position,
-            shape.position_of(end) - position,
+            layout.position_of(end) - position,
             self._chain_crcs[start : start + end - first],
             self._chain_before(first),
             end,
@@ -380,7 +380,7 @@ class SegmentedLog:
         try:
             self._read(entry.index, Index(entry.index + 1))
         except OSError as error:
-            path = self._layout.data_path(segment.first_position)
+            path = self._paths.data_path(segment.first_position)
             byte = entry.position - segment.first_position
             raise CorruptionError(
                 path, byte, f"unreadable after it was written: {error}"
@@ -389,7 +389,7 @@ class SegmentedLog:
     def chain_crc_of(self, index: Index) -> int:
         """Chain CRC of a kept entry: it identifies the log up to there."""
         self._check_has(index)
-        return self._chain_crcs[index - self._shape.first_index]
+        return self._chain_crcs[index - self._layout.first_index]
 
     def take_writes(self) -> WriteBatch | None:
         """The next writes to carry out; None when there are none.
@@ -462,7 +462,7 @@ class SegmentedLog:
 
     def _plan_cut(self, first: Index) -> Cut:
         """The segments behind the cut leave the row at once, their files with the batch."""
-        position = self._shape.position_of(first)
+        position = self._layout.position_of(first)
         segment, removed = self._row.cut(position)
         try:
             # Here and not in the batch: the owner may open the same file to read meanwhile.
@@ -510,8 +510,8 @@ class SegmentedLog:
         return first.end_position - segment.first_position > self._segment_size_bytes
 
     def _plan_roll(self, finished: Segment | None, first: Entry) -> Roll:
-        segment = Segment(self._layout, first.position, first.index)
-        last_term = self._shape.term_of(Index(first.index - 1))
+        segment = Segment(self._paths, first.position, first.index)
+        last_term = self._layout.term_of(Index(first.index - 1))
         assert last_term is not None
         lacking = b"" if finished is None else self._units_lacking(Index(first.index - 1))
         self._row.add(segment)
@@ -534,40 +534,40 @@ class SegmentedLog:
 
     def _encode_units(self, first: Index, last: Index) -> bytes:
         """Units of the entries first..last."""
-        shape = self._shape
-        terms, positions, sizes = shape.columns(first, Index(last + 1))
-        start = first - shape.first_index
+        layout = self._layout
+        terms, positions, sizes = layout.columns(first, Index(last + 1))
+        start = first - layout.first_index
         chain_crcs = self._chain_crcs[start : start + len(positions)]
         return encode_columns(
-            EntryColumns(first, shape.position_of(first), terms, positions, sizes, chain_crcs)
+            EntryColumns(first, layout.position_of(first), terms, positions, sizes, chain_crcs)
         )
 
     # --- reading ------------------------------------------------------------------------------
 
     def _check_has(self, index: Index) -> None:
-        shape = self._shape
-        if not shape.has(index):
-            if index < shape.first_index:
-                raise CompactedError(index, shape.first_index)
-            raise OutOfRangeError(index, shape.first_index, shape.last_index)
+        layout = self._layout
+        if not layout.has(index):
+            if index < layout.first_index:
+                raise CompactedError(index, layout.first_index)
+            raise OutOfRangeError(index, layout.first_index, layout.last_index)
 
     def _chain_before(self, index: Index) -> int:
         """Chain CRC of the entry before; 0 before the first."""
-        place = index - self._shape.first_index
+        place = index - self._layout.first_index
         return self._chain_crcs[place - 1] if place else 0
 
     def _read(self, first: Index, end: Index) -> list[Entry]:
         """Entries from disk: as many of first..end-1 as one read of one segment gives, at least one."""
-        shape = self._shape
-        position = shape.position_of(first)
+        layout = self._layout
+        position = layout.position_of(first)
         segment, end_index = self._row.find(position)
-        end = shape.end_within(first, bytes_max=READ_BYTES_MAX, count_max=end - first)
+        end = layout.end_within(first, bytes_max=READ_BYTES_MAX, count_max=end - first)
         if end_index is not None:
             end = min(end, Index(end_index))
         data = self._row.open_data(segment)
         base = position - segment.first_position
-        read = data.read_at(base, shape.position_of(end) - position)
-        start = first - shape.first_index
+        read = data.read_at(base, layout.position_of(end) - position)
+        start = first - layout.first_index
         known = self._chain_crcs[start : start + end - first]
         try:
             return decode_known(read, known, self._chain_before(first))

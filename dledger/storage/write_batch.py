@@ -121,7 +121,7 @@ class Roll:
             self.finished.reserve(0, len(self.finished_units) // INDEX_UNIT_BYTES)
         self.segment.create(disk, self.data_bytes)
         if self.finished is None:
-            mark_begun(disk, self.segment.layout)
+            mark_begun(disk, self.segment.paths)
         else:
             if self.finished_units:
                 self.finished.write_units(self.finished_units)

@@ -18,7 +18,7 @@ from random import Random
 from dledger.config import LogConfig
 from dledger.engine import Engine
 from dledger.errors import CorruptionError, DiskFailedError
-from dledger.raft.effects import GivesWay, Outcome, Role
+from dledger.raft.effects import HandsOver, Outcome, Role
 from dledger.raft.events import Event, GiveUpVote, Received, Tick
 from dledger.raft.ids import NodeId
 from dledger.raft.messages import Message, PeerMessage, RepairAnswer, RepairRequest
@@ -178,7 +178,7 @@ class SimCluster(SimLoop):
     def refuse_start(self, node: SimNode, error: Exception) -> None:
         """Nobody can mend a damaged store: the member stays down until its disk is replaced."""
         node.engine = None
-        node.incarnation += 1
+        node.life += 1
         node.refusal = str(error)
         self.say(node, f"refuses to start: {error}")
         self.on_refused(node)
@@ -196,7 +196,7 @@ class SimCluster(SimLoop):
         self.say(node, "loses power" if power_loss else "is killed")
         node.engine = node.repair = None
         node.repair_count = 0
-        node.incarnation += 1
+        node.life += 1
         node.paused_until_ms = 0
         node.crashes_in_save = False
         if power_loss:
@@ -282,7 +282,7 @@ class SimCluster(SimLoop):
             self._trace_log(node, engine)
         for news in engine.take_news():
             self.say(node, effect_line(news))
-            self.reached["gave-way"] += isinstance(news, GivesWay)
+            self.reached["gave-way"] += isinstance(news, HandsOver)
         self._check_reign(node, engine)
         if engine.has_committed:
             self._check_leases(engine)
@@ -383,19 +383,19 @@ class SimCluster(SimLoop):
         due_ms = max(node.true_ms(engine.next_deadline_ms()), self.now_ms)
         if node.timer_ms is None or due_ms < node.timer_ms:
             node.timer_ms = due_ms
-            self.at(due_ms, self._tick, node, node.incarnation, due_ms)
+            self.at(due_ms, self._tick, node, node.life, due_ms)
 
-    def _tick(self, node: SimNode, incarnation: int, due_ms: int) -> None:
+    def _tick(self, node: SimNode, life: int, due_ms: int) -> None:
         """A scheduled moment has come: tick if the member's deadline has."""
         engine = node.engine
-        if engine is None or node.incarnation != incarnation or node.timer_ms != due_ms:
+        if engine is None or node.life != life or node.timer_ms != due_ms:
             return
         if node.still_since_ms is not None:
             node.timer_ms = None  # it is looked at when it runs again
             return
         if node.paused_until_ms > self.now_ms:
             node.timer_ms = node.paused_until_ms
-            self.at(node.timer_ms, self._tick, node, incarnation, node.timer_ms)
+            self.at(node.timer_ms, self._tick, node, life, node.timer_ms)
             return
         node.timer_ms = None
         if engine.next_deadline_ms() > node.local_ms(self.now_ms):
@@ -411,7 +411,7 @@ class SimCluster(SimLoop):
         """A stopped member's disk is replaced by an empty one."""
         assert node.engine is None, f"{node.node_id} is up"
         fired = node.disk.fired
-        node.disk = SimDisk(Random(f"disk/{self.settings.seed}/{node.node_id}/{node.incarnation}"))
+        node.disk = SimDisk(Random(f"disk/{self.settings.seed}/{node.node_id}/{node.life}"))
         node.disk.fired = fired
         node.member = node.old_disk = None
         node.refusal = ""
@@ -461,7 +461,7 @@ class SimCluster(SimLoop):
             if node.paused_until_ms == NEVER_MS:
                 self._wake(node)
             node.paused_until_ms = 0
-            self._standstills.end(node, node.incarnation)
+            self._standstills.end(node, node.life)
             self.start(node)
 
     def _wake(self, node: SimNode) -> None:

@@ -16,7 +16,7 @@ from dledger.raft.effects import (
     AppendEntries,
     Commit,
     Effect,
-    GivesWay,
+    HandsOver,
     ReadAt,
     Resolve,
     Role,
@@ -31,7 +31,7 @@ from dledger.raft.entry import Entry
 from dledger.raft.events import Event, Persisted, ReadRequested, Received
 from dledger.raft.hard_state import HardState
 from dledger.raft.ids import NO_INDEX, Index, NodeId, Term
-from dledger.raft.log_shape import LogShape
+from dledger.raft.log_layout import LogLayout
 from dledger.raft.messages import AppendRequest, Message, VoteRequest, VoteResponse
 from dledger.raft.node import RaftNode
 from dledger.raft.quorum import CommitRule, commit_by_count
@@ -197,13 +197,13 @@ class Member:
         return []
 
     def _start(self) -> RaftNode:
-        shape = LogShape()
+        layout = LogLayout()
         for entry in self.durable_entries:
-            shape.append(entry.term, entry.size_bytes)
+            layout.append(entry.term, entry.size_bytes)
         return RaftNode(
             self._group.configs[self.name],
             self.durable_state,
-            shape,
+            layout,
             self._draw,
             self._group.now_ms,
             commit_rule=self._group.commit_rule,
@@ -235,7 +235,7 @@ class Member:
             case RoleChanged():
                 if effect.role is Role.LEADER:
                     checker.leads(self)
-            case GivesWay():
+            case HandsOver():
                 pass
 
     def _send(self, effect: Send) -> None:

@@ -12,7 +12,7 @@ from dledger.raft.effects import (
     Effect,
     EntriesCut,
     Failed,
-    GivesWay,
+    HandsOver,
     News,
     Outcome,
     ReadAt,
@@ -141,5 +141,5 @@ def effect_line(effect: Effect | News) -> str:
             return f"{effect.role.value} term={effect.term} leader={effect.leader_id or '-'}"
         case EntriesCut():
             return f"cut {effect.first}..{effect.last}"
-        case GivesWay():
+        case HandsOver():
             return f"gives way to {effect.target}: {effect.own_ms} ms, others {effect.others_ms} ms"

@@ -27,12 +27,12 @@ class _Call:
         client: who asked; None for the probe of the second phase.
         bodies: proposed; empty for a read or a transfer.
         floor_index: for a read, the last acknowledged entry when it began; None for other calls.
-        incarnation: of the member that was asked.
+        life: of the member that was asked.
     """
 
     client: int | None
     node_id: NodeId
-    incarnation: int
+    life: int
     bodies: tuple[bytes, ...] = ()
     floor_index: int | None = None
 
@@ -98,8 +98,7 @@ class SimClients:
         return [
             f"call {token} at {call.node_id}"
             for token, call in self._calls.items()
-            if nodes[call.node_id].incarnation == call.incarnation
-            and call.node_id in self._cluster.calm
+            if nodes[call.node_id].life == call.life and call.node_id in self._cluster.calm
         ]
 
     # What a client does.
@@ -152,7 +151,7 @@ class SimClients:
         )
 
     def _propose(self, client: int | None, node: SimNode, bodies: tuple[bytes, ...]) -> None:
-        token = self._register(_Call(client, node.node_id, node.incarnation, bodies))
+        token = self._register(_Call(client, node.node_id, node.life, bodies))
         self._cluster.say(node, f"call {token}: append {len(bodies)} from {_name(client)}")
         self._cluster.step(node, Propose(bodies, token))
 
@@ -162,14 +161,14 @@ class SimClients:
             # A leader of the past that does not know it yet is the one that may answer wrongly.
             node = leaders[int(self._rng.random() * len(leaders))]
         floor_index = self._cluster.checker.acknowledged_index
-        call = _Call(client, node.node_id, node.incarnation, floor_index=floor_index)
+        call = _Call(client, node.node_id, node.life, floor_index=floor_index)
         token = self._register(call)
         self._cluster.say(node, f"call {token}: read at {floor_index} or later")
         self._cluster.step(node, ReadRequested(token))
 
     def _transfer(self, client: int, node: SimNode) -> None:
         target = self._rng.choice((None, *self._cluster.voters))
-        token = self._register(_Call(client, node.node_id, node.incarnation))
+        token = self._register(_Call(client, node.node_id, node.life))
         self._cluster.say(node, f"call {token}: transfer to {target or 'the best'}")
         self._cluster.step(node, TransferRequested(target, token))
 
@@ -233,7 +232,7 @@ class SimClients:
     def _stopped(self, node: SimNode) -> None:
         """A member died: what it was asked stays unknown."""
         for token, call in list(self._calls.items()):
-            if call.node_id == node.node_id and call.incarnation != node.incarnation:
+            if call.node_id == node.node_id and call.life != node.life:
                 del self._calls[token]
                 self.counts.unknown += 1
                 if call.client is None:

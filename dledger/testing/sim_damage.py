@@ -14,7 +14,7 @@ from dledger.codec.entry import EntryFormatError, decode_header
 from dledger.raft.entry import ENTRY_HEADER_BYTES
 from dledger.testing.sim_disk import SimDisk
 
-EntryName = tuple[int, int]
+EntryKey = tuple[int, int]
 """Index and chain CRC: the same entry wherever it stands."""
 
 SLICE_ENTRIES = (1, 3, 10)
@@ -39,9 +39,9 @@ class Flip:
     bit: int
 
 
-def entry_places(disk: SimDisk) -> dict[EntryName, EntryPlace]:
+def entry_places(disk: SimDisk) -> dict[EntryKey, EntryPlace]:
     """Every entry of a log up to the first byte of each data file that begins none."""
-    found: dict[EntryName, EntryPlace] = {}
+    found: dict[EntryKey, EntryPlace] = {}
     for path in disk.paths():
         if not path.startswith("data/"):
             continue
@@ -57,8 +57,8 @@ def entry_places(disk: SimDisk) -> dict[EntryName, EntryPlace]:
     return found
 
 
-def helical_flips(
-    replicas: Sequence[Mapping[EntryName, EntryPlace]], share: float, chance: Random
+def flips_on_all(
+    replicas: Sequence[Mapping[EntryKey, EntryPlace]], share: float, chance: Random
 ) -> list[list[Flip]]:
     """For each replica, bits of its entries; of each entry one copy is left alone. Pure.
 

@@ -10,12 +10,12 @@ from random import Random
 from dledger.storage.hard_state import HARD_STATE_NAME
 from dledger.storage.member_file import MemberFile
 from dledger.testing.cluster import SimCluster
-from dledger.testing.sim_damage import entry_places, helical_flips
+from dledger.testing.sim_damage import entry_places, flips_on_all
 from dledger.testing.sim_meetings import remembers
 from dledger.testing.sim_node import SimNode
 from dledger.testing.sim_victims import Victims
 
-HELICAL_SHARES = (0.05, 0.3, 1.0)
+DAMAGE_ALL_SHARES = (0.05, 0.3, 1.0)
 """How much of what may be damaged in all logs at once is."""
 
 
@@ -48,7 +48,7 @@ class DiskFaults:
             "flip-index": partial(self._flip, "index/"),
             "flip-hard-state": partial(self._flip, HARD_STATE_NAME),
             "flip-snapshot": self._flip_snapshot,
-            "helical": self._helical,
+            "damage-all": self._damage_all,
         }
 
     # Slow, failing and full.
@@ -209,7 +209,7 @@ class DiskFaults:
             node.flipped_snapshots[path] = node.disk.content(path)
         return path is not None
 
-    def _helical(self) -> bool:
+    def _damage_all(self) -> bool:
         """Entries of every log are damaged at once, each on all members but one; some members start anew.
 
         Only where every store counts: what is whole on one member must not go with it. All run, for one that is
@@ -219,8 +219,8 @@ class DiskFaults:
         is_ready = len(self._cluster.running()) == len(nodes) and not self._victims.lost_stores()
         if len(nodes) < 3 or not self._cluster.settings.fsync or not is_ready:
             return False
-        share = self._rng.choice(HELICAL_SHARES)
-        flips = helical_flips([entry_places(node.disk) for node in nodes], share, self._rng)
+        share = self._rng.choice(DAMAGE_ALL_SHARES)
+        flips = flips_on_all([entry_places(node.disk) for node in nodes], share, self._rng)
         if not any(flips):
             return False
         for node, struck in zip(nodes, flips, strict=True):

@@ -141,7 +141,7 @@ class SimFaults:
         self._cluster.stop(node, power_loss=power_loss)
         self._cluster.start_later(node)
         if self._rng.random() < 0.5:
-            self._network.tell_unreachable(node.node_id)
+            self._network.report_unreachable(node.node_id)
 
     def _crash_one(self) -> None:
         self._crash(self._victims.running())

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 from dledger.codec.member_record import (
     MemberRecordFormatError,
+    decode_handshake_record,
     decode_member_record,
-    hear_member_record,
-    tell_member_record,
+    encode_handshake_record,
 )
 from dledger.errors import DiskFullError, DLedgerError
 from dledger.raft.events import GiveUpVote
 from dledger.raft.ids import NodeId
-from dledger.raft.member_record import MemberRecord, Start, hear
+from dledger.raft.member_record import MemberRecord, Start, learn
 from dledger.storage.member_file import MEMBER_NAME, MemberFile
 from dledger.testing.sim_node import SimNode
 
@@ -48,7 +48,7 @@ class Meetings:
         Raises:
             OSError, DiskFailedError: its disk failed.
         """
-        if node.counted_incarnation == node.incarnation:
+        if node.counted_life == node.life:
             return  # it was repaired before it could have an engine
         file = MemberFile.open(node.disk)
         last = file.record.start
@@ -57,7 +57,7 @@ class Meetings:
             last = node.copied_start
         record = MemberRecord(
             "sim", node.node_id, file.record.restoration, last, file.record.seen
-        ).started(node.incarnation)
+        ).started(node.life)
         node.member = None
         node.missed = None
         try:
@@ -65,7 +65,7 @@ class Meetings:
         except DiskFullError:
             return
         node.member = file
-        node.counted_incarnation = node.incarnation
+        node.counted_life = node.life
 
     def may_speak(self, node: SimNode, target: SimNode) -> bool:
         """Whether the two have met; if not they will, if they can reach each other then."""
@@ -110,7 +110,7 @@ class Meetings:
         file = node.member
         if said is None or file is None:
             return True
-        heard = hear(file.record, said, self._cluster.voters)
+        heard = learn(file.record, said, self._cluster.voters)
         if heard.record != file.record:
             try:
                 file.save(heard.record)
@@ -159,11 +159,13 @@ def _record_on_disk(node: SimNode) -> MemberRecord:
 
 
 def _pair(node: SimNode, target: SimNode) -> _Pair:
-    return frozenset({(node.node_id, node.incarnation), (target.node_id, target.incarnation)})
+    return frozenset({(node.node_id, node.life), (target.node_id, target.life)})
 
 
 def _said(node: SimNode, to: SimNode) -> MemberRecord | None:
     """What a member tells, as it arrives."""
     if node.member is None:
         return None
-    return hear_member_record(node.node_id, tell_member_record(node.member.record, to.node_id))
+    return decode_handshake_record(
+        node.node_id, encode_handshake_record(node.member.record, to.node_id)
+    )

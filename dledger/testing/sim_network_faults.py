@@ -51,7 +51,7 @@ class NetworkFaults:
         """One member is heard, but does not hear."""
         self._cluster.network.cut(self._others(lone), [lone])
 
-    def tell_unreachable(self, lost: NodeId) -> None:
+    def report_unreachable(self, lost: NodeId) -> None:
         """Members see the connection to `lost` break."""
         now_ms = self._cluster.now_ms
         for node in self._cluster.nodes.values():
@@ -174,4 +174,4 @@ class NetworkFaults:
 
     def _unreachable(self) -> None:
         """Connections break though nobody died."""
-        self.tell_unreachable(self._rng.choice(self._cluster.voters))
+        self.report_unreachable(self._rng.choice(self._cluster.voters))

@@ -21,7 +21,7 @@ class SimNode:
         engine: None while it is down, or being repaired.
         repair: of its damaged log, before it can have an engine.
         repair_count: how many it has needed to start this time.
-        incarnation: counts its stops; whatever was scheduled for an earlier one is dropped.
+        life: counts its stops; whatever was scheduled for an earlier one is dropped.
         timer_ms: when its next tick is scheduled, in true time; None: none is.
         paused_until_ms: it does nothing before that.
         still_since_ms: since when it stands still, in runs with sockets; None: it runs, or is down.
@@ -37,7 +37,7 @@ class SimNode:
         flipped_snapshots: content of the snapshots in which a bit was turned over, by path: none may be used.
         is_frozen: it does not start, and what ails it is not cured.
         member: its record (see sim_meetings.py); None: it has none, or its start was not counted.
-        counted_incarnation: the latest of which the start was counted.
+        counted_life: the latest of which the start was counted.
         missed: a start of its store that the store does not know of.
         old_disk: a copy of its disk, from one of its earlier ends.
         copied_start: what that copy knows to be its latest start.
@@ -51,7 +51,7 @@ class SimNode:
     engine: Engine | None = None
     repair: StoreRepair | None = None
     repair_count: int = 0
-    incarnation: int = 0
+    life: int = 0
     timer_ms: int | None = None
     paused_until_ms: int = 0
     still_since_ms: int | None = None
@@ -66,7 +66,7 @@ class SimNode:
     flipped_snapshots: dict[str, bytes] = field(default_factory=dict)
     is_frozen: bool = False
     member: MemberFile | None = None
-    counted_incarnation: int = -1
+    counted_life: int = -1
     missed: Start | None = None
     old_disk: SimDisk | None = None
     copied_start: Start = field(default_factory=Start)

@@ -22,22 +22,22 @@ class Repairs:
     def start(self, node: SimNode, repair: StoreRepair) -> None:
         """A member's log is damaged: it only asks for entries until it is whole."""
         node.repair = repair
-        self.carry_on(node, node.incarnation)
+        self.carry_on(node, node.life)
 
-    def carry_on(self, node: SimNode, incarnation: int) -> None:
+    def carry_on(self, node: SimNode, life: int) -> None:
         """Let a repair act, and come back when it wants to act again."""
         cluster, repair = self._cluster, node.repair
-        if repair is None or node.incarnation != incarnation:
+        if repair is None or node.life != life:
             return
         if node.paused_until_ms > cluster.now_ms:
-            cluster.at(node.paused_until_ms, self.carry_on, node, incarnation)
+            cluster.at(node.paused_until_ms, self.carry_on, node, life)
             return
         cluster.step_count += 1
         with cluster.disk_of(node):
             repair.tick(node.local_ms(cluster.now_ms))
             if not self._drain(node, repair):
                 due_ms = max(node.true_ms(repair.next_deadline_ms()), cluster.now_ms + 1)
-                cluster.at(due_ms, self.carry_on, node, incarnation)
+                cluster.at(due_ms, self.carry_on, node, life)
 
     def deliver(self, node: SimNode, message: RepairMessage) -> None:
         """A request for lost entries, or an answer to one, arrives."""

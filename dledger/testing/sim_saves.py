@@ -41,15 +41,15 @@ class Saves:
             return
         node.job = job
         cluster = self._cluster
-        cluster.at(cluster.now_ms + self._sync_ms(node), self.end, node, node.incarnation, job)
+        cluster.at(cluster.now_ms + self._sync_ms(node), self.end, node, node.life, job)
 
-    def end(self, node: SimNode, incarnation: int, job: PersistJob) -> None:
+    def end(self, node: SimNode, life: int, job: PersistJob) -> None:
         """A job writes, syncs and ends; or its disk fails; or the power does, half way."""
         cluster, engine = self._cluster, node.engine
-        if engine is None or node.incarnation != incarnation:
+        if engine is None or node.life != life:
             return
         if node.paused_until_ms > cluster.now_ms:
-            cluster.at(node.paused_until_ms, self.end, node, incarnation, job)
+            cluster.at(node.paused_until_ms, self.end, node, life, job)
             return
         cluster.step_count += 1
         now_local_ms = node.local_ms(cluster.now_ms)
@@ -62,7 +62,7 @@ class Saves:
             cluster.say(node, f"no room: {error}")
             cluster.reached["no-room"] += 1
             engine.found_no_room(job)
-            cluster.at(cluster.now_ms + FULL_RETRY_MS, self.end, node, incarnation, job)
+            cluster.at(cluster.now_ms + FULL_RETRY_MS, self.end, node, life, job)
             cluster.step(node, StepDown("the disk is full"))
             return
         except (OSError, DLedgerError) as error:

@@ -56,7 +56,7 @@ store, so they strike a minority only."""
 STORE_KINDS = GROWN_KINDS[2:]
 """Those that may."""
 
-SHARED_KINDS = ("helical",)
+SHARED_KINDS = ("damage-all",)
 """Faults of some grown runs that strike all stores at once."""
 
 MACHINE_KINDS = ("flip-snapshot", "jump-wall-clock")
@@ -380,8 +380,8 @@ def _share(settings: SimSettings) -> SimSettings:
     """
     rng = Random(f"shared/{settings.seed}")
     weights = dict(settings.fault_weights)
-    weights["helical"] = rng.choice((0, 0, 0, 0, 1, 5))
-    if not weights["helical"] or settings.node_count < 3:
+    weights["damage-all"] = rng.choice((0, 0, 0, 0, 1, 5))
+    if not weights["damage-all"] or settings.node_count < 3:
         return replace(settings, fault_weights=weights)
     if rng.random() < 0.5:
         weights |= dict.fromkeys(STORE_KINDS, 0)

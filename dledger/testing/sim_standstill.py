@@ -37,7 +37,7 @@ class Standstills:
         cluster = self._cluster
         if node.still_since_ms is None:
             node.still_since_ms = cluster.now_ms
-        cluster.at(node.paused_until_ms, self.end, node, node.incarnation)
+        cluster.at(node.paused_until_ms, self.end, node, node.life)
 
     def came(self, node: SimNode, message: Message) -> None:
         """A message has come to its socket."""
@@ -48,11 +48,11 @@ class Standstills:
         node.still_since_ms = None
         self._sockets.pop(node.node_id, None)
 
-    def end(self, node: SimNode, incarnation: int) -> None:
+    def end(self, node: SimNode, life: int) -> None:
         """It runs again, unless it is to stand still for longer."""
         cluster = self._cluster
         since_ms = node.still_since_ms
-        is_over = node.paused_until_ms <= cluster.now_ms and node.incarnation == incarnation
+        is_over = node.paused_until_ms <= cluster.now_ms and node.life == life
         if since_ms is None or not is_over:
             return
         node.still_since_ms = None
@@ -64,13 +64,13 @@ class Standstills:
         if length_ms >= pulse_ms:
             cluster.step(node, StoodStill(length_ms))
         for message in self._take(node):
-            if node.incarnation != incarnation:
+            if node.life != life:
                 return
             if cluster.trace is not None:
                 cluster.say(node, f"<- {message.source} {message_line(message, span_line)}")
             cluster.step(node, Received(message))
         engine = node.engine
-        if engine is None or node.incarnation != incarnation:
+        if engine is None or node.life != life:
             return
         if engine.next_deadline_ms() <= node.local_ms(cluster.now_ms):
             cluster.say(node, "tick")

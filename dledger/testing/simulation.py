@@ -203,7 +203,7 @@ class Simulation:
     def _settle_ms_max(self) -> int:
         """How long a calm may take."""
         settings = self._settings
-        is_all_damaged = self._faults.counts["helical"] > 0
+        is_all_damaged = self._faults.counts["damage-all"] > 0
         return settings.settle_ms_max + (settings.repair_ms_max if is_all_damaged else 0)
 
     def _compare(self) -> None:

@@ -125,7 +125,7 @@ class StateChecker:
         view.commit_index = view.applied_index = 0
         view.role = Role.FOLLOWER
         if self._is_alone:
-            self._forget_behind(int(engine.log.shape.last_index))
+            self._forget_behind(int(engine.log.layout.last_index))
         self._log_changed(node_id, view, engine)
         node = engine.node
         if node.term < view.promised_term:
@@ -154,10 +154,10 @@ class StateChecker:
         """A member has made a step."""
         view = self._views[node_id]
         node = engine.node
-        shape = engine.log.shape
-        if shape.end_position != view.end_position or shape.last_term != view.last_term:
+        layout = engine.log.layout
+        if layout.end_position != view.end_position or layout.last_term != view.last_term:
             self._log_changed(node_id, view, engine)
-            if node.log.end_position != shape.end_position:
+            if node.log.end_position != layout.end_position:
                 raise Violation(f"{node_id}: the core's and the store's idea of the log differ")
         if node.term != view.term or node.role is not view.role:
             self._reign_changed(node_id, view, engine)
@@ -216,7 +216,7 @@ class StateChecker:
                 f"{node_id} has settled at commit index {commit_index}, but {len(self._committed)} "
                 "entries are committed"
             )
-        first = int(engine.log.shape.first_index)
+        first = int(engine.log.layout.first_index)
         for entry in engine.log.entries(Index(first), Index(commit_index + 1)):
             known = self._entries[entry.index, self._committed[entry.index - 1]]
             if known.header != entry.header or known.body != entry.body:
@@ -260,11 +260,11 @@ class StateChecker:
 
     def _log_changed(self, node_id: NodeId, view: _View, engine: Engine) -> None:
         """Compare only what a step appended or removed."""
-        shape = engine.log.shape
+        layout = engine.log.layout
         terms = view.terms
-        last = int(shape.last_index)
+        last = int(layout.last_index)
         same = min(len(terms), last)
-        while same and shape.term_of(Index(same)) != terms[same - 1]:
+        while same and layout.term_of(Index(same)) != terms[same - 1]:
             same -= 1
         if same < len(terms):
             if same < view.commit_index:
@@ -278,11 +278,11 @@ class StateChecker:
             for entry in _readable(engine, Index(same + 1), Index(last + 1)):
                 self._match(node_id, entry)
             for index in range(same + 1, last + 1):
-                term = shape.term_of(Index(index))
+                term = layout.term_of(Index(index))
                 assert term is not None, "it is in the log"
                 terms.append(int(term))
-        view.end_position = shape.end_position
-        view.last_term = shape.last_term
+        view.end_position = layout.end_position
+        view.last_term = layout.last_term
 
     def _forget_behind(self, last: int) -> None:
         """A lone member leads at once, and may lose that term and its entries, untold, in a crash."""
@@ -304,8 +304,8 @@ class StateChecker:
         view.role = node.role
         if node.role is not Role.LEADER:
             return
-        reign = (node_id, 0 if self._is_alone else view.starts)
-        if self._leaders.setdefault(term, reign) != reign:
+        leader = (node_id, 0 if self._is_alone else view.starts)
+        if self._leaders.setdefault(term, leader) != leader:
             raise Violation(f"term {term} has two leaders: {self._leaders[term][0]} and {node_id}")
         known = bisect_left(self._commit_terms, term)
         if view.terms[:known] != self._committed[:known]:

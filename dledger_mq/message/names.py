@@ -93,7 +93,7 @@ def is_system_group(group: str) -> bool:
 
 
 def is_control_topic(topic: str) -> bool:
-    """Whether the fold obeys records on the topic, so that clients must never send to it."""
+    """Whether the fold carries out records on the topic, so that clients must never send to it."""
     return topic.startswith(CONTROL_PREFIX)
 
 
@@ -123,7 +123,7 @@ def group_problem(group: str) -> str | None:
 def send_problem(topic: str) -> str | None:
     """Why clients may not send to a topic although its name is valid, or None (B4).
 
-    Unlike RocketMQ's this refuses the timer topic too: the fold obeys what stands there.
+    Unlike RocketMQ's this refuses the timer topic too: the fold carries out what stands there.
     """
     if topic in SEND_FORBIDDEN_TOPICS or topic == TIMER_TOPIC or is_control_topic(topic):
         return f"Sending message to topic[{topic}] is forbidden."

@@ -246,11 +246,11 @@ async def bit_flip_while_running(stage: Stage) -> None:
     await stage.whole()
 
 
-@DISK.add(47, faults=("helical",))
-async def helical_damage(stage: Stage) -> None:
+@DISK.add(47, faults=("damage-all",))
+async def damage_on_all(stage: Stage) -> None:
     """Every replica is damaged, each in other entries: together they have everything."""
     await stage.progress(300)
-    async with stage.fault("helical"):
+    async with stage.fault("damage-all"):
         await stage.lets_run(1.0)
     stage.expect("wiped" not in stage.cured, f"nobody has to wipe a store ({stage.cured})")
     stage.expect("refuses" not in stage.cured, f"nobody refuses for ever ({stage.cured})")

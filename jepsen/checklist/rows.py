@@ -408,7 +408,7 @@ DISK: Final = (
         "bit flips in a different part of every replica",
         "everything is still served",
         "bits in the files of all replicas",
-        sim=("helical",),
+        sim=("damage-all",),
     ),
     Row(
         48,
@@ -587,7 +587,7 @@ OPERATIONS: Final = (
         tests=(
             "tests/unit/runtime/test_old_copies.py",
             "tests/unit/server/test_went_back.py",
-            "tests/unit/namesrv/test_furthest.py",
+            "tests/unit/namesrv/test_committed_places.py",
             "tests/integration/broker/test_went_back.py",
         ),
         sim=("old-copy",),
@@ -601,7 +601,7 @@ OPERATIONS: Final = (
         "members with other --peers, and with other committed entries, meet",
         tests=(
             "tests/unit/raft/test_membership.py",
-            "tests/unit/runtime/test_belonging.py",
+            "tests/unit/runtime/test_group_check.py",
             "tests/unit/storage/test_member_file.py",
             "tests/integration/dledger/test_members.py",
             "tests/integration/broker/test_processes.py::test_other_members_in_the_configuration_are_refused",
@@ -618,7 +618,7 @@ OPERATIONS: Final = (
         tests=(
             "tests/unit/namesrv/test_routes.py",
             "tests/unit/namesrv/test_registrants.py",
-            "tests/unit/namesrv/test_furthest.py",
+            "tests/unit/namesrv/test_committed_places.py",
             "tests/integration/namesrv/test_strangers.py",
         ),
     ),

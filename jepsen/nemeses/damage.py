@@ -30,7 +30,7 @@ from jepsen.nemeses.store_files import (
 Damage = Callable[[Path, random.Random], str]
 
 COPY_CHUNK_BYTES: Final = 1024 * 1024
-HELICAL_ENTRIES_MAX: Final = 20
+DAMAGE_ALL_ENTRIES_MAX: Final = 20
 NOTHING: Final = "nothing to damage"
 GARBAGE: Final = Path("consumequeue/ChaosA/0/00000000000000000000")
 """Where the workload's first queue would be; an old file in its place must not be believed."""
@@ -151,13 +151,13 @@ def lose_segment(store: Path, chance: random.Random) -> str:
     return f"removed segment {path.name}"
 
 
-def helical(stores: Iterable[Path], chance: random.Random) -> str:
+def damage_all(stores: Iterable[Path], chance: random.Random) -> str:
     """Entries all over the log are damaged, each on one replica only, so that each survives on the others."""
     told: list[str] = []
     paths = list(stores)
     for number, store in enumerate(paths):
         own = [place for place in settled(entries(store)) if place.index % len(paths) == number]
-        struck = chance.sample(own, min(len(own), HELICAL_ENTRIES_MAX))
+        struck = chance.sample(own, min(len(own), DAMAGE_ALL_ENTRIES_MAX))
         for place in struck:
             _flip_entry(place, chance)
         told.append(f"{len(struck)} on {store.name}")

@@ -79,7 +79,7 @@ class DamageOne(Damaged):
         return f"{name}: {told}"
 
 
-class Helical(Damaged):
+class DamageAll(Damaged):
     """Every replica is damaged, each in other entries, so that each entry survives on the others."""
 
     async def inject(self, system: System, chance: random.Random) -> str:
@@ -87,7 +87,7 @@ class Helical(Damaged):
         self._names = [node.name for node in system.nodes]
         for node in system.nodes:
             node.kill()
-        told = damage.helical([system.store(name) for name in self._names], chance)
+        told = damage.damage_all([system.store(name) for name in self._names], chance)
         revive(system.nodes)
         return told
 

@@ -13,7 +13,7 @@ from jepsen.nemeses import damage, disk
 from jepsen.nemeses.api import SCOPES, Fault, Scope
 from jepsen.nemeses.busy_disk import BusyDisk
 from jepsen.nemeses.clock import CLOCK_FAULTS, ClockFault, ShiftClocks
-from jepsen.nemeses.damaged import DamageOne, Helical, OldCopy, Wiped
+from jepsen.nemeses.damaged import DamageAll, DamageOne, OldCopy, Wiped
 from jepsen.nemeses.disk import BadDisk, DiskRules, FullAtVote, LoseUnsynced
 from jepsen.nemeses.limits import CPU, MEMORY, Limited
 from jepsen.nemeses.network import (
@@ -178,7 +178,7 @@ KINDS: dict[str, Kind] = {
     "memory": Kind(_STRIKES, lambda spec, choice: Limited(spec, _scope(choice), MEMORY)),
     "torn-tail": Kind((), lambda spec, _: DamageOne(spec, damage.tear_tail)),
     "bit-flip": Kind((*_FLIPS, _RUNNING), _bit_flip),
-    "helical": Kind((), lambda spec, _: Helical(spec)),
+    "damage-all": Kind((), lambda spec, _: DamageAll(spec)),
     "misdirected": Kind((), lambda spec, _: DamageOne(spec, damage.misdirect)),
     "segment": Kind(("lost", "old"), _segment),
     "wipe": Kind((), lambda spec, _: Wiped(spec)),

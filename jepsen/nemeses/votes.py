@@ -173,7 +173,7 @@ async def _listening(
 async def _hear(stream: FrameStream, me: Identity, term: Term, granted: trio.Event) -> None:
     """Read what the voter says until it says yes."""
     try:
-        await accept(stream, me, lambda _node_id, _incarnation: None)
+        await accept(stream, me, lambda _node_id, _process: None)
         stream.decoder.raise_bounds(frame_bytes_max=FRAME_BYTES_MAX, blob_bytes_max=BLOB_BYTES_MAX)
         while frames := await stream.receive():
             for frame in frames:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from dledger.codec.index_unit import INDEX_UNIT_BYTES, IndexFormatError, decode_sealed
 from dledger.raft.entry import ENTRY_HEADER_BYTES
-from dledger.storage.segment import SEGMENT_NAME_DIGITS, Layout
+from dledger.storage.segment import SEGMENT_NAME_DIGITS, StorePaths
 from pipeline.scan.entries import HEADER, Chain
 from pipeline.scan.errors import DamagedLogError, NotAStoreError
 
@@ -97,8 +97,8 @@ class Store:
             DamagedLogError: the first one is missing.
         """
         self.path = str(path)
-        layout = Layout(self.path)
-        folder = Path(layout.data_folder)
+        paths = StorePaths(self.path)
+        folder = Path(paths.data_folder)
         if not folder.is_dir():
             raise NotAStoreError(
                 f"{self.path} is no store: it has no folder data/ with segments in it"
@@ -112,10 +112,10 @@ class Store:
             raise NotAStoreError(f"{self.path} is no store: {folder} has no segments")
         if positions[0]:
             raise DamagedLogError(
-                layout.data_path(0), 0, f"missing; the first segment is {positions[0]}"
+                paths.data_path(0), 0, f"missing; the first segment is {positions[0]}"
             )
         self.segments = [
-            SegmentFile(layout.data_path(each), layout.index_path(each), each) for each in positions
+            SegmentFile(paths.data_path(each), paths.index_path(each), each) for each in positions
         ]
 
 

@@ -16,11 +16,11 @@ from dledger.codec.snapshot import FrameChain
 from dledger.raft.messages import RepairAnswer, RepairRequest
 from dledger.repair.store_repair import StoreRepair
 from dledger.testing.cluster import SimCluster
-from dledger.testing.sim_damage import EntryPlace, entry_places, helical_flips
+from dledger.testing.sim_damage import EntryPlace, entry_places, flips_on_all
 from dledger.testing.sim_settings import SimSettings, draw_settings
 from dledger.testing.simulation import SimResult, Verdict, run_settings
 
-HELICAL = {"helical": 5, "kill-one": 3, "partition-leader": 1, "heal": 4}
+DAMAGE_ALL = {"damage-all": 5, "kill-one": 3, "partition-leader": 1, "heal": 4}
 FLIPPED = {"flip-snapshot": 10, "kill-one": 6, "heal": 4}
 
 
@@ -28,7 +28,7 @@ def damaged_settings(seed: int) -> SimSettings:
     return replace(
         draw_settings(seed),
         node_count=(3, 5)[seed % 2],
-        fault_weights=HELICAL,
+        fault_weights=DAMAGE_ALL,
         fsync=True,
     )
 
@@ -42,7 +42,7 @@ def flipped_run(seed: int) -> SimResult:
 def test_of_each_entry_one_copy_is_left_alone_and_they_go_round() -> None:
     whole = {(index, index): EntryPlace("data/0", 100 * index, 100) for index in range(1, 31)}
     short = {name: place for name, place in whole.items() if name[0] <= 20}
-    flips = helical_flips([whole, whole, short], 1.0, Random(1))
+    flips = flips_on_all([whole, whole, short], 1.0, Random(1))
     struck = [{flip.byte_offset // 100 for flip in each} for each in flips]
     for index in range(1, 31):
         holders = 3 if index <= 20 else 2
@@ -53,7 +53,7 @@ def test_of_each_entry_one_copy_is_left_alone_and_they_go_round() -> None:
 
 def test_what_only_one_replica_has_is_not_struck() -> None:
     alone = {(1, 7): EntryPlace("data/0", 0, 60)}
-    assert helical_flips([alone, {}, {}], 1.0, Random(1)) == [[], [], []]
+    assert flips_on_all([alone, {}, {}], 1.0, Random(1)) == [[], [], []]
 
 
 def test_entries_are_found_where_they_stand() -> None:
@@ -82,7 +82,7 @@ def test_damaged_logs_heal_each_other(seed: int) -> None:
 @pytest.mark.slow
 def test_the_damage_is_done_and_mended() -> None:
     results = [run_settings(damaged_settings(seed)) for seed in range(1, 11)]
-    assert sum(result.coverage["helical"] for result in results) >= 5
+    assert sum(result.coverage["damage-all"] for result in results) >= 5
 
 
 @pytest.mark.slow

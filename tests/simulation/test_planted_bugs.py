@@ -160,7 +160,7 @@ def hold_everything(self: HeldSends, waits: Waits) -> bool:
     return waits is Waits.NOTHING or self.save_count == self.durable_count
 
 
-def tick_first(self: Standstills, node: SimNode, incarnation: int) -> None:
+def tick_first(self: Standstills, node: SimNode, life: int) -> None:
     """A driver that looks at deadlines before it reads its sockets, and does not know that it stood still."""
     if node.still_since_ms is None or node.paused_until_ms > self._cluster.now_ms:
         return

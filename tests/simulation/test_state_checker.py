@@ -10,7 +10,7 @@ from dledger.codec.entry import chain_crc, seal
 from dledger.raft.effects import Committed, Role
 from dledger.raft.entry import Entry, EntryKind
 from dledger.raft.ids import EntryId, Index, NodeId, Position, Term
-from dledger.raft.log_shape import LogShape
+from dledger.raft.log_layout import LogLayout
 from dledger.raft.messages import AppendResponse, VoteRequest, VoteResponse
 from dledger.testing.state_checker import StateChecker, Violation
 
@@ -19,7 +19,7 @@ N0, N1, N2 = NodeId("n0"), NodeId("n1"), NodeId("n2")
 
 class FakeLog:
     def __init__(self) -> None:
-        self.shape = LogShape()
+        self.layout = LogLayout()
         self.stored: list[Entry] = []
 
     def entries(self, first: Index, end: Index) -> list[Entry]:
@@ -35,8 +35,8 @@ class FakeNode:
         self.commit_index = Index(0)
 
     @property
-    def log(self) -> LogShape:
-        return self._log.shape
+    def log(self) -> LogLayout:
+        return self._log.layout
 
 
 class Member:
@@ -57,12 +57,12 @@ class Member:
                 Index(len(stored) + 1), Term(term), position, EntryKind.NORMAL, body.encode()
             )
             stored.append(seal(bare, chain_crc(stored[-1]) if stored else 0))
-            self.log.shape.append(Term(term), stored[-1].size_bytes)
+            self.log.layout.append(Term(term), stored[-1].size_bytes)
         self.look()
 
     def cut(self, first: int) -> None:
         del self.log.stored[first - 1 :]
-        self.log.shape.truncate_from(Index(first))
+        self.log.layout.truncate_from(Index(first))
         self.look()
 
     def look(self, **changes: Any) -> None:
@@ -157,7 +157,7 @@ def test_a_confirmed_entry_that_a_crash_took() -> None:
     one.append("a", "b", "c")
     one.send(N1, confirm(2))
     del one.log.stored[1:]
-    one.log.shape.truncate_from(Index(2))
+    one.log.layout.truncate_from(Index(2))
     with pytest.raises(Violation, match="had confirmed entries up to 2"):
         one.restart()
 
@@ -282,7 +282,7 @@ def test_a_lone_member_may_lose_a_term_that_nobody_heard_of() -> None:
     one.look(term=1, role=Role.LEADER)
     one.append("lost")
     one.log.stored.clear()
-    one.log.shape.truncate_from(Index(1))
+    one.log.layout.truncate_from(Index(1))
     one.node.term = Term(0)
     one.restart()
     one.look(term=1, role=Role.LEADER)

@@ -131,7 +131,7 @@ async def test_who_shows_a_copy_of_the_log_does_not_get_the_name(
         await cluster.wait(lambda: place.leads(leader))
         before = place.brokers()
         index = leader.log.reader.commit_index
-        copied = leader.log.reader.committed_name(index)
+        copied = leader.log.reader.committed_fingerprint(index)
         assert copied is not None
 
         async def pretend(stream: trio.SocketStream) -> None:
@@ -244,7 +244,7 @@ async def test_a_broker_knows_its_own_tokens_only(make_cluster: ClusterMaker) ->
     cluster = await make_cluster(1)
     broker = await cluster.leader()
     index = broker.log.reader.commit_index
-    name = broker.log.reader.committed_name(index)
+    name = broker.log.reader.committed_fingerprint(index)
     assert name is not None
     async with trio.open_nursery() as nursery:
         client = Client(await connect(broker.addresses[0], nursery, timeout_s=TIMEOUT_S))

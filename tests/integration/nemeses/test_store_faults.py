@@ -109,10 +109,10 @@ async def test_stores_are_damaged_and_nodes_started(
     assert await fault.inject(system, chance())
     after = [contents(system.store(node.name)) for node in system.nodes]
     if spec not in {"backup", "segment:old"}:
-        struck = 3 if spec == "helical" else 1
+        struck = 3 if spec == "damage-all" else 1
         assert sum(old != new for old, new in zip(before, after, strict=True)) == struck
     assert system.running() == ["n0", "n1", "n2"]
-    assert (await fault.cure(system)).count("serves") == (3 if spec == "helical" else 1)
+    assert (await fault.cure(system)).count("serves") == (3 if spec == "damage-all" else 1)
     assert await fault.cure(system) == ""
 
 

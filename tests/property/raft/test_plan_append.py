@@ -14,7 +14,7 @@ from dledger.errors import PeerProtocolError
 from dledger.raft.entry import Entry, EntryKind
 from dledger.raft.follower import AppendPlan, Conflict, plan_append
 from dledger.raft.ids import Index, NodeId, Position, Term
-from dledger.raft.log_shape import LogShape, LogStart
+from dledger.raft.log_layout import LogLayout, LogStart
 from dledger.raft.messages import AppendRequest
 
 
@@ -40,11 +40,11 @@ def two_logs(draw: st.DrawFn) -> tuple[list[Entry], list[Entry]]:
     return draw(st.sampled_from(logs)), draw(st.sampled_from(logs))
 
 
-def shape_of(entries: list[Entry]) -> LogShape:
-    shape = LogShape()
+def shape_of(entries: list[Entry]) -> LogLayout:
+    layout = LogLayout()
     for entry in entries:
-        shape.append(entry.term, entry.size_bytes)
-    return shape
+        layout.append(entry.term, entry.size_bytes)
+    return layout
 
 
 def common_length(a: list[Entry], b: list[Entry]) -> int:
@@ -134,5 +134,5 @@ def test_a_malformed_request_is_refused(
 def test_entries_before_the_logs_start_are_committed_hence_equal() -> None:
     leader = grow([], 1, 6)
     start = LogStart(Index(4), Term(1), leader[4].position)
-    plan = plan_append(LogShape(start), Index(4), make_request(leader, 2, 4))
+    plan = plan_append(LogLayout(start), Index(4), make_request(leader, 2, 4))
     assert plan == AppendPlan(Index(6), None, tuple(leader[4:6]))

@@ -20,7 +20,7 @@ from dledger.raft.messages import PeerMessage, RepairAnswer, RepairRequest
 from dledger.repair.store_repair import FULL_PAUSE_MS, StoreRepair, is_repairable
 from dledger.storage.damage import survey
 from dledger.storage.hard_state import HardStateStore
-from dledger.storage.segment import Layout
+from dledger.storage.segment import StorePaths
 from dledger.storage.segmented_log import SegmentedLog
 from dledger.testing.check_log_store import flush, new_entries
 from dledger.testing.sim_disk import SimDisk
@@ -166,9 +166,9 @@ def unseal(disk: SimDisk, name: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_helical_damage_over_all_members_heals(seed: int) -> None:
+def test_damage_on_all_over_all_members_heals(seed: int) -> None:
     """Every third part of the log is damaged on another member."""
-    random = Random(f"helical/{seed}")
+    random = Random(f"damage-all/{seed}")
     entries = entries_of(random, 60)
     disks = group(entries, seed)
     slices = random.choice((1, 2, 5))
@@ -288,7 +288,7 @@ def test_a_damaged_first_entry_of_a_sealed_segment_costs_nothing_before_it(byte:
     first = next(entry for entry in entries if entry.position == second)
     bit = 1 if first.kind == 1 else 0  # another kind that there is
     disk.flip_bit(f"data/{second:020}", byte, bit)
-    found = survey(disk, Layout(""))
+    found = survey(disk, StorePaths(""))
     assert [(gap.first_index, gap.last_index) for gap in found.missing()] == [
         (first.index, first.index)
     ]
@@ -302,7 +302,7 @@ def test_a_lone_whole_entry_is_believed_when_its_index_names_another_place_or_si
     store(disk, entries_of(Random(1), 1))
     for byte_offset, bit in product(range(16, 28), range(8)):
         disk.flip_bit("index/00000000000000000000", byte_offset, bit)
-        assert survey(disk, Layout("")).missing() == [], (byte_offset, bit)
+        assert survey(disk, StorePaths("")).missing() == [], (byte_offset, bit)
         disk.flip_bit("index/00000000000000000000", byte_offset, bit)
 
 
@@ -341,6 +341,6 @@ def test_the_last_entry_of_a_sealed_segment_is_remembered_when_the_next_one_is_e
     byte = lost.position - name + (at if at >= 0 else lost.size_bytes - 1)
     disks[0].flip_bit(f"data/{name:020}", byte, 2)
     unseal(disks[0], name)
-    (gap,) = survey(disks[0], Layout("")).missing()
+    (gap,) = survey(disks[0], StorePaths("")).missing()
     assert (gap.first_index, gap.last_index, gap.is_tail) == (lost.index, lost.index, True)
     assert_healed(disks, kept)

@@ -93,8 +93,8 @@ class World:
         self.leader = self.nodes[number]
         self.leader.catch_up()
         self.leader.commits.staging.discard()
-        self.leader.ends.start_reign()
-        self.leader.checks.start_reign()
+        self.leader.ends.leadership_began()
+        self.leader.checks.leadership_began()
 
     def commit(self, count: int) -> None:
         for _ in range(min(count, len(self.flying))):

@@ -10,10 +10,10 @@ from crc32c import crc32c
 
 from dledger.codec.member_record import (
     MemberRecordFormatError,
+    decode_handshake_record,
     decode_member_record,
+    encode_handshake_record,
     encode_member_record,
-    hear_member_record,
-    tell_member_record,
 )
 from dledger.errors import PeerProtocolError
 from dledger.raft.ids import NodeId
@@ -48,7 +48,7 @@ def test_golden_bytes_both_ways() -> None:
 def test_never_restored_is_not_a_new_store(restoration: str | None) -> None:
     record = MemberRecord("g", "n0", restoration, Start(1, 2), {})
     assert decode_member_record(encode_member_record(record)) == record
-    told = hear_member_record(N0, tell_member_record(record, "n1"))
+    told = decode_handshake_record(N0, encode_handshake_record(record, "n1"))
     assert told == MemberRecord("", "n0", restoration, Start(1, 2), {})
 
 
@@ -81,9 +81,9 @@ def test_what_is_told_fits_an_attribute_and_names_the_target_in_any_case() -> No
     seen = {NodeId(f"{'x' * 60}{number}"): Start(9, 2**63 - 1) for number in range(30)}
     record = MemberRecord("g", "n0", "r" * 64, Start(2**40, 2**63 - 1), seen)
     for target, start in seen.items():
-        text = tell_member_record(record, target)
+        text = encode_handshake_record(record, target)
         assert len(text) <= 1024
-        told = hear_member_record(N0, text)
+        told = decode_handshake_record(N0, text)
         assert told.seen[target] == start
         assert len(told.seen) > 5
 
@@ -103,4 +103,4 @@ def test_what_is_told_fits_an_attribute_and_names_the_target_in_any_case() -> No
 )
 def test_what_is_no_record_breaks_the_protocol(text: str) -> None:
     with pytest.raises(PeerProtocolError):
-        hear_member_record(N2, text)
+        decode_handshake_record(N2, text)

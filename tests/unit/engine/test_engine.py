@@ -52,7 +52,7 @@ from dledger.raft.events import (
 )
 from dledger.raft.hard_state import HardState
 from dledger.raft.ids import EntryId, Index, NodeId, Position, Term
-from dledger.raft.log_shape import LogShape
+from dledger.raft.log_layout import LogLayout
 from dledger.raft.membership import encode_membership
 from dledger.raft.messages import (
     AppendRequest,
@@ -76,7 +76,7 @@ class ScriptedNode:
     """Stands in for the core: gives the effects that the test put there, and notes the events."""
 
     def __init__(
-        self, config: RaftConfig, hard_state: HardState, log: LogShape, draw: Any, now_ms: int
+        self, config: RaftConfig, hard_state: HardState, log: LogLayout, draw: Any, now_ms: int
     ) -> None:
         self.hard_state = hard_state
         self.log = log.copy()
@@ -782,10 +782,10 @@ def test_entries_of_the_same_terms_and_another_history_are_not_taken() -> None:
     def sealed(*bodies: bytes, term: int = 1) -> list[Entry]:
         source = scripted()
         give(source, AppendEntries((entry(1, body=b"x"),)))
-        place = source.log.shape.end_position
+        place = source.log.layout.end_position
         for index, body in enumerate(bodies, 2):
             give(source, AppendEntries((entry(index, term, body, place),)))
-            place = source.log.shape.end_position
+            place = source.log.layout.end_position
         return source.log.entries(Index(1), Index(len(bodies) + 2))
 
     def request(entries: list[Entry], first: int, prev_term: int) -> Received:

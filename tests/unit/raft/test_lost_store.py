@@ -17,7 +17,7 @@ from dledger.raft.events import (
 )
 from dledger.raft.hard_state import HardState
 from dledger.raft.ids import Index, NodeId, Term
-from dledger.raft.log_shape import LogShape
+from dledger.raft.log_layout import LogLayout
 from dledger.raft.messages import (
     AppendRequest,
     AppendResponse,
@@ -38,7 +38,7 @@ class Member:
     """One node and its clock; everything it saves is durable at once, when asked."""
 
     def __init__(self, name: NodeId, *, store: int = 0, term: int = 0, entries: int = 0) -> None:
-        log = LogShape()
+        log = LogLayout()
         for _ in range(entries):
             log.append(Term(term), 100)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dledger.raft.ids import NodeId
-from dledger.raft.member_record import MemberRecord, Start, hear
+from dledger.raft.member_record import MemberRecord, Start, learn
 
 N0, N1, N2 = NodeId("n0"), NodeId("n1"), NodeId("n2")
 MEMBERS = (N0, N1, N2)
@@ -16,19 +16,19 @@ def record(node_id: str, count: int, process: int, **seen: Start) -> MemberRecor
 
 def test_a_member_that_starts_again_and_one_that_reconnects_miss_nothing() -> None:
     before = record("n0", 4, 11)
-    at_n1 = hear(record("n1", 1, 5), before, MEMBERS)
+    at_n1 = learn(record("n1", 1, 5), before, MEMBERS)
     assert at_n1.record.seen == {N0: Start(4, 11)}
     for now in (before, before.started(12)):
-        assert hear(now, at_n1.record, MEMBERS).missed is None
-        assert hear(at_n1.record, now, MEMBERS).missed_by_source is None
+        assert learn(now, at_n1.record, MEMBERS).missed is None
+        assert learn(at_n1.record, now, MEMBERS).missed_by_source is None
 
 
 def test_both_sides_see_that_a_store_is_an_older_copy() -> None:
     n1 = record("n1", 1, 5, n0=Start(4, 11))
     older = record("n0", 3, 12)  # a copy of before, started once
-    assert hear(older, n1, MEMBERS).missed == Start(4, 11)
-    assert hear(n1, older, MEMBERS).missed_by_source == Start(4, 11)
-    assert hear(n1, older, MEMBERS).record.seen == {N0: Start(4, 11)}
+    assert learn(older, n1, MEMBERS).missed == Start(4, 11)
+    assert learn(n1, older, MEMBERS).missed_by_source == Start(4, 11)
+    assert learn(n1, older, MEMBERS).record.seen == {N0: Start(4, 11)}
 
 
 def test_a_copy_that_is_as_old_as_the_last_start_but_one_has_its_number_and_is_seen_all_the_same() -> (
@@ -36,15 +36,15 @@ def test_a_copy_that_is_as_old_as_the_last_start_but_one_has_its_number_and_is_s
 ):
     copy = record("n0", 4, 11)
     n1 = record("n1", 1, 5, n0=copy.started(12).start)
-    assert hear(copy.started(13), n1, MEMBERS).missed == Start(5, 12)
+    assert learn(copy.started(13), n1, MEMBERS).missed == Start(5, 12)
 
 
 def test_once_overtaken_it_is_the_latest_again() -> None:
     n1 = record("n1", 1, 5, n0=Start(9, 11))
     older = record("n0", 3, 12).overtaking(Start(9, 11))
     assert older.start == Start(10, 12)
-    assert hear(older, n1, MEMBERS).missed is None
-    heard = hear(n1, older, MEMBERS)
+    assert learn(older, n1, MEMBERS).missed is None
+    heard = learn(n1, older, MEMBERS)
     assert heard.missed_by_source is None
     assert heard.record.seen == {N0: Start(10, 12)}
     assert older.started(13).start == Start(11, 13)
@@ -53,16 +53,16 @@ def test_once_overtaken_it_is_the_latest_again() -> None:
 def test_what_a_third_member_remembers_is_taken_over_and_never_goes_back() -> None:
     n1 = record("n1", 1, 5, n0=Start(2, 3))
     n2 = record("n2", 1, 6, n0=Start(9, 11), n1=Start(1, 5), nobody=Start(1, 1))
-    heard = hear(n1, n2, MEMBERS).record
+    heard = learn(n1, n2, MEMBERS).record
     assert heard.seen == {N0: Start(9, 11), N2: Start(1, 6)}
-    assert hear(heard, record("n2", 1, 6, n0=Start(1, 1)), MEMBERS).record == heard
+    assert learn(heard, record("n2", 1, 6, n0=Start(1, 1)), MEMBERS).record == heard
 
 
 def test_a_start_that_was_not_counted_says_nothing() -> None:
     n1 = record("n1", 1, 5, n0=Start(4, 11))
     uncounted = record("n0", 0, 12)
-    assert hear(uncounted, n1, MEMBERS).missed is None
-    assert hear(n1, uncounted, MEMBERS).missed_by_source is None
+    assert learn(uncounted, n1, MEMBERS).missed is None
+    assert learn(n1, uncounted, MEMBERS).missed_by_source is None
 
 
 def test_a_new_store_takes_over_which_restoring_it_belongs_to() -> None:
@@ -73,6 +73,6 @@ def test_a_new_store_takes_over_which_restoring_it_belongs_to() -> None:
     assert not new.is_foreign(never)
     assert restored.is_foreign(never)
     assert never.is_foreign(restored)
-    now = hear(new, restored, MEMBERS).record
+    now = learn(new, restored, MEMBERS).record
     assert now.restoration == "monday"
     assert now.is_foreign(never)

@@ -10,7 +10,7 @@ from itertools import count, pairwise
 import pytest
 
 from dledger.config import RaftConfig
-from dledger.raft.effects import Effect, GivesWay, Send, Waits
+from dledger.raft.effects import Effect, HandsOver, Send, Waits
 from dledger.raft.events import Propose, Received, Tick
 from dledger.raft.ids import Index, NodeId
 from dledger.raft.messages import TimeoutNow
@@ -166,7 +166,7 @@ class Reign:
         self.own_ms = own_ms
         self.others_ms = others_ms
         self.has_load = True
-        self.gave_way: list[tuple[int, GivesWay]] = []
+        self.gave_way: list[tuple[int, HandsOver]] = []
         self.told: list[tuple[int, NodeId]] = []
         self._carry_out(elect(self._group, self._leader))
         self._at(0, self._load)
@@ -198,7 +198,7 @@ class Reign:
     def _carry_out(self, effects: list[Effect]) -> None:
         now_ms = self._group.now_ms
         for effect in effects:
-            if isinstance(effect, GivesWay):
+            if isinstance(effect, HandsOver):
                 self.gave_way.append((now_ms, effect))
             elif isinstance(effect, Send) and isinstance(effect.message, TimeoutNow):
                 assert effect.waits is Waits.NOTHING

@@ -17,25 +17,25 @@ def disks() -> FullDisks:
 
 
 def test_the_own_disk_is_told_while_it_is_full(disks: FullDisks) -> None:
-    assert disks.told() == {}
+    assert disks.own_attributes() == {}
     disks.own_changed("no room for 4096 bytes")
-    assert disks.told() == FULL
+    assert disks.own_attributes() == FULL
     assert disks.describe() == "the disk of n0 is full"
     assert not disks.leave_no_majority
     disks.own_changed("")
-    assert disks.told() == {}
+    assert disks.own_attributes() == {}
     assert disks.describe() == ""
 
 
 def test_two_of_three_leave_no_majority(disks: FullDisks) -> None:
     disks.leader_changed(None)
-    disks.hear(N2, FULL)
-    disks.hear(N1, {"service_address": "a:1"})
+    disks.learn(N2, FULL)
+    disks.learn(N1, {"service_address": "a:1"})
     assert not disks.leave_no_majority
-    disks.hear(N1, FULL)
+    disks.learn(N1, FULL)
     assert disks.leave_no_majority
     assert disks.describe() == "the disks of n1 and n2 are full"
-    disks.hear(N1, None)
+    disks.learn(N1, None)
     assert not disks.leave_no_majority
 
 
@@ -47,11 +47,11 @@ def test_a_group_of_one_has_no_other_disk() -> None:
 
 def test_what_was_heard_is_forgotten_with_the_reason_to_ask(disks: FullDisks) -> None:
     disks.leader_changed(None)
-    disks.hear(N1, FULL)
-    disks.hear(N2, FULL)
+    disks.learn(N1, FULL)
+    disks.learn(N2, FULL)
     disks.leader_changed(N1)
     assert not disks.full
-    disks.hear(N2, FULL)  # an answer that comes late
+    disks.learn(N2, FULL)  # an answer that comes late
     assert not disks.full
 
 

@@ -219,7 +219,7 @@ class WallClock:
     def settled_ms(self) -> int | None:
         return 1_700_000_000_007
 
-    def heard(self, node_id: NodeId, reading: ClockReading) -> None:
+    def learn(self, node_id: NodeId, reading: ClockReading) -> None:
         raise AssertionError("the transport tells, not the handshake")
 
 

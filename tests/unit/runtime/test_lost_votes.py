@@ -17,25 +17,25 @@ def votes(*, has_vote: bool = True, has_begun: bool = True) -> LostVotes:
     return LostVotes(N0, (N0, N1, N2), has_vote=lambda: has_vote, has_begun=lambda: has_begun)
 
 
-def hear_for_long(known: LostVotes, *members: NodeId) -> None:
+def learn_for_long(known: LostVotes, *members: NodeId) -> None:
     for _ in range(TOLD_COUNT_MIN):
         for member in members:
-            known.hear(member, LOST)
+            known.learn(member, LOST)
 
 
 def test_the_own_vote_is_told_while_it_is_lost() -> None:
-    assert votes().told() == {}
-    assert votes(has_vote=False).told() == LOST
+    assert votes().own_attributes() == {}
+    assert votes(has_vote=False).own_attributes() == LOST
 
 
 def test_two_of_three_are_the_end_and_it_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     known = votes()
     known.leader_changed(None)
     with caplog.at_level(logging.ERROR, "dledger"):
-        hear_for_long(known, N1)
+        learn_for_long(known, N1)
         assert known.problem == ""
-        hear_for_long(known, N2)
-        hear_for_long(known, N1, N2)
+        learn_for_long(known, N2)
+        learn_for_long(known, N1, N2)
     assert "the stores of n1 and n2 were lost" in known.problem
     assert "docs/restoring.md" in known.problem
     assert caplog.text.count("majority-lost") == 1
@@ -43,30 +43,30 @@ def test_two_of_three_are_the_end_and_it_is_said_once(caplog: pytest.LogCaptureF
 
 def test_the_own_one_counts() -> None:
     known = votes(has_vote=False)
-    hear_for_long(known, N2)
+    learn_for_long(known, N2)
     assert "the stores of n0 and n2 were lost" in known.problem
 
 
 def test_a_member_that_is_heard_no_more_or_has_its_vote_again_is_not_lost() -> None:
     for answer in (None, {}):
         known = votes()
-        hear_for_long(known, N1, N2)
-        known.hear(N1, answer)
+        learn_for_long(known, N1, N2)
+        known.learn(N1, answer)
         assert known.problem == ""
-        known.hear(N1, LOST)
+        known.learn(N1, LOST)
         assert known.problem == "", "it has to say it for as long again"
 
 
 def test_a_leader_ends_it_and_answers_that_come_late_say_nothing() -> None:
     known = votes()
-    hear_for_long(known, N1, N2)
+    learn_for_long(known, N1, N2)
     known.leader_changed(N1)
     assert known.problem == ""
-    hear_for_long(known, N1, N2)
+    learn_for_long(known, N1, N2)
     assert known.problem == ""
 
 
 def test_a_group_that_is_being_founded_has_lost_nothing() -> None:
     known = votes(has_vote=False, has_begun=False)
-    hear_for_long(known, N1, N2)
+    learn_for_long(known, N1, N2)
     assert known.problem == ""

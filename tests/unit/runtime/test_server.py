@@ -199,14 +199,14 @@ async def test_members_name_a_committed_entry_alike(open_group: OpenGroup) -> No
         await group.wait_applied(second.index)
         servers = [member.server for member in group.members.values()]
         for entry_id in (first, second):
-            (name,) = {server.reader.committed_name(entry_id.index) for server in servers}
+            (name,) = {server.reader.committed_fingerprint(entry_id.index) for server in servers}
             assert name is not None
             assert name.term == entry_id.term
-        assert leader.reader.committed_name(first.index) != leader.reader.committed_name(
-            second.index
-        )
-        assert leader.reader.committed_name(Index(second.index + 9)) is None
-        assert leader.reader.committed_name(NO_INDEX) is None
+        assert leader.reader.committed_fingerprint(
+            first.index
+        ) != leader.reader.committed_fingerprint(second.index)
+        assert leader.reader.committed_fingerprint(Index(second.index + 9)) is None
+        assert leader.reader.committed_fingerprint(NO_INDEX) is None
 
 
 async def test_what_is_to_be_shown_stands_in_the_status(open_group: OpenGroup) -> None:

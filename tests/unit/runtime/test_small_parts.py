@@ -1,4 +1,4 @@
-"""Callers, sync pace, crew, log lines: the driver's small parts."""
+"""Callers, sync pace, tasks, log lines: the driver's small parts."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from dledger.errors import LeadershipLostError, ShutdownError
 from dledger.raft.effects import Committed, Failed, ReadAt
 from dledger.raft.ids import EntryId, Index, Term
 from dledger.runtime.callers import Callers
-from dledger.runtime.crew import open_crew
 from dledger.runtime.events_log import LimitedLog, format_event
 from dledger.runtime.sync_pace import FAST_MS, SLOW_MS, SyncPace
+from dledger.runtime.task_group import open_task_group
 
 
 def committed(first: int, last: int) -> Committed:
@@ -140,9 +140,9 @@ async def test_the_first_failure_of_a_crew_comes_out_as_it_is() -> None:
         raise ShutdownError("first")
 
     async def work() -> None:
-        async with open_crew() as crew:
-            crew.start(trio.sleep_forever, name="idle")
-            crew.start(fail, name="fails")
+        async with open_task_group() as tasks:
+            tasks.start(trio.sleep_forever, name="idle")
+            tasks.start(fail, name="fails")
 
     with trio.fail_after(60), pytest.raises(ShutdownError, match="first"):
         await work()
@@ -150,9 +150,9 @@ async def test_the_first_failure_of_a_crew_comes_out_as_it_is() -> None:
 
 async def test_a_crew_can_be_stopped_without_a_failure() -> None:
     with trio.fail_after(60):
-        async with open_crew() as crew:
-            crew.start(trio.sleep_forever, name="idle")
-            crew.stop()
+        async with open_task_group() as tasks:
+            tasks.start(trio.sleep_forever, name="idle")
+            tasks.stop()
 
 
 def test_a_log_line_is_one_event_with_its_fields() -> None:

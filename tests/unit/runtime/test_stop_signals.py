@@ -10,15 +10,15 @@ import pytest
 
 STOPS_AT_THE_FIRST = """
 import signal, sys, trio
-from dledger.runtime.stop_signals import obey_stop_signals
+from dledger.runtime.stop_signals import handle_stop_signals
 
 async def serve():
     scope = trio.CancelScope()
     taken = []
-    def obey(number):
+    def handle(number):
         taken.append(number.name)
         scope.cancel()
-    obey_stop_signals(obey)
+    handle_stop_signals(handle)
     with scope:
         print("ready", flush=True)
         await trio.sleep_forever()
@@ -61,7 +61,7 @@ from dledger.runtime import stop_signals
 stop_signals.STOP_S_MAX = 0.01
 
 async def serve():
-    stop_signals.obey_stop_signals(lambda number: None)
+    stop_signals.handle_stop_signals(lambda number: None)
     signal.raise_signal(signal.SIGTERM)
     with trio.CancelScope(shield=True):
         await trio.to_thread.run_sync(threading.Event().wait)

@@ -85,13 +85,13 @@ def test_a_node_that_starts_with_a_wrong_clock_takes_the_time_of_the_others(
     clocks = Clocks()
     clocks.wall_ms += wrong_ms
     clock = steady(clocks, 3)
-    clock.heard(N1, clocks.reading(-wrong_ms))
+    clock.learn(N1, clocks.reading(-wrong_ms))
     true_ms = clocks.wall_ms - wrong_ms
     assert clock() <= true_ms, (
         "of two clocks nobody knows which one is wrong: the one that is behind"
     )
     assert clock.settled_ms() is None
-    clock.heard(N2, clocks.reading(-wrong_ms))
+    clock.learn(N2, clocks.reading(-wrong_ms))
     assert clock.settled_ms() == clock()
     assert 0 <= true_ms - clock() <= 1
     assert abs(clock.ahead_ms - wrong_ms) <= 1
@@ -115,12 +115,12 @@ def test_a_clock_that_was_set_while_the_node_was_cut_off_puts_nothing_ahead(
     true_ms = clock()
     clocks.wall_ms += jump_ms
     assert clock() == true_ms
-    clock.heard(N2, clocks.reading(-jump_ms, None if settled_ahead_ms is None else -jump_ms))
+    clock.learn(N2, clocks.reading(-jump_ms, None if settled_ahead_ms is None else -jump_ms))
     assert clock() <= true_ms
     if settled_ahead_ms is not None:
         assert true_ms - clock() <= 1, "n2 knows what most clocks show"
     clock.lead()
-    clock.heard(N1, clocks.reading(-jump_ms))
+    clock.learn(N1, clocks.reading(-jump_ms))
     assert 0 <= true_ms - clock() <= 1, "the third clock decides"
 
 
@@ -133,13 +133,13 @@ def test_a_node_that_leads_before_it_knows_is_never_ahead_and_says_so(
         true_ms = clocks.wall_ms
         clocks.wall_ms += own_ms
         clock = steady(clocks, 3)
-        clock.heard(N1, clocks.reading(other_ms - own_ms))
+        clock.learn(N1, clocks.reading(other_ms - own_ms))
         clock.lead()
         assert "clock-not-settled node=n0" in caplog.text
         assert clock.settled_ms() is None
         early_ms = clock()
         assert early_ms <= true_ms
-        clock.heard(N2, clocks.reading(-own_ms))
+        clock.learn(N2, clocks.reading(-own_ms))
         assert early_ms <= clock(), "what it led by stands in the log"
         assert 0 <= true_ms - clock() <= 1
         assert clock.settled_ms() == clock()
@@ -148,11 +148,11 @@ def test_a_node_that_leads_before_it_knows_is_never_ahead_and_says_so(
 def test_once_it_is_settled_it_only_slews() -> None:
     clocks = Clocks()
     clock = steady(clocks, 3)
-    clock.heard(N1, clocks.reading())
+    clock.learn(N1, clocks.reading())
     before_ms = clock()
     assert clock.settled_ms() == before_ms
-    clock.heard(N2, clocks.reading(300_000))
-    clock.heard(N1, clocks.reading(300_000))
+    clock.learn(N2, clocks.reading(300_000))
+    clock.learn(N1, clocks.reading(300_000))
     assert clock() == before_ms
     clocks.pass_ms(10_000)
     assert clock() == before_ms + 10_010, "towards the others"
@@ -161,8 +161,8 @@ def test_once_it_is_settled_it_only_slews() -> None:
 def test_a_jump_of_one_clock_is_not_followed_where_the_others_are_known() -> None:
     clocks = Clocks()
     clock = steady(clocks, 3)
-    clock.heard(N1, clocks.reading())
-    clock.heard(N2, clocks.reading())
+    clock.learn(N1, clocks.reading())
+    clock.learn(N2, clocks.reading())
     clocks.wall_ms += 3_600_000
     for _ in range(60):
         clocks.pass_ms(1_000)
@@ -177,14 +177,14 @@ def test_a_clock_that_is_little_off_is_no_news(caplog: pytest.LogCaptureFixture)
     caplog.set_level(logging.INFO)
     clocks = Clocks()
     clock = steady(clocks, 3)
-    clock.heard(N1, clocks.reading(200))
-    clock.heard(N2, clocks.reading(200))
+    clock.learn(N1, clocks.reading(200))
+    clock.learn(N2, clocks.reading(200))
     clock.lead()
     assert not caplog.text
     assert clock.settled_ms() == clocks.wall_ms
     for _ in range(20):
         clocks.pass_ms(10_000)
-        clock.heard(N1, clocks.reading(200))
-        clock.heard(N2, clocks.reading(200))
+        clock.learn(N1, clocks.reading(200))
+        clock.learn(N2, clocks.reading(200))
         clock()
     assert abs(clock() - clocks.wall_ms - 200) <= 1, "followed, slowly"

@@ -154,7 +154,7 @@ def test_a_send_that_no_majority_has_room_for_is_refused_at_once_with_the_cause(
     bench.router.expire(0)
     assert bench.router.waiting_count == 2  # the two others may elect one of them
     assert bench.router.without_leader().endswith("; the disk of n0 is full")
-    disks.hear(NodeId("n2"), {FULL_ATTRIBUTE: "no room"})
+    disks.learn(NodeId("n2"), {FULL_ATTRIBUTE: "no room"})
     bench.router.expire(0)
     assert answer_of(send).code == 14
     remark = answer_of(send).remark or ""
@@ -175,7 +175,7 @@ def test_a_send_that_no_majority_has_room_for_is_refused_at_once_with_the_cause(
 def test_who_waits_for_a_leader_is_told_that_there_will_be_none(bench: Bench) -> None:
     for _ in range(TOLD_COUNT_MIN):
         for name in ("n1", "n2"):
-            bench.log.lost_votes.hear(NodeId(name), {VOTE_ATTRIBUTE: "true"})
+            bench.log.lost_votes.learn(NodeId(name), {VOTE_ATTRIBUTE: "true"})
     send = bench.request()
     bench.router.route(send)
     bench.router.expire(HOLD_MS)

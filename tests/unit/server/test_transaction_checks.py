@@ -70,7 +70,7 @@ class Bench:
             wall_ms=lambda: self.wall_ms,
             monotonic_ms=lambda: self.steady_ms,
         )
-        self.checks.start_reign()
+        self.checks.leadership_began()
 
     @property
     def end_position(self) -> Any:
@@ -211,7 +211,7 @@ def test_few_large_messages_at_a_time_but_one_at_least() -> None:
 def test_a_leader_whose_clock_is_behind_goes_on_from_the_log() -> None:
     bench = Bench(steady_ms=5)
     bench.begin("u")
-    bench.checks.start_reign()
+    bench.checks.leadership_began()
     bench.wall_ms -= 3_600_000
     bench.steady_ms += 5999
     bench.checks.tick()

@@ -11,7 +11,7 @@ import trio
 
 from broker.server.went_back import Loss, WentBack, find_loss
 from dledger import AckTimeoutError, Index, LogServer, NotLeaderError, Term
-from dledger.runtime.belonging import EntryName
+from dledger.runtime.group_check import EntryFingerprint
 from dledger_mq.remoting.log_point import LogPoint
 
 FURTHEST = LogPoint(10, 3, 77)
@@ -74,9 +74,9 @@ class FakeLog:
             raise self.refusal
         return self.commit_index
 
-    def committed_name(self, index: Index) -> EntryName | None:
+    def committed_fingerprint(self, index: Index) -> EntryFingerprint | None:
         is_there = self.first_index <= index <= self.commit_index
-        return EntryName(Term(3), self.chain_crc) if is_there else None
+        return EntryFingerprint(Term(3), self.chain_crc) if is_there else None
 
     def show(self, name: str, value: str) -> None:
         self.shown[name] = value

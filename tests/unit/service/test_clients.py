@@ -130,7 +130,7 @@ def test_a_new_leader_starts_from_what_it_knew() -> None:
     old.put("n0", [consumer("c1")], 0)
     old.put("n1", [consumer("c2")], 0)
     assert new.replace(old.by_node(), 0) == ["g"]
-    new.start_reign(50_000)
+    new.leadership_began(50_000)
     assert new.expire(50_000 + NODE_EXPIRY_MS) == []
     assert ids(new) == ["c1", "c2"]
 

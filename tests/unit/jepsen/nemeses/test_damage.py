@@ -146,10 +146,10 @@ def test_a_finished_segment_is_lost_where_there_is_one(store: Path) -> None:
     assert not list((store / "index").iterdir())
 
 
-def test_helical_damage_leaves_every_entry_whole_somewhere(tmp_path: Path) -> None:
+def test_damage_on_all_leaves_every_entry_whole_somewhere(tmp_path: Path) -> None:
     stores = [make_store(tmp_path / f"n{at}") for at in range(3)]
     whole = data_files(stores[0])[0].read_bytes()
-    damage.helical(stores, random.Random(1))
+    damage.damage_all(stores, random.Random(1))
     copies = [data_files(each)[0].read_bytes() for each in stores]
     assert all(copy != whole for copy in copies)
     for first, end, index in entries_before({}):

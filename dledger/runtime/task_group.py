@@ -11,7 +11,7 @@ import trio
 Arguments = TypeVarTuple("Arguments")
 
 
-class Crew:
+class TaskGroup:
     """A nursery in which the first failure stops everybody and is remembered.
 
     A plain nursery would wrap it in an exception group, and callers of a LogServer want to catch
@@ -33,7 +33,7 @@ class Crew:
         async def run() -> None:
             try:
                 await task(*arguments)
-            except Exception as error:  # noqa: BLE001  # the root of a task; `open_crew` raises it
+            except Exception as error:  # noqa: BLE001  # the root of a task; `open_task_group` raises it
                 self.fail(error)
 
         self._nursery.start_soon(run, name=name)
@@ -50,17 +50,17 @@ class Crew:
 
 
 @asynccontextmanager
-async def open_crew() -> AsyncIterator[Crew]:
-    """A crew for the time of the block; waits for its tasks at the end.
+async def open_task_group() -> AsyncIterator[TaskGroup]:
+    """A task group for the time of the block; waits for its tasks at the end.
 
     Raises:
         Exception: the first failure of a task, as it is.
     """
-    crew: Crew | None = None
+    tasks: TaskGroup | None = None
     try:
         async with trio.open_nursery() as nursery:
-            crew = Crew(nursery)
-            yield crew
+            tasks = TaskGroup(nursery)
+            yield tasks
     finally:
-        if crew is not None and crew.failure is not None:
-            raise crew.failure
+        if tasks is not None and tasks.failure is not None:
+            raise tasks.failure

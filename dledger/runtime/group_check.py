@@ -37,7 +37,7 @@ _WHAT_TO_DO: Final = (
 )
 
 
-class EntryName(NamedTuple):
+class EntryFingerprint(NamedTuple):
     """What names an entry, and with it the whole log up to there.
 
     Attributes:
@@ -49,7 +49,7 @@ class EntryName(NamedTuple):
     chain_crc: int
 
 
-class Belonging:
+class GroupCheck:
     """What this member tells for it, and what it concludes from what others tell."""
 
     def __init__(
@@ -57,7 +57,7 @@ class Belonging:
         node_id: NodeId,
         members: frozenset[NodeId],
         commit_index: Callable[[], Index],
-        committed_name: Callable[[Index], EntryName | None],
+        committed_fingerprint: Callable[[Index], EntryFingerprint | None],
     ) -> None:
         """Prepare.
 
@@ -65,19 +65,19 @@ class Belonging:
             node_id: this member.
             members: all of them.
             commit_index: how far the log is known to be committed.
-            committed_name: of an entry; None: it is not known to be committed, or not kept any more.
+            committed_fingerprint: of an entry; None: it is not known to be committed, or not kept any more.
         """
         self._commit_index = commit_index
-        self._committed_name = committed_name
+        self._committed_fingerprint = committed_fingerprint
         self._node_id = node_id
         self._members = members
         self._forked: dict[NodeId, tuple[int, str]] = {}
 
-    def tell(self) -> Mapping[str, str]:
+    def own_attributes(self) -> Mapping[str, str]:
         """The attributes for a handshake with a member."""
         told = {MEMBERS_ATTRIBUTE: msgspec.json.encode(sorted(self._members)).decode()}
         index = self._commit_index()
-        name = self._committed_name(index)
+        name = self._committed_fingerprint(index)
         if name is not None:
             place = (int(index), int(name.term), name.chain_crc)
             told[COMMITTED_ATTRIBUTE] = msgspec.json.encode(place).decode()
@@ -88,7 +88,7 @@ class Belonging:
 
         Args:
             node_id: the other one.
-            process: its `incarnation`.
+            process: the number of its process.
             attributes: what it told.
 
         Raises:
@@ -124,7 +124,7 @@ class Belonging:
         if text is None:
             return None
         index, term, chain_crc = _decoded(_PLACE, COMMITTED_ATTRIBUTE, text)
-        own = self._committed_name(Index(index))
+        own = self._committed_fingerprint(Index(index))
         if own is None or own == (term, chain_crc):
             return None
         return (

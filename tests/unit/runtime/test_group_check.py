@@ -17,7 +17,7 @@ from dledger.codec.rpc import encode_message
 from dledger.errors import HandshakeRefusedError, PeerProtocolError
 from dledger.raft.ids import Index, NodeId, Term
 from dledger.raft.messages import AppendRequest
-from dledger.runtime.belonging import Belonging, EntryName
+from dledger.runtime.group_check import EntryFingerprint, GroupCheck
 from dledger.runtime.handshake import Identity, dial_member
 from dledger.storage.member_file import MEMBER_NAME
 from tests.unit.runtime.conftest import Group, wait_until
@@ -28,31 +28,35 @@ MEMBERS = frozenset({N0, N1, N2})
 S = 30.0
 OpenGroup = Callable[..., AbstractAsyncContextManager[Group]]
 
-LOG = {1: EntryName(Term(1), 11), 2: EntryName(Term(1), 22), 3: EntryName(Term(2), 33)}
-FORK = {**LOG, 3: EntryName(Term(4), 44), 4: EntryName(Term(4), 55)}
+LOG = {
+    1: EntryFingerprint(Term(1), 11),
+    2: EntryFingerprint(Term(1), 22),
+    3: EntryFingerprint(Term(2), 33),
+}
+FORK = {**LOG, 3: EntryFingerprint(Term(4), 44), 4: EntryFingerprint(Term(4), 55)}
 
 
-def belonging(
+def group_check(
     node_id: NodeId,
-    committed: dict[int, EntryName],
+    committed: dict[int, EntryFingerprint],
     members: frozenset[NodeId] = MEMBERS,
-) -> Belonging:
+) -> GroupCheck:
     last = Index(max(committed, default=0))
-    return Belonging(node_id, members, lambda: last, lambda index: committed.get(index))
+    return GroupCheck(node_id, members, lambda: last, lambda index: committed.get(index))
 
 
-def identity(node_id: NodeId, part: Belonging) -> Identity:
-    return Identity("g", node_id, 7, MEMBERS, None, belonging=part)
+def identity(node_id: NodeId, part: GroupCheck) -> Identity:
+    return Identity("g", node_id, 7, MEMBERS, None, group_check=part)
 
 
-async def reasons(near: Belonging, far: Belonging) -> list[str]:
+async def reasons(near: GroupCheck, far: GroupCheck) -> list[str]:
     """What n1 as the dialer and n0 come out with; the far side refuses first."""
     results = await shake(identity(N1, near), identity(N0, far))
     return [str(each) for each in results if isinstance(each, HandshakeRefusedError)]
 
 
 async def test_members_of_one_group_that_are_differently_far_meet() -> None:
-    empty: dict[int, EntryName] = {}
+    empty: dict[int, EntryFingerprint] = {}
     for near, far in (
         (LOG, LOG),
         (LOG, empty),
@@ -60,11 +64,11 @@ async def test_members_of_one_group_that_are_differently_far_meet() -> None:
         ({1: LOG[1]}, LOG),
         (LOG, {1: LOG[1]}),
     ):
-        assert await reasons(belonging(N1, near), belonging(N0, far)) == []
+        assert await reasons(group_check(N1, near), group_check(N0, far)) == []
 
 
 async def test_other_members_are_refused_on_both_sides() -> None:
-    said = await reasons(belonging(N1, LOG), belonging(N0, LOG, frozenset({N0})))
+    said = await reasons(group_check(N1, LOG), group_check(N0, LOG, frozenset({N0})))
     assert len(said) == 2
     for each in said:
         assert "n1 is configured with the members (n0, n1, n2), n0 with (n0)" in each
@@ -72,9 +76,9 @@ async def test_other_members_are_refused_on_both_sides() -> None:
 
 @pytest.mark.parametrize(("near", "far"), [(LOG, FORK), (FORK, LOG)])
 async def test_other_committed_entries_are_refused_on_both_sides(
-    near: dict[int, EntryName], far: dict[int, EntryName]
+    near: dict[int, EntryFingerprint], far: dict[int, EntryFingerprint]
 ) -> None:
-    said = await reasons(belonging(N1, near), belonging(N0, far))
+    said = await reasons(group_check(N1, near), group_check(N0, far))
     # The longer one's last entry is not known to the other as committed; seen from there it is.
     assert said
     for each in said:
@@ -86,7 +90,7 @@ async def test_other_committed_entries_are_refused_on_both_sides(
 def test_nothing_else_is_understood(text: str) -> None:
     for name in ("dledger.members", "dledger.committed"):
         with pytest.raises(PeerProtocolError, match=name):
-            belonging(N0, LOG).why_not("n1", 7, {name: text})
+            group_check(N0, LOG).why_not("n1", 7, {name: text})
 
 
 def lose(record: Path) -> None:
@@ -129,7 +133,7 @@ async def test_who_leads_with_another_history_is_refused_until_it_is_started_aga
         assert "docs/repair.md" in caplog.text
         with pytest.raises(HandshakeRefusedError, match="start it with an empty folder"):
             await dial_member(peer, me)
-        again, _ = await dial_member(peer, replace(me, incarnation=8))
+        again, _ = await dial_member(peer, replace(me, process=8))
         again.close()
         await append(group)
 

@@ -57,7 +57,7 @@ class Line:
         return None if known == point else known
 
 
-class FurthestPoints:
+class CommittedPlaces:
     """The furthest places of all groups that were heard of."""
 
     def __init__(self, groups_max: int = BROKER_NAMES_MAX) -> None:

@@ -1,4 +1,4 @@
-"""LogShape against a plain list of (term, position, size)."""
+"""LogLayout against a plain list of (term, position, size)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dledger.raft.ids import Index, Position, Term
-from dledger.raft.log_shape import LogShape, LogStart
+from dledger.raft.log_layout import LogLayout, LogStart
 
 STARTS = st.sampled_from(
     [
@@ -44,60 +44,60 @@ class PlainLog:
         return [(first + place, *entry) for place, entry in enumerate(self.entries)]
 
 
-def build(start: LogStart, moves: list[tuple[str, int, int]]) -> tuple[LogShape, PlainLog]:
-    shape, plain = LogShape(start), PlainLog(start)
+def build(start: LogStart, moves: list[tuple[str, int, int]]) -> tuple[LogLayout, PlainLog]:
+    layout, plain = LogLayout(start), PlainLog(start)
     for what, a, b in moves:
         if what == "append":
-            term = Term(shape.last_term + a)
-            shape.append(term, b)
+            term = Term(layout.last_term + a)
+            layout.append(term, b)
             plain.append(term, b)
         elif plain.entries:
-            first = Index(shape.first_index + a % len(plain.entries))
-            shape.truncate_from(first)
+            first = Index(layout.first_index + a % len(plain.entries))
+            layout.truncate_from(first)
             plain.truncate_from(first)
-    return shape, plain
+    return layout, plain
 
 
 @given(STARTS, MOVES, st.data())
 def test_columns_are_what_each_entry_says(
     start: LogStart, moves: list[tuple[str, int, int]], data: st.DataObject
 ) -> None:
-    shape, plain = build(start, moves)
-    first = data.draw(st.integers(shape.first_index, shape.last_index + 1))
-    end = data.draw(st.integers(first, shape.last_index + 1))
+    layout, plain = build(start, moves)
+    first = data.draw(st.integers(layout.first_index, layout.last_index + 1))
+    end = data.draw(st.integers(first, layout.last_index + 1))
     wanted = [entry[1:] for entry in plain.indexed() if first <= entry[0] < end]
-    columns = shape.columns(Index(first), Index(end))
+    columns = layout.columns(Index(first), Index(end))
     assert [column.typecode for column in columns] == ["q", "q", "i"]
     assert list(zip(*columns, strict=True)) == wanted
 
 
 @given(STARTS, MOVES)
 def test_it_answers_like_a_plain_list(start: LogStart, moves: list[tuple[str, int, int]]) -> None:
-    shape, plain = build(start, moves)
+    layout, plain = build(start, moves)
     entries = plain.indexed()
-    assert shape.last_index - shape.first_index + 1 == len(entries)
-    assert shape.end_position == plain.end_position
-    assert shape.position_of(Index(shape.last_index + 1)) == plain.end_position
-    assert shape.term_of(start.prev_index) == start.prev_term
-    assert shape.term_of(Index(shape.last_index + 1)) is None
+    assert layout.last_index - layout.first_index + 1 == len(entries)
+    assert layout.end_position == plain.end_position
+    assert layout.position_of(Index(layout.last_index + 1)) == plain.end_position
+    assert layout.term_of(start.prev_index) == start.prev_term
+    assert layout.term_of(Index(layout.last_index + 1)) is None
     for index, term, position, size in entries:
-        assert shape.term_of(Index(index)) == term
-        assert shape.position_of(Index(index)) == position
+        assert layout.term_of(Index(index)) == term
+        assert layout.position_of(Index(index)) == position
         for byte in (position, position + size - 1):
-            assert shape.index_at(Position(byte)) == index
+            assert layout.index_at(Position(byte)) == index
         same = [i for i, other, _, _ in entries if other == term]
-        assert shape.first_index_of_term_at(Index(index)) == same[0]
-        assert shape.last_index_of_term(Term(term)) == same[-1]
-    assert shape.index_at(Position(shape.end_position)) is None
+        assert layout.first_index_of_term_at(Index(index)) == same[0]
+        assert layout.last_index_of_term(Term(term)) == same[-1]
+    assert layout.index_at(Position(layout.end_position)) is None
 
 
 @given(STARTS, MOVES, st.integers(0, 99), st.integers(0, 500), st.integers(1, 9))
 def test_end_within_is_the_longest_row_that_fits(
     start: LogStart, moves: list[tuple[str, int, int]], at: int, bytes_max: int, count_max: int
 ) -> None:
-    shape, plain = build(start, moves)
-    first = shape.first_index + at % (len(plain.entries) + 1)
-    end = shape.end_within(Index(first), bytes_max=bytes_max, count_max=count_max)
+    layout, plain = build(start, moves)
+    first = layout.first_index + at % (len(plain.entries) + 1)
+    end = layout.end_within(Index(first), bytes_max=bytes_max, count_max=count_max)
     behind = [entry for entry in plain.indexed() if entry[0] >= first]
     count = total = 0
     for _, _, _, size in behind[:count_max]:
@@ -112,19 +112,19 @@ def test_end_within_is_the_longest_row_that_fits(
 def test_a_copy_is_equal_and_independent(
     start: LogStart, moves: list[tuple[str, int, int]]
 ) -> None:
-    shape, _ = build(start, moves)
-    twin = shape.copy()
-    before = (shape.runs(), shape.last_id, shape.end_position)
+    layout, _ = build(start, moves)
+    twin = layout.copy()
+    before = (layout.runs(), layout.last_id, layout.end_position)
     assert (twin.runs(), twin.last_id, twin.end_position) == before
     twin.append(Term(twin.last_term + 1), 10)
-    assert (shape.runs(), shape.last_id, shape.end_position) == before
+    assert (layout.runs(), layout.last_id, layout.end_position) == before
 
 
 @given(STARTS, MOVES)
 def test_runs_rebuild_the_terms(start: LogStart, moves: list[tuple[str, int, int]]) -> None:
-    shape, plain = build(start, moves)
-    runs = shape.runs()
-    ends = [first for first, _ in runs[1:]] + [shape.last_index + 1]
+    layout, plain = build(start, moves)
+    runs = layout.runs()
+    ends = [first for first, _ in runs[1:]] + [layout.last_index + 1]
     terms = [
         term for (first, term), end in zip(runs, ends, strict=False) for _ in range(first, end)
     ]
@@ -135,9 +135,9 @@ def test_runs_rebuild_the_terms(start: LogStart, moves: list[tuple[str, int, int
 def test_many_at_once_are_as_many_one_by_one(
     start: LogStart, moves: list[tuple[str, int, int]], at: int
 ) -> None:
-    shape, plain = build(start, moves)
+    layout, plain = build(start, moves)
     split = at % (len(plain.entries) + 1)
-    twin = LogShape(start)
+    twin = LogLayout(start)
     for term, _, size in plain.entries[:split]:
         twin.append(Term(term), size)
     behind = plain.entries[split:]
@@ -148,9 +148,9 @@ def test_many_at_once_are_as_many_one_by_one(
             end_position=Position(plain.end_position),
         )
     assert (twin.runs(), twin.last_id, twin.end_position) == (
-        shape.runs(),
-        shape.last_id,
-        shape.end_position,
+        layout.runs(),
+        layout.last_id,
+        layout.end_position,
     )
     for index, term, position, _ in plain.indexed():
         assert (twin.term_of(Index(index)), twin.position_of(Index(index))) == (term, position)

@@ -15,18 +15,18 @@ import trio
 
 from dledger.codec.member_record import (
     MEMBER_ATTRIBUTE,
-    hear_member_record,
-    tell_member_record,
+    decode_handshake_record,
+    encode_handshake_record,
 )
 from dledger.errors import DiskFullError
 from dledger.raft.ids import NodeId
-from dledger.raft.member_record import MemberRecord, Start, hear
+from dledger.raft.member_record import MemberRecord, Start, learn
 from dledger.runtime.events_log import log_event
 from dledger.storage.api import Disk
 from dledger.storage.member_file import MemberFile, check_members, check_owner
 
 
-class Acquaintance:
+class StoreIdentity:
     """Owns the member's record, in memory and on disk. Says and hears nothing before `open`.
 
     Attributes:
@@ -99,11 +99,11 @@ class Acquaintance:
         """What the operator called the restoring of all members, the last time; empty: never."""
         return self._record.restoration or ""
 
-    def tell(self, target: str) -> Mapping[str, str]:
+    def own_attributes(self, target: str) -> Mapping[str, str]:
         """The attribute for a handshake with a member."""
         if self._file is None:
             return {}
-        return {MEMBER_ATTRIBUTE: tell_member_record(self._record, target)}
+        return {MEMBER_ATTRIBUTE: encode_handshake_record(self._record, target)}
 
     def why_foreign(self, node_id: str, attributes: Mapping[str, str]) -> str | None:
         """Why the two members must not speak to each other; None: they may.
@@ -121,7 +121,7 @@ class Acquaintance:
             "(docs/restoring.md)"
         )
 
-    async def hear(self, node_id: NodeId, attributes: Mapping[str, str]) -> None:
+    async def learn(self, node_id: NodeId, attributes: Mapping[str, str]) -> None:
         """Take what a member said, before its connection opens.
 
         Raises:
@@ -131,7 +131,7 @@ class Acquaintance:
         said = self._said(node_id, attributes)
         if said is None or self._file is None:
             return
-        heard = hear(self._record, said, self._members)
+        heard = learn(self._record, said, self._members)
         self._record = heard.record
         if heard.missed_by_source is not None:
             log_event(
@@ -183,4 +183,4 @@ class Acquaintance:
     def _said(self, node_id: str, attributes: Mapping[str, str]) -> MemberRecord | None:
         """What the other side said; None if its version is too old to say anything."""
         text = attributes.get(MEMBER_ATTRIBUTE)
-        return None if text is None else hear_member_record(NodeId(node_id), text)
+        return None if text is None else decode_handshake_record(NodeId(node_id), text)

@@ -5,7 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from broker.namesrv.furthest import ADDRESSES_MAX, INCARNATIONS_MAX, LINES_MAX, FurthestPoints
+from broker.namesrv.committed_places import (
+    ADDRESSES_MAX,
+    INCARNATIONS_MAX,
+    LINES_MAX,
+    CommittedPlaces,
+)
 from broker.namesrv.handlers import Asker, RequestHandlers
 from broker.namesrv.kv import LocalKv
 from broker.namesrv.registrants import Answer, Registrants
@@ -32,7 +37,7 @@ def point(index: int, chain_crc: int = 7, restoration: str = "") -> LogPoint:
 
 
 def test_the_furthest_is_told_until_it_was_passed() -> None:
-    line = FurthestPoints().line(*GROUP, {A})
+    line = CommittedPlaces().line(*GROUP, {A})
     assert line.take(point(10)) is None
     assert line.take(point(10)) is None, "an idle group hears nothing"
     assert line.take(point(8)) == point(10), "a follower that lags, or a group that lost"
@@ -42,7 +47,7 @@ def test_the_furthest_is_told_until_it_was_passed() -> None:
 
 
 def test_groups_and_incarnations_have_their_own() -> None:
-    points = FurthestPoints()
+    points = CommittedPlaces()
     line = points.line(*GROUP, {A})
     line.take(point(10))
     assert points.line("main", "broker-b", {A}).take(point(1)) is None
@@ -54,7 +59,7 @@ def test_groups_and_incarnations_have_their_own() -> None:
 
 
 def test_another_group_that_had_the_name_meanwhile_is_not_remembered_as_this_one() -> None:
-    points = FurthestPoints()
+    points = CommittedPlaces()
     points.line(*GROUP, {A, B}).take(point(10))
     assert points.line(*GROUP, {C}).take(point(2**62, 9)) is None
     assert points.line(*GROUP, {B}).take(point(4)) == point(10)
@@ -63,7 +68,7 @@ def test_another_group_that_had_the_name_meanwhile_is_not_remembered_as_this_one
 
 
 def test_what_is_remembered_is_bounded() -> None:
-    points = FurthestPoints(groups_max=2)
+    points = CommittedPlaces(groups_max=2)
     for name in ("a", "b", "c"):
         points.line("main", name, {A}).take(point(9))
     assert [points.line("main", name, {A}).take(point(1)) for name in ("c", "b")] == [point(9)] * 2

@@ -25,7 +25,7 @@ class LogStart:
     position: Position = Position(0)
 
 
-class LogShape:
+class LogLayout:
     """Positions and terms of the entries first_index..last_index.
 
     Invariants: terms never decrease; first_index == start.prev_index + 1; positions strictly increase.
@@ -191,9 +191,9 @@ class LogShape:
             for first, term in zip(self._run_firsts, self._run_terms, strict=True)
         ]
 
-    def copy(self) -> LogShape:
+    def copy(self) -> LogLayout:
         """An independent copy."""
-        twin = LogShape(self._start)
+        twin = LogLayout(self._start)
         twin._positions = self._positions[:]
         twin._run_firsts = self._run_firsts[:]
         twin._run_terms = self._run_terms[:]
