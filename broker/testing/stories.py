@@ -11,7 +11,8 @@ a line; NODE is a member, NAME a client, T/0 a queue, [x] may be left out:
     NAME at NODE                        a client connects, and stays there
     NAME join GROUP TOPIC...            heartbeat of a consumer
     NAME produce GROUP                  heartbeat of a producer
-    NAME send T/0 BODY key=K [level=1]  send; level: a delay level (here 150, 400, 900 and 1500 ms)
+    NAME send T/0 BODY key=K [level=1] [after=MS]  send; level: a delay level (here 150, 400, 900 and 1500 ms)
+    NAME recall K                       take a message with `after` back
     NAME half T/0 BODY key=K group=G    send a half message
     NAME commit|rollback|leave K group=G [check]   say how its transaction ended; leave: unknown
     NAME pull T/0 from=0 group=G [hold=MS]         read
@@ -71,7 +72,7 @@ class Story:
         )
         self._cluster: StoryCluster | None = None
         self._actors: dict[str, Actor] = {}
-        self._places = Places({}, {})
+        self._places = Places({}, {}, {})
         self._output: list[str] = []
         self._commands: dict[str, Callable[[Arguments], None]] = {
             "group": self._start,
@@ -89,6 +90,7 @@ class Story:
             "produce": lambda who, given: who.produce(given.words[0]),
             "send": self._send,
             "half": self._send_half,
+            "recall": lambda who, given: who.recall(given.words[0]),
             "pull": self._pull,
             "back": self._give_back,
             "offset": lambda who, given: who.ask_offset(_queue(given), group=given.need("group")),
@@ -222,6 +224,8 @@ class Story:
         properties = {"UNIQ_KEY": given.need("key")}
         if "level" in given.named:
             properties["DELAY"] = given.named["level"]
+        if "after" in given.named:
+            properties["TIMER_DELAY_MS"] = given.named["after"]
         who.send(_queue(given), given.words[1], properties, group=given.named.get("group", "P"))
 
     def _send_half(self, who: Actor, given: Arguments) -> None:

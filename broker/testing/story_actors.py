@@ -49,10 +49,17 @@ class Queue:
 
 @dataclass(slots=True)
 class Places:
-    """What everybody in a story knows of messages, by key: where the half message stands, and the last copy seen."""
+    """What everybody in a story knows of messages, by key.
+
+    Attributes:
+        halves: queue offset and physical offset of the half message.
+        seen: physical offset of the copy that was seen last.
+        handles: topic and recall handle.
+    """
 
     halves: dict[str, tuple[str, str]]
     seen: dict[str, int]
+    handles: dict[str, tuple[str, str]]
 
 
 class Actor(SimClient):
@@ -133,9 +140,18 @@ class Actor(SimClient):
             if is_half:
                 self.places.halves[key] = offset, str(int(answer.ext["msgId"][16:], 16))
                 return f"half message {offset}"
+            if "recallHandle" in answer.ext:
+                self.places.handles[key] = queue.topic, answer.ext["recallHandle"]
+                return "waits for its time"
             return f"{queue.topic}/{answer.ext['queueId']} at {offset}"
 
         self._request(RequestCode.SEND_MESSAGE, ext, told, body=body.encode())
+
+    def recall(self, key: str) -> None:
+        """Take a message with a due time back."""
+        topic, handle = self.places.handles[key]
+        ext = {"topic": topic, "recallHandle": handle, "producerGroup": "P"}
+        self._request(RequestCode.RECALL_MESSAGE, ext)
 
     def end(self, key: str, verdict: int, *, group: str, is_check: bool) -> None:
         """Say how a transaction ended; 0, unknown, is not answered (O5)."""
