@@ -11,7 +11,7 @@ from typing import Final
 
 from broker.namesrv.errors import ConfigError
 from broker.namesrv.replicated_kv import KvGroup
-from broker.server.properties import read_properties
+from broker.properties import read_properties
 from dledger.errors import ConfigError as PropertiesError
 from dledger.version import __version__
 from dledger_mq.net.address import Address, parse_address

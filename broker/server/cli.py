@@ -19,10 +19,10 @@ import trio
 from rich.console import Console
 from rich.markup import escape
 
+from broker.properties import read_properties
 from broker.server.broker import Broker
 from broker.server.config import BrokerConfig, read_config
 from broker.server.dev import DevOptions, run_dev
-from broker.server.properties import read_properties
 from dledger import ConfigError, DiskFailedError, DLedgerError
 from dledger.runtime.stop_signals import handle_stop_signals
 from dledger.version import __version__

@@ -20,7 +20,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from broker.service.refusal import Refusal
-from dledger import DLedgerError, RefusedError
+from dledger.errors import DLedgerError, RefusedError
 from dledger_mq.remoting.codes import ResponseCode, is_definite
 
 

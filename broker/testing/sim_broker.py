@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from random import Random
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Protocol, cast
 
 from broker.server.clock import SteadyWallClock
 from broker.server.config import BrokerConfig
 from broker.server.linear import LinearReads
 from broker.server.link import LeaderLink, Link
 from broker.server.origin import ClientOrigin, Outputs
-from broker.server.parts import World
+from broker.server.parts import BrokerParts, World
 from broker.server.private_codes import LINK_NONCE, SERVICE_ADDRESS
 from broker.store.state import BrokerState
 from broker.testing.sim_log import IdleNursery, SimDriver, SimLog, Trampoline, WatchedMachine
 from broker.testing.wires import SimConnection
+from dledger.config import LogConfig
 from dledger.engine import Engine
+from dledger.raft.entry import Entry
 from dledger.raft.ids import NodeId
 from dledger.runtime.driver import RoleView
+from dledger.testing.sim_group import SimGroup
+from dledger.testing.sim_node import SimNode
 from dledger_mq.net.address import Address
 from dledger_mq.remoting.frame import Frame
 from dledger_mq.remoting.header import decode_command
-
-if TYPE_CHECKING:
-    from broker.testing.broker_cluster import BrokerCluster
-    from dledger.testing.sim_node import SimNode
 
 LOOK_MS = 20
 """Pause between two looks at what is due for delivery (`deliveries.LOOK_S`)."""
@@ -44,6 +44,29 @@ def address_of(node_id: NodeId) -> Address:
     return Address("127.0.0.1", 20_000 + int(node_id[1:]))
 
 
+class BrokerGroup(SimGroup, Protocol):
+    """What a broker asks of the group around it, as `BrokerCluster` describes it."""
+
+    parts_type: type[BrokerParts]
+    wall_offset_ms_max: int
+
+    @property
+    def brokers(self) -> Mapping[NodeId, SimBroker]:
+        """By member; those of members that are down have ended."""
+
+    def config_of(self, node_id: NodeId) -> LogConfig:
+        """How a member's log is configured."""
+
+    def run_pass(self, node: SimNode, engine: Engine) -> None:
+        """A member's broker has proposed something: carry away what follows."""
+
+    def connect(self, source: NodeId | str, target: NodeId) -> SimConnection | None:
+        """A new connection to a member's broker; None when it cannot be reached."""
+
+    def applied(self, broker: SimBroker, node: SimNode, entry: Entry) -> None:
+        """A broker has folded an entry."""
+
+
 class SimBroker:
     """One life.
 
@@ -56,7 +79,7 @@ class SimBroker:
 
     def __init__(
         self,
-        cluster: BrokerCluster,
+        cluster: BrokerGroup,
         node: SimNode,
         engine: Engine,
         state: BrokerState,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from dledger.codec.member_record import (
     MemberRecordFormatError,
@@ -22,10 +21,8 @@ from dledger.raft.events import GiveUpVote
 from dledger.raft.ids import NodeId
 from dledger.raft.member_record import MemberRecord, Start, learn
 from dledger.storage.member_file import MEMBER_NAME, MemberFile
+from dledger.testing.sim_group import SimGroup
 from dledger.testing.sim_node import SimNode
-
-if TYPE_CHECKING:
-    from dledger.testing.cluster import SimCluster
 
 MEETING_MS_MAX = 20
 """A connection takes so long to be made."""
@@ -36,7 +33,7 @@ _Pair = frozenset[tuple[NodeId, int]]
 class Meetings:
     """Who has met whom, and what follows from it."""
 
-    def __init__(self, cluster: SimCluster, draw: Callable[[int, int], int]) -> None:
+    def __init__(self, cluster: SimGroup, draw: Callable[[int, int], int]) -> None:
         self._cluster = cluster
         self._draw = draw
         self._met: set[_Pair] = set()

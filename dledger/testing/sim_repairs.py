@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from dledger.raft.messages import RepairMessage
 from dledger.repair.store_repair import StoreRepair
 from dledger.testing.core_trace import message_line, span_line
+from dledger.testing.sim_group import SimGroup
 from dledger.testing.sim_node import SimNode
-
-if TYPE_CHECKING:
-    from dledger.testing.cluster import SimCluster
 
 
 class Repairs:
     """Carries the questions and answers of all repairs, those of running members among them."""
 
-    def __init__(self, cluster: SimCluster) -> None:
+    def __init__(self, cluster: SimGroup) -> None:
         self._cluster = cluster
 
     def start(self, node: SimNode, repair: StoreRepair) -> None:

@@ -7,15 +7,12 @@ and else has not begun. A power loss half way through can also be asked for (`Si
 from __future__ import annotations
 
 from random import Random
-from typing import TYPE_CHECKING
 
 from dledger.engine import Engine, PersistJob
 from dledger.errors import DiskFullError, DLedgerError
 from dledger.raft.events import StepDown
+from dledger.testing.sim_group import SimGroup
 from dledger.testing.sim_node import SimNode
-
-if TYPE_CHECKING:
-    from dledger.testing.cluster import SimCluster
 
 SAVE_WRITES_MAX = 8
 """A crash during a save strikes at one of its first writes; most saves have fewer."""
@@ -30,7 +27,7 @@ FULL_RETRY_MS = 50
 class Saves:
     """Runs the jobs of all members, one of each at a time."""
 
-    def __init__(self, cluster: SimCluster) -> None:
+    def __init__(self, cluster: SimGroup) -> None:
         self._cluster = cluster
         self._chance = Random(f"saves/{cluster.settings.seed}")
 

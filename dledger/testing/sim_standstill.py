@@ -9,16 +9,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from random import Random
-from typing import TYPE_CHECKING
 
 from dledger.raft.events import Received, StoodStill, Tick
 from dledger.raft.ids import NodeId
 from dledger.raft.messages import Message
 from dledger.testing.core_trace import message_line, span_line
+from dledger.testing.sim_group import SimGroup
 from dledger.testing.sim_node import SimNode
-
-if TYPE_CHECKING:
-    from dledger.testing.cluster import SimCluster
 
 
 class Standstills:
@@ -27,7 +24,7 @@ class Standstills:
     Invariant: only a member that stands still has something in its sockets.
     """
 
-    def __init__(self, cluster: SimCluster) -> None:
+    def __init__(self, cluster: SimGroup) -> None:
         self._cluster = cluster
         self._chance = Random(f"sockets/{cluster.settings.seed}")
         self._sockets: defaultdict[NodeId, dict[NodeId, list[Message]]] = defaultdict(dict)

@@ -16,7 +16,7 @@ class Import(NamedTuple):
     path: Path
     line: int
     name: str
-    """Of the module, dotted; for `from a.b import c` it is `a.b`."""
+    """Of the module, dotted; for `from a.b import c` it is `a.b`, or `a.b.c` where that is a module of ours."""
 
     def __str__(self) -> str:
         return f"{self.path.relative_to(ROOT)}:{self.line}: {self.name}"
@@ -26,21 +26,37 @@ class Import(NamedTuple):
         return self.name.partition(".")[0]
 
 
-def modules_under(folder: str) -> list[Path]:
-    return sorted((ROOT / folder).rglob("*.py"))
+def modules_under(place: str) -> list[Path]:
+    """The modules in a folder, or the one module without its `.py`."""
+    alone = ROOT / f"{place}.py"
+    return [alone] if alone.is_file() else sorted((ROOT / place).rglob("*.py"))
+
+
+def module_name(path: Path) -> str:
+    """Of a source, dotted, as it is imported."""
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
 @cache
 def imports_of(path: Path) -> tuple[Import, ...]:
     """What a module imports, also within its functions and for types only."""
-    found = []
+    found: list[Import] = []
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             found += [Import(path, node.lineno, alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
+            assert node.module, f"{path}:{node.lineno}: relative import"
             assert node.level == 0, f"{path}:{node.lineno}: relative import"
-            found.append(Import(path, node.lineno, node.module or ""))
+            names = dict.fromkeys(_module_of(node.module, alias.name) for alias in node.names)
+            found += [Import(path, node.lineno, name) for name in names]
     return tuple(found)
+
+
+def _module_of(module: str, name: str) -> str:
+    """Where `from module import name` finds the name."""
+    place = ROOT.joinpath(*module.split("."), name)
+    is_module = place.with_suffix(".py").is_file() or (place / "__init__.py").is_file()
+    return f"{module}.{name}" if is_module else module
 
 
 def imports_under(folder: str) -> list[Import]:

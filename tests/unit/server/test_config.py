@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from broker.properties import read_properties
 from broker.server.config import BrokerConfig, read_config
-from broker.server.properties import read_properties
 from dledger.errors import ConfigError
 from dledger_mq.net.address import Address
 

@@ -1,10 +1,10 @@
-"""The text format of broker.conf: java.util.Properties. Pure; knows no key."""
+"""The text format of broker.conf and namesrv.conf: java.util.Properties. Pure; knows no key."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dledger import ConfigError
+from dledger.errors import ConfigError
 
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _BLANKS = " \t\f"

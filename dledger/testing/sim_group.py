@@ -1,0 +1,67 @@
+"""What the parts of a simulated group ask of the group that they are parts of.
+
+Meetings, repairs, saves and standstills stand below `SimCluster`, which owns them, and know no more of it than this.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from random import Random
+from typing import Any, Protocol
+
+from dledger.engine import Engine
+from dledger.raft.events import Event
+from dledger.raft.ids import NodeId
+from dledger.raft.messages import PeerMessage
+from dledger.testing.sim_network import SimNetwork
+from dledger.testing.sim_node import SimNode
+from dledger.testing.sim_settings import SimSettings
+from dledger.testing.sim_trace import Trace
+from dledger.testing.state_checker import StateChecker
+
+
+class SimGroup(Protocol):
+    """The members, their world and their time, as `SimCluster` describes them."""
+
+    now_ms: int
+    step_count: int
+    settings: SimSettings
+    trace: Trace | None
+    reached: Counter[str]
+    rng: Random
+    network: SimNetwork
+    voters: tuple[NodeId, ...]
+    checker: StateChecker
+    calm: frozenset[NodeId]
+
+    def at(self, time_ms: int, action: Callable[..., object], *args: Any) -> None:
+        """Call `action` at a moment of virtual time."""
+
+    def say(self, node: SimNode | None, text: str) -> None:
+        """Add a line to the trace, if there is one."""
+
+    def start(self, node: SimNode) -> None:
+        """Open a member's store and let it take part."""
+
+    def start_later(self, node: SimNode) -> None:
+        """Start a stopped member after a while."""
+
+    def stop(self, node: SimNode, *, power_loss: bool) -> None:
+        """A member dies."""
+
+    def step(self, node: SimNode, event: Event) -> bool:
+        """Give a member an event; False when it is down or pauses."""
+
+    def drain(self, node: SimNode, engine: Engine) -> None:
+        """Check what a step did, and carry its outputs away."""
+
+    def arm(self, node: SimNode, engine: Engine) -> None:
+        """Schedule the next tick."""
+
+    def post(self, node: SimNode, to: NodeId, message: PeerMessage) -> None:
+        """Let the network decide when a message arrives."""
+
+    def disk_of(self, node: SimNode) -> AbstractContextManager[None]:
+        """A member whose disk fails stops, and starts again later."""
