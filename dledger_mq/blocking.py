@@ -10,7 +10,7 @@ the answer is there. What the methods do, take and raise is said at the async cl
 from __future__ import annotations
 
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -425,20 +425,11 @@ class PullConsumer(_Runner[async_pull_consumer.PullConsumer]):
         self.call(self._client.commit_all, offsets)
 
 
-def _in_threads(
-    function: Callable[[_T], Result], limiter: trio.CapacityLimiter
-) -> Callable[[_T], Awaitable[Result]]:
-    async def run(argument: _T) -> Result:
-        return await trio.to_thread.run_sync(function, argument, limiter=limiter)
-
-    return run
-
-
 class PushConsumer(_Runner[async_push_consumer.PushConsumer]):
     """A member of a consumer group whose handler is an ordinary function.
 
-    The handler runs in worker threads, up to `concurrency` at a time. Other arguments as
-    `dledger_mq.PushConsumer`.
+    The handler runs in worker threads, up to `concurrency` at a time. Without one, messages are taken
+    by `for message in consumer`. Other arguments as `dledger_mq.PushConsumer`.
     """
 
     def __init__(
@@ -466,16 +457,13 @@ class PushConsumer(_Runner[async_push_consumer.PushConsumer]):
         offsets_folder: str | Path = DEFAULT_FOLDER,
         instance: str | None = None,
     ) -> None:
-        threads = trio.CapacityLimiter(concurrency)
         super().__init__(
             async_push_consumer.PushConsumer(
                 namesrv,
                 group,
-                None if handler is None else _in_threads(handler, threads),
+                handler,
                 subscriptions=subscriptions,
-                batch_handler=None
-                if batch_handler is None
-                else _in_threads(batch_handler, threads),
+                batch_handler=batch_handler,
                 consume_batch_max=consume_batch_max,
                 ordered=ordered,
                 broadcast=broadcast,
@@ -494,6 +482,12 @@ class PushConsumer(_Runner[async_push_consumer.PushConsumer]):
                 instance=instance,
             )
         )
+
+    def __iter__(self) -> Iterator[ReceivedMessage]:
+        """Yield messages; each counts as consumed when the next one is asked for."""
+        with suppress(StopAsyncIteration):
+            while True:
+                yield self.call(self._client.__anext__)
 
     @property
     def assigned(self) -> tuple[MessageQueue, ...]:

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from inspect import iscoroutinefunction
+from typing import Final, TypeVar, cast
+
+import anyio
+import anyio.to_thread
 
 from dledger_mq.client.errors import ClientUsageError
 from dledger_mq.client.messages import DELAY_LEVEL_MAX, ReceivedMessage
@@ -19,6 +23,9 @@ SUSPEND_MOST_S: Final = 30.0  # rule L17
 CONSUME_TIMEOUT_S: Final = 15 * 60.0
 DEAD_LETTER_LEVEL: Final = -1  # rule L6
 BROKER_DECIDES: Final = 0  # rule L7: 3 + the times it came back
+
+
+_T = TypeVar("_T")
 
 
 class ConsumeResult(Enum):
@@ -61,6 +68,31 @@ class Later:
 Result = ConsumeResult | Later | None
 Handler = Callable[[ReceivedMessage], Awaitable[Result]]
 BatchHandler = Callable[[tuple[ReceivedMessage, ...]], Awaitable[Result]]
+AnyHandler = Handler | Callable[[ReceivedMessage], Result]
+AnyBatchHandler = BatchHandler | Callable[[tuple[ReceivedMessage, ...]], Result]
+"""With `async`, or without; those run in worker threads."""
+
+
+def awaited(
+    handler: Callable[[_T], Awaitable[Result]] | Callable[[_T], Result], threads: int
+) -> Callable[[_T], Awaitable[Result]]:
+    """Return an async function as it is; let one without `async` run in threads, so many at a time.
+
+    Raises:
+        ClientUsageError: it cannot be called.
+    """
+    if not callable(handler):
+        raise ClientUsageError(f"the handler {handler!r} is no function")
+    if iscoroutinefunction(handler) or iscoroutinefunction(getattr(handler, "__call__", None)):  # noqa: B004 - what it is, not whether
+        return cast("Callable[[_T], Awaitable[Result]]", handler)
+    limiter = anyio.CapacityLimiter(threads)
+
+    async def run(argument: _T) -> Result:
+        # In a list: a lambda may make a coroutine, which trio does not let out of a thread.
+        (result,) = await anyio.to_thread.run_sync(lambda: [handler(argument)], limiter=limiter)
+        return await result if isinstance(result, Awaitable) else result
+
+    return run
 
 
 def one_by_one(handler: Handler) -> BatchHandler:
@@ -85,6 +117,10 @@ def check_suspend(seconds: float) -> None:
         raise ClientUsageError(
             f"suspend_s {seconds} is not in {SUSPEND_LEAST_S}..{SUSPEND_MOST_S:g}"
         )
+
+
+class UnfinishedError(Exception):
+    """What a handler of ours raises that was left in the middle: the message is neither consumed nor failed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from dledger_mq.client.consume_results import (
     ConsumeSettings,
     Later,
     Result,
+    UnfinishedError,
 )
 from dledger_mq.client.errors import ClientError
 from dledger_mq.client.group_requests import GroupRequests
@@ -106,6 +107,8 @@ class Dispatcher:
         """Let the handler consume; None when it did, else what it wants. Its failures are results."""
         try:
             result = await self._handler(messages)
+        except UnfinishedError:
+            raise
         except Exception:  # the application's own; the messages come again
             first = messages[0]
             log.exception(
@@ -142,6 +145,8 @@ class Dispatcher:
             finished: list[int] = []
             try:
                 left = await self._consume(reader, messages, finished)
+            except UnfinishedError:
+                left = ()
             finally:
                 reader.end(messages, finished)
             if left:
@@ -211,6 +216,8 @@ class Dispatcher:
                     else:
                         times = message.reconsume_times + 1
                         left.append(msgspec.structs.replace(message, reconsume_times=times))
+            except UnfinishedError:
+                break
             finally:
                 reader.end(batch, finished)
             if waiting and waiting[0] is batch[0]:  # else the broker moved the offset

@@ -78,10 +78,40 @@ class Message(msgspec.Struct, frozen=True):
     delay_ms: int = 0
     deliver_at_ms: int | None = None
 
+    def __post_init__(self) -> None:
+        """Refuse values of a wrong type, where they are given.
+
+        Raises:
+            InvalidMessageError: says which, and what it is.
+        """
+        if type(self.body) is not bytes or type(self.topic) is not str:
+            _check_type("topic", self.topic, str, "text")
+            _check_type("body", self.body, (bytes, bytearray, memoryview), "bytes")
+            msgspec.structs.force_setattr(self, "body", bytes(self.body))
+        if self.tags or self.keys or self.properties:
+            _check_labels(self)
+
     @property
     def is_delayed(self) -> bool:
         """Whether it asks to be delivered later."""
         return bool(self.delay_level or self.delay_ms) or self.deliver_at_ms is not None
+
+
+def _check_type(name: str, value: object, kinds: type | tuple[type, ...], wanted: str) -> None:
+    if not isinstance(value, kinds):
+        raise InvalidMessageError(f"{name} is {type(value).__name__} {value!r:.80}, not {wanted}")
+
+
+def _check_labels(message: Message) -> None:
+    _check_type("tags", message.tags or "", str, "one tag as text")
+    if not isinstance(message.keys, str):
+        _check_type("keys", message.keys, Sequence, "text, or a list of texts")
+        for key in message.keys:
+            _check_type("one of keys", key, str, "text")
+    _check_type("properties", message.properties, Mapping, "names with values")
+    for name, value in message.properties.items():
+        _check_type("the name of a property", name, str, "text")
+        _check_type(f"property {name!r}", value, str, "text")
 
 
 class SendResult(msgspec.Struct, frozen=True):

@@ -27,6 +27,8 @@ def parse_name_servers(text: str) -> tuple[str, ...]:
     Raises:
         ClientUsageError: there is none, or one is not host:port.
     """
+    if not isinstance(text, str):
+        raise ClientUsageError(f"namesrv is {text!r}, not text such as 'host:9876;other:9876'")
     addresses = tuple(text.replace(",", ";").replace(" ", ";").split(";"))
     addresses = tuple(address for address in addresses if address)
     if not addresses:

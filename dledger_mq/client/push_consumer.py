@@ -8,6 +8,12 @@
     ) as consumer:
         await anyio.sleep_forever()
 
+or, without a handler, in a loop (`message_loop.py`):
+
+    async with PushConsumer("127.0.0.1:9876", "billing", subscriptions={"Orders": "*"}) as consumer:
+        async for message in consumer:
+            print(message.body)
+
 Delivery is at least once: a message counts as consumed when the handler returns, and the offset that is
 committed is the lowest one not consumed. A handler that raises, or returns ConsumeResult.LATER, gives
 its message back to the broker, which delivers it again later (ordered consumers try again themselves
@@ -21,7 +27,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 import anyio
 from anyio.abc import TaskGroup
@@ -32,9 +38,11 @@ from dledger_mq.client.consume_results import (
     CONCURRENCY,
     CONSUME_TIMEOUT_S,
     SUSPEND_S,
+    AnyBatchHandler,
+    AnyHandler,
     BatchHandler,
     ConsumeSettings,
-    Handler,
+    awaited,
     one_by_one,
 )
 from dledger_mq.client.dispatch import Dispatcher
@@ -42,6 +50,8 @@ from dledger_mq.client.errors import ClientClosedError, ClientUsageError
 from dledger_mq.client.group_requests import GroupRequests
 from dledger_mq.client.lifetime import Lifetime
 from dledger_mq.client.local_offsets import DEFAULT_FOLDER, LocalOffsets
+from dledger_mq.client.message_loop import MessageLoop
+from dledger_mq.client.messages import ReceivedMessage
 from dledger_mq.client.name_servers import parse_name_servers
 from dledger_mq.client.operator_requests import OperatorRequests
 from dledger_mq.client.process_queue import FlowLimits
@@ -99,7 +109,8 @@ class PushConsumer(Lifetime):
     Args:
         namesrv: name servers, "host:port", several joined with ";".
         group: the consumer group; its members share the queues and must subscribe alike.
-        handler: async function that consumes one message.
+        handler: function that consumes one message; one without `async` runs in a worker thread, up to
+            `concurrency` at a time. Without any handler messages are taken by `async for`.
         subscriptions: topic -> "*" or tags joined with "||".
         ordered: handle the messages of a queue one after the other, in queue order; each queue is locked,
             so that no other member works on it at the same time.
@@ -134,10 +145,10 @@ class PushConsumer(Lifetime):
         self,
         namesrv: str,
         group: str,
-        handler: Handler | None = None,
+        handler: AnyHandler | None = None,
         *,
         subscriptions: Mapping[str, str],
-        batch_handler: BatchHandler | None = None,
+        batch_handler: AnyBatchHandler | None = None,
         consume_batch_max: int = 1,
         ordered: bool = False,
         broadcast: bool = False,
@@ -166,16 +177,19 @@ class PushConsumer(Lifetime):
             raise ClientUsageError(f"pull_batch {pull_batch} is not in 1..{PULL_BATCH_MAX}")
         if isinstance(start_from, str) and start_from not in ("last", "first"):
             raise ClientUsageError(f"start_from {start_from!r} is not 'last', 'first' or ms")
-        self._handler = _batches(handler, batch_handler, consume_batch_max)
+        self._loop = MessageLoop() if handler is None and batch_handler is None else None
         self._settings = ConsumeSettings(
             ordered=ordered,
             broadcast=broadcast,
-            concurrency=concurrency,
+            concurrency=concurrency if self._loop is None else 1,
             consume_batch_max=consume_batch_max,
             max_reconsume_times=max_reconsume_times,
             retry_delay_level=retry_delay_level,
             suspend_s=suspend_s,
             consume_timeout_s=consume_timeout_s,
+        )
+        self._handler = self._loop or _batches(
+            handler, batch_handler, consume_batch_max, concurrency
         )
         self.group = group
         self.subscriptions = _subscriptions(group, subscriptions, with_retries=not broadcast)
@@ -197,6 +211,8 @@ class PushConsumer(Lifetime):
     @asynccontextmanager
     async def _run(self) -> AsyncIterator[None]:
         failure: Exception | None = None
+        if self._loop is not None:
+            self._loop.begin()
         local = await self._local_offsets()
         async with open_service_nursery() as service:
             session = Session(
@@ -213,9 +229,13 @@ class PushConsumer(Lifetime):
                         yield
                     except Exception as error:  # noqa: BLE001 - the caller's own, raised again below without a group around it
                         failure = error
+                    if self._loop is not None:
+                        self._loop.end(is_consumed=failure is None)
                     await assignment.stop()
                     nursery.cancel_scope.cancel()
             finally:
+                if self._loop is not None:
+                    self._loop.end(is_consumed=False)
                 with anyio.CancelScope(shield=True):
                     with anyio.move_on_after(CLOSE_COMMIT_S):
                         await assignment.commit_all()
@@ -307,6 +327,17 @@ class PushConsumer(Lifetime):
 
     # --- for the application
 
+    def __aiter__(self) -> Self:
+        """Take messages in a loop; see `message_loop.py`."""
+        return self
+
+    async def __anext__(self) -> ReceivedMessage:
+        """The next message; the one before counts as consumed."""
+        if self._loop is None:
+            raise ClientUsageError("this consumer gives its messages to a handler")
+        self._owned()
+        return await self._loop.take()
+
     @property
     def client_id(self) -> str:
         """How brokers know this consumer."""
@@ -347,21 +378,28 @@ class PushConsumer(Lifetime):
 
 
 def _batches(
-    handler: Handler | None, batch_handler: BatchHandler | None, batch_max: int
+    handler: AnyHandler | None,
+    batch_handler: AnyBatchHandler | None,
+    batch_max: int,
+    threads: int,
 ) -> BatchHandler:
-    if (handler is None) == (batch_handler is None):
-        raise ClientUsageError("a consumer needs either a handler or a batch_handler")
+    if handler is not None and batch_handler is not None:
+        raise ClientUsageError("a consumer has either a handler or a batch_handler, not both")
     if handler is None:
         assert batch_handler is not None
-        return batch_handler
+        return awaited(batch_handler, threads)
     if batch_max != 1:
         raise ClientUsageError("consume_batch_max is for a batch_handler")
-    return one_by_one(handler)
+    return one_by_one(awaited(handler, threads))
 
 
 def _subscriptions(
     group: str, wanted: Mapping[str, str], *, with_retries: bool
 ) -> dict[str, TopicSubscription]:
+    if not isinstance(wanted, Mapping):
+        raise ClientUsageError(
+            f'subscriptions is {wanted!r}, not topics with their tags such as {{"Orders": "*"}}'
+        )
     version = time.time_ns() // 1_000_000
     found = {topic: subscribe(topic, text, version) for topic, text in wanted.items()}
     if with_retries:

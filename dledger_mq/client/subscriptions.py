@@ -39,6 +39,10 @@ def subscribe(topic: str, expression: str, version: int) -> TopicSubscription:
     Raises:
         ClientUsageError: the topic's name is invalid, or no tag is left of the expression.
     """
+    if not all(isinstance(text, str) for text in (topic, expression)):
+        raise ClientUsageError(
+            f"a subscription is a topic and its tags as text, not {topic!r} and {expression!r}"
+        )
     problem = topic_problem(topic)
     if problem is not None:
         raise ClientUsageError(problem)

@@ -92,6 +92,25 @@ async def test_being_handed_messages(group: FakeGroup) -> None:
     assert group.offsets["g", "T", 0] == 1
 
 
+async def test_taking_messages_in_a_loop(group: FakeGroup) -> None:
+    for number in range(4):
+        group.put("T", number % 2, b"%d" % number)
+
+    def work() -> list[bytes]:
+        got: list[bytes] = []
+        with PushConsumer(
+            group.namesrv, "g", subscriptions={"T": "*"}, start_from="first"
+        ) as consumer:
+            for message in consumer:
+                got.append(message.body)
+                if len(got) == 4:
+                    break
+        return got
+
+    assert sorted(await trio.to_thread.run_sync(work)) == [b"0", b"1", b"2", b"3"]
+    assert group.offsets[("g", "T", 0)] == group.offsets[("g", "T", 1)] == 2
+
+
 async def test_batches_and_broadcast_in_threads(group: FakeGroup, tmp_path: Path) -> None:
     for n in range(4):
         group.put("T", 0, b"%d" % n)

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import re
 import zlib
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -149,3 +151,26 @@ def test_subscriptions() -> None:
     for topic, expression in (("T", "||"), ("a b", "*")):
         with pytest.raises(ClientUsageError):
             subscribe(topic, expression, 1)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: Message("T", "text"), "body is str 'text', not bytes"),
+        (lambda: Message(7, b"x"), "topic is int 7, not text"),
+        (lambda: Message("T", None), "body is NoneType None, not bytes"),
+        (lambda: Message("T", b"x", properties={"n": 1}), "property 'n' is int 1, not text"),
+        (lambda: Message("T", b"x", properties={1: "n"}), "the name of a property is int 1"),
+        (lambda: Message("T", b"x", properties=["n"]), "properties is list"),
+        (lambda: Message("T", b"x", tags=["a"]), "tags is list"),
+        (lambda: Message("T", b"x", keys=(1,)), "one of keys is int 1"),
+        (lambda: subscribe("T", None, 1), "None"),
+    ],
+)
+def test_a_wrong_type_is_told_where_it_is_given(make: Callable[[], object], said: str) -> None:
+    with pytest.raises(ClientUsageError, match=re.escape(said)):
+        make()
+
+
+def test_a_body_may_be_any_kind_of_bytes() -> None:
+    assert Message("T", bytearray(b"x")).body == Message("T", memoryview(b"x")).body == b"x"

@@ -1,0 +1,97 @@
+"""Messages for `async for`: a handler that hands each message to a loop, and waits for the loop to go on.
+
+One loop runs at a time, and one message is out at a time. It counts as consumed when the loop asks for the
+next one, or leaves the consumer's block without an error. A loop that ends in an error, or is cancelled,
+leaves its message unfinished: nothing is told to the broker, and whoever has the queue next gets it again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import anyio
+
+from dledger_mq.client.consume_results import Result, UnfinishedError
+from dledger_mq.client.errors import ClientUsageError
+from dledger_mq.client.messages import ReceivedMessage
+
+
+class _Offer:
+    """One message on its way through the loop."""
+
+    __slots__ = ("ended", "is_consumed", "message")
+
+    def __init__(self, message: ReceivedMessage) -> None:
+        self.message = message
+        self.ended = anyio.Event()
+        self.is_consumed = False
+
+    def end(self, *, is_consumed: bool) -> None:
+        self.is_consumed = is_consumed
+        self.ended.set()
+
+
+class MessageLoop:
+    """Between the dispatcher, for which it is the handler, and the application's loop."""
+
+    def __init__(self) -> None:
+        self._offers: deque[_Offer] = deque()
+        self._out: _Offer | None = None
+        self._changed = anyio.Event()
+        self._has_ended = False
+        self._is_waiting = False
+
+    def begin(self) -> None:
+        """The consumer's block is entered."""
+        self._has_ended = False
+
+    async def __call__(self, messages: tuple[ReceivedMessage, ...]) -> Result:
+        """Offer one message; return once it is consumed.
+
+        Raises:
+            UnfinishedError: the loop has ended without consuming it.
+        """
+        (message,) = messages
+        offer = _Offer(message)
+        if not self._has_ended:
+            self._offers.append(offer)
+            self._changed.set()
+            await offer.ended.wait()
+        if not offer.is_consumed:
+            raise UnfinishedError
+        return None
+
+    async def take(self) -> ReceivedMessage:
+        """Finish the message that is out, and return the next one.
+
+        Raises:
+            StopAsyncIteration: the consumer is being left.
+            ClientUsageError: another task waits for the next one already.
+        """
+        if self._is_waiting:
+            raise ClientUsageError("two loops at once over one consumer; give it a handler instead")
+        self._finish(is_consumed=True)
+        self._is_waiting = True
+        try:
+            while not self._offers:
+                if self._has_ended:
+                    raise StopAsyncIteration
+                self._changed = anyio.Event()
+                await self._changed.wait()
+        finally:
+            self._is_waiting = False
+        self._out = self._offers.popleft()
+        return self._out.message
+
+    def end(self, *, is_consumed: bool) -> None:
+        """Let no more out; say what the message is that is out."""
+        self._has_ended = True
+        self._finish(is_consumed=is_consumed)
+        while self._offers:
+            self._offers.popleft().end(is_consumed=False)
+        self._changed.set()
+
+    def _finish(self, *, is_consumed: bool) -> None:
+        offer, self._out = self._out, None
+        if offer is not None:
+            offer.end(is_consumed=is_consumed)
