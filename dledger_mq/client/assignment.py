@@ -94,7 +94,8 @@ class Assignment:
                     missing = await self._rebalance(nursery)
                 if all(is_retry_topic(topic) for topic in missing):
                     self.balanced.set()
-                pause_s = min(pause_s * 2, REBALANCE_S) if missing else REBALANCE_SOON_S
+                most_s = REBALANCE_S if self.balanced.is_set() else REBALANCE_SOON_S
+                pause_s = min(pause_s * 2, most_s) if missing else REBALANCE_SOON_S
                 with anyio.move_on_after(pause_s / 2 if missing else REBALANCE_S):
                     await self._wake.wait()
 

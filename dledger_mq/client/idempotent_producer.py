@@ -145,7 +145,7 @@ class IdempotentProducer(Producer):
         session = self._live()
         self._check_rows(rows, sink_id, batch_id, queue)
         if not session.routes.knows(queue.broker_name):
-            await session.routes.publish_queues(queue.topic)
+            await self.queues(queue.topic)
         await self._wait_for_room()
         now_ms = time.time_ns() // 1_000_000
         sink_batch = f"{batch_id} {sink_id}"

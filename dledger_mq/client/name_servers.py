@@ -5,6 +5,7 @@ Name servers hold soft state and every one hears from every broker, so any of th
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -19,6 +20,8 @@ from dledger_mq.client.wire import split_address
 from dledger_mq.remoting.header import RemotingCommand
 
 ANSWER_TIMEOUT_S: Final = 1.0  # they answer from memory; a silent one is left quickly
+
+log = logging.getLogger(__name__)
 
 
 def parse_name_servers(text: str) -> tuple[str, ...]:
@@ -45,6 +48,7 @@ class NameServers:
         self.addresses = addresses
         self._get_link = get_link
         self._current = 0
+        self._are_silent = False
 
     @property
     def current(self) -> str:
@@ -66,8 +70,19 @@ class NameServers:
         reasons = []
         for _ in self.addresses:
             try:
-                return await self._get_link(self.current).call(code, ext, body, timeout_s=timeout_s)
+                answer = await self._get_link(self.current).call(
+                    code, ext, body, timeout_s=timeout_s
+                )
             except (ConnectionLostError, RequestTimeoutError) as error:
                 reasons.append(str(error))
                 self._current = (self._current + 1) % len(self.addresses)
-        raise NameServersUnreachableError(f"no name server answers: {'; '.join(reasons)}")
+            else:
+                if self._are_silent:
+                    log.info("name server %s answers", self.current)
+                self._are_silent = False
+                return answer
+        said = "; ".join(reasons)
+        if not self._are_silent:
+            log.warning("no name server answers (%s); they are asked again", said)
+        self._are_silent = True
+        raise NameServersUnreachableError(f"no name server answers: {said}")

@@ -178,11 +178,13 @@ class Producer(Lifetime):
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """Return the queues of a topic that take messages, in Java's order.
 
+        Waits up to `timeout_s` for name servers that do not answer yet, and for the first broker.
+
         Raises:
             NoRouteError: nobody serves the topic, nor may it be created.
             NameServersUnreachableError: no name server answers.
         """
-        return await self._live().routes.publish_queues(topic)
+        return await self._publish_queues(topic, self.timeout_s)
 
     # --- sending
 
@@ -206,11 +208,11 @@ class Producer(Lifetime):
             SendRefusedError: surely not stored.
             SendOutcomeUnknownError: may be stored.
         """
-        self._live()
+        deadline = self._deadline(timeout_s)
         self._check_message(message)
-        target = await self._choose(message.topic, queue, key, selector)
+        target = await self._choose(message.topic, queue, key, selector, deadline)
         await self._wait_for_room()
-        pending = self._prepare(message, target, timeout_s)
+        pending = self._prepare(message, target, deadline)
         lane = self._enter(pending, at_once=True)
         try:
             return await pending.wait()
@@ -233,11 +235,12 @@ class Producer(Lifetime):
             InvalidMessageError, NoRouteError, NameServersUnreachableError: nothing was sent.
         """
         self._check_message(message)
+        deadline = self._deadline(timeout_s)
         if queue is None or not self._can_use(queue, message.topic):
-            queue = await self._choose(message.topic, queue, key, selector)
+            queue = await self._choose(message.topic, queue, key, selector, deadline)
         if self._is_full():
             await self._wait_for_room()
-        pending = self._prepare(message, queue, timeout_s)
+        pending = self._prepare(message, queue, deadline)
         self._enter(pending, at_once=False)
         return pending
 
@@ -264,7 +267,7 @@ class Producer(Lifetime):
             queue = self._pick(known, key)
         elif not self._can_use(queue, message.topic):
             raise anyio.WouldBlock
-        pending = self._prepare(message, queue, timeout_s)
+        pending = self._prepare(message, queue, self._deadline(timeout_s))
         self._enter(pending, at_once=False)
         return pending
 
@@ -330,7 +333,8 @@ class Producer(Lifetime):
                 raise InvalidMessageError("a batch has one topic and no delays")
         if is_retry_topic(messages[0].topic):
             raise InvalidMessageError("a batch cannot go to a retry topic")
-        target = await self._choose(messages[0].topic, queue, key, selector)
+        deadline = self._deadline(timeout_s)
+        target = await self._choose(messages[0].topic, queue, key, selector, deadline)
         await self._wait_for_room()
         now_ms = time.time_ns() // 1_000_000
         keys = [one.unique_key or session.unique_keys.next_key(now_ms) for one in messages]
@@ -345,7 +349,6 @@ class Producer(Lifetime):
         frame = self._templates.frame(
             target, body, b"", opaque=opaque, born_timestamp_ms=now_ms, is_batch=True
         )
-        deadline = session.loop.now() + (self.timeout_s if timeout_s is None else timeout_s)
         return PendingSend(
             target,
             ",".join(keys),
@@ -371,11 +374,11 @@ class Producer(Lifetime):
             InvalidMessageError, NoRouteError, NameServersUnreachableError: nothing was sent.
             SendRefusedError: no broker could be reached in time.
         """
-        self._live()
+        deadline = self._deadline(None)
         self._check_message(message)
-        target = await self._choose(message.topic, queue, key, selector)
+        target = await self._choose(message.topic, queue, key, selector, deadline)
         await self._wait_for_room()
-        pending = self._prepare(message, target, None, is_oneway=True)
+        pending = self._prepare(message, target, deadline, is_oneway=True)
         self._enter(pending, at_once=True)
         await pending.wait()
 
@@ -399,7 +402,7 @@ class Producer(Lifetime):
         except HandleError as error:
             raise ClientUsageError(f"{handle[:200]!r} is no recall handle: {error}") from error
         if not session.routes.knows(meant.broker_name):
-            await session.routes.publish_queues(meant.topic)
+            await self.queues(meant.topic)
         answer = await session.call_group(
             meant.broker_name,
             RequestCode.RECALL_MESSAGE,
@@ -434,15 +437,25 @@ class Producer(Lifetime):
         queue: MessageQueue | None,
         key: str | bytes | None,
         selector: QueueSelector | None,
+        deadline: float,
     ) -> MessageQueue:
         if queue is not None and self._can_use(queue, topic):
             return queue
-        queues = await self._live().routes.publish_queues(topic)
+        queues = await self._publish_queues(topic, deadline - self._live().loop.now())
         if queue is not None:
             return queue
         if selector is not None:
             return selector(queues)
         return self._pick(queues, key)
+
+    async def _publish_queues(self, topic: str, timeout_s: float) -> tuple[MessageQueue, ...]:
+        routes = self._live().routes
+        if routes.known_publish_queues(topic):
+            return await routes.publish_queues(topic)
+        return await routes.when_there(lambda: routes.publish_queues(topic), timeout_s)
+
+    def _deadline(self, timeout_s: float | None) -> float:
+        return self._live().loop.now() + (self.timeout_s if timeout_s is None else timeout_s)
 
     def _pick(self, queues: tuple[MessageQueue, ...], key: str | bytes | None) -> MessageQueue:
         if key is not None:
@@ -466,7 +479,7 @@ class Producer(Lifetime):
         self,
         message: Message,
         queue: MessageQueue,
-        timeout_s: float | None,
+        deadline: float,
         *,
         is_oneway: bool = False,
         half_properties: bytes = b"",
@@ -498,7 +511,6 @@ class Producer(Lifetime):
             flag=message.flag,
             is_oneway=is_oneway,
         )
-        deadline = session.loop.now() + (self.timeout_s if timeout_s is None else timeout_s)
         return PendingSend(
             queue,
             unique_key,

@@ -111,7 +111,8 @@ class PullConsumer(Lifetime):
         """Return the queues of a topic that can be read.
 
         Waits a second for a topic that is not known: brokers tell of one that was just created a
-        moment after its first message is acknowledged.
+        moment after its first message is acknowledged. Name servers that do not answer yet, and the
+        first broker, are waited for up to `timeout_s`.
 
         Raises:
             NoRouteError: nobody serves the topic.
@@ -143,9 +144,13 @@ class PullConsumer(Lifetime):
 
     async def topics(self) -> tuple[str, ...]:
         """Return the names of all topics that the name servers know, sorted. Raises ClientError."""
+        session, _ = self._live()
         answer = raise_for(
-            await self._live()[0].name_servers.call(
-                RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {}
+            await session.routes.when_there(
+                lambda: session.name_servers.call(
+                    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {}
+                ),
+                self.timeout_s,
             )
         )
         try:
@@ -284,10 +289,11 @@ class PullConsumer(Lifetime):
             await anyio.sleep(backoff_s(tries))
 
     async def _read_queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        routes = self._live()[0].routes
         deadline = anyio.current_time() + min(self.timeout_s, ROUTE_PATIENCE_S)
         while True:
             try:
-                return await self._live()[0].routes.read_queues(topic)
+                return await routes.when_there(lambda: routes.read_queues(topic), self.timeout_s)
             except NoRouteError:
                 if anyio.current_time() >= deadline:
                     raise

@@ -10,11 +10,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 import anyio
 
 from dledger_mq.client.errors import (
+    ClientError,
     NameServersUnreachableError,
     NoRouteError,
     RequestFailedError,
@@ -25,7 +26,12 @@ from dledger_mq.message.names import AUTO_CREATE_TOPIC
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.errors import BodyError
 from dledger_mq.remoting.header import RemotingCommand
-from dledger_mq.remoting.route import LEADER_ID, TopicRoute, decode_route
+from dledger_mq.remoting.route import (
+    LEADER_ID,
+    TopicRoute,
+    decode_cluster_info,
+    decode_route,
+)
 
 PERM_READ: Final = 4
 PERM_WRITE: Final = 2
@@ -33,7 +39,10 @@ REFRESH_S: Final = 30.0  # as every client does
 REFRESH_AGAIN_S: Final = 0.01  # tasks that fail together ask once
 TEMPLATE_REFRESH_S: Final = 1.0  # a topic that is about to be created appears within moments
 FIRST_TRIES: Final = 3  # a second each: as long as the Java client waits for its first answer
+ASK_AGAIN_S: Final = 0.1  # while there is nobody to ask, or nobody to send to
 FAILED_FOR_S: Final = 1.0  # a node that failed is tried after the others for so long
+
+_T = TypeVar("_T")
 
 log = logging.getLogger(__name__)
 
@@ -153,6 +162,41 @@ class Routes:
         if route is None:
             route = await self._first(topic)
         return read_queues(topic, route)
+
+    async def when_there(self, ask: Callable[[], Awaitable[_T]], timeout_s: float) -> _T:
+        """Ask for a route, again and again while no name server answers or those that do know no broker.
+
+        So a program may be started together with its group. Where brokers are known, a topic that has no
+        route is told at once.
+
+        Raises:
+            NoRouteError, NameServersUnreachableError: as the last try ended, `timeout_s` later.
+        """
+        failure: ClientError | None = None
+        with anyio.move_on_after(timeout_s):
+            while True:
+                try:
+                    return await ask()
+                except NameServersUnreachableError as error:
+                    failure = error
+                except NoRouteError as error:
+                    failure = error
+                    if await self._has_brokers():
+                        raise
+                await anyio.sleep(ASK_AGAIN_S)
+        raise failure or NameServersUnreachableError(f"no name server answered in {timeout_s:g} s")
+
+    async def _has_brokers(self) -> bool:
+        """Whether a name server knows any broker."""
+        try:
+            answer = await self._source.call(RequestCode.GET_BROKER_CLUSTER_INFO, {})
+            return answer.code != ResponseCode.SUCCESS or bool(
+                decode_cluster_info(answer.body).brokers
+            )
+        except NameServersUnreachableError:
+            return False
+        except BodyError:
+            return True
 
     async def _first(self, topic: str) -> TopicRoute:
         """As `refresh`, with more patience: nothing is known that would do until the next time."""

@@ -178,9 +178,10 @@ class TransactionProducer(Producer):
         more = _half_properties(self.group, check_after_s)
         self._live()
         self._check_message(message)
-        target = await self._choose(message.topic, queue, key, selector)
+        deadline = self._deadline(timeout_s)
+        target = await self._choose(message.topic, queue, key, selector, deadline)
         await self._wait_for_room()
-        pending = self._prepare(message, target, timeout_s, half_properties=more)
+        pending = self._prepare(message, target, deadline, half_properties=more)
         self._local.add(pending.unique_key)
         try:
             sent, state = await self._send_and_run(message, pending, local)

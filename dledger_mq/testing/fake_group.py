@@ -52,8 +52,10 @@ from dledger_mq.remoting.requests import (
 )
 from dledger_mq.remoting.route import (
     BrokerData,
+    ClusterInfo,
     QueueData,
     TopicRoute,
+    encode_cluster_info,
     encode_route,
     encode_topic_list,
 )
@@ -62,6 +64,7 @@ from dledger_mq.testing.fake_transactions import FakeTransactions
 LOST = -1  # in `FakeGroup.script`: store it, answer nothing
 IGNORED = -2  # in `FakeGroup.script`: do nothing, answer nothing
 
+CLUSTER = "DefaultCluster"
 _STORE_HOST = pack_host("127.0.0.1", 10911)
 
 
@@ -97,6 +100,8 @@ class FakeGroup:
         timers: messages that wait for a due time, as (topic, queue id, body, properties) by recall
             handle; they wait until `deliver_timers`.
         transactions: the half messages, and how their transactions ended.
+        has_topics_on_demand: whether topics come to be with their first message.
+        has_brokers: whether the name server knows the group.
         deduplicates: whether a UNIQ_KEY that was stored is not stored again.
     """
 
@@ -115,6 +120,7 @@ class FakeGroup:
         self.timers: dict[str, tuple[str, int, bytes, bytes]] = {}
         self.deduplicates = True
         self.has_topics_on_demand = True
+        self.has_brokers = True
         self.namesrv = ""
         self._nursery = nursery
         self._queues: dict[str, list[list[bytes]]] = {}
@@ -211,8 +217,8 @@ class FakeGroup:
             task_status.started()
             await _serve(sock, handle)
 
-    async def _serve_names(self, *, task_status: TaskStatus[None]) -> None:
-        sock = bind(Address("127.0.0.1", 0))
+    async def _serve_names(self, port: int, *, task_status: TaskStatus[None]) -> None:
+        sock = bind(Address("127.0.0.1", port))
         self.namesrv = str(bound_address(sock))
         task_status.started()
         await _serve(sock, self._on_name_frames)
@@ -223,17 +229,20 @@ class FakeGroup:
             assert isinstance(request, RemotingCommand)
             topic = request.ext.get("topic", "")
             self.topics_asked_for.append(topic)
-            addresses = self._registered()
             if request.code == RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER:
                 body = encode_topic_list(self._queues)
                 answer = make_response(request.opaque, ResponseCode.SUCCESS, body=body)
+            elif request.code == RequestCode.GET_BROKER_CLUSTER_INFO:
+                brokers = {broker.broker_name: broker for broker in self._brokers()}
+                body = encode_cluster_info(ClusterInfo(brokers, {CLUSTER: tuple(brokers)}))
+                answer = make_response(request.opaque, ResponseCode.SUCCESS, body=body)
             elif request.code != RequestCode.GET_ROUTEINFO_BY_TOPIC:
                 answer = make_response(request.opaque, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
-            elif addresses and self._exists(topic):
+            elif self._brokers() and self._exists(topic):
                 count = len(self._queues.get(topic, range(self.queue_count)))
                 route = TopicRoute(
                     (QueueData(self.broker_name, 6, count, 0, count),),
-                    (BrokerData(addresses, self.broker_name, "DefaultCluster"),),
+                    self._brokers(),
                 )
                 body = encode_route(route, quote_numbers=True)
                 answer = make_response(request.opaque, ResponseCode.SUCCESS, body=body)
@@ -244,6 +253,11 @@ class FakeGroup:
 
     def _exists(self, topic: str) -> bool:
         return topic in self._queues or (topic == AUTO_CREATE_TOPIC and self.has_topics_on_demand)
+
+    def _brokers(self) -> tuple[BrokerData, ...]:
+        """What is registered of the group: nothing while none of its nodes is up."""
+        addresses = self._registered() if self.has_brokers else {}
+        return (BrokerData(addresses, self.broker_name, CLUSTER),) if addresses else ()
 
     def _registered(self) -> dict[int, str]:
         up = [node for node in self.nodes if node.is_up]
@@ -618,13 +632,13 @@ def _first_kept(queue: list[bytes]) -> int:
 
 @asynccontextmanager
 async def open_fake_group(
-    *, nodes: int = 3, queues: int = 4, broker_name: str = "broker-a"
+    *, nodes: int = 3, queues: int = 4, broker_name: str = "broker-a", namesrv_port: int = 0
 ) -> AsyncIterator[FakeGroup]:
     """Serve a fake group while the block runs; its first node leads."""
     failure: Exception | None = None
     async with anyio.create_task_group() as nursery:
         group = FakeGroup(nursery, nodes=nodes, queues=queues, broker_name=broker_name)
-        await nursery.start(group._serve_names)  # noqa: SLF001 - same module
+        await nursery.start(group._serve_names, namesrv_port)  # noqa: SLF001 - same module
         for node in group.nodes:
             await group.restart(node)
         try:

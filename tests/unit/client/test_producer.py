@@ -20,11 +20,14 @@ from dledger_mq.client.errors import (
 )
 from dledger_mq.client.messages import Message, unpack_body
 from dledger_mq.client.producer import Producer
+from dledger_mq.client.pull_consumer import PullConsumer
+from dledger_mq.client.push_consumer import PushConsumer
 from dledger_mq.client.queues import MessageQueue
 from dledger_mq.client.retry import FEW_TRIES
 from dledger_mq.remoting.codes import ResponseCode
 from dledger_mq.testing import IGNORED, LOST, FakeGroup, open_fake_group
 from jepsen.ports import free_ports
+from tests.unit.client.test_push_consumer import until
 
 pytestmark = pytest.mark.anyio
 
@@ -283,11 +286,60 @@ async def test_a_leader_that_hangs_is_left_for_the_new_one(
     assert bodies(group, 0) == [b"0", b"1"]
 
 
-async def test_no_broker_and_no_name_server() -> None:
+async def test_name_servers_that_never_come_are_waited_for_as_long_as_the_caller_says(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     (port,) = free_ports(1)
     async with Producer(f"127.0.0.1:{port}", "g") as producer:
         with pytest.raises(NameServersUnreachableError):
-            await producer.send(Message("T", b"x"))
+            await producer.send(Message("T", b"x"), timeout_s=0.2)
+    assert caplog.text.count("no name server answers") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["producer", "pull", "push"])
+async def test_a_client_may_be_started_before_its_group(
+    what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="dledger_mq.client.name_servers")
+    (port,) = free_ports(1)
+    namesrv = f"127.0.0.1:{port}"
+    seen = anyio.Event()
+
+    async def use() -> None:
+        if what == "producer":
+            async with Producer(namesrv, "g") as producer:
+                await producer.send(Message("T", b"y"))
+        elif what == "pull":
+            async with PullConsumer(namesrv, "g") as puller:
+                assert await puller.topics() == ("T",)
+                assert len(await puller.queues("T")) == 4
+        else:
+            async with PushConsumer(
+                namesrv, "g", subscriptions={"T": "*"}, start_from="first"
+            ) as consumer:
+                assert (await anext(consumer)).body == b"x"
+        seen.set()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(use)
+        await until(lambda: "no name server answers" in caplog.text)
+        async with open_fake_group(namesrv_port=port) as group:
+            group.put("T", 0, b"x")
+            with anyio.fail_after(20):
+                await seen.wait()
+    assert caplog.text.count("no name server answers") == 1
+    assert caplog.text.count(f"name server {namesrv} answers") == 1
+
+
+async def test_the_first_broker_is_waited_for(group: FakeGroup) -> None:
+    leader, group.leader = group.leader, None
+    group.has_brokers = False
+    async with anyio.create_task_group() as tasks, Producer(group.namesrv, "g") as producer:
+        tasks.start_soon(producer.send, Message("T", b"x"))
+        await until(lambda: group.topics_asked_for.count("T") >= 2)
+        group.has_brokers, group.leader = True, leader
+        await until(lambda: bodies(group) == [b"x"])
 
 
 async def test_a_second_name_server_answers_when_the_first_is_gone(group: FakeGroup) -> None:
