@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -36,6 +37,7 @@ from dledger_mq.client.group_requests import PULL_GRACE_S, PullAnswer, PulledRec
 from dledger_mq.client.idempotent_producer import Row, RowsResult
 from dledger_mq.client.local_offsets import DEFAULT_FOLDER
 from dledger_mq.client.messages import Message, ReceivedMessage, SendResult
+from dledger_mq.client.outbox import Outbox
 from dledger_mq.client.process_queue import FlowLimits
 from dledger_mq.client.queue_reader import PULL_BATCH
 from dledger_mq.client.queues import MessageQueue, QueueSelector
@@ -97,8 +99,12 @@ class _Runner(Generic[_Client]):
         async with self._client:
             self._token = trio.lowlevel.current_trio_token()
             self._stop = trio.Event()
-            self._opened.set()
-            await self._stop.wait()
+            await self._work(self._stop)
+
+    async def _work(self, stop: trio.Event) -> None:
+        """What goes on while the client is open; ends soon after `stop`."""
+        self._opened.set()
+        await stop.wait()
 
     def call(
         self, function: Callable[_P, Awaitable[_R]], *args: _P.args, **kwargs: _P.kwargs
@@ -132,6 +138,8 @@ class _Runner(Generic[_Client]):
 class Producer(_Runner[async_producer.Producer]):
     """Sends messages; arguments as `dledger_mq.Producer`."""
 
+    _outbox: Outbox | None = None
+
     def __init__(
         self,
         namesrv: str,
@@ -154,6 +162,59 @@ class Producer(_Runner[async_producer.Producer]):
                 **options,
             )
         )
+
+    async def _work(self, stop: trio.Event) -> None:
+        assert self._token is not None
+        token = self._token
+
+        def wake(function: Callable[[], None]) -> None:
+            with suppress(trio.RunFinishedError):
+                token.run_sync_soon(function, idempotent=True)
+
+        self._outbox = Outbox(self._client, wake, self._client.pending_max)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._outbox.run)
+            await super()._work(stop)
+            await self._outbox.flush()
+            nursery.cancel_scope.cancel()
+
+    def send_async(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        key: str | bytes | None = None,
+        timeout_s: float | None = None,
+    ) -> Future[SendResult]:
+        """Hand one message over and return at once, or when there is room for it.
+
+        Messages leave in the order of the calls. The future ends with the result, or with the error that
+        `send` would have raised; its callbacks run in the client's thread and must not block.
+
+        Raises:
+            ClientClosedError: not open.
+        """
+        if self._outbox is None or self._thread is None:
+            raise ClientClosedError("not open; use it in a `with` block")
+        return self._outbox.put((message, queue, key, timeout_s))
+
+    def flush(self) -> None:
+        """Wait until everything that was handed over before has ended, one way or the other."""
+
+        async def flush() -> None:
+            if self._outbox is not None:
+                await self._outbox.flush()
+            await self._client.flush()
+
+        self.call(flush)
+
+    def statistics(self) -> async_producer.ProducerStatistics:
+        """Return what has been done so far."""
+
+        async def read() -> async_producer.ProducerStatistics:
+            return self._client.statistics()
+
+        return self.call(read)
 
     def send(
         self,
@@ -501,6 +562,14 @@ class PushConsumer(_Runner[async_push_consumer.PushConsumer]):
     def wait_assigned(self) -> tuple[MessageQueue, ...]:
         """Wait until this member has its share of the queues for the first time."""
         return self.call(self._client.wait_assigned)
+
+    def statistics(self) -> async_push_consumer.ConsumerStatistics:
+        """Return what has been done so far."""
+
+        async def read() -> async_push_consumer.ConsumerStatistics:
+            return self._client.statistics()
+
+        return self.call(read)
 
     def commit(self) -> None:
         """Commit what is consumed now, without waiting for the interval."""

@@ -108,7 +108,7 @@ class Producer(Lifetime):
         self._name_servers = parse_name_servers(namesrv)
         self.group = group
         self.timeout_s = timeout_s
-        self._pending_max = pending_max
+        self.pending_max = pending_max
         self._pending_bytes_max = pending_bytes_max
         self._instance = instance
         self._settings = SendSettings(**options)
@@ -467,7 +467,7 @@ class Producer(Lifetime):
         check_message(message, self._settings.message_bytes_max)
 
     def _is_full(self) -> bool:
-        return self._pending >= self._pending_max or self._pending_bytes >= self._pending_bytes_max
+        return self._pending >= self.pending_max or self._pending_bytes >= self._pending_bytes_max
 
     async def _wait_for_room(self) -> None:
         while self._is_full():
@@ -544,7 +544,7 @@ class Producer(Lifetime):
         else:
             self._unknown += 1
         # Waiting submitters go on in bursts: a wake-up per message would cost more than the message.
-        has_room = self._pending <= self._pending_max - self._pending_max // 4
+        has_room = self._pending <= self.pending_max - self.pending_max // 4
         if self._room is not None and has_room and not self._is_full():
             self._room.set()
             self._room = None

@@ -12,6 +12,7 @@ import trio
 
 from dledger_mq import (
     ClientClosedError,
+    ClientError,
     ClientUsageError,
     InvalidMessageError,
     Later,
@@ -57,6 +58,44 @@ async def test_one_failure_among_many(group: FakeGroup) -> None:
         assert [type(end) for end in ended] == [SendResult, SendRefusedError, SendResult]
 
     await trio.to_thread.run_sync(work)
+
+
+async def test_futures_keep_the_order_of_the_calls_and_end_as_sends_do(group: FakeGroup) -> None:
+    group.script.extend([0, 0, ResponseCode.MESSAGE_ILLEGAL])
+
+    def work() -> None:
+        with Producer(group.namesrv, "g", pending_max=8) as producer:
+            futures = [producer.send_async(Message("T", b"%d" % n), key="k") for n in range(50)]
+            invalid = producer.send_async(Message("T", b""))
+            producer.flush()
+            assert all(future.done() for future in (*futures, invalid))
+            assert isinstance(futures[2].exception(), SendRefusedError)
+            assert isinstance(invalid.exception(), InvalidMessageError)
+            offsets = [one.result().queue_offset for one in futures if not one.exception()]
+            assert offsets == list(range(49))
+            statistics = producer.statistics()
+            assert (statistics.succeeded, statistics.refused, statistics.pending) == (49, 1, 0)
+            last = producer.send_async(Message("T", b"last"))
+        assert last.result().status == "SEND_OK", "leaving waits for it"
+        with pytest.raises(ClientClosedError):
+            producer.send_async(Message("T", b"too late"))
+
+    await trio.to_thread.run_sync(work)
+    assert len(group.messages("T")) == 50
+
+
+async def test_a_future_can_be_cancelled_before_its_message_leaves(group: FakeGroup) -> None:
+    group.has_brokers = False
+
+    def work() -> None:
+        with Producer(group.namesrv, "g") as producer:
+            first = producer.send_async(Message("New", b"waits for a route"), timeout_s=0.3)
+            second = producer.send_async(Message("New", b"cancelled"))
+            assert second.cancel()
+            assert isinstance(first.exception(), ClientError)
+
+    await trio.to_thread.run_sync(work)
+    assert group.messages("New") == []
 
 
 async def test_pulling(group: FakeGroup) -> None:

@@ -1,0 +1,129 @@
+"""Messages on their way from other threads to a producer that runs in a loop of its own; one future each.
+
+They are handed over in the order of the calls, and so leave in that order: one that has to wait for its
+route holds up those behind it. Whoever hands over more than the bound waits.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+
+import anyio
+
+from dledger_mq.client.errors import ClientClosedError, ClientError
+from dledger_mq.client.lane import PendingSend
+from dledger_mq.client.messages import Message, SendResult
+from dledger_mq.client.producer import Producer
+from dledger_mq.client.queues import MessageQueue
+
+Letter = tuple[Message, MessageQueue | None, str | bytes | None, float | None]
+"""A message, and queue, key and timeout_s as `Producer.submit` takes them."""
+
+
+class Outbox:
+    """What other threads want to be sent. `run` is its task, in the producer's loop.
+
+    Args:
+        producer: sends.
+        wake: calls a function in the producer's loop; from any thread.
+        pending_max: how many may be without an end before `put` waits.
+    """
+
+    def __init__(
+        self, producer: Producer, wake: Callable[[Callable[[], None]], None], pending_max: int
+    ) -> None:
+        self._producer = producer
+        self._wake = wake
+        self._letters: deque[tuple[Letter, Future[SendResult]]] = deque()
+        self._room = threading.BoundedSemaphore(pending_max)
+        self._arrived = anyio.Event()
+        self._unended = 0
+        self._all_ended = anyio.Event()
+        self._is_closed = False
+
+    def put(self, letter: Letter) -> Future[SendResult]:
+        """Hand over a message, from any thread; waits while too many have not ended.
+
+        Raises:
+            ClientClosedError: the producer is being left.
+        """
+        self._room.acquire()
+        future: Future[SendResult] = Future()
+        future.add_done_callback(lambda _: self._room.release())
+        self._letters.append((letter, future))
+        self._wake(self._notice)
+        if self._is_closed:
+            self._give_up()
+        return future
+
+    def _notice(self) -> None:
+        self._arrived.set()
+
+    async def run(self) -> None:
+        """Submit what comes until cancelled; what is left then was not sent."""
+        try:
+            while True:
+                while self._letters:
+                    letter, future = self._letters.popleft()
+                    if future.set_running_or_notify_cancel():
+                        await self._submit(letter, future)
+                if not self._unended:
+                    self._all_ended.set()
+                self._arrived = anyio.Event()
+                if not self._letters:
+                    await self._arrived.wait()
+        finally:
+            self._is_closed = True
+            self._give_up()
+            self._all_ended.set()
+
+    async def flush(self) -> None:
+        """Wait until everything that was handed over before has ended."""
+        while self._letters or self._unended:
+            self._all_ended = anyio.Event()
+            await self._all_ended.wait()
+
+    async def _submit(self, letter: Letter, future: Future[SendResult]) -> None:
+        message, queue, key, timeout_s = letter
+        self._unended += 1
+        try:
+            pending = await self._producer.submit(
+                message, queue=queue, key=key, timeout_s=timeout_s
+            )
+        except ClientError as error:
+            self._end(future, error)
+        except BaseException:
+            self._end(future, ClientClosedError("the producer was left; it was not sent"))
+            raise
+        else:
+            pending.on_done = lambda pending: self._on_done(pending, future)
+            if pending.is_done:
+                self._on_done(pending, future)
+
+    def _on_done(self, pending: PendingSend, future: Future[SendResult]) -> None:
+        assert pending.error is not None or pending.result is not None
+        self._end(future, pending.error or pending.result)
+
+    def _end(self, future: Future[SendResult], end: SendResult | ClientError | None) -> None:
+        self._unended -= 1
+        if isinstance(end, ClientError):
+            future.set_exception(end)
+        else:
+            assert end is not None
+            future.set_result(end)
+        if not self._unended and not self._letters:
+            self._all_ended.set()
+
+    def _give_up(self) -> None:
+        """Refuse what was not submitted; also called by a thread that came too late."""
+        with suppress(IndexError):  # two at a time
+            while True:
+                _, future = self._letters.popleft()
+                if future.set_running_or_notify_cancel():
+                    future.set_exception(
+                        ClientClosedError("the producer was left; it was not sent")
+                    )
