@@ -8,6 +8,7 @@ from functools import partial
 
 from broker.server.commits import Commits, OnCommit
 from broker.server.committers import Committers
+from broker.server.origin import Origin
 from broker.server.questions import Question
 from broker.server.request import Handler, PendingRequest
 from broker.server.router import Router
@@ -26,7 +27,8 @@ from broker.store.state import BrokerState
 from dledger import DLedgerError, LogServer
 from dledger_mq.remoting import fields
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
-from dledger_mq.remoting.header import RemotingCommand
+from dledger_mq.remoting.header import RemotingCommand, encode_command, make_request
+from dledger_mq.remoting.requests import PullFields
 
 COMMIT_INTERVAL_MS = 100
 """Offset commits gather this long; consumers commit every few seconds, but there are many of them."""
@@ -120,6 +122,19 @@ class Offsets:
         client_id = self._committers.who(group, topic, queue_id, address=address, said=said)
         self._pending.add(group, topic, queue_id, offset, client_id)
         return client_id
+
+    def pulled(self, origin: Origin, pull: PullFields) -> None:
+        """A pull carried an offset (E14): it joins the next commit, here or at the leader."""
+        if self._log.is_serving:
+            self.note(
+                pull.consumer_group,
+                pull.topic,
+                pull.queue_id,
+                pull.commit_offset,
+                address=origin.address,
+            )
+        else:
+            self._router.tell_leader(origin.address, _update_frame(pull))
 
     def _is_full(self) -> bool:
         """Whether no more can be taken in now."""
@@ -293,6 +308,17 @@ class _Commit:
 
 def _queue(command: RemotingCommand) -> tuple[str, int]:
     return fields.text(command.ext, "topic"), fields.int32(command.ext, "queueId")
+
+
+def _update_frame(pull: PullFields) -> bytes:
+    """The offset that a pull carries, as a request."""
+    ext = {
+        "consumerGroup": pull.consumer_group,
+        "topic": pull.topic,
+        "queueId": str(pull.queue_id),
+        "commitOffset": str(pull.commit_offset),
+    }
+    return encode_command(make_request(RequestCode.UPDATE_CONSUMER_OFFSET, 0, ext, is_oneway=True))
 
 
 def _number(request: PendingRequest, name: str, value: int) -> None:

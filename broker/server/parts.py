@@ -26,8 +26,7 @@ from broker.server.locks import Locks
 from broker.server.members import Members
 from broker.server.offsets import Offsets
 from broker.server.origin import Origin, Outputs
-from broker.server.private_codes import PrivateCode
-from broker.server.pulls import Pulls, offset_commit_forward
+from broker.server.pulls import Pulls
 from broker.server.request import Handler
 from broker.server.router import Router
 from broker.server.runtime_info import RuntimeInfo
@@ -56,7 +55,6 @@ from dledger_mq.message.record import StoredMessage
 from dledger_mq.net.address import Address
 from dledger_mq.remoting.frame import Frame
 from dledger_mq.remoting.replies import SendReplies
-from dledger_mq.remoting.requests import PullFields
 
 EXPIRE_MS = 5_000
 
@@ -421,12 +419,12 @@ class BrokerParts:
         return Pulls(
             self._log,
             self._state,
+            self.commits,
             rules,
             held_max=config.limits.held_pulls_max,
             long_polling=config.long_polling,
             now_ms=self._world.monotonic_ms,
-            commit_offset=self._commit_pulled_offset,
-            create=self._create_for_pull,
+            commit_offset=self._offsets.pulled,
         )
 
     def _set_up(self) -> None:
@@ -449,21 +447,3 @@ class BrokerParts:
         self.commits.create(Creation(topics=tuple(topics)))
         if tuple(state.schedule.delays_ms) != config.delay_levels_ms:
             self.commits.stage_control(SetDelayLevels(list(config.delay_levels_ms)))
-
-    def _commit_pulled_offset(self, origin: Origin, fields: PullFields) -> None:
-        """A pull carried an offset (E14): it joins the next commit, here or at the leader."""
-        if self._log.is_serving:
-            self._offsets.note(
-                fields.consumer_group,
-                fields.topic,
-                fields.queue_id,
-                fields.commit_offset,
-                address=origin.address,
-            )
-        else:
-            ext, body = offset_commit_forward(origin.address, fields)
-            self.link.tell(PrivateCode.FORWARD, ext=ext, body=body)
-
-    def _create_for_pull(self, creation: Creation) -> None:
-        if self._log.is_serving:
-            self.commits.create(creation)

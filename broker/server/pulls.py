@@ -1,60 +1,76 @@
 """Pulls and long polling on any node: read from the applied state, hold what finds nothing (11, 361).
 
-A pull that meets a damaged entry is tried again at every turn until that is back, for a little while; then
-it is refused, and its client asks again from the same offset. Nothing is skipped. So is a pull from a topic or
-group of which a node that does not lead knows nothing: after a restart it has applied nothing yet.
+A pull goes through three steps: its group and topic are *checked*, its queue is *read*, and if there is nothing it is
+*held* until a message comes. A step that meets a damaged entry is put off and tried again at every turn until that is
+back, for a little while; then the pull is refused, and its client asks again from the same offset. Nothing is skipped.
+So is a pull from a topic or group of which a node that does not lead knows nothing: after a restart it has applied
+nothing yet.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import partial
+from typing import Final
 
-from broker.server.beyond_end import BeyondEnd
-from broker.server.origin import Origin, answer
+from broker.server.commits import Commits
+from broker.server.offset_overflows import OffsetOverflows
+from broker.server.origin import Origin
 from broker.server.request import HOLD_MS, Handler, PendingRequest, Where
-from broker.service.catalog import Creation
 from broker.service.conclusions import Kind
-from broker.service.holds import HeldPull, HeldPulls, hold_ms
-from broker.service.pull import PullOutcome, PullRules, outcome_of
+from broker.service.holds import HeldPulls, hold_ms
+from broker.service.pull import PullGrant, PullOutcome, PullRules, outcome_of
 from broker.service.refusal import Refusal
 from broker.store.reading import GetResult, get_messages
 from broker.store.state import BrokerState
 from dledger import EntryDamagedError, LogServer
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
-from dledger_mq.remoting.header import encode_command, make_request
 from dledger_mq.remoting.replies import pull_reply_head
 from dledger_mq.remoting.requests import PULL_COMMIT_OFFSET, PULL_SUSPEND, PullFields, PullRequest
 
 _NOT_KNOWN = frozenset({ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST})
 
-_COUNT_MAX = 1024
+_COUNT_MAX: Final = 1024
 """Messages in one answer, whatever the client asks for."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """A pull with what is needed to answer it."""
+class Pull(PendingRequest, eq=False):
+    """A pull that is not answered yet.
 
-    origin: Origin
-    opaque: int
-    fields: PullFields
-    tags: frozenset[int] | None
+    Attributes:
+        is_checked: it may read.
+        tags: hashes of those that it wants; None for everything.
+        next_offset: first queue offset that was not looked at yet; grows while it is held and nothing matches.
+        held_until_ms: when it is answered with what is there.
+        is_held: whether it waits for a message.
+    """
 
+    is_checked: bool = False
+    tags: frozenset[int] | None = None
+    next_offset: int = 0
+    held_until_ms: int = 0
+    is_held: bool = False
 
-@dataclass(frozen=True, slots=True)
-class _Attempt:
-    """Something to do for a pull that perhaps cannot be done now; `go` raises then."""
+    @property
+    def fields(self) -> PullFields:
+        """What it asks for."""
+        return self.command.fields  # type: ignore[union-attr,return-value]  # its handler takes nothing else
 
-    origin: Origin
-    opaque: int
-    deadline_ms: int
-    go: Callable[[], None]
+    @property
+    def place(self) -> tuple[str, int]:
+        """Topic and queue id."""
+        return self.fields.topic, self.fields.queue_id
+
+    @property
+    def connection(self) -> int:
+        """Its number."""
+        return self.origin.number
 
 
 class _NotKnownHereError(Exception):
     """This node knows nothing of what is asked for, and need not be right."""
+
+
+_NOT_NOW = (EntryDamagedError, _NotKnownHereError)
 
 
 class Pulls:
@@ -68,26 +84,26 @@ class Pulls:
         self,
         log: LogServer,
         state: BrokerState,
+        commits: Commits,
         rules: PullRules,
         *,
         held_max: int,
         long_polling: bool,
         now_ms: Callable[[], int],
         commit_offset: Callable[[Origin, PullFields], None],
-        create: Callable[[Creation], None],
     ) -> None:
-        """Prepare. `commit_offset` takes the offset that a pull carries; `create` a new group."""
+        """Prepare. `commit_offset` takes the offset that a pull carries."""
         self._log = log
         self._state = state
+        self._commits = commits
         self._rules = rules
-        self._held = HeldPulls(held_max)
+        self._held: HeldPulls[Pull] = HeldPulls(held_max)
+        self._held_max = held_max
         self._long_polling = long_polling
         self._now_ms = now_ms
         self._commit_offset = commit_offset
-        self._create = create
-        self._beyond_end = BeyondEnd()
-        self._held_max = held_max
-        self._put_off: list[_Attempt] = []
+        self._overflows = OffsetOverflows()
+        self._put_off: list[Pull] = []
         self._topics_version = state.topics.version
 
     @property
@@ -98,76 +114,105 @@ class Pulls:
     def handlers(self) -> tuple[Handler[PullRequest], ...]:
         """What it takes."""
         codes = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
-        return tuple(Handler(code, self.pull, Kind.READ, Where.HERE) for code in codes)
+        return tuple(
+            Handler(code, self.pull, Kind.READ, Where.HERE, request_type=Pull) for code in codes
+        )
 
     def pull(self, request: PendingRequest, command: PullRequest) -> None:
         """One pull."""
-        self._check_or_wait(request.origin, request.opaque, command.fields)
+        assert isinstance(request, Pull), "its handler says so"
+        self._go_on(request)
 
-    def _check_or_wait(self, origin: Origin, opaque: int, fields: PullFields) -> None:
-        now_ms = self._now_ms()
-        go = partial(self._check, origin, opaque, fields)
-        self._attempt(_Attempt(origin, opaque, now_ms + HOLD_MS, go), now_ms)
+    # Checking and reading.
 
-    def _check(self, origin: Origin, opaque: int, fields: PullFields) -> None:
-        """Refuse, or begin.
+    def _go_on(self, pull: Pull, now_ms: int | None = None) -> None:
+        """Take the steps that it has yet to take; what cannot be done now is put off, or refused when it is late."""
+        try:
+            refusal = None if pull.is_checked else self._check(pull)
+            if refusal is None:
+                self._read_first(pull)
+            else:
+                pull.answer(refusal.code, refusal.remark)
+        except _NOT_NOW as error:
+            now_ms = self._now_ms() if now_ms is None else now_ms
+            if now_ms < pull.deadline_ms and len(self._put_off) < self._held_max:
+                pull.was_held = True
+                self._put_off.append(pull)
+            else:
+                pull.answer(ResponseCode.SERVICE_NOT_AVAILABLE, str(error))
+
+    def _read_anew(self, pull: Pull, grant: PullGrant | None = None) -> None:
+        """Read from where it asked, though it was held; `grant` has other tags than it was held with."""
+        if grant is not None:
+            pull.tags = grant.tags
+        pull.deadline_ms = self._now_ms() + HOLD_MS
+        self._go_on(pull)
+
+    def _check_anew(self, pull: Pull) -> None:
+        pull.is_checked = False
+        self._read_anew(pull)
+
+    def _try_put_off(self, now_ms: int) -> None:
+        waiting, self._put_off = self._put_off, []
+        for pull in waiting:
+            if not pull.origin.is_closed:
+                self._go_on(pull, now_ms)
+
+    def _check(self, pull: Pull) -> Refusal | None:
+        """Why it may not read; None: it may, and what comes with it is taken.
 
         Raises:
-            _NotKnownHereError: neither was done.
+            _NotKnownHereError: nobody can say yet.
         """
+        fields = pull.fields
         grant = self._rules.check(fields)
         if isinstance(grant, Refusal):
             if grant.code in _NOT_KNOWN and not self._is_authoritative():
                 raise _NotKnownHereError(self._log.lost_votes.problem or self._behind(grant.remark))
-            answer(origin, opaque, grant.code, grant.remark)
-            return
-        if grant.creation:
-            self._create(grant.creation)
+            return grant
+        if grant.creation and self._log.is_serving:
+            self._commits.create(grant.creation)
         if fields.sys_flag & PULL_COMMIT_OFFSET and fields.commit_offset >= 0:
-            self._commit_offset(origin, fields)
-        self._begin_or_wait(_Asked(origin, opaque, fields, grant.tags))
+            self._commit_offset(pull.origin, fields)
+        pull.is_checked, pull.tags = True, grant.tags
+        if pull.was_held:  # what it waits for now is another thing
+            pull.deadline_ms = self._now_ms() + HOLD_MS
+        return None
 
-    def _begin_or_wait(self, asked: _Asked) -> None:
-        now_ms = self._now_ms()
-        go = partial(self._begin, asked)
-        self._attempt(_Attempt(asked.origin, asked.opaque, now_ms + HOLD_MS, go), now_ms)
-
-    def _attempt(self, attempt: _Attempt, now_ms: int) -> None:
-        """Do it now, or at one of the next turns, or refuse."""
-        try:
-            attempt.go()
-        except (EntryDamagedError, _NotKnownHereError) as error:
-            if now_ms < attempt.deadline_ms and len(self._put_off) < self._held_max:
-                self._put_off.append(attempt)
-            else:
-                code = ResponseCode.SERVICE_NOT_AVAILABLE
-                answer(attempt.origin, attempt.opaque, code, str(error))
-
-    def _begin(self, asked: _Asked) -> None:
+    def _read_first(self, pull: Pull) -> None:
         """Answer, or hold.
 
         Raises:
             EntryDamagedError: neither was done.
         """
-        offset = asked.fields.queue_offset
-        result = self._read(asked, offset)
-        outcome = self._outcome(result, offset)
+        fields = pull.fields
+        pull.next_offset = fields.queue_offset
+        result, outcome = self._read(pull)
         if outcome.code == ResponseCode.PULL_OFFSET_MOVED:
-            self._note_beyond_end(asked.fields, result)
-        if outcome.code == ResponseCode.PULL_NOT_FOUND and self._hold(asked):
+            self._note_overflow(fields, result)
+        if outcome.code == ResponseCode.PULL_NOT_FOUND and self._hold(pull):
             return
-        _answer(asked, result, outcome)
+        _answer(pull, result, outcome)
 
-    def _try_put_off(self, now_ms: int) -> None:
-        waiting, self._put_off = self._put_off, []
-        for attempt in waiting:
-            if not attempt.origin.is_closed:
-                self._attempt(attempt, now_ms)
+    def _read(self, pull: Pull) -> tuple[GetResult, PullOutcome]:
+        fields, offset = pull.fields, pull.next_offset
+        result = get_messages(
+            self._state,
+            self._log.reader,
+            fields.topic,
+            fields.queue_id,
+            offset,
+            count_max=min(max(1, fields.max_msg_nums), _COUNT_MAX),
+            log_end=self._log.reader.committed_position,
+            bytes_max=fields.max_msg_bytes or 2**31 - 1,
+            tag_hashes=pull.tags,
+        )
+        return result, outcome_of(result, offset, is_authoritative=self._is_authoritative())
 
-    def _note_beyond_end(self, fields: PullFields, result: GetResult) -> None:
+    def _note_overflow(self, fields: PullFields, result: GetResult) -> None:
         """Offsets below the queue's start are a matter of course: retention removed what was there."""
         if fields.queue_offset > result.max_offset:
-            self._beyond_end.note(
+            self._overflows.note(
                 self._log.node_id,
                 fields.consumer_group,
                 fields.topic,
@@ -176,21 +221,25 @@ class Pulls:
                 max_offset=result.max_offset,
             )
 
-    def _hold(self, asked: _Asked) -> bool:
+    def _is_authoritative(self) -> bool:
+        """Whether what is not known here does not exist: nobody can have been shown more, by any node."""
+        return self._log.reader.is_current
+
+    def _behind(self, remark: str | None) -> str:
+        return f"{remark} So node {self._log.node_id} says, which does not lead and may be behind."
+
+    # Holding.
+
+    def _hold(self, pull: Pull) -> bool:
         """Keep a pull that found nothing, if its client wants that (F1, F2)."""
-        fields = asked.fields
+        fields = pull.fields
         if not fields.sys_flag & PULL_SUSPEND:
             return False
         wait_ms = hold_ms(fields.suspend_timeout_millis, long_polling=self._long_polling)
-        held = HeldPull(
-            fields.topic,
-            fields.queue_id,
-            fields.queue_offset,
-            self._now_ms() + wait_ms,
-            asked.origin.number,
-            asked,
-        )
-        return wait_ms > 0 and self._held.hold(held)
+        if wait_ms <= 0:
+            return False
+        pull.held_until_ms = self._now_ms() + wait_ms
+        return self._held.hold(pull)
 
     def applied(self) -> None:
         """Entries were applied: answer the held pulls that now find something."""
@@ -219,9 +268,8 @@ class Pulls:
             end = queue.max_offset if queue is not None else 0
             for pull in self._held.waiting_on(topic, queue_id):
                 if pull.next_offset > end or topic not in self._state.topics:
-                    asked: _Asked = pull.request
                     self._held.release(pull)
-                    self._check_or_wait(asked.origin, asked.opaque, asked.fields)
+                    self._check_anew(pull)
 
     def look_at_all(self) -> None:
         """The node's role changed: what was only not here yet may be illegal now, and the other way."""
@@ -233,115 +281,71 @@ class Pulls:
         """Answer the pulls whose time is over with what is there (F8)."""
         self._try_put_off(now_ms)
         for pull in self._held.take_due(now_ms):
-            if self._begins_anew(pull):
+            newer = self._newer_grant(pull)
+            if newer is not None:
+                self._read_anew(pull, newer)
                 continue
-            asked: _Asked = pull.request
             try:
-                result = self._read(asked, pull.next_offset)
+                result, outcome = self._read(pull)
             except EntryDamagedError:
-                self._begin_or_wait(asked)
+                self._read_anew(pull)
                 continue
-            outcome = self._outcome(result, pull.next_offset)
-            skipped = pull.next_offset > asked.fields.queue_offset
+            skipped = pull.next_offset > pull.fields.queue_offset
             if skipped and outcome.code == ResponseCode.PULL_NOT_FOUND:
                 # What came meanwhile did not match: let the client go on behind it (F7).
                 outcome = PullOutcome(
                     ResponseCode.PULL_RETRY_IMMEDIATELY, outcome.next_offset, outcome.max_offset
                 )
-            _answer(asked, result, outcome)
+            _answer(pull, result, outcome)
 
     def connection_closed(self, number: int) -> None:
         """Drop the pulls of a connection."""
         self._held.connection_closed(number)
 
-    def _look_again(self, pull: HeldPull) -> None:
-        asked: _Asked = pull.request
-        if asked.origin.is_closed:
+    def _look_again(self, pull: Pull) -> None:
+        if pull.origin.is_closed:
             self._held.release(pull)
             return
         try:
-            result = self._read(asked, pull.next_offset)
+            result, outcome = self._read(pull)
         except EntryDamagedError:
             self._held.release(pull)
-            self._begin_or_wait(asked)
+            self._read_anew(pull)
             return
-        outcome = self._outcome(result, pull.next_offset)
         if outcome.code == ResponseCode.PULL_NOT_FOUND:
             return
         if outcome.code == ResponseCode.PULL_RETRY_IMMEDIATELY:
             # Messages came, none with a wanted tag: keep waiting behind them.
             pull.next_offset = outcome.next_offset
             return
-        if not self._begins_anew(pull):
-            self._held.release(pull)
-            _answer(asked, result, outcome)
+        self._held.release(pull)
+        newer = self._newer_grant(pull)
+        if newer is None:
+            _answer(pull, result, outcome)
+        else:
+            self._read_anew(pull, newer)
 
-    def _begins_anew(self, pull: HeldPull) -> bool:
-        """Read again from where it asked when its group wants other tags by now than those that it was led by.
+    def _newer_grant(self, pull: Pull) -> PullGrant | None:
+        """The grant of now, if a pull passed over messages by other tags than its group wants by now.
 
         What was passed over while it was held may be wanted now, and its client would never ask for it again.
         """
-        asked: _Asked = pull.request
-        if pull.next_offset == asked.fields.queue_offset:
-            return False
-        grant = self._rules.check(asked.fields)
-        if isinstance(grant, Refusal) or grant.tags == asked.tags:
-            return False
-        self._held.release(pull)
-        self._begin_or_wait(replace(asked, tags=grant.tags))
-        return True
-
-    def _read(self, asked: _Asked, offset: int) -> GetResult:
-        fields = asked.fields
-        return get_messages(
-            self._state,
-            self._log.reader,
-            fields.topic,
-            fields.queue_id,
-            offset,
-            count_max=min(max(1, fields.max_msg_nums), _COUNT_MAX),
-            log_end=self._log.reader.committed_position,
-            bytes_max=fields.max_msg_bytes or 2**31 - 1,
-            tag_hashes=asked.tags,
-        )
-
-    def _behind(self, remark: str | None) -> str:
-        return f"{remark} So node {self._log.node_id} says, which does not lead and may be behind."
-
-    def _outcome(self, result: GetResult, offset: int) -> PullOutcome:
-        return outcome_of(result, offset, is_authoritative=self._is_authoritative())
-
-    def _is_authoritative(self) -> bool:
-        """Whether what is not known here does not exist: nobody can have been shown more, by any node."""
-        return self._log.reader.is_current
+        if pull.next_offset == pull.fields.queue_offset:
+            return None
+        grant = self._rules.check(pull.fields)
+        if isinstance(grant, Refusal) or grant.tags == pull.tags:
+            return None
+        return grant
 
 
-def _answer(asked: _Asked, result: GetResult, outcome: PullOutcome) -> None:
+def _answer(pull: Pull, result: GetResult, outcome: PullOutcome) -> None:
     head = pull_reply_head(
-        asked.opaque,
+        pull.opaque,
         outcome.code,
         next_begin_offset=outcome.next_offset,
         min_offset=result.min_offset,
         max_offset=outcome.max_offset,
-        body_bytes=sum(len(record) for record in result.records),
+        body_bytes=sum(map(len, result.records)),
         remark=result.status.value.encode(),
     )
-    asked.origin.send(b"".join((head, *result.records)))
-
-
-def offset_commit_forward(address: str, fields: PullFields) -> tuple[dict[str, str], bytes]:
-    """The offset that a pull carries, as a request to be passed on to the leader: ext and body."""
-    frame = encode_command(
-        make_request(
-            RequestCode.UPDATE_CONSUMER_OFFSET,
-            0,
-            {
-                "consumerGroup": fields.consumer_group,
-                "topic": fields.topic,
-                "queueId": str(fields.queue_id),
-                "commitOffset": str(fields.commit_offset),
-            },
-            is_oneway=True,
-        )
-    )
-    return {"address": address}, frame
+    pull.reply(b"".join((head, *result.records)))

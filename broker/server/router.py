@@ -306,6 +306,10 @@ class Router:
         """The leader was asked, and is silent."""
         self._conclude(request, unanswered(request.kind, reason), "")
 
+    def tell_leader(self, address: str, frame: bytes) -> None:
+        """Pass a oneway request on for the client at that address, if there is a leader to take it now."""
+        self._link.tell(PrivateCode.FORWARD, ext={"address": address}, body=frame)
+
     def tell_delivered(self) -> None:
         """Tell the leader, ahead of the clients, which answers to sends find them there.
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Generic, Protocol, TypeVar
 
 HOLD_MS_MAX = 25_000
 """Clients give a pull 30 s in all; an answer must be on its way before that."""
@@ -19,49 +18,56 @@ def hold_ms(suspend_timeout_ms: int, *, long_polling: bool) -> int:
     return max(0, min(wanted, HOLD_MS_MAX))
 
 
-@dataclass(slots=True, eq=False)
-class HeldPull:
+class HeldPull(Protocol):
     """A pull that found nothing yet.
 
     Attributes:
-        next_offset: first queue offset that was not looked at yet; grows while nothing matches.
-        request: what the shell needs to answer; this module does not look into it.
-        connection: number of the connection, so that a closed one takes its pulls along.
-        waiting: False once it was answered or dropped; it may linger in the heap.
+        connection: its number, so that a closed one takes its pulls along.
+        held_until_ms: when it is answered with what is there.
+        is_held: False once it was answered or dropped; it may linger in the heap.
     """
 
-    topic: str
-    queue_id: int
-    next_offset: int
-    deadline_ms: int
-    connection: int
-    request: Any
-    waiting: bool = field(default=True)
+    held_until_ms: int
+    is_held: bool
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """Topic and queue id."""
+        ...
+
+    @property
+    def connection(self) -> int:
+        """See above."""
+        ...
 
 
-class HeldPulls:
+P = TypeVar("P", bound=HeldPull)
+
+
+class HeldPulls(Generic[P]):
     """All held pulls of a node, by queue and by deadline."""
 
     def __init__(self, held_max: int) -> None:
         self._held_max = held_max
-        self._by_queue: dict[tuple[str, int], list[HeldPull]] = {}
-        self._by_connection: dict[int, set[HeldPull]] = {}
-        self._heap: list[tuple[int, int, HeldPull]] = []
+        self._by_queue: dict[tuple[str, int], list[P]] = {}
+        self._by_connection: dict[int, set[P]] = {}
+        self._heap: list[tuple[int, int, P]] = []
         self._counter = 0
         self.count = 0
 
-    def hold(self, pull: HeldPull) -> bool:
+    def hold(self, pull: P) -> bool:
         """Keep a pull until a message comes or its deadline; False when too many wait already."""
         if self.count >= self._held_max:
             return False
-        self._by_queue.setdefault((pull.topic, pull.queue_id), []).append(pull)
+        pull.is_held = True
+        self._by_queue.setdefault(pull.place, []).append(pull)
         self._by_connection.setdefault(pull.connection, set()).add(pull)
         self._counter += 1
-        heapq.heappush(self._heap, (pull.deadline_ms, self._counter, pull))
+        heapq.heappush(self._heap, (pull.held_until_ms, self._counter, pull))
         self.count += 1
         return True
 
-    def waiting_on(self, topic: str, queue_id: int) -> tuple[HeldPull, ...]:
+    def waiting_on(self, topic: str, queue_id: int) -> tuple[P, ...]:
         """The pulls that wait for this queue, oldest first."""
         return tuple(self._by_queue.get((topic, queue_id), ()))
 
@@ -69,13 +75,13 @@ class HeldPulls:
         """Queues that somebody waits for."""
         return list(self._by_queue)
 
-    def release(self, pull: HeldPull) -> None:
+    def release(self, pull: P) -> None:
         """Forget a pull: it is being answered."""
-        if not pull.waiting:
+        if not pull.is_held:
             return
-        pull.waiting = False
+        pull.is_held = False
         self.count -= 1
-        key = (pull.topic, pull.queue_id)
+        key = pull.place
         same_queue = self._by_queue[key]
         same_queue.remove(pull)
         if not same_queue:
@@ -85,22 +91,15 @@ class HeldPulls:
         if not same_connection:
             del self._by_connection[pull.connection]
 
-    def take_due(self, now_ms: int) -> list[HeldPull]:
+    def take_due(self, now_ms: int) -> list[P]:
         """Release and give the pulls whose time is over (F8)."""
-        due: list[HeldPull] = []
+        due: list[P] = []
         while self._heap and self._heap[0][0] <= now_ms:
-            pull = heapq.heappop(self._heap)[2]
-            if pull.waiting:
+            due_ms, _, pull = heapq.heappop(self._heap)
+            if pull.is_held and pull.held_until_ms == due_ms:
                 self.release(pull)
                 due.append(pull)
         return due
-
-    def take_all(self) -> list[HeldPull]:
-        """Release and give all pulls: the role changed, or the node stops (F10)."""
-        every = [pull for pulls in self._by_queue.values() for pull in pulls]
-        for pull in every:
-            self.release(pull)
-        return every
 
     def connection_closed(self, connection: int) -> None:
         """Drop the pulls of a connection."""

@@ -54,7 +54,6 @@ TO_GO = (
     (Word("BrokerParts", "the broker's services"), 1),
     (Word("_make_ways", "routes of requests"), 1),
     (Word("WentBack", "lost entries"), 1),
-    (Word("BeyondEnd", "offset beyond the end"), 1),
     (Word("Patience", "a wait for a damaged entry"), 1),
     (Word("Beside", "side by side"), 1),
     (Word("tell_[a-z]+", "send, notify"), 2),

@@ -36,11 +36,13 @@ def pending(
     deadline_ms: int = 10**9,
     is_oneway: bool = False,
     opaque: int = 9,
+    request_type: type[PendingRequest] = PendingRequest,
     **more: Any,
 ) -> PendingRequest:
     """A request of that code."""
     kind = KINDS.get(code, Kind.UPDATE)
-    request_type = Question if kind is Kind.QUESTION else PendingRequest
+    if kind is Kind.QUESTION:
+        request_type = Question
     handler: Handler[Any] = Handler(code, serve, kind, request_type=request_type)
     command = command or RemotingCommand(code=code, opaque=opaque, version=409)
     frame = Frame(0, b"{}", body)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from broker.server.pulls import Pulls
+from broker.server.pulls import Pull, Pulls
 from broker.server.request import HOLD_MS
 from broker.service.pull import PullGrant
 from dledger import NodeId
@@ -74,12 +74,12 @@ class Bench:
         self.pulls = Pulls(
             self.log,  # type: ignore[arg-type]
             self.broker.state,
+            None,  # type: ignore[arg-type]  # nothing is created here
             Rules(),  # type: ignore[arg-type]
             held_max=held_max,
             long_polling=True,
             now_ms=lambda: self.now_ms,
             commit_offset=lambda origin, fields: None,
-            create=lambda creation: None,
         )
 
     def pull(self, offset: int, suspend_ms: int = 0) -> Origin:
@@ -95,7 +95,15 @@ class Bench:
         )
         origin = Origin()
         command = PullRequest(opaque=1, fields=fields)
-        self.pulls.pull(pending(origin, 11, command=command, opaque=1), command)
+        request = pending(
+            origin,
+            11,
+            command=command,
+            opaque=1,
+            deadline_ms=self.now_ms + HOLD_MS,
+            request_type=Pull,
+        )
+        self.pulls.pull(request, command)
         return origin
 
 

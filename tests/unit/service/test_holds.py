@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 
-from broker.service.holds import HOLD_MS_MAX, SHORT_POLL_MS, HeldPull, HeldPulls, hold_ms
+from broker.service.holds import HOLD_MS_MAX, SHORT_POLL_MS, HeldPulls, hold_ms
 
 
-def pull(topic: str = "T", queue: int = 0, deadline: int = 100, connection: int = 1) -> HeldPull:
-    return HeldPull(topic, queue, 5, deadline, connection, None)
+@dataclass(eq=False)
+class Pull:
+    place: tuple[str, int]
+    held_until_ms: int
+    connection: int
+    is_held: bool = False
+
+
+def pull(topic: str = "T", queue: int = 0, deadline: int = 100, connection: int = 1) -> Pull:
+    return Pull((topic, queue), deadline, connection)
 
 
 @pytest.mark.parametrize(
@@ -26,7 +36,7 @@ def test_f2_how_long(wanted: int, long: bool, held: int) -> None:
 
 
 def test_f3_by_queue() -> None:
-    holds = HeldPulls(10)
+    holds: HeldPulls[Pull] = HeldPulls(10)
     first, second, other = pull(), pull(), pull(queue=1)
     for item in (first, second, other):
         assert holds.hold(item)
@@ -39,7 +49,7 @@ def test_f3_by_queue() -> None:
 
 
 def test_f8_by_deadline() -> None:
-    holds = HeldPulls(10)
+    holds: HeldPulls[Pull] = HeldPulls(10)
     late, soon, gone = pull(deadline=200), pull(deadline=100), pull(deadline=50)
     for item in (late, soon, gone):
         holds.hold(item)
@@ -51,13 +61,13 @@ def test_f8_by_deadline() -> None:
 
 
 def test_too_many_are_not_held() -> None:
-    holds = HeldPulls(1)
+    holds: HeldPulls[Pull] = HeldPulls(1)
     assert holds.hold(pull())
     assert not holds.hold(pull())
 
 
 def test_a_closed_connection_drops_its_pulls() -> None:
-    holds = HeldPulls(10)
+    holds: HeldPulls[Pull] = HeldPulls(10)
     mine, other = pull(connection=1), pull(connection=2)
     holds.hold(mine)
     holds.hold(other)
@@ -65,10 +75,12 @@ def test_a_closed_connection_drops_its_pulls() -> None:
     assert holds.take_due(1_000) == [other]
 
 
-def test_f10_all_at_once() -> None:
-    holds = HeldPulls(10)
-    both = [pull(), pull(queue=1)]
-    for item in both:
-        holds.hold(item)
-    assert holds.take_all() == both
-    assert holds.count == 0
+def test_one_that_is_held_again_is_due_when_it_was_held_until_last() -> None:
+    holds: HeldPulls[Pull] = HeldPulls(10)
+    again = pull(deadline=50)
+    holds.hold(again)
+    holds.release(again)
+    again.held_until_ms = 80
+    holds.hold(again)
+    assert holds.take_due(79) == []
+    assert holds.take_due(80) == [again]

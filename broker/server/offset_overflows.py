@@ -21,7 +21,7 @@ _REASON: Final = (
 )
 
 
-class BeyondEnd:
+class OffsetOverflows:
     """Remembers which groups and queues had their line."""
 
     def __init__(self) -> None:
