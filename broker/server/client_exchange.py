@@ -235,9 +235,9 @@ class ClientExchange:
             self._push(groups)
         if self.union.version != self._announced:
             self._announced = self.union.version
-            self.tell_nodes(PrivateCode.UNION_CHANGED, but=but)
+            self.notify_nodes(PrivateCode.UNION_CHANGED, but=but)
 
-    def tell_nodes(
+    def notify_nodes(
         self,
         code: PrivateCode,
         ext: dict[str, str] | None = None,

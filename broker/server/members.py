@@ -250,7 +250,7 @@ class Members:
         two producers get it, both answers find the same verdict.
         """
         if not self.ask_producer_here(group, frame):
-            self.exchange.tell_nodes(PrivateCode.ASK_PRODUCER, {"group": group}, frame)
+            self.exchange.notify_nodes(PrivateCode.ASK_PRODUCER, {"group": group}, frame)
 
     def connection_closed(self, number: int) -> None:
         """A client's connection ended."""

@@ -134,7 +134,7 @@ class Offsets:
                 address=origin.address,
             )
         else:
-            self._router.tell_leader(origin.address, _update_frame(pull))
+            self._router.send_to_leader(origin.address, _update_frame(pull))
 
     def _is_full(self) -> bool:
         """Whether no more can be taken in now."""

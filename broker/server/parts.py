@@ -236,7 +236,7 @@ class BrokerParts:
 
     def _passed_on(self) -> None:
         """Answers of the leader were handed over."""
-        self._router.tell_delivered()
+        self._router.report_delivered()
         self._outputs.flush()
 
     def _make_ways(self) -> None:

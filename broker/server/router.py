@@ -306,11 +306,11 @@ class Router:
         """The leader was asked, and is silent."""
         self._conclude(request, unanswered(request.kind, reason), "")
 
-    def tell_leader(self, address: str, frame: bytes) -> None:
+    def send_to_leader(self, address: str, frame: bytes) -> None:
         """Pass a oneway request on for the client at that address, if there is a leader to take it now."""
         self._link.tell(PrivateCode.FORWARD, ext={"address": address}, body=frame)
 
-    def tell_delivered(self) -> None:
+    def report_delivered(self) -> None:
         """Tell the leader, ahead of the clients, which answers to sends find them there.
 
         For it a send that another node passed on is confirmed only then: its client may be gone, and send again.

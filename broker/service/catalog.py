@@ -35,7 +35,7 @@ class Catalog:
         """A topic as what is staged now will find it, or None."""
         if name in self._deletions:
             return self._staged_topics.get(name)
-        return self.visible_topic(name)
+        return self._applied_topic(name) or self._staged_topics.get(name)
 
     def visible_topic(self, name: str) -> TopicConfig | None:
         """A topic whose deletion is not committed, or None; one that is being created has no messages yet."""

@@ -54,6 +54,8 @@ _SENDABLE_MAX = 16_384
 _MASKED_FLAGS = TRANSACTION_MASK | NEED_UNWRAP | INNER_BATCH
 _TIMERS = (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS, TIMER_OUT_MS)
 _REPLACED = (MSG_REGION, TRACE_ON, CLUSTER)
+_DELAYED = b"DELAY\x01"
+_HALF = b"TRAN_MSG\x01"
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,16 +216,16 @@ class SendRules:
             if redirected.topic is not target.topic:
                 properties = remove_property(properties, DELAY, *_TIMERS)  # L15: without delay
             target = redirected
-        delay_level = self._delay_level(properties)
-        is_half = _is_half(properties, reconsume_times, delay_level)
+        # Most messages have none of these, so that they are looked for before anything is called.
+        delay_level = self._delay_level(properties) if _DELAYED in properties else 0
+        is_half = _HALF in properties and _is_half(properties, reconsume_times, delay_level)
         if is_half and self._settings.reject_transactions:  # C15
             return Refusal(
                 ResponseCode.NO_PERMISSION,
                 "the broker sending transaction message is forbidden (rejectTransactionMessage)",
             )
-        refusal = self._size_refusal(len(body))
-        if refusal is not None:
-            return refusal
+        if not 0 < len(body) <= self._settings.message_bytes_max:
+            return self._size_refusal(len(body))
         due_ms = 0
         if b"TIMER_" in properties:
             if delay_level:  # M2, N2
@@ -267,9 +269,8 @@ class SendRules:
             return Refusal(
                 ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {name}"
             )
-        refusal = self._size_refusal(len(body))
-        if refusal is not None:
-            return refusal
+        if not 0 < len(body) <= self._settings.message_bytes_max:
+            return self._size_refusal(len(body))
         try:
             items = split_batch(body)
         except BatchError as error:
@@ -322,30 +323,26 @@ class SendRules:
     def _is_delayed(self, properties: bytes) -> bool:
         if b"TIMER_D" in properties and TimerRules.asks(properties):
             return True
-        return self._delay_level(properties) > 0
+        return _DELAYED in properties and self._delay_level(properties) > 0
 
     def _delay_level(self, properties: bytes) -> int:
         """The level asked for, clamped (M2); 0 for none or nonsense."""
-        if b"DELAY\x01" not in properties:
-            return 0
         value = find_property(properties, DELAY)
         if value is None or not value.isdigit():
             return 0
         return min(int(value[:9]), self._settings.delay_level_max)
 
-    def _size_refusal(self, body_bytes: int) -> Refusal | None:
-        """C17, C18; the name's length was checked with its letters (C7)."""
+    def _size_refusal(self, body_bytes: int) -> Refusal:
+        """Why a body of this size is not stored: C17, C18; the name's length was checked with its letters (C7)."""
         if body_bytes == 0:
             return Refusal(
                 ResponseCode.MESSAGE_ILLEGAL, "the message is illegal: its body is empty"
             )
-        if body_bytes > self._settings.message_bytes_max:
-            return Refusal(
-                ResponseCode.MESSAGE_ILLEGAL,
-                f"the message is illegal: body of {body_bytes} bytes, "
-                f"at most {self._settings.message_bytes_max} (maxMessageSize)",
-            )
-        return None
+        return Refusal(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"the message is illegal: body of {body_bytes} bytes, "
+            f"at most {self._settings.message_bytes_max} (maxMessageSize)",
+        )
 
     def _message(self, flag: int, body: bytes, properties: bytes) -> MessagePlan | Refusal:
         """C13: what the broker adds, and the size of the result (C18)."""
@@ -393,7 +390,7 @@ def _name_refusal(name: str, settings: SendSettings) -> Refusal | None:
 
 def _is_half(properties: bytes, reconsume_times: int, delay_level: int) -> bool:
     """Whether it is a half message (C15)."""
-    if b"TRAN_MSG\x01" not in properties or (reconsume_times > 0 and delay_level > 0):
+    if reconsume_times > 0 and delay_level > 0:
         return False
     value = find_property(properties, TRAN_MSG)
     return value is not None and value.lower() == b"true"

@@ -108,6 +108,7 @@ class Staging:
 
     def __init__(self, state: BrokerState, store_host: bytes) -> None:
         assert len(store_host) in _HOST_LENGTHS, "see dledger_mq/message/hosts.py"
+        self.staged_count = 0
         self.staged_bytes = 0
         self._state = state
         self._store_host = store_host
@@ -120,11 +121,6 @@ class Staging:
     def store_host(self) -> bytes:
         """The host field that the records get."""
         return self._store_host
-
-    @property
-    def staged_count(self) -> int:
-        """How many messages wait for the next entry."""
-        return len(self._messages)
 
     def stage(
         self,
@@ -160,8 +156,7 @@ class Staging:
                 f"reconsumed {reconsume_times} times, prepared at {prepared_transaction_offset}: "
                 "a field is out of its range"
             )
-        messages = self._messages
-        messages.append(
+        self._messages.append(
             (
                 route,
                 body,
@@ -175,7 +170,9 @@ class Staging:
             )
         )
         self.staged_bytes += route.bytes_max + len(body) + len(properties)
-        return len(messages) - 1
+        place = self.staged_count
+        self.staged_count = place + 1
+        return place
 
     def stage_control(self, command: Command, now_ms: int) -> int:
         """Take a control record into the next entry; return its place there.
@@ -203,9 +200,10 @@ class Staging:
         messages, self._messages = self._messages, []
         left_deletes: dict[int, str] = {}
         if count is None or count == len(messages):
-            self.staged_bytes = 0
+            self.staged_count = self.staged_bytes = 0
         else:
             messages, self._messages = messages[:count], messages[count:]
+            self.staged_count = len(self._messages)
             self.staged_bytes = sum(map(_bytes_max, self._messages))
             left_deletes = {
                 place - count: name for place, name in self._deletes.items() if place >= count
@@ -241,7 +239,7 @@ class Staging:
         self._messages = []
         self._deletes = {}
         self._routes = {}
-        self.staged_bytes = 0
+        self.staged_count = self.staged_bytes = 0
         self._state.forget_expected()
 
     def _open_route(self, key: QueueKey) -> _Route:

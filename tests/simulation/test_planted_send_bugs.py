@@ -5,15 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
-from broker.server import sends as server_sends
+from broker.server import known_sends
 from broker.server import transactions as server_transactions
+from broker.server.known_sends import Ahead, Found, KnownSends, Part
 from broker.server.request import PendingRequest
-from broker.server.sends import Sends, _Ahead
 from broker.service import repeats as service_repeats
 from broker.service.repeats import EarlierSend, Repeats
 from broker.service.sameness import Essence
+from broker.service.send import SendPlan
 from broker.testing.broker_simulation import BrokerSimulation
 from dledger.testing.simulation import Verdict
 from tests.simulation.test_planted_broker_bugs import busy
@@ -42,7 +44,7 @@ def first_finding(seeds: range, **knobs: Any) -> str:
     return ""
 
 
-@pytest.mark.parametrize("where", [server_sends, service_repeats], ids=["in flight", "stored"])
+@pytest.mark.parametrize("where", [known_sends, service_repeats], ids=["in flight", "stored"])
 def test_a_comparison_of_topic_and_body_alone_is_found(
     monkeypatch: pytest.MonkeyPatch, where: Any
 ) -> None:
@@ -60,33 +62,32 @@ def test_a_comparison_of_topic_and_body_alone_is_found(
 def test_a_batch_that_shares_the_whole_fate_of_another_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    look_back = Sends._look_back
+    look_back = KnownSends.look_back
 
-    def join_whole(self: Sends, waiter: Any, born_ms: int, repeats: Repeats) -> None:
-        asked = waiter.plan
-        look_back(self, waiter, born_ms, repeats)
-        for part in waiter.parts or ():
-            if isinstance(part, _Ahead) and len(part.first.plan.messages) == len(asked.messages):
-                waiter.parts = [_Ahead(part.first, step) for step in range(len(asked.messages))]
-                waiter.plan = asked.__class__(asked.topic, asked.queue_id, 0, 0, 0, ())
-                return
+    def join_whole(self: KnownSends, plan: SendPlan, born_ms: int) -> Found | None:
+        found = look_back(self, plan, born_ms)
+        for part in found.parts if found is not None else ():
+            if isinstance(part, Ahead) and len(part.first.plan.messages) == len(plan.messages):
+                parts: list[Part] = [Ahead(part.first, step) for step in range(len(plan.messages))]
+                return Found(parts, msgspec.structs.replace(plan, messages=()))
+        return found
 
-    monkeypatch.setattr(Sends, "_look_back", join_whole)
+    monkeypatch.setattr(KnownSends, "look_back", join_whole)
     assert PLACES in first_finding(range(1, 20))
 
 
 def test_a_single_send_that_does_not_see_the_batch_ahead_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    find_ahead = Sends._find_ahead
+    find_ahead = KnownSends._find_ahead
 
-    def of_equal_count(self: Sends, plan: Any, *how: Any) -> Any:
+    def of_equal_count(self: KnownSends, plan: Any, *how: Any) -> Any:
         found = find_ahead(self, plan, *how)
-        if found is not None and len(found.first.asked.messages) != len(plan.messages):
+        if found is not None and len(found.first.plan.messages) != len(plan.messages):
             return None
         return found
 
-    monkeypatch.setattr(Sends, "_find_ahead", of_equal_count)
+    monkeypatch.setattr(KnownSends, "_find_ahead", of_equal_count)
     assert "is stored twice" in first_finding(range(1, 20))
 
 

@@ -9,6 +9,7 @@ from broker.server.commits import Commits
 from broker.server.questions import Question
 from broker.server.request import Handler, PendingRequest
 from broker.server.router import Router
+from broker.server.sends import Send
 from broker.service.conclusions import Kind
 from dledger_mq.remoting.frame import Frame
 from dledger_mq.remoting.header import RemotingCommand
@@ -43,6 +44,8 @@ def pending(
     kind = KINDS.get(code, Kind.UPDATE)
     if kind is Kind.QUESTION:
         request_type = Question
+    elif kind is Kind.SEND:
+        request_type = Send
     handler: Handler[Any] = Handler(code, serve, kind, request_type=request_type)
     command = command or RemotingCommand(code=code, opaque=opaque, version=409)
     frame = Frame(0, b"{}", body)

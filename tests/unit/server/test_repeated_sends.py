@@ -368,7 +368,8 @@ def test_nothing_is_kept_of_sends_that_ended(bench: Bench) -> None:
     bench.send("l")
     bench.commits.flush()
     bench.log.lose(LeadershipLostError("gone"))
-    assert not bench.sends._ahead
+    assert bench.sends._known is not None
+    assert not bench.sends._known._ahead
 
 
 def test_a_repeat_waits_until_what_was_stored_before_can_be_read(bench: Bench) -> None:
@@ -468,7 +469,8 @@ def test_of_a_batch_that_is_on_its_way_in_part_the_rest_is_stored(
     assert bench.bodies(third) == [b"3", b"4", b"2"]
     assert bench.bodies(single) == [b"2"]
     assert bench.stored() == 4
-    assert not bench.sends._ahead
+    assert bench.sends._known is not None
+    assert not bench.sends._known._ahead
 
 
 def test_a_single_send_of_what_a_batch_carries_is_not_stored_again(bench: Bench) -> None:
@@ -496,7 +498,8 @@ def test_what_joined_a_send_that_was_refused_goes_to_the_next_leader(bench: Benc
     bench.send("a", b"1")
     bench.commits.lost(NotLeaderError(None, Term(2)))
     assert len(bench.router.held) == 3, "nothing of them was done"
-    assert not bench.sends._ahead
+    assert bench.sends._known is not None
+    assert not bench.sends._known._ahead
     bench.new_term()
     origins = bench.retry()
     bench.commit()
@@ -515,7 +518,8 @@ def test_what_joined_a_send_of_unknown_outcome_is_unknown_too(bench: Bench) -> N
     bench.commits.lost(NotLeaderError(None, Term(2)))
     assert second.answers()[0].code == 1
     assert not bench.router.held, "nobody knows, so nobody carries it on"
-    assert not bench.sends._ahead
+    assert bench.sends._known is not None
+    assert not bench.sends._known._ahead
 
 
 def test_what_stands_of_a_send_that_failed_is_found_by_its_repeat(bench: Bench) -> None:

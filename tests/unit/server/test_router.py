@@ -448,8 +448,8 @@ def test_the_leader_is_told_which_answers_to_sends_find_their_clients(
     waiter = bench.link.asked[0][1]
     answer = encode_command(make_response(9, 0, ext={"msgId": "ABC"}))
     waiter.answered(make_response(1, 0, body=answer))
-    bench.router.tell_delivered()
-    bench.router.tell_delivered()
+    bench.router.report_delivered()
+    bench.router.report_delivered()
     assert bench.link.told == [(PrivateCode.DELIVERED, {"msgId": each}) for each in told]
 
 
