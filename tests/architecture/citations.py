@@ -12,6 +12,7 @@ A citation is one of
     faults.md row 42                 a row of the list of faults
     tests/unit/raft                  a path from the root
     the name of a test, or of a module of tests
+    `LogServer`                      in a page: a class or another name of the code
 
 and the rule in the name of a test (`test_o4_the_header`).
 """
@@ -20,7 +21,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -47,6 +48,7 @@ _OUTSIDE = re.compile(
     r"\bsemantics [A-Z]\w*|\bsemantics\b(?= (?:section|reference))|\bstore-format\b|\bDESIGN\b"
     r"|\bshared/reference|\b(?:remoting|store|performance) reference\b"
 )
+_NAME = re.compile(r"`([A-Z][a-z]+(?:[A-Z][a-z0-9]*)+)[`.(]")
 _WHOLE: Final = {
     "letter": _LETTER,
     "house rule": _HOUSE,
@@ -62,6 +64,23 @@ _TEST_OF_RULE = re.compile(r"^test_(zz|ac|[a-z])(\d{1,2})_")
 NO_RULES = frozenset({"V1", "V2", "N0", "C0", "P0"})
 """Look like rules: the two forms of a record (docs/formats/message.md); a node; ports."""
 
+OTHER_NAMES = ("docs/adr/", "docs/rules/", "tests/golden/")
+"""Pages with names that are not this code's, or not any more: decisions keep those of their time."""
+
+JAVA_NAMES = frozenset(
+    {
+        "DefaultLitePullConsumer",
+        "DefaultMQPullConsumer",
+        "MessageListenerConcurrently",
+        "MessageListenerOrderly",
+        "MessageQueueSelector",
+        "SendCallback",
+        "TransactionListener",
+        "TransactionMQProducer",
+    }
+)
+"""Of RocketMQ's client; docs/client.md says what they are called here."""
+
 PATTERNS = frozenset({"ISSUE.KIND.md", "ISSUE.some-words.KIND.md"})
 """Names that stand for many files."""
 
@@ -73,7 +92,7 @@ class Citation:
     Attributes:
         path: of the file, from the root.
         line: in it, from 1; that of the docstring's or comment's beginning.
-        kind: rule, letter, house rule, decision, page, section, link, row, path, test or outside.
+        kind: rule, letter, house rule, decision, page, section, link, row, path, test, name or outside.
         target: what is cited.
     """
 
@@ -105,6 +124,8 @@ def citations(path: Path) -> Iterator[Citation]:
     if path.suffix == ".md":
         for line, text in _paragraphs(path.read_text()):
             yield from (Citation(name, line, *each) for each in cited_in(text))
+            if not name.startswith(OTHER_NAMES):
+                yield from (Citation(name, line, "name", each) for each in names_in(text))
         return
     source = path.read_text()
     pieces = _comments(source)
@@ -123,38 +144,48 @@ def citations(path: Path) -> Iterator[Citation]:
 
 def exists(cited: Citation) -> bool:
     """Whether there is what is cited."""
-    target = cited.target
-    match cited.kind:
-        case "rule":
-            return target in rules()
-        case "letter":
-            return any(re.fullmatch(target + r"\d+", rule) for rule in rules())
-        case "house rule":
-            return f"house-{target}" in anchors(RULES / "house.md")
-        case "decision":
-            return len(list((ROOT / "docs/adr").glob(f"{int(target):04}-*.md"))) == 1
-        case "page" | "path" if target in PATTERNS:
-            return True
-        case "page":
-            return page(cited.path, target) is not None
-        case "section":
-            of, _, heading = target.partition(" # ")
-            found = page(cited.path, of)
-            return found is not None and heading in headings(found) | anchors(found)
-        case "link":
-            to, _, anchor = target.partition(" # ")
-            # Fragments become parts of a page at the root.
-            own = ROOT if cited.path.startswith("changelog.d/") else (ROOT / cited.path).parent
-            linked = own / to if to else ROOT / cited.path
-            return linked.exists() and (not anchor or anchor in anchors(linked.resolve()))
-        case "row":
-            return int(target) in rows()
-        case "path":
-            return any(ROOT.glob(target)) if "*" in target else _is_path(target)
-        case "test":
-            return target in tests()
-        case _:
-            return False
+    return cited.kind in _EXISTS and _EXISTS[cited.kind](cited.path, cited.target)
+
+
+def _is_decision(_citing: str, target: str) -> bool:
+    return len(list((ROOT / "docs/adr").glob(f"{int(target):04}-*.md"))) == 1
+
+
+def _is_section(citing: str, target: str) -> bool:
+    of, _, heading = target.partition(" # ")
+    found = page(citing, of)
+    return found is not None and heading in headings(found) | anchors(found)
+
+
+def _is_link(citing: str, target: str) -> bool:
+    to, _, anchor = target.partition(" # ")
+    # Fragments become parts of a page at the root.
+    own = ROOT if citing.startswith("changelog.d/") else (ROOT / citing).parent
+    linked = own / to if to else ROOT / citing
+    return linked.exists() and (not anchor or anchor in anchors(linked.resolve()))
+
+
+def _is_path(_citing: str, target: str) -> bool:
+    """A file, a folder, files by a pattern, or a file without its ending (`dledger/raft/core`)."""
+    if "*" in target:
+        return any(ROOT.glob(target))
+    return target in PATTERNS or (ROOT / target).exists() or (ROOT / (target + ".py")).exists()
+
+
+_EXISTS: Final[dict[str, Callable[[str, str], bool]]] = {
+    "rule": lambda _, target: target in rules(),
+    "letter": lambda _, target: target in letters(),
+    "house rule": lambda _, target: f"house-{target}" in anchors(RULES / "house.md"),
+    "decision": _is_decision,
+    "page": lambda citing, target: target in PATTERNS or page(citing, target) is not None,
+    "section": _is_section,
+    "link": _is_link,
+    "row": lambda _, target: int(target) in rows(),
+    "path": _is_path,
+    "test": lambda _, target: target in tests(),
+    "name": lambda _, target: target in words() or target in JAVA_NAMES,
+}
+"""Of each kind: whether a file (its path) may cite something. Of a text outside of this repository nothing exists."""
 
 
 def page(citing: str, name: str) -> Path | None:
@@ -205,6 +236,17 @@ def rows() -> frozenset[int]:
 
 
 @cache
+def words() -> frozenset[str]:
+    """All words of our code that begin with a capital; those of these tests do not count."""
+    return frozenset(
+        word
+        for path in files()
+        if path.suffix == ".py" and not path.is_relative_to(ROOT / "tests/architecture")
+        for word in re.findall(r"[A-Z]\w+", path.read_text())
+    )
+
+
+@cache
 def tests() -> frozenset[str]:
     """Names of all tests, their modules and their fixtures."""
     found: set[str] = set()
@@ -212,6 +254,11 @@ def tests() -> frozenset[str]:
         found.add(path.stem)
         found |= set(re.findall(r"def (test_\w+)", path.read_text()))
     return frozenset(found)
+
+
+def names_in(text: str) -> Iterator[str]:
+    """Names of code in a piece of a page: those in backquotes that are written like classes."""
+    return (found[1] for found in _NAME.finditer(text))
 
 
 def cited_in(text: str) -> Iterator[tuple[str, str]]:
@@ -242,11 +289,6 @@ def cited_in(text: str) -> Iterator[tuple[str, str]]:
 @cache
 def letters() -> frozenset[str]:
     return frozenset(rule.rstrip("0123456789") for rule in rules())
-
-
-def _is_path(target: str) -> bool:
-    """A file, a folder, or a file without its ending (`dledger/raft/core`)."""
-    return (ROOT / target).exists() or (ROOT / (target + ".py")).exists()
 
 
 def _comments(source: str) -> list[tuple[int, str]]:

@@ -15,6 +15,7 @@ from tests.architecture.citations import (
     exists,
     files,
     letters,
+    names_in,
     rules,
 )
 
@@ -59,6 +60,13 @@ def test_a_citation_of_something_that_is_missing_is_found(
     ]
     assert of_kind
     assert all(exists(each) for each in of_kind) == is_there
+
+
+def test_a_page_that_names_what_the_code_no_longer_has_is_found() -> None:
+    named = [
+        Citation("docs/x.md", 1, "name", name) for name in names_in("`LogServer.get` and `LogShip`")
+    ]
+    assert [exists(each) for each in named] == [True, False]
 
 
 def test_each_letter_of_rules_is_in_the_table_of_pages() -> None:
