@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from dledger_mq.client.pull_consumer import PullConsumer
     from dledger_mq.client.push_consumer import PushConsumer
     from dledger_mq.client.queues import MessageQueue
+    from dledger_mq.client.rebalance_listener import RebalanceListener
     from dledger_mq.client.transaction_producer import (
         TransactionProducer,
         TransactionResult,
@@ -68,6 +69,7 @@ _HOMES = {
     "PullAnswer": "dledger_mq.client.group_requests",
     "PullConsumer": "dledger_mq.client.pull_consumer",
     "PushConsumer": "dledger_mq.client.push_consumer",
+    "RebalanceListener": "dledger_mq.client.rebalance_listener",
     "ReceivedMessage": "dledger_mq.client.messages",
     "RequestFailedError": "dledger_mq.client.errors",
     "RequestTimeoutError": "dledger_mq.client.errors",
@@ -115,6 +117,7 @@ __all__ = [
     "PullAnswer",
     "PullConsumer",
     "PushConsumer",
+    "RebalanceListener",
     "ReceivedMessage",
     "RequestFailedError",
     "RequestTimeoutError",

@@ -42,6 +42,7 @@ from dledger_mq.client.process_queue import FlowLimits
 from dledger_mq.client.queue_reader import PULL_BATCH
 from dledger_mq.client.queues import MessageQueue, QueueSelector
 from dledger_mq.client.rebalance import Strategy, allocate_average
+from dledger_mq.client.rebalance_listener import RebalanceListener
 from dledger_mq.client.send_settings import SendOptions
 from dledger_mq.client.subscriptions import EVERYTHING
 from dledger_mq.client.transaction_producer import TransactionResult, TransactionState
@@ -473,6 +474,41 @@ class PullConsumer(_Runner[async_pull_consumer.PullConsumer]):
             answer_within_s=answer_within_s,
         )
 
+    def assign(self, queues: Iterable[MessageQueue] | Mapping[MessageQueue, int]) -> None:
+        """Let `poll` read these queues, and no others; from given offsets, or where the group has committed."""
+        self.call(self._client.assign, queues)
+
+    @property
+    def assigned(self) -> tuple[MessageQueue, ...]:
+        """The queues that `poll` reads."""
+        return self._client.assigned
+
+    def poll(
+        self, timeout_s: float = 1.0, *, max_messages: int = 32
+    ) -> tuple[ReceivedMessage, ...]:
+        """Return the next messages of one of the assigned queues, none when none came in time."""
+        return self.call(self._client.poll, timeout_s, max_messages=max_messages)
+
+    def position(self, queue: MessageQueue) -> int:
+        """Return the next offset that `poll` reads of an assigned queue."""
+        return self._client.position(queue)
+
+    def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Let `poll` go on at another offset of an assigned queue."""
+        self._client.seek(queue, offset)
+
+    def pause(self, *queues: MessageQueue) -> None:
+        """Let `poll` pass over some of the assigned queues."""
+        self._client.pause(*queues)
+
+    def resume(self, *queues: MessageQueue) -> None:
+        """Let `poll` read queues again that were paused."""
+        self._client.resume(*queues)
+
+    def commit_positions(self) -> None:
+        """Store the positions of all assigned queues as the group's offsets."""
+        self.call(self._client.commit_positions)
+
     def topics(self) -> tuple[str, ...]:
         """Return the names of all topics that the name servers know."""
         return self.call(self._client.topics)
@@ -516,6 +552,7 @@ class PushConsumer(_Runner[async_push_consumer.PushConsumer]):
         pull_interval_s: float = 0.0,
         limits: FlowLimits | None = None,
         offsets_folder: str | Path = DEFAULT_FOLDER,
+        listener: RebalanceListener | None = None,
         instance: str | None = None,
     ) -> None:
         super().__init__(
@@ -540,6 +577,7 @@ class PushConsumer(_Runner[async_push_consumer.PushConsumer]):
                 pull_interval_s=pull_interval_s,
                 limits=limits,
                 offsets_folder=offsets_folder,
+                listener=listener,
                 instance=instance,
             )
         )
@@ -562,6 +600,34 @@ class PushConsumer(_Runner[async_push_consumer.PushConsumer]):
     def wait_assigned(self) -> tuple[MessageQueue, ...]:
         """Wait until this member has its share of the queues for the first time."""
         return self.call(self._client.wait_assigned)
+
+    def subscribe(self, topic: str, expression: str = EVERYTHING) -> None:
+        """Read another topic, or another selection of one, from now on."""
+        self.call(self._client.subscribe, topic, expression)
+
+    def unsubscribe(self, topic: str) -> None:
+        """Read a topic no more."""
+        self.call(self._client.unsubscribe, topic)
+
+    def pause(self, *queues: MessageQueue) -> None:
+        """Pull nothing more of these queues."""
+
+        async def pause() -> None:
+            self._client.pause(*queues)
+
+        self.call(pause)
+
+    def resume(self, *queues: MessageQueue) -> None:
+        """Go on with queues that were paused."""
+
+        async def resume() -> None:
+            self._client.resume(*queues)
+
+        self.call(resume)
+
+    def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Go on at another offset of a queue of ours, and commit it."""
+        self.call(self._client.seek, queue, offset)
 
     def statistics(self) -> async_push_consumer.ConsumerStatistics:
         """Return what has been done so far."""

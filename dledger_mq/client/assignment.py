@@ -8,7 +8,7 @@ next owner starts where we stopped.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final, Literal
 
 import anyio
@@ -23,6 +23,7 @@ from dledger_mq.client.queue_locks import QueueLocks
 from dledger_mq.client.queue_reader import PullSettings, QueueReader
 from dledger_mq.client.queues import MessageQueue
 from dledger_mq.client.rebalance import Strategy, allocate_average, changes
+from dledger_mq.client.rebalance_listener import RebalanceListener
 from dledger_mq.client.session import Session
 from dledger_mq.client.subscriptions import TopicSubscription
 from dledger_mq.message.names import is_retry_topic
@@ -58,8 +59,12 @@ class Assignment:
         allocation: Strategy = allocate_average,
         is_ordered: bool = False,
         local: LocalOffsets | None = None,
+        listener: RebalanceListener | None = None,
     ) -> None:
         """Prepare; `run` does the work. With `local` offsets the member reads all queues."""
+        self.paused: set[MessageQueue] = set()
+        self._listener = listener or RebalanceListener()
+        self._lost_queues: list[MessageQueue] = []
         self.requests = requests
         self.readers: dict[MessageQueue, QueueReader] = {}
         self.balanced = anyio.Event()
@@ -76,6 +81,27 @@ class Assignment:
         self._wake = anyio.Event()
         self._committing = anyio.Lock()
         self._is_closing = False
+
+    def pause(self, queues: Iterable[MessageQueue]) -> None:
+        """Pull nothing of these, also when they leave us and come back."""
+        for queue in queues:
+            self.paused.add(queue)
+            if queue in self.readers:
+                self.readers[queue].pause(is_paused=True)
+
+    def resume(self, queues: Iterable[MessageQueue]) -> None:
+        """Go on with these."""
+        for queue in queues:
+            self.paused.discard(queue)
+            if queue in self.readers:
+                self.readers[queue].pause(is_paused=False)
+
+    async def subscriptions_changed(self) -> None:
+        """Tell the brokers what we want now, and share out anew."""
+        for queue, reader in self.readers.items():
+            reader.subscription = self._subscriptions.get(queue.topic, reader.subscription)
+        await self._session.beat()
+        self.rebalance_soon()
 
     def rebalance_soon(self) -> None:
         """Share out anew, now."""
@@ -100,7 +126,7 @@ class Assignment:
                     await self._wake.wait()
 
     async def _load_routes(self) -> None:
-        for topic in self._subscriptions:
+        for topic in list(self._subscriptions):
             try:
                 await self._session.routes.refresh(topic)
             except ClientError as error:
@@ -112,7 +138,12 @@ class Assignment:
         A retry topic is created by the group's first heartbeat and has its route a moment later.
         """
         missing: set[str] = set()
-        for topic in self._subscriptions:
+        if self._lost_queues:
+            lost, self._lost_queues = tuple(self._lost_queues), []
+            await self._tell(self._listener.lost, lost)
+        unwanted = [queue for queue in self.readers if queue.topic not in self._subscriptions]
+        await self._release_all(unwanted)
+        for topic in list(self._subscriptions):
             try:
                 queues = await self._session.routes.read_queues(topic)
                 wanted = list(queues) if self._local else await self._share(queues)
@@ -122,12 +153,27 @@ class Assignment:
                 continue
             owned = [queue for queue in self.readers if queue.topic == topic]
             todo = changes(owned, wanted)
-            for queue in todo.released:
-                await self._release(queue)
-            for queue in todo.acquired:
-                if not await self._acquire(queue, nursery):
-                    missing.add(topic)
+            await self._release_all(todo.released)
+            acquired = [queue for queue in todo.acquired if await self._acquire(queue, nursery)]
+            await self._tell(self._listener.acquired, acquired)
+            if len(acquired) < len(todo.acquired):
+                missing.add(topic)
         return missing
+
+    async def _tell(
+        self,
+        listener: Callable[[tuple[MessageQueue, ...]], Awaitable[None]],
+        queues: Iterable[MessageQueue],
+    ) -> None:
+        told = tuple(queues)
+        if not told:
+            return
+        try:
+            await listener(told)
+        except Exception:  # the application's own
+            log.exception(
+                "the rebalance listener failed on %d queues, such as %s", len(told), told[0]
+            )
 
     async def _share(self, queues: tuple[MessageQueue, ...]) -> list[MessageQueue]:
         """Return our part of one topic's queues.
@@ -190,6 +236,7 @@ class Assignment:
             pull=self._pull,
             on_messages=self._on_messages,
         )
+        reader.is_paused = queue in self.paused
         self.readers[queue] = reader
         nursery.start_soon(reader.run, name=f"reader {queue}")
         return True
@@ -236,13 +283,21 @@ class Assignment:
                 log.info("%s goes on at %d", queue, offsets[queue])
         self.rebalance_soon()
 
-    async def _release(self, queue: MessageQueue) -> None:
-        reader = self.readers[queue]
-        reader.release()
-        is_handled = await reader.wait_handled(HANDOVER_S)
-        if not is_handled:
-            log.warning("%s is given up while its handler still runs", queue)
-            self._leaving[queue] = reader
+    async def _release_all(self, queues: Sequence[MessageQueue]) -> None:
+        readers = {queue: self.readers[queue] for queue in queues}
+        for reader in readers.values():
+            reader.release()
+        handled = {}
+        for queue, reader in readers.items():
+            handled[queue] = await reader.wait_handled(HANDOVER_S)
+            if not handled[queue]:
+                log.warning("%s is given up while its handler still runs", queue)
+                self._leaving[queue] = reader
+        await self._tell(self._listener.released, queues)
+        for queue, reader in readers.items():
+            await self._release(queue, reader, is_handled=handled[queue])
+
+    async def _release(self, queue: MessageQueue, reader: QueueReader, *, is_handled: bool) -> None:
         if self.readers.get(queue) is not reader:
             return  # its lock was lost meanwhile
         await self._commit(reader)
@@ -258,6 +313,7 @@ class Assignment:
         if reader is not None:
             reader.release()
             self._leaving[queue] = reader
+            self._lost_queues.append(queue)
             self.rebalance_soon()
 
     async def commit_all(self) -> None:
@@ -308,3 +364,4 @@ class Assignment:
         async with anyio.create_task_group() as nursery:
             for reader in readers:
                 nursery.start_soon(reader.wait_handled, HANDOVER_S)
+        await self._tell(self._listener.released, self.readers)

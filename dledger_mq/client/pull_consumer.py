@@ -36,7 +36,9 @@ from dledger_mq.client.group_requests import (
     PulledRecords,
 )
 from dledger_mq.client.lifetime import Lifetime
+from dledger_mq.client.messages import ReceivedMessage
 from dledger_mq.client.name_servers import parse_name_servers
+from dledger_mq.client.poller import Poller
 from dledger_mq.client.queues import MessageQueue
 from dledger_mq.client.retry import backoff_s
 from dledger_mq.client.session import Session, is_transient, raise_for
@@ -81,6 +83,11 @@ class PullConsumer(Lifetime):
         self._instance = instance
         self._session: Session | None = None
         self._requests: GroupRequests | None = None
+        self._poller = Poller(
+            lambda queue, offset, most, hold_s: self.pull(
+                queue, offset, max_messages=most, hold_s=hold_s
+            )
+        )
 
     @asynccontextmanager
     async def _run(self) -> AsyncIterator[None]:
@@ -181,6 +188,70 @@ class PullConsumer(Lifetime):
             await (await self._for(queue)).commit(queue, offsets[queue])
 
         await _of_each(offsets, store)
+
+    # --- reading several queues in turn
+
+    async def assign(self, queues: Iterable[MessageQueue] | Mapping[MessageQueue, int]) -> None:
+        """Let `poll` read these queues, and no others.
+
+        Args:
+            queues: with the offsets to begin at; or without, then each begins where the group has committed,
+                or at the first offset that is kept.
+
+        Raises:
+            ClientError: an offset could not be found out.
+        """
+        if isinstance(queues, Mapping):
+            self._poller.assign(queues)
+            return
+
+        async def begin(queue: MessageQueue) -> int:
+            offset = await self.committed(queue)
+            return await self.min_offset(queue) if offset is None else offset
+
+        self._poller.assign(await _of_each(queues, begin))
+
+    @property
+    def assigned(self) -> tuple[MessageQueue, ...]:
+        """The queues that `poll` reads."""
+        return tuple(sorted(self._poller.positions))
+
+    async def poll(
+        self, timeout_s: float = 1.0, *, max_messages: int = 32
+    ) -> tuple[ReceivedMessage, ...]:
+        """Return the next messages of one of the assigned queues, none when none came in time.
+
+        Queues that have messages take turns. Messages are handed out once; `commit_positions` says that
+        they are finished. Cancelling loses nothing.
+
+        Raises:
+            ClientUsageError: no queue is assigned, or all are paused.
+            ClientError: a queue could not be read; its position stays.
+        """
+        return await self._poller.poll(max_messages, timeout_s)
+
+    def position(self, queue: MessageQueue) -> int:
+        """Return the next offset that `poll` reads of an assigned queue."""
+        self._poller.check([queue])
+        return self._poller.positions[queue]
+
+    def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Let `poll` go on at another offset of an assigned queue."""
+        self._poller.check([queue])
+        self._poller.positions[queue] = offset
+
+    def pause(self, *queues: MessageQueue) -> None:
+        """Let `poll` pass over some of the assigned queues."""
+        self._poller.check(queues)
+        self._poller.paused.update(queues)
+
+    def resume(self, *queues: MessageQueue) -> None:
+        """Let `poll` read queues again that were paused."""
+        self._poller.paused.difference_update(queues)
+
+    async def commit_positions(self) -> None:
+        """Store the positions of all assigned queues as the group's offsets. Raises ClientError."""
+        await self.commit_all(self._poller.positions)
 
     # --- messages
 

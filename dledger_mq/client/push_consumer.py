@@ -58,6 +58,7 @@ from dledger_mq.client.process_queue import FlowLimits
 from dledger_mq.client.queue_reader import PULL_BATCH, PullSettings
 from dledger_mq.client.queues import MessageQueue
 from dledger_mq.client.rebalance import Strategy, allocate_average
+from dledger_mq.client.rebalance_listener import RebalanceListener
 from dledger_mq.client.service import open_service_nursery
 from dledger_mq.client.session import Session, make_client_id
 from dledger_mq.client.subscriptions import EVERYTHING, TopicSubscription, subscribe
@@ -137,6 +138,7 @@ class PushConsumer(Lifetime):
         limits: when pulling pauses because the handler does not keep up. Default: 1000 messages or
             100 MiB per queue, and a span of 2000 offsets unless `ordered`.
         offsets_folder: where a broadcast member keeps its offsets, by client id and group.
+        listener: is told when queues are acquired and released.
         instance: the part of the client id that tells members on one machine apart. Made up when not
             given; "DEFAULT" for `broadcast`, so that the member finds its offsets after a restart.
     """
@@ -164,6 +166,7 @@ class PushConsumer(Lifetime):
         pull_interval_s: float = 0.0,
         limits: FlowLimits | None = None,
         offsets_folder: str | Path = DEFAULT_FOLDER,
+        listener: RebalanceListener | None = None,
         instance: str | None = None,
     ) -> None:
         problem = group_problem(group)
@@ -201,6 +204,7 @@ class PushConsumer(Lifetime):
             limits = FlowLimits(span_max=2**63) if ordered else FlowLimits()
         self._pull = PullSettings(pull_batch, pull_interval_s, limits)
         self._offsets_folder = offsets_folder
+        self._listener = listener
         self._instance = BROADCAST_INSTANCE if broadcast and instance is None else instance
         self._session: Session | None = None
         self._assignment: Assignment | None = None
@@ -267,6 +271,7 @@ class PushConsumer(Lifetime):
             allocation=self._allocation,
             is_ordered=self._settings.ordered,
             local=local,
+            listener=self._listener,
         )
         dispatcher = Dispatcher(
             self._handler,
@@ -354,6 +359,61 @@ class PushConsumer(Lifetime):
         """Wait until this member has its share of the queues for the first time."""
         await self._owned().balanced.wait()
         return self.assigned
+
+    async def subscribe(self, topic: str, expression: str = EVERYTHING) -> None:
+        """Read another topic, or another selection of one, from now on.
+
+        The members of a group must subscribe alike, so call it on each.
+
+        Args:
+            topic: which one.
+            expression: "*" or tags joined with "||".
+
+        Raises:
+            ClientUsageError: the topic's name is invalid, or the expression holds no tag.
+        """
+        assignment = self._owned()
+        self.subscriptions[topic] = subscribe(topic, expression, time.time_ns() // 1_000_000)
+        await assignment.subscriptions_changed()
+
+    async def unsubscribe(self, topic: str) -> None:
+        """Read a topic no more; its queues are finished, committed and given up soon.
+
+        Raises:
+            ClientUsageError: it is not subscribed to, or nothing would be left.
+        """
+        assignment = self._owned()
+        others = [one for one in self.subscriptions if one not in (topic, retry_topic(self.group))]
+        if topic not in self.subscriptions or not others:
+            raise ClientUsageError(f"{topic} is not one of several topics that are subscribed to")
+        del self.subscriptions[topic]
+        await assignment.subscriptions_changed()
+
+    def pause(self, *queues: MessageQueue) -> None:
+        """Pull nothing more of these queues; what was pulled before is still handled."""
+        self._owned().pause(queues)
+
+    def resume(self, *queues: MessageQueue) -> None:
+        """Go on with queues that were paused."""
+        self._owned().resume(queues)
+
+    @property
+    def paused(self) -> frozenset[MessageQueue]:
+        """The queues that are paused, owned or not."""
+        return frozenset(self._owned().paused)
+
+    async def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Go on at another offset of a queue of ours, backwards or forwards, and commit it.
+
+        What was pulled and not handled is dropped; a handler that is at work on the queue is waited for.
+
+        Raises:
+            ClientUsageError: the queue is not ours now, or the offset is negative.
+        """
+        assignment = self._owned()
+        if queue not in assignment.readers or offset < 0:
+            raise ClientUsageError(f"{queue} is not ours to go to {offset}")
+        await assignment.move({queue: offset})
 
     async def commit(self) -> None:
         """Commit what is consumed now, without waiting for the interval."""

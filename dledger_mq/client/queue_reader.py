@@ -68,6 +68,7 @@ class QueueReader:
         held: what was handed out and not finished, and where to go on.
         waiting: messages that an ordered consumer has not begun.
         is_worked_on: a task of the ordered consumer works on `waiting`.
+        is_paused: nothing is pulled; what was pulled before is still handed out.
         is_released: the queue belongs to somebody else, or will soon: nothing more is handed out, and
             what waits is not begun.
     """
@@ -87,6 +88,7 @@ class QueueReader:
         self.waiting: deque[ReceivedMessage] = deque()
         self.is_worked_on = False
         self.is_released = False
+        self.is_paused = False
         self.resets = 0  # how often the broker moved the offset
         self.pulls = Rate()
         self.pulled_at_ms = self.consumed_at_ms = 0
@@ -138,6 +140,11 @@ class QueueReader:
             found.append(message)
         return found
 
+    def pause(self, *, is_paused: bool) -> None:
+        """Pull no more, or go on."""
+        self.is_paused = is_paused
+        self._changed.set()
+
     def release(self) -> None:
         """Stop pulling, and begin nothing more."""
         self.is_released = True
@@ -188,7 +195,7 @@ class QueueReader:
                     await self._take(answer)
 
     async def _wait_for_room(self) -> None:
-        while self.held.is_full(self._pull.limits):
+        while self.is_paused or self.held.is_full(self._pull.limits):
             self._changed = anyio.Event()
             await self._changed.wait()
 
@@ -211,6 +218,8 @@ class QueueReader:
             await anyio.sleep(PAUSE_AFTER_REFUSAL_S)
 
     async def _take(self, answer: PullAnswer) -> None:
+        if self.is_paused:
+            return  # while this pull was held; it is repeated
         if answer.is_offset_wrong:
             await self._on_wrong_offset(answer)
             return
