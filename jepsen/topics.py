@@ -12,45 +12,19 @@ from dledger_mq.client.link import Link, Links, Opaques
 from dledger_mq.message.names import AUTO_CREATE_TOPIC
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.header import RemotingCommand
+from jepsen.broker_system import BrokerSystem
 
 RETRY_S: Final = 0.1
 CALL_TIMEOUT_S: Final = 3.0
 
 
-async def make_topics(addresses: Sequence[str], topics: Sequence[str], *, queues: int) -> None:
-    """Create topics, asking any node that answers, until it is done.
-
-    Args:
-        addresses: client ports of the nodes.
-        topics: their names.
-        queues: of each, for reading and writing.
-    """
-    async with trio.open_nursery() as nursery:
-        links = Links(nursery, Opaques(), _ignore)
-        for topic in topics:
-            tries = 0
-            while not await _made(links.get(addresses[tries % len(addresses)]), topic, queues):
-                tries += 1
-                await trio.sleep(RETRY_S)
-        nursery.cancel_scope.cancel()
-
-
-async def wait_for_queues(
-    producer: Producer, topics: Sequence[str], *, queues: int
+async def open_topics(
+    group: BrokerSystem, topics: Sequence[str], *, queues: int
 ) -> dict[str, MessageQueue]:
-    """Wait until the name server tells all queues of the topics; returns them by their names."""
-    found: dict[str, MessageQueue] = {}
-    for topic in topics:
-        while True:
-            try:
-                told = await producer.queues(topic)
-            except ClientError:
-                told = ()
-            if len(told) == queues:
-                found |= {queue_name(queue): queue for queue in told}
-                break
-            await trio.sleep(RETRY_S)
-    return found
+    """Create topics of so many queues each; returns these by their names, once clients find all of them."""
+    await _make([node.address for node in group.nodes], topics, queues)
+    async with Producer(group.namesrv, "chaos-setup") as producer:
+        return await _all_found(producer, topics, queues)
 
 
 def queue_name(queue: MessageQueue) -> str:
@@ -72,6 +46,36 @@ async def end_of(consumer: PullConsumer, queue: MessageQueue) -> int:
     except NoRouteError:
         await consumer.queues(AUTO_CREATE_TOPIC)
         return await consumer.max_offset(queue)
+
+
+async def _make(addresses: Sequence[str], topics: Sequence[str], queues: int) -> None:
+    """Create topics, asking any node that answers, until it is done."""
+    async with trio.open_nursery() as nursery:
+        links = Links(nursery, Opaques(), _ignore)
+        for topic in topics:
+            tries = 0
+            while not await _made(links.get(addresses[tries % len(addresses)]), topic, queues):
+                tries += 1
+                await trio.sleep(RETRY_S)
+        nursery.cancel_scope.cancel()
+
+
+async def _all_found(
+    producer: Producer, topics: Sequence[str], queues: int
+) -> dict[str, MessageQueue]:
+    """All queues of the topics by their names, once the name server tells them."""
+    found: dict[str, MessageQueue] = {}
+    for topic in topics:
+        while True:
+            try:
+                told = await producer.queues(topic)
+            except ClientError:
+                told = ()
+            if len(told) == queues:
+                found |= {queue_name(queue): queue for queue in told}
+                break
+            await trio.sleep(RETRY_S)
+    return found
 
 
 async def _made(link: Link, topic: str, queues: int) -> bool:

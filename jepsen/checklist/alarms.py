@@ -12,7 +12,7 @@ import trio
 
 from dledger_mq import ClientError, Message, MessageQueue, Producer, PullConsumer
 from jepsen.checklist.stage import Stage
-from jepsen.topics import make_topics, wait_for_queues
+from jepsen.topics import open_topics
 
 TOPIC: Final = "ChecklistAlarms"
 COUNT: Final = 60
@@ -39,12 +39,11 @@ class Alarms:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Send them; `started()` comes when a third has come; then wait for the rest, and judge each."""
         group = self._stage.broker
-        await make_topics([node.address for node in group.nodes], [TOPIC], queues=1)
+        (queue,) = (await open_topics(group, [TOPIC], queues=1)).values()
         async with (
             Producer(group.namesrv, "chaos-checklist", timeout_s=TIMEOUT_S) as producer,
             PullConsumer(group.namesrv, "chaos-checklist", timeout_s=TIMEOUT_S) as consumer,
         ):
-            (queue,) = (await wait_for_queues(producer, [TOPIC], queues=1)).values()
             for number in range(COUNT):
                 await self._send(producer, queue, number)
             offset = await self._read(consumer, queue, 0, COUNT // 3)

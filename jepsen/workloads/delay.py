@@ -28,7 +28,7 @@ from jepsen.checkers.results import Checker
 from jepsen.generators import MILLISECOND_NS, SECOND_NS, Generator, Invocation
 from jepsen.outcomes import Outcome, ended
 from jepsen.system import System
-from jepsen.topics import make_topics, queue_name, wait_for_queues
+from jepsen.topics import open_topics, queue_name
 from jepsen.workloads.api import Workload, WorkloadClient
 from jepsen.workloads.contents import content_sent, message_of
 from jepsen.workloads.reading import (
@@ -67,10 +67,7 @@ class DelayWorkload(Workload):
     @asynccontextmanager
     async def setup(self, system: System) -> AsyncIterator[None]:
         """Make the topic and share out its queues."""
-        group = brokers(system)
-        await make_topics([node.address for node in group.nodes], [TOPIC], queues=QUEUES)
-        async with Producer(group.namesrv, "chaos-setup") as producer:
-            self._queues = await wait_for_queues(producer, [TOPIC], queues=QUEUES)
+        self._queues = await open_topics(brokers(system), [TOPIC], queues=QUEUES)
         self._readers = share_out(list(self._queues), self._workers)
         yield
 

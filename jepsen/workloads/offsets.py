@@ -30,7 +30,7 @@ from jepsen.generators import Endless, Generator, Invocation, each_slot, sequenc
 from jepsen.outcomes import Outcome
 from jepsen.raw_client import raw_connection
 from jepsen.system import System
-from jepsen.topics import make_topics, wait_for_queues
+from jepsen.topics import open_topics
 from jepsen.workloads.api import Workload, WorkloadClient
 
 TOPIC: Final = "offsets"
@@ -65,9 +65,8 @@ class OffsetsWorkload(Workload):
         """Make the topic, of one queue, and fill it."""
         group = brokers(system)
         self._addresses = [node.address for node in group.nodes]
-        await make_topics(self._addresses, [TOPIC], queues=1)
+        (queue,) = (await open_topics(group, [TOPIC], queues=1)).values()
         async with Producer(group.namesrv, "chaos-setup") as producer:
-            (queue,) = (await wait_for_queues(producer, [TOPIC], queues=1)).values()
             for _ in range(FILLED // BATCH):
                 await producer.send_batch([Message(TOPIC, b"x") for _ in range(BATCH)], queue=queue)
         yield

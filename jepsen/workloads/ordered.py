@@ -54,7 +54,7 @@ from jepsen.generators import (
 )
 from jepsen.outcomes import Outcome, ended
 from jepsen.system import System
-from jepsen.topics import end_of, make_topics, queue_name, wait_for_queues
+from jepsen.topics import end_of, open_topics, queue_name
 from jepsen.workloads.api import FIRST_LISTENER, Workload, WorkloadClient
 from jepsen.workloads.contents import content_sent, key_of, message_of, row_of
 
@@ -91,9 +91,7 @@ class OrderedWorkload(Workload):
     async def setup(self, system: System) -> AsyncIterator[None]:
         """Make the topic, and let the members consume until the end."""
         group = brokers(system)
-        await make_topics([node.address for node in group.nodes], [TOPIC], queues=QUEUES)
-        async with Producer(group.namesrv, "chaos-setup") as producer:
-            self._queues = await wait_for_queues(producer, [TOPIC], queues=QUEUES)
+        self._queues = await open_topics(group, [TOPIC], queues=QUEUES)
         chance = random.Random(0)
         async with trio.open_nursery() as nursery:
             self._members = [Member(self, number, chance) for number in range(MEMBERS)]

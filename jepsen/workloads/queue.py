@@ -30,7 +30,7 @@ from jepsen.checkers.total_queue import check_total_queue
 from jepsen.generators import Endless, Generator, Invocation, Mix, each_slot
 from jepsen.outcomes import Outcome, ended
 from jepsen.system import System
-from jepsen.topics import make_topics, queue_name, wait_for_queues
+from jepsen.topics import open_topics, queue_name
 from jepsen.workloads.api import Workload, WorkloadClient
 from jepsen.workloads.contents import content_sent, message_of
 from jepsen.workloads.reading import QueueReader, Reader, drain, share_out
@@ -56,10 +56,7 @@ class QueueWorkload(Workload):
     @asynccontextmanager
     async def setup(self, system: System) -> AsyncIterator[None]:
         """Make the topics and share out the queues."""
-        group = brokers(system)
-        await make_topics([node.address for node in group.nodes], TOPICS, queues=QUEUES)
-        async with Producer(group.namesrv, "chaos-setup") as producer:
-            self.queues = await wait_for_queues(producer, TOPICS, queues=QUEUES)
+        self.queues = await open_topics(brokers(system), TOPICS, queues=QUEUES)
         self.readers = share_out(list(self.queues), self._workers)
         yield
 

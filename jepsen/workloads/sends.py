@@ -37,7 +37,7 @@ from typing import Any, Final
 
 import trio
 
-from dledger_mq import ClientError, MessageQueue, Producer, PullConsumer, ReceivedMessage
+from dledger_mq import ClientError, MessageQueue, PullConsumer, ReceivedMessage
 from dledger_mq.client.send_frames import SendTemplates
 from dledger_mq.message.batch import BatchItem, encode_batch
 from dledger_mq.message.ids import parse_offset_msg_id
@@ -54,7 +54,7 @@ from jepsen.generators import Generator, Invocation
 from jepsen.outcomes import Outcome, ended
 from jepsen.raw_client import RawConnection, raw_connection
 from jepsen.system import System
-from jepsen.topics import make_topics, wait_for_queues
+from jepsen.topics import open_topics
 from jepsen.workloads.api import Workload, WorkloadClient
 from jepsen.workloads.contents import STEP, body_of, content, content_read, key_of
 from jepsen.workloads.reading import (
@@ -106,9 +106,7 @@ class SendsWorkload(Workload):
         """Make the topic and share out its queues."""
         group = brokers(system)
         self._addresses = [node.address for node in group.nodes]
-        await make_topics(self._addresses, [TOPIC], queues=QUEUES)
-        async with Producer(group.namesrv, "chaos-setup") as producer:
-            self._queues = await wait_for_queues(producer, [TOPIC], queues=QUEUES)
+        self._queues = await open_topics(group, [TOPIC], queues=QUEUES)
         self._readers = share_out(list(self._queues), self._workers)
         yield
 

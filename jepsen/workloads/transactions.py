@@ -28,7 +28,6 @@ from dledger_mq import (
     ClientError,
     Message,
     MessageQueue,
-    Producer,
     PullConsumer,
     ReceivedMessage,
     TransactionProducer,
@@ -44,7 +43,7 @@ from jepsen.generators import SECOND_NS, Generator, Invocation
 from jepsen.ops import OBSERVER
 from jepsen.outcomes import Outcome, ended
 from jepsen.system import System
-from jepsen.topics import make_topics, wait_for_queues
+from jepsen.topics import open_topics
 from jepsen.workloads.api import Workload, WorkloadClient
 from jepsen.workloads.contents import content_sent, key_of, message_of
 from jepsen.workloads.reading import (
@@ -132,9 +131,7 @@ class TransactionWorkload(Workload):
         """Make the topic and share out its queues."""
         group = brokers(system)
         logging.getLogger(TransactionProducer.__module__).setLevel(logging.ERROR)  # it is our doing
-        await make_topics([node.address for node in group.nodes], [TOPIC], queues=QUEUES)
-        async with Producer(group.namesrv, "chaos-setup") as producer:
-            self._queues = await wait_for_queues(producer, [TOPIC], queues=QUEUES)
+        self._queues = await open_topics(group, [TOPIC], queues=QUEUES)
         self._readers = share_out(list(self._queues), self._workers)
         yield
 
