@@ -1,7 +1,7 @@
 """A Raft-replicated commit log: entries in, the same fold on every member, as a library.
 
 What stands in `__all__` is the public API; everything else may change. A member of a group is a
-`LogServer` with a `StateMachine`; a program that only uses a group takes `Client` (trio) or
+`LogServer` with a `StateMachine` (docs/embedding.md); a program that only uses a group takes `Client` (trio) or
 `SyncClient` (blocking).
 """
 
@@ -46,7 +46,12 @@ from dledger.errors import (
 from dledger.raft.effects import Committed, Failed, Role
 from dledger.raft.entry import ENTRY_HEADER_BYTES, Entry, EntryKind
 from dledger.raft.ids import NO_INDEX, EntryId, Index, NodeId, Position, Term
-from dledger.state_machine import StateMachine
+from dledger.state_machine import (
+    SnapshotMachine,
+    SnapshotOvertakenError,
+    SnapshotRefusedError,
+    StateMachine,
+)
 from dledger.version import __version__
 
 if TYPE_CHECKING:
@@ -54,6 +59,7 @@ if TYPE_CHECKING:
     from dledger.runtime.client import Client
     from dledger.runtime.driver import RoleView
     from dledger.runtime.log_appender import LogAppender
+    from dledger.runtime.log_forwarder import LogForwarder
     from dledger.runtime.log_reader import LogReader
     from dledger.runtime.member_status import MemberStatus
     from dledger.runtime.peer_clocks import ClockReading
@@ -66,6 +72,7 @@ _RUNTIME_NAMES = {
     "Client": "dledger.runtime.client",
     "ClockReading": "dledger.runtime.peer_clocks",
     "LogAppender": "dledger.runtime.log_appender",
+    "LogForwarder": "dledger.runtime.log_forwarder",
     "LogReader": "dledger.runtime.log_reader",
     "LogServer": "dledger.runtime.server",
     "MemberStatus": "dledger.runtime.member_status",
@@ -111,6 +118,7 @@ __all__ = [
     "ListenError",
     "LogAppender",
     "LogConfig",
+    "LogForwarder",
     "LogReader",
     "LogServer",
     "MemberStatus",
@@ -127,6 +135,9 @@ __all__ = [
     "Role",
     "RoleView",
     "ShutdownError",
+    "SnapshotMachine",
+    "SnapshotOvertakenError",
+    "SnapshotRefusedError",
     "StateMachine",
     "Statistics",
     "StatusAnswer",

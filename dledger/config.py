@@ -166,6 +166,32 @@ class LogConfig:
     scrub_bytes_per_s: int = 4 * 1024 * 1024
     service_attributes: Mapping[str, str] = field(default_factory=dict)
 
+    @classmethod
+    def for_member(
+        cls,
+        node_id: str,
+        peers: str | tuple[Peer, ...],
+        store_path: str,
+        *,
+        group: str = "default",
+        secret: str | None = None,
+    ) -> LogConfig:
+        """The configuration of a member, with the members named once; `dataclasses.replace` changes the rest.
+
+        Args:
+            node_id: this member.
+            peers: all members, such as `n0-127.0.0.1:20911;n1-127.0.0.1:20912`.
+            store_path: folder of this member's log.
+            group: name of the group.
+            secret: shared by all members and log clients; None: no authentication.
+
+        Raises:
+            ConfigError: the peers cannot be read.
+        """
+        members = parse_peers(peers) if isinstance(peers, str) else peers
+        raft = RaftConfig(NodeId(node_id), tuple(peer.node_id for peer in members))
+        return cls(group, members, store_path, raft, secret)
+
     def validate(self) -> None:
         """Refuse what cannot work.
 

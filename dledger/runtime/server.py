@@ -1,8 +1,8 @@
 """LogServer: the life of one member of a group, with its state machine, on its port.
 
-What is asked of a member while it lives stands in values of their own: appending (log_appender.py), reading
-(log_reader.py), what it says of itself (member_status.py). How it is done stands in driver.py (the engine),
-transport.py (members) and client_port.py (log clients).
+What is asked of a member while it lives stands in values of their own: appending here (log_appender.py) or through
+whoever leads (log_forwarder.py), reading (log_reader.py), what it says of itself (member_status.py). How it is done
+stands in driver.py (the engine), transport.py (members) and client_port.py (log clients).
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from dledger.runtime.events_log import log_event
 from dledger.runtime.group_check import GroupCheck
 from dledger.runtime.handshake import Identity
 from dledger.runtime.log_appender import LogAppender
+from dledger.runtime.log_forwarder import LogForwarder
 from dledger.runtime.log_reader import LogReader
 from dledger.runtime.member_status import MemberStatus
 from dledger.runtime.peer_clocks import ClockWatch
@@ -54,7 +55,8 @@ class LogServer:
 
     Attributes:
         config: as it was given.
-        appender: appends while this member leads.
+        appender: appends while this member leads, and else says who does.
+        forwarder: appends through whoever leads.
         reader: reads what is committed here, and knows how new that is.
         status: what this member says of itself, and the others told it.
         full_disks: whose disks are known to be full.
@@ -92,6 +94,7 @@ class LogServer:
         self.full_disks = obstacles.full_disks
         self.lost_votes = obstacles.lost_votes
         self.appender = LogAppender(self._standing)
+        self.forwarder = LogForwarder(config, self._standing, self.appender)
         self.reader = LogReader(self._standing, machine)
         self._client_port = ClientPort(self, accepts_appends=accepts_appends)
         members = frozenset(peer.node_id for peer in config.peers)
@@ -197,7 +200,7 @@ class LogServer:
         )
         if self._store_identity.missed is not None:
             self._store_identity.on_missed(self._store_identity.missed)
-        async with open_task_group() as tasks:
+        async with self.forwarder.opened(), open_task_group() as tasks:
             tasks.start(driver.run, name="driver")
             if store.snapshotter is not None:
                 tasks.start(store.snapshotter.run, name="snapshots")
