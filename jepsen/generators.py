@@ -272,8 +272,8 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
-    """Several generators at once, each with workers of its own; it is over when all are."""
+class Reserve:
+    """Several generators at once, each with workers of its own (as Jepsen's `reserve`); it is over when all are."""
 
     parts: Sequence[tuple[Share, Generator]]
 
@@ -288,10 +288,10 @@ class Beside:
             parts[place] = None if step is None else (share, part)
             if isinstance(step, Invocation):
                 process = share.outer(free[0] if step.process is None else step.process)
-                return replace(step, process=process), _beside(parts)
+                return replace(step, process=process), _without_ended(parts)
             if isinstance(step, Pending):
                 waiting.append(step)
-        return (earliest(waiting) if waiting else None), _beside(parts)
+        return (earliest(waiting) if waiting else None), _without_ended(parts)
 
     def _order(self, free: Sequence[int]) -> list[int]:
         owners = [
@@ -318,8 +318,8 @@ class Until:
         return step, Until(self.is_over, inner)
 
 
-def _beside(parts: Sequence[tuple[Share, Generator] | None]) -> Beside:
-    return Beside([part for part in parts if part is not None])
+def _without_ended(parts: Sequence[tuple[Share, Generator] | None]) -> Reserve:
+    return Reserve([part for part in parts if part is not None])
 
 
 def each_slot(slots: int, make: Callable[[int], Generator]) -> EachSlot:

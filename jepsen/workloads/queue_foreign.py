@@ -27,10 +27,10 @@ from jepsen.foreign_client import ForeignClient, ForeignProcess, ForeignProducer
 from jepsen.generators import (
     MILLISECOND_NS,
     SECOND_NS,
-    Beside,
     Endless,
     Generator,
     Invocation,
+    Reserve,
     Share,
     Stagger,
     TimeLimit,
@@ -130,7 +130,7 @@ class ForeignQueueWorkload(QueueWorkload):
         """What ours do, and sends of the foreign client."""
         ours = super().generator(chance, self._ours.workers)
         theirs = Endless(lambda: self._foreign_send(chance))
-        return Beside([(self._ours, ours), (self._theirs, theirs)])
+        return Reserve([(self._ours, ours), (self._theirs, theirs)])
 
     def _foreign_send(self, chance: random.Random) -> Invocation:
         key = f"{self._foreign.name}{next(self._foreign_numbers)}"
@@ -149,7 +149,7 @@ class ForeignQueueWorkload(QueueWorkload):
             FINAL_PAUSE_NS, Endless(lambda: Invocation("group-drained")), random.Random(workers)
         )
         theirs = TimeLimit(FINAL_TIMEOUT_NS, Until(lambda: self._is_over, asking))
-        return Beside([(self._ours, ours), (self._theirs, theirs)])
+        return Reserve([(self._ours, ours), (self._theirs, theirs)])
 
     def owe(self, key: str) -> None:
         """Note that a message was acknowledged: the group must get it, too."""

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from jepsen.checkers.results import Checker, CheckResult
-from jepsen.generators import Beside, Generator, Share
+from jepsen.generators import Generator, Reserve, Share
 from jepsen.ops import Notes, Op, OpType
 from jepsen.system import System
 from jepsen.workloads.api import Workload, WorkloadClient
@@ -85,14 +85,14 @@ class SideBySide(Workload):
 
     def generator(self, chance: random.Random, workers: int) -> Generator:
         """What the parts do."""
-        return self._beside(lambda part, own: part.generator(chance, own))
+        return self._reserve(lambda part, own: part.generator(chance, own))
 
     def final(self, workers: int) -> Generator:
         """Everything that each part reads."""
-        return self._beside(lambda part, own: part.final(own))
+        return self._reserve(lambda part, own: part.final(own))
 
-    def _beside(self, make: Callable[[Workload, int], Generator]) -> Generator:
-        return Beside(
+    def _reserve(self, make: Callable[[Workload, int], Generator]) -> Generator:
+        return Reserve(
             [
                 (self.shares[name], make(part, self.shares[name].workers))
                 for name, part in self._parts.items()

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from jepsen.checkers.results import Anomaly, Checker, CheckResult, judged
 from jepsen.generators import (
-    Beside,
     Context,
     Endless,
     Generator,
@@ -22,6 +21,7 @@ from jepsen.generators import (
     Once,
     Pending,
     Phases,
+    Reserve,
     Share,
     each_slot,
 )
@@ -59,7 +59,7 @@ def does(name: str, count: int) -> Generator:
 
 def test_each_part_does_its_work_with_its_own_workers() -> None:
     one, two = Share(0, 1, 3), Share(1, 2, 3)
-    generator: Generator = Beside([(one, does("a", 2)), (two, does("b", 2))])
+    generator: Generator = Reserve([(one, does("a", 2)), (two, does("b", 2))])
     done = []
     for free in ((0, 1, 2), (1, 2), (5, 3)):
         step, generator = generator.next(Context(0, free))
@@ -78,7 +78,7 @@ def test_slots_and_phases_of_a_part_know_nothing_of_the_others() -> None:
     share = Share(2, 2, 4)
     slots = each_slot(2, lambda slot: Once(Invocation(f"slot {slot}")))
     phases = Phases([slots, Once(Invocation("after"))])
-    generator: Generator = Beside([(share, phases)])
+    generator: Generator = Reserve([(share, phases)])
     done = []
     for free in ((2, 3), (3,), (6, 7)):
         step, generator = generator.next(Context(0, free, busy=4 - len(free)))
