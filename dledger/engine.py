@@ -439,6 +439,8 @@ class Engine:
             self._check_anchor(*self._anchor)
         entries = self._damage.read(first, end, bytes_max)
         if entries:
+            assert entries[0].index == first, f"entry {entries[0].index} instead of {first}"
+            assert entries[-1].index <= self._committed_index, "handed out before it is committed"
             self._handed_out_index = entries[-1].index
         return entries
 
@@ -473,7 +475,7 @@ class Engine:
     def has_committed(self) -> bool:
         """Whether `take_committed` has something to give."""
         return self._handed_out_index < self._committed_index and not self.live_repair.has_hole(
-            self._handed_out_index + 1
+            Index(self._handed_out_index + 1)
         )
 
     @property

@@ -361,7 +361,7 @@ class EntryScan:
 
     columns: EntryColumns
     chain_crc: int
-    last_term: int
+    last_term: Term
     wanted_bytes: int = ENTRY_HEADER_BYTES
     problem: str = ""
 

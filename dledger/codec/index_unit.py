@@ -15,6 +15,8 @@ from itertools import accumulate
 
 from crc32c import crc32c
 
+from dledger.raft.ids import Index, Position, Term
+
 INDEX_UNIT_BYTES = 32
 """Size of a unit; it divides a 512-byte sector, so a torn write never splits a unit."""
 
@@ -54,9 +56,9 @@ class IndexUnit:
         chain_crc: the entry's chain CRC, which identifies the whole log up to it.
     """
 
-    index: int
-    term: int
-    position: int
+    index: Index
+    term: Term
+    position: Position
     size_bytes: int
     chain_crc: int
 
@@ -98,8 +100,8 @@ class EntryColumns:
     starts where the one before ends.
     """
 
-    first_index: int
-    first_position: int
+    first_index: Index
+    first_position: Position
     terms: array[int] = field(default_factory=lambda: array("q"))
     positions: array[int] = field(default_factory=lambda: array("q"))
     sizes: array[int] = field(default_factory=lambda: array("i"))
@@ -109,16 +111,18 @@ class EntryColumns:
         return len(self.positions)
 
     @property
-    def end_position(self) -> int:
+    def end_position(self) -> Position:
         """Where the next entry would stand."""
-        return self.positions[-1] + self.sizes[-1] if self.positions else self.first_position
+        if not self.positions:
+            return self.first_position
+        return Position(self.positions[-1] + self.sizes[-1])
 
     def unit(self, place: int) -> IndexUnit:
         """The unit of the entry at `place` (0 for the first)."""
         return IndexUnit(
-            self.first_index + place,
-            self.terms[place],
-            self.positions[place],
+            Index(self.first_index + place),
+            Term(self.terms[place]),
+            Position(self.positions[place]),
             self.sizes[place],
             self.chain_crcs[place],
         )
@@ -141,7 +145,7 @@ def encode_columns(columns: EntryColumns) -> bytes:
     return halves.tobytes()
 
 
-def encode_seal(columns_end: int, *, count: int, last_term: int, units_crc: int) -> bytes:
+def encode_seal(columns_end: Position, *, count: int, last_term: Term, units_crc: int) -> bytes:
     """Encode the closing unit of a finished segment's index.
 
     Layout as a unit: index -1, the last entry's term, the segment's end position, the number of
@@ -162,7 +166,7 @@ def has_seal_mark(data: bytes, offset: int) -> bool:
     return data[offset : offset + 8] == b"\xff" * 8
 
 
-def decode_sealed(data: bytes, *, first_index: int, first_position: int) -> EntryColumns:
+def decode_sealed(data: bytes, *, first_index: Index, first_position: Position) -> EntryColumns:
     """Decode a finished segment's index and verify it whole.
 
     Args:
@@ -193,7 +197,7 @@ def decode_sealed(data: bytes, *, first_index: int, first_position: int) -> Entr
     return columns
 
 
-def decode_columns(data: bytes, *, first_index: int) -> EntryColumns:
+def decode_columns(data: bytes, *, first_index: Index) -> EntryColumns:
     """Decode whole units back to back; indexes must run from `first_index` without gaps.
 
     Raises:
@@ -217,7 +221,7 @@ def decode_columns(data: bytes, *, first_index: int) -> EntryColumns:
     positions = words[2::4]
     return EntryColumns(
         first_index=first_index,
-        first_position=positions[0] if count else 0,
+        first_position=Position(positions[0] if count else 0),
         terms=words[1::4],
         positions=positions,
         sizes=halves[6::8],

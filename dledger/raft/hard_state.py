@@ -21,3 +21,9 @@ class HardState:
     term: Term = NO_TERM
     vote: NodeId | None = None
     is_voter: bool = True
+
+    def may_follow(self, before: HardState) -> bool:
+        """Whether it keeps what was promised before: terms never decrease, and each has one vote (paper 5.2)."""
+        if self.term != before.term:
+            return self.term > before.term
+        return before.vote is None or self.vote == before.vote

@@ -196,6 +196,7 @@ class Leader:
     def _append(self, kind: EntryKind, bodies: tuple[bytes, ...]) -> None:
         core = self._core
         log = core.log
+        assert core.leader_id == core.node_id, f"{core.node_id} appends as {core.leader_id} leads"
         entries = []
         for body in bodies:
             entry = Entry(Index(log.last_index + 1), core.term, log.end_position, kind, body)
@@ -216,6 +217,9 @@ class Leader:
         )
         if index <= core.commit_index:
             return
+        assert index >= self.noop_index, (
+            "only entries of the own term commit by count (paper 5.4.2)"
+        )
         core.commit(index)
         pending = self._pending
         while pending and pending[0][0] <= index:

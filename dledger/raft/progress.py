@@ -88,6 +88,7 @@ class Progress:
     def sent(self, end: Index, *, size_bytes: int, now_ms: int) -> None:
         """Entries up to `end` (exclusive) were sent."""
         self.saving.given(Index(end - 1), now_ms)
+        assert end > self.next_index, f"entries up to {end} from {self.next_index} on"
         if self.state is ProgressState.REPLICATE:
             self.inflight.append((end, now_ms, size_bytes))
             self.inflight_bytes += size_bytes
@@ -113,6 +114,7 @@ class Progress:
             self.next_index = Index(self.match_index + 1)
         elif self.next_index <= self.match_index:
             self.next_index = Index(self.match_index + 1)
+        assert self.inflight_bytes >= 0, "more was answered than sent"
         return is_more
 
     def probe_from(self, next_index: Index, *, last_round: int, is_waiting: bool) -> None:

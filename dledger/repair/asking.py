@@ -80,7 +80,7 @@ class Asking:
         self._tried.clear()
         self.next_ms = 0
 
-    def forget_from(self, first: int) -> None:
+    def forget_from(self, first: Index) -> None:
         """Nobody needs these entries any more."""
         self.waits = deque(each for each in self.waits if each[0].last_index < first)
         self._asked = None
@@ -142,7 +142,7 @@ class Asking:
         if first.index > wanted.first_index:
             rest = replace(
                 wanted,
-                last_index=first.index - 1,
+                last_index=Index(first.index - 1),
                 end_position=first.position,
                 last_chain_crc=preceding_chain_crc(first.header),
                 is_tail=False,
@@ -168,7 +168,7 @@ class Asking:
             (each for each, lacking in self.waits if each.is_tail and len(lacking) >= needed), None
         )
 
-    def lacked_by_half(self, behind: int) -> bool:
+    def lacked_by_half(self, behind: Index) -> bool:
         """Whether half of the others lack an entry that is missing here, behind this index."""
         return any(
             each.last_index > behind and 2 * len(lacking) >= len(self._peers)

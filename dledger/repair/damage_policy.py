@@ -103,9 +103,7 @@ class DamagePolicy:
         if not log.layout.has(last) or log.chain_crc_of(last) != request.last_chain_crc:
             return RepairAnswer(self._node_id, request.number, (), lacks=is_voter)
         first = first_to_give(
-            lambda index: (
-                log.layout.position_of(Index(index + 1)) - log.layout.position_of(Index(index))
-            ),
+            lambda index: log.layout.position_of(Index(index + 1)) - log.layout.position_of(index),
             max(request.first_index, log.layout.first_index),
             last,
         )
@@ -114,10 +112,10 @@ class DamagePolicy:
             self.live_repair.look(last, Index(last + 1))
         return RepairAnswer(self._node_id, request.number, entries, lacks=False)
 
-    def _whole_entries(self, first: int, end: int) -> list[Entry] | None:
+    def _whole_entries(self, first: Index, end: Index) -> list[Entry] | None:
         """Entries as the disk gives them; None when not all of them are whole."""
         try:
-            return self._log.entries(Index(first), Index(end))
+            return self._log.entries(first, end)
         except (OSError, CorruptionError):
             return None
 

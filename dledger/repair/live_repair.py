@@ -44,10 +44,10 @@ class LiveRepair:
         self._log = log
         self._peers = peers
         self._asking = Asking(node_id, peers, [])
-        self._holes: set[int] = set()
-        self._asked: set[int] = set()
-        self._not_kept: set[int] = set()
-        self._needed_since_ms: dict[int, int] = {}
+        self._holes: set[Index] = set()
+        self._asked: set[Index] = set()
+        self._not_kept: set[Index] = set()
+        self._needed_since_ms: dict[Index, int] = {}
         self._give_way_from_ms = 0
 
     @property
@@ -65,7 +65,7 @@ class LiveRepair:
         """Whether so many are missing that nobody should look for more."""
         return len(self._holes) >= HOLES_MAX
 
-    def has_hole(self, index: int) -> bool:
+    def has_hole(self, index: Index) -> bool:
         """Whether an entry is known to be damaged."""
         return index in self._holes
 
@@ -126,14 +126,14 @@ class LiveRepair:
         self._is_back(entry.index, "entry-repaired")
         return True
 
-    def _is_back(self, index: int, event: str) -> None:
+    def _is_back(self, index: Index, event: str) -> None:
         for known in (self._holes, self._asked, self._not_kept):
             known.discard(index)
         self._needed_since_ms.pop(index, None)
         self.repaired_count += 1
         self.notes.append((event, {"entry": index}))
 
-    def need(self, index: int, now_ms: int) -> None:
+    def need(self, index: Index, now_ms: int) -> None:
         """Somebody waits for a damaged entry."""
         if index in self._holes:
             self._needed_since_ms.setdefault(index, now_ms)

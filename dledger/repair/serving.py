@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from dledger.raft.entry import Entry
+from dledger.raft.ids import Index
 
 ANSWER_BYTES_MAX: Final = 1024 * 1024
 """Entries in one answer; a single entry may have more."""
@@ -17,21 +18,21 @@ ANSWER_BYTES_MAX: Final = 1024 * 1024
 ANSWER_COUNT_MAX: Final = 4096
 
 
-def first_to_give(size_of: Callable[[int], int], first_index: int, last_index: int) -> int:
+def first_to_give(size_of: Callable[[Index], int], first_index: Index, last_index: Index) -> Index:
     """The first of the entries up to `last_index` that fit one answer; at least the last one."""
     first = last_index
     size = size_of(first)
-    first_index = max(first_index, last_index + 1 - ANSWER_COUNT_MAX)
+    first_index = max(first_index, Index(last_index + 1 - ANSWER_COUNT_MAX))
     while first > first_index:
-        size += size_of(first - 1)
+        size += size_of(Index(first - 1))
         if size > ANSWER_BYTES_MAX:
             break
-        first -= 1
+        first = Index(first - 1)
     return first
 
 
 def whole_end(
-    read: Callable[[int, int], Sequence[Entry] | None], first_index: int, last_index: int
+    read: Callable[[Index, Index], Sequence[Entry] | None], first_index: Index, last_index: Index
 ) -> tuple[Entry, ...]:
     """The whole entries at the end of first_index..last_index, as the disk gives them; may be none.
 
@@ -40,12 +41,12 @@ def whole_end(
         first_index: the first that is of interest.
         last_index: the last.
     """
-    entries = read(first_index, last_index + 1)
+    entries = read(first_index, Index(last_index + 1))
     if entries is not None:
         return tuple(entries)
     found: list[Entry] = []
-    for index in range(last_index, first_index - 1, -1):
-        one = read(index, index + 1)
+    for index in map(Index, range(last_index, first_index - 1, -1)):
+        one = read(index, Index(index + 1))
         if one is None:
             break
         found[:0] = one

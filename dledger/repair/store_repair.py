@@ -19,7 +19,7 @@ from dledger.codec.entry import EntryFormatError, decode_known
 from dledger.config import LogConfig
 from dledger.errors import CorruptionError, DiskFullError
 from dledger.raft.entry import Entry
-from dledger.raft.ids import EntryId, Index, NodeId, Term
+from dledger.raft.ids import EntryId, Index, NodeId, Position, Term
 from dledger.raft.messages import RepairAnswer, RepairMessage, RepairRequest
 from dledger.repair.asking import NEVER_MS, Asking
 from dledger.repair.serving import first_to_give, whole_end
@@ -68,7 +68,7 @@ class StoreRepair:
         self._peers = tuple(voter for voter in config.raft.voters if voter != own)
         self._doubt_count = 1
         self._outbox: list[tuple[NodeId, RepairMessage]] = []
-        self._cut_position: int | None = None
+        self._cut_position: Position | None = None
         self._survey: Survey = survey(disk, self._paths)
         last = self._survey.last_end()
         last_id = EntryId(Term(last.term), Index(last.index))
@@ -171,7 +171,7 @@ class StoreRepair:
         The doubt goes on along its run, whose entries vouch for each other, and not into the next one: there may
         stand the only whole copy of an entry.
         """
-        behind = wrong.last_index + 1
+        behind = Index(wrong.last_index + 1)
         self.notes.append(f"no member has what entry {behind} follows here: it is not believed")
         run = self._survey.run_of(behind)
         end = behind if run is None else run.last_index
@@ -200,11 +200,11 @@ class StoreRepair:
         self._mender.finish(found, cut_position=cut)
         self.is_done = True
 
-    def _end_position(self) -> int:
+    def _end_position(self) -> Position:
         """Where the log ends once everything that is named is back."""
         tail = self._survey.tail
         end = self._survey.last_end().position
-        return end if tail is None else max(end, tail.position + tail.size_bytes)
+        return end if tail is None else max(end, Position(tail.position + tail.size_bytes))
 
     # For others.
 
@@ -213,15 +213,15 @@ class StoreRepair:
         own = self._config.raft.node_id
         run = self._survey.run_of(request.last_index)
         if run is not None and self._is_named(run, request):
-            first = max(int(request.first_index), run.first_index + (not run.is_proven))
+            first = max(request.first_index, Index(run.first_index + (not run.is_proven)))
             if first <= request.last_index:
                 columns = run.columns
                 base = run.first_index
                 first = first_to_give(
-                    lambda index: columns.sizes[index - base], first, int(request.last_index)
+                    lambda index: columns.sizes[index - base], first, request.last_index
                 )
                 entries = whole_end(
-                    lambda low, end: self._read(run, low, end), first, int(request.last_index)
+                    lambda low, end: self._read(run, low, end), first, request.last_index
                 )
                 return RepairAnswer(own, request.number, entries, lacks=False)
         return RepairAnswer(own, request.number, (), lacks=self._surely_lacks(request))
@@ -245,7 +245,7 @@ class StoreRepair:
             return False
         return not self._is_named(run, request)
 
-    def _read(self, run: Run, first: int, end: int) -> list[Entry] | None:
+    def _read(self, run: Run, first: Index, end: Index) -> list[Entry] | None:
         """Entries of a run, each verified; None when the disk does not give all of them."""
         columns = run.columns
         low, high = first - run.first_index, end - run.first_index

@@ -39,10 +39,11 @@ from dledger.codec.index_unit import (
     decode_unit,
 )
 from dledger.raft.entry import ENTRY_HEADER_BYTES, Entry, EntryKind
+from dledger.raft.ids import NO_TERM, Index, Position, Term
 from dledger.storage.api import Disk, File
 from dledger.storage.opening import holds_last
-from dledger.storage.scan import ChainEnd, scan_data
-from dledger.storage.segment import SEGMENT_NAME_DIGITS, StorePaths
+from dledger.storage.scan import LOG_START, ChainEnd, scan_data
+from dledger.storage.segment import StorePaths, segment_positions
 from dledger.storage.write_batch import WRITE_BATCH_BYTES_MAX
 
 _SEARCH_BYTES_MIN = 64 * 1024
@@ -74,23 +75,23 @@ class Run:
     is_proven: bool = False
 
     @property
-    def first_index(self) -> int:
+    def first_index(self) -> Index:
         """Of its first entry."""
         return self.columns.first_index
 
     @property
-    def last_index(self) -> int:
+    def last_index(self) -> Index:
         """Of its last entry."""
-        return self.columns.first_index + len(self.columns) - 1
+        return Index(self.columns.first_index + len(self.columns) - 1)
 
     def end(self) -> ChainEnd:
         """Its last entry."""
         columns = self.columns
         return ChainEnd(
-            self.last_index, columns.terms[-1], columns.end_position, columns.chain_crcs[-1]
+            self.last_index, Term(columns.terms[-1]), columns.end_position, columns.chain_crcs[-1]
         )
 
-    def cut(self, index: int) -> None:
+    def cut(self, index: Index) -> None:
         """Give up `index` and everything behind it."""
         place = index - self.first_index
         columns = self.columns
@@ -102,8 +103,8 @@ class Run:
         columns = self.columns
         self.before_chain_crc = columns.chain_crcs[0]
         self.is_proven = True  # what was dropped named it
-        columns.first_position += columns.sizes[0]
-        columns.first_index += 1
+        columns.first_position = Position(columns.first_position + columns.sizes[0])
+        columns.first_index = Index(columns.first_index + 1)
         for column in (columns.terms, columns.positions, columns.sizes, columns.chain_crcs):
             del column[:1]
 
@@ -120,10 +121,10 @@ class Missing:
         is_tail: no whole entry stands behind them.
     """
 
-    first_index: int
-    last_index: int
-    position: int
-    end_position: int
+    first_index: Index
+    last_index: Index
+    position: Position
+    end_position: Position
     prev_chain_crc: int
     last_chain_crc: int
     is_tail: bool = False
@@ -148,24 +149,24 @@ class Survey:
         doubtful: segments whose index is to be made again from the data.
     """
 
-    names: list[int] = field(default_factory=lambda: [0])
+    names: list[Position] = field(default_factory=lambda: [Position(0)])
     runs: list[Run] = field(default_factory=list)
     tail: IndexUnit | None = None
     is_tail_cut: bool = False
     is_end_unreadable: bool = False
-    doubtful: set[int] = field(default_factory=set)
+    doubtful: set[Position] = field(default_factory=set)
 
     def missing(self) -> list[Missing]:
         """The gaps, in order."""
         found: list[Missing] = []
-        at = ChainEnd(0, 0, 0, 0)
+        at = LOG_START
         for run in self.runs:
             columns = run.columns
             if run.first_index > at.index + 1:
                 found.append(
                     Missing(
-                        at.index + 1,
-                        run.first_index - 1,
+                        Index(at.index + 1),
+                        Index(run.first_index - 1),
                         at.position,
                         columns.first_position,
                         at.chain_crc,
@@ -177,10 +178,10 @@ class Survey:
             unit = self.tail
             found.append(
                 Missing(
-                    at.index + 1,
+                    Index(at.index + 1),
                     unit.index,
                     at.position,
-                    unit.position + unit.size_bytes,
+                    Position(unit.position + unit.size_bytes),
                     at.chain_crc,
                     unit.chain_crc,
                     is_tail=True,
@@ -198,7 +199,7 @@ class Survey:
             columns.sizes.append(entry.size_bytes)
             columns.chain_crcs.append(chain_crc(entry))
         place = bisect_right(self.runs, int(first.index), key=lambda run: run.first_index)
-        before = self.runs[place - 1].end() if place else ChainEnd(0, 0, 0, 0)
+        before = self.runs[place - 1].end() if place else LOG_START
         own_before = preceding_chain_crc(first.header)
         joins = (before.index + 1, before.chain_crc) == (first.index, own_before)
         if place < len(self.runs):
@@ -207,7 +208,7 @@ class Survey:
 
     def distrust(self, missing: Missing) -> None:
         """Nobody knows the entry that would stand before the run behind a gap: doubt that run's first."""
-        run = self.run_of(missing.last_index + 1)
+        run = self.run_of(Index(missing.last_index + 1))
         if run is None:
             return
         if len(run.columns) > 1:
@@ -220,9 +221,9 @@ class Survey:
 
     def last_end(self) -> ChainEnd:
         """The last whole entry, or the log's start."""
-        return self.runs[-1].end() if self.runs else ChainEnd(0, 0, 0, 0)
+        return self.runs[-1].end() if self.runs else LOG_START
 
-    def run_of(self, index: int) -> Run | None:
+    def run_of(self, index: Index) -> Run | None:
         """The run that holds an entry."""
         place = bisect_right(self.runs, index, key=lambda run: run.first_index) - 1
         if place < 0 or index > self.runs[place].last_index:
@@ -272,7 +273,7 @@ class _IndexView:
         sealed: all of them, when the seal is right in every byte.
     """
 
-    units: dict[int, IndexUnit]
+    units: dict[Index, IndexUnit]
     sealed: EntryColumns | None
     has_failed: bool = False
 
@@ -284,13 +285,13 @@ def survey(disk: Disk, paths: StorePaths) -> Survey:
         OSError: the disk failed in another way than by not giving some bytes.
     """
     found = Survey()
-    data_names = set(segment_names(disk, paths.data_folder))
-    views: dict[int, _IndexView] = {}
-    for name in segment_names(disk, paths.index_folder):
+    data_names = set(segment_positions(disk, paths.data_folder))
+    views: dict[Position, _IndexView] = {}
+    for name in segment_positions(disk, paths.index_folder):
         view = _read_index(disk, paths, name)
         if view.units or name in data_names:
             views[name] = view
-    found.names = sorted({0, *data_names, *views})
+    found.names = sorted({Position(0), *data_names, *views})
     for place, name in enumerate(found.names):
         is_last = place + 1 == len(found.names)
         end = None if is_last else found.names[place + 1]
@@ -309,16 +310,7 @@ def survey(disk: Disk, paths: StorePaths) -> Survey:
     return found
 
 
-def segment_names(disk: Disk, folder: str) -> list[int]:
-    """First positions of the segment files in a folder, ascending. Other names are not ours."""
-    return [
-        int(name)
-        for name in disk.list(folder)
-        if len(name) == SEGMENT_NAME_DIGITS and name.isascii() and name.isdigit()
-    ]
-
-
-def _read_index(disk: Disk, paths: StorePaths, name: int) -> _IndexView:
+def _read_index(disk: Disk, paths: StorePaths, name: Position) -> _IndexView:
     file = disk.open(paths.index_path(name))
     try:
         tolerant = TolerantFile(file)
@@ -349,7 +341,12 @@ def _read_index(disk: Disk, paths: StorePaths, name: int) -> _IndexView:
 
 
 def _survey_segment(
-    disk: Disk, paths: StorePaths, found: Survey, name: int, end: int | None, view: _IndexView
+    disk: Disk,
+    paths: StorePaths,
+    found: Survey,
+    name: Position,
+    end: Position | None,
+    view: _IndexView,
 ) -> None:
     """Add the whole entries of one data file."""
     file = disk.open(paths.data_path(name))
@@ -375,7 +372,12 @@ def _survey_segment(
 
 
 def _believed(
-    file: TolerantFile, name: int, end: int | None, size: int, view: _IndexView, last: ChainEnd
+    file: TolerantFile,
+    name: Position,
+    end: Position | None,
+    size: int,
+    view: _IndexView,
+    last: ChainEnd,
 ) -> tuple[EntryColumns, int] | None:
     """The entries of a sealed segment, unread, as a start believes them: seal, length, first header.
 
@@ -414,7 +416,7 @@ def _is_kind_wrong(header: bytes, decoded: EntryHeader, last: ChainEnd) -> bool:
 
 
 def _whole_entries(
-    file: TolerantFile, found: Survey, name: int, size: int, view: _IndexView, *, is_last: bool
+    file: TolerantFile, found: Survey, name: Position, size: int, view: _IndexView, *, is_last: bool
 ) -> Iterator[tuple[EntryColumns, int]]:
     """Rows of whole entries of one data file, each with the chain CRC that it follows."""
     offset: int | None = 0
@@ -428,7 +430,7 @@ def _whole_entries(
             first = None
         if first is not None and first.position == name + offset and first.index > 0:
             before = preceding_chain_crc(header)
-            after = ChainEnd(first.index - 1, 0, name + offset, before)
+            after = ChainEnd(Index(first.index - 1), NO_TERM, first.position, before)
             columns = scan_data(file, after, size, offset=offset).columns
             if len(columns):
                 yield columns, before
@@ -436,20 +438,20 @@ def _whole_entries(
                 continue
         # Behind the end of a torn tail nothing counts (recovery, rows C and D).
         reach = 0
-        if is_last and not _remembers(view, name + offset):
+        if is_last and not _remembers(view, Position(name + offset)):
             reach = offset + WRITE_BATCH_BYTES_MAX
             if next(_headers_behind(file, name, offset, size, reach), None) is None:
                 return
         offset = next(_headers_behind(file, name, offset, size, 0), None)
 
 
-def _remembers(view: _IndexView, position: int) -> bool:
+def _remembers(view: _IndexView, position: Position) -> bool:
     """Whether the index has a unit of an entry that stands there or behind."""
     return any(unit.position >= position for unit in view.units.values())
 
 
 def _headers_behind(
-    file: TolerantFile, name: int, offset: int, size: int, reach: int
+    file: TolerantFile, name: Position, offset: int, size: int, reach: int
 ) -> Iterator[int]:
     """Offsets behind `offset` at which a whole entry starts, if it ends behind `reach`."""
     at, window = offset + 1, _SEARCH_BYTES_MIN
@@ -510,7 +512,7 @@ def _add(found: Survey, columns: EntryColumns, before: int, view: _IndexView) ->
         known.chain_crcs.extend(columns.chain_crcs)
         return
     run = Run(columns, before, is_proven=joins)
-    unit = view.units.get(columns.first_index - 1)
+    unit = view.units.get(Index(columns.first_index - 1))
     if not joins and unit is not None and unit.position < columns.first_position:
         # The index knows the lost entry that the header names: one of the two is damaged, or both right.
         run.is_proven = unit.chain_crc == before
@@ -521,7 +523,7 @@ def _add(found: Survey, columns: EntryColumns, before: int, view: _IndexView) ->
     found.runs.append(run)
 
 
-def _settle_conflicts(found: Survey, views: dict[int, _IndexView]) -> None:
+def _settle_conflicts(found: Survey, views: dict[Position, _IndexView]) -> None:
     """Of runs that contradict each other a lone entry gives way, else the earlier one.
 
     A lone entry may have a flipped bit in its own index. Longer ones contradict each other when a data
@@ -552,24 +554,24 @@ def _settle_conflicts(found: Survey, views: dict[int, _IndexView]) -> None:
             return
 
 
-def _cut_run(found: Survey, run: Run, views: dict[int, _IndexView]) -> None:
+def _cut_run(found: Survey, run: Run, views: dict[Position, _IndexView]) -> None:
     """Take back the entries of a run's last segment, from where its index tells of others."""
     columns = run.columns
     name = found.names[bisect_right(found.names, columns.positions[-1]) - 1]
     found.doubtful.add(name)
-    first = run.first_index + bisect_left(columns.positions, name)
+    first = Index(run.first_index + bisect_left(columns.positions, name))
     foreign = _first_foreign(run, first, views.get(name))
     run.cut(foreign if foreign is not None else first)
     if not len(columns):
         found.runs.remove(run)
 
 
-def _first_foreign(run: Run, first: int, view: _IndexView | None) -> int | None:
+def _first_foreign(run: Run, first: Index, view: _IndexView | None) -> Index | None:
     """The first entry from `first` on of which the index tells another history, to the run's end."""
     if view is None:
         return None
-    foreign: int | None = None
-    for index in range(first, run.last_index + 1):
+    foreign: Index | None = None
+    for index in map(Index, range(first, run.last_index + 1)):
         unit, own = view.units.get(index), run.columns.unit(index - run.first_index)
         if unit is None:
             continue
@@ -590,7 +592,7 @@ def _is_other_history(found: Survey, view: _IndexView) -> bool:
     if not found.runs or found.runs[-1].columns.end_position <= name:
         return False
     run = found.runs[-1]
-    first = run.first_index + bisect_left(run.columns.positions, name)
+    first = Index(run.first_index + bisect_left(run.columns.positions, name))
     foreign = _first_foreign(run, first, view)
     if foreign is None:
         return False
@@ -602,7 +604,7 @@ def _is_other_history(found: Survey, view: _IndexView) -> bool:
     return True
 
 
-def _remember_tail(found: Survey, views: dict[int, _IndexView]) -> None:
+def _remember_tail(found: Survey, views: dict[Position, _IndexView]) -> None:
     """The last entry behind all runs that an index remembers.
 
     It may be that of a sealed segment: behind it another one was begun, and holds nothing yet.

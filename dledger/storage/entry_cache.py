@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dledger.raft.entry import Entry
+from dledger.raft.ids import NO_INDEX, Index
 
 
 class EntryCache:
@@ -18,8 +19,8 @@ class EntryCache:
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
-        self._by_index: dict[int, Entry] = {}
-        self._first_index = 0
+        self._by_index: dict[Index, Entry] = {}
+        self._first_index = NO_INDEX
         self._bytes = 0
 
     def __len__(self) -> int:
@@ -31,11 +32,11 @@ class EntryCache:
         return self._bytes
 
     @property
-    def first_index(self) -> int:
+    def first_index(self) -> Index:
         """Oldest entry held; meaningless when empty."""
         return self._first_index
 
-    def get(self, index: int) -> Entry | None:
+    def get(self, index: Index) -> Entry | None:
         """The entry, or None when it is not held."""
         return self._by_index.get(index)
 
@@ -47,15 +48,15 @@ class EntryCache:
         self._by_index[entry.index] = entry
         self._bytes += entry.size_bytes
 
-    def truncate_from(self, first: int) -> None:
+    def truncate_from(self, first: Index) -> None:
         """Forget `first` and everything behind it."""
         for index in range(max(first, self._first_index), self._first_index + len(self._by_index)):
-            self._bytes -= self._by_index.pop(index).size_bytes
+            self._bytes -= self._by_index.pop(Index(index)).size_bytes
 
-    def shrink(self, durable_index: int) -> None:
+    def shrink(self, durable_index: Index) -> None:
         """Drop the oldest durable entries until the bound holds."""
         while self._bytes > self._bytes_max and self._by_index:
             if self._first_index > durable_index:
                 return
             self._bytes -= self._by_index.pop(self._first_index).size_bytes
-            self._first_index += 1
+            self._first_index = Index(self._first_index + 1)

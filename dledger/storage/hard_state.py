@@ -90,6 +90,7 @@ class HardStateStore:
                 node must stop.
         """
         self._latch.check()
+        assert state.may_follow(self._state), f"{state} after {self._state}"
         try:
             replace_whole(self._disk, self._folder, HARD_STATE_NAME, encode_hard_state(state))
         except OSError as error:

@@ -69,6 +69,10 @@ class MemberFile:
             DiskFailedError: it failed, now or earlier; the node must stop.
         """
         self._latch.check()
+        is_restored = record.restoration != self.record.restoration
+        assert is_restored or record.start.count >= self.record.start.count, (
+            f"start {record.start.count} after {self.record.start.count}"
+        )
         try:
             replace_whole(self._disk, self._folder, MEMBER_NAME, encode_member_record(record))
         except OSError as error:

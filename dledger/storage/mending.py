@@ -13,11 +13,11 @@ from collections.abc import Sequence
 
 from dledger.raft.entry import Entry
 from dledger.raft.hard_state import HardState
-from dledger.raft.ids import EntryId, Term
+from dledger.raft.ids import EntryId, Position, Term
 from dledger.storage.api import Disk, File
-from dledger.storage.damage import Survey, segment_names
+from dledger.storage.damage import Survey
 from dledger.storage.hard_state import HardStateStore
-from dledger.storage.segment import StorePaths
+from dledger.storage.segment import StorePaths, segment_positions
 
 SYNC_BYTES = 16 * 1024 * 1024
 """What is written back is synced at the latest after so much."""
@@ -29,13 +29,13 @@ class LogMender:
     Invariant: `_files` holds open files with bytes that may not be synced yet.
     """
 
-    def __init__(self, disk: Disk, paths: StorePaths, names: Sequence[int]) -> None:
+    def __init__(self, disk: Disk, paths: StorePaths, names: Sequence[Position]) -> None:
         self._disk = disk
         self._paths = paths
         self._names = list(names)
-        self._files: dict[int, File] = {}
+        self._files: dict[Position, File] = {}
         self._unsynced_bytes = 0
-        self.mended: set[int] = set()
+        self.mended: set[Position] = set()
 
     def write(self, entries: Sequence[Entry]) -> None:
         """Put verified entries where they belong.
@@ -44,7 +44,9 @@ class LogMender:
             OSError: the disk failed; what it holds there is unknown, and as good as missing.
         """
         for entry in entries:
-            name = self._names[bisect_right(self._names, entry.position) - 1]
+            place = bisect_right(self._names, entry.position) - 1
+            assert place >= 0, f"no segment begins at or before byte {entry.position}"
+            name = self._names[place]
             file = self._open(name)
             file.write_at(entry.position - name, (entry.header, entry.body))
             self._unsynced_bytes += entry.size_bytes
@@ -64,7 +66,7 @@ class LogMender:
         self._disk.sync_folder(self._paths.data_folder)
         self._unsynced_bytes = 0
 
-    def finish(self, found: Survey, *, cut_position: int | None) -> None:
+    def finish(self, found: Survey, *, cut_position: Position | None) -> None:
         """Everything that can be had is back: let the next opening make the indexes again.
 
         Args:
@@ -80,19 +82,19 @@ class LogMender:
             doubtful |= {name for name in self._names if name >= cut_position}
             doubtful.add(self._names[max(bisect_right(self._names, cut_position - 1) - 1, 0)])
         # Indexes first: an index without data is never left by a crash.
-        for name in segment_names(self._disk, self._paths.index_folder):
+        for name in segment_positions(self._disk, self._paths.index_folder):
             if name in doubtful:
                 self._disk.remove(self._paths.index_path(name))
         self._disk.sync_folder(self._paths.index_folder)
         if cut_position is not None:
             self._cut(cut_position)
 
-    def _cut(self, position: int) -> None:
+    def _cut(self, position: Position) -> None:
         """Remove all bytes from a position on, from the end, so that the row has no gap."""
         if not position and self._disk.exists(self._paths.begun_path):
             self._disk.remove(self._paths.begun_path)
             self._disk.sync_folder(self._paths.folder)
-        for name in reversed(segment_names(self._disk, self._paths.data_folder)):
+        for name in reversed(segment_positions(self._disk, self._paths.data_folder)):
             if name >= position and name > 0:
                 self._disk.remove(self._paths.data_path(name))
                 self._disk.sync_folder(self._paths.data_folder)
@@ -106,7 +108,7 @@ class LogMender:
                 file.close()
             return
 
-    def _open(self, name: int) -> File:
+    def _open(self, name: Position) -> File:
         file = self._files.get(name)
         if file is None:
             file = self._disk.open(self._paths.data_path(name), create=True)

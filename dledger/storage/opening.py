@@ -25,7 +25,7 @@ from dledger.codec.index_unit import (
 )
 from dledger.errors import CorruptionError
 from dledger.raft.entry import ENTRY_HEADER_BYTES
-from dledger.raft.ids import Position
+from dledger.raft.ids import Index, Position, Term
 from dledger.raft.log_layout import LogLayout
 from dledger.storage.api import Disk, File, ReadableFile
 from dledger.storage.recovery import (
@@ -40,7 +40,7 @@ from dledger.storage.recovery import (
     decide,
 )
 from dledger.storage.scan import ChainEnd, classify_tail, compare_index, scan_data
-from dledger.storage.segment import SEGMENT_NAME_DIGITS, Segment, StorePaths, mark_begun
+from dledger.storage.segment import Segment, StorePaths, mark_begun, segment_positions
 
 _REWRITE_BYTES = 1024 * 1024
 
@@ -87,7 +87,7 @@ def open_log(disk: Disk, paths: StorePaths) -> OpenedLog:
     # What is listed may not be durable yet: a process that was killed in between does not sync.
     disk.sync_folder(paths.data_folder)
     disk.sync_folder(paths.index_folder)
-    positions = _segment_positions(disk, paths.data_folder)
+    positions = segment_positions(disk, paths.data_folder)
     _check_row_of_names(disk, paths, positions)
     log = OpenedLog()
     try:
@@ -99,9 +99,11 @@ def open_log(disk: Disk, paths: StorePaths) -> OpenedLog:
     return log
 
 
-def _open_segments(disk: Disk, paths: StorePaths, positions: list[int], log: OpenedLog) -> None:
+def _open_segments(
+    disk: Disk, paths: StorePaths, positions: list[Position], log: OpenedLog
+) -> None:
     for place, position in enumerate(positions):
-        segment = Segment(paths, position, log.layout.last_index + 1)
+        segment = Segment(paths, position, Index(log.layout.last_index + 1))
         log.segments.append(segment)
         if place + 1 < len(positions):
             columns = _open_earlier(disk, segment, positions[place + 1], log)
@@ -111,16 +113,7 @@ def _open_segments(disk: Disk, paths: StorePaths, positions: list[int], log: Ope
         log.add(columns)
 
 
-def _segment_positions(disk: Disk, folder: str) -> list[int]:
-    """First positions of the segment files in a folder, ascending. Other names are not ours."""
-    return [
-        int(name)
-        for name in disk.list(folder)
-        if len(name) == SEGMENT_NAME_DIGITS and name.isascii() and name.isdigit()
-    ]
-
-
-def _check_row_of_names(disk: Disk, paths: StorePaths, positions: list[int]) -> None:
+def _check_row_of_names(disk: Disk, paths: StorePaths, positions: list[Position]) -> None:
     """The row starts at 0, and no index file is without its data file.
 
     A data file is durable before its index file is created, and removed after it. So an index with
@@ -131,14 +124,16 @@ def _check_row_of_names(disk: Disk, paths: StorePaths, positions: list[int]) -> 
     """
     if positions:
         mark_begun(disk, paths)
-    elif disk.exists(paths.begun_path) and not _segment_positions(disk, paths.index_folder):
-        raise CorruptionError(paths.data_path(0), 0, "missing, as are all segments of this log")
+    elif disk.exists(paths.begun_path) and not segment_positions(disk, paths.index_folder):
+        raise CorruptionError(
+            paths.data_path(Position(0)), 0, "missing, as are all segments of this log"
+        )
     if positions and positions[0] != 0:
         raise CorruptionError(
-            paths.data_path(0), 0, f"missing; the first segment is {positions[0]}"
+            paths.data_path(Position(0)), 0, f"missing; the first segment is {positions[0]}"
         )
     known = set(positions)
-    for position in _segment_positions(disk, paths.index_folder):
+    for position in segment_positions(disk, paths.index_folder):
         if position in known:
             continue
         path = paths.index_path(position)
@@ -153,7 +148,9 @@ def _check_row_of_names(disk: Disk, paths: StorePaths, positions: list[int]) -> 
         disk.sync_folder(paths.index_folder)
 
 
-def _open_earlier(disk: Disk, segment: Segment, next_position: int, log: OpenedLog) -> EntryColumns:
+def _open_earlier(
+    disk: Disk, segment: Segment, next_position: Position, log: OpenedLog
+) -> EntryColumns:
     """A finished segment, whose entries must reach exactly to the next one."""
     data, index = segment.open_data(disk), segment.open_index(disk)
     index_bytes = index.read_at(0, index.size())
@@ -189,7 +186,7 @@ def _open_earlier(disk: Disk, segment: Segment, next_position: int, log: OpenedL
         log.notes.append(f"row {row.label}: {data.path}: {row.action.value}")
         _rewrite(data, 0, wanted_bytes)
         _write_index(segment, columns)
-        segment.seal(next_position, columns.terms[-1])
+        segment.seal(next_position, Term(columns.terms[-1]))
     elif row.action is Action.TRIM:
         log.notes.append(f"row {row.label}: {data.path}: {row.action.value}")
         data.truncate(wanted_bytes)
@@ -203,7 +200,7 @@ def _compare_length(found_bytes: int, wanted_bytes: int) -> Length:
 
 
 def _sealed_columns(
-    index_bytes: bytes, segment: Segment, end_position: int | None
+    index_bytes: bytes, segment: Segment, end_position: Position | None
 ) -> EntryColumns | None:
     """The index's entries if it is sealed and right; None when the data has to be scanned."""
     try:

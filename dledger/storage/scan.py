@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from crc32c import crc32c
 
@@ -14,6 +15,7 @@ from dledger.codec.index_unit import (
     encode_columns,
 )
 from dledger.raft.entry import ENTRY_HEADER_BYTES
+from dledger.raft.ids import NO_INDEX, NO_TERM, Index, Position, Term
 from dledger.storage.api import File, ReadableFile
 from dledger.storage.recovery import Beyond, Tail, Units
 from dledger.storage.write_batch import WRITE_BATCH_BYTES_MAX
@@ -27,10 +29,14 @@ _ZEROS = bytes(_SEARCH_BYTES)
 class ChainEnd:
     """The entry before the one to come."""
 
-    index: int
-    term: int
-    position: int
+    index: Index
+    term: Term
+    position: Position
     chain_crc: int
+
+
+LOG_START: Final = ChainEnd(NO_INDEX, NO_TERM, Position(0), 0)
+"""What the first entry follows."""
 
 
 def scan_data(
@@ -44,7 +50,7 @@ def scan_data(
         end_offset: stop there at the latest; None: at the end of the file.
         offset: where in the file the first entry stands.
     """
-    columns = EntryColumns(first_index=after.index + 1, first_position=after.position)
+    columns = EntryColumns(first_index=Index(after.index + 1), first_position=after.position)
     scan = EntryScan(columns, after.chain_crc, after.term)
     size = file.size() if end_offset is None else end_offset
     while offset < size:
@@ -115,7 +121,7 @@ class IndexFindings:
     problem_place: int = 0
 
 
-def compare_index(data: bytes, columns: EntryColumns, last_term: int) -> IndexFindings:
+def compare_index(data: bytes, columns: EntryColumns, last_term: Term) -> IndexFindings:
     """Compare an index file with the whole entries of its segment.
 
     Args:
@@ -150,7 +156,7 @@ def compare_index(data: bytes, columns: EntryColumns, last_term: int) -> IndexFi
     return IndexFindings(Units.DAMAGED if is_damaged else Units.LACKING, beyond, agrees_to)
 
 
-def _unit_beyond(rest: bytes, columns: EntryColumns, last_term: int) -> Beyond:
+def _unit_beyond(rest: bytes, columns: EntryColumns, last_term: Term) -> Beyond:
     """Whether `rest`, the index behind the whole entries' units, has a unit that fits the log's end."""
     if not rest.strip(b"\0"):
         return Beyond.NOTHING

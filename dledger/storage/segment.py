@@ -18,6 +18,7 @@ from crc32c import crc32c
 
 from dledger.codec.index_unit import INDEX_UNIT_BYTES, encode_seal
 from dledger.errors import DiskFullError
+from dledger.raft.ids import Index, Position, Term
 from dledger.storage.api import Disk, File
 
 SEGMENT_NAME_DIGITS = 20
@@ -50,11 +51,11 @@ class StorePaths:
         """An empty file that stands from the first segment on: a log without segments has lost them."""
         return f"{self.folder}/{BEGUN_NAME}" if self.folder else BEGUN_NAME
 
-    def data_path(self, first_position: int) -> str:
+    def data_path(self, first_position: Position) -> str:
         """Data file of the segment that starts at a position."""
         return f"{self.data_folder}/{first_position:0{SEGMENT_NAME_DIGITS}d}"
 
-    def index_path(self, first_position: int) -> str:
+    def index_path(self, first_position: Position) -> str:
         """Index file of the segment that starts at a position."""
         return f"{self.index_folder}/{first_position:0{SEGMENT_NAME_DIGITS}d}"
 
@@ -92,6 +93,15 @@ def open_new(disk: Disk, path: str) -> File:
         raise DiskFullError(f"{path}: no room for another file") from error
 
 
+def segment_positions(disk: Disk, folder: str) -> list[Position]:
+    """First positions of the segment files in a folder, ascending. Other names are not ours."""
+    return [
+        Position(int(name))
+        for name in disk.list(folder)
+        if len(name) == SEGMENT_NAME_DIGITS and name.isascii() and name.isdigit()
+    ]
+
+
 def mark_begun(disk: Disk, paths: StorePaths) -> None:
     """Note, durably, that the log has a segment.
 
@@ -124,7 +134,7 @@ class Segment:
         "unsynced_unit_writes",
     )
 
-    def __init__(self, paths: StorePaths, first_position: int, first_index: int) -> None:
+    def __init__(self, paths: StorePaths, first_position: Position, first_index: Index) -> None:
         self.paths = paths
         self.first_position = first_position
         self.first_index = first_index
@@ -210,9 +220,10 @@ class Segment:
             reserve(self.index, size)
             self.index_reserved_bytes = size
 
-    def write_entries(self, position: int, parts: Sequence[bytes]) -> None:
+    def write_entries(self, position: Position, parts: Sequence[bytes]) -> None:
         """Write headers and bodies back to back; not yet durable."""
         assert self.data is not None, "write to a segment that is not open"
+        assert position >= self.first_position, f"{position} lies before {self.first_position}"
         self.data.write_at(position - self.first_position, parts)
         self.unsynced_bytes += sum(map(len, parts))
 
@@ -225,6 +236,7 @@ class Segment:
     def write_units(self, units: bytes) -> None:
         """Write index units behind the last one. Only for entries that are durable; not synced."""
         assert self.index is not None, "write to an index that is not open"
+        assert len(units) % INDEX_UNIT_BYTES == 0, "a part of a unit"
         self.index.write_at(self.unit_count * INDEX_UNIT_BYTES, (units,))
         self.units_crc = crc32c(units, self.units_crc)
         self.unit_count += len(units) // INDEX_UNIT_BYTES
@@ -236,7 +248,7 @@ class Segment:
         self.index.sync()
         self.unsynced_unit_writes = 0
 
-    def seal(self, end_position: int, last_term: int) -> None:
+    def seal(self, end_position: Position, last_term: Term) -> None:
         """Finish the segment: the index gets its seal and is made durable, the data file is trimmed.
 
         Done only once the next segment is durable, so a sealed last segment is a sign that its
@@ -244,6 +256,8 @@ class Segment:
         """
         assert self.index is not None, "seal of a segment that is not open"
         assert self.data is not None, "seal of a segment that is not open"
+        assert self.unit_count > 0, "seal of a segment without entries"
+        assert end_position > self.first_position, "seal of a segment without bytes"
         closing = encode_seal(
             end_position, count=self.unit_count, last_term=last_term, units_crc=self.units_crc
         )

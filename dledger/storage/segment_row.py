@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 
+from dledger.raft.ids import Position
 from dledger.storage.api import Disk, File
 from dledger.storage.segment import Segment
 
@@ -34,7 +35,7 @@ class SegmentRow:
         """The segment that is written to; None in a log that never had an entry."""
         return self._segments[-1] if self._segments else None
 
-    def find(self, position: int) -> tuple[Segment, int | None]:
+    def find(self, position: Position) -> tuple[Segment, int | None]:
         """The segment that holds a position, and where its entries end: the next one's first index."""
         place = bisect_right(self._firsts, position) - 1
         assert place >= 0, f"position {position} lies before the first segment"
@@ -48,13 +49,14 @@ class SegmentRow:
         self._segments.append(segment)
         self._firsts.append(segment.first_position)
 
-    def cut(self, position: int) -> tuple[Segment, tuple[Segment, ...]]:
+    def cut(self, position: Position) -> tuple[Segment, tuple[Segment, ...]]:
         """Take out the segments behind a position.
 
         Returns:
             The segment that holds the position, now the last, and those taken out, from the end.
         """
         place = bisect_right(self._firsts, position) - 1
+        assert place >= 0, f"position {position} lies before the first segment"
         removed = tuple(reversed(self._segments[place + 1 :]))
         del self._segments[place + 1 :]
         del self._firsts[place + 1 :]

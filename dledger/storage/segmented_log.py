@@ -252,6 +252,7 @@ class SegmentedLog:
         self._unit_index = min(self._unit_index, Index(first - 1))
         self._layout.truncate_from(first)
         del self._chain_crcs[first - self._layout.first_index :]
+        assert len(self._chain_crcs) == self._layout.last_index + 1 - self._layout.first_index
         self._cache.truncate_from(first)
 
     def entries(self, first: Index, end: Index, bytes_max: int | None = None) -> list[Entry]:
@@ -424,7 +425,9 @@ class SegmentedLog:
         self._batch = None
         if batch.finished is not None:
             self._row.note_finished(batch.finished)
-        self._durable_index = min(batch.last_index, self._handed_index)
+        durable_index = min(batch.last_index, self._handed_index)
+        assert durable_index >= self._durable_index, f"{durable_index} after {self._durable_index}"
+        self._durable_index = durable_index
         if batch.units:
             self._unit_index = self._durable_index
         self._cache.shrink(self._durable_index)
@@ -494,6 +497,7 @@ class SegmentedLog:
             parts += (last.header, last.body)
             units.append(index_unit_of(last))
         self._handed_index = last.index
+        assert parts, f"entry {first.id} does not fit the segment that was made for it"
         batch.last_index = last.index
         batch.entry_count = last.index - first.index + 1
         batch.size_bytes = last.end_position - first.position

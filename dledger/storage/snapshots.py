@@ -211,7 +211,7 @@ class SnapshotStore:
             path = f"{self._folder}/{name}"
             file = self._disk.open(path)
             try:
-                meta = _decode_head_of(file, int(name))
+                meta = _decode_head_of(file, Index(int(name)))
                 good.append(SnapshotFile(path, meta, file.size()))
             except (SnapshotFormatError, OSError) as error:
                 bad.append(_damage(file, error))
@@ -318,7 +318,7 @@ def _damage(file: File, error: SnapshotFormatError | OSError) -> CorruptionError
     return CorruptionError(file.path, 0, f"the device does not give it: {error}")
 
 
-def _decode_head_of(file: File, index: int) -> SnapshotMeta:
+def _decode_head_of(file: File, index: Index) -> SnapshotMeta:
     meta = decode_head(file.read_at(0, HEAD_BYTES))
     if meta.index != index:
         raise SnapshotFormatError(8, f"index {meta.index} in a file named {index}")

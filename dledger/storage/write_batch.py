@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from dledger.codec.index_unit import INDEX_UNIT_BYTES
 from dledger.errors import DiskFailedError
-from dledger.raft.ids import Index
+from dledger.raft.ids import Index, Position, Term
 from dledger.storage.api import Disk
 from dledger.storage.segment import Segment, mark_begun
 
@@ -105,8 +105,8 @@ class Roll:
     data_bytes: int
     finished: Segment | None
     finished_units: bytes
-    end_position: int
-    last_term: int
+    end_position: Position
+    last_term: Term
 
     def run(self, disk: Disk) -> None:
         """Carry it out.
@@ -155,7 +155,7 @@ class WriteBatch:
     finished: Segment | None = None
     segment: Segment | None = None
     data_bytes: int = 0
-    position: int = 0
+    position: Position = Position(0)
     parts: list[bytes] | None = None
     units: bytes = b""
     syncs: bool = True

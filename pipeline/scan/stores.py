@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from dledger.codec.index_unit import INDEX_UNIT_BYTES, IndexFormatError, decode_sealed
 from dledger.raft.entry import ENTRY_HEADER_BYTES
+from dledger.raft.ids import Index, Position
 from dledger.storage.segment import SEGMENT_NAME_DIGITS, StorePaths
 from pipeline.scan.entries import HEADER, Chain
 from pipeline.scan.errors import DamagedLogError, NotAStoreError
@@ -104,7 +105,7 @@ class Store:
                 f"{self.path} is no store: it has no folder data/ with segments in it"
             )
         positions = sorted(
-            int(each.name)
+            Position(int(each.name))
             for each in folder.iterdir()
             if len(each.name) == SEGMENT_NAME_DIGITS and each.name.isascii() and each.name.isdigit()
         )
@@ -112,7 +113,7 @@ class Store:
             raise NotAStoreError(f"{self.path} is no store: {folder} has no segments")
         if positions[0]:
             raise DamagedLogError(
-                paths.data_path(0), 0, f"missing; the first segment is {positions[0]}"
+                paths.data_path(Position(0)), 0, f"missing; the first segment is {positions[0]}"
             )
         self.segments = [
             SegmentFile(paths.data_path(each), paths.index_path(each), each) for each in positions
@@ -136,7 +137,7 @@ def read_index(segment: SegmentFile, before: Chain) -> SegmentIndex:
         first_index = int(units["index"][0])
     try:
         columns = decode_sealed(
-            data, first_index=first_index, first_position=segment.first_position
+            data, first_index=Index(first_index), first_position=Position(segment.first_position)
         )
     except IndexFormatError:
         return SegmentIndex(units[: _count_following(units, segment, first_index)], is_sealed=False)
