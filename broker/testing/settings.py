@@ -15,6 +15,7 @@ from dledger.testing.sim_settings import (
     Purpose,
     SimSettings,
     draw_settings,
+    only,
     purpose_of,
 )
 
@@ -161,19 +162,16 @@ def _with_keepers(settings: BrokerSimSettings) -> BrokerSimSettings:
     lone = NodeId("n0")
     shipped = RaftConfig(lone, (lone,))
     return replace(
-        settings,
+        only(settings, faults),
         node_count=3,
         heartbeat_ms=shipped.heartbeat_interval_ms,
         lease_ms=shipped.lease_ms,
         election_min_ms=rng.choice((shipped.lease_ms, shipped.election_timeout_min_ms)),
         election_max_ms=rng.choice((1, 2)) * shipped.election_timeout_max_ms,
-        fault_weights=dict.fromkeys(settings.fault_weights, 0) | faults,
         fault_interval_ms=interval_ms,
         drift_permille_max=30,
         delay_min_ms=0,
         delay_max_ms=3,
-        spike_permille=0,
-        loss_permille=0,
         sync_ms_max=rng.choice((0, 5)),
         client_timeout_ms=HOLD_MS + 1000,
         chaos_ms=8000,

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from random import Random
+from typing import TypeVar
 
 FAULT_KINDS = (
     "crash-one",
@@ -427,23 +428,29 @@ def _grow(settings: SimSettings) -> SimSettings:
     )
 
 
+Settings = TypeVar("Settings", bound=SimSettings)
+
+
+def only(settings: Settings, faults: Mapping[str, int]) -> Settings:
+    """Let these faults come with these weights and no others, over links that lose and hold up nothing else."""
+    weights = dict.fromkeys(settings.fault_weights, 0) | dict(faults)
+    return replace(settings, fault_weights=weights, spike_permille=0, loss_permille=0)
+
+
 def _bend_to_cuts(settings: SimSettings) -> SimSettings:
     """Entries travel one by one, elections are quick, and about every second leader is cut off."""
     return replace(
-        settings,
+        only(settings, LEADERS_CUT),
         node_count=3,
         heartbeat_ms=20,
         lease_ms=40,
         election_min_ms=50,
         election_max_ms=100,
-        fault_weights={kind: LEADERS_CUT.get(kind, 0) for kind in FAULT_KINDS},
         fault_interval_ms=50,
         entries_count_max=1,
         inflight_max=1,
         delay_min_ms=0,
         delay_max_ms=2,
-        loss_permille=0,
-        spike_permille=0,
         sync_ms_max=0,
     )
 
@@ -456,10 +463,9 @@ def _bend_to_leases(settings: SimSettings, weights: Mapping[str, int]) -> SimSet
     heartbeat_ms = 20
     lease_ms = 5 * heartbeat_ms
     return replace(
-        settings,
+        only(settings, weights),
         node_count=3,
         heartbeat_ms=heartbeat_ms,
-        fault_weights=dict.fromkeys(settings.fault_weights, 0) | dict(weights),
         fault_interval_ms=2 * lease_ms,
         lease_ms=lease_ms,
         election_min_ms=lease_ms,
@@ -467,8 +473,6 @@ def _bend_to_leases(settings: SimSettings, weights: Mapping[str, int]) -> SimSet
         drift_permille_max=30,
         delay_min_ms=0,
         delay_max_ms=2,
-        spike_permille=0,
-        loss_permille=0,
         sync_ms_max=0,
         restart_ms_max=5,
         client_count=4,
@@ -487,18 +491,14 @@ def _bend_to_disks(settings: SimSettings) -> SimSettings:
     """
     rng = Random(f"disks/{settings.seed}")
     favourite = rng.choice((*STORE_KINDS, *SHARED_KINDS, *LATER_KINDS))
-    weights = dict.fromkeys(settings.fault_weights, 0) | DISKS_STRUCK
-    weights |= {kind: rng.choice((0, 1, 2)) for kind in STORE_KINDS}
+    weights = DISKS_STRUCK | {kind: rng.choice((0, 1, 2)) for kind in STORE_KINDS}
     weights |= {"wipe-one": 2, favourite: 8}
     return replace(
-        settings,
+        only(settings, weights),
         node_count=rng.choice((3, 3, 5)),
         chaos_ms=4000,
-        fault_weights=weights,
         fault_interval_ms=rng.choice((60, 150)),
         restart_ms_max=rng.choice((5, 100, 300)),
-        loss_permille=0,
-        spike_permille=0,
         replay_permille=0,
         segment_size_bytes=rng.choice((512, 2048)),
         cache_bytes_max=rng.choice((0, 0, 1024)),
@@ -510,18 +510,15 @@ def _bend_to_disks(settings: SimSettings) -> SimSettings:
 def _bend_to_slow_disks(settings: SimSettings) -> SimSettings:
     """Disks are quick but for one at a time, and callers give all of them enough to do."""
     return replace(
-        settings,
+        only(settings, SLOW_DISKS),
         node_count=3,
         chaos_ms=6000,
-        fault_weights=dict.fromkeys(settings.fault_weights, 0) | SLOW_DISKS,
         fault_interval_ms=800,
         slow_disk_ms=10,
         sync_ms_max=2,
         slow_sync_ms_max=200,
         delay_min_ms=0,
         delay_max_ms=1,
-        loss_permille=0,
-        spike_permille=0,
         replay_permille=0,
         client_count=4,
         think_ms_max=10,
@@ -537,21 +534,18 @@ def _bend_to_clocks(settings: SimSettings) -> SimSettings:
     """
     rng = Random(f"clocks/{settings.seed}")
     return replace(
-        settings,
+        only(settings, CLOCKS_TRIED),
         node_count=3,
         chaos_ms=8000,
         heartbeat_ms=60,
         lease_ms=300,
         election_min_ms=300,
         election_max_ms=rng.choice((310, 900)),
-        fault_weights=dict.fromkeys(settings.fault_weights, 0) | CLOCKS_TRIED,
         fault_interval_ms=rng.choice((200, 400)),
         drift_permille_max=45,
         drifts_apart=True,
         delay_min_ms=0,
         delay_max_ms=1,
-        spike_permille=0,
-        loss_permille=0,
         duplicate_permille=0,
         sync_ms_max=0,
         settle_ms_max=SETTLE_TIMEOUTS_MAX * 900 + 1000,
@@ -568,21 +562,18 @@ def _bend_to_standstills(settings: SimSettings) -> SimSettings:
     """The shipped times, a kind network, and nothing that goes wrong is a reason to replace the leader."""
     rng = Random(f"standstills/{settings.seed}")
     return replace(
-        settings,
+        only(settings, STILL),
         node_count=rng.choice((3, 3, 5)),
         chaos_ms=5000,
         heartbeat_ms=60,
         lease_ms=300,
         election_min_ms=450,
         election_max_ms=900,
-        fault_weights=dict.fromkeys(settings.fault_weights, 0) | STILL,
         fault_interval_ms=rng.choice((200, 500)),
         is_steady=True,
         drift_permille_max=rng.choice((0, 10)),
         delay_min_ms=0,
         delay_max_ms=5,
-        spike_permille=0,
-        loss_permille=0,
         duplicate_permille=0,
         sync_ms_max=rng.choice((0, 5)),
         slow_sync_ms_max=3000,
