@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from dledger.version import __version__
+    from dledger_mq.client.admin import Admin, GroupDescription, TopicDescription
     from dledger_mq.client.consume_results import ConsumeResult, Later
     from dledger_mq.client.errors import (
         ClientClosedError,
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 
 # Loaded when they are first asked for: the codecs must be importable without sockets and a loop.
 _HOMES = {
+    "Admin": "dledger_mq.client.admin",
     "ClientClosedError": "dledger_mq.client.errors",
     "ClientError": "dledger_mq.client.errors",
     "ClientUsageError": "dledger_mq.client.errors",
@@ -56,6 +58,7 @@ _HOMES = {
     "ConnectionLostError": "dledger_mq.client.errors",
     "ConsumeResult": "dledger_mq.client.consume_results",
     "FlowLimits": "dledger_mq.client.process_queue",
+    "GroupDescription": "dledger_mq.client.admin",
     "IdempotentProducer": "dledger_mq.client.idempotent_producer",
     "InvalidMessageError": "dledger_mq.client.errors",
     "Later": "dledger_mq.client.consume_results",
@@ -80,6 +83,7 @@ _HOMES = {
     "SendRefusedError": "dledger_mq.client.errors",
     "SendResult": "dledger_mq.client.messages",
     "TooLateError": "dledger_mq.client.errors",
+    "TopicDescription": "dledger_mq.client.admin",
     "TransactionProducer": "dledger_mq.client.transaction_producer",
     "TransactionResult": "dledger_mq.client.transaction_producer",
     "TransactionState": "dledger_mq.client.transaction_producer",
@@ -97,6 +101,7 @@ def __getattr__(name: str) -> object:
 
 
 __all__ = [
+    "Admin",
     "ClientClosedError",
     "ClientError",
     "ClientUsageError",
@@ -104,6 +109,7 @@ __all__ = [
     "ConnectionLostError",
     "ConsumeResult",
     "FlowLimits",
+    "GroupDescription",
     "IdempotentProducer",
     "InvalidMessageError",
     "Later",
@@ -128,6 +134,7 @@ __all__ = [
     "SendRefusedError",
     "SendResult",
     "TooLateError",
+    "TopicDescription",
     "TransactionProducer",
     "TransactionResult",
     "TransactionState",

@@ -85,8 +85,12 @@ class Inspector(PullConsumer):
         return _records(raise_for(answer))[0]
 
     async def _addresses(self) -> Mapping[str, Mapping[int, str]]:
+        session, _ = self._live()
         answer = raise_for(
-            await self._live()[0].name_servers.call(RequestCode.GET_BROKER_CLUSTER_INFO, {})
+            await session.routes.when_there(
+                lambda: session.name_servers.call(RequestCode.GET_BROKER_CLUSTER_INFO, {}),
+                self.timeout_s,
+            )
         )
         try:
             brokers = decode_cluster_info(answer.body).brokers
@@ -94,7 +98,9 @@ class Inspector(PullConsumer):
             raise RequestFailedError(answer.code, f"unreadable cluster table: {error}") from error
         return {name: data.broker_addrs for name, data in brokers.items()}
 
-    async def _ask(self, broker_name: str, code: int, ext: Mapping[str, str]) -> RemotingCommand:
+    async def _ask(
+        self, broker_name: str, code: int, ext: Mapping[str, str], body: bytes = b""
+    ) -> RemotingCommand:
         """Ask a group, its leader first, until there is an answer that stands or the time is over."""
         deadline = anyio.current_time() + self.timeout_s
         tries = 0
@@ -105,7 +111,7 @@ class Inspector(PullConsumer):
             for _, address in sorted(addresses.items()):
                 link = self._live()[0].links.get(address)
                 try:
-                    answer = await link.call(code, ext, timeout_s=self.timeout_s)
+                    answer = await link.call(code, ext, body, timeout_s=self.timeout_s)
                 except (ConnectionLostError, RequestTimeoutError) as error:
                     failure = RequestFailedError(ResponseCode.SERVICE_NOT_AVAILABLE, str(error))
                     continue

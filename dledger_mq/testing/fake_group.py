@@ -42,6 +42,7 @@ from dledger_mq.remoting.group_bodies import (
 )
 from dledger_mq.remoting.header import RemotingCommand, encode_command, make_request, make_response
 from dledger_mq.remoting.heartbeat import Heartbeat, decode_heartbeat
+from dledger_mq.remoting.json_body import read_object, write_json
 from dledger_mq.remoting.replies import SendReplies, pull_reply_head
 from dledger_mq.remoting.requests import (
     PULL_SUSPEND,
@@ -65,6 +66,16 @@ LOST = -1  # in `FakeGroup.script`: store it, answer nothing
 IGNORED = -2  # in `FakeGroup.script`: do nothing, answer nothing
 
 CLUSTER = "DefaultCluster"
+_ADMIN_CODES = frozenset(
+    {
+        RequestCode.UPDATE_AND_CREATE_TOPIC,
+        RequestCode.DELETE_TOPIC_IN_BROKER,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+        RequestCode.DELETE_SUBSCRIPTIONGROUP,
+        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+        RequestCode.GET_ALL_CONSUMER_OFFSET,
+    }
+)
 _STORE_HOST = pack_host("127.0.0.1", 10911)
 
 
@@ -90,6 +101,7 @@ class FakeGroup:
     Attributes:
         script: what happens to the next sends, one by one: a response code, LOST or IGNORED; when it
             is empty they are stored.
+        groups: consumer groups that were made by an administrator.
         locks: holders of queues by (group, topic, queue id).
         offsets: committed offsets by (group, topic, queue id).
         sends: all sends that arrived, as (unique key, queue id), repeated ones too.
@@ -112,6 +124,7 @@ class FakeGroup:
         self.leader: FakeNode | None = self.nodes[0]
         self.script: deque[int] = deque()
         self.offsets: dict[tuple[str, str, int], int] = {}
+        self.groups: set[str] = set()
         self.locks: dict[tuple[str, str, int], str] = {}
         self.sends: list[tuple[str, int]] = []
         self.sent_back: list[tuple[bytes, int]] = []
@@ -232,6 +245,8 @@ class FakeGroup:
             if request.code == RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER:
                 body = encode_topic_list(self._queues)
                 answer = make_response(request.opaque, ResponseCode.SUCCESS, body=body)
+            elif request.code == RequestCode.DELETE_TOPIC_IN_NAMESRV:
+                answer = make_response(request.opaque, ResponseCode.SUCCESS)
             elif request.code == RequestCode.GET_BROKER_CLUSTER_INFO:
                 brokers = {broker.broker_name: broker for broker in self._brokers()}
                 body = encode_cluster_info(ClusterInfo(brokers, {CLUSTER: tuple(brokers)}))
@@ -509,6 +524,8 @@ class FakeGroup:
                     return make_response(request.opaque, ResponseCode.SYSTEM_ERROR, "no consumer")
                 body = encode_consumer_list(members)
                 return make_response(request.opaque, ResponseCode.SUCCESS, body=body)
+            case code if code in _ADMIN_CODES:
+                return self._administer(request)
             case RequestCode.RECALL_MESSAGE:
                 known = self.timers.pop(request.ext["recallHandle"], None)
                 code = ResponseCode.SUCCESS if known else ResponseCode.NO_MESSAGE
@@ -521,6 +538,29 @@ class FakeGroup:
                 return self._on_send_back(request)
             case _:
                 return self._on_offset_request(request)
+
+    def _administer(self, request: RemotingCommand) -> RemotingCommand:
+        ext, body = request.ext, b""
+        match request.code:
+            case RequestCode.UPDATE_AND_CREATE_TOPIC:
+                self.create_topic(ext["topic"], int(ext["writeQueueNums"]))
+            case RequestCode.DELETE_TOPIC_IN_BROKER:
+                self._queues.pop(ext["topic"], None)
+            case RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP:
+                self.groups.add(str(read_object(request.body)["groupName"]))
+            case RequestCode.DELETE_SUBSCRIPTIONGROUP:
+                self.groups.discard(ext["groupName"])
+                if ext.get("cleanOffset") == "true":
+                    for place in [one for one in self.offsets if one[0] == ext["groupName"]]:
+                        del self.offsets[place]
+            case RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG:
+                body = write_json({"subscriptionGroupTable": {name: {} for name in self.groups}})
+            case _:
+                table: dict[str, dict[int, int]] = defaultdict(dict)
+                for (group, topic, queue_id), offset in self.offsets.items():
+                    table[f"{topic}@{group}"][queue_id] = offset
+                body = write_json({"offsetTable": table})
+        return make_response(request.opaque, ResponseCode.SUCCESS, body=body)
 
     def _on_lock_request(self, request: RemotingCommand) -> RemotingCommand:
         wanted = decode_lock_request(request.body)

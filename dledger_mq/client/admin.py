@@ -1,0 +1,293 @@
+"""Topics, groups and offsets: made, listed, described, changed and removed.
+
+    async with Admin("127.0.0.1:9876") as admin:
+        await admin.create_topic("Orders", queues=8)
+        print(await admin.describe_group("billing"))
+
+What is made or removed is made or removed on every broker group that the name servers know, unless some are
+named. Every request may be repeated: one that failed half-way is called again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import msgspec
+
+from dledger_mq.client.errors import (
+    ClientUsageError,
+    NoRouteError,
+    RequestFailedError,
+)
+from dledger_mq.client.group_requests import GroupRequests
+from dledger_mq.client.inspector import Inspector
+from dledger_mq.client.queues import MessageQueue
+from dledger_mq.client.session import raise_for
+from dledger_mq.message.names import (
+    group_problem,
+    is_control_topic,
+    is_dlq_topic,
+    is_retry_topic,
+    is_system_group,
+    is_system_topic,
+    system_topic_problem,
+    topic_problem,
+)
+from dledger_mq.remoting.codes import RequestCode, ResponseCode
+from dledger_mq.remoting.errors import BodyError
+from dledger_mq.remoting.group_bodies import decode_consumer_list
+from dledger_mq.remoting.json_body import read_object, write_json
+from dledger_mq.remoting.topic_config import PERM_READ, PERM_WRITE
+
+QUEUES: Final = 8
+RETRIES: Final = 16
+NAME_SERVER_TIMEOUT_S: Final = 3.0
+
+Place = Literal["first", "last"] | int
+"""Where a group goes: the first offset that is kept, the end, or the first at or after a time (ms since 1970)."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """A topic as brokers serve it.
+
+    Attributes:
+        queues: of all broker groups, with min and max offset; max is the next offset to be written.
+    """
+
+    topic: str
+    queues: dict[MessageQueue, tuple[int, int]]
+
+    @property
+    def messages(self) -> int:
+        """How many are kept, all queues together."""
+        return sum(end - start for start, end in self.queues.values())
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """A consumer group: who is there, and how far it is.
+
+    Attributes:
+        members: client ids of those online, sorted.
+        offsets: what is committed, by queue, retry topics included.
+    """
+
+    group: str
+    members: tuple[str, ...]
+    offsets: dict[MessageQueue, int]
+
+
+class Admin(Inspector):
+    """Administers the broker groups that some name servers know. Use as an async context manager.
+
+    Args:
+        namesrv: name servers, "host:port", several joined with ";".
+        timeout_s: how long a request is tried, over all nodes and failovers.
+    """
+
+    # --- topics
+
+    async def create_topic(
+        self,
+        topic: str,
+        *,
+        queues: int = QUEUES,
+        is_readable: bool = True,
+        is_writable: bool = True,
+        brokers: Iterable[str] | None = None,
+    ) -> None:
+        """Make a topic, or change one that exists.
+
+        Args:
+            topic: its name.
+            queues: on each broker group.
+            is_readable: whether consumers may read it.
+            is_writable: whether producers may send to it.
+            brokers: names of broker groups; None: all.
+
+        Raises:
+            ClientUsageError: the name is invalid or the system's.
+            ClientError: a broker refused, or did not answer in time; others may have done it.
+        """
+        problem = topic_problem(topic) or system_topic_problem(topic)
+        if problem is not None:
+            raise ClientUsageError(problem)
+        perm = PERM_READ * is_readable + PERM_WRITE * is_writable
+        ext = {
+            "topic": topic,
+            "defaultTopic": "TBW102",
+            "readQueueNums": str(queues),
+            "writeQueueNums": str(queues),
+            "perm": str(perm),
+            "topicFilterType": "SINGLE_TAG",
+            "topicSysFlag": "0",
+            "order": "false",
+        }
+        await self._everywhere(brokers, RequestCode.UPDATE_AND_CREATE_TOPIC, ext)
+
+    async def list_topics(self) -> tuple[str, ...]:
+        """Return the topics of applications, without the system's, retry and dead letter topics. Raises ClientError."""
+        tests = (is_system_topic, is_control_topic, is_retry_topic, is_dlq_topic)
+        return tuple(name for name in await self.topics() if not any(test(name) for test in tests))
+
+    async def describe_topic(self, topic: str) -> TopicDescription:
+        """Return a topic's queues and what they hold.
+
+        Raises:
+            NoRouteError: nobody serves it.
+            ClientError: brokers did not answer in time.
+        """
+        return TopicDescription(topic, await self.bounds(await self.queues(topic)))
+
+    async def delete_topic(self, topic: str) -> None:
+        """Remove a topic and its messages from all brokers, and its route from all name servers.
+
+        One that does not exist is a success.
+
+        Raises:
+            ClientUsageError: it is the system's.
+            ClientError: a server refused, or did not answer in time; others may have done it.
+        """
+        problem = topic_problem(topic) or system_topic_problem(topic)
+        if problem is not None:
+            raise ClientUsageError(problem)
+        await self._everywhere(None, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic})
+        session, _ = self._live()
+        for address in session.name_servers.addresses:
+            raise_for(
+                await session.links.get(address).call(
+                    RequestCode.DELETE_TOPIC_IN_NAMESRV,
+                    {"topic": topic},
+                    timeout_s=NAME_SERVER_TIMEOUT_S,
+                )
+            )
+
+    # --- groups
+
+    async def create_group(
+        self, group: str, *, retries: int = RETRIES, brokers: Iterable[str] | None = None
+    ) -> None:
+        """Make a consumer group, or change one that exists.
+
+        Args:
+            group: its name.
+            retries: deliveries of a message that fails, before the dead letter topic.
+            brokers: names of broker groups; None: all.
+
+        Raises:
+            ClientUsageError: the name is invalid.
+            ClientError: a broker refused, or did not answer in time; others may have done it.
+        """
+        problem = group_problem(group)
+        if problem is not None:
+            raise ClientUsageError(problem)
+        body = write_json({"groupName": group, "retryMaxTimes": retries})
+        await self._everywhere(brokers, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body)
+
+    async def list_groups(self) -> tuple[str, ...]:
+        """Return the groups of applications, those with offsets only included. Raises ClientError."""
+        found: set[str] = set()
+        for name in await self.broker_names():
+            answer = raise_for(
+                await self._ask(name, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, {})
+            )
+            found |= _table(answer.body, "subscriptionGroupTable").keys()
+            found |= (await self.consumer_offsets(name)).keys()
+        return tuple(sorted(name for name in found if not is_system_group(name)))
+
+    async def describe_group(self, group: str) -> GroupDescription:
+        """Return a group's members and offsets; of a group that nobody knows, none. Raises ClientError."""
+        members: set[str] = set()
+        offsets: dict[MessageQueue, int] = {}
+        for name in await self.broker_names():
+            members.update(await self._members(group, name))
+            for topic, queues in (await self.consumer_offsets(name)).get(group, {}).items():
+                for queue_id, offset in queues.items():
+                    offsets[MessageQueue(topic, name, queue_id)] = offset
+        return GroupDescription(group, tuple(sorted(members)), offsets)
+
+    async def delete_group(self, group: str, *, with_offsets: bool = False) -> None:
+        """Remove a group's configuration, and its offsets where asked; one that does not exist is a success.
+
+        Raises:
+            ClientError: a broker refused, or did not answer in time; others may have done it.
+        """
+        ext = {"groupName": group, "cleanOffset": "true" if with_offsets else "false"}
+        await self._everywhere(None, RequestCode.DELETE_SUBSCRIPTIONGROUP, ext)
+
+    # --- offsets
+
+    async def reset_offsets(
+        self, group: str, topic: str, to: Place | Mapping[MessageQueue, int]
+    ) -> dict[MessageQueue, int]:
+        """Let a group begin elsewhere in a topic, and return where. Nobody of the group may be online.
+
+        A member that runs knows its own offsets and would store them again: there, use its `seek`.
+
+        Args:
+            group: its name.
+            topic: all its queues, unless `to` names some.
+            to: "first", "last", a time in ms since 1970, or offsets by queue.
+
+        Raises:
+            ClientUsageError: a member is online; nothing was changed.
+            ClientError: an offset could not be found out or stored; others may be stored.
+        """
+        members = (await self.describe_group(group)).members
+        if members:
+            raise ClientUsageError(f"{group} has members online: {', '.join(members)}")
+        if isinstance(to, Mapping):
+            wanted = dict(to)
+        elif to in ("first", "last"):
+            bounds = await self.bounds(await self.queues(topic))
+            wanted = {queue: ends[to == "last"] for queue, ends in bounds.items()}
+        elif isinstance(to, int):
+            wanted = {queue: await self.offset_at(queue, to) for queue in await self.queues(topic)}
+        else:
+            raise ClientUsageError(f"{to!r} is not 'first', 'last', a time or offsets")
+        requests = GroupRequests(self._live()[0], group)
+        for queue, offset in wanted.items():
+            await self._for(queue)  # so that its nodes are known
+            await requests.commit(queue, offset)
+        return wanted
+
+    # --- inside
+
+    async def _everywhere(
+        self,
+        brokers: Iterable[str] | None,
+        code: RequestCode,
+        ext: Mapping[str, str],
+        body: bytes = b"",
+    ) -> None:
+        async def all_names() -> tuple[str, ...]:
+            names = await self.broker_names()
+            if not names:
+                raise NoRouteError(ext.get("topic", "any"), "the name servers know no broker")
+            return names
+
+        if brokers is None:
+            brokers = await self._live()[0].routes.when_there(all_names, self.timeout_s)
+        for name in brokers:
+            raise_for(await self._ask(name, code, ext, body))
+
+    async def _members(self, group: str, broker_name: str) -> list[str]:
+        answer = await self._ask(
+            broker_name, RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": group}
+        )
+        if answer.code != ResponseCode.SUCCESS:
+            return []  # no member is an error in this protocol
+        try:
+            return decode_consumer_list(answer.body)
+        except BodyError as error:
+            raise RequestFailedError(answer.code, f"unreadable members: {error}") from error
+
+
+def _table(body: bytes, name: str) -> dict[str, object]:
+    try:
+        return msgspec.convert(read_object(body).get(name), dict[str, object])
+    except (BodyError, msgspec.ValidationError) as error:
+        raise RequestFailedError(ResponseCode.SUCCESS, f"unreadable {name}: {error}") from error
