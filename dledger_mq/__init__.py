@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         TooLateError,
     )
     from dledger_mq.client.group_requests import PullAnswer
+    from dledger_mq.client.hooks import ClientHooks
     from dledger_mq.client.idempotent_producer import IdempotentProducer, Row, RowsResult, row_key
     from dledger_mq.client.lane import PendingSend
     from dledger_mq.client.messages import Message, ReceivedMessage, SendResult
@@ -53,6 +54,7 @@ _HOMES = {
     "Admin": "dledger_mq.client.admin",
     "ClientClosedError": "dledger_mq.client.errors",
     "ClientError": "dledger_mq.client.errors",
+    "ClientHooks": "dledger_mq.client.hooks",
     "ClientUsageError": "dledger_mq.client.errors",
     "ClosedMeanwhileError": "dledger_mq.client.errors",
     "ConnectionLostError": "dledger_mq.client.errors",
@@ -104,6 +106,7 @@ __all__ = [
     "Admin",
     "ClientClosedError",
     "ClientError",
+    "ClientHooks",
     "ClientUsageError",
     "ClosedMeanwhileError",
     "ConnectionLostError",

@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Generic, ParamSpec, Self, TypeVar, Unpack
+from typing import Any, Generic, ParamSpec, Self, TypeVar, Unpack
 
 import trio
 
@@ -34,6 +34,7 @@ from dledger_mq.client.consume_results import (
 )
 from dledger_mq.client.errors import ClientClosedError, ClosedMeanwhileError, SendError
 from dledger_mq.client.group_requests import PULL_GRACE_S, PullAnswer, PulledRecords
+from dledger_mq.client.hooks import ClientHooks
 from dledger_mq.client.idempotent_producer import Row, RowsResult
 from dledger_mq.client.local_offsets import DEFAULT_FOLDER
 from dledger_mq.client.messages import Message, ReceivedMessage, SendResult
@@ -198,6 +199,21 @@ class Producer(_Runner[async_producer.Producer]):
         if self._outbox is None or self._thread is None:
             raise ClientClosedError("not open; use it in a `with` block")
         return self._outbox.put((message, queue, key, timeout_s))
+
+    def message(
+        self,
+        topic: str,
+        value: object,
+        *,
+        tags: str | None = None,
+        keys: str | Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+        delay_ms: int = 0,
+    ) -> Message:
+        """Make a message whose body is what the producer's `serializer` makes of a value."""
+        return self._client.message(
+            topic, value, tags=tags, keys=keys, properties=properties, delay_ms=delay_ms
+        )
 
     def flush(self) -> None:
         """Wait until everything that was handed over before has ended, one way or the other."""
@@ -553,6 +569,8 @@ class PushConsumer(_Runner[async_push_consumer.PushConsumer]):
         limits: FlowLimits | None = None,
         offsets_folder: str | Path = DEFAULT_FOLDER,
         listener: RebalanceListener | None = None,
+        deserializer: Callable[[bytes], Any] | None = None,
+        hooks: ClientHooks | None = None,
         instance: str | None = None,
     ) -> None:
         super().__init__(
@@ -578,6 +596,8 @@ class PushConsumer(_Runner[async_push_consumer.PushConsumer]):
                 limits=limits,
                 offsets_folder=offsets_folder,
                 listener=listener,
+                deserializer=deserializer,
+                hooks=hooks,
                 instance=instance,
             )
         )

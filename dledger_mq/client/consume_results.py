@@ -6,12 +6,14 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum
 from inspect import iscoroutinefunction
-from typing import Final, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 import anyio
 import anyio.to_thread
+import msgspec
 
 from dledger_mq.client.errors import ClientUsageError
+from dledger_mq.client.hooks import ClientHooks
 from dledger_mq.client.messages import DELAY_LEVEL_MAX, ReceivedMessage
 
 CONCURRENCY: Final = 20  # Java's threads
@@ -101,6 +103,30 @@ def one_by_one(handler: Handler) -> BatchHandler:
     async def handle(messages: tuple[ReceivedMessage, ...]) -> Result:
         (message,) = messages
         return await handler(message)
+
+    return handle
+
+
+def decoded(handler: BatchHandler, deserializer: Callable[[bytes], Any]) -> BatchHandler:
+    """Return a handler that gets messages with their `value`; what cannot be read has failed."""
+
+    async def handle(messages: tuple[ReceivedMessage, ...]) -> Result:
+        return await handler(
+            tuple(
+                msgspec.structs.replace(message, value=deserializer(message.body))
+                for message in messages
+            )
+        )
+
+    return handle
+
+
+def observed(handler: BatchHandler, hooks: ClientHooks) -> BatchHandler:
+    """Return a handler inside of what the hooks want around it."""
+
+    async def handle(messages: tuple[ReceivedMessage, ...]) -> Result:
+        with hooks.consuming(messages):
+            return await handler(messages)
 
     return handle
 

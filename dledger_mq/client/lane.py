@@ -71,6 +71,7 @@ class PendingSend:
         "queue",
         "result",
         "sequence",
+        "submitted_at",
         "unique_key",
     )
 
@@ -93,6 +94,7 @@ class PendingSend:
         self.deadline = deadline  # on the loop's clock
         self.is_oneway = is_oneway
         self.sequence = 0
+        self.submitted_at = 0.0  # only where hooks want to know
         self.attempts = 0
         self.attempts_max = attempts_max
         self.last_code: int | None = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -157,6 +157,7 @@ class ReceivedMessage(msgspec.Struct, frozen=True):
         reconsume_times: how often it was sent back before.
         properties: all of them, the system's too.
         is_packed: the body is compressed in a way that this client does not know, and given as it is.
+        value: what the consumer's `deserializer` made of the body; None without one.
     """
 
     topic: str
@@ -174,6 +175,7 @@ class ReceivedMessage(msgspec.Struct, frozen=True):
     store_timestamp_ms: int
     reconsume_times: int
     is_packed: bool = False
+    value: Any = None
 
 
 def check_message(message: Message, bytes_max: int = BODY_BYTES_MAX) -> None:

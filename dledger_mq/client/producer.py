@@ -10,8 +10,9 @@ one system call. Sends to one queue keep their order, also over the death of a l
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final, Unpack
@@ -24,6 +25,7 @@ from dledger_mq.client.errors import (
     InvalidMessageError,
     RequestFailedError,
 )
+from dledger_mq.client.hooks import ClientHooks
 from dledger_mq.client.lane import Lane, PendingSend
 from dledger_mq.client.lifetime import Lifetime
 from dledger_mq.client.messages import (
@@ -50,6 +52,8 @@ from dledger_mq.remoting.heartbeat import Heartbeat
 SEND_TIMEOUT_S: Final = 10.0  # a failover takes one to three seconds; a send should outlive it
 PENDING_MAX: Final = 10_000
 PENDING_BYTES_MAX: Final = 64 * 1024 * 1024
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +87,7 @@ class Producer(Lifetime):
         instance: the part of the client id that tells producers of one machine apart; made up when
             not given.
         options: `retries`, `compress_from_bytes`, `compress_level`, `message_bytes_max`,
-            `default_queues`; see `SendSettings`.
+            `default_queues`, `serializer`, `hooks`; see `SendSettings`.
     """
 
     def __init__(
@@ -121,6 +125,7 @@ class Producer(Lifetime):
         self._room: anyio.Event | None = None
         self._drained: anyio.Event | None = None
         self._session: Session | None = None
+        self._now: Callable[[], float] = time.monotonic  # the loop's, once it is entered
 
     # --- life
 
@@ -131,6 +136,7 @@ class Producer(Lifetime):
             self._session = Session(
                 self._name_servers, nursery, instance=self._instance, heartbeat=self._tell
             )
+            self._now = self._session.loop.now
             self._opened(self._session)
             self._session.routes.default_queues = self._settings.default_queues
             self._session.start()
@@ -185,6 +191,34 @@ class Producer(Lifetime):
             NameServersUnreachableError: no name server answers.
         """
         return await self._publish_queues(topic, self.timeout_s)
+
+    def message(
+        self,
+        topic: str,
+        value: object,
+        *,
+        tags: str | None = None,
+        keys: str | Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+        delay_ms: int = 0,
+    ) -> Message:
+        """Make a message whose body is what the producer's `serializer` makes of a value.
+
+        Raises:
+            ClientUsageError: the producer has no serializer.
+            InvalidMessageError: the serializer made no bytes, or another argument has a wrong type.
+        """
+        serializer = self._settings.serializer
+        if serializer is None:
+            raise ClientUsageError("this producer was given no serializer")
+        return Message(
+            topic,
+            serializer(value),
+            tags=tags,
+            keys=keys,
+            properties=properties or {},
+            delay_ms=delay_ms,
+        )
 
     # --- sending
 
@@ -327,6 +361,8 @@ class Producer(Lifetime):
         session = self._live()
         if not messages:
             raise InvalidMessageError("a batch without messages")
+        if (hooks := self._settings.hooks) is not None:
+            messages = [hooks.sending(message) for message in messages]
         for message in messages:
             self._check_message(message)
             if message.topic != messages[0].topic or message.is_delayed:
@@ -488,6 +524,8 @@ class Producer(Lifetime):
         now_ms = time.time_ns() // 1_000_000
         check_not_too_far(message, now_ms)
         settings = self._settings
+        if settings.hooks is not None:
+            message = settings.hooks.sending(message)
         unique_key = message.unique_key or session.unique_keys.next_key(now_ms)
         body, sys_flag = pack_body(
             message.body, settings.compress_from_bytes, settings.compress_level
@@ -531,8 +569,17 @@ class Producer(Lifetime):
             name = pending.queue.broker_name
             lane = self._lanes[name] = Lane(name, session.routes, self._on_settled, session.loop)
             session.nursery.start_soon(lane.run, name=f"lane {name}")
+        if self._settings.hooks is not None:
+            pending.submitted_at = self._now()
         lane.submit(pending, at_once=at_once)
         return lane
+
+    def _tell_hooks(self, hooks: ClientHooks, pending: PendingSend) -> None:
+        elapsed_s = self._now() - pending.submitted_at
+        try:
+            hooks.sent(pending.queue.topic, elapsed_s, pending.error)
+        except Exception:  # the application's own
+            log.exception("the hooks failed on the end of a send")
 
     def _on_settled(self, pending: PendingSend) -> None:
         self._pending -= 1
@@ -543,6 +590,8 @@ class Producer(Lifetime):
             self._refused += 1
         else:
             self._unknown += 1
+        if self._settings.hooks is not None:
+            self._tell_hooks(self._settings.hooks, pending)
         # Waiting submitters go on in bursts: a wake-up per message would cost more than the message.
         has_room = self._pending <= self.pending_max - self.pending_max // 4
         if self._room is not None and has_room and not self._is_full():

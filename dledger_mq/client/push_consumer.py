@@ -23,11 +23,11 @@ and keep the rest of the queue waiting).
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import anyio
 from anyio.abc import TaskGroup
@@ -43,11 +43,14 @@ from dledger_mq.client.consume_results import (
     BatchHandler,
     ConsumeSettings,
     awaited,
+    decoded,
+    observed,
     one_by_one,
 )
 from dledger_mq.client.dispatch import Dispatcher
 from dledger_mq.client.errors import ClientClosedError, ClientUsageError
 from dledger_mq.client.group_requests import GroupRequests
+from dledger_mq.client.hooks import ClientHooks
 from dledger_mq.client.lifetime import Lifetime
 from dledger_mq.client.local_offsets import DEFAULT_FOLDER, LocalOffsets
 from dledger_mq.client.message_loop import MessageLoop
@@ -139,6 +142,8 @@ class PushConsumer(Lifetime):
             100 MiB per queue, and a span of 2000 offsets unless `ordered`.
         offsets_folder: where a broadcast member keeps its offsets, by client id and group.
         listener: is told when queues are acquired and released.
+        deserializer: makes `message.value` of each body; what it raises on counts as failed.
+        hooks: stands around each call of the handler.
         instance: the part of the client id that tells members on one machine apart. Made up when not
             given; "DEFAULT" for `broadcast`, so that the member finds its offsets after a restart.
     """
@@ -167,6 +172,8 @@ class PushConsumer(Lifetime):
         limits: FlowLimits | None = None,
         offsets_folder: str | Path = DEFAULT_FOLDER,
         listener: RebalanceListener | None = None,
+        deserializer: Callable[[bytes], Any] | None = None,
+        hooks: ClientHooks | None = None,
         instance: str | None = None,
     ) -> None:
         problem = group_problem(group)
@@ -191,9 +198,13 @@ class PushConsumer(Lifetime):
             suspend_s=suspend_s,
             consume_timeout_s=consume_timeout_s,
         )
-        self._handler = self._loop or _batches(
+        self._handler: BatchHandler = self._loop or _batches(
             handler, batch_handler, consume_batch_max, concurrency
         )
+        if deserializer is not None:
+            self._handler = decoded(self._handler, deserializer)
+        if hooks is not None:
+            self._handler = observed(self._handler, hooks)
         self.group = group
         self.subscriptions = _subscriptions(group, subscriptions, with_retries=not broadcast)
         self._name_servers = parse_name_servers(namesrv)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from dledger_mq.client.errors import ClientUsageError
+from dledger_mq.client.hooks import ClientHooks
 from dledger_mq.client.lane import ATTEMPTS_MAX
 from dledger_mq.client.messages import BODY_BYTES_MAX, COMPRESS_FROM_BYTES, COMPRESSION_LEVEL
 from dledger_mq.client.send_frames import AUTO_CREATE_QUEUES
@@ -19,6 +21,8 @@ class SendOptions(TypedDict, total=False):
     compress_level: int
     message_bytes_max: int
     default_queues: int
+    serializer: Callable[[Any], bytes] | None
+    hooks: ClientHooks | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,8 @@ class SendSettings:
         compress_level: of zlib, 0 to 9.
         message_bytes_max: larger bodies are refused here; brokers have a bound of their own (4 MiB).
         default_queues: queues of a topic that comes to be with its first message.
+        serializer: makes the body of what `Producer.message` is given.
+        hooks: is told of sends.
     """
 
     retries: int | None = None
@@ -39,6 +45,8 @@ class SendSettings:
     compress_level: int = COMPRESSION_LEVEL
     message_bytes_max: int = BODY_BYTES_MAX
     default_queues: int = AUTO_CREATE_QUEUES
+    serializer: Callable[[Any], bytes] | None = None
+    hooks: ClientHooks | None = None
 
     def __post_init__(self) -> None:
         """Refuse settings that cannot be meant.
