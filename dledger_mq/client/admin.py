@@ -11,9 +11,11 @@ named. Every request may be repeated: one that failed half-way is called again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Literal
 
+import anyio
 import msgspec
 
 from dledger_mq.client.errors import (
@@ -23,6 +25,7 @@ from dledger_mq.client.errors import (
 )
 from dledger_mq.client.group_requests import GroupRequests
 from dledger_mq.client.inspector import Inspector
+from dledger_mq.client.pull_consumer import ROUTE_RETRY_S
 from dledger_mq.client.queues import MessageQueue
 from dledger_mq.client.session import raise_for
 from dledger_mq.message.names import (
@@ -99,7 +102,7 @@ class Admin(Inspector):
         is_writable: bool = True,
         brokers: Iterable[str] | None = None,
     ) -> None:
-        """Make a topic, or change one that exists.
+        """Make a topic, or change one that exists; then its route is known, too.
 
         Args:
             topic: its name.
@@ -110,6 +113,7 @@ class Admin(Inspector):
 
         Raises:
             ClientUsageError: the name is invalid or the system's.
+            NoRouteError: it is made, but the name servers do not tell so yet.
             ClientError: a broker refused, or did not answer in time; others may have done it.
         """
         problem = topic_problem(topic) or system_topic_problem(topic)
@@ -126,7 +130,8 @@ class Admin(Inspector):
             "topicSysFlag": "0",
             "order": "false",
         }
-        await self._everywhere(brokers, RequestCode.UPDATE_AND_CREATE_TOPIC, ext)
+        names = await self._everywhere(brokers, RequestCode.UPDATE_AND_CREATE_TOPIC, ext)
+        await self._wait_for_route(topic, {(name, queues, perm) for name in names})
 
     async def list_topics(self) -> tuple[str, ...]:
         """Return the topics of applications, without the system's, retry and dead letter topics. Raises ClientError."""
@@ -262,7 +267,9 @@ class Admin(Inspector):
         code: RequestCode,
         ext: Mapping[str, str],
         body: bytes = b"",
-    ) -> None:
+    ) -> tuple[str, ...]:
+        """Ask broker groups, all or those named, one after the other; return their names."""
+
         async def all_names() -> tuple[str, ...]:
             names = await self.broker_names()
             if not names:
@@ -271,8 +278,25 @@ class Admin(Inspector):
 
         if brokers is None:
             brokers = await self._live()[0].routes.when_there(all_names, self.timeout_s)
-        for name in brokers:
+        names = tuple(brokers)
+        for name in names:
             raise_for(await self._ask(name, code, ext, body))
+        return names
+
+    async def _wait_for_route(self, topic: str, wanted: set[tuple[str, int, int]]) -> None:
+        """Until the name servers tell of a topic with so many queues and that perm on these brokers."""
+        routes = self._live()[0].routes
+        with anyio.move_on_after(self.timeout_s):
+            while True:
+                with suppress(NoRouteError):
+                    route = await routes.refresh(topic)
+                    told = {
+                        (one.broker_name, one.write_queue_nums, one.perm) for one in route.queues
+                    }
+                    if wanted <= told:
+                        return
+                await anyio.sleep(ROUTE_RETRY_S)
+        raise NoRouteError(topic, "it is made, and not known to the name servers yet")
 
     async def _members(self, group: str, broker_name: str) -> list[str]:
         answer = await self._ask(
