@@ -13,12 +13,12 @@ import trio
 
 from broker.server.clock import SteadyWallClock
 from broker.server.config import BrokerConfig
+from broker.server.controller import BrokerController, Environment
 from broker.server.deliveries import keep_delivering
+from broker.server.loss_watch import LossWatch
 from broker.server.origin import ClientOrigin, Outputs
-from broker.server.parts import BrokerParts, World
 from broker.server.private_codes import LINK_NONCE, SERVICE_ADDRESS
 from broker.server.registrar import Registrar
-from broker.server.went_back import WentBack
 from broker.service.clients import ConsumerClient
 from broker.store.state import BrokerState
 from broker.store.timer_files import TimerFiles
@@ -140,15 +140,15 @@ class Broker:
         """
         try:
             async with trio.open_nursery() as nursery:
-                parts = self._join(nursery)
+                controller = self._join(nursery)
                 await nursery.start(self.log.run)
-                nursery.start_soon(parts.commits.run)
-                nursery.start_soon(parts.link.run)
-                nursery.start_soon(parts.members.exchange.run)
+                nursery.start_soon(controller.commits.run)
+                nursery.start_soon(controller.link.run)
+                nursery.start_soon(controller.members.exchange.run)
                 nursery.start_soon(self._registrar.run)
                 nursery.start_soon(self._tick)
-                nursery.start_soon(keep_delivering, parts.timers, self._outputs)
-                nursery.start_soon(keep_delivering, parts.delays, self._outputs)
+                nursery.start_soon(keep_delivering, controller.timers, self._outputs)
+                nursery.start_soon(keep_delivering, controller.delays, self._outputs)
                 await nursery.start(self._listener.run, self._sockets)
                 task_status.started()
                 await self._stop_wanted.wait()
@@ -173,13 +173,14 @@ class Broker:
 
     def members(self, group: str) -> dict[str, ConsumerClient]:
         """The live members of a consumer group on all nodes, as far as this node knows."""
-        return self._parts.members.members(group)
+        return self._controller.members.members(group)
 
-    # Joining the parts.
+    # Joining what it consists of.
 
-    def _join(self, nursery: trio.Nursery) -> BrokerParts:
-        went_back = WentBack(self.log, lambda: self.state.last_store_ms > 0)
-        world = World(
+    def _join(self, nursery: trio.Nursery) -> BrokerController:
+        loss_watch = LossWatch(self.log, lambda: self.state.last_store_ms > 0)
+        self._registrar = self._make_registrar(loss_watch)
+        environment = Environment(
             service_address=self.service_address,
             link_nonce=self._link_nonce,
             wall_ms=self._clock,
@@ -188,16 +189,17 @@ class Broker:
             pick=_CHANCE.randrange,
             key_numbers=(os.getpid(), _CHANCE.getrandbits(32)),
             nursery=nursery,
-            went_back=lambda: went_back.notice,
-            made=lambda token: self._registrar.made(token),
+            loss_notice=lambda: loss_watch.notice,
+            made=self._registrar.made,
         )
-        self._registrar = self._make_registrar(went_back)
-        self._parts = BrokerParts(self.config, self.log, self.state, self._outputs, world)
+        self._controller = BrokerController(
+            self.config, self.log, self.state, self._outputs, environment
+        )
         self.log.watch_role(self._role_changed)
         self.log.reader.watch_applied(self._applied)
-        return self._parts
+        return self._controller
 
-    def _make_registrar(self, went_back: WentBack) -> Registrar:
+    def _make_registrar(self, loss_watch: LossWatch) -> Registrar:
         config = self.config
         return Registrar(
             self.log,
@@ -209,7 +211,7 @@ class Broker:
             follower_id=config.broker_id_as_follower,
             perm_mask=config.permission,
             interval_s=config.register_interval_ms / 1000,
-            went_back=went_back,
+            loss_watch=loss_watch,
         )
 
     # What happens.
@@ -219,7 +221,7 @@ class Broker:
         if origin is None:
             origin = self._origins[connection] = ClientOrigin(connection, self._outputs)
         try:
-            self._parts.handle(origin, frames)
+            self._controller.handle(origin, frames)
         except (FrameError, CorruptionError, DiskFailedError, OSError):
             raise  # the client's fault ends its connection, the disk's ends the node
         except Exception:  # noqa: BLE001  # the root of a connection's work
@@ -231,11 +233,11 @@ class Broker:
     def _connection_closed(self, connection: Connection) -> None:
         origin = self._origins.pop(connection, None)
         if origin is not None:
-            self._parts.connection_closed(origin.number)
+            self._controller.connection_closed(origin.number)
             self._outputs.flush()
 
     def _applied(self) -> None:
-        self._parts.applied()
+        self._controller.applied()
         self._registrar.applied()
         self._outputs.flush()
 
@@ -243,15 +245,15 @@ class Broker:
         if view.is_serving and not self._is_leading:
             self._clock.lead()
         self._is_leading = view.is_serving
-        self._parts.role_changed(view)
+        self._controller.role_changed(view)
         self._registrar.announce()
         self._outputs.flush()
 
     async def _tick(self) -> None:
         while True:
             await trio.sleep(TICK_S)
-            self._parts.tick(monotonic_ms())
-            if self._parts.is_quiet:
+            self._controller.tick(monotonic_ms())
+            if self._controller.is_quiet:
                 self._quiet.set()
 
     # The end.

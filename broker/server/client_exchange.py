@@ -106,6 +106,8 @@ class ClientExchange:
         self._synced = trio.Event()
         self._wanted = trio.Event()
         self.union = ClientUnion()
+        link.watch(opened=self.ask_again)
+        link.register(PrivateCode.UNION_CHANGED, lambda _command: self.ask_again())
 
     def local_changed(self, groups: list[str]) -> None:
         """Consumers of this node came, went or changed."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from broker.server.commits import Commits
-from broker.server.deliveries import DELIVERIES_MAX, Deliverer, Patience
+from broker.server.deliveries import DELIVERIES_MAX, Deliverer, DeliveryPause
 from broker.store.control import AdvanceSchedule
 from broker.store.schedule import DueMessage
 from broker.store.staging import StagedEntry
@@ -25,11 +25,11 @@ class Delays:
         self._commits = commits
         self._now_ms = now_ms
         self._is_waiting = False
-        self._patience = Patience("delayed messages")
+        self._pause = DeliveryPause("delayed messages")
 
     def wait_ms(self) -> int | None:
         """See `DeliveringTask`."""
-        if self._is_waiting or self._patience.is_waiting or not self._log.is_serving:
+        if self._is_waiting or self._pause.is_paused or not self._log.is_serving:
             return None
         next_ms = self._state.schedule.next_due_ms()
         return None if next_ms is None else next_ms - self._now_ms()
@@ -49,9 +49,9 @@ class Delays:
             try:
                 deliverer.stage(message.physical_offset)
             except EntryDamagedError as error:
-                self._patience.wait(error)
+                self._pause.pause(error)
                 break
-            self._patience.end()
+            self._pause.end()
             by_level.setdefault(message.level, []).append(message)
         if not by_level:
             return

@@ -30,7 +30,7 @@ LOOK_S: Final = 0.02
 SLEEP_MIN_S: Final = 0.001
 
 
-class Patience:
+class DeliveryPause:
     """A delivery that waits for a damaged entry: what falls due behind it waits too, so that order is kept.
 
     The log asks the other nodes for it. If it does not come, this node ceases to lead (dledger's
@@ -40,18 +40,18 @@ class Patience:
     def __init__(self, what: str) -> None:
         """Prepare; `what` is what the log line names."""
         self._what = what
-        self.is_waiting = False
+        self.is_paused = False
 
-    def wait(self, error: EntryDamagedError) -> None:
+    def pause(self, error: EntryDamagedError) -> None:
         """The next one cannot be read now."""
-        if not self.is_waiting:
-            self.is_waiting = True
+        if not self.is_paused:
+            self.is_paused = True
             _log.warning("%s wait: %s", self._what, error)
 
     def end(self) -> None:
         """It could be read."""
-        if self.is_waiting:
-            self.is_waiting = False
+        if self.is_paused:
+            self.is_paused = False
             _log.warning("%s go on", self._what)
 
 

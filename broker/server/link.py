@@ -121,28 +121,34 @@ class LeaderLink:
         asked_max: int,
         asked_bytes_max: int,
         now_ms: Callable[[], int],
-        flush: Callable[[], None],
-        connected: Callable[[], None],
-        union_changed: Callable[[], None],
-        ask_producer: Callable[[str, bytes], object],
     ) -> None:
-        """Prepare; `run` does the work.
-
-        `flush` is called after answers were handed over; `connected` when requests can be passed on;
-        `union_changed` when the leader says so; `ask_producer` with a group and a frame for one of its
-        producers.
-        """
+        """Prepare; `run` does the work. Who wants to know of something registers with `watch` and `register`."""
         self._log = log
         self._secret = secret
         self._asked_max = asked_max
         self._asked_bytes_max = min(asked_bytes_max, UNSENT_BYTES_MAX // 2)
         self._now_ms = now_ms
-        self._flush = flush
-        self._connected = connected
-        self._union_changed = union_changed
-        self._ask_producer = ask_producer
+        self._opened_watchers: list[Callable[[], None]] = []
+        self._settled_watchers: list[Callable[[], None]] = []
+        self._handlers: dict[int, Callable[[RemotingCommand], object]] = {}
         self._links: list[Link] = []
         self._wake = trio.Event()
+
+    def watch(
+        self,
+        *,
+        opened: Callable[[], None] | None = None,
+        settled: Callable[[], None] | None = None,
+    ) -> None:
+        """Have `opened` called when requests can be passed on, `settled` after answers were handed over."""
+        if opened is not None:
+            self._opened_watchers.append(opened)
+        if settled is not None:
+            self._settled_watchers.append(settled)
+
+    def register(self, code: PrivateCode, handle: Callable[[RemotingCommand], object]) -> None:
+        """Take what the leader says with this code; it wants no answer."""
+        self._handlers[code] = handle
 
     @property
     def _current(self) -> Link | None:
@@ -293,7 +299,9 @@ class LeaderLink:
     def opened(self, link: Link) -> None:
         """The leader has taken this node's hello: requests can be passed on."""
         self._links.append(link)
-        self._connected()
+        for opened in self._opened_watchers:
+            opened()
+        self._settle()
 
     def received(self, link: Link, frames: list[Frame]) -> None:
         """Answers of the leader, and what it asks itself.
@@ -303,19 +311,21 @@ class LeaderLink:
         """
         for frame in frames:
             self._take(link, decode_command(frame))
-        self._flush()
+        self._settle()
 
     def ended(self, link: Link) -> None:
         """The connection is gone."""
         self._links.remove(link)
         link.broken()
-        self._flush()
+        self._settle()
         self._wake.set()
+
+    def _settle(self) -> None:
+        for settled in self._settled_watchers:
+            settled()
 
     def _take(self, link: Link, command: RemotingCommand) -> None:
         if command.is_response:
             link.answered(command)
-        elif command.code == PrivateCode.UNION_CHANGED:
-            self._union_changed()
-        elif command.code == PrivateCode.ASK_PRODUCER:
-            self._ask_producer(command.ext.get("group", ""), command.body)
+        elif command.code in self._handlers:
+            self._handlers[command.code](command)

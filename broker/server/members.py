@@ -78,6 +78,10 @@ class Members:
             create=self.create,
             now_ms=now_ms,
         )
+        link.register(
+            PrivateCode.ASK_PRODUCER,
+            lambda command: self.ask_producer_here(command.ext.get("group", ""), command.body),
+        )
 
     def handlers(self) -> tuple[Handler[RemotingCommand], ...]:
         """What it takes."""

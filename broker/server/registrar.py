@@ -20,8 +20,8 @@ from itertools import count
 
 import trio
 
+from broker.server.loss_watch import LossWatch
 from broker.server.name_contested import NameContested
-from broker.server.went_back import WentBack
 from broker.service.tables import wire_topic, wire_version
 from broker.store.topics import Topics
 from dledger import LogServer
@@ -76,10 +76,10 @@ class Registrar:
         follower_id: int,
         perm_mask: int,
         interval_s: float,
-        went_back: WentBack,
+        loss_watch: LossWatch,
     ) -> None:
         self._log = log
-        self._went_back = went_back
+        self._loss_watch = loss_watch
         self._topics = topics
         self._cluster = cluster
         self._broker_name = broker_name
@@ -91,7 +91,7 @@ class Registrar:
         self._has_told_point = False
         contested = NameContested(log, broker_name)
         self._servers = [
-            _NameServer(address, self._register_frame, went_back.judge, contested.heard)
+            _NameServer(address, self._register_frame, loss_watch.judge, contested.heard)
             for address in namesrvs
         ]
 
@@ -111,7 +111,7 @@ class Registrar:
 
         A node whose log is not known does not keep its group's name from others at the name server.
         """
-        if not self._has_told_point and self._went_back.own_point() is not None:
+        if not self._has_told_point and self._loss_watch.own_point() is not None:
             self._has_told_point = True
             self.announce()
         version = self._topics.version
@@ -135,7 +135,7 @@ class Registrar:
         topics = [wire_topic(config, perm_mask=self._perm_mask) for config in self._topics]
         body = encode_registration(wire_version(self._topics.version), topics)
         ext = {**self._identity_ext(), TOKEN_FIELD: token}
-        point = self._went_back.own_point()
+        point = self._loss_watch.own_point()
         if point is not None:
             ext[COMMITTED_FIELD] = write_log_point(point)
         secret = self._log.config.secret

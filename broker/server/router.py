@@ -70,6 +70,7 @@ class Router:
         self._now_ms = now_ms
         self._waiting: deque[PendingRequest] = deque()
         self._delivered: list[str] = []
+        link.watch(opened=self.unpark, settled=self.report_delivered)
 
     @property
     def waiting_count(self) -> int:

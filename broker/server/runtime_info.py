@@ -21,14 +21,14 @@ class RuntimeInfo:
         state: BrokerState,
         boot_ms: int,
         clock_ahead_ms: Callable[[], int],
-        went_back: Callable[[], str],
+        loss_notice: Callable[[], str],
     ) -> None:
         self._config = config
         self._log = log
         self._state = state
         self._boot_ms = boot_ms
         self._clock_ahead_ms = clock_ahead_ms
-        self._went_back = went_back
+        self._loss_notice = loss_notice
         self._puts = Rate()
         self._next_ms = 0
 
@@ -118,7 +118,7 @@ class RuntimeInfo:
             "raftSyncMs": f"{statistics.sync_latency_us / 1000:.2f}",
             "raftDisk": statistics.disk_trouble or "well",
             "stateDigest": f"{state.digest():08x}",
-            "raftWentBack": self._went_back() or "no",
+            "raftWentBack": self._loss_notice() or "no",
             "raftFirstIndex": str(statistics.first_index),
             "raftMembers": ",".join(peer.node_id for peer in self._config.peers),
             "snapshotIndex": str(snapshotter.index if snapshotter is not None else 0),

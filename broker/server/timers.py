@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Final
 
 from broker.server.commits import Commits, OnCommit
-from broker.server.deliveries import DELIVERIES_MAX, Deliverer, Patience
+from broker.server.deliveries import DELIVERIES_MAX, Deliverer, DeliveryPause
 from broker.server.request import Handler, PendingRequest
 from broker.server.router import Router
 from broker.service.conclusions import Kind
@@ -58,14 +58,14 @@ class Timers:
         self._rules = rules
         self._now_ms = now_ms
         self._is_waiting = False
-        self._patience = Patience("timed messages")
+        self._pause = DeliveryPause("timed messages")
         self._recalling: dict[PendingTimer, int] = {}
 
     # --- delivery
 
     def wait_ms(self) -> int | None:
         """See `DeliveringTask`."""
-        if self._is_waiting or self._patience.is_waiting or not self._log.is_serving:
+        if self._is_waiting or self._pause.is_paused or not self._log.is_serving:
             return None
         next_ms = self._state.timers.next_due_ms()
         return None if next_ms is None else next_ms - self._now_ms()
@@ -87,9 +87,9 @@ class Timers:
             try:
                 deliverer.stage(timer.physical_offset, more)
             except EntryDamagedError as error:
-                self._patience.wait(error)
+                self._pause.pause(error)
                 break
-            self._patience.end()
+            self._pause.end()
             delivered.append((timer.due_ms, timer.physical_offset))
         if delivered:
             place = self._commits.stage_control(DeliverTimers(delivered))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from random import Random
 
 from broker.server.config import BrokerConfig
-from broker.server.parts import BrokerParts
+from broker.server.controller import BrokerController
 from broker.store.state import BrokerState, StateLimits
 from broker.testing.model import BrokerModel
 from broker.testing.settings import BrokerSimSettings
@@ -58,7 +58,7 @@ class BrokerCluster(SimCluster):
         *,
         engine_type: type[Engine] = Engine,
         state_type: type[BrokerState] = BrokerState,
-        parts_type: type[BrokerParts] = BrokerParts,
+        controller_type: type[BrokerController] = BrokerController,
         trace: Trace | None = None,
     ) -> None:
         super().__init__(settings, engine_type=engine_type, trace=trace)
@@ -67,7 +67,7 @@ class BrokerCluster(SimCluster):
         self.told = Told(self.model)
         self.wires = Wires(self, settings)
         self.counts: Counter[str] = Counter()
-        self.parts_type = parts_type
+        self.controller_type = controller_type
         self.wall_offset_ms_max = settings.wall_offset_ms_max
         self.on_stopped = self._broker_stopped
         self._state_type = state_type

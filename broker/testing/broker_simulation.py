@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import cast
 
-from broker.server.parts import BrokerParts
+from broker.server.controller import BrokerController
 from broker.store.state import BrokerState
 from broker.testing.broker_cluster import BrokerCluster
 from broker.testing.client import SimClient
@@ -111,12 +111,12 @@ class BrokerSimulation(Simulation):
         *,
         engine_type: type[Engine] = Engine,
         state_type: type[BrokerState] = BrokerState,
-        parts_type: type[BrokerParts] = BrokerParts,
+        controller_type: type[BrokerController] = BrokerController,
         trace: Trace | None = None,
     ) -> None:
         self._broker_settings = settings
         self._state_type = state_type
-        self._parts_type = parts_type
+        self._controller_type = controller_type
         super().__init__(settings, engine_type=engine_type, trace=trace)
 
     def _make_cluster(self, engine_type: type[Engine]) -> SimCluster:
@@ -124,7 +124,7 @@ class BrokerSimulation(Simulation):
             self._broker_settings,
             engine_type=engine_type,
             state_type=self._state_type,
-            parts_type=self._parts_type,
+            controller_type=self._controller_type,
             trace=self._trace,
         )
         return self._brokers

@@ -1,4 +1,4 @@
-"""One life of a simulated broker: the real parts, joined as `Broker` joins them, on simulated wires."""
+"""One life of a simulated broker: the real services, joined as `Broker` joins them, on simulated wires."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any, Protocol, cast
 
 from broker.server.clock import SteadyWallClock
 from broker.server.config import BrokerConfig
+from broker.server.controller import BrokerController, Environment
 from broker.server.linear import LinearReads
-from broker.server.link import LeaderLink, Link
+from broker.server.link import Link
 from broker.server.origin import ClientOrigin, Outputs
-from broker.server.parts import BrokerParts, World
 from broker.server.private_codes import LINK_NONCE, SERVICE_ADDRESS
 from broker.store.state import BrokerState
 from broker.testing.sim_log import IdleNursery, SimDriver, SimLog, Trampoline, WatchedMachine
@@ -31,7 +31,7 @@ LOOK_MS = 20
 """Pause between two looks at what is due for delivery (`deliveries.LOOK_S`)."""
 
 TICK_LOOKS = 3
-"""Looks between two ticks of all parts."""
+"""Looks between two ticks of all services."""
 
 RELINK_MS = 100
 
@@ -47,7 +47,7 @@ def address_of(node_id: NodeId) -> Address:
 class BrokerGroup(SimGroup, Protocol):
     """What a broker asks of the group around it, as `BrokerCluster` describes it."""
 
-    parts_type: type[BrokerParts]
+    controller_type: type[BrokerController]
     wall_offset_ms_max: int
 
     @property
@@ -72,7 +72,7 @@ class SimBroker:
 
     Attributes:
         state: what follows from the log.
-        log: the member as the parts see it.
+        log: the member as the services see it.
         driver: its passes.
         connections: the ends that lie here.
     """
@@ -104,7 +104,7 @@ class SimBroker:
         self.log = SimLog(engine_config, self.driver, self._steady_ms, self._attributes_of)
         chance = Random(f"broker/{cluster.settings.seed}/{self._nonce}")
         wrong_ms = chance.randint(-cluster.wall_offset_ms_max, cluster.wall_offset_ms_max)
-        world = World(
+        environment = Environment(
             service_address=address_of(node.node_id),
             link_nonce=self._nonce,
             wall_ms=SteadyWallClock(
@@ -117,12 +117,13 @@ class SimBroker:
             pick=chance.randrange,
             key_numbers=(int(node.node_id[1:]), chance.getrandbits(32)),
             nursery=cast("Any", IdleNursery()),
-            make_link=self._make_link,
             make_linear=lambda log, outputs, _: LinearReads(
                 log, outputs, cast("Any", Trampoline())
             ),
         )
-        self.parts = cluster.parts_type(config, self.log, state, self._outputs, world)
+        self.controller = cluster.controller_type(
+            config, self.log, state, self._outputs, environment
+        )
         self.log.watch_role(self._role_changed)
         self.log.reader.watch_applied(self._applied)
         cluster.at(cluster.now_ms + LOOK_MS, self._look)
@@ -150,7 +151,7 @@ class SimBroker:
         origin = ClientOrigin(cast("Any", end), self._outputs)
         self.connections.append(end)
         end.received = lambda frames: self._received(origin, frames)
-        end.ended = lambda: self._guarded(lambda: self.parts.connection_closed(origin.number))
+        end.ended = lambda: self._guarded(lambda: self.controller.connection_closed(origin.number))
 
     def after_step(self) -> None:
         """The engine made a step: the rest of the pass, then what was staged."""
@@ -174,10 +175,10 @@ class SimBroker:
         self._looks += 1
 
         def look() -> None:
-            self.parts.timers.tick()
-            self.parts.delays.tick()
+            self.controller.timers.tick()
+            self.controller.delays.tick()
             if self._looks % TICK_LOOKS == 0:
-                self.parts.tick(self._steady_ms())
+                self.controller.tick(self._steady_ms())
 
         self._guarded(look)
 
@@ -201,7 +202,7 @@ class SimBroker:
 
     def _want_flush(self) -> None:
         """The task of `Commits.run`: it proposes what gathered at this moment."""
-        if self.parts.commits.staging.staged_count and not self._is_flush_wanted:
+        if self.controller.commits.staging.staged_count and not self._is_flush_wanted:
             self._is_flush_wanted = True
             self._cluster.at(self._cluster.now_ms, self._flush)
 
@@ -209,26 +210,23 @@ class SimBroker:
         self._is_flush_wanted = False
         if self.is_up:
             with self._cluster.disk_of(self._node):
-                self.parts.commits.flush()
+                self.controller.commits.flush()
                 self._outputs.flush()
 
     # What happens.
 
     def _received(self, origin: ClientOrigin, frames: list[Frame]) -> None:
-        self._guarded(lambda: self.parts.handle(origin, frames))
+        self._guarded(lambda: self.controller.handle(origin, frames))
 
     def _role_changed(self, view: RoleView) -> None:
-        self.parts.role_changed(view)
+        self.controller.role_changed(view)
         self._outputs.flush()
         self._link_up()
 
     def _applied(self) -> None:
-        self.parts.applied()
+        self.controller.applied()
 
     # The link to the leader.
-
-    def _make_link(self, log: SimLog, **how: Any) -> LeaderLink:
-        return LeaderLink(log, **how)
 
     def _attributes_of(self, node_id: NodeId) -> dict[str, str]:
         broker = self._cluster.brokers.get(node_id)
@@ -237,7 +235,11 @@ class SimBroker:
     def _link_up(self) -> None:
         """Connect to the leader that is known, unless that is done; again and again."""
         leader_id = self.log.leader_id
-        if not self.is_up or leader_id in {None, self._node.node_id} or self.parts.link.is_open:
+        if (
+            not self.is_up
+            or leader_id in {None, self._node.node_id}
+            or self.controller.link.is_open
+        ):
             return
         assert leader_id is not None, "it is known"
         end = self._cluster.connect(self._node.node_id, leader_id)
@@ -248,20 +250,20 @@ class SimBroker:
         self.connections.append(end)
         end.received = lambda frames: self._guarded(lambda: self._take(link, frames))
         end.ended = lambda: self._guarded(lambda: self._link_ended(link))
-        end.send_nowait(self.parts.link.hello(str(leader_id)))
+        end.send_nowait(self.controller.link.hello(str(leader_id)))
 
     def _take(self, link: Link, frames: list[Frame]) -> None:
         """The first frame on a link answers the hello."""
-        if not self.parts.link.has(link):
+        if not self.controller.link.has(link):
             if decode_command(frames[0]).code != 0:
                 link.connection.close("refused")
                 self._cluster.at(self._cluster.now_ms + RELINK_MS, self._link_up)
                 return
-            self.parts.link.opened(link)
+            self.controller.link.opened(link)
             frames = frames[1:]
-        self.parts.link.received(link, frames)
+        self.controller.link.received(link, frames)
 
     def _link_ended(self, link: Link) -> None:
-        if self.parts.link.has(link):
-            self.parts.link.ended(link)
+        if self.controller.link.has(link):
+            self.controller.link.ended(link)
         self._cluster.at(self._cluster.now_ms + RELINK_MS, self._link_up)

@@ -24,7 +24,7 @@ def handlers() -> tuple[Handler[Any], ...]:
     cluster = BrokerCluster(BrokerSimSettings(1, node_count=1))
     node = cluster.nodes[cluster.voters[0]]
     cluster.start(node)
-    return cluster.brokers[node.node_id].parts.handlers
+    return cluster.brokers[node.node_id].controller.handlers
 
 
 def requests_page() -> str:

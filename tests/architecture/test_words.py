@@ -47,15 +47,15 @@ GIVEN_UP = (
     Word(r"\b(tell_member|hear_[a-z]+)", "encode, decode; own attributes, learn"),
     Word(r"\bEXIT_WELL\b", "EXIT_OK"),
     Word(r"\bBeside\(", "Reserve, as in Jepsen"),
+    Word(r"\bBrokerParts\b|\b_make_ways\b", "BrokerController"),
+    Word(r"\bWorld\b", "environment"),
+    Word(r"\bWentBack\b", "LossWatch"),
+    Word(r"\bBeyondEnd\b", "OffsetOverflows"),
+    Word(r"\bPatience\b(?! is)", "DeliveryPause"),
 )
 """Gone for good: no line of product code has them."""
 
 TO_GO = (
-    (Word("World", "what a broker needs of its process"), 1),
-    (Word("BrokerParts", "the broker's services"), 1),
-    (Word("_make_ways", "routes of requests"), 1),
-    (Word("WentBack", "lost entries"), 1),
-    (Word("Patience", "a wait for a damaged entry"), 1),
     (Word("tell_[a-z]+", "send, notify"), 0),
 )
 """Names that are being changed, and how often each is still defined. One that is gone moves up."""

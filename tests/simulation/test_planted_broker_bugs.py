@@ -11,9 +11,9 @@ import pytest
 from broker.server import transactions as server_transactions
 from broker.server.clock import SteadyWallClock
 from broker.server.commits import Commits, OnCommit
+from broker.server.controller import BrokerController
 from broker.server.linear import LinearReads
 from broker.server.locks import Locks
-from broker.server.parts import BrokerParts
 from broker.server.request import PendingRequest
 from broker.server.router import Router
 from broker.server.transactions import TransactionEnds
@@ -155,7 +155,7 @@ def test_a_commit_of_a_transaction_in_two_entries_is_found(
     assert "without the end of its transaction" in first_finding(range(1, 8))
 
 
-class Unaware(BrokerParts):
+class Unaware(BrokerController):
     """Recognises no repeated send."""
 
     def __init__(self, config: Any, *args: Any) -> None:
@@ -164,7 +164,7 @@ class Unaware(BrokerParts):
 
 @pytest.mark.slow
 def test_a_broker_that_stores_repeats_is_found() -> None:
-    assert "stored twice" in first_finding(range(1, 8), parts_type=Unaware)
+    assert "stored twice" in first_finding(range(1, 8), controller_type=Unaware)
 
 
 @pytest.mark.slow
@@ -181,16 +181,16 @@ def test_offsets_that_no_majority_confirms_are_found(monkeypatch: pytest.MonkeyP
     assert any("was told before" in result.problem for result in results)
 
 
-def keepers_find(parts_type: type[BrokerParts] = BrokerParts, *, runs: int) -> str:
+def keepers_find(controller_type: type[BrokerController] = BrokerController, *, runs: int) -> str:
     """What the first runs with keepers say, up to the first that is not fine."""
     for seed in islice(filter(is_register_run, count(1)), runs):
-        result = BrokerSimulation(draw_broker_settings(seed), parts_type=parts_type).run()
+        result = BrokerSimulation(draw_broker_settings(seed), controller_type=controller_type).run()
         if result.verdict is not Verdict.FINE:
             return result.problem
     return ""
 
 
-class TellsWhatIsHere(BrokerParts):
+class TellsWhatIsHere(BrokerController):
     """Without a leader a node tells the offset that it has applied."""
 
     def __init__(self, *args: Any) -> None:

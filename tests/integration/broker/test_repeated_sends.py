@@ -76,14 +76,14 @@ async def test_an_answer_for_a_client_that_is_gone_is_no_confirmation(
     follower, other = await cluster.followers()
     async with cluster.wire(leader) as direct, cluster.wire(other) as wire:
         assert (await direct.send("T", queue=1)).code == 0
-        leader._parts.commits.flush, flush = lambda: None, leader._parts.commits.flush
+        leader._controller.commits.flush, flush = lambda: None, leader._controller.commits.flush
         async with cluster.wire(follower) as gone:
             gone.say(310, send_ext("T", 1, KEY) | {"g": "1"}, b"x")
-            await cluster.wait(lambda: leader._parts.commits.staging.staged_count == 1)
-        leader._parts.commits.flush = flush
-        leader._parts.commits.flush()
+            await cluster.wait(lambda: leader._controller.commits.staging.staged_count == 1)
+        leader._controller.commits.flush = flush
+        leader._controller.commits.flush()
         await cluster.wait(lambda: leader.state.queues.min_max("T", 1)[1] == 2)
-        repeats = leader._parts._repeats
+        repeats = leader._controller._repeats
         assert repeats is not None
         await cluster.wait(lambda: bool(repeats._unanswered))
         assert (await send(wire, born=2)).ext["queueOffset"] == "1"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, cast
+from unittest.mock import MagicMock
 
 from broker.server.commits import Commits
 from broker.server.questions import Question
@@ -65,7 +66,7 @@ class ParkingRouter(Router):
     def __init__(self, commits: Commits, linear: object | None = None) -> None:
         super().__init__(
             cast("Any", None),
-            cast("Any", None),
+            MagicMock(),
             cast("Any", linear or Confirmed()),
             commits,
             waiting_max=10,

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from broker.server.link import SMALL_BYTES, LeaderLink, Link
+from broker.server.private_codes import PrivateCode
 from dledger_mq.net.connection import UNSENT_BYTES_MAX
-from dledger_mq.remoting.header import make_response
+from dledger_mq.remoting.frame import FrameDecoder
+from dledger_mq.remoting.header import encode_command, make_request, make_response
 
 
 class FakeLog:
@@ -29,17 +31,12 @@ class Waiter:
 
 
 def test_large_requests_wait_for_room_and_small_ones_have_more() -> None:
-    nothing: Any = lambda *_: None  # noqa: E731
     link = LeaderLink(
         FakeLog(),  # type: ignore[arg-type]  # the part of a LogServer that is used here
         secret=None,
         asked_max=4,
         asked_bytes_max=100_000,
         now_ms=lambda: 0,
-        flush=nothing,
-        connected=nothing,
-        union_changed=nothing,
-        ask_producer=nothing,
     )
     assert link.has_room(10**9), "there is nothing to fill yet"
     connection = FakeConnection()
@@ -66,3 +63,29 @@ def test_large_requests_wait_for_room_and_small_ones_have_more() -> None:
     for _ in range(4):
         ask(1)
     assert not link.has_room(1)
+
+
+def test_who_wants_to_know_is_told() -> None:
+    link = LeaderLink(
+        FakeLog(),  # type: ignore[arg-type]  # the part of a LogServer that is used here
+        secret=None,
+        asked_max=4,
+        asked_bytes_max=100_000,
+        now_ms=lambda: 0,
+    )
+    heard: list[str] = []
+    link.watch(opened=lambda: heard.append("opened"), settled=lambda: heard.append("settled"))
+    link.watch(settled=lambda: heard.append("flushed"))
+    link.register(PrivateCode.ASK_PRODUCER, lambda command: heard.append(command.ext["group"]))
+    one = Link("n1", FakeConnection())  # type: ignore[arg-type]  # the part of a connection that is used here
+    link.opened(one)
+    assert heard == ["opened", "settled", "flushed"]
+    heard.clear()
+    decoder = FrameDecoder()
+    for code in (PrivateCode.ASK_PRODUCER, PrivateCode.UNION_CHANGED):
+        decoder.feed(encode_command(make_request(code, 1, {"group": "P"}, is_oneway=True)))
+    link.received(one, decoder.frames())
+    assert heard == ["P", "settled", "flushed"], "nobody takes the other one"
+    heard.clear()
+    link.ended(one)
+    assert heard == ["settled", "flushed"]

@@ -72,6 +72,10 @@ class FakeLink:
             self.asked.append((code, waiter, ext, body))
         return self.is_open
 
+    def watch(self, *, opened: Callable[[], None], settled: Callable[[], None]) -> None:
+        assert opened
+        assert settled
+
     def has_room(self, size_bytes: int) -> bool:
         assert size_bytes > 0
         return not self.is_full

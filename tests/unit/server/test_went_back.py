@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 import trio
 
-from broker.server.went_back import Loss, WentBack, find_loss
+from broker.server.loss_watch import Loss, LossWatch, find_loss
 from dledger import AckTimeoutError, Index, LogServer, NotLeaderError, Term
 from dledger.runtime.group_check import EntryFingerprint
 from dledger_mq.remoting.log_point import LogPoint
@@ -82,8 +82,8 @@ class FakeLog:
         self.shown[name] = value
 
 
-def watch(log: FakeLog) -> WentBack:
-    return WentBack(cast("LogServer", log))
+def watch(log: FakeLog) -> LossWatch:
+    return LossWatch(cast("LogServer", log))
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -176,7 +176,7 @@ def test_a_node_tells_what_it_knows_to_be_committed() -> None:
 def test_a_log_without_records_names_no_group() -> None:
     log = FakeLog()
     has_records = False
-    went_back = WentBack(cast("LogServer", log), lambda: has_records)
+    went_back = LossWatch(cast("LogServer", log), lambda: has_records)
     assert went_back.own_point() is None
     has_records = True
     assert went_back.own_point() == LogPoint(4, 3, 77)

@@ -1,7 +1,7 @@
-"""The parts of a broker, joined: everything that decides and answers, without sockets, files and clocks.
+"""A broker's services, joined: everything that decides and answers, without sockets, files and clocks.
 
-`Broker` gives it a life on trio; the simulator (broker/testing) drives the same parts under a virtual clock. What
-differs between the two is the `World`.
+`Broker` gives it a life on trio; the simulator (broker/testing) drives the same services under a virtual clock. What
+differs between the two is the `Environment`.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ EXPIRE_MS = 5_000
 
 
 @dataclass(frozen=True, slots=True)
-class World:
-    """What a broker's parts know of the world around them.
+class Environment:
+    """What a broker needs of the process that it runs in.
 
     Attributes:
         service_address: where clients connect.
@@ -72,9 +72,9 @@ class World:
         key_numbers: two numbers that make the unique keys of this process its own.
         nursery: for what has to wait.
         clock_ahead_ms: by how much the wall clock is ahead of what most members show.
-        went_back: what the group was found to have lost; empty: nothing.
+        loss_notice: what the group was found to have lost; empty: nothing.
         made: whether this node registers somewhere with a token.
-        make_link, make_linear: the two parts that wait themselves.
+        make_linear: the part that waits for rounds.
     """
 
     service_address: Address
@@ -85,17 +85,16 @@ class World:
     key_numbers: tuple[int, int]
     nursery: trio.Nursery
     clock_ahead_ms: Callable[[], int] = lambda: 0
-    went_back: Callable[[], str] = lambda: ""
+    loss_notice: Callable[[], str] = lambda: ""
     made: Callable[[str], bool] = lambda _token: False
-    make_link: Callable[..., LeaderLink] = LeaderLink
     make_linear: Callable[..., LinearReads] = LinearReads
 
 
-class BrokerParts:
+class BrokerController:
     """One broker.
 
     Attributes:
-        commits, timers, delays, members, link, runtime: parts that its owner runs or asks.
+        commits, timers, delays, members, link, runtime: what its owner runs or asks.
     """
 
     def __init__(
@@ -104,17 +103,16 @@ class BrokerParts:
         log: LogServer,
         state: BrokerState,
         outputs: Outputs,
-        world: World,
+        environment: Environment,
     ) -> None:
         self._config = config
         self._log = log
         self._state = state
         self._outputs = outputs
-        self._world = world
+        self._environment = environment
         self._was_serving = False
         self._next_expiry_ms = 0
-        self.link: LeaderLink
-        store_host = pack_host(world.service_address.host, world.service_address.port)
+        store_host = pack_host(environment.service_address.host, environment.service_address.port)
         self._catalog = Catalog(state.topics.get, state.groups.get)
         self.commits = Commits(
             log,
@@ -124,23 +122,37 @@ class BrokerParts:
             count_max=config.limits.staged_messages_max,
             bytes_max=config.limits.staged_bytes_max,
             entry_bytes_max=log.config.raft.entry_body_bytes_max,
-            now_ms=world.wall_ms,
+            now_ms=environment.wall_ms,
         )
-        self._make_ways()
+        self.link = LeaderLink(
+            log,
+            secret=config.secret,
+            asked_max=config.limits.forwards_max,
+            asked_bytes_max=config.limits.staged_bytes_max,
+            now_ms=environment.monotonic_ms,
+        )
+        self._router = Router(
+            log,
+            self.link,
+            environment.make_linear(log, outputs, environment.nursery),
+            self.commits,
+            waiting_max=config.limits.requests_max,
+            now_ms=environment.monotonic_ms,
+        )
         self.members = Members(
             log,
             self.commits,
             self._catalog,
             self.link,
             outputs,
-            world.nursery,
+            environment.nursery,
             auto_create_groups=config.auto_create_groups,
             tasks_max=config.limits.requests_max,
-            now_ms=world.monotonic_ms,
+            now_ms=environment.monotonic_ms,
         )
         self._committers = Committers(state.locks, self.members.members)
         self._offsets = Offsets(
-            log, state, self.commits, self._router, self._committers, world.monotonic_ms
+            log, state, self.commits, self._router, self._committers, environment.monotonic_ms
         )
         self._repeats = Repeats(state, self._load) if config.recognise_repeats else None
         self._ends = self._make_ends(store_host)
@@ -157,10 +169,16 @@ class BrokerParts:
         self._checks = self._make_checks()
         self._digests = DigestWatch(log, state, self.commits)
         self.runtime = RuntimeInfo(
-            config, log, state, world.wall_ms(), world.clock_ahead_ms, world.went_back
+            config,
+            log,
+            state,
+            environment.wall_ms(),
+            environment.clock_ahead_ms,
+            environment.loss_notice,
         )
         self._sends = self._make_sends(store_host)
         self._dispatch = self._make_dispatch()
+        self.link.watch(settled=outputs.flush)
 
     @property
     def handlers(self) -> tuple[Handler[Any], ...]:
@@ -188,12 +206,6 @@ class BrokerParts:
         """Entries were applied."""
         self._pulls.applied()
 
-    def link_connected(self) -> None:
-        """Requests can be passed on to the leader."""
-        self.members.exchange.ask_again()
-        self._router.unpark()
-        self._outputs.flush()
-
     def role_changed(self, view: RoleView) -> None:
         """The node's role, term or leader has changed, or it begins or ceases to serve."""
         if self._was_serving and not view.is_serving:
@@ -212,7 +224,7 @@ class BrokerParts:
         self._pulls.look_at_all()
 
     def tick(self, now_ms: int) -> None:
-        """What is looked at every 50 ms or so; `now_ms` of `World.monotonic_ms`."""
+        """What is looked at every 50 ms or so; `now_ms` of `Environment.monotonic_ms`."""
         self._router.unpark()
         self._router.expire(now_ms)
         self._dispatch.expire(now_ms)
@@ -232,35 +244,7 @@ class BrokerParts:
         """Whether nobody waits for an answer."""
         return self.commits.is_idle and not self._router.waiting_count and not self.link.asked_count
 
-    # Joining the parts.
-
-    def _passed_on(self) -> None:
-        """Answers of the leader were handed over."""
-        self._router.report_delivered()
-        self._outputs.flush()
-
-    def _make_ways(self) -> None:
-        """The link to the leader, and the gate before it."""
-        limits = self._config.limits
-        self.link = self._world.make_link(
-            self._log,
-            secret=self._config.secret,
-            asked_max=limits.forwards_max,
-            asked_bytes_max=limits.staged_bytes_max,
-            now_ms=self._world.monotonic_ms,
-            flush=self._passed_on,
-            connected=self.link_connected,
-            union_changed=lambda: self.members.exchange.ask_again(),
-            ask_producer=lambda group, frame: self.members.ask_producer_here(group, frame),
-        )
-        self._router = Router(
-            self._log,
-            self.link,
-            self._world.make_linear(self._log, self._outputs, self._world.nursery),
-            self.commits,
-            waiting_max=limits.requests_max,
-            now_ms=self._world.monotonic_ms,
-        )
+    # Making the services.
 
     def _make_dispatch(self) -> Dispatch:
         config = self._config
@@ -273,15 +257,15 @@ class BrokerParts:
             broker_name=config.broker_name,
             config_text=self.runtime.config_text,
             runtime=self.runtime.table,
-            made=self._world.made,
+            made=self._environment.made,
         )
         locks = Locks(self.commits, self._router, self._state.locks, self._committers)
-        dispatch = Dispatch(self._router, self._world.monotonic_ms)
+        dispatch = Dispatch(self._router, self._environment.monotonic_ms)
         self._link_server = LinkServer(
             group=config.group,
             node_ids=frozenset(str(peer.node_id) for peer in config.peers),
             secret=config.secret,
-            nonce=self._world.link_nonce,
+            nonce=self._environment.link_nonce,
             frame_bytes_max=config.limits.frame_bytes_max,
             handle=dispatch.handle,
             delivered=self._sends.delivered,
@@ -304,7 +288,7 @@ class BrokerParts:
 
     def _make_sends(self, store_host: bytes) -> Sends:
         config = self._config
-        keys = UniqKeyMaker(store_host[:4], *self._world.key_numbers)
+        keys = UniqKeyMaker(store_host[:4], *self._environment.key_numbers)
         level_max = len(config.delay_levels_ms)
         rules = SendRules(
             self._catalog,
@@ -319,8 +303,8 @@ class BrokerParts:
                     region=config.region, trace_on=config.trace_on, cluster=config.cluster
                 ),
             ),
-            pick=self._world.pick,
-            new_key=lambda: keys.next_key(self._world.wall_ms()),
+            pick=self._environment.pick,
+            new_key=lambda: keys.next_key(self._environment.wall_ms()),
             timers=self._timer_rules(),
             has_live_lock=lambda group: self._state.locks.has_live_lock(group, self._log_ms()),
         )
@@ -330,7 +314,7 @@ class BrokerParts:
             auto_create_groups=config.auto_create_groups,
             delay_level_max=level_max,
             load=self._load,
-            pick=self._world.pick,
+            pick=self._environment.pick,
         )
         return Sends(
             self.commits,
@@ -363,7 +347,7 @@ class BrokerParts:
             OffsetIdMaker(store_host),
             self._repeats,
             open_max=config.limits.open_transactions_max,
-            now_ms=self._world.wall_ms,
+            now_ms=self._environment.wall_ms,
         )
 
     def _make_resumes(self) -> TransactionResumes:
@@ -389,8 +373,8 @@ class BrokerParts:
             timeout_ms=config.transaction_timeout_ms,
             interval_ms=config.transaction_check_interval_ms,
             check_max=config.transaction_check_max,
-            wall_ms=self._world.wall_ms,
-            monotonic_ms=self._world.monotonic_ms,
+            wall_ms=self._environment.wall_ms,
+            monotonic_ms=self._environment.monotonic_ms,
         )
 
     def _timer_rules(self) -> TimerRules | None:
@@ -399,7 +383,7 @@ class BrokerParts:
 
     def _log_ms(self) -> int:
         """This node's time, but never before what the log says already: due times are judged by it."""
-        return max(self._world.wall_ms(), self._state.last_store_ms)
+        return max(self._environment.wall_ms(), self._state.last_store_ms)
 
     def _load(self, physical_offset: int) -> StoredMessage | None:
         try:
@@ -423,7 +407,7 @@ class BrokerParts:
             rules,
             held_max=config.limits.held_pulls_max,
             long_polling=config.long_polling,
-            now_ms=self._world.monotonic_ms,
+            now_ms=self._environment.monotonic_ms,
             commit_offset=self._offsets.pulled,
         )
 

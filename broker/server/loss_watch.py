@@ -59,7 +59,7 @@ def find_loss(
     return None
 
 
-class WentBack:
+class LossWatch:
     """Judges what name servers remember; one log line for each term of leadership.
 
     Attributes:
