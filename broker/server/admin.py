@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import NamedTuple
 
 from broker.server.commits import Commits
 from broker.server.members import Members
@@ -13,6 +14,7 @@ from broker.server.router import Router
 from broker.service import tables
 from broker.service.conclusions import Kind
 from broker.service.connections import consumer_connections, producer_connections
+from broker.service.refusal import Refusal
 from broker.store.control import Command, DeleteGroup, DeleteTopic, PutGroup, PutTopic
 from broker.store.reading import MessageGoneError, RecordReader, query_by_key, store_time_at
 from broker.store.staging import StagedEntry
@@ -308,19 +310,15 @@ class Admin:
             FieldError: the offset is missing.
         """
         offset = fields.int64(command.ext, "offset")
+        self._find(request, partial(self._message_at, offset))
 
-        def look(*, is_final: bool) -> bool:
-            try:
-                record = RecordReader(self._log.reader).read_at(offset)
-            except MessageGoneError as error:
-                if is_final:
-                    text = f"can not find message by the offset, {offset}: {error}"
-                    request.answer(ResponseCode.SYSTEM_ERROR, text)
-                return False
-            request.answer(ResponseCode.SUCCESS, body=bytes(record))
-            return True
-
-        self._look(request, look)
+    def _message_at(self, offset: int) -> _Found | Refusal:
+        try:
+            record = RecordReader(self._log.reader).read_at(offset)
+        except MessageGoneError as error:
+            text = f"can not find message by the offset, {offset}: {error}"
+            return Refusal(ResponseCode.SYSTEM_ERROR, text)
+        return _Found(bytes(record))
 
     def query(self, request: PendingRequest, command: RemotingCommand) -> None:
         """QUERY_MESSAGE by key or unique key; a node that finds nothing asks the leader.
@@ -334,7 +332,7 @@ class Admin:
         count_max = _UNIQUE_COUNT_MAX if is_unique else max(1, fields.int32(ext, "maxNum"))
         begin_ms, end_ms = fields.int64(ext, "beginTimestamp"), fields.int64(ext, "endTimestamp")
 
-        def look(*, is_final: bool) -> bool:
+        def look() -> _Found | Refusal:
             records = query_by_key(
                 self._state,
                 self._log.reader,
@@ -345,38 +343,49 @@ class Admin:
                 end_ms=end_ms,
                 is_unique_key=is_unique,
             )
-            if records:
-                self._answer_records(request, records)
-            elif is_final:
-                text = "can not find message, maybe time range not correct"
-                request.answer(ResponseCode.QUERY_NOT_FOUND, text)
-            return bool(records)
+            return self._found(records)
 
-        self._look(request, look)
+        self._find(request, look)
 
-    def _answer_records(self, request: PendingRequest, records: list[memoryview]) -> None:
+    def _found(self, records: list[memoryview]) -> _Found | Refusal:
+        if not records:
+            text = "can not find message, maybe time range not correct"
+            return Refusal(ResponseCode.QUERY_NOT_FOUND, text)
         index = self._state.key_index
-        request.answer(
-            ResponseCode.SUCCESS,
-            ext={
-                "indexLastUpdateTimestamp": str(index.last_store_ms),
-                "indexLastUpdatePhyoffset": str(index.last_physical_offset),
-            },
-            body=b"".join(records),
-        )
+        ext = {
+            "indexLastUpdateTimestamp": str(index.last_store_ms),
+            "indexLastUpdatePhyoffset": str(index.last_physical_offset),
+        }
+        return _Found(b"".join(records), ext)
 
-    def _look(self, request: PendingRequest, look: Callable[..., bool]) -> None:
+    def _find(self, request: PendingRequest, look: Callable[[], _Found | Refusal]) -> None:
         """What is found is true on any node; that there is nothing is for the leader to say, once it is confirmed."""
-        if look(is_final=False):
-            return
-        if self._log.is_serving:
-
-            def look_again() -> None:
-                look(is_final=True)
-
-            self._router.when_confirmed(request, look_again)
+        found = look()
+        if isinstance(found, _Found):
+            found.tell(request)
+        elif self._log.is_serving:
+            self._router.when_confirmed(request, partial(_look_again, request, look))
         else:
             self._router.route(request)
+
+
+class _Found(NamedTuple):
+    """What was looked for."""
+
+    body: bytes
+    ext: dict[str, str] | None = None
+
+    def tell(self, request: PendingRequest) -> None:
+        """Answer with it."""
+        request.answer(ResponseCode.SUCCESS, ext=self.ext, body=self.body)
+
+
+def _look_again(request: PendingRequest, look: Callable[[], _Found | Refusal]) -> None:
+    found = look()
+    if isinstance(found, _Found):
+        found.tell(request)
+    else:
+        request.answer(found.code, found.remark)
 
 
 def _body(request: PendingRequest, body: bytes) -> None:

@@ -86,9 +86,10 @@ class Offsets:
         Raises:
             FieldError: a field is missing or impossible.
         """
-        if self._is_full():
+        if not self._has_room:
             request.refuse_as_busy()
             return
+        self._make_room()
         ext = command.ext
         group, topic = fields.text(ext, "consumerGroup"), fields.text(ext, "topic")
         offset = fields.int64(ext, "commitOffset")
@@ -117,8 +118,9 @@ class Offsets:
         """
         if offset < 0 or queue_id < 0 or max(len(group), len(topic)) > NAME_LENGTH_MAX:
             return ""
-        if self._is_full():
+        if not self._has_room:
             return ""
+        self._make_room()
         client_id = self._committers.who(group, topic, queue_id, address=address, said=said)
         self._pending.add(group, topic, queue_id, offset, client_id)
         return client_id
@@ -136,13 +138,20 @@ class Offsets:
         else:
             self._router.send_to_leader(origin.address, _update_frame(pull))
 
-    def _is_full(self) -> bool:
-        """Whether no more can be taken in now."""
-        if max(len(self._pending), len(self._waiting)) >= PENDING_MAX:
-            if self._commits.is_full or self._asking_count >= PENDING_MAX:
-                return True
+    @property
+    def _has_gathered_all(self) -> bool:
+        return max(len(self._pending), len(self._waiting)) >= PENDING_MAX
+
+    @property
+    def _has_room(self) -> bool:
+        """Whether one more can be taken in, perhaps after what gathered was staged."""
+        can_stage = not self._commits.is_full and self._asking_count < PENDING_MAX
+        return can_stage or not self._has_gathered_all
+
+    def _make_room(self) -> None:
+        """Stage what gathered, if no more may."""
+        if self._has_gathered_all:
             self._stage()
-        return False
 
     def tick(self, now_ms: int) -> None:
         """Stage what gathered, every COMMIT_INTERVAL_MS, unless enough waits already."""

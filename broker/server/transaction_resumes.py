@@ -7,6 +7,7 @@ half message again, with a new half queue offset; what was decided about the old
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import msgspec
 
@@ -29,6 +30,19 @@ from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.header import RemotingCommand
 
 _HALF = HALF_TOPIC.encode()
+
+
+class _CountAnew(NamedTuple):
+    """The checks of an open half message are counted from the start."""
+
+    queue_offset: int
+
+
+class _StoreAgain(NamedTuple):
+    """One that was given up is stored as a half message again, unless that is on its way."""
+
+    asked: Essence
+    is_on_its_way: bool
 
 
 class TransactionResumes:
@@ -78,36 +92,37 @@ class TransactionResumes:
         if message is None:
             request.refuse(ResponseCode.SYSTEM_ERROR, f"there is no message {text}")
             return
-        if self._stage(message):
-            self._router.when_staged_committed(
-                request, lambda: request.answer(ResponseCode.SUCCESS)
-            )
-        else:
-            request.refuse(
-                ResponseCode.SYSTEM_ERROR, f"{text} is no half message that is open or was given up"
-            )
+        match self._decide(message):
+            case None:
+                problem = f"{text} is no half message that is open or was given up"
+                request.refuse(ResponseCode.SYSTEM_ERROR, problem)
+                return
+            case _CountAnew(queue_offset):
+                self._commits.stage_control(ResumeTransaction(queue_offset, self._now_ms()))
+            case _StoreAgain(asked, is_on_its_way):
+                if not is_on_its_way:
+                    self._store_again(message, asked)
+        self._router.when_staged_committed(request, lambda: request.answer(ResponseCode.SUCCESS))
 
-    def _stage(self, message: StoredMessage) -> bool:
-        """Stage what makes its checks begin anew; whether there is anything to check."""
+    def _decide(self, message: StoredMessage) -> _CountAnew | _StoreAgain | None:
+        """What makes its checks begin anew; None: there is nothing to check."""
         topic, name = message.find(REAL_TOPIC), message.find(TRANSACTION_ID)
         if message.topic == HALF_TOPIC:
             verdict = self._transactions.verdict(message.queue_offset)
             if verdict is Verdict.OPEN:
-                self._count_anew(message.queue_offset)
+                return _CountAnew(message.queue_offset)
             if verdict is not Verdict.GIVEN_UP:
-                return verdict is Verdict.OPEN
+                return None
         elif message.topic != CHECK_MAX_TOPIC:
-            return False
+            return None
         if topic is None or name is None:
-            return False
+            return None
         key = (topic, name)
         asked = essence_of_record(msgspec.structs.replace(message, topic=HALF_TOPIC))
         known = self._open_copy(key, asked)
         if known is not None:
-            self._count_anew(known.queue_offset)
-        elif not self._ends.is_beginning(key, asked) and asked not in self._storing:
-            self._store_again(message, asked)
-        return True
+            return _CountAnew(known.queue_offset)
+        return _StoreAgain(asked, self._ends.is_beginning(key, asked) or asked in self._storing)
 
     def _open_copy(self, key: TransactionKey, asked: Essence) -> OpenHalf | None:
         """The same half message among the open ones with that transaction id."""
@@ -116,9 +131,6 @@ class TransactionResumes:
             if record is not None and essence_of_record(record) == asked:
                 return half
         return None
-
-    def _count_anew(self, queue_offset: int) -> None:
-        self._commits.stage_control(ResumeTransaction(queue_offset, self._now_ms()))
 
     def _store_again(self, message: StoredMessage, asked: Essence) -> None:
         place = self._commits.staging.stage(

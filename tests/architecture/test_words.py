@@ -55,9 +55,7 @@ GIVEN_UP = (
 )
 """Gone for good: no line of product code has them."""
 
-TO_GO = (
-    (Word("tell_[a-z]+", "send, notify"), 0),
-)
+TO_GO = ((Word("tell_[a-z]+", "send, notify"), 0),)
 """Names that are being changed, and how often each is still defined. One that is gone moves up."""
 
 
