@@ -175,7 +175,7 @@ class Registrants:
             host: where it came from; how often it can make us ask is bounded.
 
         Raises:
-            RefusedRegistrationError: nobody at its address says that it is his.
+            RefusedRegistrationError: no broker at its address confirms it.
             NotYetError: that, or whose log it has, cannot be told now; or it is outdated.
             NameTakenError: its log is not that of the brokers that have its name.
         """
@@ -219,7 +219,7 @@ class Registrants:
         answer = await self._ask_bounded(address, host, token=token)
         if answer is None or not answer.is_own:
             raise RefusedRegistrationError(
-                f"nobody at {address} says that this registration is his; the name server must be able to ask there, "
+                f"no broker at {address} confirms this registration; the name server must be able to connect there, "
                 "or have the group's secret"
             )
 

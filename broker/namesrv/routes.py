@@ -205,7 +205,8 @@ class RouteTable:
             )
         if entry is not None and entry.is_proven:
             raise RefusedRegistrationError(
-                f"{entry.name} is the name of a group that is alive; who registers under it must show to be a member"
+                f"{entry.name} is the name of a group that is alive: "
+                "a broker that registers under it must prove to be a member"
             )
 
     def _forget_other_place(self, identity: BrokerIdentity) -> None:
