@@ -6,8 +6,10 @@
         assert [message.body for message in group.messages("T")] == [b"x"]
 
 It speaks the real protocol on loopback sockets: a name server and some nodes that share one perfect
-log. Nodes can be killed, come back and be elected; the next answers can be scripted. It knows what the
-client needs and nothing more: no disk, no delays, no filters beyond tags.
+log. Nodes can be killed, come back and be elected; the next answers can be scripted. Time runs by itself and
+can be moved on (`advance`): messages with a delay or a due time come when it has come, and producers are asked
+about transactions that stay open. It knows what the client needs and nothing more: no disk, no filters beyond
+tags, and retries come at once.
 """
 
 from __future__ import annotations
@@ -60,12 +62,16 @@ from dledger_mq.remoting.route import (
     encode_route,
     encode_topic_list,
 )
+from dledger_mq.testing.fake_clock import FakeClock
 from dledger_mq.testing.fake_transactions import FakeTransactions
 
 LOST = -1  # in `FakeGroup.script`: store it, answer nothing
 IGNORED = -2  # in `FakeGroup.script`: do nothing, answer nothing
 
 CLUSTER = "DefaultCluster"
+LEVELS_S = (1, 5, 10, 30, *range(60, 601, 60), 1200, 1800, 3600, 7200)  # of delay levels 1 to 18
+CHECK_AFTER_S = 6  # a transaction that is open for so long is asked about
+
 _ADMIN_CODES = frozenset(
     {
         RequestCode.UPDATE_AND_CREATE_TOPIC,
@@ -110,7 +116,8 @@ class FakeGroup:
         topics_asked_for: topics in requests for routes.
         leader: the node that leads, None while there is no leader.
         timers: messages that wait for a due time, as (topic, queue id, body, properties) by recall
-            handle; they wait until `deliver_timers`.
+            handle; they come when it has come.
+        clock: the group's time.
         transactions: the half messages, and how their transactions ended.
         has_topics_on_demand: whether topics come to be with their first message.
         has_brokers: whether the name server knows the group.
@@ -130,6 +137,7 @@ class FakeGroup:
         self.sent_back: list[tuple[bytes, int]] = []
         self.requests: list[int] = []
         self.topics_asked_for: list[str] = []
+        self.clock = FakeClock()
         self.timers: dict[str, tuple[str, int, bytes, bytes]] = {}
         self.deduplicates = True
         self.has_topics_on_demand = True
@@ -163,11 +171,9 @@ class FakeGroup:
         chosen = queues if queue_id is None else [queues[queue_id]]
         return [decode_record(record) for queue in chosen for record in queue]
 
-    def deliver_timers(self) -> None:
-        """Let the time of all waiting messages come, in the order of their due times."""
-        waiting, self.timers = self.timers, {}
-        for handle in sorted(waiting, key=lambda handle: RecallHandle.decode(handle).due_ms):
-            self.put(*waiting[handle])
+    def advance(self, seconds: float) -> None:
+        """Let so much time pass at once: what falls due meanwhile is delivered when this returns."""
+        self.clock.advance(seconds)
 
     def drop_before(self, topic: str, queue_id: int, offset: int) -> None:
         """Forget the first messages of a queue, as retention does."""
@@ -313,7 +319,7 @@ class FakeGroup:
         handle = self._wait_for_due_time(fields, body, properties, key)
         stored = (
             []
-            if handle is not None
+            if handle is not None or self._wait_for_level(fields, body, properties)
             else [
                 self._store(
                     fields.topic,
@@ -351,11 +357,29 @@ class FakeGroup:
         delay = find_property(properties, b"TIMER_DELAY_MS")
         due = find_property(properties, b"TIMER_DELIVER_MS")
         due_ms = fields.born_timestamp_ms + int(delay) if delay else int(due or 0)
-        if due_ms <= fields.born_timestamp_ms:
+        if due_ms <= self.clock.now_ms:
             return None
         handle = RecallHandle(fields.topic, self.broker_name, due_ms, key).encode()
         self.timers[handle] = (fields.topic, fields.queue_id, body, properties)
+        self.clock.at(due_ms, lambda: self._deliver_timer(handle))
         return handle
+
+    def _deliver_timer(self, handle: str) -> None:
+        waiting = self.timers.pop(handle, None)
+        if waiting is not None:  # else it was recalled
+            self.put(*waiting)
+
+    def _wait_for_level(self, fields: SendFields, body: bytes, properties: bytes) -> bool:
+        """Put a message with a delay level aside until its time; whether it has one."""
+        level = int(find_property(properties, b"DELAY") or 0)
+        if not level:
+            return False
+
+        def deliver() -> None:
+            self.put(fields.topic, fields.queue_id, body, properties)
+
+        self.clock.at(self.clock.now_ms + 1000 * LEVELS_S[level - 1], deliver)
+        return True
 
     def _on_half(
         self,
@@ -367,6 +391,8 @@ class FakeGroup:
         is_lost: bool,
     ) -> None:
         _, offset, position = self.transactions.begin(request.fields, body, properties)
+        group = (find_property(properties, b"PGROUP") or b"").decode()
+        self._ask_later(group, offset)
         if not is_lost:
             key = (find_property(properties, b"UNIQ_KEY") or b"").decode()
             connection.send_nowait(
@@ -378,6 +404,16 @@ class FakeGroup:
                     transaction_id=key,
                 )
             )
+
+    def _ask_later(self, group: str, half_offset: int) -> None:
+        """Ask about a transaction in a while, again and again while it is open."""
+
+        def ask() -> None:
+            if half_offset not in self.transactions.verdicts:
+                self.ask_about_open(group)
+                self._ask_later(group, half_offset)
+
+        self.clock.at(self.clock.now_ms + 1000 * CHECK_AFTER_S, ask)
 
     def _store(
         self,
@@ -678,6 +714,7 @@ async def open_fake_group(
     failure: Exception | None = None
     async with anyio.create_task_group() as nursery:
         group = FakeGroup(nursery, nodes=nodes, queues=queues, broker_name=broker_name)
+        nursery.start_soon(group.clock.run)
         await nursery.start(group._serve_names, namesrv_port)  # noqa: SLF001 - same module
         for node in group.nodes:
             await group.restart(node)
