@@ -10,7 +10,7 @@ from dledger.raft.effects import AppendEntries, Effect, SaveHardState, Send, Tru
 from dledger.raft.entry import Entry, EntryKind
 from dledger.raft.ids import Index, Position, Term
 from dledger.testing.sim_disk import SimDisk
-from tests.unit.engine.test_engine import N1, give, scripted, word
+from tests.unit.engine.scripted import N1, give, scripted, word
 
 
 class Life:
