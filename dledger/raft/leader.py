@@ -217,9 +217,6 @@ class Leader:
         )
         if index <= core.commit_index:
             return
-        assert index >= self.noop_index, (
-            "only entries of the own term commit by count (paper 5.4.2)"
-        )
         core.commit(index)
         pending = self._pending
         while pending and pending[0][0] <= index:

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="PySpark is not installed (extra `spark`)")
 
-from broker.store.commands import obey
+from broker.store.commands import carry_out
 from broker.store.control import (
     CommitOffsets,
     DeleteTopic,
@@ -123,7 +123,7 @@ def test_the_first_difference_of_each_component_is_named(
         queue = state.queues.by_key[b"orders", 0]
         queue.tail[3 * 20] ^= 1
         queue._digest = queue._digested_bytes = 0  # as if that unit had been folded
-        obey(state, CommitOffsets([OffsetCommit("g", "orders", 0, 9)]), broker.now_ms, 0)
+        carry_out(state, CommitOffsets([OffsetCommit("g", "orders", 0, 9)]), broker.now_ms, 0)
 
     write_snapshot(tmp_path, sealed, len(sealed), twist)
     queues, offsets = found_in(tmp_path).differences
