@@ -155,7 +155,7 @@ class Pulls:
     def _try_put_off(self, now_ms: int) -> None:
         waiting, self._put_off = self._put_off, []
         for pull in waiting:
-            if not pull.origin.is_closed:
+            if not pull.is_closed:
                 self._go_on(pull, now_ms)
 
     def _check(self, pull: Pull) -> Refusal | None:
@@ -303,7 +303,7 @@ class Pulls:
         self._held.connection_closed(number)
 
     def _look_again(self, pull: Pull) -> None:
-        if pull.origin.is_closed:
+        if pull.is_closed:
             self._held.release(pull)
             return
         try:

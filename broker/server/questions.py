@@ -31,11 +31,6 @@ class Question(PendingRequest):
 
     late_refusal: tuple[ResponseCode, str] | None = None
 
-    @property
-    def is_closed(self) -> bool:
-        """Whether nobody wants an answer any more."""
-        return self.is_answered or self.origin.is_closed
-
     def give_up(self, code: ResponseCode, remark: str) -> None:
         """Nobody can say: let the client ask again. `code` and `remark` are for those that can be told."""
         command = self.command

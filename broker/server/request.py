@@ -78,6 +78,11 @@ class PendingRequest(msgspec.Struct):
     # Is the connection still there?
 
     @property
+    def is_closed(self) -> bool:
+        """Whether nobody wants an answer any more, as far as was read: it was given, or the connection has ended."""
+        return self.is_answered or self.origin.is_closed
+
+    @property
     def is_abandoned(self) -> bool:
         """Whether it must not be done any more, if nothing of it was done yet: nobody waits for it.
 

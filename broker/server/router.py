@@ -117,10 +117,33 @@ class Router:
             self._park_for(request, error)
 
     def when_committed(
-        self, request: PendingRequest, place: int, act: Callable[[StagedEntry, int], None]
+        self,
+        request: PendingRequest,
+        place: int,
+        act: Callable[[StagedEntry, int], None],
+        *,
+        ended: Callable[[DLedgerError | None], None] | None = None,
     ) -> None:
-        """Run `act`, which answers, once the record that was staged at `place` is committed and applied."""
-        self._commits.wait(place, OnCommit(act, partial(self.unconfirmed, request)))
+        """Run `act`, which answers, once the record that was staged at `place` is committed and applied.
+
+        `ended` is told first in any case, with the error if there is one: for who keeps what is on its way.
+        """
+        if ended is None:
+            waiter = OnCommit(act, partial(self.unconfirmed, request))
+        else:
+            waiter = OnCommit(
+                partial(_committed, ended, act), partial(self._unconfirmed, ended, request)
+            )
+        self._commits.wait(place, waiter)
+
+    def _unconfirmed(
+        self,
+        ended: Callable[[DLedgerError | None], None],
+        request: PendingRequest,
+        error: DLedgerError,
+    ) -> None:
+        ended(error)
+        self.unconfirmed(request, error)
 
     def when_staged_committed(self, request: PendingRequest, act: Callable[[], None]) -> None:
         """Run `act` once all that is staged or on its way now is applied; there is something."""
@@ -320,6 +343,16 @@ class Router:
             ext = {"msgId": ",".join(self._delivered)}
             self._delivered.clear()
             self._link.tell(PrivateCode.DELIVERED, ext=ext, body=b"")
+
+
+def _committed(
+    ended: Callable[[DLedgerError | None], None],
+    act: Callable[[StagedEntry, int], None],
+    staged: StagedEntry,
+    place: int,
+) -> None:
+    ended(None)
+    act(staged, place)
 
 
 def refuse_fault(request: PendingRequest, error: Exception) -> None:

@@ -12,7 +12,7 @@ from functools import partial
 from itertools import islice
 from typing import Final
 
-from broker.server.commits import Commits, OnCommit
+from broker.server.commits import Commits
 from broker.server.deliveries import DELIVERIES_MAX, Deliverer, DeliveryPause
 from broker.server.request import Handler, PendingRequest
 from broker.server.router import Router
@@ -132,9 +132,12 @@ class Timers:
         record = RecallTimer(handle.due_ms, key, [timer.physical_offset for timer in meant])
         for timer in meant:
             self._recalling[timer] = self._recalling.get(timer, 0) + 1
-        recalled = partial(self._recalled, request, handle.unique_key, meant)
-        failed = partial(self._recall_failed, request, meant)
-        self._commits.wait(self._commits.stage_control(record), OnCommit(recalled, failed))
+        self._router.when_committed(
+            request,
+            self._commits.stage_control(record),
+            partial(self._recalled, request, handle.unique_key),
+            ended=lambda _error: self._release(meant),
+        )
 
     def _meant(self, handle: RecallHandle) -> list[PendingTimer]:
         """The messages that a handle means, newest first; whether they still wait is for the fold to say."""
@@ -153,14 +156,8 @@ class Timers:
         return found
 
     def _recalled(
-        self,
-        request: PendingRequest,
-        unique_key: str,
-        meant: list[PendingTimer],
-        staged: StagedEntry,
-        place: int,
+        self, request: PendingRequest, unique_key: str, staged: StagedEntry, place: int
     ) -> None:
-        self._release(meant)
         if self._state.timers.was_recalled(staged.physical_offset(place)):
             request.answer(ResponseCode.SUCCESS, ext={"msgId": unique_key})
         else:
@@ -168,12 +165,6 @@ class Timers:
                 ResponseCode.NO_MESSAGE,
                 "recall failed, no such message is pending: it was delivered, or never stored",
             )
-
-    def _recall_failed(
-        self, request: PendingRequest, meant: list[PendingTimer], error: DLedgerError
-    ) -> None:
-        self._release(meant)
-        self._router.unconfirmed(request, error)
 
     def _release(self, meant: list[PendingTimer]) -> None:
         """A recall is decided, one way or the other."""

@@ -191,8 +191,9 @@ class TransactionChecks:
             self._check_max,
             CHECK_MAX_TOPIC,
         )
-        self._ends.wait_for_end(
-            offsets, place, OnCommit(partial(self._given_up, offsets), partial(self._kept, offsets))
+        self._ends.note_ending(offsets)
+        self._commits.wait(
+            place, OnCommit(partial(self._given_up, offsets), partial(self._kept, offsets))
         )
 
     def _given_up(self, offsets: list[int], _staged: StagedEntry, _place: int) -> None:

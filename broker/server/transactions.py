@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from broker.server.commits import Commits, OnCommit, Waiter
+from broker.server.commits import Commits
 from broker.server.request import Handler, PendingRequest, Where
 from broker.server.router import Router
 from broker.service.conclusions import Kind
@@ -166,30 +166,19 @@ class TransactionEnds:
             return
         self._beginning.setdefault(key, []).append(asked)
         self._beginning_count += 1
-        stored = partial(self._half_stored, request, plan, key, asked, born_ms)
-        failed = partial(self._half_failed, request, key, asked)
-        self._commits.wait(place, OnCommit(stored, failed))
+        self._router.when_committed(
+            request,
+            place,
+            partial(self._half_stored, request, plan, born_ms),
+            ended=lambda _error: self._begun(key, asked),
+        )
 
     def _half_stored(
-        self,
-        request: PendingRequest,
-        plan: SendPlan,
-        key: TransactionKey,
-        asked: Essence,
-        born_ms: int,
-        staged: StagedEntry,
-        place: int,
+        self, request: PendingRequest, plan: SendPlan, born_ms: int, staged: StagedEntry, place: int
     ) -> None:
-        self._begun(key, asked)
         offset = staged.physical_offset(place)
         stored = EarlierSend(offset, plan.queue_id, staged.queue_offset(place), self._ids(offset))
         self._answer_half(request, plan, stored, born_ms)
-
-    def _half_failed(
-        self, request: PendingRequest, key: TransactionKey, asked: Essence, error: DLedgerError
-    ) -> None:
-        self._begun(key, asked)
-        self._router.unconfirmed(request, error)
 
     def _begun(self, key: TransactionKey, asked: Essence) -> None:
         """A half message is on its way no more; after a change of leader nothing is known of any."""
@@ -270,16 +259,19 @@ class TransactionEnds:
         except RecordError as error:
             request.refuse(ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: {error}")
             return
-        decided = OnCommit(
+        offsets = [plan.half.queue_offset]
+        self.note_ending(offsets)
+        # If it is not confirmed, whoever leads next knows, and asking twice is harmless.
+        self._router.when_committed(
+            request,
+            place,
             partial(self._end_committed, request, ending),
-            partial(self._end_failed, request, ending),
+            ended=partial(self.ended, offsets),
         )
-        self.wait_for_end([plan.half.queue_offset], place, decided)
 
-    def wait_for_end(self, queue_offsets: list[int], place: int, waiter: Waiter) -> None:
-        """Ends were staged; `waiter` calls `ended` when they are decided."""
+    def note_ending(self, queue_offsets: list[int]) -> None:
+        """Ends were staged; `ended` is to be called when they are decided."""
         self._ending.update(queue_offsets)
-        self._commits.wait(place, waiter)
 
     def ended(self, queue_offsets: list[int], error: DLedgerError | None = None) -> None:
         """Ends are applied, or failed. Those of unknown outcome stay on their way: `leadership_began`."""
@@ -290,14 +282,8 @@ class TransactionEnds:
         self, request: PendingRequest, ending: Ending, _staged: StagedEntry, _place: int
     ) -> None:
         """An end is applied: tell what the fold recorded."""
-        self.ended([ending.queue_offset])
         verdict = self._transactions.verdict(ending.queue_offset)
         _tell(request, ending.wanted, ending.wanted if verdict is None else verdict)
-
-    def _end_failed(self, request: PendingRequest, ending: Ending, error: DLedgerError) -> None:
-        """An end is not confirmed: whoever leads next knows, and asking twice is harmless."""
-        self.ended([ending.queue_offset], error)
-        self._router.unconfirmed(request, error)
 
 
 def stage_end(staging: Staging, plan: CommitPlan | RollbackPlan, now_ms: int) -> int:

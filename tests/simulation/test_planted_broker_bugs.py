@@ -216,11 +216,11 @@ def test_an_offset_that_is_told_without_a_leader_is_found() -> None:
 def test_a_send_back_that_is_told_too_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     when_committed = Router.when_committed
 
-    def when_staged(self: Router, request: PendingRequest, *how: Any) -> None:
+    def when_staged(self: Router, request: PendingRequest, *how: Any, **more: Any) -> None:
         if request.kind is Kind.SEND_BACK:
             request.answer(ResponseCode.SUCCESS)
         else:
-            when_committed(self, request, *how)
+            when_committed(self, request, *how, **more)
 
     monkeypatch.setattr(Router, "when_committed", when_staged)
     assert "told to be given back" in first_finding(range(1, 20))
@@ -241,8 +241,9 @@ def test_a_half_message_that_is_told_too_early_is_found(monkeypatch: pytest.Monk
     flush = Commits.flush
 
     def is_of_half(waiter: Any) -> bool:
-        told = getattr(waiter.committed, "func", None) if isinstance(waiter, OnCommit) else None
-        return getattr(told, "__func__", None) is TransactionEnds._half_stored
+        acts = getattr(waiter.committed, "args", ()) if isinstance(waiter, OnCommit) else ()
+        told = [getattr(getattr(act, "func", None), "__func__", None) for act in acts]
+        return TransactionEnds._half_stored in told
 
     def flush_and_tell(self: Commits) -> None:
         before = len(self._flights)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -547,3 +548,22 @@ def test_what_the_way_to_the_leader_has_no_room_for_is_refused(may_be_done: bool
     assert "too much is on its way to the leader" in (answer.remark or "")
     assert not bench.link.asked
     assert not bench.router.waiting_count
+
+
+@pytest.mark.parametrize("error", [None, NotLeaderError("n1", 2)])
+def test_who_keeps_what_is_on_its_way_is_told_first(error: DLedgerError | None) -> None:
+    bench = Bench()
+    waiters: list[Any] = []
+    bench.router._commits = cast(
+        "Any", SimpleNamespace(wait=lambda _place, one: waiters.append(one))
+    )
+    told: list[object] = []
+    request = bench.request()
+    act = partial(told.append, "answered")
+    bench.router.when_committed(request, 0, lambda _staged, _place: act(), ended=told.append)
+    if error is None:
+        waiters[0].committed(None, 0)
+    else:
+        waiters[0].failed(error)
+    assert told == ([None, "answered"] if error is None else [error])
+    assert bench.router.waiting_count == int(error is not None)

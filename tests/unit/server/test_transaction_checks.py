@@ -179,7 +179,7 @@ def test_a_half_message_whose_end_is_on_its_way_is_left_alone() -> None:
     bench = Bench(check_max=1)
     offset = bench.begin("u")
     bench.wall_ms += 6000
-    bench.ends.wait_for_end([offset], -1, cast("Any", None))
+    bench.ends.note_ending([offset])
     bench.checks.tick()
     assert bench.commits.staging.staged_count == 0
 
