@@ -92,30 +92,27 @@ class Admission:
     """One member.
 
     Attributes:
-        state: what its answers are worth.
+        state: what its answers are worth. Changed in here only.
+        is_counted: whether that is COUNTED; an attribute, since it is asked for with every request and answer.
         store: number of its latest store without a vote; kept when it is admitted, so that late answers are
             known. 0: there was none.
         heard_round: the latest request that had been sent to anybody when the loss was heard of.
-        confirmed_round: the same for when its match index last grew.
+        confirmed_round: the same for when its match index last grew; set by whoever sees that.
         rejoin_index: the entry that must be committed without it, and be held by it, before it is counted
             again; None until that entry exists. It says nothing while the member is counted.
     """
 
     state: AdmissionState = AdmissionState.COUNTED
+    is_counted: bool = True
     store: int = 0
     heard_round: int = 0
     confirmed_round: int = 0
     rejoin_index: Index | None = None
 
     @property
-    def is_counted(self) -> bool:
-        """Whether its answers count."""
-        return self.state is AdmissionState.COUNTED
-
-    @property
     def needs_entry(self) -> bool:
         """Whether the entry has yet to be appended that it must hold to be counted again."""
-        return self.state is not AdmissionState.COUNTED and self.rejoin_index is None
+        return not self.is_counted and self.rejoin_index is None
 
     def take_answer(self, answered_round: int, store: int, *, last_round: int) -> Ruling:
         """An answer came.
@@ -129,7 +126,7 @@ class Admission:
             store: what the answer says of the store; 0: the member takes itself for a voter.
             last_round: the latest request that was sent to anybody.
         """
-        if not store and self.state is AdmissionState.COUNTED:
+        if self.is_counted and not store:
             return _TAKEN  # nearly all of them
         if store:
             sign = Sign.SAME_STORE if store == self.store else Sign.OTHER_STORE
@@ -145,18 +142,12 @@ class Admission:
         The request was sent after the leader had heard of `match_index`, so the member had it then.
         """
         return (
-            self.state is AdmissionState.COUNTED
-            and answered_round > self.confirmed_round
-            and last_index < match_index
+            self.is_counted and answered_round > self.confirmed_round and last_index < match_index
         )
 
     def went_back(self, *, last_round: int) -> None:
         """A rejection has shown that it lost what it had confirmed: all of that is void."""
         self._follow(Sign.SHORT_LOG, last_round)
-
-    def confirmed(self, *, last_round: int) -> None:
-        """Its match index has grown."""
-        self.confirmed_round = last_round
 
     def holds_enough(self, match_index: Index, commit_index: Index) -> bool:
         """Whether it holds the entry that the others committed without it, if it needs one."""
@@ -173,13 +164,14 @@ class Admission:
 
     def admits(self, match_index: Index, commit_index: Index) -> int:
         """The store that the next request may admit; 0: none."""
-        if self.state is AdmissionState.COUNTED or not self.holds_enough(match_index, commit_index):
+        if self.is_counted or not self.holds_enough(match_index, commit_index):
             return 0
         return self.store
 
     def _follow(self, sign: Sign, last_round: int) -> Ruling:
         follows = ruling(self.state, sign)
         self.state = follows.after
+        self.is_counted = follows.after is AdmissionState.COUNTED
         if follows.is_void:
             self.heard_round = last_round
             self.rejoin_index = None

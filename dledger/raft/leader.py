@@ -139,7 +139,7 @@ class Leader:
         if replication.answered(response) and response.match_index > self._core.commit_index:
             self._advance_commit()
         admission = replication.peers[response.source].admission
-        if admission.needs_entry:
+        if not admission.is_counted and admission.needs_entry:
             admission.rejoin_index = Index(self._core.log.last_index + 1)
             self._append(EntryKind.NOOP, (b"",))
         self.handover.advanced()

@@ -12,7 +12,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
 
-from dledger.raft.admission import Admission, AdmissionState
+from dledger.raft.admission import Admission
 from dledger.raft.ids import NO_INDEX, Index, NodeId
 from dledger.raft.slow_disk import SaveTimer
 
@@ -80,11 +80,6 @@ class Progress:
     inflight: deque[tuple[int, int, int]] = field(default_factory=deque)
     admission: Admission = field(default_factory=Admission)
 
-    @property
-    def is_voter(self) -> bool:
-        """Whether it is counted."""
-        return self.admission.state is AdmissionState.COUNTED
-
     def sent(self, end: Index, *, size_bytes: int, now_ms: int) -> None:
         """Entries up to `end` (exclusive) were sent."""
         self.saving.given(Index(end - 1), now_ms)
@@ -149,5 +144,5 @@ class Progress:
             inflight_count=len(self.inflight),
             inflight_bytes=self.inflight_bytes,
             answered_ms=self.answered_ms,
-            is_voter=self.is_voter,
+            is_voter=self.admission.is_counted,
         )

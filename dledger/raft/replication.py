@@ -50,21 +50,33 @@ class Replication:
         """
         own = self.rounds.last_round + 1
         return reached_by_majority(
-            [own, *(peer.acked_round if peer.is_voter else 0 for peer in self.peers.values())]
+            [
+                own,
+                *(
+                    peer.acked_round if peer.admission.is_counted else 0
+                    for peer in self.peers.values()
+                ),
+            ]
         )
 
     def answered_by_majority_ms(self) -> int:
         """Since when at the latest no majority has been silent."""
         now_ms = self._core.now_ms
         return reached_by_majority(
-            [now_ms, *(peer.answered_ms if peer.is_voter else 0 for peer in self.peers.values())]
+            [
+                now_ms,
+                *(
+                    peer.answered_ms if peer.admission.is_counted else 0
+                    for peer in self.peers.values()
+                ),
+            ]
         )
 
     def matches(self) -> list[int]:
         """Last durable equal index of each voter, this node first."""
         return [
             self._core.durable_index,
-            *(peer.match_index if peer.is_voter else 0 for peer in self.peers.values()),
+            *(peer.match_index if peer.admission.is_counted else 0 for peer in self.peers.values()),
         ]
 
     def stood_still(self, length_ms: int) -> None:
@@ -145,9 +157,10 @@ class Replication:
         if response.success:
             has_moved = peer.succeeded(response.match_index)
             if has_moved:
-                admission.confirmed(last_round=last_round)
+                admission.confirmed_round = last_round
                 peer.saving.holds(peer.match_index, self._core.now_ms)
-            admission.count_again(peer.match_index, self._core.commit_index)
+            if not admission.is_counted:
+                admission.count_again(peer.match_index, self._core.commit_index)
         elif response.round > peer.rejects_after_round:
             next_index = self._next_after_conflict(response)
             peer.probe_from(next_index, last_round=last_round, is_waiting=False)
@@ -200,7 +213,10 @@ class Replication:
         prev_term = core.log.term_of(prev_index)
         assert prev_term is not None, f"entry {prev_index} is not in the log"
         round_ = self.rounds.start(core.now_ms)
-        admits = peer.admission.admits(peer.match_index, core.commit_index)
+        admission = peer.admission
+        admits = (
+            0 if admission.is_counted else admission.admits(peer.match_index, core.commit_index)
+        )
         core.emit(
             SendEntries(
                 peer.node_id,

@@ -222,7 +222,7 @@ class Handover:
         self._begin(target, None)
 
     def _voters(self) -> list[Progress]:
-        return [peer for peer in self._replication.peers.values() if peer.is_voter]
+        return [peer for peer in self._replication.peers.values() if peer.admission.is_counted]
 
     def _is_close(self, peer: Progress) -> bool:
         """Whether it answers and is at most one request behind."""
@@ -235,7 +235,7 @@ class Handover:
     def _is_answering(self, peer: Progress) -> bool:
         # In a term's first moments nobody has answered yet; acked_round tells.
         is_recent = self._core.now_ms - peer.answered_ms < self._core.config.election_timeout_min_ms
-        return peer.acked_round > 0 and is_recent and peer.is_voter
+        return peer.acked_round > 0 and is_recent and peer.admission.is_counted
 
     def _behind_bytes(self, peer: Progress) -> int:
         log = self._core.log

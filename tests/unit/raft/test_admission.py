@@ -104,7 +104,7 @@ def test_a_log_that_is_shorter_than_what_was_confirmed_is_a_loss_only_after_that
     None
 ):
     admission = Admission()
-    admission.confirmed(last_round=4)
+    admission.confirmed_round = 4
     assert not admission.shows_loss(4, Index(3), Index(6)), "rejected before it had the entries"
     assert not admission.shows_loss(5, Index(6), Index(6)), "it has all of them"
     assert admission.shows_loss(5, Index(5), Index(6))
