@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from broker.store.locks import QueueLocks
+from broker.store.offsets import ConsumerOffsets
+from broker.store.recent_sends import RecentSends
+from broker.store.schedule import Schedule
+from broker.store.timers import Timers
+from broker.store.transactions import Transactions
 from broker.testing.broker_simulation import silence
 from broker.testing.stories import Story
 from dledger.testing.datadriven import ScriptError, run_script
 
+COMMIT = ConsumerOffsets.commit
 STORIES = sorted((Path(__file__).parent / "stories").glob("*.txt"))
 
 
@@ -27,6 +35,47 @@ def test_story(path: Path) -> None:
 
 def test_there_are_stories() -> None:
     assert len(STORIES) >= 4
+
+
+def _forget_locks(self: QueueLocks) -> None:
+    self.awaits_time = True
+    self._table.clear()
+
+
+MISTAKES: list[tuple[str, type, str, Any]] = [
+    ("locks", QueueLocks, "begin_term", _forget_locks),
+    ("locks", QueueLocks, "keeps_out", lambda *_: False),
+    (
+        "consumer_that_returns",
+        ConsumerOffsets,
+        "commit",
+        lambda *place, **_: COMMIT(*place, is_forced=True),
+    ),
+    ("repeated_send", RecentSends, "offsets", lambda *_: ()),
+    ("transaction", Transactions, "verdict", lambda *_: None),
+    ("transaction_that_nobody_ends", Transactions, "check", lambda *_: None),
+    ("retries_to_the_dead_letters", Schedule, "delay_ms", lambda *_: 0),
+    ("due_times", Timers, "recall", lambda *_, **__: None),
+]
+"""Story, and a mistake that it must show."""
+
+
+@pytest.mark.parametrize(
+    ("story", "owner", "name", "mistake"),
+    MISTAKES,
+    ids=[f"{story}-{name}" for story, _, name, _ in MISTAKES],
+)
+def test_a_story_goes_otherwise_when_its_promise_is_broken(
+    story: str, owner: type, name: str, mistake: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = next(path for path in STORIES if path.stem == story).read_text()
+    monkeypatch.setattr(owner, name, mistake)
+    with silence():
+        try:
+            told = run_script(text, Story().run)
+        except (ScriptError, AssertionError):
+            return  # it does not even come to its end
+    assert told != text
 
 
 def test_what_a_client_cannot_do_is_refused() -> None:
