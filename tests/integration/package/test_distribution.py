@@ -118,6 +118,8 @@ def test_the_wheel_has_the_packages_and_nothing_beside_them(built: Path) -> None
         "pyspark_rocketmq.py",
         f"dledger-{__version__}.dist-info",
     }
+    ours = [name for name in tracked_files() if name.partition("/")[0] in packages]
+    assert [name for name in ours if name not in names] == []
     assert "License-Expression: Apache-2.0\n" in metadata
     assert "Classifier: Typing :: Typed\n" in metadata
 
