@@ -40,6 +40,7 @@ REFRESH_AGAIN_S: Final = 0.01  # tasks that fail together ask once
 TEMPLATE_REFRESH_S: Final = 1.0  # a topic that is about to be created appears within moments
 FIRST_TRIES: Final = 3  # a second each: as long as the Java client waits for its first answer
 ASK_AGAIN_S: Final = 0.1  # while there is nobody to ask, or nobody to send to
+LED_FOR_S: Final = 0.2  # a new leader's topics follow its address after some 30 ms
 FAILED_FOR_S: Final = 1.0  # a node that failed is tried after the others for so long
 
 _T = TypeVar("_T")
@@ -164,15 +165,16 @@ class Routes:
         return read_queues(topic, route)
 
     async def when_there(self, ask: Callable[[], Awaitable[_T]], timeout_s: float) -> _T:
-        """Ask for a route, again and again while no name server answers or those that do know no broker.
+        """Ask for a route, again and again while no name server answers or those that do know no leader.
 
-        So a program may be started together with its group. Where brokers are known, a topic that has no
-        route is told at once.
+        So a program may be started together with its group: its followers register first, then the leader,
+        then its topics. A topic that has no route although somebody leads is believed after a moment.
 
         Raises:
             NoRouteError, NameServersUnreachableError: as the last try ended, `timeout_s` later.
         """
         failure: ClientError | None = None
+        led_since: float | None = None
         with anyio.move_on_after(timeout_s):
             while True:
                 try:
@@ -181,17 +183,20 @@ class Routes:
                     failure = error
                 except NoRouteError as error:
                     failure = error
-                    if await self._has_brokers():
+                    now = self._clock()
+                    led_since = (led_since or now) if await self._has_leader() else None
+                    if led_since is not None and now - led_since >= LED_FOR_S:
                         raise
                 await anyio.sleep(ASK_AGAIN_S)
         raise failure or NameServersUnreachableError(f"no name server answered in {timeout_s:g} s")
 
-    async def _has_brokers(self) -> bool:
-        """Whether a name server knows any broker."""
+    async def _has_leader(self) -> bool:
+        """Whether a name server knows anybody who leads."""
         try:
             answer = await self._source.call(RequestCode.GET_BROKER_CLUSTER_INFO, {})
-            return answer.code != ResponseCode.SUCCESS or bool(
-                decode_cluster_info(answer.body).brokers
+            return answer.code != ResponseCode.SUCCESS or any(
+                LEADER_ID in broker.broker_addrs
+                for broker in decode_cluster_info(answer.body).brokers.values()
             )
         except NameServersUnreachableError:
             return False
