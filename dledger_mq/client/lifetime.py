@@ -1,4 +1,4 @@
-"""The life of a client object: everything happens inside its `async with`.
+"""The life of a client object: `async with`, or `start` and `stop`.
 
 Knows nothing of brokers. A class says in one asynchronous context manager, `_run`, what it opens, and
 what it does before it closes; the tasks that it starts end there too.
@@ -6,24 +6,56 @@ what it does before it closes; the tasks that it starts end there too.
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Self
 
+import trio
+
+from dledger_mq.client.errors import ClientUsageError
+
 
 class Lifetime(ABC):
-    """Makes `async with` of `_run`; an object is entered once at a time."""
+    """Makes `async with`, `start` and `stop` of `_run`; an object is entered once at a time."""
 
     _running: AbstractAsyncContextManager[None] | None = None
+    _holder: _Holder | None = None
 
     @abstractmethod
     def _run(self) -> AbstractAsyncContextManager[None]:
         """Open, yield while in use, close."""
 
+    async def start(self) -> Self:
+        """Open, where no `async with` fits; `stop` closes.
+
+        On asyncio `stop` may come from any task. On trio both must come from one task, as an `async with` would.
+
+        Raises:
+            ClientUsageError: it is open already.
+            What opening raises.
+        """
+        if self._running is not None:
+            raise ClientUsageError("it is open already")
+        if trio.lowlevel.in_trio_run():
+            return await self.__aenter__()
+        self._holder = _Holder(self)
+        await self._holder.opened
+        return self
+
+    async def stop(self) -> None:
+        """Close what `start` opened; does nothing when it is not open."""
+        holder, self._holder = self._holder, None
+        if holder is not None:
+            await holder.close()
+        elif self._running is not None:
+            await self.__aexit__(None, None, None)
+
     async def __aenter__(self) -> Self:
-        self._running = self._run()
-        await self._running.__aenter__()
+        running = self._run()
+        await running.__aenter__()
+        self._running = running
         return self
 
     async def __aexit__(
@@ -33,4 +65,29 @@ class Lifetime(ABC):
         trace: TracebackType | None,
     ) -> bool | None:
         assert self._running is not None
-        return await self._running.__aexit__(kind, error, trace)
+        running, self._running = self._running, None
+        return await running.__aexit__(kind, error, trace)
+
+
+class _Holder:
+    """A task of asyncio that keeps a client open: the task that enters a client must leave it, too."""
+
+    def __init__(self, client: Lifetime) -> None:
+        self._client = client
+        self._stop = asyncio.Event()
+        self.opened = asyncio.get_running_loop().create_future()
+        self._task = asyncio.create_task(self._hold(), name=type(client).__name__)
+
+    async def _hold(self) -> None:
+        try:
+            async with self._client:
+                self.opened.set_result(None)
+                await self._stop.wait()
+        except BaseException as error:
+            if self.opened.done():
+                raise
+            self.opened.set_exception(error)
+
+    async def close(self) -> None:
+        self._stop.set()
+        await self._task

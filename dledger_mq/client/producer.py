@@ -137,6 +137,7 @@ class Producer(Lifetime):
                 self._name_servers, nursery, instance=self._instance, heartbeat=self._tell
             )
             self._now = self._session.loop.now
+            self._lanes = {}  # those of an earlier life have ended
             self._opened(self._session)
             self._session.routes.default_queues = self._settings.default_queues
             self._session.start()
