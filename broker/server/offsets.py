@@ -61,23 +61,15 @@ class Offsets:
         self._staged_ms = 0
 
     def handlers(self) -> tuple[Handler[RemotingCommand], ...]:
-        """What it takes. Queries confirm by themselves that this node leads, after what they wait for."""
+        """What it takes. Reads confirm by themselves that this node leads: when their fields are read, or later."""
+        code, read = RequestCode, Kind.READ
         return (
-            Handler(
-                RequestCode.QUERY_CONSUMER_OFFSET, self.query, Kind.QUESTION, request_type=Question
-            ),
-            Handler(RequestCode.UPDATE_CONSUMER_OFFSET, self.update, Kind.UPDATE),
-            Handler(
-                RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, self.by_time, Kind.READ, is_confirmed=True
-            ),
-            Handler(RequestCode.GET_MAX_OFFSET, self.max_offset, Kind.READ, is_confirmed=True),
-            Handler(RequestCode.GET_MIN_OFFSET, self.min_offset, Kind.READ, is_confirmed=True),
-            Handler(
-                RequestCode.GET_EARLIEST_MSG_STORETIME,
-                self.earliest_time,
-                Kind.READ,
-                is_confirmed=True,
-            ),
+            Handler(code.QUERY_CONSUMER_OFFSET, self.query, Kind.QUESTION, request_type=Question),
+            Handler(code.UPDATE_CONSUMER_OFFSET, self.update, Kind.UPDATE),
+            Handler(code.SEARCH_OFFSET_BY_TIMESTAMP, self.by_time, read),
+            Handler(code.GET_MAX_OFFSET, self.max_offset, read),
+            Handler(code.GET_MIN_OFFSET, self.min_offset, read),
+            Handler(code.GET_EARLIEST_MSG_STORETIME, self.earliest_time, read),
         )
 
     def update(self, request: PendingRequest, command: RemotingCommand) -> None:
@@ -266,7 +258,8 @@ class Offsets:
             FieldError: a field is missing or impossible.
         """
         topic, queue_id = _queue(command)
-        _number(request, "offset", self._state.queues.min_max(topic, queue_id)[1])
+        bounds = partial(self._state.queues.min_max, topic, queue_id)
+        self._router.when_confirmed(request, lambda: _number(request, "offset", bounds()[1]))
 
     def min_offset(self, request: PendingRequest, command: RemotingCommand) -> None:
         """GET_MIN_OFFSET; an unknown queue has 0.
@@ -275,7 +268,8 @@ class Offsets:
             FieldError: a field is missing or impossible.
         """
         topic, queue_id = _queue(command)
-        _number(request, "offset", self._state.queues.min_max(topic, queue_id)[0])
+        bounds = partial(self._state.queues.min_max, topic, queue_id)
+        self._router.when_confirmed(request, lambda: _number(request, "offset", bounds()[0]))
 
     def by_time(self, request: PendingRequest, command: RemotingCommand) -> None:
         """SEARCH_OFFSET_BY_TIMESTAMP.
@@ -286,14 +280,18 @@ class Offsets:
         topic, queue_id = _queue(command)
         time_ms = fields.int64(command.ext, "timestamp")
         is_upper = command.ext.get("boundaryType", "lower").lower() == "upper"
-        try:
-            offset = offset_by_time(
-                self._state, self._log.reader, topic, queue_id, time_ms, is_upper=is_upper
-            )
-        except MessageGoneError as error:
-            request.answer(ResponseCode.SYSTEM_ERROR, str(error))
-        else:
-            _number(request, "offset", offset)
+
+        def act() -> None:
+            try:
+                offset = offset_by_time(
+                    self._state, self._log.reader, topic, queue_id, time_ms, is_upper=is_upper
+                )
+            except MessageGoneError as error:
+                request.answer(ResponseCode.SYSTEM_ERROR, str(error))
+            else:
+                _number(request, "offset", offset)
+
+        self._router.when_confirmed(request, act)
 
     def earliest_time(self, request: PendingRequest, command: RemotingCommand) -> None:
         """GET_EARLIEST_MSG_STORETIME; -1 without messages.
@@ -302,8 +300,12 @@ class Offsets:
             FieldError: a field is missing or impossible.
         """
         topic, queue_id = _queue(command)
-        stored_ms = earliest_store_time(self._state, self._log.reader, topic, queue_id)
-        _number(request, "timestamp", stored_ms)
+
+        def act() -> None:
+            stored_ms = earliest_store_time(self._state, self._log.reader, topic, queue_id)
+            _number(request, "timestamp", stored_ms)
+
+        self._router.when_confirmed(request, act)
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,10 @@ def requests_page() -> str:
             )
     kinds = [f"- **{kind.name}** {kind.value}." for kind in Kind]
     places = [f"- **{where.name}** {where.value}." for where in Where]
-    confirmed = "- *confirmed*: once it is confirmed that this node leads: the answer tells of what is applied there."
+    confirmed = (
+        "- *confirmed*: once it is confirmed that this node leads: the answer tells of what is applied there. Those"
+        " of 14 and 29 to 32 have it confirmed themselves, behind what they do first."
+    )
     parts = (*rows, "", "Kinds, which say what doing a request twice would do:", "", *kinds)
     parts += ("", "Where they are carried out:", "", *places, confirmed)
     return REQUESTS_HEAD + "\n".join(parts) + "\n"

@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from broker.server.offsets import Offsets
+from dledger_mq.remoting.errors import FieldError
 from dledger_mq.remoting.frame import FrameDecoder
 from dledger_mq.remoting.header import RemotingCommand, decode_command
 from tests.unit.server.lone_leader import Asker, LoneLeader
@@ -184,3 +185,28 @@ def test_commits_in_several_records_behind_a_full_entry_are_judged_by_their_own(
     leader.commit()
     leader.commit()
     assert [told(asker) for asker in taken] == [[(0, None)]] * 2
+
+
+READS = {29: {"timestamp": "0"}, 30: {}, 31: {}, 32: {}}
+
+
+@pytest.mark.parametrize("code", READS)
+def test_a_read_is_answered_once_this_node_is_confirmed(bench: Bench, code: int) -> None:
+    bench.is_confirmed = False
+    read = next(each.serve for each in bench.offsets.handlers() if each.code == code)
+    asker = Asker()
+    ext = {"topic": "T", "queueId": "0", **READS[code]}
+    read(pending(asker, code), RemotingCommand(code=code, opaque=9, ext=ext, version=409))
+    assert told(asker) == []
+    (act,) = bench.unconfirmed
+    act()
+    assert [answer[0] for answer in told(asker)] == [0]
+
+
+@pytest.mark.parametrize("code", READS)
+def test_what_is_wrong_with_a_read_is_told_at_once(bench: Bench, code: int) -> None:
+    bench.is_confirmed = False
+    read = next(each.serve for each in bench.offsets.handlers() if each.code == code)
+    with pytest.raises(FieldError):
+        read(pending(Asker(), code), RemotingCommand(code=code, opaque=9, version=409))
+    assert bench.unconfirmed == []
