@@ -63,7 +63,7 @@ class NotLeaderError(RefusedError):
 
 
 class LeaderNotReadyError(RefusedError):
-    """This node was elected but has not yet applied the start of its term."""
+    """This node was elected but has not yet applied the first entry of its term."""
 
     code = "leader_not_ready"
 

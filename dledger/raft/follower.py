@@ -71,7 +71,7 @@ def plan_append(
     for entry in entries:
         if entry.index != request.prev_index + held + 1 or entry.index > log.last_index:
             break
-        # Before the log's start everything is committed, hence equal.
+        # Before the log's first entry everything is committed, hence equal.
         if log.has(entry.index) and log.term_of(entry.index) != entry.term:
             break
         held += 1
@@ -93,7 +93,7 @@ def _conflict_at_prev(
 ) -> Conflict | None:
     prev_index = request.prev_index
     if prev_index < log.first_index - 1:
-        return None  # before the log's start: committed, hence equal
+        return None  # before the log's first entry: committed, hence equal
     term = log.term_of(prev_index)
     if term is None:
         return Conflict(Index(log.last_index + 1), NO_TERM)

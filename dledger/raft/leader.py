@@ -68,7 +68,7 @@ class Leader:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the start of the term is committed."""
+        """Whether the first entry of the term is committed."""
         return self._core.commit_index >= self.noop_index
 
     @property
@@ -213,7 +213,9 @@ class Leader:
     def _advance_commit(self) -> None:
         core = self._core
         index = self._commit_rule(
-            self.replication.matches(), commit_index=core.commit_index, term_start=self.noop_index
+            self.replication.matches(),
+            commit_index=core.commit_index,
+            term_first_index=self.noop_index,
         )
         if index <= core.commit_index:
             return

@@ -2,7 +2,7 @@
 
 Kept in memory, 8 bytes an entry and a little for every change of term. The core decides with it,
 the store finds entries with it; each has its own copy. Indexes are contiguous and positions have no
-gaps, so the end of an entry is the start of the next.
+gaps, so the end of an entry is where the next begins.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dledger.raft.ids import NO_INDEX, NO_TERM, EntryId, Index, Position, Term
 
 
 @dataclass(frozen=True, slots=True)
-class LogStart:
+class LogBase:
     """What lies just before the first kept entry: the log is empty behind it."""
 
     prev_index: Index = NO_INDEX
@@ -36,25 +36,25 @@ class LogLayout:
     """
 
     # The two ends are plain attributes: the leader reads them many times for every proposal.
-    __slots__ = ("_positions", "_run_firsts", "_run_terms", "_start", "end_position", "last_index")
+    __slots__ = ("_base", "_positions", "_run_firsts", "_run_terms", "end_position", "last_index")
 
-    def __init__(self, start: LogStart | None = None) -> None:
-        self._start = start or LogStart()
+    def __init__(self, base: LogBase | None = None) -> None:
+        self._base = base or LogBase()
         self._positions = array("q")
         self._run_firsts: list[int] = []
         self._run_terms: list[Term] = []
-        self.last_index: Index = self._start.prev_index
-        self.end_position: Position = self._start.position
+        self.last_index: Index = self._base.prev_index
+        self.end_position: Position = self._base.position
 
     @property
     def first_index(self) -> Index:
         """Index of the first kept entry, whether or not it exists yet."""
-        return Index(self._start.prev_index + 1)
+        return Index(self._base.prev_index + 1)
 
     @property
     def last_term(self) -> Term:
         """Term of the last entry, or of what lies before an empty log."""
-        return self._run_terms[-1] if self._run_terms else self._start.prev_term
+        return self._run_terms[-1] if self._run_terms else self._base.prev_term
 
     @property
     def last_id(self) -> EntryId:
@@ -64,23 +64,23 @@ class LogLayout:
     @property
     def first_position(self) -> Position:
         """Byte place of the first kept entry."""
-        return self._start.position
+        return self._base.position
 
     def has(self, index: Index) -> bool:
         """Whether the entry is kept here."""
-        return self._start.prev_index < index <= self.last_index
+        return self._base.prev_index < index <= self.last_index
 
     def term_of(self, index: Index) -> Term | None:
         """Term of an entry, or of the place just before the first; None when unknown."""
-        if index == self._start.prev_index:
-            return self._start.prev_term
+        if index == self._base.prev_index:
+            return self._base.prev_term
         if not self.has(index):
             return None
         return self._run_terms[bisect_right(self._run_firsts, index) - 1]
 
     def position_of(self, index: Index) -> Position:
         """Byte place of an entry's header; of last_index + 1 it is the end position."""
-        offset = index - self._start.prev_index - 1
+        offset = index - self._base.prev_index - 1
         if offset == len(self._positions):
             return self.end_position
         assert 0 <= offset < len(self._positions), f"entry {index} is not in the log"
@@ -88,9 +88,9 @@ class LogLayout:
 
     def index_at(self, position: Position) -> Index | None:
         """The entry whose header or body covers this byte; None outside the log."""
-        if not self._start.position <= position < self.end_position:
+        if not self._base.position <= position < self.end_position:
             return None
-        return Index(self._start.prev_index + bisect_right(self._positions, position))
+        return Index(self._base.prev_index + bisect_right(self._positions, position))
 
     def first_index_of_term_at(self, index: Index) -> Index:
         """First kept index of the run of equal terms that contains `index`."""
@@ -152,7 +152,7 @@ class LogLayout:
         assert self.has(first), f"entry {first} is not in the log"
         self.end_position = self.position_of(first)
         self.last_index = Index(first - 1)
-        del self._positions[first - self._start.prev_index - 1 :]
+        del self._positions[first - self._base.prev_index - 1 :]
         while self._run_firsts and self._run_firsts[-1] >= first:
             self._run_firsts.pop()
             self._run_terms.pop()
@@ -165,9 +165,9 @@ class LogLayout:
         if first == end_max or self.position_of(end_max) <= limit:
             return end_max
         # The entry behind `end` starts at most at the limit: found without looking at each.
-        offset = first - self._start.prev_index - 1
-        offset_max = end_max - self._start.prev_index - 1
-        end = bisect_right(self._positions, limit, offset, offset_max) + self._start.prev_index
+        offset = first - self._base.prev_index - 1
+        offset_max = end_max - self._base.prev_index - 1
+        end = bisect_right(self._positions, limit, offset, offset_max) + self._base.prev_index
         return Index(max(end, first + 1))
 
     def columns(self, first: Index, end: Index) -> tuple[array[int], array[int], array[int]]:
@@ -193,7 +193,7 @@ class LogLayout:
 
     def copy(self) -> LogLayout:
         """An independent copy."""
-        twin = LogLayout(self._start)
+        twin = LogLayout(self._base)
         twin._positions = self._positions[:]
         twin._run_firsts = self._run_firsts[:]
         twin._run_terms = self._run_terms[:]

@@ -57,7 +57,7 @@ class Progress:
     Attributes:
         is_waiting: in probe: the one request is sent, only heartbeats go out until an answer comes.
         acked_round: the latest round that was answered.
-        answered_ms: when that was; the start of the term before any answer. Later by what this node stood
+        answered_ms: when that was; when the term began, before any answer. Later by what this node stood
             still since: in that time nobody could be heard.
         rejects_after_round: a rejection of this round or an earlier one is old news: the leader has
             changed `next_index` since.

@@ -26,18 +26,22 @@ def reached_by_majority(values: Sequence[int]) -> int:
 class CommitRule(Protocol):
     """Decides how far the log is committed. The simulator can plant a wrong one."""
 
-    def __call__(self, matches: Sequence[int], *, commit_index: Index, term_start: Index) -> Index:
+    def __call__(
+        self, matches: Sequence[int], *, commit_index: Index, term_first_index: Index
+    ) -> Index:
         """The new commit index, never below `commit_index`.
 
         Args:
             matches: for each voter the last index durably equal to the leader's log.
             commit_index: how far it is committed already.
-            term_start: index of the first entry of the leader's own term.
+            term_first_index: index of the first entry of the leader's own term.
         """
         ...
 
 
-def commit_by_count(matches: Sequence[int], *, commit_index: Index, term_start: Index) -> Index:
+def commit_by_count(
+    matches: Sequence[int], *, commit_index: Index, term_first_index: Index
+) -> Index:
     """Commit what a majority holds, if that is an entry of the leader's own term.
 
     Entries of earlier terms are committed with it, never by counting them: figure 8 of the paper
@@ -46,6 +50,6 @@ def commit_by_count(matches: Sequence[int], *, commit_index: Index, term_start: 
     Source: Raft paper 5.3 and 5.4.2.
     """
     held = reached_by_majority(matches)
-    if held < term_start or held <= commit_index:
+    if held < term_first_index or held <= commit_index:
         return commit_index
     return Index(held)

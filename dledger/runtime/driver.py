@@ -75,7 +75,7 @@ DISK_FULL_RETRY_MS: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class RoleView:
-    """What a node is. `is_serving`: it leads, and the start of its term is applied here."""
+    """What a node is. `is_serving`: it leads, and the first entry of its term is applied here."""
 
     role: Role
     term: Term
@@ -204,7 +204,7 @@ class Driver:
 
     @property
     def is_serving(self) -> bool:
-        """Whether this node leads and the start of its term is applied."""
+        """Whether this node leads and the first entry of its term is applied."""
         noop_index = self.engine.node.noop_index
         return noop_index is not None and self.applied_index >= noop_index
 

@@ -273,7 +273,7 @@ class LogServer:
 
     @property
     def is_serving(self) -> bool:
-        """Whether it leads and has applied the start of its term."""
+        """Whether it leads and has applied the first entry of its term."""
         return self._standing.is_serving
 
     def has_lease(self) -> bool:

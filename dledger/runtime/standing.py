@@ -83,7 +83,7 @@ class Standing:
 
     @property
     def is_serving(self) -> bool:
-        """Whether it leads and has applied the start of its term."""
+        """Whether it leads and has applied the first entry of its term."""
         return self.driver is not None and self.driver.is_serving and not self.has_stopped
 
     def has_lease(self) -> bool:
@@ -116,5 +116,7 @@ class Standing:
         if self.role is not Role.LEADER:
             raise NotLeaderError(self.leader_id, self.term, self.obstacles.lost_votes.problem)
         if not driver.is_serving:
-            raise LeaderNotReadyError(f"{self.node_id} has not yet applied the start of its term")
+            raise LeaderNotReadyError(
+                f"{self.node_id} has not yet applied the first entry of its term"
+            )
         return driver

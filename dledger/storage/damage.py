@@ -42,7 +42,7 @@ from dledger.raft.entry import ENTRY_HEADER_BYTES, Entry, EntryKind
 from dledger.raft.ids import NO_TERM, Index, Position, Term
 from dledger.storage.api import Disk, File
 from dledger.storage.opening import holds_last
-from dledger.storage.scan import LOG_START, ChainEnd, scan_data
+from dledger.storage.scan import NOTHING_BEFORE, ChainEnd, scan_data
 from dledger.storage.segment import StorePaths, segment_positions
 from dledger.storage.write_batch import WRITE_BATCH_BYTES_MAX
 
@@ -159,7 +159,7 @@ class Survey:
     def missing(self) -> list[Missing]:
         """The gaps, in order."""
         found: list[Missing] = []
-        at = LOG_START
+        at = NOTHING_BEFORE
         for run in self.runs:
             columns = run.columns
             if run.first_index > at.index + 1:
@@ -199,7 +199,7 @@ class Survey:
             columns.sizes.append(entry.size_bytes)
             columns.chain_crcs.append(chain_crc(entry))
         place = bisect_right(self.runs, int(first.index), key=lambda run: run.first_index)
-        before = self.runs[place - 1].end() if place else LOG_START
+        before = self.runs[place - 1].end() if place else NOTHING_BEFORE
         own_before = preceding_chain_crc(first.header)
         joins = (before.index + 1, before.chain_crc) == (first.index, own_before)
         if place < len(self.runs):
@@ -220,8 +220,8 @@ class Survey:
             self.tail = lone
 
     def last_end(self) -> ChainEnd:
-        """The last whole entry, or the log's start."""
-        return self.runs[-1].end() if self.runs else LOG_START
+        """The last whole entry, or what the first entry follows."""
+        return self.runs[-1].end() if self.runs else NOTHING_BEFORE
 
     def run_of(self, index: Index) -> Run | None:
         """The run that holds an entry."""

@@ -35,7 +35,7 @@ class ChainEnd:
     chain_crc: int
 
 
-LOG_START: Final = ChainEnd(NO_INDEX, NO_TERM, Position(0), 0)
+NOTHING_BEFORE: Final = ChainEnd(NO_INDEX, NO_TERM, Position(0), 0)
 """What the first entry follows."""
 
 

@@ -59,9 +59,9 @@ STABILIZE_STEPS_MAX = 10_000
 """A group that still talks after so many deliveries will never stop."""
 
 
-def commit_any_term(matches: Any, *, commit_index: Index, term_start: Index) -> Index:
+def commit_any_term(matches: Any, *, commit_index: Index, term_first_index: Index) -> Index:
     """The bug of figure 8, planted: entries of earlier terms are committed by counting."""
-    del term_start
+    del term_first_index
     return Index(max(reached_by_majority(matches), commit_index))
 
 

@@ -48,7 +48,9 @@ class AcksBeforeSync(Engine):
         return job
 
 
-def commit_any_term(matches: Sequence[int], *, commit_index: Index, term_start: Index) -> Index:
+def commit_any_term(
+    matches: Sequence[int], *, commit_index: Index, term_first_index: Index
+) -> Index:
     return Index(max(commit_index, reached_by_majority(matches)))
 
 

@@ -231,11 +231,11 @@ def keep_the_lease_for_ever(leader: Leader, now_ms: int) -> bool:
 
 
 def commit_what_anybody_holds(
-    matches: Sequence[int], *, commit_index: Index, term_start: Index
+    matches: Sequence[int], *, commit_index: Index, term_first_index: Index
 ) -> Index:
     """A planted bug: no majority is asked."""
     held = max(matches)
-    return Index(held) if held >= term_start and held > commit_index else commit_index
+    return Index(held) if held >= term_first_index and held > commit_index else commit_index
 
 
 @pytest.mark.slow

@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dledger.raft.ids import Index, Position, Term
-from dledger.raft.log_layout import LogLayout, LogStart
+from dledger.raft.log_layout import LogBase, LogLayout
 
 STARTS = st.sampled_from(
     [
-        LogStart(),
-        LogStart(Index(7), Term(2), Position(1000)),
-        LogStart(Index(1), Term(1), Position(48)),
+        LogBase(),
+        LogBase(Index(7), Term(2), Position(1000)),
+        LogBase(Index(1), Term(1), Position(48)),
     ]
 )
 APPEND = st.tuples(st.just("append"), st.integers(0, 2), st.integers(1, 100))
@@ -25,7 +25,7 @@ MOVES = st.lists(st.one_of(APPEND, APPEND, APPEND, TRUNCATE), max_size=40)
 class PlainLog:
     """The obvious log: everything is looked up by walking."""
 
-    def __init__(self, start: LogStart) -> None:
+    def __init__(self, start: LogBase) -> None:
         self.start = start
         self.entries: list[tuple[int, int, int]] = []  # term, position, size
 
@@ -44,7 +44,7 @@ class PlainLog:
         return [(first + place, *entry) for place, entry in enumerate(self.entries)]
 
 
-def build(start: LogStart, moves: list[tuple[str, int, int]]) -> tuple[LogLayout, PlainLog]:
+def build(start: LogBase, moves: list[tuple[str, int, int]]) -> tuple[LogLayout, PlainLog]:
     layout, plain = LogLayout(start), PlainLog(start)
     for what, a, b in moves:
         if what == "append":
@@ -60,7 +60,7 @@ def build(start: LogStart, moves: list[tuple[str, int, int]]) -> tuple[LogLayout
 
 @given(STARTS, MOVES, st.data())
 def test_columns_are_what_each_entry_says(
-    start: LogStart, moves: list[tuple[str, int, int]], data: st.DataObject
+    start: LogBase, moves: list[tuple[str, int, int]], data: st.DataObject
 ) -> None:
     layout, plain = build(start, moves)
     first = data.draw(st.integers(layout.first_index, layout.last_index + 1))
@@ -72,7 +72,7 @@ def test_columns_are_what_each_entry_says(
 
 
 @given(STARTS, MOVES)
-def test_it_answers_like_a_plain_list(start: LogStart, moves: list[tuple[str, int, int]]) -> None:
+def test_it_answers_like_a_plain_list(start: LogBase, moves: list[tuple[str, int, int]]) -> None:
     layout, plain = build(start, moves)
     entries = plain.indexed()
     assert layout.last_index - layout.first_index + 1 == len(entries)
@@ -93,7 +93,7 @@ def test_it_answers_like_a_plain_list(start: LogStart, moves: list[tuple[str, in
 
 @given(STARTS, MOVES, st.integers(0, 99), st.integers(0, 500), st.integers(1, 9))
 def test_end_within_is_the_longest_row_that_fits(
-    start: LogStart, moves: list[tuple[str, int, int]], at: int, bytes_max: int, count_max: int
+    start: LogBase, moves: list[tuple[str, int, int]], at: int, bytes_max: int, count_max: int
 ) -> None:
     layout, plain = build(start, moves)
     first = layout.first_index + at % (len(plain.entries) + 1)
@@ -109,9 +109,7 @@ def test_end_within_is_the_longest_row_that_fits(
 
 
 @given(STARTS, MOVES)
-def test_a_copy_is_equal_and_independent(
-    start: LogStart, moves: list[tuple[str, int, int]]
-) -> None:
+def test_a_copy_is_equal_and_independent(start: LogBase, moves: list[tuple[str, int, int]]) -> None:
     layout, _ = build(start, moves)
     twin = layout.copy()
     before = (layout.runs(), layout.last_id, layout.end_position)
@@ -121,7 +119,7 @@ def test_a_copy_is_equal_and_independent(
 
 
 @given(STARTS, MOVES)
-def test_runs_rebuild_the_terms(start: LogStart, moves: list[tuple[str, int, int]]) -> None:
+def test_runs_rebuild_the_terms(start: LogBase, moves: list[tuple[str, int, int]]) -> None:
     layout, plain = build(start, moves)
     runs = layout.runs()
     ends = [first for first, _ in runs[1:]] + [layout.last_index + 1]
@@ -133,7 +131,7 @@ def test_runs_rebuild_the_terms(start: LogStart, moves: list[tuple[str, int, int
 
 @given(STARTS, MOVES, st.integers(0, 99))
 def test_many_at_once_are_as_many_one_by_one(
-    start: LogStart, moves: list[tuple[str, int, int]], at: int
+    start: LogBase, moves: list[tuple[str, int, int]], at: int
 ) -> None:
     layout, plain = build(start, moves)
     split = at % (len(plain.entries) + 1)

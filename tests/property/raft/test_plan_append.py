@@ -14,7 +14,7 @@ from dledger.errors import PeerProtocolError
 from dledger.raft.entry import Entry, EntryKind
 from dledger.raft.follower import AppendPlan, Conflict, plan_append
 from dledger.raft.ids import Index, NodeId, Position, Term
-from dledger.raft.log_layout import LogLayout, LogStart
+from dledger.raft.log_layout import LogBase, LogLayout
 from dledger.raft.messages import AppendRequest
 
 
@@ -133,6 +133,6 @@ def test_a_malformed_request_is_refused(
 
 def test_entries_before_the_logs_start_are_committed_hence_equal() -> None:
     leader = grow([], 1, 6)
-    start = LogStart(Index(4), Term(1), leader[4].position)
+    start = LogBase(Index(4), Term(1), leader[4].position)
     plan = plan_append(LogLayout(start), Index(4), make_request(leader, 2, 4))
     assert plan == AppendPlan(Index(6), None, tuple(leader[4:6]))

@@ -37,13 +37,15 @@ def test_two_majorities_share_a_voter(voter_count: int) -> None:
 
 @given(MATCHES, st.integers(0, 30), st.integers(1, 30))
 def test_a_commit_index_is_held_by_a_majority_in_the_own_term(
-    matches: list[int], commit_index: int, term_start: int
+    matches: list[int], commit_index: int, term_first_index: int
 ) -> None:
-    after = commit_by_count(matches, commit_index=Index(commit_index), term_start=Index(term_start))
+    after = commit_by_count(
+        matches, commit_index=Index(commit_index), term_first_index=Index(term_first_index)
+    )
     assert after >= commit_index
     if after > commit_index:
-        assert after >= term_start
+        assert after >= term_first_index
         assert after == reached_slowly(matches)
     else:
         held = reached_slowly(matches)
-        assert held <= commit_index or held < term_start
+        assert held <= commit_index or held < term_first_index

@@ -103,7 +103,7 @@ def alone() -> LogConfig:
 
 
 def lead(engine: Engine) -> None:
-    """Let the only member of a group come to lead and commit the start of its term."""
+    """Let the only member of a group come to lead and commit the first entry of its term."""
     engine.step(Tick(), engine.next_deadline_ms())
     while engine.has_unsaved:
         persist(engine)

@@ -16,7 +16,7 @@ from dledger.raft.entry import Entry, EntryKind
 from dledger.raft.events import PeerUnreachable, Persisted, Propose, Received, Tick
 from dledger.raft.hard_state import HardState
 from dledger.raft.ids import EntryId, Index, NodeId, Position, Term
-from dledger.raft.log_layout import LogLayout, LogStart
+from dledger.raft.log_layout import LogBase, LogLayout
 from dledger.raft.messages import (
     AppendRequest,
     AppendResponse,
@@ -109,7 +109,7 @@ def test_the_log_is_copied_at_the_start() -> None:
 
 
 def test_what_lies_before_the_logs_start_is_committed() -> None:
-    layout = LogLayout(LogStart(Index(10), Term(2), Position(480)))
+    layout = LogLayout(LogBase(Index(10), Term(2), Position(480)))
     node = RaftNode(RaftConfig(N0, NAMES), HardState(Term(2)), layout, lambda low, _: low, 0)
     assert node.commit_index == 10
 
@@ -183,7 +183,7 @@ def test_a_member_that_was_never_heard_is_not_probed_from_the_logs_start() -> No
 
 
 def test_a_follower_behind_the_logs_start_is_reported_and_gets_heartbeats_only() -> None:
-    start = LogStart(Index(5), Term(1), Position(1000))
+    start = LogBase(Index(5), Term(1), Position(1000))
     node = RaftNode(
         RaftConfig(N0, NAMES), HardState(Term(1)), LogLayout(start), lambda low, _: low, 0
     )
