@@ -84,7 +84,8 @@ class Message(msgspec.Struct, frozen=True):
         Raises:
             InvalidMessageError: says which, and what it is.
         """
-        if type(self.body) is not bytes or type(self.topic) is not str:
+        # Once for each message: classes are compared without a call.
+        if self.body.__class__ is not bytes or self.topic.__class__ is not str:
             _check_type("topic", self.topic, str, "text")
             _check_type("body", self.body, (bytes, bytearray, memoryview), "bytes")
             msgspec.structs.force_setattr(self, "body", bytes(self.body))

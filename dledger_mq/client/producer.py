@@ -23,6 +23,8 @@ from dledger_mq.client.errors import (
     ClientClosedError,
     ClientUsageError,
     InvalidMessageError,
+    NameServersUnreachableError,
+    NoRouteError,
     RequestFailedError,
 )
 from dledger_mq.client.hooks import ClientHooks
@@ -478,7 +480,10 @@ class Producer(Lifetime):
     ) -> MessageQueue:
         if queue is not None and self._can_use(queue, topic):
             return queue
-        queues = await self._publish_queues(topic, deadline - self._live().loop.now())
+        try:
+            queues = await self._live().routes.publish_queues(topic)
+        except (NameServersUnreachableError, NoRouteError):
+            queues = await self._publish_queues(topic, deadline - self._now())
         if queue is not None:
             return queue
         if selector is not None:
@@ -486,13 +491,12 @@ class Producer(Lifetime):
         return self._pick(queues, key)
 
     async def _publish_queues(self, topic: str, timeout_s: float) -> tuple[MessageQueue, ...]:
+        """As routes tell, but for waiting: for name servers, and for somebody who leads."""
         routes = self._live().routes
-        if routes.known_publish_queues(topic):
-            return await routes.publish_queues(topic)
         return await routes.when_there(lambda: routes.publish_queues(topic), timeout_s)
 
     def _deadline(self, timeout_s: float | None) -> float:
-        return self._live().loop.now() + (self.timeout_s if timeout_s is None else timeout_s)
+        return self._now() + (self.timeout_s if timeout_s is None else timeout_s)
 
     def _pick(self, queues: tuple[MessageQueue, ...], key: str | bytes | None) -> MessageQueue:
         if key is not None:
