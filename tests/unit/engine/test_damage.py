@@ -248,3 +248,29 @@ def test_a_group_of_one_stops_at_damage_since_nobody_can_help() -> None:
     give(engine, Commit(Index(1)))
     with pytest.raises(CorruptionError):
         engine.take_committed(1000)
+
+
+def test_who_asks_for_entries_gets_those_that_are_whole() -> None:
+    engine, _, entries = with_a_damaged_entry()
+    engine.node.is_voter = True  # type: ignore[attr-defined]
+    asked = RepairRequest(N1, 7, Index(1), Index(2), engine.log.chain_crc_of(Index(2)))
+    engine.repair(asked, 0)
+    [(to, answer)] = engine.take_outbox()
+    assert to == N1
+    assert isinstance(answer, RepairAnswer)
+    assert (answer.number, answer.entries, answer.lacks) == (7, tuple(entries[1:]), False)
+
+
+def test_damage_is_found_by_looking_before_anybody_needs_the_entry() -> None:
+    engine, _, entries = with_a_damaged_entry()
+    engine.look_for_damage(Index(1), Index(3), 0)
+    assert engine.log.damaged(Index(1), Index(3)) == [Index(1)]
+    give(engine)
+    [(_, request)] = engine.take_outbox()
+    assert isinstance(request, RepairRequest)
+    assert (request.first_index, request.last_index) == (1, 1)
+    node: ScriptedNode = engine.node  # type: ignore[assignment]
+    node.role = Role.LEADER
+    engine.repair(RepairAnswer(N1, request.number, tuple(entries[:1]), lacks=False), 0)
+    assert events(engine, StepDown) == [], "it has come back, and the leader goes on"
+    assert read(engine, 1) == entries

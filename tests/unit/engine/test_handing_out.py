@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -12,11 +13,25 @@ from dledger.errors import (
 from dledger.raft.effects import (
     AppendEntries,
     Commit,
+    HandsOver,
+    Role,
+    RoleChanged,
     SaveHardState,
 )
-from dledger.raft.ids import Index, Term
+from dledger.raft.entry import EntryKind
+from dledger.raft.ids import EntryId, Index, Term
 from dledger.testing.sim_disk import SimDisk
-from tests.unit.engine.scripted import ScriptedEngine, config, entry, give, persist, scripted
+from tests.unit.engine.scripted import (
+    N0,
+    N1,
+    START,
+    ScriptedEngine,
+    config,
+    entry,
+    give,
+    persist,
+    scripted,
+)
 
 
 def test_committed_entries_are_handed_out_once_in_portions_behind_what_is_applied() -> None:
@@ -70,3 +85,29 @@ def test_a_restored_state_is_continued_behind_its_entry() -> None:
     engine.start_behind(Index(1))
     give(engine, AppendEntries((entry(1), entry(2))), Commit(Index(2)))
     assert [each.index for each in engine.take_committed(1 << 20)] == [2]
+
+
+def test_what_happens_is_told_in_order() -> None:
+    engine = scripted()
+    news = [
+        RoleChanged(Role.LEADER, Term(1), N0),
+        HandsOver(N1, 9, 1),
+        RoleChanged(Role.FOLLOWER, Term(2), None),
+    ]
+    give(engine, *news)
+    assert engine.take_news() == news
+    assert engine.take_news() == []
+
+
+def test_the_members_are_those_that_the_first_entry_of_the_last_term_names() -> None:
+    engine = scripted()
+    assert engine.last_membership() is None, "there is no entry"
+    first = replace(entry(1), kind=EntryKind.CONFIGURATION, body=START)
+    second = entry(2, body=b"body", position=first.end_position)
+    give(engine, AppendEntries((first, second)))
+    persist(engine)
+    assert engine.last_membership() == (EntryId(Term(1), Index(1)), frozenset({N0}))
+    plain = entry(3, term=2, position=second.end_position)
+    give(engine, AppendEntries((plain,)))
+    persist(engine)
+    assert engine.last_membership() is None, "the first one of term 2 names none"

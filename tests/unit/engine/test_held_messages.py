@@ -111,6 +111,16 @@ def test_the_last_of_several_hard_states_is_written_and_found_again() -> None:
     assert scripted(disk).node.hard_state == HardState(Term(2), N0)  # type: ignore[attr-defined]
 
 
+def test_a_member_that_has_no_vote_yet_is_written_as_such() -> None:
+    disk = SimDisk(Random(1))
+    engine = scripted(disk)
+    give(engine, SaveHardState(Term(1), None, is_voter=False))
+    persist(engine)
+    disk.crash(keep=0.0)
+    saved = HardState(Term(1), None, is_voter=False)
+    assert scripted(disk).node.hard_state == saved  # type: ignore[attr-defined]
+
+
 def test_nothing_of_a_job_that_did_not_run_survives_a_crash() -> None:
     disk = SimDisk(Random(1))
     engine = scripted(disk)

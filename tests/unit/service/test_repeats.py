@@ -7,12 +7,14 @@ import pytest
 
 from broker.service import repeats
 from broker.service.repeats import EarlierSend, Repeats
-from broker.service.sameness import essence_of_plan
+from broker.service.sameness import HALF_ROOM_BYTES, essence_of_plan, stored_as
 from broker.service.send import MessagePlan, SendPlan
 from broker.store.reading import MessageGoneError, read_message
+from broker.store.schedule import DELIVERY_PROPERTIES_BYTES
 from dledger.raft.entry import EntryKind
+from dledger_mq.message.errors import RecordError
 from dledger_mq.message.ids import offset_msg_id
-from dledger_mq.message.properties import encode_properties
+from dledger_mq.message.properties import PROPERTIES_BYTES_MAX, encode_properties
 from dledger_mq.message.record import StoredMessage
 from tests.unit.store.lone_broker import HOST, LoneBroker
 
@@ -49,6 +51,7 @@ class Bench:
         due_ms: int = 0,
         queue_id: int = 1,
         any_queue: bool = False,
+        among: list[int] | None = None,
         born_ms: int = BORN_LATER,
         more: dict[str, str] | None = None,
     ) -> EarlierSend | None:
@@ -56,6 +59,8 @@ class Bench:
         message = MessagePlan(0, body, named, key)
         plan = SendPlan(topic, queue_id, 0, times, level, (message,), due_ms=due_ms)
         asked = essence_of_plan(plan, message)
+        if among is not None:
+            return self.repeats.find_among(among, asked, any_queue=any_queue)
         found = self.repeats.find(key, asked, born_ms, any_queue=any_queue)
         if found is not None:
             self.repeats.claim([found.physical_offset], born_ms)
@@ -195,3 +200,32 @@ def test_a_new_term_makes_the_leaders_own_notes_needless(bench: Bench) -> None:
     bench.repeats.not_answered([bench.store()])
     bench.repeats.forget()
     assert bench.find() is None
+
+
+def test_among_given_places_the_first_that_holds_the_same_is_found(bench: Bench) -> None:
+    """Confirmed or not: whoever asks knows that these are open."""
+    other, first, second = bench.store(body=b"other"), bench.store(), bench.store()
+    found = bench.find(among=[other, first, second])
+    assert found is not None
+    assert found.physical_offset == first
+    assert bench.find(among=[other]) is None
+    assert bench.find(among=[first], queue_id=2) is None
+    assert bench.find(among=[first], queue_id=2, any_queue=True) == found
+    bench.broker.log.first_position = bench.broker.log.end_position
+    assert bench.find(among=[first]) is None, "it is gone"
+
+
+@pytest.mark.parametrize("is_half", [True, False])
+def test_what_waits_leaves_room_for_what_is_added_later(*, is_half: bool) -> None:
+    """Its commit, its due time and its delivery, to the byte."""
+    room_bytes = HALF_ROOM_BYTES if is_half else DELIVERY_PROPERTIES_BYTES
+
+    def parked(padding: int) -> bytes:
+        message = MessagePlan(0, b"", encode_properties({"p": "x" * padding}), b"k")
+        level = 0 if is_half else 1
+        return stored_as(SendPlan("T", 1, 0, 0, level, (message,), is_half=is_half), message)[2]
+
+    padding_max = PROPERTIES_BYTES_MAX - room_bytes - len(parked(1)) + 1
+    assert len(parked(padding_max)) == PROPERTIES_BYTES_MAX - room_bytes
+    with pytest.raises(RecordError):
+        parked(padding_max + 1)

@@ -123,7 +123,7 @@ def test_a_withdrawn_entry_gives_its_offsets_back() -> None:
     broker = LoneBroker()
     broker.send("T")
     for _ in range(2):
-        broker.stage("T")
+        broker.stage("T", UNIQ_KEY="k", KEYS="a")
         broker.stage("U")
         staged = broker.staging.build_entry(broker.log.end_position, broker.now_ms)
         assert [staged.queue_offset(0), staged.queue_offset(1)] == [1, 0]
@@ -131,6 +131,28 @@ def test_a_withdrawn_entry_gives_its_offsets_back() -> None:
     broker.send("T")
     assert broker.state.refusals.count == 0
     assert broker.state.queues.min_max("T", 0) == (0, 2)
+
+
+def test_what_an_entry_leaves_behind_counts_as_if_it_were_staged_alone() -> None:
+    left = [("T", b"12345", "a"), ("a longer topic", b"1", "bcd")]
+    broker, alone = LoneBroker(), LoneBroker()
+    assert alone.staging.staged_bytes == 0
+    broker.stage("T", body=b"goes first")
+    for topic, body, tag in left:
+        broker.stage(topic, body=body, TAGS=tag)
+        alone.stage(topic, body=body, TAGS=tag)
+    staged = broker.staging.build_entry(broker.log.end_position, broker.now_ms, 1)
+    assert len(staged.records) == 1
+    assert broker.staging.staged_count == alone.staging.staged_count == 2
+    assert broker.staging.staged_bytes == alone.staging.staged_bytes > 0
+
+
+def test_a_control_record_carries_its_command_and_no_properties() -> None:
+    broker = LoneBroker()
+    broker.staging.stage_control(DeleteTopic("T"), broker.now_ms)
+    [message] = decode_records(broker.commit().body)
+    assert (message.properties, message.born_host) == (b"", HOST)
+    assert message.born_timestamp_ms == broker.now_ms
 
 
 def test_a_lost_leader_forgets_what_it_assigned() -> None:
@@ -219,8 +241,9 @@ def test_what_does_not_fit_a_record_is_refused_alone(wrong: dict[str, object]) -
         "born_host": BORN,
         "flag": -(2**31),
     }
+    staging.stage(**good | {"properties": b"x" * 32_767, "flag": 2**31 - 1})  # type: ignore[arg-type] # as below
     staging.stage(**good)  # type: ignore[arg-type] # the cases name the fields
     with pytest.raises(RecordError):
         staging.stage(**good | wrong)  # type: ignore[arg-type] # as above
-    assert staging.staged_count == 1
-    assert len(decode_records(staging.build_entry(0, START_MS).body)) == 1
+    assert staging.staged_count == 2
+    assert len(decode_records(staging.build_entry(0, START_MS).body)) == 2
