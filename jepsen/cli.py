@@ -245,10 +245,19 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="one run: start, break, heal, judge")
-    run.add_argument("--workload", required=True, metavar="W", help="see `list`")
-    run.add_argument("--nemesis", default=NO_FAULT, metavar="N[,N2]", help="see `list`; or none")
+    run.add_argument(
+        "--workload", required=True, metavar="W", help="one that `dledger-jepsen list` shows"
+    )
+    run.add_argument(
+        "--nemesis",
+        default=NO_FAULT,
+        metavar="N[,N2]",
+        help="of those that `dledger-jepsen list` shows; or none",
+    )
     run.add_argument("--time-limit", type=positive, default=TIME_LIMIT_S, metavar="S")
-    run.add_argument("--system", default="", metavar="SYSTEM", help="see `list`")
+    run.add_argument(
+        "--system", default="", metavar="SYSTEM", help="one that `dledger-jepsen list` shows"
+    )
     run.add_argument("--nodes", type=members, default=3, metavar="K")
     run.add_argument("--rate", type=positive, default=150.0, help="operations per second")
     run.add_argument("--concurrency", type=count, default=8, help="clients at work")

@@ -213,7 +213,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, text in (
         ("verify", "compare the digests of all replicas at the same applied index"),
-        ("snapshots", "what each node has written down of its state"),
+        ("snapshots", "each node's snapshot: index, size, pause"),
     ):
         command = commands.add_parser(name, help=text, description=text)
         where = command.add_mutually_exclusive_group(required=True)
@@ -253,8 +253,8 @@ def _add_resend_dlq(commands: argparse._SubParsersAction[argparse.ArgumentParser
         default=TO_RETRY,
         help="the group's retry topic (default), or the topic that each came from, for all its groups",
     )
-    command.add_argument("--limit", type=int, help="send so many at most")
-    command.add_argument("--dry-run", action="store_true", help="only say which")
+    command.add_argument("--limit", type=int, help="resend at most so many")
+    command.add_argument("--dry-run", action="store_true", help="list them without sending")
     command.add_argument("--json", action="store_true", help="one JSON object for scripts")
 
 

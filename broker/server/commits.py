@@ -115,7 +115,7 @@ class Commits:
         place = self.staging.stage_control(command, self._now_ms())
         if isinstance(command, DeleteTopic):
             self._catalog.note_deletion(command.name)
-            # It is told ahead of who asked for it.
+            # Notify the catalog before the requester.
             decided = partial(self._catalog.deletion_decided, command.name)
             self._waiters.append(
                 (place, OnCommit(lambda _staged, _place: decided(), lambda _error: decided()))
