@@ -3,8 +3,8 @@
     python scripts/mutation.py --of 60 --seed 10      # needs mutmut; what it takes stands in pyproject.toml
 
 mutmut makes the mutants of all modules under `tool.mutmut`, and of each group of them as many are tried as `--of`
-says, drawn under the seed. In the end come the counts for each group, and the names of what survived:
-`mutmut show NAME` prints one. Its folder is `mutants/`.
+says, drawn under the seed, each with the tests that come by its function. In the end come the counts for each
+group, and the names of what survived: `mutmut show NAME` prints one. Its folder is `mutants/`.
 """
 
 from __future__ import annotations
@@ -54,8 +54,12 @@ def drawn(codes: dict[str, int | None], of_each: int, seed: int) -> dict[str, li
 
 
 def mutmut_run(*names: str) -> None:
-    """Let mutmut make the mutants and try those of these names; its verdicts stand in its folder."""
-    subprocess.run(["mutmut", "run", "--max-children", "1", *names], check=False)
+    """Let mutmut make the mutants and try those of these names; its verdicts stand in its folder.
+
+    Raises:
+        CalledProcessError: a test fails without any mutant, or mutmut could not run.
+    """
+    subprocess.run(["mutmut", "run", "--max-children", "1", *names], check=True)
 
 
 def main() -> int:

@@ -10,6 +10,7 @@ from broker.store.state import BrokerState, StateLimits
 from dledger.raft.entry import ENTRY_HEADER_BYTES, Entry, EntryKind
 from dledger.raft.ids import EntryId, Index, Position, Term
 from dledger_mq.message.errors import RecordError
+from dledger_mq.message.names import TIMER_TOPIC
 from dledger_mq.message.record import encode_record
 from tests.unit.store.lone_broker import BORN, HOST, START_MS, FakeLog, LoneBroker
 
@@ -226,3 +227,12 @@ def test_once_in_an_interval_old_units_leave_memory() -> None:
     assert queue.tail_first == 0, "nobody has looked yet"
     broker.send("T")
     assert queue.tail_first == 4, "two stay"
+
+
+def test_a_restored_state_goes_on_with_the_timers_that_were_pending() -> None:
+    broker, restored = LoneBroker(), BrokerState()
+    due_ms = broker.now_ms + 60_000
+    broker.send(TIMER_TOPIC, TIMER_OUT_MS=str(due_ms), REAL_TOPIC="T", REAL_QID="0")
+    restored.restore(broker.state.snapshot())
+    assert restored.timers.next_due_ms() == due_ms
+    assert restored.digest() == broker.state.digest()
