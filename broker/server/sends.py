@@ -226,7 +226,7 @@ class Sends:
         self.decided(send, error)
 
     def _join(self, send: Send, asked: SendPlan, found: Found) -> None:
-        """Nothing speaks against a send that is partly known: wait for its parts that are on their way."""
+        """Wait for the parts of a send that are known already and are on their way."""
         assert self._repeats is not None, "nothing is known without it"
         own = [part.physical_offset for part in found.parts if isinstance(part, EarlierSend)]
         self._repeats.claim(own, send.born_ms)
@@ -275,7 +275,7 @@ class Sends:
         if known.error is None:
             self._tell_parts(send, known)
             return
-        # What stands of it is found by its repeat.
+        # A repeat finds the parts that are stored.
         assert self._repeats is not None, "nothing is known without it"
         self._repeats.not_answered(
             part.physical_offset for part in known.parts if isinstance(part, EarlierSend)
