@@ -1,0 +1,77 @@
+"""A function takes at most four positional arguments; what else it needs is passed by name."""
+
+from __future__ import annotations
+
+import ast
+
+from tests.architecture.ratchet import excess, product_modules
+
+POSITIONAL_MAX = 4
+
+ALLOWED: dict[str, int] = {
+    "dledger/codec": 1,
+    "dledger/raft": 2,
+    "dledger/runtime": 5,
+    "dledger/storage": 4,
+    "dledger_mq/client": 5,
+    "dledger_mq/remoting": 1,
+    "broker/namesrv": 3,
+    "broker/server": 17,
+    "broker/service": 6,
+    "broker/store": 6,
+    "broker/testing": 4,
+    "pipeline/archive": 1,
+    "pipeline/jobs": 1,
+    "pipeline": 3,
+    "pipeline/scan": 2,
+    "pipeline/sink": 1,
+    "jepsen/checkers": 2,
+    "jepsen/checklist": 2,
+    "jepsen": 6,
+    "jepsen/nemeses": 2,
+    "jepsen/reports": 1,
+    "jepsen/workloads": 2,
+    "bench/pipeline": 1,
+    "bench": 1,
+}
+"""Functions that still take more."""
+
+
+def with_too_many(tree: ast.Module) -> list[int]:
+    """Return the lines of the functions that take more, not counting `self` or `cls` of a method."""
+    methods = {
+        node
+        for owner in ast.walk(tree)
+        if isinstance(owner, ast.ClassDef)
+        for node in owner.body
+        if not _is_static(node)
+    }
+    return [
+        node.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        if len(node.args.posonlyargs + node.args.args) - (node in methods) > POSITIONAL_MAX
+    ]
+
+
+def _is_static(node: ast.stmt) -> bool:
+    decorators = getattr(node, "decorator_list", [])
+    return any(isinstance(each, ast.Name) and each.id == "staticmethod" for each in decorators)
+
+
+def test_functions_take_at_most_four_positional_arguments() -> None:
+    found = [
+        (path, line)
+        for path in product_modules()
+        for line in with_too_many(ast.parse(path.read_text()))
+    ]
+    assert excess(found, ALLOWED) == []
+
+
+def test_what_takes_too_many_is_found() -> None:
+    tree = ast.parse(
+        "class Row:\n    def four(self, a, b, c, d): ...\n    def five(self, a, b, c, d, e): ...\n"
+        "    @staticmethod\n    def also(a, b, c, d, e): ...\n"
+        "def named(a, b, c, d, *, e): ...\n"
+    )
+    assert with_too_many(tree) == [3, 5]

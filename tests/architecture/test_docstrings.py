@@ -1,0 +1,139 @@
+"""A docstring begins with what a function does or what a thing is: not with a question (What, Whether, How, ...)."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from tests.architecture.ratchet import excess, product_modules
+
+QUESTION = re.compile(r"(What|Whether|How|Who|Whom|Whose|Which|Where|When|Why|If)\b")
+
+FUNCTIONS_ALLOWED: dict[str, int] = {
+    "dledger": 9,
+    "dledger/codec": 13,
+    "dledger/raft": 42,
+    "dledger/repair": 20,
+    "dledger/runtime": 53,
+    "dledger/storage": 18,
+    "dledger/testing": 45,
+    "dledger_mq": 1,
+    "dledger_mq/client": 24,
+    "dledger_mq/message": 9,
+    "dledger_mq/net": 7,
+    "dledger_mq/remoting": 7,
+    "dledger_mq/testing": 4,
+    "broker/admin": 4,
+    "broker/namesrv": 12,
+    "broker/server": 62,
+    "broker/service": 24,
+    "broker/store": 29,
+    "broker/testing": 21,
+    "pipeline/archive": 5,
+    "pipeline": 20,
+    "pipeline/derived": 2,
+    "pipeline/jobs": 4,
+    "pipeline/scan": 12,
+    "pipeline/spark": 2,
+    "jepsen": 26,
+    "jepsen/checkers": 13,
+    "jepsen/checklist": 7,
+    "jepsen/nemeses": 11,
+    "jepsen/reports": 3,
+    "jepsen/workloads": 8,
+    "bench/pipeline": 4,
+    "scripts": 1,
+}
+"""Functions and methods that still begin with a question."""
+
+OTHERS_ALLOWED: dict[str, int] = {
+    "dledger/codec": 8,
+    "dledger": 3,
+    "dledger/raft": 17,
+    "dledger/repair": 1,
+    "dledger/runtime": 15,
+    "dledger/storage": 10,
+    "dledger/testing": 19,
+    "dledger_mq/client": 19,
+    "dledger_mq/message": 1,
+    "dledger_mq/net": 2,
+    "dledger_mq/remoting": 13,
+    "dledger_mq/testing": 2,
+    "broker/admin": 4,
+    "broker/namesrv": 7,
+    "broker/server": 19,
+    "broker/service": 9,
+    "broker/store": 11,
+    "broker/testing": 11,
+    "pipeline/archive": 6,
+    "pipeline/jobs": 2,
+    "pipeline": 11,
+    "pipeline/scan": 11,
+    "pipeline/sink": 4,
+    "pipeline/spark": 9,
+    "jepsen/checkers": 13,
+    "jepsen/checklist": 6,
+    "jepsen": 12,
+    "jepsen/nemeses": 7,
+    "jepsen/reports": 3,
+    "jepsen/workloads": 2,
+    "bench": 2,
+    "bench/pipeline": 1,
+    "examples": 1,
+}
+"""Classes, fields and constants that still do."""
+
+
+def docstrings_of_functions(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield line and docstring of each function, property and method, nested ones too."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.lineno, ast.get_docstring(node) or ""
+
+
+def docstrings_of_others(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield line and docstring of each class, and of each field or constant with a string under it."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            yield node.lineno, ast.get_docstring(node) or ""
+        if isinstance(node, ast.ClassDef | ast.Module):
+            for above, below in zip(node.body, node.body[1:], strict=False):
+                match above, below:
+                    case (
+                        ast.Assign() | ast.AnnAssign(),
+                        ast.Expr(value=ast.Constant(value=str(text))),
+                    ):
+                        yield below.lineno, text
+
+
+def questions(docstrings: Iterator[tuple[int, str]]) -> list[int]:
+    return [line for line, text in docstrings if QUESTION.match(text)]
+
+
+def test_no_function_is_described_by_a_question() -> None:
+    found = [
+        (path, line)
+        for path in product_modules()
+        for line in questions(docstrings_of_functions(ast.parse(path.read_text())))
+    ]
+    assert excess(found, FUNCTIONS_ALLOWED) == []
+
+
+def test_no_class_or_field_is_described_by_a_question() -> None:
+    found = [
+        (path, line)
+        for path in product_modules()
+        for line in questions(docstrings_of_others(ast.parse(path.read_text())))
+    ]
+    assert excess(found, OTHERS_ALLOWED) == []
+
+
+def test_questions_are_found() -> None:
+    tree = ast.parse(
+        'class Row:\n    """What a row is."""\n    size: int\n    """How long it is."""\n'
+        '    def ends(self):\n        """Whether it ends."""\n'
+        'def whatever():\n    """Whatever comes is taken."""\n'
+    )
+    assert questions(docstrings_of_functions(tree)) == [5]
+    assert questions(docstrings_of_others(tree)) == [1, 4]
