@@ -18,9 +18,10 @@ from broker.namesrv.kv import KvStore, LocalKv
 from broker.namesrv.registrants import Registrants
 from broker.namesrv.replicated_kv import ReplicatedKv
 from broker.namesrv.routes import RouteTable
+from broker.net.listener import Listener, ListenerLimits
 from dledger_mq.net.address import Address
 from dledger_mq.net.connection import Connection
-from dledger_mq.net.listener import Listener, ListenerLimits, bind, bound_address
+from dledger_mq.net.listening import bind, bound_address
 from dledger_mq.remoting.codes import ResponseCode
 from dledger_mq.remoting.errors import FrameError
 from dledger_mq.remoting.frame import Frame

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import trio
 
+from broker.net.listener import Listener, ListenerLimits
 from broker.server.clock import SteadyWallClock
 from broker.server.config import BrokerConfig
 from broker.server.controller import BrokerController, Environment
@@ -36,7 +37,7 @@ from dledger import (
 from dledger.storage.lock import StoreLock
 from dledger_mq.net.address import Address
 from dledger_mq.net.connection import Connection
-from dledger_mq.net.listener import Listener, ListenerLimits, bind, bound_address
+from dledger_mq.net.listening import bind, bound_address
 from dledger_mq.remoting.errors import FrameError
 from dledger_mq.remoting.frame import Frame
 

@@ -12,9 +12,8 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Self
 
-import trio
-
 from dledger_mq.client.errors import ClientUsageError
+from dledger_mq.net.loop import is_trio_running
 
 
 class Lifetime(ABC):
@@ -38,7 +37,7 @@ class Lifetime(ABC):
         """
         if self._running is not None:
             raise ClientUsageError("it is open already")
-        if trio.lowlevel.in_trio_run():
+        if is_trio_running():
             return await self.__aenter__()
         self._holder = _Holder(self)
         await self._holder.opened

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from dledger.storage.posix import PosixDisk
+from dledger_mq.client.durable_file import replace_file
 from dledger_mq.client.errors import ClientUsageError
 from dledger_mq.client.queues import MessageQueue
 from dledger_mq.remoting.errors import BodyError
@@ -72,28 +72,12 @@ class LocalOffsets:
             OSError: they are not stored; the file before stands.
         """
         offsets = self._offsets | dict(offsets)
-        disk = PosixDisk(self.path.parent)
-        aside = f"{_NAME}.tmp"
-        file = disk.open(aside, create=True)
-        try:
-            file.truncate(0)
-            file.write_at(0, (encode_offsets(offsets),))
-            file.sync()
-        finally:
-            file.close()
-        self._keep_the_one_before()
-        disk.rename(aside, _NAME)
-        disk.sync_folder("")
+        replace_file(self.path, encode_offsets(offsets), before=self._before)
         self._offsets = offsets
 
     @property
     def _before(self) -> Path:
         return self.path.with_name(f"{_NAME}.bak")
-
-    def _keep_the_one_before(self) -> None:
-        if self.path.exists():
-            self._before.unlink(missing_ok=True)
-            self._before.hardlink_to(self.path)
 
 
 def encode_offsets(offsets: Mapping[MessageQueue, int]) -> bytes:

@@ -15,12 +15,11 @@ import select
 import socket
 from collections import deque
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Protocol
 
 import anyio
 
-from dledger.runtime.frame_room import FREE_BYTES, FrameRoom
-from dledger_mq.net.loop import CLOSED, Starter, current_loop
+from dledger_mq.net.loop import Starter, current_loop
 from dledger_mq.remoting.errors import FrameError
 from dledger_mq.remoting.frame import FRAME_BYTES_MAX, Frame, FrameDecoder
 
@@ -39,6 +38,38 @@ _JOINED_BYTES_MAX: Final = 256 * 1024
 """Queued pieces are joined up to about this size for one system call."""
 
 
+FREE_BYTES: Final = 16 * 1024
+"""A smaller frame asks for no room, and a connection that has none reads pieces of this size while room is short."""
+
+
+class Room(Protocol):
+    """Memory for frames that have begun and not ended, shared by the connections of a server.
+
+    A connection asks for room for one frame at a time, and reads on when it has it.
+    """
+
+    @property
+    def is_short(self) -> bool:
+        """Whether connections are to read small pieces."""
+        ...
+
+    def want(self, holder: Connection, need_bytes: int, /) -> object:
+        """Ask for room for a frame of this size."""
+        ...
+
+    def is_waiting(self, holder: Connection, /) -> bool:
+        """Whether a connection has asked and has no room yet."""
+        ...
+
+    async def wait(self, holder: Connection, /) -> None:
+        """Wait until a connection has its room, or has given it up."""
+        ...
+
+    def leave(self, holder: Connection, /) -> None:
+        """Give room back, or stop asking for it."""
+        ...
+
+
 class ReadBuffer:
     """Memory to receive into, shared by all connections of a thread: nothing stays in it over a wait."""
 
@@ -49,7 +80,7 @@ class ReadBuffer:
         self._view = memoryview(self._array)
 
     def receive(self, sock: socket.socket, bytes_max: int = 0) -> bytes:
-        """What the socket has, b"" at its end; at most `bytes_max`, 0: what fits the buffer.
+        """Return what the socket has, b"" at its end; at most `bytes_max`, 0: what fits the buffer.
 
         Raises:
             OSError: as `recv_into`; BlockingIOError when it has nothing.
@@ -101,7 +132,7 @@ class Connection:
         nursery: Starter,
         *,
         buffer: ReadBuffer | None = None,
-        room: FrameRoom | None = None,
+        room: Room | None = None,
         frame_bytes_max: int = FRAME_BYTES_MAX,
         unsent_bytes_max: int = UNSENT_BYTES_MAX,
     ) -> None:
@@ -154,7 +185,7 @@ class Connection:
         return bool(poller.poll(0))
 
     async def receive(self) -> list[Frame]:
-        """Wait for bytes; all whole frames that are there now, and only then.
+        """Wait for bytes and return the frames that are whole now.
 
         Returns:
             At least one frame; an empty list means that the connection has ended, and `close_reason`
@@ -174,7 +205,7 @@ class Connection:
                 data = self._buffer.receive(self._sock, self._piece_bytes() if is_short else 0)
             except BlockingIOError:
                 continue
-            except (OSError, *CLOSED) as error:
+            except (OSError, self._loop.closed_error) as error:
                 self.close(f"read failed: {error}")
                 break
             if not data:
@@ -201,7 +232,7 @@ class Connection:
         return frames
 
     def _note_partial(self, pending_bytes: int, *, ended_one: bool) -> None:
-        """A frame is unfinished, or was before these bytes."""
+        """Keep account of a frame that is unfinished, or was before these bytes."""
         room = self._room
         if self.partial_since is not None and (ended_one or not pending_bytes):
             self.partial_since = None
@@ -217,13 +248,13 @@ class Connection:
             room.want(self, self._decoder.need_bytes)
 
     def _piece_bytes(self) -> int:
-        """How much to read while room is short: the frame that has room, and little more."""
+        """Return how much to read while room is short: the frame that has room, and little more."""
         if not self._has_asked:
             return FREE_BYTES
         return self._decoder.need_bytes - self._decoder.pending_bytes + FREE_BYTES
 
     async def _wait_for_room(self) -> None:
-        """Until the frame that was begun may be read on; that time is not its sender's."""
+        """Wait until the frame that was begun may be read on; that time does not count against its sender."""
         assert self._room is not None
         await self._room.wait(self)
         self.received_at = self._loop.now()
@@ -283,7 +314,7 @@ class Connection:
         while self._queue and not self.close_reason:
             try:
                 await self._loop.wait_writable(self._sock)
-            except (OSError, *CLOSED) as error:
+            except (OSError, self._loop.closed_error) as error:
                 self.close(f"write failed: {error}")
                 break
             if not self._queue:

@@ -1,28 +1,32 @@
 """The event loop that a client runs in, asyncio's or trio's, as far as it is used for every message.
 
 All else (tasks, cancelling, timeouts, threads) is AnyIO's, which asks anew at every call which loop it is in.
-Here that is asked once, when something is opened, and then the loop's own functions are called. A server runs
-on trio and gets trio's.
+Here that is asked once, when something is opened, and then the loop's own functions are called. Trio is
+imported only where it runs: an application on asyncio does not load it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from functools import cache
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import anyio
-import trio
 from anyio.abc import TaskGroup
+
+if TYPE_CHECKING:
+    import trio
 
 
 class Event(Protocol):
     """Something that happens once; waiters go on then."""
 
     def set(self) -> None:
-        """It happened."""
+        """Let all waiters go on, now and later."""
         ...
 
     async def wait(self) -> object:
@@ -30,7 +34,7 @@ class Event(Protocol):
         ...
 
 
-Starter: TypeAlias = TaskGroup | trio.Nursery
+Starter: TypeAlias = "TaskGroup | trio.Nursery"
 """Where tasks can be started."""
 
 
@@ -41,8 +45,9 @@ class Loop:
     Attributes:
         now: the loop's clock, in seconds; AnyIO's deadlines are on it too.
         new_event: makes an event.
-        wait_readable, wait_writable: wait until a socket is; raise one of CLOSED when it is closed meanwhile.
-        notify_closing: wakes who waits for a socket that is about to be closed.
+        wait_readable, wait_writable: wait until a socket is; raise `closed_error` when it is closed meanwhile.
+        notify_closing: wakes the tasks that wait for a socket that is about to be closed.
+        closed_error: raised by a wait for a socket that was closed from this end.
     """
 
     now: Callable[[], float]
@@ -50,18 +55,27 @@ class Loop:
     wait_readable: Callable[[socket.socket], Awaitable[None]]
     wait_writable: Callable[[socket.socket], Awaitable[None]]
     notify_closing: Callable[[socket.socket], None]
+    closed_error: type[Exception]
 
 
-CLOSED = (trio.ClosedResourceError, anyio.ClosedResourceError)
-"""What waiting for a socket raises that was closed from this end."""
+@cache
+def _trio_loop() -> Loop:
+    import trio
 
-_TRIO = Loop(
-    trio.current_time,
-    trio.Event,
-    trio.lowlevel.wait_readable,
-    trio.lowlevel.wait_writable,
-    trio.lowlevel.notify_closing,
-)
+    return Loop(
+        trio.current_time,
+        trio.Event,
+        trio.lowlevel.wait_readable,
+        trio.lowlevel.wait_writable,
+        trio.lowlevel.notify_closing,
+        trio.ClosedResourceError,
+    )
+
+
+def is_trio_running() -> bool:
+    """Whether trio runs the caller; it is not imported to find out."""
+    trio = sys.modules.get("trio")
+    return trio is not None and trio.lowlevel.in_trio_run()
 
 
 def current_loop() -> Loop:
@@ -70,12 +84,13 @@ def current_loop() -> Loop:
     Raises:
         RuntimeError: none does.
     """
-    if trio.lowlevel.in_trio_run():
-        return _TRIO
+    if is_trio_running():
+        return _trio_loop()
     return Loop(
         asyncio.get_running_loop().time,
         asyncio.Event,
         anyio.wait_readable,
         anyio.wait_writable,
         anyio.notify_closing,
+        anyio.ClosedResourceError,
     )

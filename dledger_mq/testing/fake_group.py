@@ -33,7 +33,7 @@ from dledger_mq.message.recall_handle import RecallHandle
 from dledger_mq.message.record import StoredMessage, decode_record, encode_record
 from dledger_mq.net.address import Address
 from dledger_mq.net.connection import Connection
-from dledger_mq.net.listener import bind, bound_address
+from dledger_mq.net.listening import bind, bound_address
 from dledger_mq.net.loop import current_loop
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.frame import Frame

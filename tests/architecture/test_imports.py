@@ -64,11 +64,12 @@ LAYERS = {
     "dledger_mq.client": {"message", "net", "remoting"},
     "dledger_mq.blocking": {"client"},
     "dledger_mq.testing": {"client", "message", "net", "remoting"},
+    "broker.net": set(),
     "broker.properties": set(),
     "broker.store": set(),
     "broker.service": {"store"},
-    "broker.server": {"properties", "service", "store"},
-    "broker.namesrv": {"properties"},
+    "broker.server": {"net", "properties", "service", "store"},
+    "broker.namesrv": {"net", "properties"},
     "broker.admin": set(),
     "broker.testing": {"server", "service", "store"},
 }
@@ -105,8 +106,8 @@ PURE = {
 # Where what leaves memory lies: behind interfaces, which the server fills (adr/0020, adr/0031).
 SPILLS = {"broker.store.timer_files", "broker.store.unit_files"}
 
-# The client is no part of a member of a log; these two it shares with one.
-MQ_OF_DLEDGER = {"dledger.runtime.frame_room", "dledger.storage.posix", "dledger.version"}
+# The client is no part of a member of a log; they share the number of their release.
+MQ_OF_DLEDGER = {"dledger.version"}
 
 IMPURE_MODULES = {
     "anyio",
@@ -138,7 +139,7 @@ def test_packages_import_only_what_lies_below_them(package: str) -> None:
     assert wrong == []
 
 
-def test_the_client_uses_of_the_log_only_what_both_need() -> None:
+def test_the_client_uses_nothing_of_the_log_but_its_version() -> None:
     wrong = [
         str(found)
         for found in imports_under("dledger_mq")
@@ -275,3 +276,28 @@ def test_pure_parts_load_without_the_world(module: str) -> None:
         timeout=120,
     )
     assert seen.stdout == "[]\n"
+
+
+def test_a_client_on_asyncio_does_not_load_trio() -> None:
+    script = (
+        "import asyncio, sys\n"
+        "from dledger_mq import Admin, Message, Producer, PullConsumer, PushConsumer\n"
+        "from dledger_mq.testing import open_fake_group\n"
+        "async def main():\n"
+        "    async with open_fake_group() as group, Producer(group.namesrv, 'g') as producer:\n"
+        "        await producer.send(Message('T', b'x'))\n"
+        "    producer = Producer(group.namesrv, 'g')\n"
+        "    await producer.start()\n"
+        "    await producer.stop()\n"
+        "asyncio.run(main())\n"
+        "print('trio' in sys.modules)"
+    )
+    seen = subprocess.run(
+        [sys.executable, "-c", script],
+        check=True,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=120,
+    )
+    assert seen.stdout == "False\n"

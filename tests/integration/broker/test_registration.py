@@ -9,10 +9,11 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
+from broker.net.listener import Listener
 from dledger_mq.net.address import Address
 from dledger_mq.net.connecting import connect
 from dledger_mq.net.connection import Connection
-from dledger_mq.net.listener import Listener, bind, bound_address
+from dledger_mq.net.listening import bind, bound_address
 from dledger_mq.remoting.codes import RequestCode
 from dledger_mq.remoting.frame import Frame
 from dledger_mq.remoting.header import decode_command, encode_command, make_response

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from pathlib import Path
 
 import pytest
 
-from dledger.storage.posix import PosixDisk
+from dledger_mq.client import durable_file
 from dledger_mq.client.errors import ClientUsageError
 from dledger_mq.client.local_offsets import LocalOffsets, decode_offsets, encode_offsets
 from dledger_mq.client.queues import MessageQueue
@@ -74,9 +76,12 @@ def test_a_damaged_file_gives_way_to_the_one_before(
     assert "damaged" in caplog.text
 
 
-@pytest.mark.parametrize("step", ["open", "rename", "sync_folder"])
+@pytest.mark.parametrize(
+    ("owner", "step"),
+    [(Path, "open"), (os, "fsync"), (Path, "hardlink_to"), (Path, "replace")],
+)
 def test_a_crash_while_saving_leaves_a_whole_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: object, step: str
 ) -> None:
     one = LocalOffsets(tmp_path, "c", "g")
     one.save({A: 5})
@@ -85,12 +90,30 @@ def test_a_crash_while_saving_leaves_a_whole_file(
         raise OSError("crash")
 
     with monkeypatch.context() as patched:
-        patched.setattr(PosixDisk, step, crash)
+        patched.setattr(owner, step, crash)
         with pytest.raises(OSError, match="crash"):
             one.save({A: 6})
     again = LocalOffsets(tmp_path, "c", "g")
     again.load()
-    assert again.committed(A) == (6 if step == "sync_folder" else 5)
+    assert again.committed(A) == 5
+
+
+def test_the_file_is_synced_before_it_has_its_name_and_its_folder_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "offsets.json"
+    seen: list[tuple[str, bool]] = []
+    sync = os.fsync
+
+    def note(descriptor: int) -> None:
+        seen.append(
+            ("file" if not stat.S_ISDIR(os.fstat(descriptor).st_mode) else "folder", path.exists())
+        )
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note)
+    durable_file.replace_file(path, b"x", before=tmp_path / "before")
+    assert seen[-2:] == [("file", False), ("folder", True)]
 
 
 def test_a_client_id_cannot_leave_the_folder(tmp_path: Path) -> None:

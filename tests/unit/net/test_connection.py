@@ -8,10 +8,11 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from broker.net.listener import Listener, ListenerLimits
 from dledger_mq.net.address import Address
 from dledger_mq.net.connecting import connect
 from dledger_mq.net.connection import Connection, ReadBuffer
-from dledger_mq.net.listener import Listener, ListenerLimits, bind, bound_address
+from dledger_mq.net.listening import bind, bound_address
 from dledger_mq.remoting.errors import FrameError
 from dledger_mq.remoting.frame import Frame, encode_frame
 

@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 import pytest
 import trio
 
+from broker.net.listener import Listener, ListenerLimits
 from dledger.runtime.frame_room import FREE_BYTES, PACE_BYTES, FrameRoom
 from dledger_mq.net.connecting import connect
 from dledger_mq.net.connection import Connection, ReadBuffer
-from dledger_mq.net.listener import Listener, ListenerLimits, bind, bound_address
+from dledger_mq.net.listening import bind, bound_address
 from dledger_mq.remoting.frame import Frame, encode_frame
 from tests.unit.net.test_connection import LOOPBACK, TIMEOUT_S, echo
 

@@ -1,4 +1,7 @@
-"""Accepting connections: a task for each, bounds for all, one log line for each that misbehaves."""
+"""Accepting connections: a task for each, bounds for all, one log line for each that misbehaves.
+
+It hands over frames as they came; what stands in them is the business of its user.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,6 @@ from typing import Final
 import trio
 
 from dledger.runtime.frame_room import ROOM_BYTES_MAX, FrameRoom, Holder
-from dledger_mq.net.address import Address
 from dledger_mq.net.connection import UNSENT_BYTES_MAX, Connection, ReadBuffer
 from dledger_mq.remoting.errors import FrameError
 from dledger_mq.remoting.frame import FRAME_BYTES_MAX, Frame
@@ -24,7 +26,6 @@ IDLE_TIMEOUT_S: Final = 120.0
 PARTIAL_TIMEOUT_S: Final = 60.0
 """A frame has to be complete this long after its first byte."""
 
-_BACKLOG: Final = 1024
 _ACCEPT_PAUSE_S: Final = 0.1
 
 FramesHandler = Callable[[Connection, list[Frame]], None]
@@ -175,33 +176,3 @@ class Listener:
             self._room.waiting_count,
             self._room.bytes_max,
         )
-
-
-def bind(address: Address) -> socket.socket:
-    """A listening socket; port 0 picks a free one, an empty host means every IPv4 interface.
-
-    Raises:
-        OSError: the host is unknown, or the port is taken or not allowed.
-    """
-    family, kind, protocol, _, target = socket.getaddrinfo(
-        address.host or "0.0.0.0",  # noqa: S104  an empty host was chosen by the user
-        address.port,
-        type=socket.SOCK_STREAM,
-        flags=socket.AI_PASSIVE,
-    )[0]
-    sock = socket.socket(family, kind, protocol)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.setblocking(False)
-        sock.bind(target)
-        sock.listen(_BACKLOG)
-    except OSError:
-        sock.close()
-        raise
-    return sock
-
-
-def bound_address(sock: socket.socket) -> Address:
-    """Where a listening socket really listens."""
-    host, port, *_ = sock.getsockname()
-    return Address(host, port)
