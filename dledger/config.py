@@ -37,7 +37,7 @@ class RaftConfig:
         entry_body_bytes_max: largest body.
         preferred_leaders: nodes that should lead when they can; the leader hands over to them.
         transfer_timeout_ms: a hand-over that takes longer is given up.
-        slow_disk_ms: a leader that needs so much to make an entry durable, again and again, gives way to
+        slow_disk_ms: a leader that needs so much to make an entry durable, again and again, hands over to
             a member with a much faster disk (docs/adr/0102).
     """
 

@@ -69,7 +69,7 @@ from dledger.raft.messages import (
     RepairRequest,
 )
 from dledger.raft.node import RaftNode
-from dledger.repair.damage_policy import GIVE_WAY_TOKEN, DamagePolicy
+from dledger.repair.damage_policy import HAND_OVER_TOKEN, DamagePolicy
 from dledger.storage.api import Disk
 from dledger.storage.hard_state import HardStateStore
 from dledger.storage.segmented_log import SegmentedLog
@@ -271,7 +271,7 @@ class Engine:
             )
 
     def _mend(self, now_ms: int) -> None:
-        """Ask for damaged entries, when it is time; a leader that needs one for too long gives way."""
+        """Ask for damaged entries, when it is time; a leader that needs one for too long hands over."""
         policy = self._damage
         if self.failure is not None or not policy.live_repair.missing_count:
             return
@@ -281,13 +281,13 @@ class Engine:
         if self.node.role is Role.LEADER:
             is_behind = self._handed_out_index < self._committed_index
             waits_for = Index(self._handed_out_index + 1) if is_behind else None
-            give_way = policy.give_way(waits_for, now_ms)
-            if give_way is not None:
-                self.step(give_way, now_ms)
+            hand_over = policy.hand_over(waits_for, now_ms)
+            if hand_over is not None:
+                self.step(hand_over, now_ms)
 
     def _resolve(self, token: int, outcome: Outcome) -> None:
         """A caller's outcome is known, or that of a hand-over that the engine itself wanted."""
-        if token != GIVE_WAY_TOKEN:
+        if token != HAND_OVER_TOKEN:
             self._resolved.append((token, outcome))
         elif isinstance(outcome, Failed) and self.node.role is Role.LEADER:
             self._damage.hand_over_failed(outcome.error)

@@ -34,7 +34,7 @@ class DeliveryPause:
     """A delivery that waits for a damaged entry: what falls due behind it waits too, so that order is kept.
 
     The log asks the other nodes for it. If it does not come, this node ceases to lead (dledger's
-    `GIVE_WAY_MS`), and whoever leads then delivers.
+    `HAND_OVER_MS`), and whoever leads then delivers.
     """
 
     def __init__(self, what: str) -> None:

@@ -43,7 +43,7 @@ class Core:
             to be an older copy, until the group is founded or a leader admits it (docs/adr/0061, 0103).
         standstill_count: how often this node stood still in the present silence.
         paused_until_ms: a node told to step down does not campaign before.
-        may_give_way_ms: a leader does not give way for its slow disk before.
+        slow_disk_pause_until_ms: a leader does not hand over for its slow disk before.
     """
 
     __slots__ = (
@@ -61,13 +61,13 @@ class Core:
         "is_voter",
         "leader_id",
         "log",
-        "may_give_way_ms",
         "members",
         "node_id",
         "now_ms",
         "paused_until_ms",
         "peers",
         "role",
+        "slow_disk_pause_until_ms",
         "standstill_count",
         "term",
         "vote",
@@ -97,7 +97,7 @@ class Core:
         self.now_ms = now_ms
         self.contact_ms = now_ms
         self.paused_until_ms = now_ms
-        self.may_give_way_ms = now_ms
+        self.slow_disk_pause_until_ms = now_ms
         self.election_timeout_ms = 0
         self.election_deadline_ms = now_ms
         self.standstill_count = 0

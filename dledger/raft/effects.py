@@ -153,7 +153,7 @@ class HandsOver:
 
 @dataclass(frozen=True, slots=True)
 class EntriesCut:
-    """Entries that no majority is known to have had gave way to a leader's.
+    """Entries that no majority is known to have had were replaced by the leader's.
 
     Attributes:
         first, last: of what was cut.

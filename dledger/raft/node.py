@@ -169,11 +169,11 @@ class RaftNode:
             f"{core.node_id} {core.role.value} term={core.term} vote={core.vote or '-'} "
             f"leader={core.leader_id or '-'} commit={core.commit_index} "
             f"durable={core.durable_index} last={core.log.last_id}"
-            f"{'' if core.is_voter else ' no-voter'}"
+            f"{'' if core.is_voter else ' non-voter'}"
         )
         peers = [
             f"  {view.node_id} {view.state.value} match={view.match_index} next={view.next_index} "
-            f"inflight={view.inflight_count}{'' if view.is_voter else ' no-voter'}"
+            f"inflight={view.inflight_count}{'' if view.is_voter else ' non-voter'}"
             for view in self.progress().values()
         ]
         return "\n".join([own, *peers])

@@ -104,7 +104,7 @@ class Slowness:
     others_ms: int
 
 
-def must_give_way(
+def leader_slowness(
     own: SaveTimer, others: Iterable[SaveTimer], *, majority: int, now_ms: int
 ) -> Slowness | None:
     """Whether a leader should let another lead, because of its disk.
@@ -132,7 +132,7 @@ def must_give_way(
 def is_too_slow_to_lead(
     member: SaveTimer, others: Iterable[SaveTimer], *, majority: int, now_ms: int
 ) -> bool:
-    """Whether a member that could be given the lead would have to give way before long.
+    """Whether a member that could be given the lead would have to hand over before long.
 
     Args:
         member: the one in question.

@@ -25,7 +25,7 @@ from dledger.raft.messages import TimeoutNow
 from dledger.raft.progress import Progress, ProgressState
 from dledger.raft.quorum import majority
 from dledger.raft.replication import Replication
-from dledger.raft.slow_disk import FACTOR, is_too_slow_to_lead, must_give_way
+from dledger.raft.slow_disk import FACTOR, is_too_slow_to_lead, leader_slowness
 
 PREFERRED_CHECK_MS = 1_000
 """How often a leader that is not preferred looks for one that is."""
@@ -33,8 +33,8 @@ PREFERRED_CHECK_MS = 1_000
 PREFERRED_RETRY_MS = 30_000
 """Pause after such a hand-over failed: each try refuses proposals for up to transfer_timeout_ms."""
 
-GIVE_WAY_PAUSE_MS = 30_000
-"""A node gives way for its slow disk once in this time, whatever comes of it."""
+SLOW_DISK_PAUSE_MS = 30_000
+"""A node hands over for its slow disk once in this time, whatever comes of it."""
 
 
 @dataclass(slots=True)
@@ -114,8 +114,8 @@ class Handover:
             target = self._preferred_target()
             if target is not None:
                 self._begin(target, None)
-        if self._transfer is None and core.now_ms >= core.may_give_way_ms:
-            self._give_way()
+        if self._transfer is None and core.now_ms >= core.slow_disk_pause_until_ms:
+            self._hand_over_for_slow_disk()
 
     def heartbeat(self) -> None:
         """Tell the target once more, in case the word was lost."""
@@ -197,10 +197,10 @@ class Handover:
                 return node_id
         return None
 
-    def _give_way(self) -> None:
+    def _hand_over_for_slow_disk(self) -> None:
         """Hand over to a member that is close and fast, if the own disk is too slow beside the others'."""
         core = self._core
-        slowness = must_give_way(
+        slowness = leader_slowness(
             self._replication.own_saving,
             [peer.saving for peer in self._voters()],
             majority=majority(core.voter_count),
@@ -217,7 +217,7 @@ class Handover:
         if not fit:
             return
         target = max(fit, key=lambda peer: peer.match_index).node_id
-        core.may_give_way_ms = core.now_ms + GIVE_WAY_PAUSE_MS
+        core.slow_disk_pause_until_ms = core.now_ms + SLOW_DISK_PAUSE_MS
         core.emit(HandsOver(target, slowness.own_ms, slowness.others_ms))
         self._begin(target, None)
 

@@ -18,7 +18,7 @@ from dledger.repair.live_repair import LiveRepair
 from dledger.repair.serving import first_to_give, whole_end
 from dledger.storage.segmented_log import SegmentedLog
 
-GIVE_WAY_TOKEN: Final = -1
+HAND_OVER_TOKEN: Final = -1
 """Of hand-overs that are asked for here; callers have tokens from 0."""
 
 
@@ -157,7 +157,7 @@ class DamagePolicy:
             return StepDown("an entry is damaged that the others do not have")
         return None
 
-    def give_way(self, waits_for: Index | None, now_ms: int) -> TransferRequested | None:
+    def hand_over(self, waits_for: Index | None, now_ms: int) -> TransferRequested | None:
         """Whether a leader has needed damaged entries for too long: another one should lead.
 
         Planned, so that nobody waits for an election. If it fails, `hand_over_failed` is to be called.
@@ -169,4 +169,4 @@ class DamagePolicy:
         repair = self.live_repair
         if waits_for is not None:
             repair.need(waits_for, now_ms)
-        return TransferRequested(None, GIVE_WAY_TOKEN) if repair.must_give_way(now_ms) else None
+        return TransferRequested(None, HAND_OVER_TOKEN) if repair.must_hand_over(now_ms) else None

@@ -20,11 +20,11 @@ from dledger.storage.segmented_log import SegmentedLog
 HOLES_MAX = 1024
 """Damaged entries that are asked for at a time, roughly; others are found again when they are read again."""
 
-GIVE_WAY_MS: Final = 5000
+HAND_OVER_MS: Final = 5000
 """A leader that needs an entry for so long lets another lead: every other member was asked meanwhile."""
 
-GIVE_WAY_PAUSE_MS: Final = 30_000
-"""Between two times that a member gives way: perhaps nobody can have what is lost."""
+HAND_OVER_PAUSE_MS: Final = 30_000
+"""Between two times that a member hands over: perhaps nobody can have what is lost."""
 
 REWRITE_PAUSE_MS: Final = 1000
 """Before an entry is asked for again that the disk did not keep."""
@@ -48,7 +48,7 @@ class LiveRepair:
         self._asked: set[Index] = set()
         self._not_kept: set[Index] = set()
         self._needed_since_ms: dict[Index, int] = {}
-        self._give_way_from_ms = 0
+        self._hand_over_from_ms = 0
 
     @property
     def can_help(self) -> bool:
@@ -139,19 +139,19 @@ class LiveRepair:
             self._needed_since_ms.setdefault(index, now_ms)
 
     def became_leader(self) -> None:
-        """This member leads from now on; who gave way did so that others would have the time."""
+        """This member leads from now on; who handed over did so that others would have the time."""
         self._needed_since_ms.clear()
 
-    def must_give_way(self, now_ms: int) -> bool:
+    def must_hand_over(self, now_ms: int) -> bool:
         """Whether a leader should let another one lead now; says so once in a while."""
-        if not self._needed_since_ms or now_ms < self._give_way_from_ms:
+        if not self._needed_since_ms or now_ms < self._hand_over_from_ms:
             return False
         entry = min(self._needed_since_ms, key=lambda index: self._needed_since_ms[index])
         waited_ms = now_ms - self._needed_since_ms[entry]
-        if waited_ms < GIVE_WAY_MS:
+        if waited_ms < HAND_OVER_MS:
             return False
-        self.notes.append(("gives-way", {"damaged_entry": entry, "waited_ms": waited_ms}))
-        self._give_way_from_ms = now_ms + GIVE_WAY_PAUSE_MS
+        self.notes.append(("hands-over", {"damaged_entry": entry, "waited_ms": waited_ms}))
+        self._hand_over_from_ms = now_ms + HAND_OVER_PAUSE_MS
         return True
 
     def forget_from(self, first: Index) -> None:

@@ -558,7 +558,7 @@ class Driver:
             return
         self._log(
             logging.WARNING,
-            "gives-way",
+            "hands-over",
             reason="slow disk",
             to=news.target,
             own_ms=news.own_ms,

@@ -2,7 +2,7 @@
 
 A member that forgets its vote may vote twice in one term, and then two leaders may be elected. So a
 damaged file is never replaced by a guess. In a group of several its member keeps its log and becomes a
-no-voter until a leader has admitted it (docs/adr/0061, 0100); alone it refuses to start.
+non-voter until a leader has admitted it (docs/adr/0061, 0100); alone it refuses to start.
 """
 
 from __future__ import annotations

@@ -43,7 +43,6 @@ HANDED_OUT_BYTES_MAX = 4096
 
 STATES = (
     "died-in-save",
-    "gave-way",
     "lost-unsynced",
     "lost-vote",
     "no-room",
@@ -54,6 +53,7 @@ STATES = (
     "repaired-before-start",
     "repaired-live",
     "save-failed",
+    "slow-disk-handover",
     "start-failed",
     "torn",
     "truncated",
@@ -282,7 +282,7 @@ class SimCluster(SimLoop):
             self._trace_log(node, engine)
         for news in engine.take_news():
             self.say(node, effect_line(news))
-            self.reached["gave-way"] += isinstance(news, HandsOver)
+            self.reached["slow-disk-handover"] += isinstance(news, HandsOver)
         self._check_reign(node, engine)
         if engine.has_committed:
             self._check_leases(engine)

@@ -142,4 +142,6 @@ def effect_line(effect: Effect | News) -> str:
         case EntriesCut():
             return f"cut {effect.first}..{effect.last}"
         case HandsOver():
-            return f"gives way to {effect.target}: {effect.own_ms} ms, others {effect.others_ms} ms"
+            return (
+                f"hands over to {effect.target}: {effect.own_ms} ms, others {effect.others_ms} ms"
+            )

@@ -125,7 +125,7 @@ class SimSettings:
         crash_fault_permille: power losses that may cost what was not synced; the others cost nothing.
         sync_ms_max: of an ordinary persist job; 0 means at once.
         slow_sync_ms_max: of a job while the disk is slow.
-        slow_disk_ms: a leader that needs so much again and again gives way.
+        slow_disk_ms: a leader that needs so much again and again hands over.
         fault_interval_ms: mean pause between faults.
         fault_weights: how often each of `ALL_KINDS` is chosen; 0: never in this run.
         restart_ms_max: how long a crashed node stays away.
@@ -199,10 +199,10 @@ class SimSettings:
     def demands_steady(self) -> bool:
         """Whether a second leader is a finding: in a steady run, unless a knob was changed that is a reason for one."""
         used = {kind for kind, weight in self.fault_weights.items() if weight}
-        gives_way = self.slow_disk_ms <= self.chaos_ms  # an entry may wait for so long
+        may_be_slow = self.slow_disk_ms <= self.chaos_ms  # an entry may wait for so long
         hands_over = self.prefers_first or self.transfer_permille
         loses = self.spike_permille or self.loss_permille
-        return self.is_steady and used <= STILL.keys() and not (gives_way or hands_over or loses)
+        return self.is_steady and used <= STILL.keys() and not (may_be_slow or hands_over or loses)
 
     @property
     def repair_ms_max(self) -> int:
@@ -288,7 +288,7 @@ STILL = {"stand-still": 10, "slow-disk": 2}
 """Faults of a run in which nobody gives a reason to replace the leader."""
 
 SLOW_DISKS = {"slow-disk": 10, "heal": 2, "kill-one": 1}
-"""Faults of a run in which leaders are to give way for their slow disks."""
+"""Faults of a run in which leaders are to hand over for their slow disks."""
 
 
 class Purpose(Enum):

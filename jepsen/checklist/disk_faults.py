@@ -14,7 +14,7 @@ OLD_ENTRY: Final = 2
 
 READ_WAIT_S: Final = 30.0
 
-GIVES_WAY_S: Final = 10.0
+HANDS_OVER_S: Final = 10.0
 """A leader is sure of its slow disk after some 3 s, and a hand-over takes less than one."""
 
 
@@ -46,7 +46,7 @@ async def _mends(stage: Stage, spec: str, *, times: int = 1) -> None:
 
 @DISK.add(37, faults=("disk-full:leader",))
 async def leader_disk_full(stage: Stage) -> None:
-    """The leader gives way, and takes part again when there is room."""
+    """The leader hands over, and takes part again when there is room."""
     await _strikes(stage, "disk-full:leader", times=2)
 
 
@@ -141,7 +141,7 @@ async def reads_fail(stage: Stage) -> None:
 
 @DISK.add(41, faults=("read-broken:leader",))
 async def the_leader_reads_nothing_and_nobody_helps_for_a_while(stage: Stage) -> None:
-    """What must be read and cannot be had is refused; the leader gives way; no process ends."""
+    """What must be read and cannot be had is refused; the leader hands over; no process ends."""
     await stage.progress(100)
     stage.kill(*stage.names)  # memory holds no entry then
     stage.start(*stage.names)
@@ -177,17 +177,17 @@ async def the_leader_reads_nothing_and_nobody_helps_for_a_while(stage: Stage) ->
 
 @DISK.add(42, faults=("fsync-slow:leader",))
 async def slow_syncs_on_the_leader(stage: Stage) -> None:
-    """A leader whose syncs take half a second and more gives way to one with a good disk."""
+    """A leader whose syncs take half a second and more hands over to one with a good disk."""
     slow = await stage.leader()
     await stage.progress(50)
     async with stage.fault("fsync-slow:leader"):
         begun_ns = stage.log.now_ns()
-        has_given_way = await stage.until(
-            lambda: stage.system.leader not in {None, slow}, GIVES_WAY_S
+        has_handed_over = await stage.until(
+            lambda: stage.system.leader not in {None, slow}, HANDS_OVER_S
         )
         took_s = (stage.log.now_ns() - begun_ns) / 1e9
         stage.note("slow disk", f"{stage.system.leader} leads after {took_s:.1f} s")
-        stage.expect(has_given_way, f"{slow} gives way within {GIVES_WAY_S:g} s")
+        stage.expect(has_handed_over, f"{slow} hands over within {HANDS_OVER_S:g} s")
         await stage.progress(500, timeout_s=30)
 
         async def is_told() -> bool:

@@ -1,4 +1,4 @@
-"""Leaders whose disks are slow give way, in groups under faults, and nothing is lost or held up by that."""
+"""Leaders whose disks are slow hand over, in groups under faults, and nothing is lost or held up by that."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def test_a_slow_leader_hands_over_to_a_fast_member_which_keeps_the_lead() -> Non
         cluster.at(time_ms, lambda: append(cluster))
     cluster.nodes[NodeId("n0")].slow_until_ms = cluster.now_ms + SLOW_FOR_MS
     assert cluster.run_until(cluster.now_ms + 15_000, lambda: not leads("n0"))
-    assert cluster.reached["gave-way"] == 1
+    assert cluster.reached["slow-disk-handover"] == 1
     cluster.run_until(cluster.now_ms + 10_000)  # it is preferred, and left alone
     slow = cluster.nodes[NodeId("n0")].engine
     assert slow is not None
     assert slow.node.role is Role.FOLLOWER
-    assert cluster.reached["gave-way"] == 1
+    assert cluster.reached["slow-disk-handover"] == 1
 
 
 def append(cluster: SimCluster) -> None:
@@ -50,7 +50,7 @@ def append(cluster: SimCluster) -> None:
         cluster.step(leader, Propose((b"%d" % cluster.step_count,), token=cluster.step_count))
 
 
-def test_groups_with_slow_disks_are_fine_and_their_leaders_give_way() -> None:
+def test_groups_with_slow_disks_are_fine_and_their_leaders_hand_over() -> None:
     results = [run_settings(settings_of(seed)) for seed in range(1, 31)]
     assert [each.problem for each in results if each.verdict is not Verdict.FINE] == []
-    assert sum(each.reached["gave-way"] for each in results) > 0
+    assert sum(each.reached["slow-disk-handover"] for each in results) > 0

@@ -132,13 +132,13 @@ def test_a_knob_that_gives_a_reason_for_another_leader_ends_the_demand(change: s
     assert not override(drawn, [change]).demands_steady
 
 
-def test_a_leader_of_a_steady_run_that_gives_way_for_its_disk_is_no_finding() -> None:
+def test_a_leader_of_a_steady_run_that_hands_over_for_its_disk_is_no_finding() -> None:
     settings = override(
         draw_settings(STEADY_SEED), ["faults=slow-disk:10,heal:10", "slow_disk_ms=5"]
     )
     result = run_settings(settings)
     assert result.verdict is Verdict.FINE, result.problem
-    assert result.reached["gave-way"]
+    assert result.reached["slow-disk-handover"]
 
 
 def test_older_draws_know_nothing_of_sockets() -> None:

@@ -177,7 +177,7 @@ def test_nobody_stops_when_nobody_gives_what_the_leaders_disk_does_not(stage: St
     stage.judge()
 
 
-def test_a_leader_whose_disk_keeps_nothing_gives_way(stage: Stage) -> None:
+def test_a_leader_whose_disk_keeps_nothing_hands_over(stage: Stage) -> None:
     assert poll(lambda: now_ms() > stage.end_ms - SPAN_MS, PATIENCE_S)
     leader = stage.leader
     control = stage.controls[leader.name]

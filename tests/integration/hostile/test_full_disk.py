@@ -101,7 +101,7 @@ def max_offset(node: Process) -> int:
     return int(header["extFields"]["offset"])
 
 
-def test_a_leader_with_a_full_disk_gives_way(group: RunningGroup) -> None:
+def test_a_leader_with_a_full_disk_hands_over(group: RunningGroup) -> None:
     leader = group.wait_leader()
     other = next(node for node in group.processes.nodes if node is not leader)
     send_until(group, leader, 0, timeout_s=60)

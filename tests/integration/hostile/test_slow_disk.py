@@ -94,7 +94,7 @@ def slowed(tmp_path: Path) -> Iterator[Slowed]:
 
 
 @pytest.mark.parametrize("delay_ms", [500, 5000])
-def test_a_leader_with_a_slow_disk_gives_way_and_no_send_fails(
+def test_a_leader_with_a_slow_disk_hands_over_and_no_send_fails(
     slowed: Slowed, delay_ms: int
 ) -> None:
     slow = slowed.preferred
@@ -103,10 +103,10 @@ def test_a_leader_with_a_slow_disk_gives_way_and_no_send_fails(
         slowed.send()
     slowed.slow_down(delay_ms)
 
-    def has_given_way() -> bool:
-        return "gives-way node=n0" in slow.log_tail(500) and slowed.leader() is not slow
+    def has_handed_over() -> bool:
+        return "hands-over node=n0" in slow.log_tail(500) and slowed.leader() is not slow
 
-    assert slowed.send_until(has_given_way, 60), slow.log_tail()
+    assert slowed.send_until(has_handed_over, 60), slow.log_tail()
 
     # It is preferred, and does not get the lead back as long as its disk is slow.
     def has_told() -> bool:

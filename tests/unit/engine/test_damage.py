@@ -36,8 +36,8 @@ from dledger.raft.messages import (
     RepairRequest,
 )
 from dledger.repair.asking import ANSWER_TIMEOUT_MS, ROUND_PAUSE_MS
-from dledger.repair.damage_policy import GIVE_WAY_TOKEN
-from dledger.repair.live_repair import GIVE_WAY_MS, GIVE_WAY_PAUSE_MS, REWRITE_PAUSE_MS
+from dledger.repair.damage_policy import HAND_OVER_TOKEN
+from dledger.repair.live_repair import HAND_OVER_MS, HAND_OVER_PAUSE_MS, REWRITE_PAUSE_MS
 from dledger.testing.sim_disk import SimDisk
 from tests.unit.engine.scripted import (
     N0,
@@ -195,20 +195,20 @@ def test_a_leader_that_needs_a_damaged_entry_for_too_long_hands_over_once_in_a_w
     node: ScriptedNode = engine.node  # type: ignore[assignment]
     with pytest.raises(EntryDamagedError):
         read(engine, 1)
-    engine.step(Tick(), GIVE_WAY_MS)
+    engine.step(Tick(), HAND_OVER_MS)
     assert events(engine, TransferRequested) == [], "it does not lead"
     node.role = Role.LEADER
     node.effects = [RoleChanged(Role.LEADER, Term(1), N0)]
-    engine.step(Tick(), GIVE_WAY_MS)
+    engine.step(Tick(), HAND_OVER_MS)
     with pytest.raises(EntryDamagedError):
-        read(engine, 1, GIVE_WAY_MS)
-    engine.step(Tick(), 2 * GIVE_WAY_MS - 1)
+        read(engine, 1, HAND_OVER_MS)
+    engine.step(Tick(), 2 * HAND_OVER_MS - 1)
     assert events(engine, TransferRequested) == [], "it has led for a moment only"
-    engine.step(Tick(), 2 * GIVE_WAY_MS)
-    assert events(engine, TransferRequested) == [TransferRequested(None, GIVE_WAY_TOKEN)]
-    engine.step(Tick(), 2 * GIVE_WAY_MS + GIVE_WAY_PAUSE_MS - 1)
+    engine.step(Tick(), 2 * HAND_OVER_MS)
+    assert events(engine, TransferRequested) == [TransferRequested(None, HAND_OVER_TOKEN)]
+    engine.step(Tick(), 2 * HAND_OVER_MS + HAND_OVER_PAUSE_MS - 1)
     assert len(events(engine, TransferRequested)) == 1, "perhaps nobody can have it"
-    engine.step(Tick(), 2 * GIVE_WAY_MS + GIVE_WAY_PAUSE_MS)
+    engine.step(Tick(), 2 * HAND_OVER_MS + HAND_OVER_PAUSE_MS)
     assert len(events(engine, TransferRequested)) == 2
     assert events(engine, StepDown) == []
 
@@ -216,14 +216,14 @@ def test_a_leader_that_needs_a_damaged_entry_for_too_long_hands_over_once_in_a_w
 def test_a_leader_whose_hand_over_fails_steps_down() -> None:
     engine, _, _ = with_a_damaged_entry()
     engine.node.role = Role.LEADER  # type: ignore[misc]
-    give(engine, Resolve(GIVE_WAY_TOKEN, Failed(TransferFailedError("nobody answers"))))
+    give(engine, Resolve(HAND_OVER_TOKEN, Failed(TransferFailedError("nobody answers"))))
     [step_down] = events(engine, StepDown)
     assert isinstance(step_down, StepDown)
     assert "damaged" in step_down.reason
     assert engine.take_resolved() == [], "no caller asked"
 
 
-def test_a_leader_that_cannot_apply_for_too_long_gives_way() -> None:
+def test_a_leader_that_cannot_apply_for_too_long_hands_over() -> None:
     disk = SimDisk(Random(1))
     engine = scripted(disk, cache_bytes_max=0)
     give(engine, AppendEntries((entry(1, body=b"one"),)))
@@ -234,7 +234,7 @@ def test_a_leader_that_cannot_apply_for_too_long_gives_way() -> None:
     assert engine.take_committed(1000) == []
     engine.step(Tick(), 0)
     assert events(engine, TransferRequested) == []
-    engine.step(Tick(), GIVE_WAY_MS)
+    engine.step(Tick(), HAND_OVER_MS)
     assert len(events(engine, TransferRequested)) == 1
 
 

@@ -1,4 +1,4 @@
-"""A leader gives way for its slow disk, and only for that: what is measured, what is decided, what is done."""
+"""A leader hands over for its slow disk, and only for that: what is measured, what is decided, what is done."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from dledger.raft.slow_disk import (
     SaveTimer,
     Slowness,
     is_too_slow_to_lead,
-    must_give_way,
+    leader_slowness,
 )
-from dledger.raft.transfer import GIVE_WAY_PAUSE_MS
+from dledger.raft.transfer import SLOW_DISK_PAUSE_MS
 from dledger.testing.core_group import CoreGroup
 from dledger.testing.make_roles import N0, N1, N2, elect, requests, success
 
@@ -75,7 +75,7 @@ def test_what_is_still_waited_for_counts_as_soon_as_it_is_longer() -> None:
 def decide(
     own: SaveTimer, *others: SaveTimer, now_ms: int = 3000, majority: int = 2
 ) -> Slowness | None:
-    return must_give_way(own, others, majority=majority, now_ms=now_ms)
+    return leader_slowness(own, others, majority=majority, now_ms=now_ms)
 
 
 def test_slow_alone() -> None:
@@ -166,7 +166,7 @@ class Reign:
         self.own_ms = own_ms
         self.others_ms = others_ms
         self.has_load = True
-        self.gave_way: list[tuple[int, HandsOver]] = []
+        self.handed_over: list[tuple[int, HandsOver]] = []
         self.told: list[tuple[int, NodeId]] = []
         self._carry_out(elect(self._group, self._leader))
         self._at(0, self._load)
@@ -199,7 +199,7 @@ class Reign:
         now_ms = self._group.now_ms
         for effect in effects:
             if isinstance(effect, HandsOver):
-                self.gave_way.append((now_ms, effect))
+                self.handed_over.append((now_ms, effect))
             elif isinstance(effect, Send) and isinstance(effect.message, TimeoutNow):
                 assert effect.waits is Waits.NOTHING
                 self.told.append((now_ms, effect.to))
@@ -229,14 +229,14 @@ class Reign:
         self._carry_out(self._leader.sync(save_count))
 
 
-def test_a_leader_with_a_slow_disk_gives_way_once_in_a_while() -> None:
+def test_a_leader_with_a_slow_disk_hands_over_once_in_a_while() -> None:
     reign = Reign(500, {N1: 5, N2: 8})
-    reign.lead_for(2 * GIVE_WAY_PAUSE_MS + 6000)
-    times_ms = [at_ms for at_ms, _ in reign.gave_way]
+    reign.lead_for(2 * SLOW_DISK_PAUSE_MS + 6000)
+    times_ms = [at_ms for at_ms, _ in reign.handed_over]
     assert 3000 <= times_ms[0] <= 5000
     assert len(times_ms) == 3
-    assert all(after - before >= GIVE_WAY_PAUSE_MS for before, after in pairwise(times_ms))
-    (_, first), *_ = reign.gave_way
+    assert all(after - before >= SLOW_DISK_PAUSE_MS for before, after in pairwise(times_ms))
+    (_, first), *_ = reign.handed_over
     assert first.target in {N1, N2}
     assert (first.own_ms >= 500, first.others_ms) == (True, 8)
     assert reign.told[0][1] == first.target
@@ -249,7 +249,7 @@ def test_a_single_sync_that_does_not_end() -> None:
     reign.own_ms = 60_000
     begun_ms = reign.now_ms
     reign.lead_for(3000)
-    ((at_ms, _),) = reign.gave_way
+    ((at_ms, _),) = reign.handed_over
     assert 2100 <= at_ms - begun_ms <= 2300
     assert reign.told
 
@@ -271,22 +271,22 @@ def test_a_single_sync_that_does_not_end() -> None:
 def test_nothing_would_be_won(own_ms: int, others_ms: dict[NodeId, int]) -> None:
     reign = Reign(own_ms, others_ms)
     reign.lead_for(20_000)
-    assert reign.gave_way == []
+    assert reign.handed_over == []
     assert reign.told == []
 
 
-def test_without_load_nobody_gives_way() -> None:
+def test_without_load_nobody_hands_over() -> None:
     reign = Reign(500, {N1: 5, N2: 8})
     reign.has_load = False
     reign.lead_for(20_000)
-    assert reign.gave_way == []
+    assert reign.handed_over == []
 
 
 def test_the_fast_ones_are_chosen() -> None:
     reign = Reign(500, {N1: 700, N2: 5, N3: 8, N4: 9})
     reign.lead_for(6000)
-    assert [each.target for _, each in reign.gave_way] != []
-    assert all(each.target != N1 for _, each in reign.gave_way)
+    assert [each.target for _, each in reign.handed_over] != []
+    assert all(each.target != N1 for _, each in reign.handed_over)
 
 
 def test_a_preferred_member_with_a_slow_disk_is_left_alone_until_it_is_well() -> None:

@@ -11,8 +11,8 @@ from dledger.raft.entry import Entry, EntryKind
 from dledger.raft.events import StepDown, TransferRequested
 from dledger.raft.ids import Index, NodeId, Position, Term
 from dledger.raft.messages import RepairRequest
-from dledger.repair.damage_policy import GIVE_WAY_TOKEN, DamagePolicy
-from dledger.repair.live_repair import GIVE_WAY_MS
+from dledger.repair.damage_policy import HAND_OVER_TOKEN, DamagePolicy
+from dledger.repair.live_repair import HAND_OVER_MS
 from dledger.storage.segmented_log import SegmentedLog
 from dledger.testing.sim_disk import SimDisk
 
@@ -58,8 +58,8 @@ def test_who_waits_is_refused_and_notes_since_when() -> None:
     policy = policy_of(log_of(5, damaged=3), N1)
     with pytest.raises(EntryDamagedError):
         policy.read_now(Index(3), Index(4), 1000, now_ms=7)
-    assert policy.give_way(None, 7 + GIVE_WAY_MS - 1) is None
-    assert policy.give_way(None, 7 + GIVE_WAY_MS) == TransferRequested(None, GIVE_WAY_TOKEN)
+    assert policy.hand_over(None, 7 + HAND_OVER_MS - 1) is None
+    assert policy.hand_over(None, 7 + HAND_OVER_MS) == TransferRequested(None, HAND_OVER_TOKEN)
 
 
 def test_alone_or_after_the_disk_has_failed_nothing_is_asked_for() -> None:
