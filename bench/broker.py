@@ -63,7 +63,7 @@ class Row:
 
 
 def call(address: tuple[str, int], template: FrameTemplate) -> tuple[dict[str, Any], bytes]:
-    """One request, its response header and body."""
+    """Send one request, and return its response header and body."""
     with socket.create_connection(address, timeout=10) as sock:
         sock.sendall(template.frame(0))
         stream = sock.makefile("rb")
@@ -73,7 +73,7 @@ def call(address: tuple[str, int], template: FrameTemplate) -> tuple[dict[str, A
 
 
 def find_leader(group: Group, topic: str) -> Process:
-    """The node that the route names as brokerId 0."""
+    """Return the node that the route names as brokerId 0."""
     host, port = group.name_servers[0].address.rsplit(":", 1)
     route = FrameTemplate(105, {"topic": topic, "acceptStandardJsonOnly": "true"})
     header, body = call((host, int(port)), route)
@@ -84,7 +84,7 @@ def find_leader(group: Group, topic: str) -> Process:
 
 @contextlib.contextmanager
 def broker_group(folder: Path, topic: str) -> Iterator[tuple[Group, Process, list[Process]]]:
-    """A fresh group with one topic: the group, its leader, its followers."""
+    """Start a fresh group with one topic; yields the group, its leader, its followers."""
     with Group(folder, settings="") as group:
         group.start()
         group.wait_listening()
@@ -121,7 +121,7 @@ class CpuMeter:
         self._before = [cpu_seconds(pid) for pid in self._pids]
 
     def per_message_us(self, messages: int) -> tuple[float, float]:
-        """Leader, and mean of the followers."""
+        """Return the leader's, and the mean of the followers'."""
         spent = [
             1e6 * (cpu_seconds(pid) - before) / messages
             for pid, before in zip(self._pids, self._before, strict=True)
@@ -132,7 +132,7 @@ class CpuMeter:
 def measure_sends(
     leader: Process, followers: list[Process], topic: str, seconds: float
 ) -> list[Row]:
-    """Single sends, each window after a short warm-up."""
+    """Measure single sends, each window after a short warm-up."""
     address = ("127.0.0.1", leader.port)
     templates = [send_template(topic, queue, b"x" * BODY_BYTES) for queue in range(QUEUE_COUNT)]
     rows = []
@@ -159,7 +159,7 @@ def measure_sends(
 def measure_batches(
     leader: Process, followers: list[Process], topic: str, seconds: float
 ) -> list[Row]:
-    """SEND_BATCH_MESSAGE with 100 messages of 1 KiB."""
+    """Measure SEND_BATCH_MESSAGE with 100 messages of 1 KiB."""
     template = batch_template(topic, 0, b"x" * BODY_BYTES, BATCH_COUNT)
     meter = CpuMeter(leader, followers)
     result = run_load(("127.0.0.1", leader.port), template.frame, in_flight=16, seconds=seconds)
@@ -170,7 +170,7 @@ def measure_batches(
 def measure_pulls(
     leader: Process, followers: list[Process], topic: str, seconds: float
 ) -> list[Row]:
-    """Pulls of 32 messages, each from another place of queue 0."""
+    """Measure pulls of 32 messages, each from another place of queue 0."""
     header, _ = call(
         ("127.0.0.1", leader.port), FrameTemplate(30, {"topic": topic, "queueId": "0"})
     )
@@ -194,7 +194,7 @@ def measure_pulls(
 def row(
     case: str, window: int, result: LoadResult, cpu_us: tuple[float, float], *, per_request: int
 ) -> Row:
-    """A row from a run; a refused request makes the run worthless."""
+    """Build a row from a run; a refused request makes the run worthless."""
     if result.refused:
         raise RuntimeError(
             f"{case}, {window} in flight: {result.refused} of {result.requests} refused"
@@ -212,7 +212,7 @@ def row(
 
 
 def measure_peer(folder: Path, seconds: float, *, batch: bool) -> list[Row]:
-    """PySyncObj: three processes, commands of 1 KiB, the client inside the leader."""
+    """Measure PySyncObj: three processes, commands of 1 KiB, the client inside the leader."""
     nodes = [f"127.0.0.1:{port}" for port in free_ports(3)]
     children: list[subprocess.Popen[str]] = []
     mode = "batch" if batch else "single"
@@ -262,7 +262,7 @@ def measure_peer(folder: Path, seconds: float, *, batch: bool) -> list[Row]:
 
 
 def ask(child: subprocess.Popen[str], line: str) -> dict[str, Any]:
-    """One command to a peer process, its JSON answer."""
+    """Send one command to a peer process, and return its JSON answer."""
     assert child.stdin is not None
     assert child.stdout is not None
     child.stdin.write(line + "\n")
@@ -271,7 +271,7 @@ def ask(child: subprocess.Popen[str], line: str) -> dict[str, Any]:
 
 
 def wait_for_peer_leader(children: list[subprocess.Popen[str]]) -> subprocess.Popen[str]:
-    """The process that leads, once all are ready."""
+    """Return the process that leads, once all are ready."""
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
         answers = [ask(child, "leader") for child in children]
@@ -285,7 +285,7 @@ def wait_for_peer_leader(children: list[subprocess.Popen[str]]) -> subprocess.Po
 
 
 def show(rows: list[Row], console: Console) -> None:
-    """A table, and the ratios against the peer at equal windows."""
+    """Print a table, and the ratios against the peer at equal windows."""
     table = Table(title="Three nodes, 1 KiB messages, one machine", title_justify="left")
     for name in (
         "case",
@@ -317,7 +317,7 @@ def show(rows: list[Row], console: Console) -> None:
 
 
 def ratios(rows: list[Row]) -> list[tuple[str, int, float, float]]:
-    """Peer case, window, our rate over theirs, our leader CPU over theirs."""
+    """Return peer case, window, our rate over theirs, our leader CPU over theirs."""
     ours = {item.in_flight: item for item in rows if item.case.startswith("send")}
     return [
         (

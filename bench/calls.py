@@ -85,7 +85,7 @@ class Client:
 
 
 def make_group() -> tuple[Alone, Client]:
-    """A leader with a topic, and a client of it."""
+    """Start a leader with a topic, and a client of it."""
     settings = BrokerSimSettings(
         1,
         node_count=1,
@@ -116,7 +116,7 @@ def make_group() -> tuple[Alone, Client]:
 
 
 def count_sends(client: Client, in_flight: int) -> Counter[Function]:
-    """Calls of `ROUNDS` rounds of single sends, each of `in_flight` in one piece."""
+    """Count the calls of `ROUNDS` rounds of single sends, each of `in_flight` in one piece."""
     templates = [send_template(TOPIC, queue, b"x" * BODY_BYTES) for queue in range(QUEUE_COUNT)]
     rounds = [templates[number % QUEUE_COUNT] for number in range(in_flight)]
     client.ask(rounds)
@@ -129,7 +129,7 @@ def count_sends(client: Client, in_flight: int) -> Counter[Function]:
 
 
 def count_pulls(client: Client) -> Counter[Function]:
-    """Calls of `ROUNDS` pulls, one after another, each of `PULL_COUNT` messages."""
+    """Count the calls of `ROUNDS` pulls, one after another, each of `PULL_COUNT` messages."""
     pull = pull_template(TOPIC, 1, 0, PULL_COUNT)  # queue 1 has been sent to in large rounds only
     client.ask([pull])
     profile = cProfile.Profile()
@@ -141,7 +141,7 @@ def count_pulls(client: Client) -> Counter[Function]:
 
 
 def our_calls(profile: cProfile.Profile) -> Counter[Function]:
-    """Calls by function."""
+    """Return the calls by function."""
     counts: Counter[Function] = Counter()
     stats: dict[Function, tuple[Any, ...]] = pstats.Stats(profile).stats  # type: ignore[attr-defined]
     for function, (_, calls, _, _, callers) in stats.items():

@@ -105,7 +105,7 @@ def run(name: str, command: Command) -> None:
 
 
 def main() -> None:
-    """Both counters, and the peer's with its journal."""
+    """Run both counters, and the peer's with its journal."""
     python = sys.executable
     root = Path(__file__).parents[1]
     ports = free_ports(3)

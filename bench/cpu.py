@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def cpu_seconds(pid: int) -> float:
-    """On-CPU seconds of all threads of a process, kernel work included (sum of /proc/PID/task/*/schedstat)."""
+    """Return on-CPU seconds of all threads of a process, kernel work included (sum of /proc/PID/task/*/schedstat)."""
     total_ns = 0
     for task in sorted(Path(f"/proc/{pid}/task").iterdir()):
         total_ns += int((task / "schedstat").read_text().split()[0])
@@ -15,7 +15,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def tree_cpu_seconds(pid: int) -> dict[int, float]:
-    """CPU seconds of a process and of all that it started, by process; each with its children that have ended.
+    """Return CPU seconds of a process and of all that it started, by process; each with its children that have ended.
 
     Compare two of them process by process: what a Spark worker used is in no sum once it has ended.
     """

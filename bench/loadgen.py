@@ -45,7 +45,7 @@ class FrameTemplate:
         self._has_keys = _KEY_MARK in self._head + self._tail
 
     def frame(self, opaque: int) -> bytes:
-        """The frame with this opaque number (below 10^8; the width stays constant).
+        """Return the frame with this opaque number (below 10^8; the width stays constant).
 
         Its UNIQ_KEYs have never been sent before: a repeated key would be a repeated send.
         """
@@ -54,7 +54,7 @@ class FrameTemplate:
 
 
 def send_template(topic: str, queue_id: int, body: bytes) -> FrameTemplate:
-    """A SEND_MESSAGE_V2 request (310) with a UNIQ_KEY and a tag."""
+    """Build a SEND_MESSAGE_V2 request (310) with a UNIQ_KEY and a tag."""
     properties = f"UNIQ_KEY\x01{'0' * 24}{_KEY_MARK.decode()}\x02TAGS\x01bench\x02WAIT\x01true\x02"
     ext = {
         "a": "bench",
@@ -74,7 +74,7 @@ def send_template(topic: str, queue_id: int, body: bytes) -> FrameTemplate:
 
 
 def batch_template(topic: str, queue_id: int, body: bytes, count: int) -> FrameTemplate:
-    """A SEND_BATCH_MESSAGE request (320) of `count` messages."""
+    """Build a SEND_BATCH_MESSAGE request (320) of `count` messages."""
 
     def item(number: int) -> bytes:
         properties = b"UNIQ_KEY\x01%024d%b\x02WAIT\x01true\x02" % (number, _KEY_MARK)
@@ -99,7 +99,7 @@ def batch_template(topic: str, queue_id: int, body: bytes, count: int) -> FrameT
 
 
 def pull_template(topic: str, queue_id: int, queue_offset: int, count: int) -> FrameTemplate:
-    """A PULL_MESSAGE request (11) that carries its own subscription and does not wait."""
+    """Build a PULL_MESSAGE request (11) that carries its own subscription and does not wait."""
     ext = {
         "consumerGroup": "bench",
         "topic": topic,
@@ -118,7 +118,7 @@ def pull_template(topic: str, queue_id: int, queue_offset: int, count: int) -> F
 
 @dataclass(frozen=True, slots=True)
 class LoadResult:
-    """What one run saw. Latencies in microseconds, from the send of a request to its whole reply."""
+    """The measurements of one run. Latencies in microseconds, from the send of a request to its whole reply."""
 
     requests: int
     seconds: float

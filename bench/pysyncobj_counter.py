@@ -25,7 +25,7 @@ class Counter(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
 
     @replicated  # type: ignore[untyped-decorator]  # pysyncobj has no types
     def add(self, number: int) -> int:
-        """One replicated command."""
+        """Add one replicated command."""
         self.value += number
         return self.value
 

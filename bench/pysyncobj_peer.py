@@ -38,7 +38,7 @@ class AppendLog(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
 
     @replicated  # type: ignore[untyped-decorator]  # pysyncobj has no types
     def append(self, body: bytes) -> int:
-        """One replicated command."""
+        """Append one replicated command."""
         self.appended += 1
         return self.appended
 
@@ -57,7 +57,7 @@ class WindowedLoad:
         self.latencies: list[float] = []
 
     def run(self) -> None:
-        """Blocks until the last command is answered."""
+        """Run until the last command is answered."""
         self._outstanding = self._in_flight
         for _ in range(self._in_flight):
             self._start()

@@ -50,7 +50,7 @@ class Accuracy:
 
 @dataclass(frozen=True, slots=True)
 class FoldCost:
-    """What so many pending timers cost one replica; times in microseconds each, unless named otherwise."""
+    """The cost of so many pending timers to one replica; times in microseconds each, unless named otherwise."""
 
     pending: int
     put_us: float
@@ -176,7 +176,7 @@ def _memory_mb() -> float:
 
 
 def measure_group(rates: list[int], seconds: float) -> Iterator[Accuracy]:
-    """One group of real processes for all rates."""
+    """Measure one group of real processes at all rates."""
     with tempfile.TemporaryDirectory() as folder, Group(Path(folder), settings="") as group:
         group.start()
         group.wait_listening()

@@ -60,7 +60,7 @@ class BrokerSystem:
 
     @property
     def leader(self) -> str | None:
-        """Who leads, as the observer last saw it."""
+        """The node that leads, as the observer last saw it."""
         return self._observer.leader
 
     def start(self) -> None:
@@ -87,7 +87,7 @@ class BrokerSystem:
         return await self._observer.wait_whole(timeout_s)
 
     async def hand_over(self, timeout_s: float) -> str:
-        """Tell the leader to hand over; returns who was told to lead. Raises DLedgerError."""
+        """Ask the leader to hand over, and return who is to lead. Raises DLedgerError."""
         return await hand_over(self.group.peers, self.group.group, timeout_s)
 
     async def replica_digests(self, timeout_s: float) -> Mapping[str, Mapping[str, object]]:

@@ -1,4 +1,4 @@
-"""What can be named on the command line: workloads with their systems, and faults."""
+"""The names of the command line: workloads with their systems, and faults."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ HANGS_S: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the command line says."""
+    """The settings from the command line."""
 
     kills: int
     seconds: float
@@ -121,7 +121,7 @@ def pace_of(kills: int, seconds: float) -> Pace:
 
 
 def demonstrate(settings: Settings, run: RunSettings, console: Console) -> int:
-    """Make the run, with every process ended afterwards, and tell what came of it.
+    """Make the run, with every process ended afterwards, and report what came of it.
 
     Raises:
         FolderError: the folder that is to be kept holds a run already, or cannot be written.
@@ -166,7 +166,7 @@ def in_time(run: RunSettings) -> Checker:
 
 
 def story_of(result: RunResult) -> Story:
-    """Return what is told of a run."""
+    """Return the story of a run, for people and scripts."""
     is_alone = not result.settings.workload.startswith("together")
     workers = result.settings.workers
     share = Share(0, workers, workers) if is_alone else shares(PARTS, workers)[MESSAGES]

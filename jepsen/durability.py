@@ -1,4 +1,4 @@
-"""Is anything told before it is durable? The judge of what members wrote, synced and said, in that order.
+"""Judges whether anything is promised before it is durable, from what members wrote, synced and sent, in order.
 
 `nemeses/native/trace.c` records the calls of each member: bytes written to the store, syncs, renames, and what went
 out over sockets. Here they become facts, and the facts are held against three rules:
@@ -98,7 +98,7 @@ class Synced:
 
 @dataclass(frozen=True, slots=True)
 class Confirmed:
-    """A member told another one that it has the log up to there."""
+    """A member's message to another one that it has the log up to there."""
 
     who: str
     index: int
@@ -114,7 +114,7 @@ class Voted:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """A client was told that its entry is safe."""
+    """An answer to a client that its entry is safe."""
 
     who: str
     index: int
@@ -139,7 +139,7 @@ def traced(process: Process, store: Path, trace: Path) -> None:
 
 
 def read_calls(data: bytes) -> Iterator[Call]:
-    """The calls of a trace; a record that a kill cut short is left out."""
+    """Yield the calls of a trace; a record that a kill cut short is left out."""
     at = 0
     while at + _RECORD.size <= len(data):
         kind, who_bytes, path_bytes, data_bytes, offset = _RECORD.unpack_from(data, at)
@@ -154,7 +154,7 @@ def read_calls(data: bytes) -> Iterator[Call]:
 
 
 def facts_of(calls: Iterable[Call]) -> Iterator[Fact]:
-    """What calls mean for the log, in their order."""
+    """Yield what calls mean for the log, in their order."""
     streams: dict[tuple[str, str], FrameDecoder] = {}
     for call in calls:
         match call.kind:
@@ -182,7 +182,7 @@ def facts_of(calls: Iterable[Call]) -> Iterator[Fact]:
 
 
 def _indexes(data: bytes) -> Iterator[int]:
-    """Of the entries that stand one after the other in what was written."""
+    """Yield the indexes of entries that stand one after the other in what was written."""
     at = 0
     while at + ENTRY_HEADER_BYTES <= len(data):
         try:
@@ -194,7 +194,7 @@ def _indexes(data: bytes) -> Iterator[int]:
 
 
 def _said(who: str, header: bytes, blob: bytes) -> Iterator[Fact]:
-    """What a frame promises; most promise nothing."""
+    """Yield what a frame promises; most promise nothing."""
     told = msgspec.msgpack.decode(header)
     tag = told[0] if isinstance(told, list) and told else None
     if tag in _PEER_ANSWERS:
@@ -211,7 +211,7 @@ def _said(who: str, header: bytes, blob: bytes) -> Iterator[Fact]:
 
 @dataclass(slots=True)
 class _Member:
-    """What is known of one member's disk.
+    """The known state of one member's disk.
 
     Attributes:
         unsynced: indexes that were written and not synced since, by file.
@@ -227,12 +227,12 @@ class _Member:
     durable_term: int = 0
 
     def durable_index(self) -> int:
-        """Everything up to there is durable."""
+        """Return the index up to which everything is durable."""
         waiting = [min(indexes) for indexes in self.unsynced.values() if indexes]
         return min(waiting) - 1 if waiting else self.last_index
 
     def take(self, fact: Wrote | Term | Renamed | Synced) -> None:
-        """Something happened to the disk."""
+        """Take in what happened to the disk."""
         match fact:
             case Wrote():
                 # What is written again, after a cut, is as new.
@@ -251,7 +251,7 @@ class _Member:
 
 
 def told_too_early(facts: Iterable[Fact], *, members: int) -> list[str]:
-    """Every promise that was made before what it promises was durable."""
+    """Return every promise that was made before what it promises was durable."""
     disks: dict[str, _Member] = defaultdict(_Member)
     found: list[str] = []
     for fact in facts:

@@ -20,7 +20,7 @@ LOG_CHARS: Final = 400
 
 @dataclass(frozen=True, slots=True)
 class ForeignClient:
-    """Whose client it is.
+    """A foreign client: its name, its language and its command.
 
     Attributes:
         name: short, as in histories and names of workloads.

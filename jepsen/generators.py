@@ -1,4 +1,4 @@
-"""What to do next: pure values that the interpreter asks, in the style of Jepsen's generators.
+"""Generators: pure values that the interpreter asks what to do next, in the style of Jepsen's.
 
 A generator is asked with the state of the run and answers with what to do and with the generator that
 stands in its place from then on. It does no I/O, reads no clock and draws no chance but from its own
@@ -69,10 +69,10 @@ class Generator(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Nothing:
-    """Is exhausted from the start."""
+    """Always exhausted."""
 
     def next(self, _context: Context) -> tuple[Step, Generator]:
-        """Nothing, for ever."""
+        """Return nothing, for ever."""
         return None, self
 
 
@@ -83,7 +83,7 @@ class Once:
     invocation: Invocation
 
     def next(self, context: Context) -> tuple[Step, Generator]:
-        """The invocation, as soon as somebody is free who may do it."""
+        """Return the invocation, as soon as somebody is free who may do it."""
         wanted = self.invocation.process
         if not context.free or (wanted is not None and wanted not in context.free):
             return PENDING, self
@@ -97,7 +97,7 @@ class Endless:
     make: Callable[[], Invocation]
 
     def next(self, context: Context) -> tuple[Step, Generator]:
-        """The next one, when somebody is free."""
+        """Return the next one, when somebody is free."""
         return (self.make(), self) if context.free else (PENDING, self)
 
 
@@ -109,7 +109,7 @@ class Limit:
     inner: Generator
 
     def next(self, context: Context) -> tuple[Step, Generator]:
-        """What the inner one says, while there are some left."""
+        """Return what the inner one says, while there are some left."""
         if self.count <= 0:
             return None, Nothing()
         step, inner = self.inner.next(context)
@@ -126,7 +126,7 @@ class TimeLimit:
     end_ns: int | None = None
 
     def next(self, context: Context) -> tuple[Step, Generator]:
-        """What the inner one says, until the time is over."""
+        """Return what the inner one says, until the time is over."""
         end_ns = context.t_ns + self.duration_ns if self.end_ns is None else self.end_ns
         if context.t_ns >= end_ns:
             return None, Nothing()
@@ -147,7 +147,7 @@ class Stagger:
     at_ns: int = 0
 
     def next(self, context: Context) -> tuple[Step, Generator]:
-        """What the inner one says, not before its time."""
+        """Return what the inner one says, not before its time."""
         if context.t_ns < self.at_ns:
             return Pending(self.at_ns), self
         step, inner = self.inner.next(context)
@@ -168,7 +168,7 @@ class Mix:
     chance: random.Random
 
     def next(self, context: Context) -> tuple[Step, Generator]:
-        """What a drawn one says; another one is drawn when that has to wait."""
+        """Return what a drawn one says; another one is drawn when that has to wait."""
         parts = list(self.parts)
         waiting: list[Pending] = []
         order = self._drawn(parts)
@@ -200,7 +200,7 @@ class Phases:
     parts: Sequence[Generator]
 
     def next(self, context: Context) -> tuple[Step, Generator]:
-        """What the first one says that is not exhausted."""
+        """Return what the first one says that is not exhausted."""
         if not self.parts:
             return None, self
         step, first = self.parts[0].next(context)
@@ -222,7 +222,7 @@ class EachSlot:
     slots: int
 
     def next(self, context: Context) -> tuple[Step, Generator]:
-        """What the generator of a free worker says."""
+        """Return what the generator of a free worker says."""
         parts = dict(self.parts)
         waiting: list[Pending] = []
         for process in context.free:
@@ -259,7 +259,7 @@ class Share:
     total: int
 
     def owns(self, process: int) -> bool:
-        """Whether the process is one of theirs."""
+        """Return whether the process is one of theirs."""
         return 0 <= process % self.total - self.first < self.workers
 
     def inner(self, process: int) -> int:
@@ -278,7 +278,7 @@ class Reserve:
     parts: Sequence[tuple[Share, Generator]]
 
     def next(self, context: Context) -> tuple[Step, Generator]:
-        """What the part of the worker says that waits longest; another part's when that has to wait."""
+        """Return what the part says whose worker waits longest; another part's when that has to wait."""
         parts: list[tuple[Share, Generator] | None] = list(self.parts)
         waiting: list[Pending] = []
         for place in self._order(context.free):
@@ -311,7 +311,7 @@ class Until:
     inner: Generator
 
     def next(self, context: Context) -> tuple[Step, Generator]:
-        """What the inner one says, while the condition does not hold."""
+        """Return what the inner one says, while the condition does not hold."""
         if self.is_over():
             return None, Nothing()
         step, inner = self.inner.next(context)

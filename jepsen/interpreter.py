@@ -29,7 +29,7 @@ OpenClient = Callable[[int], AbstractAsyncContextManager[WorkloadClient]]
 
 @dataclass(slots=True)
 class _Worker:
-    """One worker: the process that it stands for, and how it is told what to do."""
+    """One worker: the process that it stands for, and the channel on which it gets its work."""
 
     process: int
     inbox: trio.MemorySendChannel[Invocation]
@@ -136,7 +136,7 @@ class Interpreter:
     async def _serve(
         self, worker: _Worker, told: trio.MemoryReceiveChannel[Invocation], client: WorkloadClient
     ) -> bool:
-        """Work as one process; whether there is no more to do, ever."""
+        """Work as one process, and return whether there is no more to do, ever."""
         async for step in told:
             self._log.add(worker.process, "invoke", step.f, step.value)
             outcome = await self._invoke(client, step)

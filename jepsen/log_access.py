@@ -1,4 +1,4 @@
-"""What the log workloads need of a system: append a record, and read what stands in the log.
+"""The interface of a log for its workloads: append a record, and read what stands in the log.
 
 A record is a key and an element. Several systems offer this (`log_system.py`, `pysyncobj_system.py`), so that the same
 workloads judge each of them.
@@ -16,7 +16,7 @@ Record = tuple[str, int]  # key, element
 
 
 class Log(Protocol):
-    """The log, as one client has it. Nothing is raised for faults: an outcome tells."""
+    """The log, as one client has it. Nothing is raised for faults: they are outcomes."""
 
     async def append(self, record: Record) -> Outcome:
         """Append a record; `ok` when the system has acknowledged it."""

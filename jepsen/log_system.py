@@ -131,7 +131,7 @@ class PlainLogSystem:
 
     @property
     def leader(self) -> str | None:
-        """Who leads, as the observer last saw it."""
+        """The node that leads, as the observer last saw it."""
         return self._observer.leader
 
     def start(self) -> None:
@@ -164,7 +164,7 @@ class PlainLogSystem:
         return await self._observer.wait_whole(timeout_s)
 
     async def hand_over(self, timeout_s: float) -> str:
-        """Tell the leader to hand over; returns who was told to lead. Raises DLedgerError."""
+        """Ask the leader to hand over, and return who is to lead. Raises DLedgerError."""
         return await hand_over(self.peers, GROUP, timeout_s)
 
     async def replica_digests(self, timeout_s: float) -> Mapping[str, Mapping[str, object]]:

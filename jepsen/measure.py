@@ -1,4 +1,4 @@
-"""How long clients wait when the leader dies, or hands over: the same strike again and again, under load.
+"""Measures how long clients wait when the leader dies, or hands over: the same strike many times, under load.
 
 A round's time runs from the strike to the first acknowledgement of a send that began after it. A send that was on its
 way when the leader died may have been answered by it; one that was begun afterwards cannot. The next round waits
@@ -29,7 +29,7 @@ SEND: Final = "send"
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What is measured: its name, which fault strikes, how it is paced, and whether a failed send is forgiven."""
+    """One kind of measurement: its name, its fault, its pace, and whether a failed send is forgiven."""
 
     name: str
     nemesis: str
@@ -47,7 +47,7 @@ KINDS: Final = {kind.name: kind for kind in (FAILOVER, TRANSFER)}
 
 
 class Times(msgspec.Struct, frozen=True):
-    """What was measured, in ms where nothing else is said.
+    """The measured times, in ms where nothing else is said.
 
     Attributes:
         rounds: strikes.

@@ -85,7 +85,7 @@ class Observer:
             self._on_leader(newest.node_id, newest.term)
 
     def is_whole(self) -> bool:
-        """Whether one node leads and all others follow closely."""
+        """Return whether one node leads and all others follow closely."""
         if self.leader is None or len(self._seen) < len(self._group.nodes):
             return False
         commit = max(answer.commit_index for answer in self._seen.values())

@@ -54,7 +54,7 @@ class Op(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def is_client(self) -> bool:
-        """Whether a worker did it, not the nemesis or the observer."""
+        """True when a worker did it, not the nemesis or the observer."""
         return isinstance(self.process, int)
 
 
@@ -66,7 +66,7 @@ class Pair(msgspec.Struct, frozen=True):
 
     @property
     def type(self) -> OpType:
-        """How it ended; an operation without an end is `info`."""
+        """The type of its completion; an operation without an end is `info`."""
         return "info" if self.completion is None else self.completion.type
 
 
@@ -75,10 +75,10 @@ _decoder = msgspec.json.Decoder(Op)
 
 
 class Notes(Protocol):
-    """What writes into a history; an `OpLog`, or a part of one."""
+    """The writing side of a history; an `OpLog`, or a part of one."""
 
     def now_ns(self) -> int:
-        """Nanoseconds since the start of the run."""
+        """Return nanoseconds since the start of the run."""
 
     def add(
         self,
@@ -105,7 +105,7 @@ class OpLog:
         self._file: TextIO | None = path.open("w") if path else None
 
     def now_ns(self) -> int:
-        """Nanoseconds since the log was made."""
+        """Return nanoseconds since the log was made."""
         return self._clock_ns() - self._start_ns
 
     def add(

@@ -1,4 +1,4 @@
-"""How an operation of a client ended: definite or not, as the project's own error registries say.
+"""The outcome of a client's operation: definite or not, as the project's own error registries say.
 
 A history is only as good as its `fail`s: one `fail` too many condemns a broker that did nothing wrong, one
 too few lets a lost message pass. So nothing is decided here that the registries decide:
@@ -21,7 +21,7 @@ from jepsen.ops import OpType
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How an operation ended; see `Op` for the fields."""
+    """The completion of an operation; see `Op` for the fields."""
 
     type: OpType
     value: Any = None
@@ -30,7 +30,7 @@ class Outcome:
 
 
 def is_definite(error: BaseException) -> bool:
-    """Whether the error says that the operation surely did not happen, and never will."""
+    """Return whether the error says that the operation surely did not happen, and never will."""
     if isinstance(error, ClientError | DLedgerError):
         return error.definite
     return False

@@ -53,7 +53,7 @@ class Block:
 
 @cache
 def own_block() -> Block:
-    """The block of this process.
+    """Return the block of this process.
 
     Raises:
         OSError: as many processes as there are blocks have claimed one.
@@ -70,7 +70,7 @@ def own_block() -> Block:
 
 
 def is_free(port: int) -> bool:
-    """Whether a server could listen on 127.0.0.1:port now."""
+    """Return whether a server could listen on 127.0.0.1:port now."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

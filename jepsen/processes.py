@@ -45,7 +45,7 @@ class NotReadyError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class OwnEnd:
-    """How a process ended that nobody had ended: its status, negative for a signal, and its last words."""
+    """The end of a process that nobody had ended: its status, negative for a signal, and its last words."""
 
     status: int
     words: str
@@ -79,7 +79,7 @@ class Process:
 
     @property
     def address(self) -> str:
-        """Where clients reach it."""
+        """The address at which clients reach it."""
         return f"{self.host}:{self.port}"
 
     @property
@@ -89,7 +89,7 @@ class Process:
 
     @property
     def exit_status(self) -> int | None:
-        """How it ended, negative for a signal; None while it runs or before its first start."""
+        """The exit status, negative for a signal; None while it runs or before its first start."""
         return self._child.poll() if self._child else None
 
     def start(self) -> None:
@@ -117,14 +117,14 @@ class Process:
             self._child.send_signal(number)
 
     def kill(self) -> None:
-        """SIGKILL, and wait until it is gone."""
+        """Send SIGKILL, and wait until it is gone."""
         self._asked += (-signal.SIGKILL,)
         self.send_signal(signal.SIGKILL)
         if self._child is not None:
             self._child.wait()
 
     def stop(self, patience_s: float = STOP_PATIENCE_S) -> int | None:
-        """SIGTERM, wait, and SIGKILL when the patience is over. Returns the exit status."""
+        """Send SIGTERM, wait, and send SIGKILL when the patience is over. Returns the exit status."""
         self.resume()
         self._asked += (0, -signal.SIGTERM)
         self.send_signal(signal.SIGTERM)
@@ -137,7 +137,7 @@ class Process:
             return self._child.returncode
 
     def take_own_ends(self) -> list[OwnEnd]:
-        """How it has ended by itself since this was asked last; being killed and being stopped in order are none."""
+        """Return the ends of its own since the last call; being killed and being stopped in order are none."""
         self._note_end()
         ends, self._own_ends = self._own_ends, []
         return ends
@@ -149,18 +149,18 @@ class Process:
             self._own_ends.append(OwnEnd(status, self.log_tail(1)))
 
     def pause(self) -> None:
-        """SIGSTOP: it keeps its sockets and says nothing."""
+        """Send SIGSTOP: it keeps its sockets and says nothing."""
         self.send_signal(signal.SIGSTOP)
         self.is_paused = True
 
     def resume(self) -> None:
-        """SIGCONT after a pause."""
+        """Send SIGCONT after a pause."""
         if self.is_paused:
             self.send_signal(signal.SIGCONT)
             self.is_paused = False
 
     def is_listening(self) -> bool:
-        """Whether its port accepts a connection now."""
+        """Return whether its port accepts a connection now."""
         try:
             with socket.create_connection((self.host, self.port), timeout=0.5):
                 return True
@@ -227,7 +227,7 @@ class Group:
         return next(node for node in self.nodes if node.name == name)
 
     def processes(self) -> list[Process]:
-        """All of them, name servers first."""
+        """Return all of them, name servers first."""
         return [*self.name_servers, *self.nodes]
 
     def start(self) -> None:
@@ -236,11 +236,11 @@ class Group:
             process.start()
 
     def wait_listening(self, timeout_s: float = 90.0) -> None:
-        """As `wait_listening`, for every process."""
+        """Wait until every process listens; see `wait_listening`."""
         wait_listening(self.processes(), timeout_s)
 
     def check_alive(self) -> None:
-        """As `check_alive`, for every process."""
+        """Check every process; see `check_alive`."""
         check_alive(self.processes())
 
     def close(self) -> None:
@@ -328,7 +328,7 @@ def poll(condition: Callable[[], bool], timeout_s: float, interval_s: float = 0.
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process with this id exists."""
+    """Return whether a process with this id exists."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -171,14 +171,14 @@ class PySyncObjLog:
         return await self._ask({"f": "read"}, is_read=True)
 
     async def read(self, key: str) -> Outcome:
-        """As `read_whole`, of one key."""
+        """Read one key; see `read_whole`."""
         outcome = await self.read_whole()
         if outcome.type != "ok":
             return outcome
         return Outcome("ok", [element for name, element in outcome.value if name == key])
 
     async def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         if self._lines is not None:
             await self._lines.__aexit__(None, None, None)
             self._lines = None
@@ -226,7 +226,7 @@ class PySyncObjLog:
         return answer
 
     async def _go_on(self, leader: str) -> None:
-        """To the leader, or to the next one."""
+        """Go on to the leader, or to the next one."""
         await self.close()
         name = self._system.name_of(leader)
         names = [node.name for node in self._system.nodes]

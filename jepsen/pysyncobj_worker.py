@@ -48,7 +48,7 @@ class Records(pysyncobj.SyncObjConsumer):  # type: ignore[misc]  # the library h
 
     @pysyncobj.replicated  # type: ignore[untyped-decorator]  # the library has no types
     def append(self, key: str, element: int) -> None:
-        """Applied on every member, in the order of the log."""
+        """Append an element; applied on every member, in the order of the log."""
         records, digest = self.state
         records.append((key, element))
         self.state = (records, zlib.crc32(f"{key} {element}".encode(), digest))

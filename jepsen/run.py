@@ -63,7 +63,7 @@ class FolderError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """What a run is; the same settings give the same plan.
+    """The settings of a run; the same settings give the same plan.
 
     Attributes:
         workload: its name.
@@ -94,7 +94,7 @@ class RunSettings:
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """What came of a run.
+    """The result of a run.
 
     Attributes:
         settings: what it was.
@@ -187,7 +187,7 @@ class Conductor:
 
     @property
     def faults(self) -> Mapping[str, int]:
-        """How often each fault was injected."""
+        """The number of times that each fault was injected."""
         return self._breaker.injected
 
     async def run(self, show: Show) -> None:
@@ -293,7 +293,7 @@ Show = Callable[[Conductor], None]
 
 
 def show_nothing(_conductor: Conductor) -> None:
-    """A `Show` for nobody."""
+    """Show nothing: a `Show` for nobody."""
 
 
 NOT_MADE: Final = (
@@ -408,7 +408,7 @@ def run_checkers(settings: RunSettings) -> list[Checker]:
 
 
 def why_ended(error: BaseException) -> str:
-    """Say why a run ended early: the root of a run, where a crash of the harness is told and proves nothing."""
+    """Say why a run ended early; the root of a run, where a crash of the harness is reported and proves nothing."""
     cause = first_of(error)
     if isinstance(cause, KeyboardInterrupt):
         return "interrupted"

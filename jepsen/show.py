@@ -1,4 +1,4 @@
-"""What a terminal shows: one moving line while a run goes on, tables afterwards."""
+"""The terminal: one moving line while a run goes on, tables afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clients and faults may know of a system under test: its processes, stores and links."""
+"""A system under test as clients and faults may know it: its processes, stores and links."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Flow = Literal["pass", "drop", "stall", "reset"]
 
 
 class Shape(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What happens to what goes from one end of a link to the other.
+    """The treatment of what goes from one end of a link to the other.
 
     Shares are from 0 to 1 and count whole frames of the protocol that is spoken there.
 
@@ -50,7 +50,7 @@ class Shape(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def is_frame_wise(self) -> bool:
-        """Whether single frames are treated."""
+        """True when single frames are treated."""
         return bool(self.lose or self.duplicate or self.reorder or self.corrupt)
 
 
@@ -115,12 +115,12 @@ class System(Protocol):
 
     @property
     def leader(self) -> str | None:
-        """Who leads, as the observer last saw it."""
+        """The node that leads, as the observer last saw it."""
 
 
 @dataclass(frozen=True, slots=True)
 class SystemOptions:
-    """What the command line says about a system.
+    """The options of a system on the command line.
 
     Attributes:
         nodes: how many members.
@@ -171,7 +171,7 @@ class Subject(System, Protocol):
 
 
 class SubjectMaker(Protocol):
-    """Makes a system; it starts nothing until it is entered and told to."""
+    """A maker of systems; what it makes starts nothing until it is entered and started."""
 
     def __call__(self, folder: Path, options: SystemOptions) -> AbstractContextManager[Subject]:
         """Return a system that keeps stores and logs in `folder`."""

@@ -33,7 +33,7 @@ def queue_name(queue: MessageQueue) -> str:
 
 
 async def end_of(consumer: PullConsumer, queue: MessageQueue) -> int:
-    """Return the max offset of a queue as its leader tells it; 0 when there is no such queue any more.
+    """Return the max offset of a queue as its leader reports it; 0 when there is no such queue any more.
 
     Name servers do not know the brokers of a topic that is gone. The brokers are found by the topic that all
     of them have, so that a group which lost its topics says so, and is not taken for one that cannot be reached.
@@ -63,7 +63,7 @@ async def _make(addresses: Sequence[str], topics: Sequence[str], queues: int) ->
 async def _all_found(
     producer: Producer, topics: Sequence[str], queues: int
 ) -> dict[str, MessageQueue]:
-    """All queues of the topics by their names, once the name server tells them."""
+    """Wait for all queues of the topics and return them by name, once the name server has them."""
     found: dict[str, MessageQueue] = {}
     for topic in topics:
         while True:
@@ -96,4 +96,4 @@ async def _made(link: Link, topic: str, queues: int) -> bool:
 
 
 def _ignore(_link: Link, _command: RemotingCommand) -> None:
-    """Nodes tell clients of rebalances; nobody consumes here."""
+    """Ignore the broker's news of rebalances; nobody consumes here."""

@@ -33,7 +33,7 @@ class Finding:
 
 
 def odd_ones(said: Mapping[str, Hashable]) -> str:
-    """Who differs from the majority; all where there is none."""
+    """Return those that differ from the majority; all where there is none."""
     value, count = Counter(said.values()).most_common(1)[0]
     if count * 2 <= len(said):
         return ", ".join(said)
@@ -41,7 +41,7 @@ def odd_ones(said: Mapping[str, Hashable]) -> str:
 
 
 def common_bound(stores: Mapping[str, Store], bounds: Mapping[str, Committed]) -> Committed:
-    """The least of what is known of each replica.
+    """Return the least of what is known of each replica.
 
     Raises:
         CannotTellError: a replica has nothing committed.
@@ -57,12 +57,12 @@ def common_bound(stores: Mapping[str, Store], bounds: Mapping[str, Committed]) -
 
 
 def entry(store: Store, index: int) -> Chain:
-    """An entry of a replica, damage passed over."""
+    """Return an entry of a replica, damage passed over."""
     return plan_scan(store, Committed(index, "audit"), split_bytes=1 << 60, fails=False).end
 
 
 def chain_difference(stores: Mapping[str, Store], last_index: int) -> Finding | None:
-    """The first entry that is not the same on all replicas; None when all are, up to `last_index`."""
+    """Return the first entry that is not the same on all replicas; None when all are, up to `last_index`."""
     if _is_same(stores, last_index):
         return None
     low, high = 0, last_index
@@ -84,7 +84,7 @@ def chain_difference(stores: Mapping[str, Store], last_index: int) -> Finding | 
 
 
 def file_place(store: Store, position: int) -> str:
-    """Segment file and byte of a position in the log."""
+    """Describe a position in the log as segment file and byte."""
     before = [each for each in store.segments if each.first_position <= position]
     return f"{before[-1].path}, byte {position - before[-1].first_position}"
 

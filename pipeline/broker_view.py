@@ -1,4 +1,4 @@
-"""What a driver asks brokers while it plans: which queues there are, what they hold, where a time lies.
+"""The brokers as a driver sees them while it plans: their queues, what these hold, where a time lies.
 
 A view keeps its connections open between questions. It may be pickled: the copy has none.
 """

@@ -42,14 +42,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _innermost(error: BaseException) -> BaseException:
-    """What a nursery has wrapped in groups."""
+    """Return the exception that a nursery has wrapped in groups."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
 
 
 def _tell(job: str, error: BaseException) -> int | None:
-    """One sentence for the user, and the exit code; None for what can only be a mistake of ours."""
+    """Print one sentence for the user and return the exit code; None for what can only be a mistake of ours."""
     match error:
         case PipelineError():
             return _complain(job, str(error), error.exit_code)
@@ -67,7 +67,7 @@ def _tell(job: str, error: BaseException) -> int | None:
 
 
 def _spark_reason(error: BaseException) -> str | None:
-    """What a failure inside Spark comes down to; None when it is no failure of Spark's."""
+    """Return the reason behind a failure inside Spark; None when it is no failure of Spark's."""
     if not type(error).__module__.startswith(("pyspark.", "py4j.")):
         return None
     from pipeline.spark.failures import reason_of

@@ -20,7 +20,7 @@ from pipeline.scan.plan import Committed
 
 
 def ask_group(name_server: str, group: str | None) -> list[NodeAnswer]:
-    """What each node of a group that the name server knows says of itself.
+    """Ask each node of a group that the name server knows for its status.
 
     Raises:
         UsageError: the address is none.
@@ -40,7 +40,7 @@ async def _ask(name_server: str, group: str | None) -> list[NodeAnswer]:
 
 
 def committed_by_group(answers: list[NodeAnswer], node: str | None = None) -> Committed:
-    """How far a store of the group may be read.
+    """Return how far a store of the group may be read.
 
     Args:
         answers: of its nodes.

@@ -1,4 +1,4 @@
-"""What can go wrong in the pipeline. Each is one sentence for a user, and knows the exit code of a job.
+"""The errors of the pipeline. Each is one sentence for a user, and knows the exit code of a job.
 
 Errors cross process borders: a task's error reaches the driver as text inside Java's. So the message alone
 must say what happened, where, and with which values.

@@ -22,7 +22,7 @@ MAP_OF_TEXTS: Final = pa.map_(pa.string(), pa.string())
 
 @dataclass(frozen=True, slots=True)
 class LogOptions:
-    """What reading a store was asked to do; names are those of the options."""
+    """The options of reading a store, under their own names."""
 
     path: str
     from_index: int
@@ -77,7 +77,7 @@ def read_log_options(given: Mapping[str, str]) -> LogOptions:
 
 
 def log_columns(options: LogOptions) -> pa.Schema:
-    """The columns that the options ask for."""
+    """Return the columns that the options ask for."""
     fields = list(MESSAGE_COLUMNS)
     if options.properties_as_map:
         place = MESSAGE_COLUMNS.get_field_index("properties")
@@ -94,7 +94,7 @@ def log_columns(options: LogOptions) -> pa.Schema:
 
 
 def scan_options(options: LogOptions, schema: pa.Schema) -> ScanOptions:
-    """What each task is told."""
+    """Return the options of each task's scan."""
     return ScanOptions(
         schema,
         options.records,
@@ -125,7 +125,7 @@ def plan_log(options: LogOptions) -> Plan:
 
 
 def committed_bound(options: LogOptions, store: Store) -> Committed:
-    """How far the log may be read, by the group or by `upTo`."""
+    """Return how far the log may be read, by the group or by `upTo`."""
     if options.name_server is not None:
         answers = ask_group(options.name_server, options.group)
         return committed_by_group(answers, options.node)

@@ -31,7 +31,7 @@ OffsetsForm = dict[str, dict[str, dict[str, int]]]
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a queue holds now: offsets `start` to `end`, without `end`; all of it is committed."""
+    """The present content of a queue: offsets `start` to `end`, without `end`; all of it is committed."""
 
     start: int
     end: int
@@ -39,7 +39,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Why wanted messages cannot be had, queue by queue, as clauses of a sentence."""
+    """The reasons why wanted messages cannot be had, queue by queue, as clauses of a sentence."""
 
     clauses: tuple[str, ...] = field(default=())
 
@@ -126,7 +126,7 @@ def _named(queues: Iterable[MessageQueue], most: int = 5) -> str:
 
 
 def loss_at_start(start: Mapping[MessageQueue, int], bounds: Mapping[MessageQueue, Bounds]) -> Loss:
-    """What is gone of what was to be read from `start` on."""
+    """Return what is gone of what was to be read from `start` on."""
     clauses = []
     for queue in sorted(start):
         offset, has = start[queue], bounds.get(queue)
@@ -140,7 +140,7 @@ def loss_at_start(start: Mapping[MessageQueue, int], bounds: Mapping[MessageQueu
 
 
 def loss_of_topics(topics: Sequence[str], subject: str) -> Loss:
-    """What is wrong with a start in topics that are not read; `subject` says what is."""
+    """Return what is wrong with a start in topics that are not read; `subject` says what is."""
     if not topics:
         return Loss()
     where = f"topic{'s' if len(topics) > 1 else ''} {', '.join(topics)}"
@@ -156,7 +156,7 @@ def loss_at_end(
     end: Mapping[MessageQueue, int],
     bounds: Mapping[MessageQueue, Bounds],
 ) -> Loss:
-    """What is wrong with an end that was asked for."""
+    """Return what is wrong with an end that was asked for."""
     clauses = []
     for queue in sorted(end):
         if end[queue] < start.get(queue, 0):
@@ -167,7 +167,7 @@ def loss_at_end(
 
 
 def loss_between(past: Mapping[MessageQueue, Bounds], live: Mapping[MessageQueue, Bounds]) -> Loss:
-    """What lies in neither an archive nor the queues, and archives that cannot be of these queues."""
+    """Return what lies in neither an archive nor the queues, and archives that cannot be of these queues."""
     clauses = []
     for queue in sorted(live):
         archived, has = past.get(queue), live[queue]

@@ -1,4 +1,4 @@
-"""Where a batch read begins and ends, and how a stream goes on: options and brokers' answers become offsets.
+"""The ends of a batch read, and the steps of a stream: options and brokers' answers become offsets.
 
 Knows nothing of Spark. Both work on a `View` (`pipeline.broker_view`), so that tests can give them another.
 """
@@ -41,25 +41,25 @@ log = logging.getLogger(__name__)
 
 
 class View(Protocol):
-    """What planning asks brokers; see `BrokerView`."""
+    """The questions of planning to brokers; see `BrokerView`."""
 
     def bounds(self, *, may_miss: bool = False) -> dict[MessageQueue, Bounds]:
-        """What queues hold."""
+        """Return what queues hold."""
 
     def offsets_at(self, queues: Iterable[MessageQueue], time_ms: int) -> dict[MessageQueue, int]:
-        """Where a time lies."""
+        """Return the offsets at a time."""
 
     def try_commit(self, offsets: Mapping[MessageQueue, int]) -> bool:
         """Store offsets for people to look at."""
 
 
 class Past(Protocol):
-    """What planning asks an archive; see `pipeline.archive.history.History`."""
+    """The questions of planning to an archive; see `pipeline.archive.history.History`."""
 
     bounds: dict[MessageQueue, Bounds]
 
     def offsets_at(self, queues: Iterable[MessageQueue], time_ms: int) -> dict[MessageQueue, int]:
-        """Where a time lies; queues without a message so young are left out."""
+        """Return the offsets at a time; queues without a message so young are left out."""
 
 
 class JoinedView:
@@ -83,7 +83,7 @@ class JoinedView:
         self._history: Past | None = None
 
     def bounds(self, *, may_miss: bool = False) -> dict[MessageQueue, Bounds]:
-        """What both hold together.
+        """Return what both hold together.
 
         Raises:
             UsageError: a topic is in neither.
@@ -103,7 +103,7 @@ class JoinedView:
         return joined(self.past, live)
 
     def offsets_at(self, queues: Iterable[MessageQueue], time_ms: int) -> dict[MessageQueue, int]:
-        """Where a time lies: in the archive, if it is that old."""
+        """Return the offsets at a time: from the archive, if it is that old."""
         wanted = list(queues)
         found = self._view.offsets_at([queue for queue in wanted if queue in self._live], time_ms)
         assert self._history is not None, "bounds come first"
@@ -130,7 +130,7 @@ def divided(
 
 
 def on_loss(options: SourceOptions, loss: Loss) -> None:
-    """Fail, or only tell, as failOnDataLoss says.
+    """Raise or only warn, as failOnDataLoss says.
 
     Raises:
         DataLossError: names what is gone.
@@ -199,7 +199,7 @@ def batch_offsets(options: SourceOptions, view: View) -> tuple[Offsets, Offsets]
 
 
 class StreamOffsets:
-    """Where a stream begins and how far its next batch goes.
+    """The place where a stream begins, and how far its next batch goes.
 
     Args:
         options: of the source.
@@ -237,7 +237,7 @@ class StreamOffsets:
         return to_form(within(start, bounds))
 
     def freeze(self) -> None:
-        """From now on there is nothing behind what is there now (Trigger.AvailableNow)."""
+        """Ignore from now on what comes behind what is there now (Trigger.AvailableNow)."""
         bounds = self._view.bounds(may_miss=True)
         self._target = {queue: has.end for queue, has in bounds.items()}
 
@@ -270,7 +270,7 @@ class StreamOffsets:
         return to_form(end | new)
 
     def _should_wait(self, start: Offsets, end: Offsets) -> bool:
-        """Whether minOffsetsPerTrigger asks for more, and maxTriggerDelay is not over."""
+        """Return whether minOffsetsPerTrigger asks for more, and maxTriggerDelay is not over."""
         least = self._options.min_offsets_per_trigger
         if least is None or self._target is not None:
             return False

@@ -100,7 +100,7 @@ class RangePuller:
                     yield Chunk(one.queue.broker_name, records, count)
 
     def _pull(self, one: QueueRange, at: int) -> PulledRecords:
-        """One answer that brings the range on, from a follower if that is wanted and it can."""
+        """Pull until an answer brings the range on, from a follower if that is wanted and it can."""
         name = one.queue.broker_name
         if self._options.reads_followers and name not in self._without_followers:
             try:
@@ -136,7 +136,7 @@ class RangePuller:
         raise DataLossError(f"{text}, and has for {stuck_s:.0f} s: what was committed is not there")
 
     def _after_loss(self, one: QueueRange, at: int, begins: int) -> int:
-        """Where to go on when a node says that the queue begins behind the wanted offset.
+        """Return where to go on when a node says that the queue begins behind the wanted offset.
 
         Retention is each node's own, so another one may still have it.
         """

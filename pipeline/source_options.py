@@ -28,7 +28,7 @@ from pipeline.options import OptionReader
 from pipeline.written_once import NOT_HERE, folder_here
 
 Use = Literal["batch", "stream", "either"]
-"""What options are read for; "either" while that is not known: then only what suits neither is refused."""
+"""The kind of reading; "either" while that is not known: then only what suits neither is refused."""
 
 FORMAT: Final = 'format "rocketmq"'
 PULL_BATCH_MAX: Final = 1024
@@ -44,7 +44,7 @@ _ARCHIVE_REFUSED: Final = (
 
 
 class PlaceKind(Enum):
-    """What a start or an end was said to be."""
+    """The kinds of a start or an end."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -54,7 +54,7 @@ class PlaceKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where reading begins or ends.
+    """The place where reading begins or ends.
 
     Attributes:
         kind: how it was said.
@@ -71,7 +71,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """What reading topics was asked to do; names are those of the options."""
+    """The options of reading topics, under their own names."""
 
     name_server: str
     topics: tuple[str, ...]
@@ -99,7 +99,7 @@ class SourceOptions:
     archive: str | None
 
     def wants(self, topic: str) -> bool:
-        """Whether a topic is one of those asked for, whether it exists or not."""
+        """Return whether a topic is one of those asked for, whether it exists or not."""
         if self.topic_pattern is None:
             return topic in self.topics
         return bool(matching(self.topic_pattern, [topic]))

@@ -60,7 +60,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where a consumer group stands in a queue that holds the message, or a copy for it."""
+    """The place of a consumer group in a queue that holds the message, or a copy for it."""
 
     group: str
     topic: str
@@ -71,7 +71,7 @@ class Standing:
 
     @property
     def is_done(self) -> bool:
-        """Whether the group has it behind itself, consumed or given back."""
+        """True when the group has it behind itself, consumed or given back."""
         return self.committed > self.queue_offset
 
 
@@ -128,7 +128,7 @@ def trace(
 async def _unique_keys(
     inspector: Inspector, names: Iterable[str], wanted: str, topic: str | None
 ) -> list[tuple[str, str]]:
-    """Topic and unique key of the messages that are meant, oldest first, each once."""
+    """Return topic and unique key of the messages that are meant, oldest first, each once."""
     found: dict[tuple[str, str], None] = {}
     if topic is None:
         try:
@@ -176,7 +176,7 @@ async def _story(
 
 
 def _own_topic(message: StoredMessage) -> str:
-    """The topic that the message is for."""
+    """Return the topic that the message is for."""
     if message.topic in WAITING:
         return (message.find(REAL_TOPIC) or b"").decode(errors="replace")
     return message.topic
@@ -206,7 +206,7 @@ def _step(broker_name: str, message: StoredMessage, topic: str) -> Step:
 
 
 def _what(message: StoredMessage, topic: str) -> tuple[str, str]:
-    """The record in words, and the consumer group that it concerns."""
+    """Describe the record in words, and name the consumer group that it concerns."""
     place = message.topic
     real = (message.find(REAL_TOPIC) or b"").decode(errors="replace")
     if place == HALF_TOPIC:

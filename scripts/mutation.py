@@ -35,7 +35,7 @@ UNTESTED: Final = 33
 
 
 def exit_codes() -> dict[str, int | None]:
-    """What the tests ended with, for each mutant that was made; None where it was not tried."""
+    """Return the tests' exit status for each mutant that was made; None where it was not tried."""
     codes: dict[str, int | None] = {}
     for meta in sorted(MUTANTS.rglob("*.meta")):
         codes |= json.loads(meta.read_text())["exit_code_by_key"]
@@ -43,7 +43,7 @@ def exit_codes() -> dict[str, int | None]:
 
 
 def drawn(codes: dict[str, int | None], of_each: int, seed: int) -> dict[str, list[str]]:
-    """The mutants to be tried, by group."""
+    """Draw the mutants to be tried, by group."""
     chance = random.Random(seed)
     sample = {}
     for group, starts in GROUPS.items():

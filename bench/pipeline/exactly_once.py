@@ -56,7 +56,7 @@ class CannotTellError(Exception):
 
 @dataclass
 class Proof:
-    """What came of a run.
+    """The result of a run.
 
     Attributes:
         acknowledged: orders that the producer was told are stored.
@@ -80,12 +80,12 @@ class Proof:
 
     @property
     def holds(self) -> bool:
-        """Whether every order came out exactly once."""
+        """True when every order came out exactly once."""
         return not (self.lost or self.duplicated or self.wrong)
 
 
 class OrderStream:
-    """Sends numbered orders from a thread of its own, until told to stop."""
+    """A sender of numbered orders in a thread of its own, until it is stopped."""
 
     def __init__(self, namesrv: str, rate: int) -> None:
         self.acknowledged: set[int] = set()
@@ -122,7 +122,7 @@ class OrderStream:
 
 
 def order(number: int) -> bytes:
-    """The body of an order."""
+    """Return the body of an order."""
     return json.dumps(
         {
             "id": number,
@@ -134,7 +134,7 @@ def order(number: int) -> bytes:
 
 
 def total_of(number: int) -> int:
-    """What the job has to compute."""
+    """Return what the job has to compute."""
     return (1 + number % 3) * (100 + number)
 
 
@@ -152,11 +152,11 @@ class Reader:
         self._consumer.close()
 
     def count(self, topic: str) -> int:
-        """Messages in a topic now."""
+        """Count the messages in a topic now."""
         return sum(map(self._consumer.max_offset, self._consumer.queues(topic)))
 
     def bodies(self, topic: str) -> list[bytes]:
-        """Every body of a topic."""
+        """Return every body of a topic."""
         return [body for queue in self._consumer.queues(topic) for body in self._queue(queue)]
 
     def _queue(self, queue: MessageQueue) -> list[bytes]:
@@ -170,7 +170,7 @@ class Reader:
 
 
 async def serving_nodes(group: Group) -> list[str]:
-    """The node that leads, as the nodes say; two only while an old one has not noticed yet."""
+    """Return the nodes that lead, as they say; two only while an old one has not noticed yet."""
     async with Client(group.peers, group=group.group, timeout_s=STATUS_S) as client:
         answers = await client.status()
     serving = [a for a in answers.values() if isinstance(a, StatusAnswer) and a.is_serving]
@@ -201,7 +201,7 @@ class Run:
         )
 
     def carry_out(self, tell: Callable[[str], None]) -> Proof:
-        """Do it all; `tell` is given what happens."""
+        """Run all of it; `announce` is called with what happens."""
         began = time.monotonic()
         self._create_topics()
         with Reader(self._group.namesrv) as reader, self._job:

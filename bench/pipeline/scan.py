@@ -133,7 +133,7 @@ def archive_all(spark: Any, folder: Path, archive: Path) -> None:
 
 
 def timed(what: Callable[[], None]) -> tuple[float, float]:
-    """Seconds that it takes, by the clock and of CPU in all processes."""
+    """Return the seconds that it takes, by the clock and of CPU in all processes."""
     begun, before = time.perf_counter(), tree_cpu_seconds(os.getpid())
     what()
     took, after = time.perf_counter() - begun, tree_cpu_seconds(os.getpid())

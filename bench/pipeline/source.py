@@ -68,7 +68,7 @@ def pull_only(ranges: Sequence[QueueRange], options: SourceOptions) -> int:
 
 
 def pull_and_decode(ranges: Sequence[QueueRange], options: SourceOptions) -> int:
-    """What a task of Spark does, without Spark; returns the rows."""
+    """Do what a task of Spark does, without Spark; returns the rows."""
     schema = source_columns(options)
     return sum(batch.num_rows for batch in read_batches(ranges, options, schema))
 
@@ -85,7 +85,7 @@ def _reader(
 
 
 def seconds_of(read: Read, parts: Sequence[Sequence[QueueRange]], options: SourceOptions) -> float:
-    """Time of reading all parts, each in a process of its own that is there already."""
+    """Measure the reading of all parts, each in a process of its own that is there already."""
     context = multiprocessing.get_context("spawn")
     ready = context.Barrier(len(parts) + 1)
     readers = [context.Process(target=_reader, args=(read, part, options, ready)) for part in parts]

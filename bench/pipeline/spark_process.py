@@ -22,7 +22,7 @@ class SparkProcess:
 
     @property
     def is_running(self) -> bool:
-        """Whether it lives."""
+        """True while it lives."""
         return self._child is not None and self._child.poll() is None
 
     def start(self) -> None:
@@ -39,7 +39,7 @@ class SparkProcess:
             )
 
     def kill(self) -> None:
-        """SIGKILL to its whole group, and to nothing else."""
+        """Send SIGKILL to its whole group, and to nothing else."""
         if self._child is None:
             return
         with suppress(ProcessLookupError):  # it had ended by itself
@@ -48,7 +48,7 @@ class SparkProcess:
         self._child = None
 
     def log_tail(self, lines: int = 15) -> str:
-        """The last lines that it printed."""
+        """Return the last lines that it printed."""
         text = self._log.read_text(errors="replace") if self._log.exists() else ""
         return "\n".join(text.splitlines()[-lines:])
 

@@ -1,4 +1,4 @@
-"""How much was done, how fast, and how long nothing was. Judges only that something was done.
+"""Counts and times operations, and finds the longest gaps. Judges only that something was done.
 
 The verdict is unknown when operations of some kind never succeeded: what was not exercised was not tested. Faults, and
 operations that stand alone, are left out.

@@ -41,7 +41,7 @@ from jepsen.percentiles import percentile
 NAME = "delay"
 
 CLOCK_NS: Final = 5_000_000
-"""How far the clock of due times and that of the history may drift apart while a message waits."""
+"""The clock of due times and that of the history drift apart at most so far while a message waits."""
 
 SLEW_PER_MILLE: Final = 2
 """Each of two brokers follows its wall clock by one per mille."""
@@ -127,7 +127,7 @@ def _arrivals(history: QueueHistory, delayed: dict[str, Send]) -> dict[str, _Arr
 
 
 def _was_due(ops: Sequence[Op], history: QueueHistory, send: Send) -> bool:
-    """Whether its queue was drained once it had fallen due, and a while to be delivered after that."""
+    """Return whether its queue was drained once it had fallen due and had had a while to be delivered."""
     drain = history.drained.get(send.queue or "")
     due_ns = send.due_to_ns if send.due_to_ns is not None else send.due_from_ns
     if drain is None or due_ns is None or not history.is_drained_after(send):

@@ -1,4 +1,4 @@
-"""How often did the lead change while things were broken? Judges nothing: a fault may be a good reason.
+"""Counts changes of the lead while things were broken. Judges nothing: a fault may be a good reason.
 
 The model: none. The onlooker notes "leader" with the term whenever somebody begins to serve as leader. What was over
 before it looked again, the difference of the terms tells.

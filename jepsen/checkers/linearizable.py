@@ -107,7 +107,7 @@ def _search_all(searches: Mapping[Any, _Search], budget: _Budget) -> dict[Any, S
 
 @dataclass(slots=True)
 class _Budget:
-    """What is left of the bounds, for all keys together.
+    """The remaining bounds, for all keys together.
 
     Attributes:
         what_is_spent: "configurations" or "time" once that bound is reached.
@@ -119,7 +119,7 @@ class _Budget:
     what_is_spent: str = ""
 
     def spend(self) -> None:
-        """One configuration."""
+        """Spend one configuration."""
         self.left -= 1
         if self.left <= 0:
             self.what_is_spent = "configurations"
@@ -129,7 +129,7 @@ class _Budget:
 
 @dataclass(frozen=True, slots=True)
 class Stuck:
-    """Where a search ended that found no order.
+    """The place at which a search ended that found no order.
 
     Attributes:
         placed: the longest order that explains a beginning.
@@ -191,7 +191,7 @@ class _Events:
         return self._place[at]
 
     def take_out(self, number: int) -> None:
-        """The operation was placed."""
+        """Remove an operation that was placed."""
         before, after = self._before, self._after
         for at in (self._call_at[number], self._return_at[number]):
             after[before[at]] = after[at]
@@ -254,14 +254,14 @@ class _Search:
         return None
 
     def _candidates(self, bits: int) -> Iterator[int]:
-        """Known calls before the first return, then the unknown ones that had begun by then."""
+        """Yield known calls before the first return, then the unknown ones that had begun by then."""
         first_return = yield from self._events.up_to_first_return()
         for number in self._unknown:
             if self._calls[number].index < first_return and not bits >> number & 1:
                 yield number
 
     def _first_that_fits(self, frame: _Frame) -> tuple[int, State] | None:
-        """The next candidate that can stand here and leads to where the search has not been."""
+        """Return the next candidate that can stand here and leads to where the search has not been."""
         for number in frame.candidates:
             state = self._model.step(frame.state, self._calls[number])
             configuration = (self._bits | 1 << number, state)
@@ -332,6 +332,6 @@ def _shown(call: Call) -> str:
 
 
 def _cut(value: object) -> str:
-    """A value as text; of a long one its end, which is where things happen."""
+    """Return a value as text; of a long one its end, which is where things happen."""
     text = repr(value)
     return text if len(text) <= 60 else f"...{text[-57:]}"

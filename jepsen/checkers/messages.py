@@ -1,4 +1,4 @@
-"""What workloads over queues write into a history, and how checkers read it. Pure.
+"""The shapes that workloads over queues write into a history, and their reading for checkers. Pure.
 
 The shapes (`f`: values of the invocation and of the completion; a completion that is `fail` or `info` may leave
 its value out). `queue` is a name of its own such as "topic/broker/3", `key` names a message for ever: but for
@@ -87,17 +87,17 @@ class Send:
 
     @property
     def is_parked(self) -> bool:
-        """Whether it was acknowledged where it waits, and is read elsewhere."""
+        """True when it was acknowledged where it waits, and is read elsewhere."""
         return self.is_half or self.due_from_ns is not None
 
     @property
     def is_ok(self) -> bool:
-        """Whether it was acknowledged."""
+        """True when it was acknowledged."""
         return self.type == "ok"
 
     @property
     def ops(self) -> tuple[int, ...]:
-        """Where it stands in the history."""
+        """The indexes of its operations in the history."""
         return tuple(op.index for op in (self.invoke, self.completion) if op is not None)
 
 
@@ -114,7 +114,7 @@ class Message:
 
     @property
     def place(self) -> Place:
-        """Where it stands."""
+        """The queue and the offset at which it stands."""
         return (self.queue, self.offset)
 
 
@@ -176,7 +176,7 @@ class QueueHistory:
     groups: dict[str, dict[str, Drain]] = field(default_factory=dict)
 
     def refused(self) -> dict[str, Send]:
-        """The sends of messages that were surely not stored, however often they were sent; by key."""
+        """Return the sends of messages that were surely not stored, however often they were sent; by key."""
         last = {send.key: send for send in self.sends}
         for send in self.sends:
             if send.type != "fail":
@@ -184,7 +184,7 @@ class QueueHistory:
         return last
 
     def is_drained_after(self, send: Send, group: str = "") -> bool:
-        """Whether its queue was read to the end, by the group, once it was acknowledged.
+        """Return whether its queue was read to the end, by the group, once it was acknowledged.
 
         That end may lie before the message: a log that lost its tail is drained soon.
         """
@@ -195,7 +195,7 @@ class QueueHistory:
 
 
 def operations(ops: Sequence[Op]) -> list[Pair]:
-    """The operations of workers, without what stands alone.
+    """Return the operations of workers, without what stands alone.
 
     Raises:
         ValueError: the history is none, see `jepsen.ops.pairs`.
@@ -319,7 +319,7 @@ def _batch(pair: Pair) -> list[Send]:
 
 
 def _frames(pair: Pair) -> Iterator[Send]:
-    """The messages of all frames; only the first of a frame is told its offset, each is told its id."""
+    """Yield the messages of all frames; an answer gives the offset of a frame's first message only, and each id."""
     asked = pair.invoke.value["frames"]
     for frame, told in zip(asked, _told(pair).get("frames") or [{}] * len(asked), strict=True):
         ids = told.get("ids") or [""] * len(frame["messages"])
@@ -340,7 +340,7 @@ def _frames(pair: Pair) -> Iterator[Send]:
 
 
 def _told(pair: Pair) -> Mapping[str, Any]:
-    """The value of an acknowledgement; what came otherwise tells nothing."""
+    """Return the value of an acknowledgement; any other completion says nothing."""
     if pair.completion is None or pair.type != "ok":
         return {}
     value: Mapping[str, Any] = pair.completion.value

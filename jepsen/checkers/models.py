@@ -35,7 +35,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """How an object behaves.
+    """The behaviour of an object, as a state and its steps.
 
     Attributes:
         name: of the object.
@@ -71,7 +71,7 @@ def _register_step(state: tuple[Any], call: Call) -> State | None:
 
 
 def _register_needed(calls: Sequence[Call]) -> list[Call]:
-    """Unknown writes of values that nobody saw could as well come last; a failed cas may have seen any value."""
+    """Return the calls that matter: an unknown write of a value that nobody saw could as well come last."""
     known = [call for call in calls if call.is_known]
     if any(call.f == "cas" and not call.result for call in known):
         return _without_unknown_reads(calls)
@@ -107,7 +107,7 @@ def _list_step(state: tuple[Any, ...], call: Call) -> State | None:
 
 
 def _list_needed(calls: Sequence[Call]) -> list[Call]:
-    """Elements of unknown outcome that no read holds could as well come last."""
+    """Return the calls that matter: an element of unknown outcome that no read holds could as well come last."""
     seen = {
         element for call in calls if call.is_known and call.f == "read" for element in call.result
     }
@@ -135,7 +135,7 @@ def _max_register_step(state: int, call: Call) -> State | None:
 
 
 def _max_register_needed(calls: Sequence[Call]) -> list[Call]:
-    """A commit of unknown outcome that nobody has read changes nothing that anybody saw."""
+    """Return the calls that matter: an unknown commit that nobody has read changes nothing that anybody saw."""
     seen = {call.result for call in calls if call.is_known and call.f == "read"}
     return [
         call for call in _without_unknown_reads(calls) if call.is_known or call.argument[0] in seen

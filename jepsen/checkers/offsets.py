@@ -53,12 +53,12 @@ class _Step:
 
 
 _NOTHING_YET: Final = _Step(0, -1, -1, is_stored=False)
-"""What a register holds before anybody writes."""
+"""The content of a register before anybody writes."""
 
 
 @dataclass(slots=True)
 class _Steps:
-    """What was done with a register; `is_written` even when every commit was refused."""
+    """The steps of a register, in order; `is_written` even when every commit was refused."""
 
     commits: list[_Step] = field(default_factory=list)
     reads: list[_Step] = field(default_factory=list)
@@ -125,7 +125,7 @@ def _judge_written(who: str, steps: _Steps) -> Iterator[Anomaly]:
 
 
 def _replaced_by(read: _Step, sources: Sequence[_Step], sure: Sequence[_Step]) -> _Step | None:
-    """The newest other value that stood after all that could have written this one, and before it was read."""
+    """Return the newest other value that stood after all that could have written this one, and before it was read."""
     if any(source.end is None for source in sources):
         return None
     last = max(map(_end, sources))
@@ -138,7 +138,7 @@ def _replaced_by(read: _Step, sources: Sequence[_Step], sure: Sequence[_Step]) -
 
 
 def _judge_read(who: str, steps: _Steps) -> Iterator[Anomaly]:
-    """Nobody's commits are known: what was read may only grow."""
+    """Judge a register of which nobody's commits are known: what was read may only grow."""
     ended = sorted(steps.reads, key=_end)
     at, highest = 0, _NOTHING_YET
     for read in steps.reads:  # in order of invocation

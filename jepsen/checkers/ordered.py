@@ -49,7 +49,7 @@ class _Work:
 
 @dataclass(slots=True)
 class _Order:
-    """What is wrong with the order of first deliveries, and how many lie behind the last one of their key."""
+    """The anomalies in the order of first deliveries, and how many lie behind the last one of their key."""
 
     late: list[Anomaly] = field(default_factory=list)
     overtaken: list[Anomaly] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""When a system did not answer: what lateness is excused by. Pure."""
+"""The times in which a system did not answer; they excuse lateness. Pure."""
 
 from __future__ import annotations
 
@@ -73,5 +73,5 @@ def overdue_ns(due_ns: int, came_ns: int, spans: Iterable[Outage], *, late_ns: i
 
 
 def meets(due_ns: int, came_ns: int, spans: Iterable[Outage]) -> bool:
-    """Whether an outage lies between due time and arrival."""
+    """Return whether an outage lies between due time and arrival."""
     return any(began < came_ns and ended + SETTLE_NS > due_ns for began, ended in spans)

@@ -40,7 +40,7 @@ NAME = "places"
 
 @dataclass(slots=True)
 class _Claims:
-    """What acknowledgements say: who stands where, and the operation that says so."""
+    """The places that acknowledgements name: who stands where, and the operation that says so."""
 
     places: dict[Place, dict[str, int]] = field(default_factory=lambda: defaultdict(dict))
     ids: dict[str, dict[str, int]] = field(default_factory=lambda: defaultdict(dict))
@@ -48,7 +48,7 @@ class _Claims:
 
 @dataclass(slots=True)
 class _Reads:
-    """What was read, each with the first operation that read it: by place, and by key."""
+    """The messages that were read, each with the first operation that read it: by place, and by key."""
 
     places: dict[Place, dict[Message, int]] = field(default_factory=lambda: defaultdict(dict))
     keys: dict[str, dict[Message, int]] = field(default_factory=lambda: defaultdict(dict))
@@ -106,7 +106,7 @@ def _claims(history: QueueHistory) -> _Claims:
 
 
 def _contents(history: QueueHistory) -> dict[str, tuple[str, int]]:
-    """What was sent under each key, and by which operation."""
+    """Return what was sent under each key, and by which operation."""
     return {
         send.key: (send.content, send.invoke.index)
         for send in history.sends
@@ -117,7 +117,7 @@ def _contents(history: QueueHistory) -> dict[str, tuple[str, int]]:
 def _add_transactions(
     ops: Sequence[Op], claims: _Claims, contents: dict[str, tuple[str, int]]
 ) -> None:
-    """The half messages of `txn` operations; see `transactions.py`."""
+    """Add the half messages of `txn` operations; see `transactions.py`."""
     for pair in operations(ops):
         if pair.invoke.f != "txn":
             continue
@@ -147,7 +147,7 @@ def _shared(claims: _Claims) -> Iterator[Anomaly]:
 
 
 def _others(send: Send, reads: _Reads) -> Iterator[Anomaly]:
-    """Who else stands where a send was acknowledged."""
+    """Yield those who stand where another send was acknowledged."""
     for message, op in reads.places[_place(send)].items():
         where = f"{message.offset} of {message.queue}"
         if message.key != send.key:
@@ -169,7 +169,7 @@ def _other_contents(contents: dict[str, tuple[str, int]], reads: _Reads) -> Iter
 
 
 def _wrong_ids(send: Send, reads: _Reads) -> Iterator[Anomaly]:
-    """Whether the id is that of the message: the one at the named offset, else any of that key."""
+    """Yield the ids that are not those of the message: of the one at the named offset, else of any with that key."""
     if not send.id:
         return
     try:

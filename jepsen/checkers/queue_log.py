@@ -44,7 +44,7 @@ NAME = "queue-log"
 
 @dataclass(slots=True)
 class _Log:
-    """What is known of one queue: who holds which offset, and which op says so."""
+    """The known content of one queue: who holds which offset, and which op says so."""
 
     keys: dict[int, dict[str, int]] = field(default_factory=dict)
     read: set[int] = field(default_factory=set)
@@ -109,7 +109,7 @@ def _inconsistent(logs: dict[str, _Log]) -> Iterator[Anomaly]:
 
 
 def _lost(history: QueueHistory, logs: dict[str, _Log]) -> tuple[list[Anomaly], int]:
-    """Acknowledged below what was read, or in a drained queue; and how many lie behind that."""
+    """Return what was acknowledged below what was read, or in a drained queue; and how many lie behind that."""
     found, unseen = [], 0
     ends = {queue: max(log.read, default=-1) + 1 for queue, log in logs.items()}
     keys_read = {message.key for poll in history.polls for message in poll.messages}
@@ -131,7 +131,7 @@ def _lost(history: QueueHistory, logs: dict[str, _Log]) -> tuple[list[Anomaly], 
 
 
 def _cut_off(history: QueueHistory, logs: dict[str, _Log]) -> Iterator[tuple[str, Anomaly]]:
-    """Keys that stood where their queue had no more messages later: a log that lost its end, or everything."""
+    """Yield keys that stood where their queue had no more messages later: a log that lost its end, or everything."""
     for queue, drain in history.drained.items():
         known = logs[queue].keys if queue in logs else {}
         for offset in sorted(each for each in known if each >= drain.end):
@@ -154,7 +154,7 @@ def _aborted(history: QueueHistory) -> Iterator[Anomaly]:
 
 
 def _duplicates(history: QueueHistory) -> tuple[list[Anomaly], int]:
-    """Messages at more than one place: under one UNIQ_KEY, and how many under several."""
+    """Return messages at more than one place under one UNIQ_KEY, and how many stand there under several."""
     places: dict[str, dict[tuple[str, int], tuple[str, int]]] = defaultdict(dict)
     for send in history.sends:
         if send.queue is not None and send.offset is not None:
@@ -178,7 +178,7 @@ def _duplicates(history: QueueHistory) -> tuple[list[Anomaly], int]:
 
 
 def _sends_back(sends: Sequence[Send]) -> Iterator[Anomaly]:
-    """Sends that began after another was over, and do not stand behind it.
+    """Yield sends that began after another was over, and do not stand behind it.
 
     A message that is sent again began when it was sent first, and its place is no news then.
     """
@@ -214,7 +214,7 @@ def _batches_back(batches: Iterable[Sequence[Send]]) -> Iterator[Anomaly]:
 
 @dataclass(slots=True)
 class _Walk:
-    """What the readers met on their way."""
+    """The findings of all readers on their way."""
 
     anomalies: list[Anomaly] = field(default_factory=list)
     redelivered: int = 0
@@ -255,7 +255,7 @@ def _step(
     *,
     is_internal: bool,
 ) -> Iterator[Anomaly]:
-    """From one message of a queue to the next one that the same reader got."""
+    """Judge the step from one message of a queue to the next one that the same reader got."""
     offset, op = before
     suffix = "-internal" if is_internal else ""
     ops = (poll.completion.index,) if is_internal else (op, poll.completion.index)
@@ -270,7 +270,7 @@ def _step(
 
 
 def _worst_lag_ns(history: QueueHistory, span: tuple[int, int]) -> int:
-    """How far behind a reader was at worst, of those that asked in this time: later everything is read anew."""
+    """Return how far behind a reader was at worst, of those that asked in this time: later everything is read anew."""
     acked: dict[str, list[tuple[int, int]]] = defaultdict(list)  # offset, when acknowledged
     for send in history.sends:
         if send.queue is not None and send.offset is not None and send.completion is not None:
@@ -291,7 +291,7 @@ def _worst_lag_ns(history: QueueHistory, span: tuple[int, int]) -> int:
 
 
 def _earliest_from(row: list[tuple[int, int]]) -> tuple[list[int], list[int]]:
-    """By offset: when the first message from there on was acknowledged."""
+    """Return, by offset, when the first message from there on was acknowledged."""
     ordered = sorted(row)
     times = [when for _, when in ordered]
     for at in range(len(times) - 2, -1, -1):

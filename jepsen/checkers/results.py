@@ -1,4 +1,4 @@
-"""What a checker answers: valid, invalid, or unknown, with the facts."""
+"""The answer of a checker: valid, invalid, or unknown, with the facts."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ Element = int | str
 
 @dataclass(slots=True)
 class _Element:
-    """What the history shows of one element.
+    """One element, as the history shows it.
 
     Attributes:
         add: its operation, None when it was only read.

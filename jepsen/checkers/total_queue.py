@@ -1,4 +1,4 @@
-"""What went in comes out: the queues of a run as one bag of messages.
+"""The queues of a run as one bag of messages: everything that went in must come out.
 
 The model. All queues together are a bag. A send that was acknowledged is in it for ever, one that was refused
 never is, and one that ended unknown may be. Reading takes nothing out: delivery is at least once, so a message

@@ -49,7 +49,7 @@ _VISIBLE_KINDS = {"rollback": "rolled-back-visible", "none": "undecided-visible"
 
 @dataclass(slots=True)
 class _Seen:
-    """Where a message was read, by the first operation that read it there."""
+    """One place at which a message was read, with the first operation that read it there."""
 
     places: dict[Place, int] = field(default_factory=dict)
     first_ns: int = 0
@@ -102,7 +102,7 @@ def check_transactions(ops: Sequence[Op]) -> CheckResult:
 
 
 def _is_drained(history: QueueHistory, last_end: int) -> bool:
-    """Whether every queue that is known was read to its end after that: a transaction does not tell its queue."""
+    """Return whether every known queue was read to its end after that: a transaction does not name its queue."""
     queues = {queue for poll in history.polls for queue in poll.queues} | history.drained.keys()
     ends = [history.drained.get(queue) for queue in queues]
     return bool(ends) and all(end is not None and end.op > last_end for end in ends)

@@ -1,4 +1,4 @@
-"""How much was done of what was asked for: a run that did little proves little.
+"""Judges the amount of work: a run that did little of what was asked for proves little.
 
 The model: none. A run asks for so many operations a second, as long as things are broken. Operations that were begun in
 that time and succeeded are done. The verdict is unknown below a floor, for each kind of operation and for all together:
@@ -68,7 +68,7 @@ def check_work(ops: Sequence[Op], *, rate: float) -> CheckResult:
 
 
 def _unable_s(row: Sequence[Pair], marks: Sequence[Op], span: tuple[int, int]) -> float:
-    """How long within the span the nemesis had done something, and nothing of this kind had succeeded since."""
+    """Return how long within the span the nemesis had done something, and nothing of this kind had succeeded since."""
     first_ns, last_ns = span
     spans = [
         (max(begin, first_ns), min(end, last_ns))

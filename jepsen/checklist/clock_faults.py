@@ -29,19 +29,19 @@ async def _no_election(stage: Stage, spec: str, times: int) -> None:
 
 @CLOCK.add(31, faults=("clock:jump",))
 async def wall_clock_jumps(stage: Stage) -> None:
-    """An hour on or back, on one node, four times."""
+    """Move one node's clock an hour on or back, four times."""
     await _no_election(stage, "clock:jump", 4)
 
 
 @CLOCK.add(32, faults=("clock:strobe",))
 async def wall_clock_strobes(stage: Stage) -> None:
-    """An hour on and back again, every 100 ms."""
+    """Move one node's clock an hour on and back again, every 100 ms."""
     await _no_election(stage, "clock:strobe", 3)
 
 
 @CLOCK.add(33, faults=("clock:skew",))
 async def skew_then_failover(stage: Stage) -> None:
-    """Clocks that are minutes apart, and leadership that moves between them."""
+    """Set clocks minutes apart, and move leadership between them."""
     async with stage.fault("clock:skew"):
         for _ in range(3):
             await stage.progress(30)
@@ -53,7 +53,7 @@ async def skew_then_failover(stage: Stage) -> None:
 
 
 async def _leads_by_the_time_of_the_others(stage: Stage, spec: str) -> None:
-    """A node starts with a wrong clock, leads, and dies: what is due meanwhile comes by the true time."""
+    """Let a node start with a wrong clock, lead and die; what is due meanwhile must come by the true time."""
     await stage.progress(20)
     async with stage.fault(spec):
         await stage.whole()
@@ -76,19 +76,19 @@ async def _leads_by_the_time_of_the_others(stage: Stage, spec: str) -> None:
 
 @CLOCK.add(33, faults=("clock:ahead",))
 async def leads_with_a_clock_that_is_ahead(stage: Stage) -> None:
-    """Five minutes ahead from its start on: nothing comes early."""
+    """Start the leader five minutes ahead: nothing may come early."""
     await _leads_by_the_time_of_the_others(stage, "clock:ahead")
 
 
 @CLOCK.add(33, faults=("clock:behind",))
 async def leads_with_a_clock_that_is_behind(stage: Stage) -> None:
-    """Five minutes behind from its start on: nothing comes minutes late."""
+    """Start the leader five minutes behind: nothing may come minutes late."""
     await _leads_by_the_time_of_the_others(stage, "clock:behind")
 
 
 @CLOCK.add(34, faults=("clock:monotonic",))
 async def monotonic_clock_jumps(stage: Stage) -> None:
-    """A member whose monotonic clock has gone on by a minute meanwhile, as after a suspend."""
+    """Move a member's monotonic clock on by a minute, as a suspend does."""
     for _ in range(4):
         await stage.progress(30)
         async with stage.fault("clock:monotonic"):
@@ -107,19 +107,19 @@ async def _boots(stage: Stage, spec: str) -> None:
 
 @CLOCK.add(35, faults=("clock:past",))
 async def boots_in_1970(stage: Stage) -> None:
-    """A node whose battery is empty: it starts in 1970 and must delete nothing."""
+    """Start a node in 1970, as with an empty battery: it must delete nothing."""
     await _boots(stage, "clock:past")
 
 
 @CLOCK.add(35, faults=("clock:future",))
 async def boots_in_2106(stage: Stage) -> None:
-    """A node that starts behind the last second of an unsigned 32-bit clock."""
+    """Start a node behind the last second of an unsigned 32-bit clock."""
     await _boots(stage, "clock:future")
 
 
 @CLOCK.add(36, faults=("clock:jump",))
 async def leap_seconds(stage: Stage) -> None:
-    """A second that every clock shows twice, and later one that every clock leaves out.
+    """Show one second twice on every clock, and later leave one out.
 
     Summer time is no event here: times are kept in UTC.
     """

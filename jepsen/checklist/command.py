@@ -43,7 +43,7 @@ class NoRowError(ValueError):
 
 
 class Recorded(msgspec.Struct, frozen=True):
-    """What was last seen of all rows: the file from which the page is written."""
+    """The last results of all rows: the file from which the page is written."""
 
     seen_on: str
     rows: dict[int, RowResult]

@@ -14,7 +14,7 @@ OLD_ENTRY: Final = 2
 
 READ_WAIT_S: Final = 30.0
 
-HANDS_OVER_S: Final = 10.0
+GIVES_WAY_S: Final = 10.0
 """A leader is sure of its slow disk after some 3 s, and a hand-over takes less than one."""
 
 
@@ -46,19 +46,19 @@ async def _mends(stage: Stage, spec: str, *, times: int = 1) -> None:
 
 @DISK.add(37, faults=("disk-full:leader",))
 async def leader_disk_full(stage: Stage) -> None:
-    """The leader hands over, and takes part again when there is room."""
+    """Fill the leader's disk: it hands over, and takes part again when there is room."""
     await _strikes(stage, "disk-full:leader", times=2)
 
 
 @DISK.add(38, faults=("disk-full:one",))
 async def one_disk_full(stage: Stage) -> None:
-    """Any one: hardly anybody notices."""
+    """Fill any one disk: hardly anybody may notice."""
     await _strikes(stage, "disk-full:one", times=2)
 
 
 @DISK.add(38, faults=("disk-full:all",), rate=1500.0)
 async def all_disks_full(stage: Stage) -> None:
-    """Nobody has room: once the room in the segments is used up, nothing is acknowledged."""
+    """Fill all disks: once the room in the segments is used up, nothing may be acknowledged."""
     await stage.progress(50)
     async with stage.fault("disk-full:all"):
 
@@ -79,25 +79,25 @@ async def all_disks_full(stage: Stage) -> None:
 
 @DISK.add(39, faults=("disk-full:vote",))
 async def full_at_the_vote(stage: Stage) -> None:
-    """A vote that cannot be saved is not given."""
+    """Fill the disk when a vote is saved: a vote that cannot be saved is not given."""
     await _strikes(stage, "disk-full:vote", goes_on=False)
 
 
 @DISK.add(39, faults=("disk-full:segment",), rate=500.0)
 async def full_at_a_segment(stage: Stage) -> None:
-    """No room for the next segment."""
+    """Leave no room for the next segment."""
     await _strikes(stage, "disk-full:segment")
 
 
 @DISK.add(39, faults=("disk-full:index",))
 async def full_at_the_index(stage: Stage) -> None:
-    """No room for the index: it is derived, and can wait."""
+    """Leave no room for the index: it is derived, and can wait."""
     await _strikes(stage, "disk-full:index")
 
 
 @DISK.add(40, faults=("fsync-fail:leader",))
 async def sync_fails_on_the_leader(stage: Stage) -> None:
-    """The leader never acknowledges what it could not sync; another one leads."""
+    """Fail the leader's syncs: it never acknowledges what it could not sync, and another one leads."""
     for _ in range(2):
         await stage.progress(50)
         leader = await stage.leader()
@@ -109,13 +109,13 @@ async def sync_fails_on_the_leader(stage: Stage) -> None:
 
 @DISK.add(40, faults=("fsync-fail:one",))
 async def sync_fails_on_one(stage: Stage) -> None:
-    """Any one of them fences itself."""
+    """Fail the syncs of any one member: it fences itself."""
     await _strikes(stage, "fsync-fail:one", times=2)
 
 
 @DISK.add(41, faults=("read-fail:one",))
 async def reads_fail(stage: Stage) -> None:
-    """Committed entries cannot be read on one node; peers have them."""
+    """Fail reads of committed entries on one node; peers have them."""
     group = stage.broker.group
     for _ in range(2):
         await stage.progress(50)
@@ -141,7 +141,7 @@ async def reads_fail(stage: Stage) -> None:
 
 @DISK.add(41, faults=("read-broken:leader",))
 async def the_leader_reads_nothing_and_nobody_helps_for_a_while(stage: Stage) -> None:
-    """What must be read and cannot be had is refused; the leader hands over; no process ends."""
+    """Fail the leader's reads while no peer can help: it refuses and hands over, and no process ends."""
     await stage.progress(100)
     stage.kill(*stage.names)  # memory holds no entry then
     stage.start(*stage.names)
@@ -177,17 +177,17 @@ async def the_leader_reads_nothing_and_nobody_helps_for_a_while(stage: Stage) ->
 
 @DISK.add(42, faults=("fsync-slow:leader",))
 async def slow_syncs_on_the_leader(stage: Stage) -> None:
-    """A leader whose syncs take half a second and more hands over to one with a good disk."""
+    """Slow the leader's syncs to half a second and more: it hands over to one with a good disk."""
     slow = await stage.leader()
     await stage.progress(50)
     async with stage.fault("fsync-slow:leader"):
         begun_ns = stage.log.now_ns()
-        has_handed_over = await stage.until(
-            lambda: stage.system.leader not in {None, slow}, HANDS_OVER_S
+        has_given_way = await stage.until(
+            lambda: stage.system.leader not in {None, slow}, GIVES_WAY_S
         )
         took_s = (stage.log.now_ns() - begun_ns) / 1e9
         stage.note("slow disk", f"{stage.system.leader} leads after {took_s:.1f} s")
-        stage.expect(has_handed_over, f"{slow} hands over within {HANDS_OVER_S:g} s")
+        stage.expect(has_given_way, f"{slow} gives way within {GIVES_WAY_S:g} s")
         await stage.progress(500, timeout_s=30)
 
         async def is_told() -> bool:
@@ -202,43 +202,43 @@ async def slow_syncs_on_the_leader(stage: Stage) -> None:
 
 @DISK.add(43, faults=("lost-unsynced:one",))
 async def one_loses_what_was_not_synced(stage: Stage) -> None:
-    """A power cut of one node."""
+    """Cut the power of one node."""
     await _strikes(stage, "lost-unsynced:one", times=4)
 
 
 @DISK.add(43, faults=("lost-unsynced:leader",))
 async def the_leader_loses_what_was_not_synced(stage: Stage) -> None:
-    """A power cut of the leader."""
+    """Cut the power of the leader."""
     await _strikes(stage, "lost-unsynced:leader", times=4)
 
 
 @DISK.add(44, faults=("lost-unsynced:all",), rate=500.0)
 async def all_lose_what_was_not_synced(stage: Stage) -> None:
-    """A power cut of everything, five times: what was acknowledged is there."""
+    """Cut the power of all nodes, five times: what was acknowledged must be there."""
     await _strikes(stage, "lost-unsynced:all", times=5, goes_on=False)
 
 
 @DISK.add(44, faults=("torn-unsynced:all",), rate=500.0)
 async def all_tear_what_was_not_synced(stage: Stage) -> None:
-    """The same, and any sectors of the last writes came through."""
+    """Cut the power of all nodes, with any sectors of the last writes on disk."""
     await _strikes(stage, "torn-unsynced:all", times=5, goes_on=False)
 
 
 @DISK.add(45, faults=("torn-tail",))
 async def torn_tail(stage: Stage) -> None:
-    """The last entry is cut in two: nothing before it may be lost."""
+    """Cut the last entry in two: nothing before it may be lost."""
     await _mends(stage, "torn-tail", times=3)
 
 
 @DISK.add(46, faults=("bit-flip:log",))
 async def bit_flip_while_stopped(stage: Stage) -> None:
-    """A committed entry has a wrong bit when its node starts."""
+    """Flip a bit of a committed entry while its node is stopped."""
     await _mends(stage, "bit-flip:log", times=3)
 
 
 @DISK.add(46, faults=("bit-flip:log-running",))
 async def bit_flip_while_running(stage: Stage) -> None:
-    """A committed entry gets a wrong bit below a running node, which reads it sooner or later."""
+    """Flip a bit of a committed entry below a running node, which reads it sooner or later."""
     await _mends(stage, "bit-flip:log-running", times=2)
     victim = await stage.leader()
     stage.kill(victim)
@@ -248,7 +248,7 @@ async def bit_flip_while_running(stage: Stage) -> None:
 
 @DISK.add(47, faults=("damage-all",))
 async def damage_on_all(stage: Stage) -> None:
-    """Every replica is damaged, each in other entries: together they have everything."""
+    """Damage every replica, each in other entries: together they have everything."""
     await stage.progress(300)
     async with stage.fault("damage-all"):
         await stage.lets_run(1.0)
@@ -260,55 +260,55 @@ async def damage_on_all(stage: Stage) -> None:
 
 @DISK.add(48, faults=("bit-flip:vote",))
 async def bit_flip_in_the_vote(stage: Stage) -> None:
-    """A member that cannot know whom it voted for does not vote until that is safe."""
+    """Flip a bit of the vote: a member that cannot know whom it voted for may not vote until that is safe."""
     await _mends(stage, "bit-flip:vote", times=2)
 
 
 @DISK.add(48, faults=("bit-flip:index",))
 async def bit_flip_in_the_index(stage: Stage) -> None:
-    """The index is made again from the log."""
+    """Flip a bit of the index: it must be made again from the log."""
     await _mends(stage, "bit-flip:index", times=2)
 
 
 @DISK.add(48, faults=("bit-flip:derived",))
 async def bit_flip_in_a_queue(stage: Stage) -> None:
-    """What is derived is made again."""
+    """Flip a bit of a consume queue: what is derived must be made again."""
     await _mends(stage, "bit-flip:derived", times=2)
 
 
 @DISK.add(48, faults=("bit-flip:snapshot",))
 async def bit_flip_in_a_snapshot(stage: Stage) -> None:
-    """A snapshot that is damaged is not believed."""
+    """Flip a bit of a snapshot: it must not be believed."""
     await _mends(stage, "bit-flip:snapshot")
 
 
 @DISK.add(49, faults=("segment:lost",), rate=500.0)
 async def segment_deleted(stage: Stage) -> None:
-    """A segment is gone: its entries come from the others."""
+    """Delete a segment: its entries must come from the others."""
     await _mends(stage, "segment:lost")
 
 
 @DISK.add(49, faults=("segment:old",), rate=500.0)
 async def segment_replaced_by_an_older_copy(stage: Stage) -> None:
-    """A segment is some seconds old: it must not count as the whole log."""
+    """Replace a segment by a copy that is some seconds old: it must not count as the whole log."""
     await _mends(stage, "segment:old")
 
 
 @DISK.add(50, faults=("wipe",))
 async def store_wiped(stage: Stage) -> None:
-    """A node starts with its id and an empty disk."""
+    """Start a node with its id and an empty disk."""
     await _strikes(stage, "wipe", times=2)
 
 
 @DISK.add(51, faults=("misdirected",))
 async def misdirected_write(stage: Stage) -> None:
-    """A part of the log stands where another part belongs."""
+    """Write a part of the log where another part belongs."""
     await _mends(stage, "misdirected", times=2)
 
 
 @DISK.add(52, faults=("read-only:leader",))
 async def read_only_leader(stage: Stage) -> None:
-    """The file system of the leader turns read-only: it fences itself."""
+    """Make the leader's file system read-only: it must fence itself."""
     leader = await stage.leader()
     async with stage.fault("read-only:leader"):
         await stage.leader(other_than=leader)

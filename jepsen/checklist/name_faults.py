@@ -81,7 +81,7 @@ class Stranger:
 
 @NAMES.add(68)
 async def foreign_registrations(stage: Stage) -> None:
-    """A stranger claims the lead in the highest term again and again, while leaders come and go."""
+    """Claim the lead in the highest term again and again as a stranger, while leaders come and go."""
     server = stage.broker.group.name_servers[0]
     group = stage.broker.group.group
     with Stranger(server.port) as stranger:
@@ -106,7 +106,7 @@ async def foreign_registrations(stage: Stage) -> None:
 
 @NAMES.add(68)
 async def a_stranger_was_first(stage: Stage) -> None:
-    """While the group is down a stranger takes its name, and keeps its connection: the group gets it back."""
+    """Take the name of a group that is down, as a stranger that keeps its connection: the group must get it back."""
     server = stage.broker.group.name_servers[0]
     await stage.progress(50)
     stage.kill(*stage.names)
@@ -125,7 +125,7 @@ async def a_stranger_was_first(stage: Stage) -> None:
 
 @NAMES.add(69)
 async def a_second_group_of_the_same_name(stage: Stage) -> None:
-    """Somebody copied a broker.conf and changed the members only: both groups are told, and the route stays."""
+    """Start a second group from a copied broker.conf: both groups must log it, and the route must stay."""
     server = stage.broker.group.name_servers[0]
     await stage.progress(50)
     with second_group(stage) as other:
@@ -184,7 +184,7 @@ async def _routed(stage: Stage, server: Process, leader: str) -> None:
 
 
 def _leader_addr(server: Process) -> str:
-    """Where the name server sends clients; empty: nowhere."""
+    """Return where the name server sends clients; empty for nowhere."""
     with Stranger(server.port) as client:
         answer = client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": AUTO_CREATE_TOPIC}, b"")
     if answer.code != 0:

@@ -18,7 +18,7 @@ NETWORK: Final = Catalogue()
 
 
 def links(stage: Stage) -> Links:
-    """The links of the system, which scenarios with a network have."""
+    """Return the links of the system, which scenarios with a network have."""
     assert stage.system.links is not None, "a scenario of links needs a network"
     return stage.system.links
 
@@ -38,18 +38,18 @@ def shaped(stage: Stage, pairs: list[tuple[str, str]], shape: Shape, what: str) 
 
 
 def both_ways(one: str, others: list[str]) -> list[tuple[str, str]]:
-    """Both directions between one end and others."""
+    """Return both directions between one end and others."""
     return [link for other in others for link in ((one, other), (other, one))]
 
 
 def among(names: list[str]) -> list[tuple[str, str]]:
-    """All directed links between members."""
+    """Return all directed links between members."""
     return [(one, other) for one in names for other in names if one != other]
 
 
 @NETWORK.add(15, network="proxies")
 async def leader_isolated(stage: Stage) -> None:
-    """Nobody hears the leader, and it hears nobody; it must not go on leading."""
+    """Cut the leader off in both directions: it must not go on leading."""
     for _ in range(3):
         leader = await stage.leader()
         cut = both_ways(leader, [*stage.others(leader), CLIENTS])
@@ -71,7 +71,7 @@ async def leader_isolated(stage: Stage) -> None:
 
 @NETWORK.add(16, network="proxies")
 async def follower_isolated_and_back(stage: Stage) -> None:
-    """A follower that was alone must not make the group elect when it is back."""
+    """Cut a follower off and let it back: the group must not have to elect."""
     leader = await stage.leader()
     term = await stage.term()
     victim = stage.others(leader)[0]
@@ -86,7 +86,7 @@ async def follower_isolated_and_back(stage: Stage) -> None:
 
 @NETWORK.add(17, network="proxies")
 async def one_way_cut(stage: Stage) -> None:
-    """One follower does not hear the leader; the leader hears it."""
+    """Cut the link from the leader to one follower; the leader still hears it."""
     leader = await stage.leader()
     term = await stage.term()
     deaf = stage.others(leader)[0]
@@ -101,7 +101,7 @@ async def one_way_cut(stage: Stage) -> None:
 
 @NETWORK.add(18, nodes=5, network="proxies")
 async def bridge_of_five(stage: Stage) -> None:
-    """Two sides of two that do not hear each other, and one node that hears all."""
+    """Cut two sides of two from each other, with one node that hears all."""
     await stage.progress(20)
     left, right = stage.names[:2], stage.names[3:]
     cut = [link for one in left for link in both_ways(one, right)]
@@ -112,7 +112,7 @@ async def bridge_of_five(stage: Stage) -> None:
 
 @NETWORK.add(18, nodes=5, network="proxies")
 async def ring_of_five(stage: Stage) -> None:
-    """Each node hears its two neighbours only: every one with a majority, no two with the same."""
+    """Let each node hear its two neighbours only: every one has a majority, no two the same."""
     await stage.progress(20)
     names = stage.names
     cut = [(names[at], names[(at + distance) % 5]) for at in range(5) for distance in (2, 3)]
@@ -123,7 +123,7 @@ async def ring_of_five(stage: Stage) -> None:
 
 @NETWORK.add(19, network="proxies")
 async def clients_see_the_minority(stage: Stage) -> None:
-    """Clients reach one node that reaches nobody: nothing is acknowledged, and they are told."""
+    """Let clients reach only one node that reaches nobody: nothing is acknowledged, and sends are refused."""
     leader = await stage.leader()
     rest = stage.others(leader)
     cut = (
@@ -142,7 +142,7 @@ async def clients_see_the_minority(stage: Stage) -> None:
 
 @NETWORK.add(20, network="proxies")
 async def members_deaf_clients_everywhere(stage: Stage) -> None:
-    """No member hears another while clients reach all: nobody may acknowledge anything."""
+    """Cut all links between members while clients reach all: nobody may acknowledge anything."""
     await stage.progress(20)
     with shaped(stage, among(stage.names), CUT, "members do not hear each other"):
         await stage.lets_run(STEP_DOWN_S)
@@ -156,7 +156,7 @@ async def members_deaf_clients_everywhere(stage: Stage) -> None:
 
 @NETWORK.add(21, network="proxies")
 async def flapping_link(stage: Stage) -> None:
-    """A follower's links go up and down every 100 ms for ten seconds."""
+    """Cut and heal a follower's links every 100 ms for ten seconds."""
     leader = await stage.leader()
     victim = stage.others(leader)[0]
     term = await stage.term()
@@ -172,7 +172,7 @@ async def flapping_link(stage: Stage) -> None:
 
 @NETWORK.add(22, network="proxies")
 async def delay_with_jitter(stage: Stage) -> None:
-    """Links between members that take 50, then up to 250 ms: slower, never stalled."""
+    """Delay links between members by 50, then up to 250 ms: slower, never stalled."""
     for delay_ms, jitter_ms in ((50, 20), (100, 150)):
         shape = Shape(delay_ms=delay_ms, jitter_ms=jitter_ms)
         with shaped(stage, among(stage.names), shape, f"{delay_ms}+{jitter_ms} ms"):
@@ -183,7 +183,7 @@ async def delay_with_jitter(stage: Stage) -> None:
 
 @NETWORK.add(23, network="proxies")
 async def loss(stage: Stage) -> None:
-    """1, 10 and 30 % of the frames between members are lost; nothing stalls afterwards."""
+    """Lose 1, 10 and 30 % of the frames between members; nothing may stall afterwards."""
     for share in (0.01, 0.1, 0.3):
         with shaped(stage, among(stage.names), Shape(lose=share), f"loss {share:.0%}"):
             await stage.lets_run(5.0)
@@ -193,7 +193,7 @@ async def loss(stage: Stage) -> None:
 
 @NETWORK.add(24, network="proxies")
 async def duplicated_reordered_replayed(stage: Stage) -> None:
-    """Frames come twice, in another order, and again long after they were sent."""
+    """Send frames twice, in another order, and again long after they were sent."""
     shape = Shape(duplicate=0.2, reorder=0.2)
     with shaped(stage, among(stage.names), shape, "duplicated and reordered"):
         await stage.progress(100, timeout_s=60)
@@ -208,7 +208,7 @@ async def duplicated_reordered_replayed(stage: Stage) -> None:
 
 @NETWORK.add(25, network="proxies")
 async def corrupted_in_flight(stage: Stage) -> None:
-    """One frame in twenty has a wrong bit: its checksum refuses it, the connection starts anew."""
+    """Flip a bit in one frame of twenty: its checksum refuses it, and the connection starts anew."""
     with shaped(stage, among(stage.names), Shape(corrupt=0.05), "corrupted"):
         await stage.lets_run(8.0)
     await stage.progress(50)
@@ -217,7 +217,7 @@ async def corrupted_in_flight(stage: Stage) -> None:
 
 @NETWORK.add(26, network="proxies", rate=300.0)
 async def narrow_links(stage: Stage) -> None:
-    """1 Mbit/s between members: data waits, heartbeats do not starve."""
+    """Limit links between members to 1 Mbit/s: data waits, heartbeats must not starve."""
     term = await stage.term()
     with shaped(stage, among(stage.names), Shape(bytes_per_s=125_000), "1 Mbit/s"):
         await stage.progress(200, timeout_s=60)
@@ -230,7 +230,7 @@ async def narrow_links(stage: Stage) -> None:
 
 @NETWORK.add(27, network="proxies")
 async def half_open(stage: Stage) -> None:
-    """The leader's connections stay open and carry nothing: heartbeats notice, not TCP."""
+    """Keep the leader's connections open and carry nothing: heartbeats must notice, not TCP."""
     leader = await stage.leader()
     pairs = both_ways(leader, stage.others(leader))
     with shaped(stage, pairs, Shape(flow="stall"), "half-open"):
@@ -242,7 +242,7 @@ async def half_open(stage: Stage) -> None:
 
 @NETWORK.add(28, network="namespaces", faults=("mtu",))
 async def small_packets(stage: Stage) -> None:
-    """Packets of 600 bytes, as real packets in network namespaces: everything still passes."""
+    """Limit real packets in network namespaces to 600 bytes: everything must still pass."""
     async with stage.fault("mtu"):
         await stage.progress(100, timeout_s=60)
     await stage.progress(50)
@@ -251,7 +251,7 @@ async def small_packets(stage: Stage) -> None:
 
 @NETWORK.add(15, network="namespaces", faults=("partition:leader",))
 async def leader_isolated_in_its_namespace(stage: Stage) -> None:
-    """The same with real packets: TCP hears nothing either."""
+    """Isolate the leader with real packets: TCP hears nothing either."""
     for _ in range(2):
         leader = await stage.leader()
         async with stage.fault("partition:leader"):
@@ -263,7 +263,7 @@ async def leader_isolated_in_its_namespace(stage: Stage) -> None:
 
 @NETWORK.add(29)
 async def client_that_does_not_read(stage: Stage) -> None:
-    """A client asks for everything and reads nothing; only it is cut off."""
+    """Ask for everything and read nothing, as one client: only it may be cut off."""
     from jepsen.checklist.rude_clients import ask_and_never_read
 
     leader = await stage.leader()
@@ -280,7 +280,7 @@ async def client_that_does_not_read(stage: Stage) -> None:
 
 @NETWORK.add(30)
 async def flood_of_idle_connections(stage: Stage) -> None:
-    """Thousands of connections that say nothing: members and other clients do not notice."""
+    """Open thousands of connections that say nothing: members and other clients must not notice."""
     leader = await stage.leader()
     term = await stage.term()
     address = ("127.0.0.1", stage.system.node(leader).port)

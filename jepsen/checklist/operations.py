@@ -27,7 +27,7 @@ from jepsen.system import CLIENTS, CUT
 OPERATIONS: Final = Catalogue()
 MEMORY_CONTROLLER: Final = Path("/sys/fs/cgroup/memory")
 MEMORY_ROOM: Final = 96 << 20
-"""What a leader may use beyond what it has at rest."""
+"""The memory that a leader may use beyond what it has at rest."""
 
 BUSY_PER_CORE: Final = 4
 FILES_LEFT: Final = 16
@@ -35,7 +35,7 @@ ADMITTED_WAIT_S: Final = 20.0
 REFUSED_WAIT_S: Final = 20.0
 NOTICED_WAIT_S: Final = 20.0
 RESTORING: Final = "the rehearsal"
-"""What the operator calls the restoring of all nodes."""
+"""The operator's name for the restoring of all nodes."""
 
 BEFORE: Final = "ff0f5db"
 """The commit that a rolling upgrade starts from: the version before chaos and pipeline."""
@@ -68,7 +68,7 @@ def memory_limit(pid: int, limit_bytes: int) -> Iterator[Path]:
 
 @OPERATIONS.add(61, rate=2000.0)
 async def memory_limit_reached(stage: Stage) -> None:
-    """The leader lives in little memory while a backlog grows: pressure goes to the clients."""
+    """Limit the leader's memory while a backlog grows: pressure goes to the clients."""
     leader = await stage.leader()
     await stage.progress(200)
     pid = stage.system.node(leader).pid
@@ -87,7 +87,7 @@ async def memory_limit_reached(stage: Stage) -> None:
 
 @OPERATIONS.add(62)
 async def file_descriptors_run_out(stage: Stage) -> None:
-    """Clients eat all descriptors of the leader: members and old clients keep theirs."""
+    """Use up all descriptors of the leader: members and old clients must keep theirs."""
     leader = await stage.leader()
     term = await stage.term()
     node = stage.system.node(leader)
@@ -127,7 +127,7 @@ def busy_machine() -> Iterator[int]:
 
 @OPERATIONS.add(63, rate=50.0)
 async def no_cpu(stage: Stage) -> None:
-    """Everything else on the machine is busy and goes first: elections stay rare."""
+    """Keep the machine busy with work that goes first: elections must stay rare."""
     term = await stage.term()
     for node in stage.system.nodes:
         if node.pid is not None:
@@ -168,7 +168,7 @@ def version_before(folder: Path) -> Iterator[Path]:
 
 @OPERATIONS.add(65)
 async def rolling_upgrade_and_downgrade(stage: Stage) -> None:
-    """Each node goes to the version before, then each comes back, under load; name servers are never newer."""
+    """Move each node to the version before and back, under load; name servers are never newer."""
     servers = stage.broker.group.name_servers
     nodes = [stage.system.node(name) for name in stage.names]
     with version_before(stage.system.folder) as tree:
@@ -188,7 +188,7 @@ async def rolling_upgrade_and_downgrade(stage: Stage) -> None:
 
 @OPERATIONS.add(66)
 async def one_node_from_an_old_backup(stage: Stage) -> None:
-    """A follower comes back with the store that it had some thousand messages ago."""
+    """Bring a follower back with the store that it had some thousand messages ago."""
     victim = stage.others(await stage.leader())[0]
     await _make_old(stage, victim)
     await _comes_back(stage, victim)
@@ -196,7 +196,7 @@ async def one_node_from_an_old_backup(stage: Stage) -> None:
 
 @OPERATIONS.add(66)
 async def an_old_backup_and_another_leader(stage: Stage) -> None:
-    """A node comes back with an old store into a later term, in which no leader knows what it confirmed."""
+    """Bring a node back with an old store into a later term, in which no leader knows what it confirmed."""
     victim = leader = await stage.leader()
     await _make_old(stage, victim)
     await stage.leader(other_than=leader)
@@ -206,7 +206,7 @@ async def an_old_backup_and_another_leader(stage: Stage) -> None:
 
 @OPERATIONS.add(66)
 async def all_nodes_from_one_backup(stage: Stage) -> None:
-    """All nodes get the store of the one that has most, marked as restored: all of them say so."""
+    """Give all nodes the store of the one that has most, marked as restored: all must report it."""
     await stage.progress(200)
     stage.kill(*stage.names)
     best = max(stage.names, key=lambda name: _last_id(stage.store(name)))
@@ -236,7 +236,7 @@ async def all_nodes_from_one_backup(stage: Stage) -> None:
 
 @OPERATIONS.add(66, network="proxies")
 async def all_nodes_from_backups_and_nobody_says_so(stage: Stage) -> None:
-    """All nodes get stores of one moment and are not marked: the leader hears it from the name server.
+    """Give all nodes stores of one moment that are not marked: the leader must learn it from the name server.
 
     Clients are cut off from the backup until the notice, so that no acknowledged send is lost with intent:
     what is lost are the entries with which leaders begin their terms.
@@ -269,7 +269,7 @@ async def all_nodes_from_backups_and_nobody_says_so(stage: Stage) -> None:
 
 @OPERATIONS.add(67)
 async def wrong_peers(stage: Stage) -> None:
-    """Nodes come back on their stores with other members, the leader first: refused, and the group goes on."""
+    """Bring nodes back on their stores with other members, the leader first: they are refused."""
     leader = await stage.leader()
     peers = {peer.partition("-")[0]: peer for peer in stage.broker.group.peers.split(";")}
     for victim in (leader, stage.others(leader)[0]):
@@ -286,7 +286,7 @@ async def wrong_peers(stage: Stage) -> None:
 
 
 async def _is_refused(stage: Stage, victim: str, wrong: str) -> None:
-    """A node that is given these members does not start, and says which its store has."""
+    """Check that a node which is given these members does not start, and says which its store has."""
     node = stage.system.node(victim)
     right, said_before = node.command, node.log.stat().st_size
     node.command = [wrong if word == stage.broker.group.peers else word for word in right]
@@ -308,7 +308,7 @@ async def _is_refused(stage: Stage, victim: str, wrong: str) -> None:
 
 
 def _noticed(stage: Stage) -> list[str]:
-    """Who has said that the group went back."""
+    """Return who has reported that the group went back."""
     return [
         node.name for node in stage.system.nodes if b" group-went-back " in node.log.read_bytes()
     ]
@@ -333,7 +333,7 @@ async def _make_old(stage: Stage, victim: str) -> None:
 
 
 async def _comes_back(stage: Stage, victim: str) -> None:
-    """It says that its store is old, catches up, and is then worth as much as any other."""
+    """Check that it reports its store as old, catches up, and is then worth as much as any other."""
     stage.start(victim)
     log = stage.system.node(victim).log
     stage.expect(
@@ -353,7 +353,7 @@ async def _comes_back(stage: Stage, victim: str) -> None:
 
 
 async def _is_back(stage: Stage, victim: str) -> bool:
-    """Whether it runs, follows, and is connected, so that the others have heard of this start."""
+    """Return whether it runs, follows, and is connected, so that the others have heard of this start."""
     told = (await stage.statuses()).get(victim)
     others = len(stage.names) - 1
     return told is not None and bool(told.leader_id) and len(told.peers_connected) == others
@@ -365,7 +365,7 @@ async def _has_vote(stage: Stage, victim: str) -> bool:
 
 
 def _last_id(store: Path) -> tuple[int, int]:
-    """Term and index of the last entry of a store that nobody uses."""
+    """Return term and index of the last entry of a store that nobody uses."""
     log = SegmentedLog.open(
         PosixDisk(str(store)), "", segment_size_bytes=1 << 30, cache_bytes_max=0, syncs=True
     )

@@ -18,7 +18,7 @@ PROCESS: Final = Catalogue()
 
 @PROCESS.add(1, rate=20.0)
 async def leader_killed_idle(stage: Stage) -> None:
-    """The leader dies while hardly anything happens."""
+    """Kill the leader while hardly anything happens."""
     leader = await stage.leader()
     stage.kill(leader)
     took_s = await stage.progress(1)
@@ -29,7 +29,7 @@ async def leader_killed_idle(stage: Stage) -> None:
 
 @PROCESS.add(2, rate=2000.0)
 async def leaders_killed_under_load(stage: Stage) -> None:
-    """Ten leaders in a row; `dledger-jepsen failover --rounds 50` measures the gaps."""
+    """Kill ten leaders in a row; `dledger-jepsen failover --rounds 50` measures the gaps."""
     for _ in range(10):
         leader = await stage.leader()
         stage.kill(leader)
@@ -40,7 +40,7 @@ async def leaders_killed_under_load(stage: Stage) -> None:
 
 @PROCESS.add(3)
 async def follower_killed(stage: Stage) -> None:
-    """Nobody may notice that a follower died."""
+    """Kill a follower: nobody may notice."""
     leader = await stage.leader()
     await stage.progress(20)
     begun_ns = stage.log.now_ns()
@@ -55,7 +55,7 @@ async def follower_killed(stage: Stage) -> None:
 
 @PROCESS.add(4)
 async def two_of_three_killed(stage: Stage) -> None:
-    """Without a majority nothing is acknowledged, and sends are told so in bounded time."""
+    """Kill two of three: nothing is acknowledged, and sends are refused in bounded time."""
     leader = await stage.leader()
     dead = stage.others(leader)
     stage.kill(*dead)
@@ -74,7 +74,7 @@ async def two_of_three_killed(stage: Stage) -> None:
 
 @PROCESS.add(5)
 async def all_killed_restarted_in_every_order(stage: Stage) -> None:
-    """All at once, then each of the six orders of coming back."""
+    """Kill all at once, then start them in each of the six orders."""
     for order in permutations(stage.names):
         await stage.progress(30)
         stage.kill(*stage.names)
@@ -87,7 +87,7 @@ async def all_killed_restarted_in_every_order(stage: Stage) -> None:
 
 @PROCESS.add(6)
 async def winner_of_an_election_killed(stage: Stage) -> None:
-    """Whoever wins dies as soon as it is seen to lead."""
+    """Kill whoever wins an election as soon as it is seen to lead."""
     for _ in range(5):
         first = await stage.leader()
         stage.kill(first)
@@ -102,7 +102,7 @@ async def winner_of_an_election_killed(stage: Stage) -> None:
 
 @PROCESS.add(7)
 async def killed_during_recovery(stage: Stage) -> None:
-    """Twenty times between the start of the process and a second later."""
+    """Kill a node twenty times between the start of its process and a second later."""
     victim = stage.others(await stage.leader())[0]
     stage.kill(victim)
     for _ in range(20):
@@ -116,7 +116,7 @@ async def killed_during_recovery(stage: Stage) -> None:
 
 @PROCESS.add(8)
 async def crash_loop_of_one_node(stage: Stage) -> None:
-    """A node that dies every second must not disturb the others."""
+    """Kill a node every second: the others must not be disturbed."""
     leader = await stage.leader()
     victim = stage.others(leader)[0]
     await stage.progress(20)
@@ -134,7 +134,7 @@ async def crash_loop_of_one_node(stage: Stage) -> None:
 
 @PROCESS.add(9)
 async def leader_paused(stage: Stage) -> None:
-    """A leader that sleeps through its successor's election must not acknowledge when it wakes."""
+    """Pause the leader through its successor's election: it must not acknowledge when it wakes."""
     for _ in range(3):
         leader = await stage.leader()
         stage.pause(leader)
@@ -147,7 +147,7 @@ async def leader_paused(stage: Stage) -> None:
 
 @PROCESS.add(10, rate=1000.0)
 async def follower_paused_for_long(stage: Stage) -> None:
-    """The leader keeps a bounded amount for it, and it catches up."""
+    """Pause a follower for long: the leader keeps a bounded amount for it, and it catches up."""
     leader = await stage.leader()
     victim = stage.others(leader)[0]
     await stage.progress(100)
@@ -162,7 +162,7 @@ async def follower_paused_for_long(stage: Stage) -> None:
 
 @PROCESS.add(11)
 async def whole_group_paused(stage: Stage) -> None:
-    """A machine that was suspended: everybody's timers are over at once."""
+    """Pause the whole group, as a suspended machine: everybody's timers are over at once."""
     await stage.progress(20)
     for _ in range(3):
         term = await stage.term()
@@ -177,7 +177,7 @@ async def whole_group_paused(stage: Stage) -> None:
 
 @PROCESS.add(12)
 async def leader_stopped_in_order(stage: Stage) -> None:
-    """SIGTERM: leadership moves first, and no send fails."""
+    """Stop the leader with SIGTERM: leadership moves first, and no send fails."""
     await stage.progress(50)
     begun_ns = stage.log.now_ns()
     for _ in range(4):

@@ -33,7 +33,7 @@ SIM_VERDICTS: Final[dict[int, Verdict]] = {0: "holds", 1: "broken", 3: "broken",
 
 
 class Shown(msgspec.Struct, frozen=True):
-    """What one way of showing a row came to.
+    """The result of showing a row in one way.
 
     Attributes:
         way: "process", "simulator" or "tests".
@@ -51,7 +51,7 @@ class Shown(msgspec.Struct, frozen=True):
 
 
 class RowResult(msgspec.Struct, frozen=True):
-    """What all ways of showing a row came to."""
+    """The results of showing a row in all its ways."""
 
     number: int
     verdict: Verdict
@@ -112,7 +112,7 @@ def _facts(result: RunResult) -> str:
 
 
 def sim_command(row: Row) -> list[str]:
-    """The command that simulates groups with the faults of a row alone; of brokers where only those have what fails."""
+    """Return the command that simulates a row's faults alone; in groups of brokers where only those have what fails."""
     module = "broker.testing.sim" if set(row.sim) & set(MACHINE_KINDS) else "dledger.testing.sim"
     # Links heal as often as something breaks: else a run is broken for ever and shows little.
     faults = ",".join([*(f"{kind}:10" for kind in row.sim), "heal:10"])

@@ -37,7 +37,7 @@ class SkippedError(Exception):
 
 
 class Stage:
-    """What the director of a scenario works with.
+    """The tools with which the director of a scenario works.
 
     Attributes:
         system: the system under test.
@@ -68,15 +68,15 @@ class Stage:
         return [node.name for node in self.system.nodes]
 
     def others(self, *names: str) -> list[str]:
-        """The members but these."""
+        """Return the members but these."""
         return [name for name in self.names if name not in names]
 
     def store(self, name: str) -> Path:
-        """The folder of a member's store."""
+        """Return the folder of a member's store."""
         return self.system.store(name)
 
     def ends(self, f: str = "send", since_ns: int = 0) -> list[Op]:
-        """Completions of an operation since a time."""
+        """Return the completions of an operation since a time."""
         return [
             op
             for op in self.log.ops
@@ -84,18 +84,18 @@ class Stage:
         ]
 
     def acknowledged(self, since_ns: int = 0) -> int:
-        """How many sends were acknowledged since a time."""
+        """Count the sends that were acknowledged since a time."""
         return sum(op.type == "ok" for op in self.ends(since_ns=since_ns))
 
     async def statuses(self) -> dict[str, StatusAnswer]:
-        """What each member says of itself; who does not answer is left out."""
+        """Ask each member for its status; those that do not answer are left out."""
         group = self.broker.group
         async with Client(group.peers, group=group.group, timeout_s=STATUS_TIMEOUT_S) as client:
             answers = await client.status()
         return {str(name): told for name, told in answers.items() if isinstance(told, StatusAnswer)}
 
     async def term(self) -> int:
-        """The highest term that any member tells."""
+        """Return the highest term that any member reports."""
         return max((told.term for told in (await self.statuses()).values()), default=0)
 
     async def leader(self, other_than: str | None = None) -> str:
@@ -142,7 +142,7 @@ class Stage:
         self.log.add(NEMESIS, "info", what, {"do": "inject", "done": text})
 
     def kill(self, *names: str) -> None:
-        """SIGKILL to these members."""
+        """Send SIGKILL to these members."""
         self.note("kill", ", ".join(names))
         for name in names:
             self.system.node(name).kill()
@@ -154,13 +154,13 @@ class Stage:
             self.system.node(name).start()
 
     def pause(self, *names: str) -> None:
-        """SIGSTOP to these members."""
+        """Send SIGSTOP to these members."""
         self.note("pause", ", ".join(names))
         for name in names:
             self.system.node(name).pause()
 
     def resume(self, *names: str) -> None:
-        """SIGCONT to these members."""
+        """Send SIGCONT to these members."""
         self.note("resume", ", ".join(names))
         for name in names:
             self.system.node(name).resume()
@@ -221,7 +221,7 @@ class Stage:
     async def until_told(
         self, condition: Callable[[], Awaitable[bool]], timeout_s: float, interval_s: float = 0.1
     ) -> bool:
-        """The same for a condition that has to ask somebody."""
+        """Wait for a condition that has to ask somebody."""
         with trio.move_on_after(timeout_s):
             while not await condition():  # noqa: ASYNC110 - somebody has to be asked
                 await trio.sleep(interval_s)
@@ -241,7 +241,7 @@ class Stage:
         return holds
 
     def memory_mib(self, name: str) -> float:
-        """Resident memory of a member, in MiB; 0 when it does not run."""
+        """Return the resident memory of a member, in MiB; 0 when it does not run."""
         pid = self.system.node(name).pid
         if pid is None:
             return 0.0

@@ -1,4 +1,4 @@
-"""What a fault is, and whom it strikes."""
+"""The interface of a fault, and the choice of members that it strikes."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Fault(ABC):
         """Undo it; returns what was done, empty when there was nothing to undo."""
 
     def has_struck(self, system: System) -> bool:
-        """Whether anything has met the fault since it was injected; asked before the cure."""
+        """Return whether anything has met the fault since it was injected; asked before the cure."""
         del system
         return True
 

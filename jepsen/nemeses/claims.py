@@ -1,4 +1,4 @@
-"""What several faults want of one link at the same time. Pure.
+"""The shape of one link of which several faults want something at the same time. Pure.
 
 A partition may strike while everything is delayed. Each fault claims shapes of links under its name; a link has the
 shape that is joined of all claims to it, and a cure takes back the claims of its own fault alone. So the other one
@@ -40,11 +40,11 @@ class Claims:
         return {link: self.of(link) for link in links}
 
     def of(self, link: Link) -> Shape:
-        """The shape of a link."""
+        """Return the shape of a link."""
         return joined(self._of.get(link, {}).values())
 
     def leaving(self, source: str) -> list[Shape]:
-        """The shapes of all links that begin there."""
+        """Return the shapes of all links that begin there."""
         return [self.of(link) for link in self._of if link[0] == source]
 
 

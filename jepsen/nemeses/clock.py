@@ -53,7 +53,7 @@ class ShiftClocks(Fault):
         self._kind = kind
 
     def lacking(self) -> str | None:
-        """A C compiler."""
+        """Return what this machine lacks: it needs a C compiler."""
         return lacking_preload()
 
     def prepare(self, system: System, chance: random.Random) -> None:

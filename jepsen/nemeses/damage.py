@@ -1,4 +1,4 @@
-"""What damages the files of a store; each function tells what it did. Nothing is started or ended here.
+"""Damages the files of a store; each function returns what it did. Nothing is started or ended here.
 
 Entries that are damaged stand well before the end of the log, so that they surely are committed.
 """
@@ -33,7 +33,7 @@ COPY_CHUNK_BYTES: Final = 1024 * 1024
 DAMAGE_ALL_ENTRIES_MAX: Final = 20
 NOTHING: Final = "nothing to damage"
 GARBAGE: Final = Path("consumequeue/ChaosA/0/00000000000000000000")
-"""Where the workload's first queue would be; an old file in its place must not be believed."""
+"""The place of the workload's first queue; an old file in its place must not be believed."""
 
 GARBAGE_BYTES: Final = 20_000
 
@@ -64,13 +64,13 @@ def _flip_anywhere(paths: list[Path], what: str, chance: random.Random) -> str:
 
 
 def flip_log(store: Path, chance: random.Random) -> str:
-    """A bit of a committed entry."""
+    """Flip a bit of a committed entry."""
     places = settled(entries(store))
     return _flip_entry(chance.choice(places), chance) if places else f"{NOTHING}: no entries"
 
 
 def flip_index(store: Path, chance: random.Random) -> str:
-    """A bit of an index unit."""
+    """Flip a bit of an index unit."""
     units = index_units(store)
     if not units:
         return f"{NOTHING}: no index units"
@@ -80,18 +80,18 @@ def flip_index(store: Path, chance: random.Random) -> str:
 
 
 def flip_vote(store: Path, chance: random.Random) -> str:
-    """A bit of term and vote."""
+    """Flip a bit of term and vote."""
     path = hard_state(store)
     return _flip_anywhere([path] if path.exists() else [], "hard state", chance)
 
 
 def flip_snapshot(store: Path, chance: random.Random) -> str:
-    """A bit of the newest snapshot."""
+    """Flip a bit of the newest snapshot."""
     return _flip_anywhere(snapshots(store)[-1:], "snapshot", chance)
 
 
 def flip_derived(store: Path, chance: random.Random) -> str:
-    """A bit of a consume queue or of the key index; of a small store, that keeps them in memory, a file of garbage."""
+    """Flip a bit of a consume queue or of the key index; in a small store, which has none, leave a file of garbage."""
     if derived_files(store) or not (store / DERIVED).is_dir():
         return _flip_anywhere(derived_files(store), "derived file", chance)
     path = store / DERIVED / GARBAGE
@@ -101,7 +101,7 @@ def flip_derived(store: Path, chance: random.Random) -> str:
 
 
 def misdirect(store: Path, chance: random.Random) -> str:
-    """The bytes of one committed entry are written over another place."""
+    """Write the bytes of one committed entry over another place."""
     places = settled(entries(store))
     if len(places) < 2:
         return f"{NOTHING}: fewer than two entries"
@@ -116,7 +116,7 @@ def misdirect(store: Path, chance: random.Random) -> str:
 
 
 def tear_tail(store: Path, chance: random.Random) -> str:
-    """The beginning of one more entry stands behind the last: a write that a power cut tore."""
+    """Write the beginning of one more entry behind the last: a write that a power cut tore."""
     places = entries(store)
     if not places:
         return f"{NOTHING}: no entries"
@@ -141,7 +141,7 @@ def tear_tail(store: Path, chance: random.Random) -> str:
 
 
 def lose_segment(store: Path, chance: random.Random) -> str:
-    """A segment's files are gone: a finished one where there is one."""
+    """Remove a segment's files: of a finished one where there is one."""
     files = data_files(store)
     if not files:
         return f"{NOTHING}: no segments"
@@ -152,7 +152,7 @@ def lose_segment(store: Path, chance: random.Random) -> str:
 
 
 def damage_all(stores: Iterable[Path], chance: random.Random) -> str:
-    """Entries all over the log are damaged, each on one replica only, so that each survives on the others."""
+    """Damage entries all over the log, each on one replica only, so that each survives on the others."""
     told: list[str] = []
     paths = list(stores)
     for number, store in enumerate(paths):
@@ -165,7 +165,7 @@ def damage_all(stores: Iterable[Path], chance: random.Random) -> str:
 
 
 def wipe(store: Path) -> None:
-    """Nothing of the store is left."""
+    """Remove everything of the store."""
     shutil.rmtree(store, ignore_errors=True)
 
 

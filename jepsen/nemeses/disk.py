@@ -44,7 +44,7 @@ READ_ONLY: Final = (
 
 @dataclass(frozen=True, slots=True)
 class DiskRules:
-    """What a disk fault does, and how it is told."""
+    """The rules of a disk fault, and its description."""
 
     rules: tuple[Rule, ...]
     told: str
@@ -62,7 +62,7 @@ class BadDisk(Fault):
         self._names: list[str] = []
 
     def lacking(self) -> str | None:
-        """A C compiler."""
+        """Return what this machine lacks: it needs a C compiler."""
         return lacking_preload()
 
     def prepare(self, system: System, chance: random.Random) -> None:
@@ -87,7 +87,7 @@ class BadDisk(Fault):
         return "; ".join(told + ([f"started {', '.join(started)}"] if started else []))
 
     def has_struck(self, system: System) -> bool:
-        """Whether any call failed or was slow."""
+        """Return whether any call failed or was slow."""
         return any(control_of(system, name).hits() for name in self._names)
 
 
@@ -116,7 +116,7 @@ class LoseUnsynced(Down):
         self._is_torn = is_torn
 
     def lacking(self) -> str | None:
-        """A C compiler."""
+        """Return what this machine lacks: it needs a C compiler."""
         return lacking_preload()
 
     def prepare(self, system: System, chance: random.Random) -> None:

@@ -57,7 +57,7 @@ class NameChange:
 
 
 def read_undos(data: bytes) -> list[Undo]:
-    """The records of one file, oldest first; one that a kill cut short had not been acted upon."""
+    """Return the records of one file, oldest first; one that a kill cut short had not been acted upon."""
     found: list[Undo] = []
     at = 0
     while at + _RECORD.size <= len(data):
@@ -71,7 +71,7 @@ def read_undos(data: bytes) -> list[Undo]:
 
 
 def read_names(text: str) -> Iterator[NameChange]:
-    """The changes of names, oldest first."""
+    """Yield the changes of names, oldest first."""
     for line in text.splitlines(keepends=True):
         if line.endswith("\n"):
             kind, kept, path, target = line[:-1].split("\t")
@@ -79,7 +79,7 @@ def read_names(text: str) -> Iterator[NameChange]:
 
 
 def unsynced(changes: Sequence[NameChange]) -> list[NameChange]:
-    """The changes that no later sync of their folder made durable, newest first."""
+    """Return the changes that no later sync of their folder made durable, newest first."""
     synced: set[Path] = set()
     left: list[NameChange] = []
     for change in reversed(changes):

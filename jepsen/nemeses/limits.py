@@ -25,7 +25,7 @@ _NAMES: Final = re.compile(r"jepsen-(\d+)-\w+")
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """What a cgroup may limit.
+    """A resource that a cgroup may limit.
 
     Attributes:
         controller: who does it.
@@ -117,7 +117,7 @@ class Limited(Fault):
         self._group: Path | None = None
 
     def lacking(self) -> str | None:
-        """A cgroup that may be used."""
+        """Return what this machine lacks: it needs a cgroup that may be used."""
         try:
             hierarchy(self._resource, self._cgroups, self._own)
         except CgroupError as error:

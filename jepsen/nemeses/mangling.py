@@ -1,4 +1,4 @@
-"""What a proxy does to the bytes of one direction of a connection: cut into frames, and mangle. Pure.
+"""The mangling of one direction of a connection by a proxy: bytes are cut into frames, and treated. Pure.
 
 Members and clients both speak frames with a 4-byte length in front that does not count itself
 (docs/formats/rpc.md and remoting.md, "Frame"), so one cutter serves both.
@@ -58,7 +58,7 @@ class FrameCutter:
         return frames
 
     def take_rest(self) -> bytes:
-        """Bytes of an unfinished frame, for the end of a stream."""
+        """Return the bytes of an unfinished frame, for the end of a stream."""
         rest = bytes(self._rest)
         self._rest.clear()
         return rest
@@ -88,7 +88,7 @@ class Mangler:
         return passed
 
     def release(self) -> list[bytes]:
-        """The frame that was held back, if one was."""
+        """Return the frame that was held back, if one was."""
         held, self._held = self._held, None
         return [] if held is None else [held]
 
@@ -123,7 +123,7 @@ class Recorder:
                 self._newest.append(frame)
 
     def old_frames(self, count: int, chance: random.Random) -> list[bytes]:
-        """Up to `count` frames, half of them among the first; in the order in which they went."""
+        """Return up to `count` frames, half of them among the first; in the order in which they went."""
         early = sorted(chance.sample(range(len(self._oldest)), min(len(self._oldest), count // 2)))
         late = islice(self._newest, 0, count - len(early))
         return [self._oldest[at] for at in early] + list(late)

@@ -43,7 +43,7 @@ class NamespaceError(Exception):
 
 
 def lacking_namespaces() -> str | None:
-    """What this machine lacks for namespaces, found out by making one; None when nothing."""
+    """Return what this machine lacks for namespaces, found out by making one; None when nothing."""
     if shutil.which("ip") is None or shutil.which("tc") is None:
         return "no commands ip and tc (iproute2)"
     if os.geteuid() != 0:
@@ -106,7 +106,7 @@ class NamespaceLinks:
         self.harness = self.address(CLIENTS)
 
     def address(self, name: str) -> str:
-        """The address of a node, or of the harness."""
+        """Return the address of a node, or of the harness."""
         return f"{self._net}.{self._number[name]}"
 
     def prefix(self, name: str) -> list[str]:
@@ -117,7 +117,7 @@ class NamespaceLinks:
         return f"{self._tag}-{name}"
 
     def _at(self, end: str) -> tuple[list[str], str]:
-        """How to run a command at an end, and what its device is called there."""
+        """Return the command that runs others at an end, and the name of its device there."""
         if end == CLIENTS:
             return [], self._own_device
         return self.prefix(end), _DEVICE
@@ -214,7 +214,7 @@ class NamespaceLinks:
             _run(*prefix, "tc", "qdisc", "del", "dev", device, "root")
 
     def replay(self, source: str, target: str, count: int) -> int:
-        """Not possible here.
+        """Raise, as frames cannot be replayed here.
 
         Raises:
             UnsupportedShapeError: always.

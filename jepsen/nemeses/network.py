@@ -22,7 +22,7 @@ SMALL_MTU: Final = 600
 
 
 def links_of(system: System) -> Links:
-    """The links that the fault had asked for."""
+    """Return the links that the fault had asked for."""
     assert system.links is not None, "the system was started without links"
     return system.links
 
@@ -32,7 +32,7 @@ def _names(system: System) -> list[str]:
 
 
 def _told(links: set[Link]) -> str:
-    """Directed links as text: `n0<->n1 n0->n2`."""
+    """Describe directed links as text: `n0<->n1 n0->n2`."""
     both = sorted({tuple(sorted(link)) for link in links if link[::-1] in links})
     single = sorted(link for link in links if link[::-1] not in links)
     return " ".join([*(f"{a}<->{b}" for a, b in both), *(f"{a}->{b}" for a, b in single)])
@@ -127,7 +127,7 @@ class ShapeLinks(_LinkFault):
         self._with_clients = with_clients
 
     async def inject(self, system: System, chance: random.Random) -> str:
-        """Shape."""
+        """Shape the links."""
         names = _names(system)
         ends = [*names, CLIENTS] if self._with_clients else names
         for source in ends:
@@ -143,7 +143,7 @@ class _NamespaceFault(_LinkFault):
     links: LinkKind = "namespaces"
 
     def lacking(self) -> str | None:
-        """Root, and `ip`."""
+        """Return what this machine lacks: it needs root, and `ip`."""
         return lacking_namespaces()
 
 
@@ -162,7 +162,7 @@ class Unplug(_NamespaceFault):
         self._names: list[str] = []
 
     async def inject(self, system: System, chance: random.Random) -> str:
-        """Unplug."""
+        """Unplug the links."""
         self._names = struck(system, self.scope, chance, running=False)
         for name in self._names:
             _namespaces(system).set_plugged(name, is_plugged=False)
@@ -180,7 +180,7 @@ class SmallPackets(_NamespaceFault):
     """No packet above 600 bytes passes between nodes."""
 
     async def inject(self, system: System, chance: random.Random) -> str:
-        """Shrink."""
+        """Shrink the packets."""
         self._is_struck = True
         _namespaces(system).set_mtu(SMALL_MTU)
         return f"packets have at most {SMALL_MTU} bytes"

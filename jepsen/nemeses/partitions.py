@@ -1,4 +1,4 @@
-"""Which links a partition cuts. Pure: names in, directed links out."""
+"""Partitions, and the links that each cuts. Pure: names in, directed links out."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PARTITIONS: tuple[Partition, ...] = get_args(Partition)
 
 
 def between(some: Iterable[str], others: Iterable[str]) -> set[Link]:
-    """Both directions of every link from one side to the other."""
+    """Return both directions of every link from one side to the other."""
     others = list(others)
     return {link for one in some for two in others for link in ((one, two), (two, one))}
 
@@ -91,7 +91,7 @@ def _bridge(order: Sequence[str]) -> set[Link]:
 
 
 def _majorities_ring(order: Sequence[str]) -> set[Link]:
-    """Each node keeps its nearest neighbours on the ring, just enough for a majority with itself.
+    """Return what leaves each node its nearest neighbours on the ring only, just enough for a majority with itself.
 
     Three nodes are all neighbours of each other; there one link is cut, so that only one node
     still hears everybody.

@@ -35,7 +35,7 @@ _CLOCKS_AT: Final = 8
 
 
 class Operation(IntFlag):
-    """What a process does to its disk; `native/faults.c` says which calls these are."""
+    """An operation of a process on its disk; `native/faults.c` says which calls these are."""
 
     WRITE = 1
     SYNC = 2
@@ -59,7 +59,7 @@ CHANGES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Which operations fail, or are slow.
+    """A rule that makes some operations fail, or slow.
 
     Attributes:
         operations: which.
@@ -100,7 +100,7 @@ class Control:
         self._map[_CLOCKS_AT : _CLOCKS_AT + 16] = Struct("=qq").pack(realtime_ns, monotonic_ns)
 
     def clocks(self) -> tuple[int, int]:
-        """What is added to the realtime and monotonic clocks, in nanoseconds."""
+        """Return what is added to the realtime and monotonic clocks, in nanoseconds."""
         realtime_ns, monotonic_ns = Struct("=qq").unpack_from(self._map, _CLOCKS_AT)
         return realtime_ns, monotonic_ns
 
@@ -123,7 +123,7 @@ class Control:
         self._map[4:8] = int(operations).to_bytes(4, "little")
 
     def hits(self) -> int:
-        """How many calls the present rules have struck."""
+        """Count the calls that the present rules have struck."""
         return sum(
             _RULE.unpack_from(self._map, _HEAD.size + at * _RULE.size)[6] for at in range(RULES_MAX)
         )
@@ -153,7 +153,7 @@ class PreloadError(Exception):
 
 
 def lacking_preload() -> str | None:
-    """What this machine lacks, or None when the library is there or could be made."""
+    """Return what this machine lacks, or None when the library is there or could be made."""
     if shutil.which("cc") is None:
         return "no C compiler (cc) for the library that stands between process and kernel"
     try:
@@ -165,7 +165,7 @@ def lacking_preload() -> str | None:
 
 @functools.cache
 def library(source_file: Path = SOURCE) -> Path:
-    """The compiled library, made unless it is in the cache.
+    """Return the compiled library, made unless it is in the cache.
 
     Raises:
         PreloadError: it cannot be compiled.
@@ -192,7 +192,7 @@ def library(source_file: Path = SOURCE) -> Path:
 
 
 def side_folder(system: System, name: str) -> Path:
-    """Where control file and journal of a node are, outside of its store."""
+    """Return where control file and journal of a node are, outside of its store."""
     return system.folder / "faults" / name
 
 
@@ -226,5 +226,5 @@ def attach_process(process: Process, store: Path, side: Path, *, with_journal: b
 
 
 def control_of(system: System, name: str) -> Control:
-    """What steers a node that was started with the library."""
+    """Return what steers a node that was started with the library."""
     return Control(side_folder(system, name) / "control")

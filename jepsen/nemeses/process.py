@@ -248,5 +248,5 @@ class SameIdTwice(Fault):
         return f"a second process as {name} was refused with status {status}: {words}"
 
     async def cure(self, system: System) -> str:
-        """Nothing is left of it."""
+        """Report that nothing is left of it."""
         return ""

@@ -74,7 +74,7 @@ class ProxyLinks:
     # Addresses.
 
     def peers_of(self, name: str) -> str:
-        """The `--peers` of a member: its own address, and proxies for the others."""
+        """Return the `--peers` of a member: its own address, and proxies for the others."""
         own = self._number(name)
         return ";".join(
             f"{member.name}-{LOOPBACK if at == own else _host(_FIRST_MEMBER_NET + own, at)}:{member.port}"
@@ -82,21 +82,21 @@ class ProxyLinks:
         )
 
     def client_peers(self) -> str:
-        """The members as log clients find them: through proxies."""
+        """Return the members as log clients find them: through proxies."""
         return ";".join(
             f"{member.name}-{_host(_CLIENT_NET, at)}:{member.port}"
             for at, member in enumerate(self._members)
         )
 
     def advertised_host(self, name: str) -> str:
-        """The host under which clients and other brokers find this broker (`brokerIP1`)."""
+        """Return the host under which clients and other brokers find this broker (`brokerIP1`)."""
         return _host(_CLIENT_NET, self._number(name))
 
     def _number(self, name: str) -> int:
         return next(at for at, member in enumerate(self._members) if member.name == name)
 
     def routes(self) -> list[Route]:
-        """Every listener of the proxy."""
+        """Return every listener of the proxy."""
         found: list[Route] = []
         for at, member in enumerate(self._members):
             there = (LOOPBACK, member.port)
@@ -161,7 +161,7 @@ class ProxyLinks:
         return self._ask(Replay(source, target, count)).count
 
     def swallowed_bytes(self, source: str, target: str) -> int:
-        """How many bytes cuts of this link have swallowed so far."""
+        """Count the bytes that cuts of this link have swallowed so far."""
         return self._ask(Swallowed(source, target)).count
 
     def heal(self, owner: str | None = None) -> None:

@@ -102,7 +102,7 @@ class Lane:
         self._stirred = trio.Event()
 
     async def run(self, first: bytes) -> None:
-        """Pass bytes on until the source ends; then the target is told so."""
+        """Pass bytes on until the source ends; then end the target's side, too."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._write)
             await self._take(first)
@@ -128,7 +128,7 @@ class Lane:
             self._enqueue(frame, WHOLE)
 
     def change(self) -> None:
-        """The link's shape is another one now."""
+        """Adopt the link's new shape."""
         flow = self.link.shape.flow
         if flow == "drop" and self._queue:
             self._swallow(self._queued_bytes)
@@ -230,7 +230,7 @@ class Proxy:
         self._chance = random.Random(seed)
 
     def link(self, source: str, target: str) -> LinkState:
-        """The state of a link, made when it is first named."""
+        """Return the state of a link, made when it is first named."""
         return self._links.setdefault((source, target), LinkState())
 
     def treat(self, source: str, target: str, shape: Shape) -> None:
@@ -314,7 +314,7 @@ def _reset_when_closed(stream: trio.SocketStream) -> None:
 
 
 async def _run_lane(lane: Lane, first: bytes, scope: trio.CancelScope) -> None:
-    """A lane that breaks takes the other one with it."""
+    """Run a lane; one that breaks takes the other one with it."""
     try:
         await lane.run(first)
     except* _ENDS:
@@ -322,7 +322,7 @@ async def _run_lane(lane: Lane, first: bytes, scope: trio.CancelScope) -> None:
 
 
 async def _may_open(there: LinkState, back: LinkState) -> bool:
-    """Whether a new connection is passed on; over a cut link not even after it is healed."""
+    """Return whether a new connection is passed on; over a cut link not even after it is healed."""
     while True:
         flows = {there.shape.flow, back.shape.flow}
         if "reset" in flows:
@@ -409,7 +409,7 @@ class _Lines:
         self._data = b""
 
     async def next(self) -> bytes | None:
-        """The next line, None at the end."""
+        """Return the next line, None at the end."""
         while b"\n" not in self._data:
             more = await self._stream.receive_some(READ_BYTES)
             if not more:

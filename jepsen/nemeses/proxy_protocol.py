@@ -1,4 +1,4 @@
-"""What the harness and its proxy process say to each other: one JSON object per line, each answered."""
+"""The language between the harness and its proxy process: one JSON object per line, each answered."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Replay(msgspec.Struct, frozen=True, tag="replay"):
 
 
 class Swallowed(msgspec.Struct, frozen=True, tag="swallowed"):
-    """How many bytes have cuts of this link swallowed?"""
+    """A question: the number of bytes that cuts of this link have swallowed."""
 
     source: str
     target: str

@@ -1,4 +1,4 @@
-"""Which faults there are, by the specifications that the command line has.
+"""All faults, by the specifications that the command line has.
 
 A specification is a word, or a word with a choice: `kill:leader`, `partition:ring`, `flap`. Without a choice
 the first one listed is taken. docs/nemeses.md describes each.
@@ -205,7 +205,7 @@ def named(spec: str) -> Fault:
 
 
 def specifications() -> list[str]:
-    """Every specification, with its choice."""
+    """Return every specification, with its choice."""
     return [
         f"{word}:{choice}" if choice else word
         for word, kind in KINDS.items()

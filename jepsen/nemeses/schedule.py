@@ -1,4 +1,4 @@
-"""When which fault strikes: drawn from the seed, each fault followed by its cure.
+"""The schedule of faults: drawn from the seed, each fault followed by its cure.
 
 Each fault has a task of its own: quiet for a while, injected, held, cured, and again, so that the faults of a
 mixed run overlap. Injecting and curing themselves happen one at a time: two of them may touch the same process.
@@ -34,7 +34,7 @@ CURE_S: Final = 60.0  # a cure starts nodes and waits for them; longer than that
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How long a fault holds, and how long it is quiet between two, in seconds: bounds of an even draw."""
+    """The length of a fault, and of the quiet between two, in seconds: bounds of an even draw."""
 
     hold_s: tuple[float, float] = (1.0, 4.0)
     quiet_s: tuple[float, float] = (1.5, 4.0)

@@ -1,4 +1,4 @@
-"""Where things are in a node's store, for whoever damages it (docs/formats/segment.md, adr/0021)."""
+"""The places of things in a node's store, for whoever damages it (docs/formats/segment.md, adr/0021)."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class EntryPlace:
 
 
 def data_files(store: Path) -> list[Path]:
-    """The data files of the log, oldest first."""
+    """Return the data files of the log, oldest first."""
     return sorted((store / "data").glob("[0-9]*"))
 
 
 def entries(store: Path) -> list[EntryPlace]:
-    """Every entry up to the first place that holds none, oldest first."""
+    """Return every entry up to the first place that holds none, oldest first."""
     found: list[EntryPlace] = []
     for path in data_files(store):
         with path.open("rb") as file:
@@ -54,7 +54,7 @@ def entries(store: Path) -> list[EntryPlace]:
 
 
 def settled(places: list[EntryPlace]) -> list[EntryPlace]:
-    """Entries that surely are committed: all but the last tenth, and not the first."""
+    """Return entries that surely are committed: all but the last tenth, and not the first."""
     return places[1 : max(2, len(places) - max(3, len(places) // 10))]
 
 
@@ -72,17 +72,17 @@ def index_units(store: Path) -> list[tuple[Path, int]]:
 
 
 def hard_state(store: Path) -> Path:
-    """The file with term and vote."""
+    """Return the file with term and vote."""
     return store / HARD_STATE_NAME
 
 
 def snapshots(store: Path) -> list[Path]:
-    """Snapshots, oldest first."""
+    """Return snapshots, oldest first."""
     return sorted((store / "snapshots").glob("[0-9]*"))
 
 
 def derived_files(store: Path) -> list[Path]:
-    """Files that are made from the log: consume queues and the key index; without the lock."""
+    """Return files that are made from the log: consume queues and the key index; without the lock."""
     return sorted(
         each
         for each in (store / "derived").rglob("*")

@@ -15,10 +15,10 @@ WAIT_S: Final = 10.0
 
 @runtime_checkable
 class HandsOver(Protocol):
-    """A system whose leader can be told to hand over."""
+    """A system whose leader can be asked to hand over."""
 
     async def hand_over(self, timeout_s: float) -> str:
-        """Tell the leader to hand over to whoever is best placed; returns who was told to lead.
+        """Ask the leader to hand over to whoever is best placed, and return who that is.
 
         Raises:
             DLedgerError: it did not.
@@ -26,7 +26,7 @@ class HandsOver(Protocol):
 
 
 async def hand_over(peers: str, group: str, timeout_s: float) -> str:
-    """Tell the leader of a group to hand over; returns who was told to lead. Raises DLedgerError."""
+    """Ask the leader of a group to hand over, and return who is to lead. Raises DLedgerError."""
     async with Client(peers, group=group, timeout_s=timeout_s) as client:
         return await client.transfer()
 

@@ -77,7 +77,7 @@ class VoteTwice(Down):
 
 
 def _membership(node: Process) -> tuple[str, Sequence[Peer]]:
-    """The group's name and members' real addresses, as the member's command line has them."""
+    """Return the group's name and members' real addresses, as the member's command line has them."""
     words = node.command
     group = words[words.index("--group") + 1]
     peers = parse_peers(words[words.index("--peers") + 1])
@@ -86,7 +86,7 @@ def _membership(node: Process) -> tuple[str, Sequence[Peer]]:
 
 
 async def _status(group: str, peers: Sequence[Peer], voter: str) -> tuple[Term, EntryId]:
-    """The voter's term, and a place that no log of that term is beyond."""
+    """Return the voter's term, and a place that no log of that term is beyond."""
     own = tuple(peer for peer in peers if peer.node_id == voter)
     async with Client(own, group=group, timeout_s=STATUS_TIMEOUT_S) as client:
         answer = (await client.status())[NodeId(voter)]
@@ -149,7 +149,7 @@ async def _repeat(stream: FrameStream, frame: bytes) -> None:
 async def _listening(
     me: Identity, port: int, term: Term, granted: trio.Event
 ) -> AsyncIterator[trio.Nursery]:
-    """Be where the candidate would be: members answer on connections that they dial."""
+    """Listen where the candidate would be: members answer on connections that they dial."""
     listener = await listen("127.0.0.1", port)
     try:
         async with trio.open_nursery() as nursery:

@@ -1,1 +1,1 @@
-"""What a run leaves for people and for other programs."""
+"""The reports that a run leaves for people and for other programs."""

@@ -1,4 +1,4 @@
-"""What `make demo` tells a person, and scripts, of a run: the timeline of kills, who sent what, what became of it.
+"""The report of `make demo` for people and scripts: the timeline of kills, who sent what, what became of it.
 
 Everything is read from the history and from what the checkers found, so that no number can disagree with the verdict.
 """
@@ -31,7 +31,7 @@ Counts = dict[str, Any]
 
 @dataclass(slots=True)
 class Tally:
-    """What became of the messages of one client, whoever read them.
+    """The fate of one client's messages, whoever read them.
 
     Attributes:
         sent, acknowledged, unknown, refused: by how the sends ended.
@@ -55,7 +55,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """What a run is told by. Pure.
+    """The facts of a run that a person is shown. Pure.
 
     Attributes:
         ops: the whole history.
@@ -69,7 +69,7 @@ class Story:
 
     @property
     def lost(self) -> list[Anomaly]:
-        """What the checkers say of plain messages that were lost."""
+        """The findings of the checkers on plain messages that were lost."""
         found = self.check(f"{MESSAGES}/total-queue", "total-queue")
         return [one for one in found.anomalies if one.kind == "lost"] if found else []
 

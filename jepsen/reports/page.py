@@ -223,7 +223,7 @@ def _kinds(ops: Sequence[Op]) -> list[str]:
 
 
 def _operation_row(f: str, ops: Sequence[Op], checks: Sequence[CheckResult]) -> tuple[str, ...]:
-    """One kind of operation: counts from the history, times from the checker of availability."""
+    """Build the row of one operation: counts from the history, times from the checker of availability."""
     types: list[str] = [op.type for op in ops if op.f == f and op.is_client]
     counted = next((check.counts.get(f) for check in checks if check.name == AVAILABILITY), None)
     times: tuple[object, ...] = ("", "", "", "")

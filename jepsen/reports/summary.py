@@ -1,4 +1,4 @@
-"""What came of a run, as results.json tells it. Pure."""
+"""The results of a run, as results.json has them. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ VERDICTS: Final[Mapping[bool | None, str]] = {True: "valid", False: "invalid", N
 
 
 class Summary(msgspec.Struct, frozen=True, omit_defaults=False):
-    """What results.json holds; its members are a promise to scripts.
+    """The content of results.json; its members are a promise to scripts.
 
     Attributes:
         verdict: "valid", "invalid", "unknown" or "skipped".

@@ -36,7 +36,7 @@ class Axis:
     end_ns: int
 
     def x(self, t_ns: int) -> float:
-        """Where a moment stands."""
+        """Return the horizontal place of a moment."""
         return LEFT + PLOT * min(max(t_ns, 0), self.end_ns) / max(self.end_ns, 1)
 
     def ticks_s(self) -> list[float]:

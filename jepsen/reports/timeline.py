@@ -1,4 +1,4 @@
-"""What happened when, from a history: faults with their cures, reigns of leaders, successes by second. Pure."""
+"""The events of a run in time, from a history: faults with cures, leaderships, successes by second. Pure."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Gap:
 
     @property
     def ms(self) -> int:
-        """How long."""
+        """The length in ms."""
         return round((self.end_ns - self.start_ns) / 1e6)
 
 

@@ -1,4 +1,4 @@
-"""What a workload is: a generator, a client per process, and the checkers of its model."""
+"""A workload: a generator, a client per process, and the checkers of its model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FIRST_LISTENER: Final = 1_000_000
 
 
 class Completion(Protocol):
-    """How an operation ended; `jepsen.outcomes.Outcome` is one."""
+    """The completion of an operation; `jepsen.outcomes.Outcome` is one."""
 
     @property
     def type(self) -> OpType:
@@ -66,12 +66,12 @@ class Workload(ABC):
 
     @abstractmethod
     def generator(self, chance: random.Random, processes: int) -> Generator:
-        """What is done while things break."""
+        """Generate what is done while things break."""
 
     @abstractmethod
     def final(self, processes: int) -> Generator:
-        """What is done once everything is healed: read everything."""
+        """Generate what is done once everything is healed: read everything."""
 
     @abstractmethod
     def checkers(self) -> Sequence[Checker]:
-        """Who judges the history."""
+        """Return those that judge the history."""

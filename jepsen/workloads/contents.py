@@ -1,4 +1,4 @@
-"""What workloads send, and by what it is known again when it is read. Pure.
+"""The messages that workloads send, and their recognition when they are read. Pure.
 
 A message's name (`key`) is its body, padded. Tags, keys, a property and a flag go with it, which follow from the name,
 so that an answer with another message's can be told; `content` puts all of that into one short text for the history.
@@ -66,7 +66,7 @@ def content_read(message: ReceivedMessage) -> str:
 
 
 def row_of(message: ReceivedMessage) -> list[object]:
-    """Return how a history tells of a message that was read; see `jepsen.checkers.messages`."""
+    """Return the history's row for a message that was read; see `jepsen.checkers.messages`."""
     return [
         message.queue_offset,
         key_of(message.body),

@@ -84,7 +84,7 @@ class DelayWorkload(Workload):
             yield DelayClient(self, producer, reader)
 
     def generator(self, chance: random.Random, workers: int) -> Generator:
-        """Sends in three ways, and polls beside them: arrivals are told by the clock of the run."""
+        """Generate sends in three ways, and polls beside them: arrivals are timed by the clock of the run."""
         return mixed_with_polls(self._readers, partial(self._send, chance), 1, chance)
 
     def _send(self, chance: random.Random) -> Invocation:
@@ -149,7 +149,7 @@ class DelayWorkload(Workload):
         return not self._owed or now_ns >= self._final_ns + SETTLE_NS
 
     def checkers(self) -> Sequence[Checker]:
-        """Due times, each queue as a log, and what was sent is what stands there."""
+        """Return due times, each queue as a log, and what was sent is what stands there."""
         return (check_delay, check_queue_log, check_places)
 
 

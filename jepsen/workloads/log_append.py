@@ -42,7 +42,7 @@ class LogAppendWorkload(Workload):
         self._used: list[str] = []
 
     def setup(self, _system: System) -> AbstractAsyncContextManager[None]:
-        """Nothing: the log is there."""
+        """Do nothing: the log is there."""
         return nullcontext()
 
     @asynccontextmanager
@@ -52,7 +52,7 @@ class LogAppendWorkload(Workload):
             yield LogAppendClient(log)
 
     def generator(self, chance: random.Random, _workers: int) -> Generator:
-        """Appends and reads of the keys in use, as many of the one as of the other."""
+        """Generate appends and reads of the keys in use, as many of the one as of the other."""
         return Endless(lambda: self._next(chance))
 
     def _next(self, chance: random.Random) -> Invocation:
@@ -69,7 +69,7 @@ class LogAppendWorkload(Workload):
         return Invocation("append", [key, next(self._elements)])
 
     def final(self, workers: int) -> Generator:
-        """Every key is read."""
+        """Read every key."""
         return each_slot(
             workers,
             lambda slot: sequence(
@@ -78,7 +78,7 @@ class LogAppendWorkload(Workload):
         )
 
     def checkers(self) -> Sequence[Checker]:
-        """Linearizability, key by key."""
+        """Return linearizability, key by key."""
         return (partial(check_linearizable, model=LIST_APPEND),)
 
 

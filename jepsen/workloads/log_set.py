@@ -55,7 +55,7 @@ class LogSetWorkload(Workload):
         self._next_read = READ_EVERY
 
     def setup(self, _system: System) -> AbstractAsyncContextManager[None]:
-        """Nothing: the log is there."""
+        """Do nothing: the log is there."""
         return nullcontext()
 
     @asynccontextmanager
@@ -65,7 +65,7 @@ class LogSetWorkload(Workload):
             yield LogSetClient(self, log)
 
     def generator(self, _chance: random.Random, _workers: int) -> Generator:
-        """Appends, and a read after each twentieth of growth, at least `READ_EVERY`."""
+        """Generate appends, and a read after each twentieth of growth, at least `READ_EVERY`."""
         return Endless(self._next)
 
     def _next(self) -> Invocation:
@@ -76,13 +76,13 @@ class LogSetWorkload(Workload):
         return Invocation("read")
 
     def final(self, _workers: int) -> Generator:
-        """Reads, until some have succeeded."""
+        """Read until some reads have succeeded."""
         wanted = self.reads_done + FINAL_READS
         reads = Stagger(FINAL_PAUSE_NS, Endless(lambda: Invocation("read")), random.Random(0))
         return TimeLimit(FINAL_TIMEOUT_NS, Until(lambda: self.reads_done >= wanted, reads))
 
     def checkers(self) -> Sequence[Checker]:
-        """Element by element."""
+        """Return the judge of each element."""
         return (check_set_full,)
 
 

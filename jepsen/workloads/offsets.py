@@ -43,7 +43,7 @@ STEP_MAX: Final = 5
 ANSWER_S: Final = 5.0
 BATCH: Final = 100
 ABSENT: Final = -1
-"""What a group without an offset reads as."""
+"""The offset that a group without one reads."""
 
 JAVA_5: Final[Mapping[str, Any]] = {"language": "JAVA", "version": 479}
 """A client that is refused with a code when nobody can tell."""
@@ -73,11 +73,11 @@ class OffsetsWorkload(Workload):
 
     @asynccontextmanager
     async def client(self, system: System, process: int) -> AsyncIterator[WorkloadClient]:
-        """A client opens a connection for each operation."""
+        """Open the client of a process, which opens a connection for each operation."""
         yield OffsetsClient(self._addresses)
 
     def generator(self, chance: random.Random, workers: int) -> Generator:
-        """Commits and questions, as many of the one as of the other."""
+        """Generate commits and questions, as many of the one as of the other."""
         return Endless(lambda: self._next(chance))
 
     def _next(self, chance: random.Random) -> Invocation:
@@ -96,7 +96,7 @@ class OffsetsWorkload(Workload):
         return Invocation("commit", [name, [offset, node]])
 
     def final(self, workers: int) -> Generator:
-        """Every group is asked for at every node."""
+        """Ask for every group at every node."""
         wanted = [[name, node] for name in self._highest for node in range(len(self._addresses))]
         return each_slot(
             workers,
@@ -104,7 +104,7 @@ class OffsetsWorkload(Workload):
         )
 
     def checkers(self) -> Sequence[Checker]:
-        """Linearizability, group by group."""
+        """Return linearizability, group by group."""
         return (partial(check_linearizable, model=MAX_REGISTER),)
 
 
@@ -127,7 +127,7 @@ class OffsetsClient:
         return _committed(name, await self._ask(node, RequestCode.UPDATE_CONSUMER_OFFSET, ext))
 
     async def _ask(self, node: int, code: int, ext: dict[str, str]) -> RemotingCommand | str | None:
-        """The answer; a text when it surely was not asked, None when there is no answer."""
+        """Return the answer; a text when it surely was not asked, None when there is no answer."""
         async with raw_connection(self._addresses[node]) as connection:
             if connection is None:
                 return "no connection"
@@ -138,7 +138,7 @@ class OffsetsClient:
 
 
 def _read(name: str, answer: RemotingCommand | str | None) -> Outcome:
-    """A question changes nothing: without an answer it failed."""
+    """Read an offset. A question changes nothing: without an answer it failed."""
     if isinstance(answer, RemotingCommand):
         if answer.code == ResponseCode.SUCCESS:
             return Outcome("ok", [name, int(answer.ext["offset"])])

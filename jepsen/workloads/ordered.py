@@ -111,7 +111,7 @@ class OrderedWorkload(Workload):
             yield OrderedClient(self, producer, asker)
 
     def generator(self, chance: random.Random, workers: int) -> Generator:
-        """Each worker sends for its key, and asks for offsets; now and then a member leaves and comes back."""
+        """Generate sends for each worker's key, and questions for offsets; now and then a member leaves for a while."""
 
         def one(slot: int) -> Generator:
             makers: dict[str, Callable[[], Invocation]] = {

@@ -73,7 +73,7 @@ class QueueWorkload(Workload):
             yield QueueClient(self.queues, producer, consumer, reader)
 
     def generator(self, chance: random.Random, workers: int) -> Generator:
-        """Sends, polls, commits and questions for offsets, mixed."""
+        """Generate sends, polls, commits and questions for offsets, mixed."""
         return each_slot(workers, lambda slot: self._mixed(slot, chance))
 
     def _mixed(self, slot: int, chance: random.Random) -> Generator:
@@ -107,11 +107,11 @@ class QueueWorkload(Workload):
         return Invocation("committed", {"queue": queue, "group": group_of(slot)})
 
     def final(self, workers: int) -> Generator:
-        """Every worker reads its share of the queues from the first offset to the end."""
+        """Let every worker read its share of the queues from the first offset to the end."""
         return drain(self.readers, list(self.queues))
 
     def checkers(self) -> Sequence[Checker]:
-        """A bag, a log per queue, what stands where answers say, and registers of offsets."""
+        """Return a bag, a log per queue, what stands where answers say, and registers of offsets."""
         return (check_total_queue, check_queue_log, check_places, check_offsets)
 
 

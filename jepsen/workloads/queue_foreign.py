@@ -127,7 +127,7 @@ class ForeignQueueWorkload(QueueWorkload):
             yield ForeignQueueClient(self, asker)
 
     def generator(self, chance: random.Random, workers: int) -> Generator:
-        """What ours do, and sends of the foreign client."""
+        """Generate what our clients do, and sends of the foreign client."""
         ours = super().generator(chance, self._ours.workers)
         theirs = Endless(lambda: self._foreign_send(chance))
         return Reserve([(self._ours, ours), (self._theirs, theirs)])
@@ -143,7 +143,7 @@ class ForeignQueueWorkload(QueueWorkload):
         return Invocation("send", value)
 
     def final(self, workers: int) -> Generator:
-        """Ours read everything; the foreign client's group must have committed it."""
+        """Let our clients read everything; the foreign client's group must have committed it."""
         ours = super().final(self._ours.workers)
         asking = Stagger(
             FINAL_PAUSE_NS, Endless(lambda: Invocation("group-drained")), random.Random(workers)

@@ -63,7 +63,7 @@ class Reader:
 
     @property
     def is_at_end(self) -> bool:
-        """Whether nothing came from any queue the last time."""
+        """True when nothing came from any queue the last time."""
         return all(self.at_end.get(queue) for queue in self.queues)
 
     def forget_places(self) -> None:
@@ -200,7 +200,7 @@ class QueueReader:
         return Outcome("ok", read, refused)
 
     async def _has_nothing(self, name: str) -> bool:
-        """Whether the leader of a queue that cannot be read says that nothing stands at our place or behind it."""
+        """Return whether the leader of a queue that cannot be read says that nothing stands from our place on."""
         try:
             end = await end_of(self._consumer, self._queues[name])
         except ClientError:

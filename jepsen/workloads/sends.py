@@ -120,7 +120,7 @@ class SendsWorkload(Workload):
             yield SendsClient(Sender(self._addresses, self._queues), reader)
 
     def generator(self, chance: random.Random, workers: int) -> Generator:
-        """Plans, and polls beside them."""
+        """Generate plans, and polls beside them."""
         return mixed_with_polls(self._readers, partial(self._plan, chance), SENDS_PER_POLL, chance)
 
     def _plan(self, chance: random.Random) -> Invocation:
@@ -133,7 +133,7 @@ class SendsWorkload(Workload):
         return drain(self._readers, list(self._queues))
 
     def checkers(self) -> Sequence[Checker]:
-        """A bag, a log per queue, and what stands where answers say."""
+        """Return a bag, a log per queue, and what stands where answers say."""
         return (check_total_queue, check_queue_log, check_places)
 
 
@@ -152,11 +152,11 @@ class Planner:
         self._uniq = itertools.count()
 
     def message(self, body: str, tags: str | None = None, uniq: str = "") -> list[str | None]:
-        """One message, under a key of its own where none is given."""
+        """Build one message, under a key of its own where none is given."""
         return [uniq or f"{self.name}-{next(self._uniq)}".upper(), f"{self.name}.{body}", tags]
 
     def frame(self, *messages: list[str | None], queue: str = "", **more: Any) -> Frame:
-        """One request."""
+        """Build one request."""
         queue = queue or self.queue
         return {
             "queue": queue,
@@ -171,18 +171,18 @@ class Planner:
         }
 
     def again(self, message: list[str | None]) -> Frame:
-        """The same message a moment later to another node."""
+        """Build the request that sends the same message a moment later to another node."""
         after_s = round(self.chance.uniform(*AGAIN_S), 3)
         return self.frame(message, node=self.other, visit=1, after_s=after_s)
 
 
 def pipelined(planner: Planner) -> list[Frame]:
-    """Several requests at once."""
+    """Plan several requests at once."""
     return [planner.frame(planner.message(f"p{number}")) for number in range(4)]
 
 
 def regrouped(planner: Planner) -> list[Frame]:
-    """[A,B], [A,C] and A, in any order."""
+    """Plan [A,B], [A,C] and A, in any order."""
     a, b, c = (planner.message(body) for body in "abc")
     frames = [planner.frame(a, b), planner.frame(a, c), planner.frame(a)]
     planner.chance.shuffle(frames)
@@ -190,14 +190,14 @@ def regrouped(planner: Planner) -> list[Frame]:
 
 
 def spread(planner: Planner) -> list[Frame]:
-    """One message to two queues."""
+    """Plan one message to two queues."""
     message, waits = planner.message("m"), planner.chance.random() < 0.5
     one, other = planner.queues
     return [planner.frame(message, queue=one), planner.frame(message, queue=other, waits=waits)]
 
 
 def changed(planner: Planner) -> list[Frame]:
-    """One key, and each time another message."""
+    """Plan one key, and each time another message."""
     key = f"{planner.name}-K".upper()
     versions = [("v1", "created"), ("v1", "paid"), ("v2", "created"), ("v1", None)]
     waits = planner.chance.random() < 0.5
@@ -205,19 +205,19 @@ def changed(planner: Planner) -> list[Frame]:
 
 
 def elsewhere(planner: Planner) -> list[Frame]:
-    """Given up at once, and made again at another node."""
+    """Plan a send that is given up at once, and made again at another node."""
     message = planner.message("m")
     return [planner.frame(message, hung_up=True), planner.again(message)]
 
 
 def in_parts(planner: Planner) -> list[Frame]:
-    """A batch given up at once, its messages made again one by one."""
+    """Plan a batch that is given up at once, its messages made again one by one."""
     messages = [planner.message(body) for body in "abc"]
     return [planner.frame(*messages, hung_up=True), *map(planner.again, messages)]
 
 
 def halves(planner: Planner) -> list[Frame]:
-    """Half messages with other bodies under one key."""
+    """Plan half messages with other bodies under one key."""
     key = f"{planner.name}-H".upper()
     return [planner.frame(planner.message(body, uniq=key), half=True) for body in ("v1", "v2")]
 
@@ -234,7 +234,7 @@ PLANS: Final[Mapping[str, Callable[[Planner], list[Frame]]]] = {
 
 
 def name_of(body: str, tags: str | None, queue: str) -> str:
-    """Return the name of a message: what tells it from all others."""
+    """Return the name of a message, which distinguishes it from all others."""
     return f"{body} {tags or '-'} > {queue.rpartition('/')[2]}"
 
 
@@ -244,7 +244,7 @@ def content_of(body: str, tags: str | None) -> str:
 
 
 def row_of(message: ReceivedMessage) -> list[object]:
-    """Return how a history tells of a message that was read."""
+    """Return the history's row for a message that was read."""
     name = name_of(key_of(message.body), message.tags, str(message.queue.queue_id))
     uniq, at = message.unique_key, message.physical_offset
     return [message.queue_offset, name, uniq, at, content_read(message)]
@@ -373,7 +373,7 @@ def _is_half(frame: Frame) -> bool:
 
 
 def _may_come_again(frames: Sequence[Frame], told: Sequence[Mapping[str, Any]], place: int) -> bool:
-    """Whether it was not answered with success, and none of its messages was, in any frame. Pure."""
+    """Return whether it was not answered with success, and none of its messages was, in any frame. Pure."""
     frame = frames[place]
     if frame.get("hung_up") or _is_half(frame):  # the other half would be another one
         return False

@@ -84,11 +84,11 @@ class SideBySide(Workload):
             yield client
 
     def generator(self, chance: random.Random, workers: int) -> Generator:
-        """What the parts do."""
+        """Generate what the parts do."""
         return self._reserve(lambda part, own: part.generator(chance, own))
 
     def final(self, workers: int) -> Generator:
-        """Everything that each part reads."""
+        """Generate everything that each part reads."""
         return self._reserve(lambda part, own: part.final(own))
 
     def _reserve(self, make: Callable[[Workload, int], Generator]) -> Generator:
@@ -100,7 +100,7 @@ class SideBySide(Workload):
         )
 
     def checkers(self) -> Sequence[Checker]:
-        """Those of the parts, each for its own operations."""
+        """Return those of the parts, each for its own operations."""
         return [
             of_part(name, self.shares[name], checker)
             for name, part in self._parts.items()

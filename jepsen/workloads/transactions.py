@@ -82,7 +82,7 @@ class Decisions:
     """
 
     def __init__(self, on_check: Callable[[str], None]) -> None:
-        """Start empty; `on_check` is told each key that a broker asks for."""
+        """Start empty; `on_check` is called with each key that a broker asks for."""
         self.owed: set[str] = set()
         self._on_check = on_check
         self._states: dict[str, TransactionState] = {}
@@ -103,7 +103,7 @@ class Decisions:
         self.owed.discard(key)
 
     async def look_up(self, message: ReceivedMessage) -> TransactionState:
-        """The checker: of what is not in the table nobody knows anything yet."""
+        """Decide as the checker does: of what is not in the table nobody knows anything yet."""
         key = key_of(message.body)
         self._on_check(key)
         return self._states.get(key, TransactionState.UNKNOWN)
@@ -155,7 +155,7 @@ class TransactionWorkload(Workload):
             yield TransactionClient(self, producer, reader)
 
     def generator(self, chance: random.Random, workers: int) -> Generator:
-        """Transactions, and polls beside them."""
+        """Generate transactions, and polls beside them."""
         return mixed_with_polls(self._readers, partial(self._txn, chance), 2, chance)
 
     def _txn(self, chance: random.Random) -> Invocation:
@@ -184,7 +184,7 @@ class TransactionWorkload(Workload):
         return now_ns >= self._quiet_ns + QUIET_NS
 
     def checkers(self) -> Sequence[Checker]:
-        """Transactions, each queue as a log, and what was sent is what stands there."""
+        """Return transactions, each queue as a log, and what was sent is what stands there."""
         return (check_transactions, check_queue_log, check_places)
 
     async def carry_out(self, producer: TransactionProducer, value: dict[str, Any]) -> Outcome:

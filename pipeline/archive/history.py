@@ -54,14 +54,14 @@ class HistoryFile:
 
 @dataclass(frozen=True, slots=True)
 class HistoryPart:
-    """What one task reads: files, and the ranges of queues that are wanted of them."""
+    """The input of one task: files, and the ranges of queues that are wanted of them."""
 
     files: tuple[HistoryFile, ...]
     ranges: tuple[QueueRange, ...]
 
 
 class History:
-    """What an archive holds of some topics.
+    """The content of an archive for some topics.
 
     Args:
         archive: the folder.
@@ -225,7 +225,7 @@ def read_history(
 
 
 def _inside(rows: pa.RecordBatch, ranges: Mapping[int, QueueRange]) -> Any:
-    """Which rows lie in the wanted ranges."""
+    """Return which rows lie in the wanted ranges."""
     ids = rows["queueId"].to_numpy()
     offsets = rows["queueOffset"].to_numpy()
     mask: Any = np.zeros(len(rows), bool)

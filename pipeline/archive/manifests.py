@@ -58,7 +58,7 @@ class ArchiveError(PipelineError):
 
 @dataclass(frozen=True, slots=True)
 class QueueTotals:
-    """What a stretch of the log holds of one queue.
+    """The content of one queue in a stretch of the log.
 
     Attributes:
         min_offset, max_offset: queue offsets, both included.
@@ -76,7 +76,7 @@ class QueueTotals:
 
 
 def merged(parts: Iterable[QueueTotals]) -> tuple[QueueTotals, ...]:
-    """Totals of parts of a log as totals of all of it, one for each queue, sorted."""
+    """Merge totals of parts of a log into totals of all of it, one for each queue, sorted."""
     found: dict[tuple[str, int], QueueTotals] = {}
     for each in parts:
         known = found.get((each.topic, each.queue_id))
@@ -122,7 +122,7 @@ class Manifest:
 
 
 def load_manifests(archive: str | Path) -> list[Manifest]:
-    """All manifests of an archive in the order of the log; none for a new folder.
+    """Load all manifests of an archive in the order of the log; none for a new folder.
 
     Raises:
         ArchiveError: one is damaged, of another version, or missing in between.
@@ -209,7 +209,7 @@ def _from_json(kind: Any, content: dict[str, Any]) -> Any:
 
 
 def listed_files(archive: str | Path, topics: frozenset[str] | None = None) -> list[str]:
-    """Full paths of the Parquet files that manifests list: what a reader of the archive reads.
+    """Return the full paths of the Parquet files that manifests list: what a reader of the archive reads.
 
     Args:
         archive: the folder.
@@ -227,7 +227,7 @@ def listed_files(archive: str | Path, topics: frozenset[str] | None = None) -> l
 
 
 def topic_of(path: str) -> str:
-    """The topic in the path of an archived file, as Spark's partition folders spell it."""
+    """Return the topic in the path of an archived file, as Spark's partition folders spell it."""
     folder = path.partition("/")[0].removeprefix("topic=")
     pieces = folder.split("%")
     octets = pieces[0].encode()
@@ -240,7 +240,7 @@ def topic_of(path: str) -> str:
 
 
 def folder_of(topic: str, date: str) -> str:
-    """The folder of a topic's rows of one day: partition columns as Spark writes and reads them.
+    """Return the folder of a topic's rows of one day: partition columns as Spark writes and reads them.
 
     What means something in a path, or to readers of such folders, stands there as % and two hex digits; behind
     `topic=` no name is a path of its own.
@@ -276,7 +276,7 @@ def check_contents(archive: str | Path, manifests: list[Manifest]) -> None:
 
 
 def file_crc(path: Path) -> int:
-    """CRC32C of a file."""
+    """Return the CRC32C of a file."""
     total = 0
     for chunk in _chunks(path):
         total = crc32c(chunk, total)
@@ -290,7 +290,7 @@ def _chunks(path: Path) -> Iterator[bytes]:
 
 
 def may_delete(archive: str | Path, store: str | Path, position: int) -> bool:
-    """Whether the log may be deleted before a position: for retention to ask, and to refuse without a yes.
+    """Return whether the log may be deleted before a position; retention asks, and deletes nothing without a yes.
 
     True only when manifests without a gap reach at least that far, every file that they list is there and has
     its checksum, and the store's log is the very one that they were made from. Whatever stands in the way of

@@ -44,7 +44,7 @@ ARCHIVE_COLUMNS: Final = pa.schema(
         ),
     ]
 )
-"""What is kept of each record, control records included. `topic` and the date are in the files' folders."""
+"""The columns kept of each record, control records included. `topic` and the date are in the files' folders."""
 
 _CRC: Final = "recordCrc"
 _FILE_COLUMNS: Final = pa.schema([field for field in ARCHIVE_COLUMNS if field.name != "topic"])
@@ -86,7 +86,7 @@ class StagedFile:
 
 @dataclass(frozen=True, slots=True)
 class StagedPart:
-    """What came of a part.
+    """The result of writing a part.
 
     Attributes:
         queues: what the second scan found in the log, sorted.
@@ -109,7 +109,7 @@ class _Group:
 
 @dataclass(frozen=True, slots=True)
 class _RowGroup:
-    """Where a group was written."""
+    """The place at which a group was written."""
 
     path: Path
     folder: str
@@ -150,7 +150,7 @@ def stage_part(part: Part) -> StagedPart:
 
 
 def _runs(part: Part, schema: pa.Schema) -> Iterator[pa.Table]:
-    """The part's rows in the order of the log; cut at the same places each time."""
+    """Yield the part's rows in the order of the log; cut at the same places each time."""
     options = ScanOptions(schema, Which.ALL, broker_name=part.broker_name)
     held: list[pa.RecordBatch] = []
     size = 0
@@ -165,7 +165,7 @@ def _runs(part: Part, schema: pa.Schema) -> Iterator[pa.Table]:
 
 
 def _arranged(run: pa.Table) -> Iterator[_Group]:
-    """The rows by topic and day (in UTC, of the store time), then by queue, offset and place in the log."""
+    """Sort the rows by topic and day (in UTC, of the store time), then by queue, offset and place in the log."""
     topics = run["topic"].chunk(0).dictionary_encode()
     codes = topics.indices.to_numpy()
     days = run["storeTimestamp"].chunk(0).view(pa.int64()).to_numpy() // _DAY_US
@@ -178,7 +178,7 @@ def _arranged(run: pa.Table) -> Iterator[_Group]:
 
 
 def _pieces(order: NDArray[np.int64], *keys: NDArray[Any]) -> list[NDArray[np.int64]]:
-    """Places in `order`, cut wherever a key changes."""
+    """Cut `order` into pieces, wherever a key changes."""
     changes: NDArray[np.bool_] = np.zeros(len(order) - 1, bool)
     for key in keys:
         changes |= np.diff(key[order]) != 0
@@ -187,7 +187,7 @@ def _pieces(order: NDArray[np.int64], *keys: NDArray[Any]) -> list[NDArray[np.in
 
 
 def _totals(rows: pa.Table) -> Iterator[QueueTotals]:
-    """Per queue, whatever the order of the rows."""
+    """Yield the totals of each queue, whatever the order of the rows."""
     topics = rows["topic"].combine_chunks().dictionary_encode()
     codes = topics.indices.to_numpy()
     queue_ids, offsets, crcs = (rows[name].to_numpy() for name in ("queueId", "queueOffset", _CRC))
@@ -253,7 +253,7 @@ def _writer(path: Path) -> pq.ParquetWriter:
 
 
 def _difference(group: _Group, row_group: _RowGroup | None) -> str | None:
-    """What a row group has that the log has not, in words; None when they are equal."""
+    """Describe what a row group has that the log has not; None when they are equal."""
     log = group.rows.select(_FILE_COLUMNS.names)
     if row_group is None or row_group.folder != group.folder:
         return f"{group.folder}: the log has {len(log)} rows that were not written"

@@ -101,7 +101,7 @@ class Archive:
     def stretches(
         self, store: Store, committed: Committed, stretch_bytes: int = STRETCH_BYTES
     ) -> list[Stretch]:
-        """What of the log, up to a bound, the archive does not hold yet.
+        """Return the stretches of the log, up to a bound, that the archive does not hold yet.
 
         Raises:
             ArchiveError: the store is another log than the archive's.
@@ -226,7 +226,7 @@ class Archive:
 
 
 def _parts(store: Store, stretch: Stretch, part_bytes: int) -> Iterator[tuple[LogRange, ...]]:
-    """What tasks of about `part_bytes` read of a stretch."""
+    """Yield what tasks of about `part_bytes` read of a stretch."""
     held: list[LogRange] = []
     plan = plan_scan(
         store,
@@ -248,7 +248,7 @@ def _span(stretch: Stretch) -> str:
 
 
 def expired_index(store: Store, cutoff_ms: int) -> int:
-    """The last entry of the last finished segment in which every message was stored before a time.
+    """Return the last entry of the last finished segment in which every message was stored before a time.
 
     Retention deletes whole segments, and never the one that is written to; so that much is expired.
     """

@@ -39,7 +39,7 @@ class Difference:
 
 
 def state_differences(folded: BrokerState, kept: BrokerState) -> list[Difference]:
-    """One difference for each component that differs, the first of it; both at the same applied index."""
+    """Return one difference for each component that differs, the first of it; both at the same applied index."""
     one, other = folded.digests(), kept.digests()
     found: list[Difference] = []
     for component in one:
@@ -100,7 +100,7 @@ def _joined(state: BrokerState) -> bytes:
 
 
 def first_byte(one: bytes, other: bytes) -> int | None:
-    """The first byte in which two texts differ; None when they are equal."""
+    """Return the first byte in which two texts differ; None when they are equal."""
     if one == other:
         return None
     low, high = 0, min(len(one), len(other))
@@ -111,7 +111,7 @@ def first_byte(one: bytes, other: bytes) -> int | None:
 
 
 def tables(state: BrokerState) -> dict[str, Any]:
-    """The state's small components as plain lists and maps, by name: what a snapshot says of them."""
+    """Return the state's small components as plain lists and maps, by name: what a snapshot says of them."""
     source = ByteSource(state.snapshot())
     (size,) = LENGTH.unpack(source.read(LENGTH.size))
     head = decode_head(source.read(size))
@@ -125,7 +125,7 @@ def _table_difference(component: str, one: Any, other: Any) -> Difference:
 
 
 def _differing(one: Any, other: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
-    """Where two plain values differ, outermost place first."""
+    """Yield where two plain values differ, outermost place first."""
     if isinstance(one, dict) and isinstance(other, dict):
         for name in sorted(one.keys() | other.keys(), key=str):
             yield from _differing(one.get(name), other.get(name), f"{path}/{name}")

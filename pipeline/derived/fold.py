@@ -21,7 +21,7 @@ ENTRIES_AT_ONCE: Final = 256
 
 
 def new_state(folder: Path) -> BrokerState:
-    """A state whose units go to files under a folder when they leave memory, as a node's do."""
+    """Return a state whose units go to files under a folder when they leave memory, as a node's do."""
     return BrokerState(UnitFiles(folder), SegmentFiles(folder))
 
 

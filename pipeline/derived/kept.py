@@ -1,4 +1,4 @@
-"""What a node keeps of its derived state, read while it may be running: nothing here writes.
+"""The derived state that a node keeps, read while it may be running: nothing here writes.
 
 Snapshots hold the whole state behind one entry. The files of consume queues and of the key index hold what left
 the memory of the node; they are not synced, wiped at each start, and read by that node alone, so they are
@@ -35,7 +35,7 @@ class DamagedSnapshotError(PipelineError):
 
 
 def snapshots_of(store: str | Path) -> list[tuple[Path, SnapshotMeta]]:
-    """The snapshots in a store, oldest first.
+    """Return the snapshots in a store, oldest first.
 
     Raises:
         DamagedSnapshotError: the head of one is damaged.
@@ -57,7 +57,7 @@ def snapshots_of(store: str | Path) -> list[tuple[Path, SnapshotMeta]]:
 
 
 def load_snapshot(path: Path) -> BrokerState | None:
-    """The state in a snapshot, every checksum verified; None when its node has removed it meanwhile.
+    """Load the state in a snapshot, every checksum verified; None when its node has removed it meanwhile.
 
     Raises:
         DamagedSnapshotError: it is damaged, or no state.
@@ -89,7 +89,7 @@ def _frames(file: BinaryIO) -> Iterator[bytes]:
 def queue_file_differences(
     store: str | Path, folded: BrokerState, end_position: int
 ) -> tuple[list[Difference], int]:
-    """Consume queue files against a state, each as far as both go; also how many bytes were equal.
+    """Compare consume queue files with a state, each as far as both go; also returns how many bytes were equal.
 
     The first difference of each queue is given.
 
@@ -122,7 +122,7 @@ def _unit_files(folder: Path) -> list[Path]:
 
 
 def _content(path: Path) -> bytes:
-    """What a file has; nothing if its node has removed it, as it does with a topic's, and at its start."""
+    """Return the content of a file; nothing if its node has removed it, as it does with a topic's, and at its start."""
     try:
         return path.read_bytes()
     except FileNotFoundError:
@@ -139,7 +139,7 @@ def _first_position(folder: Path) -> int:
 
 
 def _log_end(store: str | Path) -> int:
-    """No record of the store stands further, whatever was written meanwhile."""
+    """Return a position that no record of the store stands behind, whatever was written meanwhile."""
     last = Store(store).segments[-1]
     return last.first_position + last.size_bytes()
 
@@ -173,7 +173,7 @@ def _compare_queue(folder: Path, queue: ConsumeQueue) -> tuple[Difference | None
 
 
 def index_file_differences(store: str | Path, rebuilt: str | Path) -> tuple[list[Difference], int]:
-    """Full segments of the key index against those that a fold wrote into another folder."""
+    """Compare full segments of the key index with those that a fold wrote into another folder."""
     found: list[Difference] = []
     equal_bytes = 0
     root = Path(store) / DERIVED / "keyindex"

@@ -80,7 +80,7 @@ def _write_snapshot(folder: Path, state: BrokerState, plan: Plan) -> None:
 
 
 def described(state: BrokerState) -> dict[str, Any]:
-    """The state in words and numbers: digests, queues, and the small tables."""
+    """Describe the state in words and numbers: digests, queues, and the small tables."""
     return {
         "appliedIndex": state.applied_index,
         "digests": {name: f"{digest:08x}" for name, digest in state.digests().items()},

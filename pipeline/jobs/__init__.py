@@ -27,7 +27,7 @@ JOBS: Final = (
 
 
 class Job(Protocol):
-    """What the module of a job has."""
+    """The interface of a job's module."""
 
     name: str
     summary: str

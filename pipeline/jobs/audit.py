@@ -66,7 +66,7 @@ def run(context: JobContext) -> int:
 
 
 def named(paths: list[str]) -> dict[str, Store]:
-    """Stores by names that tell them apart: their folders', or their paths.
+    """Name stores so that they can be distinguished: by their folders', or by their paths.
 
     Raises:
         UsageError: fewer than two, or one twice.
@@ -153,7 +153,7 @@ def _damage(place: Any) -> str:
 def kept_differences(
     stores: Mapping[str, Store], last_index: int, progress: Callable[[int], None]
 ) -> list[Finding]:
-    """What each replica keeps, against one fold of the log that all have."""
+    """Compare what each replica keeps with one fold of the log that all have."""
     from pipeline.audit import Finding
     from pipeline.jobs.verify import Findings, compare_kept
     from pipeline.scan.plan import Committed, plan_scan
@@ -171,7 +171,7 @@ def kept_differences(
 
 
 def live_differences(name_server: str | None, group: str | None) -> list[Finding]:
-    """What running nodes say of their own state at the newest mark that all of them have."""
+    """Compare what running nodes say of their own state at the newest mark that all of them have."""
     if name_server is None:
         return []
     from broker.admin.verify import compare

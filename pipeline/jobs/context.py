@@ -1,4 +1,4 @@
-"""What the command gives a job: its options, a session when it wants one, and ways to speak.
+"""The context of a job: its options, a session when it wants one, and ways to speak.
 
 Results go to standard output, as a table or text for people or as one JSON object (`--json`); progress goes to
 standard error, and only when a person watches.
@@ -29,7 +29,7 @@ from pipeline.jobs.interrupts import interrupts_held
 
 
 def _console() -> Console:
-    """Texts are printed as they are: names may have brackets or colons."""
+    """Build a console that prints texts as they are: names may have brackets or colons."""
     return Console(markup=False, emoji=False, highlight=False)
 
 
@@ -47,7 +47,7 @@ class JobContext:
 
     @cached_property
     def spark(self) -> Any:
-        """The session, made when a job first asks for it.
+        """Return the session, made when a job first asks for it.
 
         Raises:
             CannotTellError: PySpark or Java is missing, or the session could not be made.

@@ -48,7 +48,7 @@ def run(context: JobContext) -> int:
 
 
 def _java() -> tuple[str, list[str]]:
-    """What java there is, and what is wrong with that."""
+    """Describe the java that there is, and what is wrong with it."""
     from pipeline.spark.java import find_java
 
     try:

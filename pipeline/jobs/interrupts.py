@@ -56,5 +56,5 @@ def interrupts_held(context_class: Any) -> Iterator[None]:
 
 
 def is_no_interrupt(record: logging.LogRecord) -> bool:
-    """Filter what Py4J logs of a call that Ctrl-C ends: a traceback."""
+    """Filter out what Py4J logs of a call that Ctrl-C ends: a traceback."""
     return not (record.exc_info and isinstance(record.exc_info[1], KeyboardInterrupt))

@@ -77,7 +77,7 @@ def _rows(frame: Any) -> Rows:
 
 
 def _in_utc(value: Any) -> Any:
-    """Spark gives instants in the zone of this process, without saying so."""
+    """Give an instant the zone UTC: Spark returns it in the zone of this process, without saying so."""
     return value.astimezone(datetime.UTC) if isinstance(value, datetime.datetime) else value
 
 

@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _time(text: str) -> int:
-    """A time as ms since 1970, or in ISO form (UTC unless it says otherwise)."""
+    """Parse a time: ms since 1970, or ISO form (UTC unless it says otherwise)."""
     if text.isdigit():
         return int(text)
     try:
@@ -137,7 +137,7 @@ def run(context: JobContext) -> int:
 
 
 def _frame(context: JobContext, last_index: int) -> Any:
-    """The messages to choose from."""
+    """Return the messages to choose from."""
     from pipeline.spark.history import log_history, parquet_history
 
     options = context.options

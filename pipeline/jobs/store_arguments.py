@@ -1,4 +1,4 @@
-"""What the jobs on stores ask for alike: how far a log may be read."""
+"""The common arguments of the jobs on stores: how far a log may be read."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def store_of(path: str) -> Store:
 
 
 def last_index_of(options: argparse.Namespace) -> int:
-    """The last entry of `--store` that may be read; asked before Spark is, whose errors know no exit codes.
+    """Return the last entry of `--store` that may be read; asked before Spark is, whose errors know no exit codes.
 
     Raises:
         UsageError, CannotTellError: as `bound_of`.
@@ -52,7 +52,7 @@ def last_index_of(options: argparse.Namespace) -> int:
 
 
 def bound_of(options: argparse.Namespace, store: Store) -> Committed:
-    """How far the log may be read.
+    """Return how far the log may be read.
 
     Raises:
         UsageError: the options contradict each other.

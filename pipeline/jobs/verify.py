@@ -30,7 +30,7 @@ summary = "compare consume queues, index, offsets and transactions that a node k
 
 @dataclass
 class Findings:
-    """What was compared, and what differs.
+    """The comparisons that were made, and the differences found.
 
     Attributes:
         compared: in words, each thing that the log was compared with.
@@ -137,7 +137,7 @@ def _compare_snapshot(path: Path, state: BrokerState, findings: Findings) -> Non
 
 
 def _compare_marks(state: BrokerState, findings: Findings) -> None:
-    """The digests that leaders wrote into the log itself."""
+    """Compare with the digests that leaders wrote into the log itself."""
     from pipeline.derived.compare import Difference
 
     marks = state.marks

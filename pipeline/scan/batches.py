@@ -17,7 +17,7 @@ from pipeline.scan.ranges import Damage, LogRange, OnCorrupt, Piece, RangeScan
 
 
 class Which(Enum):
-    """Which records are wanted."""
+    """The selection of records."""
 
     MESSAGES = "messages"
     CONTROL = "control"
@@ -26,7 +26,7 @@ class Which(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ScanOptions:
-    """What is wanted of a scan.
+    """The options of a scan.
 
     Attributes:
         schema: the wanted columns (pipeline.scan.columns).
@@ -66,7 +66,7 @@ def scan_batches(range_: LogRange, options: ScanOptions) -> Iterator[pa.RecordBa
 
 
 def _selected(piece: Piece, options: ScanOptions) -> tuple[Any, dict[str, Any]]:
-    """The wanted records, and the columns that only their entries know."""
+    """Return the wanted records, and the columns that only their entries know."""
     wanted: NDArray[np.bool_] | None = None
     names = options.schema.names
     control: NDArray[np.bool_] | None = None
@@ -94,7 +94,7 @@ def _selected(piece: Piece, options: ScanOptions) -> tuple[Any, dict[str, Any]]:
 
 
 def _damage_batch(damages: tuple[Damage, ...], segment: str, schema: pa.Schema) -> pa.RecordBatch:
-    """One row for each damaged place."""
+    """Build one row for each damaged place."""
     told: dict[str, list[Any]] = {
         "physicalOffset": [each.position for each in damages],
         "size": [min(each.size_bytes, 2**31 - 1) for each in damages],

@@ -62,7 +62,7 @@ LOG_COLUMNS: Final = pa.schema(
         ("segment", pa.string()),
     ]
 )
-"""What only the log knows: `index` and `term` of the entry, `segment` its file's name."""
+"""The columns that only the log knows: `index` and `term` of the entry, `segment` its file's name."""
 
 RECORD_COLUMNS: Final = pa.schema(
     [
@@ -80,7 +80,7 @@ RECORD_COLUMNS: Final = pa.schema(
 CONTROL_COLUMNS: Final = pa.schema(
     [("op", pa.string()), ("command", pa.string()), ("problem", pa.string())]
 )
-"""What a control record says (pipeline.scan.control); `problem` also what is wrong with a damaged place."""
+"""The content of a control record (pipeline.scan.control); `problem` also what is wrong with a damaged place."""
 
 _EARLIEST_MS: Final = -62_135_596_800_000
 _LATEST_MS: Final = 253_402_300_799_999
@@ -104,16 +104,16 @@ class _Rows:
         return PropertyColumn(self.table.properties)
 
     def numbers(self, name: str) -> pa.Array:
-        """A fixed field in the type of its bytes."""
+        """Return a fixed field in the type of its bytes."""
         part = self.table.front if name in (self.table.front.dtype.names or ()) else self.table.back
         return pa.array(part[name].astype(part[name].dtype.newbyteorder("=")))
 
     def times(self, ms: Int64s) -> pa.Array:
-        """Milliseconds as a timestamp."""
+        """Return milliseconds as a timestamp."""
         return pa.array(np.clip(ms, _EARLIEST_MS, _LATEST_MS) * 1000).view(TIME_TYPE)
 
     def ids(self) -> pa.StringArray:
-        """Offset message ids: store host and physical offset in hex."""
+        """Return offset message ids: store host and physical offset in hex."""
         table = self.table
         if np.any(table.front["sys_flag"] & STORE_HOST_V6):
             offsets = table.physical_offset.tolist()
@@ -136,7 +136,7 @@ class _Rows:
         return [bytes(table.data[begin:end]) for begin, end in pairs]
 
     def hosts(self, at: Int64s, wide_bit: int) -> pa.StringArray:
-        """Host fields as `address:port`."""
+        """Return host fields as `address:port`."""
         table = self.table
         if np.any(table.front["sys_flag"] & wide_bit):
             found = pa.array(self._host_bytes(at, wide_bit), pa.binary()).dictionary_encode()
@@ -152,7 +152,7 @@ class _Rows:
         return pa.array(texts, pa.string()).take(found.indices)
 
     def tag_hashes(self) -> pa.Array:
-        """The Java hash of the tag, 0 for none: what stands in a consume queue."""
+        """Return the Java hash of the tag, 0 for none: what stands in a consume queue."""
         found = self.properties.value(TAGS).dictionary_encode()
         hashes = pa.array([tags_code(tag) for tag in found.dictionary.to_pylist()], pa.int64())
         return hashes.take(found.indices).fill_null(0)
@@ -191,7 +191,7 @@ _MAP_OF_TEXTS: Final = pa.map_(pa.string(), pa.string())
 def record_batches(
     table: RecordTable, schema: pa.Schema, given: Mapping[str, Any] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The records in batches of exactly that schema, in order.
+    """Yield the records in batches of exactly that schema, in order.
 
     Batches have at most `BATCH_ROWS_MAX` rows and about `BATCH_BYTES_MAX` bytes, unless one message is
     larger. The batch's schema is `schema` itself, as Spark demands.

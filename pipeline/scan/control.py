@@ -1,4 +1,4 @@
-"""What control records say: the broker's own data, as two columns beside those of messages.
+"""Control records, the broker's own data, as two columns beside those of messages.
 
 `op` names the command and `command` is the command as JSON (docs/formats/control.md); bytes in it are base64.
 A record that is no command, or one of a newer version, has neither, and a word in `problem`: the fold refuses
@@ -21,7 +21,7 @@ _encoder = msgspec.json.Encoder()
 
 
 def is_control(table: RecordTable) -> NDArray[np.bool_]:
-    """Which records stand on a control topic."""
+    """Return which records stand on a control topic."""
     topics = table.topics.dictionary_encode()
     known = [is_control_topic(topic) for topic in topics.dictionary.to_pylist()]
     flags: NDArray[np.bool_] = np.array(known, bool)[topics.indices.to_numpy()]
@@ -29,7 +29,7 @@ def is_control(table: RecordTable) -> NDArray[np.bool_]:
 
 
 def control_columns(table: RecordTable, which: NDArray[np.bool_]) -> dict[str, pa.Array]:
-    """The columns `op`, `command` and `problem`; null where a record is none of `which`."""
+    """Return the columns `op`, `command` and `problem`; null where a record is none of `which`."""
     count = len(table)
     ops: list[str | None] = [None] * count
     commands: list[str | None] = [None] * count

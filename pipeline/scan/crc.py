@@ -24,7 +24,7 @@ _POLYNOMIAL: Final = 0x82F6_3B78
 
 @lru_cache(maxsize=4)
 def _tables(length: int) -> Uint32s:
-    """Row k: what a byte that has k bytes behind it contributes, by its value."""
+    """Build the tables. Row k: what a byte that has k bytes behind it contributes, by its value."""
     value: NDArray[Any] = np.arange(256, dtype=np.uint32)
     for _ in range(8):
         value = np.where(value & 1, (value >> 1) ^ np.uint32(_POLYNOMIAL), value >> 1)
@@ -37,7 +37,7 @@ def _tables(length: int) -> Uint32s:
 
 
 def crc32c_columns(pieces: Octets, before: Uint32s) -> Uint32s:
-    """CRC32C of each row of `pieces`, each started with its own checksum, as `crc32c(row, before)`.
+    """Return the CRC32C of each row of `pieces`, each started with its own checksum, as `crc32c(row, before)`.
 
     Args:
         pieces: shape (count, length), length at least 4.

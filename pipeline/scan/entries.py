@@ -78,12 +78,12 @@ class Entries:
         return len(self.start)
 
     def whole_count(self) -> int:
-        """How many from the first on have a whole body."""
+        """Count those, from the first on, that have a whole body."""
         bad = np.flatnonzero(~self.body_ok)
         return int(bad[0]) if len(bad) else len(self)
 
     def chain_after(self, count: int, before: Chain) -> Chain:
-        """The last of the first `count` entries; `before` when that is none."""
+        """Return the last of the first `count` entries; `before` when that is none."""
         if not count:
             return before
         header = self.header[count - 1]
@@ -95,7 +95,7 @@ class Entries:
         )
 
     def none(self) -> Entries:
-        """No entries."""
+        """Return no entries."""
         return Entries(self.start[:0], self.header[:0], self.body_ok[:0])
 
     @property
@@ -105,13 +105,13 @@ class Entries:
 
     @property
     def is_normal(self) -> NDArray[np.bool_]:
-        """Which entries carry records."""
+        """The entries that carry records, as a mask."""
         return self.header["magic"] == EntryKind.NORMAL
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """What was found in some bytes of the log.
+    """The entries that were found in some bytes of the log.
 
     Attributes:
         entries: the whole entries from the start.
@@ -158,7 +158,7 @@ def _nothing(data: Bytes, before: Chain, wanted_bytes: int) -> Stretch:
 
 
 def _walk(data: Bytes) -> tuple[Int64s, int]:
-    """Places of headers, each where the one before says that it ends; the last may be cut by the end.
+    """Return places of headers, each where the one before says that it ends; the last may be cut by the end.
 
     The sizes are not yet known to be right, only that following them ends.
     """
@@ -175,7 +175,7 @@ def _walk(data: Bytes) -> tuple[Int64s, int]:
 
 
 def _count_good(header: NDArray[Any], start: Int64s, before: Chain) -> int:
-    """How many headers from the first on are right and follow each other."""
+    """Count the headers, from the first on, that are right and follow each other."""
     octets = header.view(np.uint8).reshape(-1, ENTRY_HEADER_BYTES)
     covered = np.concatenate((octets[:, :_CHAIN_CRC_AT], octets[:, _BODY_CRC_AT:]), axis=1)
     stored = header["chain_crc"].astype(np.uint32)
@@ -201,7 +201,7 @@ def _count_good(header: NDArray[Any], start: Int64s, before: Chain) -> int:
 
 
 def _problem(header: NDArray[Any], place: int, before: Chain) -> str:
-    """What to say of the first header that is not right."""
+    """Describe what is wrong with the first header that is not right."""
     which = f"entry {before.index + 1 + place}" if before.crc is not None else "an entry"
     if not any(header[place : place + 1].tobytes()):
         return f"zeros where the header of {which} should be"

@@ -1,4 +1,4 @@
-"""What can be wrong with a store. Every reason names the file and the byte."""
+"""The errors of a store. Every reason names the file and the byte."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class DamagedLogError(PipelineError):
         super().__init__(f"{path}, byte {byte_offset}: {problem}")
 
     def __reduce__(self) -> tuple[type[DamagedLogError], tuple[str, int, str]]:
-        """Errors of tasks travel to the driver pickled."""
+        """Let errors of tasks travel to the driver pickled."""
         return type(self), (self.path, self.byte_offset, self.problem)
 
 

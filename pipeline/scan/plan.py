@@ -1,4 +1,4 @@
-"""What to scan of a store: ranges for tasks, up to an entry that is known to be committed.
+"""The plan of a scan: ranges for tasks, up to an entry that is known to be committed.
 
 The log ends for us at the last whole entry of the last segment; behind it may be half an entry that is being
 written. How much of it is committed is not on the disk as such. It is known
@@ -48,7 +48,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to scan.
+    """The extent of a scan.
 
     Attributes:
         path: the store.
@@ -89,7 +89,7 @@ def given_bound(text: str, store: Store) -> Committed:
 
 
 def committed_by_snapshot(store: Store) -> Committed:
-    """The newest snapshot of the store whose head is good.
+    """Return the newest snapshot of the store whose head is good.
 
     Raises:
         CannotTellError: there is none.
@@ -154,7 +154,7 @@ def _position(chain: Chain) -> int:
 
 
 def _bounded(layout: _Layout, committed: Committed) -> Chain:
-    """The last entry to be scanned."""
+    """Return the last entry to be scanned."""
     log_end = layout.ends[-1]
     if committed.index == log_end.index:
         return log_end
@@ -175,7 +175,7 @@ def _bounded(layout: _Layout, committed: Committed) -> Chain:
 def _split(
     segment: SegmentFile, index: SegmentIndex, before: Chain, end: Chain, split_bytes: int
 ) -> list[LogRange]:
-    """One segment's part of the log in ranges of about `split_bytes`."""
+    """Split one segment's part of the log into ranges of about `split_bytes`."""
     cuts = [before]
     if before.crc is not None and end.position - before.position > split_bytes:
         positions = index.units["position"].astype(np.int64)
@@ -219,7 +219,7 @@ class _Layout:
             self.ends.append(before)
 
     def entry(self, index: int) -> Chain:
-        """An entry before the log's last one."""
+        """Return an entry before the log's last one."""
         if index == 0:
             return LOG_START
         known_ends = [(at, end) for at, end in enumerate(self.ends) if end.crc is not None]
@@ -235,7 +235,7 @@ class _Layout:
         return last_entry(self._segments[place], start, None, index)
 
     def check_end(self) -> None:
-        """Refuse a log that has lost its end; a torn write, which nobody was told of, is none.
+        """Refuse a log that has lost its end; a torn write, which was never acknowledged, is none.
 
         Raises:
             DamagedLogError: the index remembers an entry that is no longer whole.
@@ -252,7 +252,7 @@ class _Layout:
     def _end_of_earlier(
         self, segment: SegmentFile, index: SegmentIndex, before: Chain, next_position: int
     ) -> Chain:
-        """The last entry of a finished segment, which reaches to the next one."""
+        """Return the last entry of a finished segment, which reaches to the next one."""
         if index.is_sealed and len(index.units):
             end = chain_of(index.units[-1])
         else:
@@ -290,7 +290,7 @@ class _Layout:
 def last_entry(
     segment: SegmentFile, before: Chain, end_position: int | None, last_index: int | None = None
 ) -> Chain:
-    """The last whole entry of a segment; whatever stands further is not one.
+    """Return the last whole entry of a segment; whatever stands further is not one.
 
     Args:
         segment: which.

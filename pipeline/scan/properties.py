@@ -31,7 +31,7 @@ _MAP_TYPE: Final = pa.map_(pa.string(), pa.string())
 
 
 def property_json(pairs: dict[str, str]) -> str:
-    """The JSON of one message's properties, as the column has it."""
+    """Return the JSON of one message's properties, as the column has it."""
     return json.dumps(pairs, separators=(",", ":"), ensure_ascii=False)
 
 
@@ -64,7 +64,7 @@ class PropertyColumn:
         self._separator_counts: NDArray[Any] = np.searchsorted(separators, self._offsets)
 
     def _is_regular(self) -> bool:
-        """Whether every message is regular, seen over all of them at once."""
+        """Return whether every message is regular, seen over all of them at once."""
         names, values, counts = self._name_ends, self._value_ends, self._separator_counts
         if len(names) != len(values) or np.any(counts & 1):
             return False
@@ -81,7 +81,7 @@ class PropertyColumn:
         return self._is_text() and not self._has_name_twice()
 
     def _is_text(self) -> bool:
-        """Valid UTF-8 without other control characters. Messages end in 0x02, so none splits a character."""
+        """Return whether it is UTF-8 without other control characters; a 0x02 ends a message and splits none."""
         control = self._data < 32
         if np.count_nonzero(control) != len(self._name_ends) + len(self._value_ends):
             return False
@@ -91,7 +91,7 @@ class PropertyColumn:
             return False
 
     def _has_name_twice(self) -> bool:
-        """Whether any message has a name twice; names are told apart by a few of their bytes first."""
+        """Return whether any message has a name twice; names are first compared by a few of their bytes."""
         starts, ends = self._name_starts, self._name_ends
         if not len(starts):
             return False
@@ -145,7 +145,7 @@ class PropertyColumn:
         return np.repeat(np.arange(self._count), self._pair_counts)
 
     def _cut(self, part: int) -> pa.StringArray:
-        """Names (part 0) or values (part 2) of all pairs, in order."""
+        """Return the names (part 0) or values (part 2) of all pairs, in order."""
         count = len(self._name_ends)
         bounds: NDArray[Any] = np.empty((count, 4), np.int32)
         bounds[:, 0] = self._name_starts
@@ -168,7 +168,7 @@ class PropertyColumn:
         return self._cut(2)
 
     def _mended(self, column: pa.Array, values: list[Any]) -> pa.Array:
-        """The column with the values of the messages that were set aside."""
+        """Return the column with the values of the messages that were set aside."""
         if not len(self._odd):
             return column
         mask: NDArray[Any] = np.zeros(self._count, bool)
@@ -176,7 +176,7 @@ class PropertyColumn:
         return pc.replace_with_mask(column, pa.array(mask), pa.array(values, column.type))
 
     def json(self) -> pa.StringArray:
-        """One JSON object of texts per message, in the order of the properties."""
+        """Return one JSON object of texts per message, in the order of the properties."""
         return self._mended(
             self._regular_json(),
             [property_json(decode_properties(row)) for row in self._odd_rows]
@@ -206,7 +206,7 @@ class PropertyColumn:
         return pc.if_else(pa.array(is_filled), column, pa.scalar("{}"))
 
     def map(self) -> pa.MapArray:
-        """One map of texts per message."""
+        """Return one map of texts per message."""
         if len(self._odd):
             rows = [list(decode_properties(row).items()) for row in self._column.to_pylist()]
             return pa.array(rows, _MAP_TYPE)
@@ -214,7 +214,7 @@ class PropertyColumn:
         return pa.MapArray.from_arrays(pa.array(offsets), self._names, self._values)
 
     def value(self, name: bytes) -> pa.StringArray:
-        """One property of each message; null where it has none."""
+        """Return one property of each message; null where it has none."""
         is_it = pc.equal(self._names, name.decode()).to_numpy(zero_copy_only=False)
         places: NDArray[Any] = np.full(self._count, -1, np.int64)
         found = np.flatnonzero(is_it)

@@ -30,7 +30,7 @@ SEARCH_BYTES: Final = 1024 * 1024
 
 
 class OnCorrupt(Enum):
-    """What a scan does with bytes that are not what was written."""
+    """The reaction of a scan to bytes that are not what was written."""
 
     FAIL = "fail"
     MARK = "mark"
@@ -116,7 +116,7 @@ class RangeScan:
         self._check_crc = check_crc
 
     def pieces(self) -> Iterator[Piece]:
-        """All of the range in order.
+        """Yield all of the range in order.
 
         Raises:
             DamagedLogError: FAIL, and something is wrong; or the file cannot be read at all.
@@ -129,7 +129,7 @@ class RangeScan:
                 yield Piece(stretch.entries.none(), read_records(b""), none, (damage,))
 
     def entries(self) -> Iterator[Entry]:
-        """The entries of the range as the log's own, for a fold; only with FAIL.
+        """Yield the entries of the range as the log's own, for a fold; only with FAIL.
 
         Raises:
             DamagedLogError: something is wrong.
@@ -148,7 +148,7 @@ class RangeScan:
                 yield Entry(Index(index), Term(term), Position(position), kind, body)
 
     def _stretches(self) -> Iterator[tuple[memoryview, Chain, Stretch, Damage | None]]:
-        """The range in stretches; one with damage tells of what follows the stretch before."""
+        """Yield the range in stretches; damage stands in the one that follows it."""
         try:
             descriptor = os.open(self._range.path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -297,7 +297,7 @@ class RangeScan:
 
 
 def _records(data: memoryview, entries: Entries, places: Int64s) -> tuple[RecordTable, Int64s]:
-    """The records of some entries, and for each the place of its entry."""
+    """Return the records of some entries, and for each the place of its entry."""
     begin = entries.start[places] + ENTRY_HEADER_BYTES
     spans = np.stack((begin, entries.end[places]), axis=1)
     table = read_records(data, spans)
@@ -305,7 +305,7 @@ def _records(data: memoryview, entries: Entries, places: Int64s) -> tuple[Record
 
 
 def _poison(data: memoryview, entries: Entries, place: int, position: int) -> str:
-    """What is wrong with the records of one entry; empty when nothing is."""
+    """Describe what is wrong with the records of one entry; empty when nothing is."""
     try:
         table, _ = _records(data, entries, np.array([place]))
     except RecordError as error:

@@ -33,11 +33,11 @@ from dledger_mq.message.sys_flags import BORN_HOST_V6, COMPRESSED, STORE_HOST_V6
 
 Int64s: TypeAlias = NDArray[np.int64]
 Bytes = bytes | bytearray | memoryview
-"""What records are read from. It may be used again once the batches were made: they are copies."""
+"""The bytes that records are read from. They may be used again once the batches were made, which are copies."""
 
 BATCH_ROWS_MAX: Final = 16_384
 BATCH_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Where batches are cut; one larger message is a batch of its own."""
+"""The size at which batches are cut; one larger message is a batch of its own."""
 
 DATA_BYTES_MAX: Final = 2**31 - 1
 """Arrow's offsets are 32 bits wide."""
@@ -59,7 +59,7 @@ _FRONT: Final = np.dtype(
         ("born_ms", ">i8"),
     ]
 )
-"""What stands before the born host; the other fields' places depend on the hosts' sizes."""
+"""The fields before the born host; the other fields' places depend on the hosts' sizes."""
 _BACK: Final = np.dtype(
     [("reconsume_times", ">i4"), ("prepared_offset", ">i8"), ("body_length", ">i4")]
 )
@@ -94,7 +94,7 @@ class RecordTable:
         return len(self.start)
 
     def number(self, name: str) -> Int64s:
-        """A fixed field, by its name in `_FRONT` or `_BACK`, as native numbers."""
+        """Return a fixed field, by its name in `_FRONT` or `_BACK`, as native numbers."""
         part = self.front if name in (_FRONT.names or ()) else self.back
         return part[name].astype(np.int64)
 
@@ -115,16 +115,16 @@ class RecordTable:
 
     @cached_property
     def topics(self) -> pa.StringArray:
-        """The topics."""
+        """Return the topics."""
         return self._cut(self.topic_start, self.topic_end).cast(pa.string())
 
     @cached_property
     def properties(self) -> pa.BinaryArray:
-        """The properties as they stand there."""
+        """Return the properties as they stand there."""
         return self._cut(self.topic_end + 2, self.end)
 
     def select(self, which: NDArray[Any] | slice) -> RecordTable:
-        """Some of the records: a mask, places in ascending order, or a slice."""
+        """Select some of the records: by a mask, places in ascending order, or a slice."""
         return replace(
             self,
             **{
@@ -135,7 +135,7 @@ class RecordTable:
         )
 
     def body_crc_ok(self) -> NDArray[np.bool_]:
-        """Whether each body has the CRC-32 that its record says."""
+        """Return whether each body has the CRC-32 that its record says."""
         view, crc = memoryview(self.data), zlib.crc32
         pairs = zip(self.body_start.tolist(), self.topic_at.tolist(), strict=True)
         found = np.fromiter((crc(view[a:b]) for a, b in pairs), np.uint32, len(self))
@@ -143,13 +143,13 @@ class RecordTable:
         return (found & 0x7FFF_FFFF) == stored
 
     def record_crcs(self) -> Int64s:
-        """CRC32C of each record as it stands there."""
+        """Return the CRC32C of each record as it stands there."""
         view = memoryview(self.data)
         pairs = zip(self.start.tolist(), self.end.tolist(), strict=True)
         return np.fromiter((crc32c(view[a:b]) for a, b in pairs), np.int64, len(self))
 
     def bodies(self) -> tuple[pa.BinaryArray, int]:
-        """Bodies of the first records, inflated as consumers get them, and of how many.
+        """Return bodies of the first records, inflated as consumers get them, and of how many.
 
         As many as fit a batch: a small body may become a large one, so this ends early when bodies
         that were compressed have grown beyond it.
@@ -177,7 +177,7 @@ class RecordTable:
         return column, count
 
     def batch_ends(self) -> Iterator[tuple[int, int]]:
-        """Where batches begin and end, by rows and by stored bytes."""
+        """Yield where batches begin and end, by rows and by stored bytes."""
         first, count = 0, len(self)
         while first < count:
             room = int(self.start[first]) + BATCH_BYTES_MAX
@@ -187,7 +187,7 @@ class RecordTable:
             first = end
 
     def _cut(self, begin: Int64s, end: Int64s) -> pa.BinaryArray:
-        """One piece of each record, copied together by Arrow."""
+        """Return one piece of each record, copied together by Arrow."""
         count = len(self)
         bounds: NDArray[Any] = np.empty((count, 2), np.int32)
         bounds[:, 0] = begin
@@ -225,7 +225,7 @@ def read_records(
 
 
 def _walk(data: Bytes, bounds: Int64s) -> Int64s:
-    """Starts of all records, ascending.
+    """Return the starts of all records, ascending.
 
     All spans are walked side by side: step k looks at the k-th record of each.
     """
@@ -253,7 +253,7 @@ def _walk(data: Bytes, bounds: Int64s) -> Int64s:
 
 
 def _walk_one(data: Bytes, at: int, end: int) -> list[int] | None:
-    """Starts of the records of one span; None when they do not fill it."""
+    """Return the starts of the records of one span; None when they do not fill it."""
     starts: list[int] = []
     add, unpack = starts.append, _SIZE.unpack_from
     last = end - RECORD_BYTES_MIN
@@ -267,7 +267,7 @@ def _walk_one(data: Bytes, at: int, end: int) -> list[int] | None:
 
 
 def _field(data: Bytes, kind: str | np.dtype[Any], last: int) -> NDArray[Any]:
-    """A view of `data` that has the field at every byte as an element, so that taking needs no loop."""
+    """Return a view of `data` that has the field at every byte as an element, so that taking needs no loop."""
     return np.ndarray((max(last + 1, 0),), np.dtype(kind), data, strides=(1,))
 
 

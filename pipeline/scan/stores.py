@@ -52,7 +52,7 @@ class SegmentFile:
         return f"{self.first_position:0{SEGMENT_NAME_DIGITS}d}"
 
     def size_bytes(self) -> int:
-        """Bytes in the file now, preallocated ones included.
+        """Return the bytes in the file now, preallocated ones included.
 
         Raises:
             DamagedLogError: it is gone.
@@ -65,7 +65,7 @@ class SegmentFile:
 
 @dataclass(frozen=True, slots=True)
 class SegmentIndex:
-    """What the index file of a segment says.
+    """The content of a segment's index file.
 
     Attributes:
         units: of entries that follow each other from the segment's start.
@@ -77,7 +77,7 @@ class SegmentIndex:
 
 
 def chain_of(unit: Any) -> Chain:
-    """The end of an entry, as its index unit tells it."""
+    """Return the end of an entry, as its index unit says."""
     end = int(unit["position"]) + int(unit["size"])
     return Chain(int(unit["index"]), int(unit["term"]), end, int(unit["chain_crc"]))
 
@@ -145,7 +145,7 @@ def read_index(segment: SegmentFile, before: Chain) -> SegmentIndex:
 
 
 def _count_following(units: Units, segment: SegmentFile, first_index: int) -> int:
-    """How many units follow each other from the start: zeros and a torn seal do not."""
+    """Count the units that follow each other from the start: zeros and a torn seal do not."""
     if not len(units):
         return 0
     size = units["size"].astype(np.int64)
@@ -157,7 +157,7 @@ def _count_following(units: Units, segment: SegmentFile, first_index: int) -> in
 
 
 def agrees(segment: SegmentFile, unit: Any) -> bool:
-    """Whether the header at a unit's place is the one that the unit remembers, and its body is there."""
+    """Return whether the header at a unit's place is the one that the unit remembers, and its body is there."""
     with Path(segment.path).open("rb") as file:
         if file.seek(0, os.SEEK_END) < chain_of(unit).position - segment.first_position:
             return False

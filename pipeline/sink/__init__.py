@@ -1,4 +1,4 @@
-"""What the sink of format "rocketmq" does with rows, without Spark: options, columns, queues, sending.
+"""The sink of format "rocketmq" without Spark: options, columns, queues, sending.
 
 `pipeline.spark.sink` joins it to Spark; a program of one's own can use it with Arrow batches alone.
 """

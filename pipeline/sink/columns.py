@@ -1,4 +1,4 @@
-"""Which columns a frame may have that is written to topics, and which it lacks."""
+"""The columns that a frame may have which is written to topics, and those that it lacks."""
 
 from __future__ import annotations
 

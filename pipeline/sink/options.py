@@ -30,7 +30,7 @@ POSITION: Final = "position"
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """What a user asked for.
+    """The options that a user gave.
 
     Attributes:
         topic: None: each row says its own.
@@ -121,7 +121,7 @@ def _sink_id(reader: OptionReader) -> str | None:
 
 
 def _metadata_folder(reader: OptionReader) -> Path | None:
-    """`metadataPath`, else a folder below the checkpoint; None when there is no place on this machine."""
+    """Return `metadataPath`, else a folder below the checkpoint; None when there is no place on this machine."""
     given, checkpoint = reader.text("metadataPath"), reader.text("checkpointLocation")
     if given is not None:
         folder = folder_here(given)

@@ -24,7 +24,7 @@ from pipeline.sink.options import COLUMN, PRODUCER_GROUP, ROUND_ROBIN, SinkOptio
 from pipeline.sink.rows import OutRow, RowReader
 
 ROW_OVERHEAD_BYTES: Final = 256
-"""What a row takes in a request besides its body and its texts, with something to spare."""
+"""The bytes of a row in a request besides its body and its texts, with something to spare."""
 BATCH_ROWS_MAX: Final = 4096
 RATE_STEPS: Final = 10
 """In each second, with a rate: what may go at once is a tenth of it."""
@@ -32,7 +32,7 @@ RATE_STEPS: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class SinkTask:
-    """Which rows these are.
+    """The identity of rows: whose task they are.
 
     Attributes:
         partition: number of the task's partition, for errors.
@@ -48,7 +48,7 @@ class SinkTask:
 
 @dataclass(slots=True)
 class SinkCounts:
-    """What a task did. `already`: rows of an exactly-once sink that were there before."""
+    """The counts of a task. `already`: rows of an exactly-once sink that were there before."""
 
     rows: int = 0
     stored: int = 0
@@ -253,7 +253,7 @@ class Sender:
 
 
 def _texts_bytes(message: Message) -> int:
-    """About what tags, keys and properties take; in UTF-8 a character may take four."""
+    """Estimate what tags, keys and properties take; in UTF-8 a character may take four."""
     texts = sum(len(name) + len(text) for name, text in message.properties.items())
     keys = message.keys
     texts += len(keys) if isinstance(keys, str) else sum(map(len, keys))

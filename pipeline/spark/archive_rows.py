@@ -11,7 +11,7 @@ from pipeline.spark.schemas import spark_schema
 
 
 def parquet_rows(spark: Any, paths: list[str], base: str) -> Any:
-    """Rows of archived files, in the archive's columns and `date`.
+    """Return rows of archived files, in the archive's columns and `date`.
 
     Args:
         spark: the session.

@@ -28,7 +28,7 @@ _TYPES: Final = {
 
 
 def replica_rows(spark: Any, stores: Mapping[str, str], first_index: int, last_index: int) -> Any:
-    """All records of some entries on every replica, with a hash of each; damage is marked, not refused.
+    """Return all records of some entries on every replica, with a hash of each; damage is marked, not refused.
 
     Args:
         spark: the session.
@@ -56,7 +56,7 @@ def replica_rows(spark: Any, stores: Mapping[str, str], first_index: int, last_i
 
 
 def chunk_sums(rows: Any) -> Any:
-    """Per replica and chunk: count, two sums over hashes, and the first damaged place."""
+    """Return per replica and chunk: count, two sums over hashes, and the first damaged place."""
     damage = f.struct("physicalOffset", "segment", "index", "problem")
     is_damaged = f.col("problem").isNotNull() | ~f.col("crcOk")
     chunk = f.floor(f.coalesce(f.col("index"), f.lit(-1)) / CHUNK_ENTRIES).alias("chunk")
@@ -69,7 +69,7 @@ def chunk_sums(rows: Any) -> Any:
 
 
 def differing_chunks(sums: Any, replicas: int) -> Any:
-    """The chunks that are not the same on all replicas, in order."""
+    """Return the chunks that are not the same on all replicas, in order."""
     alike = f.struct("count", "hash_xor", "hash_sum")
     return (
         sums.groupBy("chunk")
@@ -81,7 +81,7 @@ def differing_chunks(sums: Any, replicas: int) -> Any:
 
 
 def differing_records(rows: Any, replicas: int) -> Any:
-    """The places at which replicas have not the same record, in order: the hash of each replica there."""
+    """Return the places at which replicas have not the same record, in order: the hash of each replica there."""
     return (
         rows.where(f.col("problem").isNull())
         .groupBy("physicalOffset", "index", "topic", "queueId", "queueOffset")

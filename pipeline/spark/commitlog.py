@@ -20,7 +20,7 @@ from pipeline.spark.schemas import arrow_schema, spark_schema
 
 
 class LogPartition(InputPartition):
-    """What one task reads."""
+    """The range that one task reads."""
 
     def __init__(self, range_: LogRange) -> None:
         self.range = range_

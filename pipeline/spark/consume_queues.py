@@ -31,7 +31,7 @@ RESULT: Final = "topic string, queueId int, maxOffset bigint, digest bigint, wro
 
 
 def queue_digests(rows: Any, deletions: dict[str, int]) -> Any:
-    """Per queue: how many units, their CRC32C, and how many records had another offset than the next.
+    """Return per queue: how many units, their CRC32C, and how many records had another offset than the next.
 
     Pure: from a frame with the columns `NEEDED` to a frame with the columns `RESULT`.
 
@@ -61,7 +61,7 @@ def queue_digests(rows: Any, deletions: dict[str, int]) -> Any:
 
 
 def _in_sequence(queue: pd.DataFrame) -> tuple[pd.DataFrame, int]:
-    """The records whose queue offset is the next one, and how many others there are."""
+    """Return the records whose queue offset is the next one, and how many others there are."""
     offsets = queue["queueOffset"].to_numpy()
     if np.array_equal(offsets, np.arange(len(offsets))):
         return queue, 0
@@ -73,7 +73,7 @@ def _in_sequence(queue: pd.DataFrame) -> tuple[pd.DataFrame, int]:
 
 
 def packed(units: pd.DataFrame) -> Any:
-    """Units as they stand in the files of consume queues."""
+    """Return units as they stand in the files of consume queues."""
     made: Any = np.empty(len(units), UNIT)
     made["physical_offset"] = units["physicalOffset"]
     made["size"] = units["size"]
@@ -114,7 +114,7 @@ def checked_queues(spark: Any, path: str, last_index: int, folded: BrokerState) 
 
 
 def _deletions(spark: Any, path: str, last_index: int) -> dict[str, int]:
-    """The last removal of each topic."""
+    """Return the last removal of each topic."""
     load = spark.read.format("commitlog").options(upTo=str(last_index), records="control")
     commands = load.schema("op string, command string, physicalOffset bigint").load(path)
     tag = DeleteTopic.__struct_config__.tag

@@ -1,4 +1,4 @@
-"""What a failure inside Spark comes down to, in one sentence.
+"""The reason behind a failure inside Spark, in one sentence.
 
 An error that our code raises in a worker arrives as text: a Python traceback inside a Java exception, often
 inside others. For streams the Python exception may say no more than "Writing job failed", so Java's causes are
@@ -33,7 +33,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def _whole_text(error: BaseException) -> str:
-    """The error's text, and that of Java's causes, outermost first."""
+    """Return the error's text, and that of Java's causes, outermost first."""
     texts = [str(error)]
     java = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
     for _ in range(_CAUSES_MAX):

@@ -84,7 +84,7 @@ def find_java() -> Java:
 
 
 def _fitting(program: Path, origin: str, seen: list[str]) -> str:
-    """The version of a runtime, or nothing and a line in `seen` that says why it does not fit."""
+    """Return the version of a runtime, or nothing and a line in `seen` that says why it does not fit."""
     try:
         done = subprocess.run(
             [program, "-version"],

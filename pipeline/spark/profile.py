@@ -1,4 +1,4 @@
-"""What a stretch of history looks like, hour by hour: traffic, retries, and how fast groups were.
+"""The profile of a stretch of history, hour by hour: traffic, retries, and how fast groups were.
 
 Frames in, frames out; `messages` has the source's columns, `properties` as a map, made `slim`.
 """
@@ -23,7 +23,7 @@ STORM_RETRIES: Final = 10
 
 
 def slim(records: Any) -> Any:
-    """The frame with `bodyBytes` instead of bodies, and the properties that count: little enough to be kept."""
+    """Return the frame with `bodyBytes` instead of bodies, and the properties that count: little enough to be kept."""
     named = [f.lit(name) for name in ("RETRY_TOPIC", "UNIQ_KEY")]
     kept = f.map_filter("properties", lambda name, _: name.isin(*named))
     slimmer = records.withColumn("bodyBytes", f.octet_length("body")).drop("body")
@@ -31,7 +31,7 @@ def slim(records: Any) -> Any:
 
 
 def traffic(messages: Any) -> Any:
-    """Per topic and hour: messages, their rate, and sizes of bodies; topics of applications only."""
+    """Return per topic and hour: messages, their rate, and sizes of bodies; topics of applications only."""
     own = messages.where(
         ~f.col("topic").startswith(RETRY_PREFIX)
         & ~f.col("topic").startswith(DLQ_PREFIX)
@@ -53,7 +53,7 @@ def traffic(messages: Any) -> Any:
 
 
 def retries(messages: Any, topics_traffic: Any) -> Any:
-    """Per consumer group, topic and hour: retries and dead letters, and whether that is a storm."""
+    """Return per consumer group, topic and hour: retries and dead letters, and whether that is a storm."""
     given_back = messages.where(
         f.col("topic").startswith(RETRY_PREFIX) | f.col("topic").startswith(DLQ_PREFIX)
     )
@@ -86,7 +86,7 @@ def retries(messages: Any, topics_traffic: Any) -> Any:
 
 
 def delays(records: Any) -> Any:
-    """Per consumer group and topic: how long after its storing a message was committed as consumed.
+    """Return per consumer group and topic: how long after its storing a message was committed as consumed.
 
     Args:
         records: of the log, control records among them (`records=all`): each offset that a group commits

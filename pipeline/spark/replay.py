@@ -30,7 +30,7 @@ ORIGIN_STORE_TIMESTAMP: Final = "ORIGIN_STORE_TIMESTAMP"
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which messages are replayed; None: no bound.
+    """The selection of messages for a replay; None: no bound.
 
     Attributes:
         from_ms, to_ms: store time in ms since 1970, `to_ms` excluded.
@@ -44,7 +44,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class QueueCount:
-    """What is replayed of one original queue."""
+    """The number of messages replayed of one original queue."""
 
     broker_name: str
     queue_id: int
@@ -56,7 +56,7 @@ class QueueCount:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where messages go.
+    """The target of a replay.
 
     Attributes:
         queues: by name of the original group and queue id.

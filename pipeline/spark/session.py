@@ -36,7 +36,7 @@ _ON_ONE_MACHINE: Final = {
 
 
 def is_on_one_machine(master: str) -> bool:
-    """Whether a master keeps driver and executors on this machine."""
+    """Return whether a master keeps driver and executors on this machine."""
     return master == "local" or master.startswith(("local[", "local-cluster["))
 
 
@@ -94,7 +94,7 @@ def context_class() -> Any:
 
 
 def _submitted() -> dict[str, str]:
-    """What spark-submit was told; nothing when it did not start this process."""
+    """Return a setting of spark-submit; nothing when it did not start this process."""
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         return {}
     from pyspark import SparkConf, SparkContext

@@ -34,7 +34,7 @@ QUERY_ID_PROPERTY: Final = "sql.streaming.queryId"
 
 @dataclass(frozen=True)
 class SinkCommit(WriterCommitMessage):
-    """What one task did; see `pipeline.sink.sender.SinkCounts`."""
+    """The result of one task; see `pipeline.sink.sender.SinkCounts`."""
 
     partition: int
     rows: int
@@ -44,7 +44,7 @@ class SinkCommit(WriterCommitMessage):
 
 @dataclass(frozen=True)
 class SinkPlan:
-    """What tasks need to know."""
+    """The plan that tasks carry out."""
 
     options: SinkOptions
     columns: SinkColumns
@@ -86,7 +86,7 @@ def _write(plan: SinkPlan, iterator: Iterator[Any]) -> SinkCommit:
 
 
 def _batch_of(options: SinkOptions, context: TaskContext | None) -> tuple[str, int]:
-    """The sink and the batch that a task writes."""
+    """Return the sink and the batch that a task writes."""
     query_id = context.getLocalProperty(QUERY_ID_PROPERTY) if context is not None else None
     batch_id = context.getLocalProperty(BATCH_ID_PROPERTY) if context is not None else None
     if query_id is None or batch_id is None or options.batch_id:
@@ -121,7 +121,7 @@ class StreamSinkWriter(DataSourceStreamArrowWriter):
         return _write(self._plan, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Nothing: every row was stored when its task ended."""
+        """Do nothing: every row was stored when its task ended."""
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Nothing: what was sent may have been read. The batch is repeated."""
+        """Do nothing: what was sent may have been read. The batch is repeated."""

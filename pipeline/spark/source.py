@@ -35,21 +35,21 @@ from pipeline.spark.schemas import arrow_schema, spark_schema
 
 
 class RangesPartition(InputPartition):
-    """What one task reads from brokers."""
+    """The offsets that one task reads from brokers."""
 
     def __init__(self, ranges: tuple[QueueRange, ...]) -> None:
         self.ranges = ranges
 
 
 class HistoryPartition(InputPartition):
-    """What one task reads from an archive."""
+    """The files that one task reads from an archive."""
 
     def __init__(self, part: HistoryPart) -> None:
         self.part = part
 
 
 class TopicTasks:
-    """What both readers do alike: cutting a batch into tasks, and the tasks themselves.
+    """The common part of both readers: cutting a batch into tasks, and the tasks themselves.
 
     Args:
         options: of the source.
@@ -105,7 +105,7 @@ class TopicReader(DataSourceReader):
             view.close()
 
     def _with_archive(self, archive: str, view: BrokerView) -> list[InputPartition]:
-        """Tasks of which some read the archive, and the others what comes behind it."""
+        """Return tasks of which some read the archive, and the others what comes behind it."""
         options = self._tasks.options
         opened: list[History] = []
 

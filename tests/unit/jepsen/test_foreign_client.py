@@ -1,4 +1,4 @@
-"""What the children of a foreign client print, and what becomes of it."""
+"""The lines that the children of a foreign client print, and what becomes of them."""
 
 from __future__ import annotations
 

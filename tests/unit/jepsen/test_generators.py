@@ -32,7 +32,7 @@ SEND, POLL = Invocation("send"), Invocation("poll")
 def asked(
     generator: Generator, times: int, free: Sequence[int] = (0,), step_ns: int = 0
 ) -> list[object]:
-    """What a generator says to so many questions: names of invocations, None, or Pending."""
+    """Return the generator's answers to so many questions: names of invocations, None, or Pending."""
     said: list[object] = []
     for number in range(times):
         step, generator = generator.next(Context(number * step_ns, free))

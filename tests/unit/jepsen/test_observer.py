@@ -1,4 +1,4 @@
-"""What the onlooker tells of leaders, from what members answer."""
+"""The leaders that the observer reports, from what members answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a run ends that does not come to its end."""
+"""Runs that do not come to their end."""
 
 from __future__ import annotations
 

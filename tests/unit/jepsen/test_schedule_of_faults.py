@@ -1,4 +1,4 @@
-"""When faults strike: drawn from the seed, each with its cure, and none left when the run ends."""
+"""The schedule of faults: drawn from the seed, each with its cure, and none left when the run ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a director may rely on: a fault that nothing met shows nothing, and is told so."""
+"""The promises of a stage to its director: a fault that nothing met shows nothing, and it is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a report draws is read from the history alone."""
+"""The drawings of a report come from the history alone."""
 
 from __future__ import annotations
 

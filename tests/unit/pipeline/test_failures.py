@@ -1,4 +1,4 @@
-"""What a failure inside Spark comes down to: our own sentence, without the pages around it."""
+"""The reason behind a failure inside Spark: our own sentence, without the pages around it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which Java is taken, with runtimes made of shell scripts."""
+"""The choice of a Java, with runtimes made of shell scripts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What jobs answer before Spark is asked: exit codes and sentences, as a shell sees them."""
+"""The answers of jobs before Spark is asked: exit codes and sentences, as a shell sees them."""
 
 from __future__ import annotations
 

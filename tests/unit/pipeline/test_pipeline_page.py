@@ -1,4 +1,4 @@
-"""What docs/pipeline.md says about options, columns and the example is what the code has."""
+"""The options, columns and example of docs/pipeline.md are those of the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where batches and streams begin and end, against brokers that are a table."""
+"""The ends of batches and streams, against brokers that are a table."""
 
 from __future__ import annotations
 

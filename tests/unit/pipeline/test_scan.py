@@ -1,4 +1,4 @@
-"""What a scan says of bad input: file, byte, and what may be concluded."""
+"""The sentences of a scan about bad input: file, byte, and what may be concluded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How often the lead changed."""
+"""The number of changes of the lead."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def contents(store: Path) -> dict[str, bytes]:
 
 
 def changed_bytes(before: dict[str, bytes], after: dict[str, bytes]) -> dict[str, list[int]]:
-    """Which bytes of which files differ."""
+    """Return which bytes of which files differ."""
     return {
         name: [
             at for at, pair in enumerate(zip(old, after[name], strict=True)) if len(set(pair)) > 1

@@ -1,4 +1,4 @@
-"""What a power cut leaves, from the journal of what was not synced."""
+"""A power cut, from the journal of what was not synced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which links each partition cuts, for groups of three and five."""
+"""The links that each partition cuts, for groups of three and five."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def cut(
 
 
 def heard_by_both(links: set[Link], nodes: list[str], one: str) -> set[str]:
-    """Whom a node hears and is heard by, itself included."""
+    """Return those whom a node hears and is heard by, itself included."""
     return {other for other in nodes if other == one or not {(one, other), (other, one)} & links}
 
 

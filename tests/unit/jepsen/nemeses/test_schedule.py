@@ -26,7 +26,7 @@ class WholeSystem:
 
 
 async def lasts(faults: list[Fault]) -> Schedule:
-    """Whether the schedule is still at it after ten minutes."""
+    """Return whether the schedule is still at it after ten minutes."""
     pace = Pace(hold_s=(0.0, 0.0), quiet_s=(0.0, 0.0))
     schedule = Schedule(faults, WholeSystem(), OpLog(), seed=1, pace=pace)  # type: ignore[arg-type]
     with trio.move_on_after(600) as scope:
