@@ -14,7 +14,7 @@ OLD_ENTRY: Final = 2
 
 READ_WAIT_S: Final = 30.0
 
-GIVES_WAY_S: Final = 10.0
+HANDS_OVER_S: Final = 10.0
 """A leader is sure of its slow disk after some 3 s, and a hand-over takes less than one."""
 
 
@@ -182,12 +182,12 @@ async def slow_syncs_on_the_leader(stage: Stage) -> None:
     await stage.progress(50)
     async with stage.fault("fsync-slow:leader"):
         begun_ns = stage.log.now_ns()
-        has_given_way = await stage.until(
-            lambda: stage.system.leader not in {None, slow}, GIVES_WAY_S
+        has_handed_over = await stage.until(
+            lambda: stage.system.leader not in {None, slow}, HANDS_OVER_S
         )
         took_s = (stage.log.now_ns() - begun_ns) / 1e9
         stage.note("slow disk", f"{stage.system.leader} leads after {took_s:.1f} s")
-        stage.expect(has_given_way, f"{slow} gives way within {GIVES_WAY_S:g} s")
+        stage.expect(has_handed_over, f"{slow} hands over within {HANDS_OVER_S:g} s")
         await stage.progress(500, timeout_s=30)
 
         async def is_told() -> bool:
