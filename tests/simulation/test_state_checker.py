@@ -170,6 +170,14 @@ def test_an_unconfirmed_entry_may_be_lost_and_a_confirmed_one_removed_by_a_leade
     one.restart()
     one.cut(2)
     one.restart()
+    # What a leader had removed is confirmed no longer, and what is confirmed afterwards is.
+    one.append("d", term=2)
+    one.look(term=2)
+    one.send(N1, confirm(2, term=2))
+    del one.log.stored[1:]
+    one.log.layout.truncate_from(Index(2))
+    with pytest.raises(Violation, match="had confirmed entries up to 2"):
+        one.restart()
 
 
 def test_another_entry_of_the_same_name() -> None:
@@ -200,11 +208,12 @@ def test_a_leader_without_what_is_committed() -> None:
 
 
 def test_a_late_winner_of_an_old_term_need_not_have_later_commits() -> None:
-    _, one, _, three = group()
+    checker, one, _, three = group()
     one.look(term=2, role=Role.LEADER)
     one.append("a", term=2)
     one.look(commit_index=1)
     three.look(term=1, role=Role.LEADER)
+    assert (checker.committed_count, checker.leader_count) == (1, 2)
 
 
 def test_a_committed_entry_that_changes() -> None:

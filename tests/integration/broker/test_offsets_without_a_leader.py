@@ -94,7 +94,9 @@ async def test_a_question_is_held_until_there_is_a_leader(make_cluster: ClusterM
 @pytest.mark.slow
 async def test_every_node_tells_what_the_leader_knows(make_cluster: ClusterMaker) -> None:
     cluster = await group_of_200(make_cluster)
-    for broker in await cluster.followers():
+    followers = await cluster.followers()
+    assert len(followers) == 2
+    for broker in followers:
         async with cluster.wire(broker) as wire:
             assert await offset(wire, **JAVA_4) == (0, "200")
             answers = [await wire.ask(code, ext, **JAVA_4) for code, ext in NUMBERS]

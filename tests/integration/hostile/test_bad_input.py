@@ -73,6 +73,8 @@ def is_closed_by_server(sock: socket.socket) -> bool:
     try:
         while sock.recv(65536):
             pass
+    except TimeoutError:
+        return False
     except ConnectionResetError:
         return True
     return True
@@ -256,7 +258,14 @@ def test_a_second_process_with_the_same_id_refuses_to_start(group: Group, tmp_pa
 
 
 def test_the_logs_name_the_connection_and_show_no_traceback(group: Group) -> None:
-    for process in group.processes():
-        text = process.log.read_text(errors="replace")
+    for process in (group.name_servers[0], group.nodes[0]):
+        with socket.create_connection(("127.0.0.1", process.port), timeout=PATIENCE_S) as sock:
+            sock.sendall(b"\xff" * 8)
+            assert is_closed_by_server(sock)
+            line = f"closed the connection of 127.0.0.1:{sock.getsockname()[1]}: frame of 4294967299 bytes"
+            assert line in process.log.read_text(errors="replace")
+    texts = [process.log.read_text(errors="replace") for process in group.processes()]
+    assert len(texts) == 4
+    for text in texts:
         assert "Traceback" not in text, text[text.index("Traceback") - 500 :][:3000]
         assert len(text) < 1 << 20

@@ -23,7 +23,7 @@ def write(frame: Any, topics: Topics, **options: object) -> None:
 
 
 def refusal(frame: Any, topics: Topics, **options: object) -> str:
-    with pytest.raises(Exception) as caught:  # noqa: PT011 - Spark's own, whatever it is
+    with pytest.raises(Exception, match="Error") as caught:
         write(frame, topics, **options)
     return reason_of(caught.value)
 

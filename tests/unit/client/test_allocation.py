@@ -142,6 +142,7 @@ def test_every_queue_has_exactly_one_owner_in_whatever_order_they_are_told(
 def test_average_is_javas_arithmetic(count: int, names: set[str]) -> None:
     """AllocateMessageQueueAveragely line by line."""
     members, all_queues = sorted(names, key=java_order), queues(count)
+    wanted = {}
     for index, member in enumerate(members):
         mod = count % len(members)
         if count <= len(members):
@@ -152,5 +153,5 @@ def test_average_is_javas_arithmetic(count: int, names: set[str]) -> None:
             average = count // len(members)
         start = index * average if mod > 0 and index < mod else index * average + mod
         reach = min(average, count - start)
-        wanted = [all_queues[(start + i) % count] for i in range(reach)]
-        assert allocate_average(all_queues, names, member) == wanted
+        wanted[member] = [all_queues[(start + i) % count] for i in range(reach)]
+    assert {name: allocate_average(all_queues, names, name) for name in names} == wanted

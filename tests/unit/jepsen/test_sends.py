@@ -69,6 +69,7 @@ def names(frames: list[dict[str, object]]) -> list[list[str]]:
 def test_one_name_is_one_message_in_all_frames_of_a_plan(plan: str) -> None:
     for seed in range(20):
         frames = PLANS[plan](planner(seed))
+        assert frames
         seen: dict[str, tuple[object, ...]] = {}
         for frame in frames:
             for (key, content), sent in zip(frame["messages"], frame["sent"], strict=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import threading
 import zlib
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
@@ -165,13 +166,15 @@ async def test_stopping_early_leaves_nothing_behind(group: FakeGroup) -> None:
     wanted = options(group)
     schema = pa.schema([("queueOffset", pa.int64())])
 
-    def run() -> None:
+    def run() -> int:
+        before = set(threading.enumerate())
         batches = read_batches([QueueRange(Q0, 0, 500)], wanted, schema)
         next(batches)
         batches.close()  # type: ignore[attr-defined]  # it is a generator
+        return len(set(threading.enumerate()) - before)
 
     with trio.fail_after(60):
-        await trio.to_thread.run_sync(run)
+        assert await trio.to_thread.run_sync(run) == 0
 
 
 def test_columns_follow_the_options_and_projections_are_checked() -> None:

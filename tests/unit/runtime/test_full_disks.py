@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import trio
 
 from dledger.raft.ids import NodeId
 from dledger.runtime.full_disks import FULL_ATTRIBUTE, FullDisks
@@ -56,8 +57,16 @@ def test_what_was_heard_is_forgotten_with_the_reason_to_ask(disks: FullDisks) ->
 
 
 async def test_the_others_are_asked_without_a_leader_or_room(disks: FullDisks) -> None:
+    async def is_wanted() -> bool:
+        with trio.move_on_after(0) as scope:
+            await disks.wait_wanted()
+        return not scope.cancelled_caught
+
     disks.leader_changed(None)
-    await disks.wait_wanted()
+    assert await is_wanted()
     disks.leader_changed(N1)
+    assert not await is_wanted()
     disks.own_changed("no room")
-    await disks.wait_wanted()
+    assert await is_wanted()
+    disks.own_changed("")
+    assert not await is_wanted()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -14,6 +15,16 @@ from dledger.storage import posix
 from dledger.storage.lock import StoreLock
 
 
+def is_locked(store: Path) -> bool:
+    """Ask the kernel, as another process would."""
+    with (store / "lock").open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        return False
+
+
 def test_a_held_store_is_refused_naming_file_and_process(tmp_path: Path) -> None:
     with StoreLock(tmp_path / "store") as held:
         with pytest.raises(StoreLockedError) as caught:
@@ -21,8 +32,7 @@ def test_a_held_store_is_refused_naming_file_and_process(tmp_path: Path) -> None
         assert held.path == str(tmp_path / "store" / "lock")
         assert held.path in str(caught.value)
         assert f"process {os.getpid()}" in str(caught.value)
-    with StoreLock(tmp_path / "store"):
-        pass
+    assert not is_locked(tmp_path / "store")
 
 
 def test_the_name_of_a_new_store_is_durable_before_anything_is_in_it(
@@ -39,12 +49,17 @@ def test_a_released_store_can_be_taken_again(tmp_path: Path) -> None:
     lock = StoreLock(tmp_path)
     lock.release()
     lock.release()
-    StoreLock(tmp_path).release()
+    with StoreLock(tmp_path):
+        assert is_locked(tmp_path)
+    assert not is_locked(tmp_path)
 
 
 def test_a_lock_of_another_store_is_no_hindrance(tmp_path: Path) -> None:
-    with StoreLock(tmp_path / "a"), StoreLock(tmp_path / "b"):
-        pass
+    with StoreLock(tmp_path / "a") as one, StoreLock(tmp_path / "b") as other:
+        assert one.path != other.path
+        assert is_locked(tmp_path / "a")
+        assert is_locked(tmp_path / "b")
+    assert not is_locked(tmp_path / "a")
 
 
 @pytest.mark.slow

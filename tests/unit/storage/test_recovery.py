@@ -23,14 +23,15 @@ from dledger.storage.recovery import (
 
 def test_every_end_of_a_log_has_one_row() -> None:
     for facts in product(Seal, Tail, Beyond, Units):
-        decide(LAST_SEGMENT, *facts)
+        assert [row for row in LAST_SEGMENT if row.matches(facts)] == [decide(LAST_SEGMENT, *facts)]
 
 
 def test_every_finished_segment_has_one_row() -> None:
     for facts in product(Length, Entries, Units):
         if facts[1] in {Entries.NOT_SCANNED, Entries.FIRST_DIFFERS} and facts[2] is not Units.AGREE:
             continue
-        decide(EARLIER_SEGMENT, *facts)
+        rows = [row for row in EARLIER_SEGMENT if row.matches(facts)]
+        assert rows == [decide(EARLIER_SEGMENT, *facts)]
 
 
 def test_no_row_is_dead() -> None:

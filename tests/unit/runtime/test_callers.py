@@ -1,10 +1,7 @@
-"""Callers, sync pace, tasks, log lines: the driver's small parts."""
+"""Callers of the log: who waits for which outcome, and when it comes."""
 
 from __future__ import annotations
 
-import logging
-
-import pytest
 import trio
 import trio.testing
 
@@ -12,9 +9,6 @@ from dledger.errors import LeadershipLostError, ShutdownError
 from dledger.raft.effects import Committed, Failed, ReadAt
 from dledger.raft.ids import EntryId, Index, Term
 from dledger.runtime.callers import Callers
-from dledger.runtime.events_log import LimitedLog, format_event
-from dledger.runtime.sync_pace import FAST_MS, SLOW_MS, SyncPace
-from dledger.runtime.task_group import open_task_group
 
 
 def committed(first: int, last: int) -> Committed:
@@ -102,67 +96,3 @@ async def test_waiting_for_applied_ends_with_the_node() -> None:
             assert sorted(woken) == [3, 5]
             callers.fail_all(ShutdownError("stopped"))
     assert sorted(woken) == [3, 5, 7]
-
-
-def test_a_disk_is_slow_only_after_a_while_and_fast_only_after_a_while() -> None:
-    pace = SyncPace(300)
-    pace.add(SLOW_MS * 5)
-    assert not pace.is_slow
-    for _ in range(20):
-        pace.add(SLOW_MS * 5)
-    assert pace.is_slow
-    for _ in range(3):
-        pace.add(SLOW_MS * 0.75)
-    assert pace.is_slow
-    for _ in range(60):
-        pace.add(FAST_MS / 2)
-    assert not pace.is_slow
-
-
-def test_trouble_with_a_disk_is_told_while_there_is_some() -> None:
-    pace = SyncPace(300)
-    for sync_ms in (400.0, 900.0, 5.0, 310.0, 5000.0):
-        pace.add(sync_ms)
-    assert pace.trouble(0) == ""
-    pace.add(420.0)
-    assert pace.trouble(0) == "slow: the last 3 syncs took 310 to 5000 ms"
-    pace.add(1.0)
-    assert pace.trouble(0) == ""
-    pace.begin(1000)
-    assert pace.trouble(3099) == ""
-    assert pace.trouble(3100) == "slow: a sync has been running for 2100 ms"
-    pace.failed()
-    assert pace.trouble(9000) == ""
-
-
-async def test_the_first_failure_of_a_crew_comes_out_as_it_is() -> None:
-    async def fail() -> None:
-        raise ShutdownError("first")
-
-    async def work() -> None:
-        async with open_task_group() as tasks:
-            tasks.start(trio.sleep_forever, name="idle")
-            tasks.start(fail, name="fails")
-
-    with trio.fail_after(60), pytest.raises(ShutdownError, match="first"):
-        await work()
-
-
-async def test_a_crew_can_be_stopped_without_a_failure() -> None:
-    with trio.fail_after(60):
-        async with open_task_group() as tasks:
-            tasks.start(trio.sleep_forever, name="idle")
-            tasks.stop()
-
-
-def test_a_log_line_is_one_event_with_its_fields() -> None:
-    line = format_event("role-changed", {"node": "n0", "term": 3, "reason": "a b\nc"})
-    assert line == "role-changed node=n0 term=3 reason='a b\\nc'"
-
-
-def test_outsiders_cannot_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    log = LimitedLog(per_s=3)
-    with caplog.at_level(logging.WARNING, logger="dledger"):
-        for _ in range(1000):
-            log.log_event(logging.WARNING, "connection-refused")
-    assert 3 <= len(caplog.messages) <= 6
