@@ -19,7 +19,7 @@ from dledger_mq.remoting.requests import decode_request
 
 
 class Dispatch:
-    """All that this node handles; services register what they take."""
+    """The table of all codes that this node handles; services register what they take."""
 
     def __init__(self, router: Router, now_ms: Callable[[], int]) -> None:
         self._router = router
@@ -29,17 +29,20 @@ class Dispatch:
 
     @property
     def handlers(self) -> tuple[Handler[Any], ...]:
-        """What is registered, by code."""
+        """All handlers that are registered, in the order of their codes."""
         return tuple(self._handlers[code] for code in sorted(self._handlers))
 
     def register(self, handlers: Iterable[Handler[Any]]) -> None:
-        """Take what a service handles."""
+        """Add the handlers of a service."""
         for handler in handlers:
+            assert handler.code >= 0, f"{handler.code} is no code of a request"
             assert handler.code not in self._handlers, f"two services handle {handler.code}"
+            if handler.kind is Kind.QUESTION:
+                assert issubclass(handler.request_type, Question), f"{handler.code} asks a question"
             self._handlers[handler.code] = handler
 
     def handle(self, origin: Origin, frames: Sequence[Frame]) -> None:
-        """Frames of a client, or of a client behind another node, in the order in which they came.
+        """Carry out the requests of a client, or of one behind another node, in the order in which they came.
 
         Raises:
             FrameError: a header cannot be read; the connection has to be closed.
@@ -56,6 +59,9 @@ class Dispatch:
             if flag & FLAG_RESPONSE:
                 continue
             handler = self._handlers.get(command.code, _UNKNOWN)
+            assert handler.code == command.code or handler is _UNKNOWN, (
+                f"a request of code {command.code} went to the handler of {handler.code}"
+            )
             request = handler.request_type(
                 origin,
                 handler,
@@ -78,21 +84,22 @@ class Dispatch:
                 _serve_here(request)
 
     def expire(self, now_ms: int) -> None:
-        """Answer the questions whose clients would give up otherwise, whatever they wait for."""
+        """Answer the questions whose clients would give up otherwise, whatever they wait for; `now_ms` is monotonic."""
         why = f"{self._router.without_leader()}; nobody can say within {HOLD_MS} ms"
         self._questions.expire(now_ms, why)
 
 
 def _note_forwarded(request: PendingRequest) -> None:
-    """What the client's node tells of a request that it passes on."""
+    """Take over what the client's own node has said of a request that it passes on."""
     origin = request.origin
-    assert isinstance(origin, ForwardedOrigin), "the caller looked"
+    assert isinstance(origin, ForwardedOrigin), f"{origin} says that it is forwarded"
     request.may_be_done = origin.was_tried
     if origin.waited_ms is not None:
         request.was_held, request.waited_ms = True, origin.waited_ms
 
 
 def _serve_here(request: PendingRequest) -> None:
+    """Carry a request out on this node, and answer what goes wrong."""
     try:
         request.handler.serve(request, request.command)
     except (FieldError, BodyError) as error:
@@ -106,4 +113,4 @@ def _refuse_unknown(request: PendingRequest, _command: object) -> None:
 
 
 _UNKNOWN: Handler[Any] = Handler(-1, _refuse_unknown, Kind.READ, Where.HERE)
-"""Of every code that nobody has registered."""
+"""The handler of every code that nobody has registered."""

@@ -1,7 +1,7 @@
 """The connection of a node to the leader's client port: forwarded requests and shared clients.
 
-Requests are pipelined, each with an opaque of the link. When the connection breaks, every request that
-was passed on is told: what may be repeated is, the rest is honestly of unknown outcome.
+Requests are pipelined, each with an opaque of the link. When the connection breaks, each waiter is notified;
+what that means for a request is the router's to say. The other end is link_server.py.
 """
 
 from __future__ import annotations
@@ -44,30 +44,42 @@ _OPAQUE_MASK = 0x7FFF_FFFF
 
 SMALL_BYTES: Final = 16 * 1024
 SMALL_ROOM_BYTES: Final = UNSENT_BYTES_MAX * 3 // 4
-"""What large sends leave to small requests: offsets, locks, heartbeats."""
+"""Bytes on their way up to which small requests (offsets, locks, heartbeats) find room; large ones stop earlier."""
 
 
 class LinkWaiter(Protocol):
-    """Somebody who asked the leader something."""
+    """Something that is notified once of the leader's answer."""
 
     def answered(self, response: RemotingCommand) -> None:
-        """The leader's answer."""
+        """Take the leader's answer."""
         ...
 
     def broken(self, reason: str) -> None:
-        """The connection ended, or time is over; whether the leader did it is not known."""
+        """Continue without one: the connection ended, or time is over. The leader may have done what was asked."""
         ...
 
 
 @dataclass(slots=True)
 class _Asked:
+    """A request that waits for its answer.
+
+    Attributes:
+        size_bytes: of its body, at least 0.
+    """
+
     waiter: LinkWaiter
     deadline_ms: int
     size_bytes: int
 
 
 class Link:
-    """One open connection to one leader, and who waits on it."""
+    """One open connection to one leader, and the waiters on it.
+
+    Attributes:
+        asked: what waits for an answer, by opaque.
+        asked_bytes: the sum of `size_bytes` in `asked`.
+        stale_since_ms: since when its node is known to lead no more; None while it leads.
+    """
 
     def __init__(self, leader_id: str, connection: Connection) -> None:
         self.leader_id = leader_id
@@ -78,29 +90,33 @@ class Link:
         self._opaque = 0
 
     def request(self, code: int, ext: dict[str, str], body: bytes, *, is_oneway: bool) -> int:
-        """Send a request; gives its opaque."""
+        """Send a request; return its opaque."""
         self._opaque = (self._opaque + 1) & _OPAQUE_MASK
         request = make_request(code, self._opaque, ext, body, is_oneway=is_oneway)
         self.connection.send_nowait(encode_command(request))
         return self._opaque
 
     def answered(self, response: RemotingCommand) -> None:
-        """Hand an answer to who waits for it."""
+        """Hand an answer to its waiter, unless that was notified before."""
         asked = self.asked.pop(response.opaque, None)
         if asked is not None:
-            self.asked_bytes -= asked.size_bytes
+            self._remove_bytes(asked)
             asked.waiter.answered(response)
 
     def expire(self, now_ms: int) -> None:
-        """Tell those whose time is over."""
+        """Notify the waiters whose time is over."""
         late = [opaque for opaque, asked in self.asked.items() if asked.deadline_ms <= now_ms]
         for opaque in late:
             asked = self.asked.pop(opaque)
-            self.asked_bytes -= asked.size_bytes
+            self._remove_bytes(asked)
             asked.waiter.broken(f"the leader {self.leader_id} did not answer in time")
 
+    def _remove_bytes(self, asked: _Asked) -> None:
+        self.asked_bytes -= asked.size_bytes
+        assert self.asked_bytes >= 0, f"{self.asked_bytes} bytes are on their way to the leader"
+
     def broken(self) -> None:
-        """Tell everybody that the connection ended."""
+        """Notify all waiters that the connection ended."""
         asked, self.asked, self.asked_bytes = self.asked, {}, 0
         for item in asked.values():
             item.waiter.broken(f"the connection to the leader {self.leader_id} broke")
@@ -122,7 +138,7 @@ class LeaderLink:
         asked_bytes_max: int,
         now_ms: Callable[[], int],
     ) -> None:
-        """Prepare; `run` does the work. Who wants to know of something registers with `watch` and `register`."""
+        """Prepare; `run` does the work. Others subscribe with `watch` and `register`."""
         self._log = log
         self._secret = secret
         self._asked_max = asked_max
@@ -140,19 +156,19 @@ class LeaderLink:
         opened: Callable[[], None] | None = None,
         settled: Callable[[], None] | None = None,
     ) -> None:
-        """Have `opened` called when requests can be passed on, `settled` after answers were handed over."""
+        """Call `opened` whenever requests can be passed on, `settled` after answers were handed over."""
         if opened is not None:
             self._opened_watchers.append(opened)
         if settled is not None:
             self._settled_watchers.append(settled)
 
     def register(self, code: PrivateCode, handle: Callable[[RemotingCommand], object]) -> None:
-        """Take what the leader says with this code; it wants no answer."""
+        """Call `handle` with each oneway request of this code that the leader sends."""
         self._handlers[code] = handle
 
     @property
     def _current(self) -> Link | None:
-        """The link to the node that leads now."""
+        """The link to the node that leads now; None without one."""
         leader_id = self._log.leader_id
         for link in reversed(self._links):
             if link.leader_id == leader_id:
@@ -161,28 +177,29 @@ class LeaderLink:
 
     @property
     def is_open(self) -> bool:
-        """Whether a request can be passed on now."""
+        """True while a request can be passed on."""
         return self._current is not None
 
     @property
     def asked_count(self) -> int:
-        """Requests that wait for a leader's answer."""
+        """The count of requests that wait for a leader's answer."""
         return sum(len(link.asked) for link in self._links)
 
     def ask(
         self, code: int, waiter: LinkWaiter, *, ext: dict[str, str], body: bytes, timeout_ms: int
     ) -> bool:
-        """Pass a request on; False when there is no connection or too many wait."""
+        """Pass a request on; return False if there is no connection or too many wait."""
         link = self._current
         if link is None or len(link.asked) >= self._asked_max:
             return False
         opaque = link.request(code, ext, body, is_oneway=False)
+        assert opaque not in link.asked, f"two requests on their way have the opaque {opaque}"
         link.asked[opaque] = _Asked(waiter, self._now_ms() + timeout_ms, len(body))
         link.asked_bytes += len(body)
         return True
 
     def has_room(self, size_bytes: int) -> bool:
-        """Whether a request of this size may join those on their way to the leader.
+        """Return True if a request of this size may join those on their way to the leader.
 
         More than a connection can bear would end it, and leave the outcome of all of them unknown. Small ones find
         room where large ones do not; one alone always does. Without a connection there is nothing to fill.
@@ -196,8 +213,8 @@ class LeaderLink:
         bytes_max = SMALL_ROOM_BYTES if size_bytes <= SMALL_BYTES else self._asked_bytes_max
         return on_their_way + size_bytes <= bytes_max and len(link.asked) < self._asked_max
 
-    def tell(self, code: int, *, ext: dict[str, str], body: bytes) -> bool:
-        """Pass something on that wants no answer; False when there is no connection."""
+    def send(self, code: int, *, ext: dict[str, str], body: bytes) -> bool:
+        """Pass on a request that wants no answer; return False if there is no connection."""
         link = self._current
         if link is None:
             return False
@@ -205,11 +222,11 @@ class LeaderLink:
         return True
 
     def leader_changed(self) -> None:
-        """The known leader may be another one: connect there."""
+        """Connect to the leader that is known now, which may be another one."""
         self._wake.set()
 
     def expire(self, now_ms: int) -> None:
-        """Tell those whose time is over, and close links to nodes that lead no longer."""
+        """Notify the waiters whose time is over, and close links to nodes that lead no longer."""
         leader_id = self._log.leader_id
         for link in tuple(self._links):
             link.expire(now_ms)
@@ -241,7 +258,7 @@ class LeaderLink:
                 nursery.start_soon(self._serve, link)
 
     def _leader_address(self) -> Address | None:
-        """Where another node that leads serves clients; None while that is not known."""
+        """Return where another node that leads serves clients; None while that is not known."""
         leader_id = self._log.leader_id
         if leader_id is None or leader_id == self._log.config.raft.node_id:
             return None
@@ -258,7 +275,7 @@ class LeaderLink:
         return Link(leader_id, connection)
 
     def hello(self, leader_id: str) -> bytes:
-        """The frame with which a link begins; its opaque is 0."""
+        """Build the frame with which a link begins; its opaque is 0."""
         group = self._log.config.group
         node_id = str(self._log.config.raft.node_id)
         nonce = self._log.status.attributes(NodeId(leader_id)).get(LINK_NONCE, "")
@@ -293,18 +310,19 @@ class LeaderLink:
     # What happens to a link, whoever carries its bytes.
 
     def has(self, link: Link) -> bool:
-        """Whether a link was opened and has not ended."""
+        """Return True if a link was opened and has not ended."""
         return link in self._links
 
     def opened(self, link: Link) -> None:
-        """The leader has taken this node's hello: requests can be passed on."""
+        """Add a link whose hello the leader has taken: requests can be passed on."""
+        assert link not in self._links, f"the link to {link.leader_id} was opened twice"
         self._links.append(link)
         for opened in self._opened_watchers:
             opened()
         self._settle()
 
     def received(self, link: Link, frames: list[Frame]) -> None:
-        """Answers of the leader, and what it asks itself.
+        """Take answers of the leader, and requests of its own.
 
         Raises:
             FrameError: a header cannot be read; the connection has to be closed.
@@ -314,9 +332,10 @@ class LeaderLink:
         self._settle()
 
     def ended(self, link: Link) -> None:
-        """The connection is gone."""
+        """Remove a link whose connection is gone."""
         self._links.remove(link)
         link.broken()
+        assert not link.asked, f"{len(link.asked)} waiters joined a link that had ended"
         self._settle()
         self._wake.set()
 

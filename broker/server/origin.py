@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import count
 from typing import Protocol
 
+from broker.server.private_codes import NOT_CARRIED_OUT, PERHAPS_CARRIED_OUT
 from dledger_mq.message.errors import MessageFormatError
 from dledger_mq.message.hosts import pack_host
 from dledger_mq.net.connection import Connection
@@ -19,27 +20,27 @@ class Origin(Protocol):
 
     @property
     def number(self) -> int:
-        """Of the connection; unique in the process."""
+        """Number of the connection; unique in the process."""
         ...
 
     @property
     def address(self) -> str:
-        """host:port of the client."""
+        """The client's address, host:port."""
         ...
 
     @property
     def born_host(self) -> bytes:
-        """The same as a host field of a record."""
+        """The same address as a host field of a record."""
         ...
 
     @property
     def is_closed(self) -> bool:
-        """Whether nobody can take an answer any more."""
+        """True once nobody can take an answer."""
         ...
 
     @property
     def is_gone(self) -> bool:
-        """Whether the connection has ended, though the end may not have been read yet.
+        """True once the connection has ended, though the end may not have been read yet.
 
         Asks the system, once for all answers that are gathered together.
         """
@@ -47,15 +48,15 @@ class Origin(Protocol):
 
     @property
     def is_forwarded(self) -> bool:
-        """Whether another node passed the request on."""
+        """True if another node passed the request on."""
         ...
 
     def send(self, frame: bytes) -> None:
-        """Gather one whole frame for the next flush."""
+        """Add one whole frame to those that the next flush writes."""
         ...
 
     def pass_back(self, code: int, remark: str) -> None:
-        """Of a forwarded request: tell the node that nothing was done here, so it may try elsewhere."""
+        """Return a forwarded request to the node that sent it; `code` says whether anything may have been done here."""
         ...
 
 
@@ -66,11 +67,11 @@ class Outputs:
         self._dirty: list[ClientOrigin] = []
 
     def mark(self, origin: ClientOrigin) -> None:
-        """Something was gathered for a connection that had nothing."""
+        """Add a connection that had nothing to be written, and now has."""
         self._dirty.append(origin)
 
     def flush(self) -> None:
-        """Write everything; whoever produced answers calls this when done with a batch of them."""
+        """Write everything. Whoever produced answers calls this at the end of a batch of them."""
         if self._dirty:
             dirty, self._dirty = self._dirty, []
             for origin in dirty:
@@ -103,7 +104,7 @@ class ClientOrigin:
 
     @property
     def is_closed(self) -> bool:
-        """Whether the connection has ended."""
+        """True once the connection has ended."""
         return self._connection.is_closed
 
     @property
@@ -116,20 +117,20 @@ class ClientOrigin:
         return self._had_ended
 
     def send(self, frame: bytes) -> None:
-        """Gather one frame."""
+        """Add one frame to those that the next flush writes."""
         if not self._gathered:
             self._outputs.mark(self)
             self._had_ended = None
         self._gathered.append(frame)
 
     def flush(self) -> None:
-        """Write what was gathered."""
+        """Write all frames that were added, in one call."""
         if self._gathered:
             gathered, self._gathered = self._gathered, []
             self._connection.send_many(gathered)
 
     def pass_back(self, code: int, remark: str) -> None:
-        """Never: it was not forwarded."""
+        """Refuse: a request of a client's own connection was not forwarded."""
         raise AssertionError(f"a client's own request was to be passed back: {code} {remark}")
 
 
@@ -139,8 +140,8 @@ class ForwardedOrigin:
     One is made for each forwarded request, so it knows the opaque of the node's own request.
 
     Attributes:
-        was_tried: an earlier try of the request is of unknown outcome.
-        waited_ms: how long it was held at its client's node; None: not at all.
+        was_tried: True if an earlier try of the request is of unknown outcome.
+        waited_ms: the time for which its client's node held it; None: it did not.
     """
 
     __slots__ = (
@@ -179,7 +180,7 @@ class ForwardedOrigin:
 
     @property
     def is_closed(self) -> bool:
-        """Whether the link has ended."""
+        """True once the link has ended."""
         return self._link.is_closed
 
     @property
@@ -193,6 +194,9 @@ class ForwardedOrigin:
 
     def pass_back(self, code: int, remark: str) -> None:
         """See `Origin`."""
+        assert code in (NOT_CARRIED_OUT, PERHAPS_CARRIED_OUT), (
+            f"{code} says nothing of what was done"
+        )
         self._answer(code, remark, b"")
 
     def _answer(self, code: int, remark: str | None, body: bytes) -> None:
@@ -209,12 +213,12 @@ def answer(
     ext: dict[str, str] | None = None,
     body: bytes = b"",
 ) -> None:
-    """Gather the answer to a request."""
+    """Answer a request of which no `PendingRequest` was made."""
     origin.send(encode_command(make_response(opaque, code, remark, ext, body)))
 
 
 def host_field(address: str) -> bytes:
-    """host:port as the host field of a record; zeros when it is no IP address."""
+    """Return host:port as the host field of a record; zeros if it is no IP address."""
     host, _, port = address.rpartition(":")
     try:
         return pack_host(host.strip("[]"), int(port))

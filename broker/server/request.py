@@ -45,16 +45,18 @@ class PendingRequest(msgspec.Struct):
     """A request that is not answered yet.
 
     Attributes:
-        origin: who asked.
-        handler: of its code.
-        frame: as it came, to be passed on.
+        origin: the client that sent it, perhaps behind another node.
+        handler: the handler of its code.
+        frame: the request as it came, to be passed on.
         command: the same, decoded.
-        deadline_ms: until when it may wait for a leader.
-        cause: why the last try was refused.
-        may_be_done: a try of unknown outcome was made; harmless to repeat, but no longer surely not done.
-        was_held: whether it waited for a leader, here or at the node that passed it on.
-        waited_ms: how long it had waited at that node.
-        is_answered: nothing more is sent.
+        opaque: the client's number of the request; its answer carries the same.
+        is_oneway: True if the client wants no answer.
+        deadline_ms: end of its wait for a leader, by the monotonic clock.
+        cause: the reason why the last try was refused; empty: none was.
+        may_be_done: True once a try of unknown outcome was made: harmless to repeat, but no longer surely not done.
+        was_held: True once it has waited for a leader, here or at the node that passed it on.
+        waited_ms: its wait at that node. Invariant: 0 unless `was_held`.
+        is_answered: True once its answer was given; nothing more is sent. Invariant: False while `is_oneway`.
     """
 
     origin: Origin
@@ -72,19 +74,19 @@ class PendingRequest(msgspec.Struct):
 
     @property
     def kind(self) -> Kind:
-        """What it does."""
+        """What its handler does."""
         return self.handler.kind
 
     # Is the connection still there?
 
     @property
     def is_closed(self) -> bool:
-        """Whether nobody wants an answer any more, as far as was read: it was given, or the connection has ended."""
+        """True once nobody wants an answer, as far as was read: it was given, or the connection has ended."""
         return self.is_answered or self.origin.is_closed
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether it must not be done any more, if nothing of it was done yet: nobody waits for it.
+        """True if it must not be done any more, provided that nothing of it was done yet: nobody waits for it.
 
         What is harmless to repeat, or wants no answer, is done for a client that is gone as well.
         """
@@ -92,20 +94,21 @@ class PendingRequest(msgspec.Struct):
 
     @property
     def is_received(self) -> bool:
-        """Whether its answer finds the client there, as far as this node can know."""
+        """True if its answer finds the client there, as far as this node can know."""
         origin = self.origin
         return not origin.is_forwarded and not origin.is_gone
 
     @property
     def link(self) -> int | None:
-        """The connection to the node that passes its answer on; None for a client's own."""
+        """Number of the connection to the node that passes its answer on; None for a client's own."""
         return self.origin.number if self.origin.is_forwarded else None
 
     # Its answer.
 
     def reply(self, frame: bytes) -> None:
-        """Answer with a whole frame, if an answer is wanted and was not given yet."""
+        """Answer with a whole frame, unless none is wanted or one was given."""
         if not (self.is_oneway or self.is_answered):
+            assert frame, f"an empty answer to code {self.handler.code}"
             self.is_answered = True
             self.origin.send(frame)
 
@@ -116,43 +119,45 @@ class PendingRequest(msgspec.Struct):
         ext: dict[str, str] | None = None,
         body: bytes = b"",
     ) -> None:
-        """Answer with these parts."""
+        """Answer with these parts, unless none is wanted or one was given."""
         if not (self.is_oneway or self.is_answered):
             self.reply(encode_command(make_response(self.opaque, code, remark, ext, body)))
 
     def refuse(self, code: ResponseCode, remark: str) -> None:
-        """Answer that it was not done, or not surely, and why."""
-        told = refusal_after(code, remark, may_be_done=self.may_be_done)
-        self.answer(told.code, told.remark)
+        """Answer that it was not done, or may not have been, and why."""
+        refusal = refusal_after(code, remark, may_be_done=self.may_be_done)
+        self.answer(refusal.code, refusal.remark)
 
     def refuse_as_busy(self) -> None:
-        """Turn it away, since `Commits.is_full`; this time nothing of it was done."""
+        """Turn it away, since `Commits.is_full`; nothing of this try was done."""
         remark = "[OVERLOAD]system busy: too much waits for its commit"
         end = "" if self.may_be_done else "; nothing was done"
         self.refuse(ResponseCode.SYSTEM_BUSY, f"{remark}{end}")
 
     def refuse_as_unknown(self) -> None:
-        """No handler of this node takes its code."""
+        """Answer that this node has no handler for its code."""
         text = unsupported_remark(self.command.code)
         self.answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, text)
 
     def give_up(self, code: ResponseCode, remark: str) -> None:
-        """Nobody can carry it out in time."""
+        """Answer that nobody can carry it out in time. Questions are answered in a way of their own."""
         self.refuse(code, remark)
 
 
 @dataclass(frozen=True, slots=True)
 class Handler(Generic[C]):
-    """What is done with the requests of one code.
+    """The service of the requests of one code.
 
     Attributes:
-        serve: carries it out. It raises FieldError or BodyError for what the client got wrong, and EntryDamagedError
-            when an entry that it reads has yet to come back; nothing was done then.
-        kind: what it does, and so what may be concluded when it fails.
-        where: who carries it out.
-        is_confirmed: only once it is confirmed that this node leads: for answers that come from what is applied here
-            and not from the outcome of an entry. What confirms its answers itself needs none.
-        request_type: of its requests, where they keep more than others.
+        code: the request code.
+        serve: carries a request out. It raises FieldError or BodyError for what the client got wrong, and
+            EntryDamagedError when an entry that it reads has yet to come back; nothing was done then.
+        kind: the effect of a request, and so what may be concluded when it fails.
+        where: the node that carries it out.
+        is_confirmed: True to serve only once it is confirmed that this node leads: for answers that come from what is
+            applied here and not from the outcome of an entry. What confirms its answers itself needs none.
+            Invariant: only with `Where.LEADER`.
+        request_type: the class of its requests, where they keep more than others.
     """
 
     code: int
@@ -161,3 +166,8 @@ class Handler(Generic[C]):
     where: Where = Where.LEADER
     is_confirmed: bool = False
     request_type: type[PendingRequest] = PendingRequest
+
+    def __post_init__(self) -> None:
+        assert not self.is_confirmed or self.where is Where.LEADER, (
+            f"code {self.code} is served {self.where.value}, where nobody asks for a confirmation"
+        )

@@ -3,8 +3,8 @@
 The one place that knows who leads. A request that needs an entry which the disk does not give is parked as well, until
 that is back.
 
-A send that waits for nobody any more, because its connection has ended, is dropped before anything is done: its client
-may have sent it again elsewhere. What waits in a socket while this node stands still is looked at in the same way.
+A send whose connection has ended is dropped before anything is done: its client may have sent it again elsewhere. So
+is one that was still in a socket while this node stood still.
 
 Clients poll routes every 30 s, so after a failover they go on sending to the wrong node for a while; an
 election takes about a second. So a node that does not lead passes requests on, and while nobody
@@ -46,11 +46,14 @@ WAIT_MARGIN_MS: Final = 100
 """A wait counts for less than it was: clients' clocks are read in milliseconds, and drift."""
 
 ANSWER_MS: Final = 10_000
-"""How long a passed-on request waits for the leader's answer; by then its client has given up."""
+"""Wait of a passed-on request for the leader's answer; at its end the client has given up."""
 
 
 class Router:
-    """Who leads, and the requests that wait: for somebody to do so, for a commit, for a confirmation."""
+    """Carries requests out where the leader is, and keeps those that wait for one.
+
+    Invariant: of the requests in `_waiting`, nothing was done that may not be done again.
+    """
 
     def __init__(
         self,
@@ -74,7 +77,7 @@ class Router:
 
     @property
     def waiting_count(self) -> int:
-        """Requests that wait for a leader."""
+        """The count of requests that wait for a leader."""
         return len(self._waiting)
 
     # Carrying out.
@@ -94,7 +97,7 @@ class Router:
             self.park(request)
 
     def carry_out(self, request: PendingRequest) -> None:
-        """Let the handler decide, on this node."""
+        """Serve a request on this node; answer what its client got wrong, and park what needs a damaged entry."""
         try:
             request.handler.serve(request, request.command)
         except (FieldError, BodyError) as error:
@@ -103,10 +106,11 @@ class Router:
             self._park_for(request, error)
 
     def when_confirmed(self, request: PendingRequest, act: Callable[[], None]) -> None:
-        """Run `act`, which answers, once it is confirmed that this node leads; else the next leader is asked."""
+        """Run `act`, which answers, once it is confirmed that this node leads; else park for the next leader."""
         self._linear.read(partial(self._confirmed, request, act), partial(self._park_for, request))
 
     def _confirmed(self, request: PendingRequest, act: Callable[[], None]) -> None:
+        """Run `act` unless nobody waits for it."""
         if request.is_abandoned:
             return
         try:
@@ -126,7 +130,7 @@ class Router:
     ) -> None:
         """Run `act`, which answers, once the record that was staged at `place` is committed and applied.
 
-        `ended` is told first in any case, with the error if there is one: for who keeps what is on its way.
+        `ended` is called first in any case, with the error if there is one: for services that count what is in flight.
         """
         if ended is None:
             waiter = OnCommit(act, partial(self.unconfirmed, request))
@@ -142,11 +146,12 @@ class Router:
         request: PendingRequest,
         error: DLedgerError,
     ) -> None:
+        """Report the end to a service, then conclude what it means for the request."""
         ended(error)
         self.unconfirmed(request, error)
 
     def when_staged_committed(self, request: PendingRequest, act: Callable[[], None]) -> None:
-        """Run `act` once all that is staged or on its way now is applied; there is something."""
+        """Run `act` once all is applied that is staged or in flight now; there must be something."""
         self._commits.wait_for_staged(
             OnCommit(
                 lambda _staged, _place: self._again(request, act),
@@ -155,6 +160,7 @@ class Router:
         )
 
     def _again(self, request: PendingRequest, act: Callable[[], None]) -> None:
+        """Run `act`; an entry that cannot be read now counts as one that is not confirmed."""
         try:
             act()
         except EntryDamagedError as error:  # nothing was done
@@ -163,7 +169,10 @@ class Router:
     # Waiting for a leader.
 
     def park(self, request: PendingRequest) -> None:
-        """Let a request wait until there is a leader; nothing of it was done yet."""
+        """Keep a request until there is a leader; nothing of it was done yet, or it may be done again."""
+        assert request.kind is Kind.QUESTION or not request.is_answered, (
+            f"a request of code {request.handler.code} was answered, and is to be carried out again"
+        )
         request.was_held = True
         if request.is_abandoned:
             _drop(request)
@@ -183,11 +192,12 @@ class Router:
             self._waiting.append(request)
 
     def _park_for(self, request: PendingRequest, error: DLedgerError) -> None:
+        """Park a request, and keep the reason for its client."""
         request.cause = str(error)
         self.park(request)
 
     def unpark(self) -> None:
-        """Somebody may lead now: bring the waiting requests there."""
+        """Route the waiting requests again, if there is a leader to bring them to."""
         if not self._waiting or not (self._log.is_serving or self._link.is_open):
             return
         waiting, self._waiting = self._waiting, deque()
@@ -198,7 +208,7 @@ class Router:
                 self.route(request)
 
     def expire(self, now_ms: int) -> None:
-        """Give up requests that waited long enough, and sends that wait in vain."""
+        """Give up requests that waited long enough, and sends that wait in vain; `now_ms` is monotonic."""
         if not self._waiting:
             return
         has_no_room = self._log.full_disks.leave_no_majority
@@ -210,24 +220,26 @@ class Router:
                 self._waiting.append(request)
 
     def waited_until_ms(self, request: PendingRequest, born_ms: int) -> int:
-        """Until when its client surely had no answer, by the clock by which it was made at `born_ms`.
+        """Return the time up to which its client surely had no answer, by the client's clock, which showed `born_ms`.
 
-        It may have given up meanwhile and sent the same again; on purpose it cannot have done that.
+        What it sent up to then was a retry: on purpose nobody sends a message again without an answer.
         """
         if not request.was_held:
             return born_ms
         return born_ms + max(0, self._waited_ms(request) - WAIT_MARGIN_MS)
 
     def _waited_ms(self, request: PendingRequest) -> int:
+        """Return the time for which a request has waited, at its client's own node and here."""
         return request.waited_ms + self._now_ms() - (request.deadline_ms - HOLD_MS)
 
     # What a failed try means.
 
     def unconfirmed(self, request: PendingRequest, error: DLedgerError) -> None:
-        """What was staged for a request, or what it waited for, is not confirmed."""
+        """Conclude what follows for a request: what was staged for it, or what it waited for, is not confirmed."""
         self._conclude(request, unconfirmed(request.kind, error), str(error))
 
     def _conclude(self, request: PendingRequest, end: AskNext | Refusal, cause: str) -> None:
+        """Refuse a request, or park it for the next leader."""
         if isinstance(end, Refusal):
             self._fail(request, end.code, end.remark)
             return
@@ -236,28 +248,30 @@ class Router:
         self.park(request)
 
     def _give_up(self, request: PendingRequest) -> None:
+        """Refuse a request that found no leader in time, or return it to the node that passed it on."""
         if request.origin.is_forwarded:
             self._pass_back(request)
         else:
             obstacle = self._obstacle(request)
-            is_told = not request.cause or obstacle == request.cause
-            cause = "" if is_told else f" (last try: {request.cause})"
+            is_said = not request.cause or obstacle == request.cause
+            cause = "" if is_said else f" (last try: {request.cause})"
             end = "" if request.may_be_done else "; nothing was done"
             text = f"{obstacle}{end}{cause}"
             self._fail(request, ResponseCode.SERVICE_NOT_AVAILABLE, text)
 
     def _fail(self, request: PendingRequest, code: ResponseCode, remark: str) -> None:
+        """Refuse a request, in the way that its client understands."""
         if request.origin.is_forwarded and request.kind is Kind.QUESTION:
-            self._pass_back(request)  # the client's own node knows how to tell it
+            self._pass_back(request)  # the client's own node knows which answer that is
         else:
             request.give_up(code, remark)
 
     def _obstacle(self, request: PendingRequest) -> str:
-        """Why a request cannot be carried out: nobody leads, or this node does and lacks what it needs."""
+        """Return why a request cannot be carried out: nobody leads, or this node does and lacks what it needs."""
         return request.cause if request.cause and self._log.is_serving else self.without_leader()
 
     def without_leader(self) -> str:
-        """Why nobody leads, for people; the remark's tag, if it has one, is for programs."""
+        """Return why nobody leads, for people; the remark's tag, if it has one, is for programs."""
         if self._log.lost_votes.problem:
             return f"{self._log.lost_votes.problem}; {self._role()}"
         disks = self._log.full_disks
@@ -266,7 +280,7 @@ class Router:
         return f"{self._role()}{'; ' + disks.describe() if disks.full else ''}"
 
     def _role(self) -> str:
-        """How this node sees who leads."""
+        """Describe what this node knows of the leader."""
         view = f"this node, {self._log.config.raft.node_id}, is {self._log.role.value} in term {self._log.term}"
         leader_id = self._log.leader_id
         if leader_id is None:
@@ -278,7 +292,7 @@ class Router:
     # Passing on.
 
     def _pass_on(self, request: PendingRequest) -> bool:
-        """Hand it to the leader, or refuse it for want of room; False when there is nobody to hand it to."""
+        """Pass a request on to the leader, or refuse it for want of room; return False if there is no leader."""
         if request.origin.is_forwarded:
             return False
         frame = _whole(request.frame)
@@ -295,18 +309,21 @@ class Router:
         if request.was_held:
             ext[WAITED_FIELD] = str(self._waited_ms(request))
         if request.is_oneway:
-            return self._link.tell(PrivateCode.FORWARD, ext=ext, body=frame)
+            return self._link.send(PrivateCode.FORWARD, ext=ext, body=frame)
         return self._link.ask(
             PrivateCode.FORWARD, _PassedOn(self, request), ext=ext, body=frame, timeout_ms=ANSWER_MS
         )
 
     def _pass_back(self, request: PendingRequest) -> None:
+        """Return a forwarded request to the node that sent it, which looks for the leader itself."""
+        assert request.origin.is_forwarded, "a client's own request has no other node to return to"
         if not request.is_oneway:
             code = PERHAPS_CARRIED_OUT if request.may_be_done else NOT_CARRIED_OUT
             request.origin.pass_back(code, self._obstacle(request))
 
     def answered(self, request: PendingRequest, response: RemotingCommand) -> None:
-        """The leader's answer to a request that was passed on."""
+        """Take the leader's answer to a request that was passed on."""
+        assert not request.is_oneway, "an answer to a request that wants none"
         if response.code == 0:
             request.reply(response.body)
             msg_id = _msg_id(response.body) if request.kind is Kind.SEND else ""
@@ -327,22 +344,22 @@ class Router:
             )
 
     def broken(self, request: PendingRequest, reason: str) -> None:
-        """The leader was asked, and is silent."""
+        """Conclude what follows for a request that was passed on to a leader which does not answer."""
         self._conclude(request, unanswered(request.kind, reason), "")
 
     def send_to_leader(self, address: str, frame: bytes) -> None:
         """Pass a oneway request on for the client at that address, if there is a leader to take it now."""
-        self._link.tell(PrivateCode.FORWARD, ext={"address": address}, body=frame)
+        self._link.send(PrivateCode.FORWARD, ext={"address": address}, body=frame)
 
     def report_delivered(self) -> None:
-        """Tell the leader, ahead of the clients, which answers to sends find them there.
+        """Report to the leader, ahead of the clients, which answers to sends find them connected.
 
-        For it a send that another node passed on is confirmed only then: its client may be gone, and send again.
+        For the leader a send that another node passed on is confirmed only then: its client may be gone, and retry.
         """
         if self._delivered:
             ext = {"msgId": ",".join(self._delivered)}
             self._delivered.clear()
-            self._link.tell(PrivateCode.DELIVERED, ext=ext, body=b"")
+            self._link.send(PrivateCode.DELIVERED, ext=ext, body=b"")
 
 
 def _committed(
@@ -351,21 +368,23 @@ def _committed(
     staged: StagedEntry,
     place: int,
 ) -> None:
+    """Report the end to a service, then answer."""
     ended(None)
     act(staged, place)
 
 
 def refuse_fault(request: PendingRequest, error: Exception) -> None:
-    """Bad fields and bodies are the client's fault: code 1 with the reason; nothing was done."""
+    """Answer bad fields and bodies, the client's fault: code 1 with the reason; nothing was done."""
     request.answer(ResponseCode.SYSTEM_ERROR, str(error))
 
 
 def _drop(request: PendingRequest) -> None:
+    """Forget a request whose client is gone."""
     _log.info("a send from %s is dropped: its client is gone", request.origin.address)
 
 
 def _msg_id(answer_frame: bytes) -> str:
-    """What the answer to a send names as stored; empty for a refusal."""
+    """Return the message ids in the answer to a send; empty for a refusal."""
     decoder = FrameDecoder()
     decoder.feed(answer_frame)
     (frame,) = decoder.frames()
@@ -373,11 +392,12 @@ def _msg_id(answer_frame: bytes) -> str:
 
 
 def _whole(frame: Frame) -> bytes:
+    """Return a frame as it came, with its length."""
     return encode_frame(frame.header, frame.body, frame.serialize_type)
 
 
 class _PassedOn:
-    """Waits for the leader's answer to one request."""
+    """The waiter for the leader's answer to one request."""
 
     __slots__ = ("_request", "_router")
 

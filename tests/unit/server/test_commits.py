@@ -249,3 +249,22 @@ def test_lost_leadership_forgets_where_entries_would_have_ended(bench: Bench) ->
     assert len(bench.log.proposed) == 1
     bench.log.decide(0)
     assert told.places == [(0, 0), (1, 1)]
+
+
+def test_what_is_staged_behind_a_divided_batch_counts_from_where_its_own_entry_begins(
+    bench: Bench,
+) -> None:
+    told = Told()
+    for _ in range(3):
+        bench.stage(told, bytes(500))
+    bench.commits.flush()  # two of them are on their way, the third waits
+    for _ in range(2):
+        bench.stage(told, bytes(500))
+    decided = 0
+    while not bench.commits.is_idle:
+        bench.log.decide(decided)
+        bench.commits.flush()
+        decided += 1
+    assert told.errors == []
+    assert [offset for _, offset in told.places] == [0, 1, 2, 3, 4]
+    assert max(len(body) for body, _ in bench.log.proposed) <= ENTRY_BYTES_MAX

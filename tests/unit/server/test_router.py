@@ -81,7 +81,7 @@ class FakeLink:
         assert size_bytes > 0
         return not self.is_full
 
-    def tell(self, code: int, *, ext: dict[str, str], body: bytes) -> bool:
+    def send(self, code: int, *, ext: dict[str, str], body: bytes) -> bool:
         assert ext
         if self.is_open:
             self.told.append((code, ext))
