@@ -15,7 +15,7 @@ from enum import Enum
 
 from crc32c import crc32c
 
-from dledger.codec.index_unit import EntryColumns
+from dledger.codec.index_unit import EntryColumns, IndexUnit
 from dledger.raft.entry import ENTRY_HEADER_BYTES, Entry, EntryKind
 from dledger.raft.ids import Index, Position, Term
 
@@ -74,6 +74,10 @@ class EntryHeader:
     body_crc: int
     body_bytes: int
 
+    def index_unit(self) -> IndexUnit:
+        """Return what the index remembers of the entry."""
+        return IndexUnit(self.index, self.term, self.position, self.size_bytes, self.chain_crc)
+
 
 def seal(entry: Entry, prev_chain_crc: int) -> Entry:
     """Give an entry its header.
@@ -121,10 +125,11 @@ def chain_crc(entry: Entry) -> int:
     return crc
 
 
-def index_unit_of(entry: Entry) -> bytes:
-    """The index unit of a sealed entry (docs/formats/index_unit.md), cut out of its header."""
-    header = entry.header
-    assert len(header) == ENTRY_HEADER_BYTES, f"entry {entry.index} is not sealed"
+def index_unit_of(header: bytes) -> bytes:
+    """Cut the index unit out of an entry's header (docs/formats/index_unit.md).
+
+    Fewer than 48 bytes, as a file that ends within the header gives them, make no whole unit.
+    """
     # index, term and pos stand together in both; then size, then chainCrc.
     return header[8:32] + header[4:8] + header[36:40]
 

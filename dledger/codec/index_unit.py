@@ -28,9 +28,22 @@ _UNIT = struct.Struct(
     "i"  # 24  size_bytes
     "I"  # 28  chain_crc
 )
+_INDEX_BYTES = 8
+_CHAIN_CRC_AT = 28
 _SEAL_INDEX = -1
 _ZERO_UNIT = bytes(INDEX_UNIT_BYTES)
 _IS_LITTLE_ENDIAN = sys.byteorder == "little"
+
+
+def _every(offset: int, width: int) -> slice:
+    """Return the places of one field of every unit, among all numbers of `width` bytes."""
+    assert offset % width == 0 == INDEX_UNIT_BYTES % width, f"{width} bytes at {offset}"
+    return slice(offset // width, None, INDEX_UNIT_BYTES // width)
+
+
+_INDEXES, _TERMS, _POSITIONS = _every(0, 8), _every(8, 8), _every(16, 8)
+_SIZES, _CHAIN_CRCS = _every(24, 4), _every(_CHAIN_CRC_AT, 4)
+"""Where each column stands in the units' bytes, read as 64-bit and as 32-bit numbers."""
 
 
 class IndexFormatError(ValueError):
@@ -96,6 +109,9 @@ def decode_unit(data: bytes, offset: int = 0) -> IndexUnit | None:
 class EntryColumns:
     """Consecutive entries as columns: what the index keeps of each.
 
+    A further field of the index is a further column here; who handles many entries at once asks for
+    `append`, `extend`, `cut` and `drop_first`, and so does not name the columns.
+
     Invariants: all columns are equally long; indexes run from `first_index` without gaps; an entry
     starts where the one before ends.
     """
@@ -111,37 +127,87 @@ class EntryColumns:
         return len(self.positions)
 
     @property
+    def end_index(self) -> Index:
+        """The index of the next entry."""
+        return Index(self.first_index + len(self.positions))
+
+    @property
     def end_position(self) -> Position:
-        """Where the next entry would stand."""
+        """The place at which the next entry would stand."""
         if not self.positions:
             return self.first_position
         return Position(self.positions[-1] + self.sizes[-1])
 
     def unit(self, place: int) -> IndexUnit:
-        """The unit of the entry at `place` (0 for the first)."""
+        """Return the unit of the entry at `place` (0 for the first, -1 for the last)."""
+        count = len(self.positions)
+        assert -count <= place < count, f"place {place} of {count}"
         return IndexUnit(
-            Index(self.first_index + place),
+            Index(self.first_index + (place if place >= 0 else count + place)),
             Term(self.terms[place]),
             Position(self.positions[place]),
             self.sizes[place],
             self.chain_crcs[place],
         )
 
+    def append(self, unit: IndexUnit) -> None:
+        """Add the entry that follows the last one."""
+        assert (unit.index, unit.position) == (self.end_index, self.end_position), (
+            f"{unit} does not follow entry {self.end_index - 1}, which ends at {self.end_position}"
+        )
+        self.terms.append(unit.term)
+        self.positions.append(unit.position)
+        self.sizes.append(unit.size_bytes)
+        self.chain_crcs.append(unit.chain_crc)
+
+    def extend(self, following: EntryColumns) -> None:
+        """Add the entries that follow the last one."""
+        assert following.first_index == self.end_index, (
+            f"entry {following.first_index} after entry {self.end_index - 1}"
+        )
+        assert following.first_position == self.end_position, (
+            f"position {following.first_position} after an end at {self.end_position}"
+        )
+        for own, added in zip(self.arrays(), following.arrays(), strict=True):
+            own.extend(added)
+
+    def cut(self, first: Index) -> None:
+        """Remove the entry `first` and everything behind it."""
+        assert self.first_index <= first <= self.end_index, (
+            f"cut at {first} of entries {self.first_index} to {self.end_index - 1}"
+        )
+        for column in self.arrays():
+            del column[first - self.first_index :]
+
+    def drop_first(self) -> IndexUnit:
+        """Remove the first entry and return its unit."""
+        dropped = self.unit(0)
+        for column in self.arrays():
+            del column[:1]
+        self.first_index = Index(dropped.index + 1)
+        self.first_position = Position(dropped.position + dropped.size_bytes)
+        return dropped
+
+    def arrays(self) -> tuple[array[int], ...]:
+        """Return the columns in the order of the unit's fields; indexes need none."""
+        return self.terms, self.positions, self.sizes, self.chain_crcs
+
 
 def encode_columns(columns: EntryColumns) -> bytes:
     """Encode the units of many entries back to back."""
     count = len(columns)
+    assert all(len(column) == count for column in columns.arrays()), "columns of unequal length"
     words = array("q", bytes(INDEX_UNIT_BYTES * count))
-    words[0::4] = array("q", range(columns.first_index, columns.first_index + count))
-    words[1::4] = columns.terms
-    words[2::4] = columns.positions
+    words[_INDEXES] = array("q", range(columns.first_index, columns.end_index))
+    words[_TERMS] = columns.terms
+    words[_POSITIONS] = columns.positions
     sizes, chain_crcs = array("I", columns.sizes), columns.chain_crcs[:]
     if _IS_LITTLE_ENDIAN:
         for column in (words, sizes, chain_crcs):
             column.byteswap()
     halves = array("I", words.tobytes())
-    halves[6::8] = sizes
-    halves[7::8] = chain_crcs
+    halves[_SIZES] = sizes
+    halves[_CHAIN_CRCS] = chain_crcs
     return halves.tobytes()
 
 
@@ -157,13 +223,14 @@ def encode_seal(columns_end: Position, *, count: int, last_term: Term, units_crc
         last_term: term of the last entry.
         units_crc: CRC32C over all units before the seal.
     """
-    head = _UNIT.pack(_SEAL_INDEX, last_term, columns_end, count, 0)[:28]
+    assert count > 0, "a seal behind no units"
+    head = _UNIT.pack(_SEAL_INDEX, last_term, columns_end, count, 0)[:_CHAIN_CRC_AT]
     return head + crc32c(head, units_crc).to_bytes(4, "big")
 
 
 def has_seal_mark(data: bytes, offset: int) -> bool:
-    """Whether a seal (whole or not) starts at `offset`: no entry's unit has index -1."""
-    return data[offset : offset + 8] == b"\xff" * 8
+    """Return whether a seal (whole or not) starts at `offset`: no entry's unit has index -1."""
+    return data[offset : offset + _INDEX_BYTES] == b"\xff" * _INDEX_BYTES
 
 
 def decode_sealed(data: bytes, *, first_index: Index, first_position: Position) -> EntryColumns:
@@ -183,10 +250,10 @@ def decode_sealed(data: bytes, *, first_index: Index, first_position: Position) 
     if rest or count < 1 or not has_seal_mark(data, seal_offset):
         raise IndexFormatError(max(seal_offset, 0), "no seal at the end")
     _, last_term, end_position, sealed_count, found_crc = _UNIT.unpack_from(data, seal_offset)
-    units_crc = crc32c(memoryview(data)[: seal_offset + 28])
+    units_crc = crc32c(memoryview(data)[: seal_offset + _CHAIN_CRC_AT])
     if units_crc != found_crc:
         raise IndexFormatError(
-            seal_offset + 28, f"crc {units_crc:#010x}, the seal says {found_crc:#010x}"
+            seal_offset + _CHAIN_CRC_AT, f"crc {units_crc:#010x}, the seal says {found_crc:#010x}"
         )
     columns = decode_columns(data[:seal_offset], first_index=first_index)
     expected = array("q", accumulate(columns.sizes, initial=first_position))
@@ -212,18 +279,18 @@ def decode_columns(data: bytes, *, first_index: Index) -> EntryColumns:
         words.byteswap()
         halves.byteswap()
     indexes = array("q", range(first_index, first_index + count))
-    if words[0::4] != indexes:
-        place = next(k for k in range(count) if words[k * 4] != first_index + k)
+    found = words[_INDEXES]
+    if found != indexes:
+        place = next(k for k in range(count) if found[k] != indexes[k])
         raise IndexFormatError(
-            place * INDEX_UNIT_BYTES,
-            f"index {words[place * 4]}, expected {first_index + place}",
+            place * INDEX_UNIT_BYTES, f"index {found[place]}, expected {indexes[place]}"
         )
-    positions = words[2::4]
+    positions = words[_POSITIONS]
     return EntryColumns(
         first_index=first_index,
         first_position=Position(positions[0] if count else 0),
-        terms=words[1::4],
+        terms=words[_TERMS],
         positions=positions,
-        sizes=halves[6::8],
-        chain_crcs=array("I", halves[7::8].tobytes()),
+        sizes=halves[_SIZES],
+        chain_crcs=array("I", halves[_CHAIN_CRCS].tobytes()),
     )

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import replace
+from itertools import pairwise
 from typing import Final
 
 from dledger.codec.entry import (
@@ -182,7 +183,7 @@ class Asking:
 
 
 def _fits(wanted: Missing, entries: tuple[Entry, ...]) -> bool:
-    """Whether these are the entries that were named, in every byte."""
+    """Return whether these are the entries that were named, in every byte."""
     first, last = entries[0], entries[-1]
     is_whole = first.index == wanted.first_index
     if (
@@ -190,7 +191,11 @@ def _fits(wanted: Missing, entries: tuple[Entry, ...]) -> bool:
         or last.index != wanted.last_index
         or last.end_position != wanted.end_position
         or (first.position != wanted.position if is_whole else first.position < wanted.position)
-        or len(entries) != last.index - first.index + 1
+    ):
+        return False
+    if any(
+        (after.index, after.position) != (before.index + 1, before.end_position)
+        for before, after in pairwise(entries)
     ):
         return False
     prev = wanted.prev_chain_crc if is_whole else None

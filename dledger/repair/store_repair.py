@@ -24,10 +24,11 @@ from dledger.raft.messages import RepairAnswer, RepairMessage, RepairRequest
 from dledger.repair.asking import NEVER_MS, Asking
 from dledger.repair.serving import first_to_give, whole_end
 from dledger.storage.api import Disk
-from dledger.storage.damage import Missing, Run, Survey, survey
+from dledger.storage.damage import Missing, Run, Survey
 from dledger.storage.hard_state import HardStateStore
 from dledger.storage.mending import LogMender, give_up_vote
 from dledger.storage.segment import StorePaths
+from dledger.storage.survey import survey
 
 REPAIRS_MAX: Final = 3
 """So many repairs a start may need: what is still damaged then is damaged by its disk anew each time."""

@@ -9,12 +9,11 @@ look written and are not on the disk.
 
 from __future__ import annotations
 
-from array import array
 from dataclasses import dataclass, field
 
 from crc32c import crc32c
 
-from dledger.codec.entry import EntryScan, expected_chain_crc
+from dledger.codec.entry import EntryScan, expected_chain_crc, index_unit_of
 from dledger.codec.index_unit import (
     INDEX_UNIT_BYTES,
     EntryColumns,
@@ -26,8 +25,8 @@ from dledger.codec.index_unit import (
 from dledger.errors import CorruptionError
 from dledger.raft.entry import ENTRY_HEADER_BYTES
 from dledger.raft.ids import Index, Position, Term
-from dledger.raft.log_layout import LogLayout
 from dledger.storage.api import Disk, File, ReadableFile
+from dledger.storage.log_index import LogIndex
 from dledger.storage.recovery import (
     EARLIER_SEGMENT,
     LAST_SEGMENT,
@@ -51,28 +50,13 @@ class OpenedLog:
 
     Attributes:
         segments: in order; the last one is open for writing.
-        layout: the entries.
-        chain_crcs: chain CRC of each entry.
+        index: the entries.
         notes: a sentence per thing that was not as an orderly close leaves it.
     """
 
     segments: list[Segment] = field(default_factory=list)
-    layout: LogLayout = field(default_factory=LogLayout)
-    chain_crcs: array[int] = field(default_factory=lambda: array("I"))
+    index: LogIndex = field(default_factory=LogIndex)
     notes: list[str] = field(default_factory=list)
-
-    def add(self, columns: EntryColumns) -> None:
-        """Take in the entries of one segment."""
-        if len(columns):
-            end_position = Position(columns.end_position)
-            self.layout.extend(columns.terms, columns.positions, end_position=end_position)
-            self.chain_crcs.extend(columns.chain_crcs)
-
-    def chain_end(self) -> ChainEnd:
-        """The last entry so far."""
-        last = self.chain_crcs[-1] if self.chain_crcs else 0
-        layout = self.layout
-        return ChainEnd(layout.last_index, layout.last_term, layout.end_position, last)
 
 
 def open_log(disk: Disk, paths: StorePaths) -> OpenedLog:
@@ -103,14 +87,14 @@ def _open_segments(
     disk: Disk, paths: StorePaths, positions: list[Position], log: OpenedLog
 ) -> None:
     for place, position in enumerate(positions):
-        segment = Segment(paths, position, Index(log.layout.last_index + 1))
+        segment = Segment(paths, position, Index(log.index.layout.last_index + 1))
         log.segments.append(segment)
         if place + 1 < len(positions):
             columns = _open_earlier(disk, segment, positions[place + 1], log)
             segment.close()
         else:
             columns = _open_last(disk, segment, log)
-        log.add(columns)
+        log.index.extend(columns)
 
 
 def _check_row_of_names(disk: Disk, paths: StorePaths, positions: list[Position]) -> None:
@@ -156,7 +140,7 @@ def _open_earlier(
     index_bytes = index.read_at(0, index.size())
     wanted_bytes = next_position - segment.first_position
     length = _compare_length(data.size(), wanted_bytes)
-    after = log.chain_end()
+    after = log.index.end()
     scan: EntryScan | None = None
     units, problem_at = Units.AGREE, min(data.size(), wanted_bytes)
     columns = _sealed_columns(index_bytes, segment, next_position)
@@ -227,11 +211,10 @@ def _first_header_follows(data: File, columns: EntryColumns, after: ChainEnd) ->
 
 
 def holds_last(data: ReadableFile, columns: EntryColumns) -> bool:
-    """Whether the last header of a sealed segment is there: in an older copy of the file it is not."""
-    last = columns.unit(len(columns) - 1)
+    """Return whether the last header of a sealed segment is there: in an older copy of the file it is not."""
+    last = columns.unit(-1)
     header = data.read_at(last.position - columns.first_position, ENTRY_HEADER_BYTES)
-    # index, term and pos stand together in both; then size, then chainCrc (docs/formats).
-    return header[8:32] + header[4:8] + header[36:40] == encode_unit(last)
+    return index_unit_of(header) == encode_unit(last)
 
 
 def _open_last(disk: Disk, segment: Segment, log: OpenedLog) -> EntryColumns:
@@ -241,7 +224,7 @@ def _open_last(disk: Disk, segment: Segment, log: OpenedLog) -> EntryColumns:
     # What a killed process left of the index may be in memory only. A power cut would take the proofs of
     # all its entries away, and damage in one of them, now or later, would pass for a torn tail.
     _rewrite(index, 0, len(index_bytes))
-    scan = scan_data(data, log.chain_end())
+    scan = scan_data(data, log.index.end())
     columns = scan.columns
     findings = compare_index(index_bytes, columns, scan.last_term)
     is_sealed = _sealed_columns(index_bytes, segment, None) is not None

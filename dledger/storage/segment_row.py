@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 
-from dledger.raft.ids import Position
+from dledger.raft.ids import Index, Position
 from dledger.storage.api import Disk, File
 from dledger.storage.segment import Segment
 
@@ -35,7 +35,7 @@ class SegmentRow:
         """The segment that is written to; None in a log that never had an entry."""
         return self._segments[-1] if self._segments else None
 
-    def find(self, position: Position) -> tuple[Segment, int | None]:
+    def find(self, position: Position) -> tuple[Segment, Index | None]:
         """The segment that holds a position, and where its entries end: the next one's first index."""
         place = bisect_right(self._firsts, position) - 1
         assert place >= 0, f"position {position} lies before the first segment"

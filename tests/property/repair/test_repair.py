@@ -18,10 +18,10 @@ from dledger.raft.hard_state import HardState
 from dledger.raft.ids import EntryId, Index, NodeId, Term
 from dledger.raft.messages import PeerMessage, RepairAnswer, RepairRequest
 from dledger.repair.store_repair import FULL_PAUSE_MS, StoreRepair, is_repairable
-from dledger.storage.damage import survey
 from dledger.storage.hard_state import HardStateStore
 from dledger.storage.segment import StorePaths
 from dledger.storage.segmented_log import SegmentedLog
+from dledger.storage.survey import survey
 from dledger.testing.check_log_store import flush, new_entries
 from dledger.testing.sim_disk import SimDisk
 from dledger.testing.sim_network import through_wire

@@ -13,7 +13,7 @@ import pytest
 from dledger.errors import DiskFailedError, DiskFullError
 from dledger.raft.entry import Entry, EntryKind
 from dledger.raft.ids import Index, Position, Term
-from dledger.storage import scan, segmented_log, write_batch
+from dledger.storage import log_writer, scan, write_batch
 from dledger.storage.segmented_log import SegmentedLog
 from dledger.storage.write_batch import WriteBatch
 from dledger.testing.sim_disk import SimDisk
@@ -189,7 +189,7 @@ class LogModel:
 def small_batches() -> Iterator[None]:
     """Batches of a few entries, so that the reach of a batch matters in a small log."""
     with ExitStack() as stack:
-        for module in (scan, segmented_log, write_batch):
+        for module in (scan, log_writer, write_batch):
             stack.enter_context(patch.object(module, "WRITE_BATCH_BYTES_MAX", SMALL_BATCH_BYTES))
         yield
 

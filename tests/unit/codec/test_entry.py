@@ -215,7 +215,7 @@ def test_a_scan_finds_the_same_in_pieces_of_any_size(piece: int) -> None:
     assert offset == scan.columns.end_position == entries[-1].end_position
     assert scan.chain_crc == chain_crc(entries[-1])
     for place, each in enumerate(entries):
-        assert decode_unit(index_unit_of(each)) == scan.columns.unit(place)
+        assert decode_unit(index_unit_of(each.header)) == scan.columns.unit(place)
 
 
 def test_a_scan_stops_at_every_flipped_bit() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from dataclasses import replace
 
 import pytest
 from crc32c import crc32c
@@ -18,6 +19,7 @@ from dledger.codec.index_unit import (
     encode_seal,
     encode_unit,
 )
+from dledger.raft.ids import Index, Position, Term
 
 UNIT = bytes.fromhex(
     "0000000000000007"  # index
@@ -29,24 +31,26 @@ UNIT = bytes.fromhex(
 
 
 def columns(*sizes: int, first_index: int = 5, first_position: int = 1000) -> EntryColumns:
-    found = EntryColumns(first_index, first_position)
+    found = EntryColumns(Index(first_index), Position(first_position))
     for number, size in enumerate(sizes):
-        found.positions.append(found.end_position)
-        found.sizes.append(size)
-        found.terms.append(3 + number // 2)
-        found.chain_crcs.append(0xFFFFFFFF - number)
+        term, chain_crc = Term(3 + number // 2), 0xFFFFFFFF - number
+        found.append(IndexUnit(found.end_index, term, found.end_position, size, chain_crc))
     return found
 
 
+def units(found: EntryColumns) -> list[IndexUnit]:
+    return [found.unit(place) for place in range(len(found))]
+
+
 def sealed(found: EntryColumns) -> bytes:
-    units = encode_columns(found)
+    encoded = encode_columns(found)
     closing = encode_seal(
         found.end_position,
         count=len(found),
-        last_term=found.terms[-1],
-        units_crc=crc32c(units),
+        last_term=Term(found.terms[-1]),
+        units_crc=crc32c(encoded),
     )
-    return units + closing
+    return encoded + closing
 
 
 def test_golden_bytes_both_ways() -> None:
@@ -73,6 +77,36 @@ def test_columns_are_the_units_back_to_back() -> None:
     again = decode_columns(data, first_index=5)
     assert again == found
     assert again.end_position == found.end_position
+
+
+def test_columns_are_cut_and_joined_as_the_list_of_their_units_is() -> None:
+    whole = columns(48, 100, 60, 70)
+    listed = units(whole)
+    for cut in range(5):
+        head, tail = columns(48, 100, 60, 70), columns(48, 100, 60, 70)
+        head.cut(Index(5 + cut))
+        dropped = [tail.drop_first() for _ in range(cut)]
+        assert (units(head), units(tail)) == (listed[:cut], listed[cut:])
+        assert dropped == listed[:cut]
+        assert (tail.first_index, tail.first_position) == (head.end_index, head.end_position)
+        head.extend(tail)
+        assert head == whole
+    assert whole.unit(-1) == listed[-1]
+
+
+def test_columns_take_only_what_follows_them() -> None:
+    found = columns(48, 100)
+    unit = IndexUnit(Index(7), Term(4), Position(1148), 48, 1)
+    for wrong in (replace(unit, index=Index(8)), replace(unit, position=Position(1149))):
+        with pytest.raises(AssertionError, match="does not follow entry 6"):
+            found.append(wrong)
+    with pytest.raises(AssertionError, match="entry 8 after entry 6"):
+        found.extend(columns(48, first_index=8, first_position=1148))
+    with pytest.raises(AssertionError, match="position 1149 after an end at 1148"):
+        found.extend(columns(48, first_index=7, first_position=1149))
+    with pytest.raises(AssertionError, match="cut at 8"):
+        found.cut(Index(8))
+    assert found == columns(48, 100)
 
 
 def test_no_entries_are_no_bytes() -> None:
@@ -122,7 +156,7 @@ def test_a_seal_with_right_crc_and_wrong_content_is_refused() -> None:
     gap.positions = array("q", (1000, 1049))
     with pytest.raises(IndexFormatError, match="do not follow each other"):
         decode_sealed(sealed(gap), first_index=5, first_position=1000)
-    units = encode_columns(columns(48))
-    closing = encode_seal(1048, count=1, last_term=9, units_crc=crc32c(units))
+    encoded = encode_columns(columns(48))
+    closing = encode_seal(1048, count=1, last_term=9, units_crc=crc32c(encoded))
     with pytest.raises(IndexFormatError, match="term 9"):
-        decode_sealed(units + closing, first_index=5, first_position=1000)
+        decode_sealed(encoded + closing, first_index=5, first_position=1000)

@@ -32,7 +32,7 @@ def make_store(folder: Path) -> Path:
         )
         chain = chain_crc(entry)
         data += entry.header + entry.body
-        units += index_unit_of(entry)
+        units += index_unit_of(entry.header)
         position = len(data)
     (folder / "data" / f"{0:020}").write_bytes(data + bytes(100_000))
     (folder / "index" / f"{0:020}").write_bytes(units + bytes(1000))

@@ -1,0 +1,128 @@
+"""What a log remembers of each of its entries, in memory: where it stands, its term, its chain CRC.
+
+With it entries are found, and verified when they are read. It holds what the index files hold
+(docs/formats/index_unit.md) without having read them: the two are made from the same headers. It knows
+neither files nor bodies.
+"""
+
+from __future__ import annotations
+
+from array import array
+
+from dledger.codec.index_unit import EntryColumns, encode_columns
+from dledger.errors import CompactedError, OutOfRangeError
+from dledger.raft.ids import EntryId, Index, Position
+from dledger.raft.log_layout import LogLayout
+from dledger.storage.scan import ChainEnd
+
+
+class LogIndex:
+    """The entries of a log without their bodies.
+
+    Invariant: `chain_crcs` has one number for each entry of `layout`, in order.
+
+    Attributes:
+        layout: places and terms. It changes with this; copy it to keep it.
+        chain_crcs: the chain CRC of each entry, from `layout.first_index` on. To be read only.
+    """
+
+    __slots__ = ("chain_crcs", "layout")
+
+    def __init__(self) -> None:
+        self.layout = LogLayout()
+        self.chain_crcs: array[int] = array("I")
+
+    @property
+    def last_id(self) -> EntryId:
+        """Term and index of the last entry."""
+        return self.layout.last_id
+
+    def end(self) -> ChainEnd:
+        """Return the last entry, or what the first one follows."""
+        layout = self.layout
+        last = self.chain_crcs[-1] if self.chain_crcs else 0
+        return ChainEnd(layout.last_index, layout.last_term, layout.end_position, last)
+
+    def extend(self, columns: EntryColumns) -> None:
+        """Add the entries of a whole segment behind the end."""
+        if not len(columns):
+            return
+        layout = self.layout
+        assert columns.first_index == layout.last_index + 1, (
+            f"entry {columns.first_index} after entry {layout.last_index}"
+        )
+        layout.extend(columns.terms, columns.positions, end_position=columns.end_position)
+        self.chain_crcs.extend(columns.chain_crcs)
+        self._check()
+
+    def truncate_from(self, first: Index) -> None:
+        """Remove `first`, which is there, and everything behind it."""
+        self.layout.truncate_from(first)
+        del self.chain_crcs[first - self.layout.first_index :]
+        self._check()
+
+    def _check(self) -> None:
+        count = self.layout.last_index + 1 - self.layout.first_index
+        assert len(self.chain_crcs) == count, f"{len(self.chain_crcs)} chain CRCs, {count} entries"
+
+    def check_has(self, index: Index) -> None:
+        """Make sure that an entry is kept.
+
+        Raises:
+            CompactedError: the log starts behind it.
+            OutOfRangeError: the log ends before it.
+        """
+        layout = self.layout
+        if not layout.has(index):
+            if index < layout.first_index:
+                raise CompactedError(index, layout.first_index)
+            raise OutOfRangeError(index, layout.first_index, layout.last_index)
+
+    def index_at(self, position: Position) -> Index:
+        """Return the entry whose header or body covers a byte of the log.
+
+        Raises:
+            CompactedError: the log starts behind it.
+            OutOfRangeError: the log ends before it.
+        """
+        layout = self.layout
+        index = layout.index_at(position)
+        if index is not None:
+            return index
+        if position < layout.first_position:
+            raise CompactedError(Index(layout.first_index - 1), layout.first_index)
+        raise OutOfRangeError(Index(layout.last_index + 1), layout.first_index, layout.last_index)
+
+    def chain_crc_of(self, index: Index) -> int:
+        """Return the chain CRC of a kept entry: it identifies the log up to there."""
+        place = index - self.layout.first_index
+        assert 0 <= place < len(self.chain_crcs), f"entry {index} is not in the log"
+        return self.chain_crcs[place]
+
+    def chain_crc_before(self, index: Index) -> int:
+        """Return the chain CRC of the entry before a kept one, or before the end; 0 before the first."""
+        place = index - self.layout.first_index
+        assert 0 <= place <= len(self.chain_crcs), f"entry {index} does not follow a kept one"
+        return self.chain_crcs[place - 1] if place else 0
+
+    def chain_crcs_of(self, first: Index, end: Index) -> array[int]:
+        """Return the chain CRCs of the kept entries first..end-1."""
+        start = first - self.layout.first_index
+        found = self.chain_crcs[start : start + end - first]
+        assert len(found) == end - first, f"entries {first} to {end - 1} are not all in the log"
+        return found
+
+    def encode_units(self, first: Index, end: Index) -> bytes:
+        """Return the index units of the kept entries first..end-1."""
+        layout = self.layout
+        terms, positions, sizes = layout.columns(first, end)
+        return encode_columns(
+            EntryColumns(
+                first_index=first,
+                first_position=layout.position_of(first),
+                terms=terms,
+                positions=positions,
+                sizes=sizes,
+                chain_crcs=self.chain_crcs_of(first, end),
+            )
+        )
