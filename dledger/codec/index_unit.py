@@ -43,7 +43,7 @@ def _every(offset: int, width: int) -> slice:
 
 _INDEXES, _TERMS, _POSITIONS = _every(0, 8), _every(8, 8), _every(16, 8)
 _SIZES, _CHAIN_CRCS = _every(24, 4), _every(_CHAIN_CRC_AT, 4)
-"""Where each column stands in the units' bytes, read as 64-bit and as 32-bit numbers."""
+"""The places of each column in the units' bytes, read as 64-bit and as 32-bit numbers."""
 
 
 class IndexFormatError(ValueError):
