@@ -22,6 +22,7 @@ from broker.store.state import BrokerState
 from broker.store.topics import QUEUE_COUNT_MAX, TopicConfig
 from dledger import Index, LogServer
 from dledger_mq.message import names
+from dledger_mq.message.numbers import StoreTimeMs
 from dledger_mq.remoting import fields
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.header import RemotingCommand
@@ -240,11 +241,11 @@ class Admin:
             text = "the topic does not exist"
             request.answer(ResponseCode.TOPIC_NOT_EXIST, text)
             return
-        last_store_ms: dict[int, int] = {}
+        last_store_ms: dict[int, StoreTimeMs] = {}
         for queue_id in range(topic.write_queue_count):
             end = self._state.queues.min_max(topic.name, queue_id)[1]
             stored_ms = store_time_at(self._state, self._log.reader, topic.name, queue_id, end - 1)
-            last_store_ms[queue_id] = max(0, stored_ms)
+            last_store_ms[queue_id] = StoreTimeMs(max(0, stored_ms))
         body = tables.topic_stats(topic, self._broker_name, self._state.queues, last_store_ms)
         _body(request, body)
 
@@ -259,7 +260,11 @@ class Admin:
         named = [wanted] if wanted else self._state.offsets.topics_of(group)
         topics = [topic for name in named if (topic := self._state.topics.get(name)) is not None]
         body = tables.consume_stats(
-            topics, group, self._broker_name, self._state.queues, self._state.offsets
+            topics,
+            group=group,
+            broker_name=self._broker_name,
+            queues=self._state.queues,
+            offsets=self._state.offsets,
         )
         _body(request, body)
 

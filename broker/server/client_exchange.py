@@ -159,10 +159,11 @@ class ClientExchange:
             raise BodyError(f"not a list of clients: {error}") from error
         self._links[told.node] = link
         if told.clients is None:
-            if self._told.get(told.node) != (link.number, told.changes):
+            is_known = self._told.get(told.node) == (link.number, told.changes)
+            # A node that was silent for too long is out of the union, though its link lives: it sends them again.
+            if not is_known or not self.union.touch(told.node, self._now_ms()):
                 self._answer_sync(link, request.opaque, told, is_known=False)
                 return
-            self.union.touch(told.node, self._now_ms())
         else:
             self._told[told.node] = (link.number, told.changes)
             self._notify(self.union.put(told.node, told.clients, self._now_ms()), but=link)

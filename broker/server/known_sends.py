@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from broker.service.repeats import EarlierSend, Repeats
-from broker.service.sameness import Essence, essence_of_plan, is_same
+from broker.service.sameness import RequestedMessage, is_same, requested_by_plan
 from broker.service.send import SendPlan
 from broker.store.recent_sends import COPIES_MAX
 
@@ -93,7 +93,7 @@ class KnownSends:
             part: Part = None
             key = message.uniq_key
             if key in recent or key in ahead:
-                asked = essence_of_plan(plan, message)
+                asked = requested_by_plan(plan, message)
                 part = self._find_ahead(plan, key, asked, taken) or self._repeats.find(
                     key, asked, born_ms, any_queue=plan.any_queue, taken=taken
                 )
@@ -111,7 +111,7 @@ class KnownSends:
         return Found(parts, msgspec.structs.replace(plan, messages=fresh))
 
     def _find_ahead(
-        self, plan: SendPlan, key: bytes, asked: Essence, taken: set[object]
+        self, plan: SendPlan, key: bytes, asked: RequestedMessage, taken: set[object]
     ) -> Ahead | None:
         """The same message on its way. Nobody was told yet, so whatever becomes of it is the answer."""
         candidates = (
@@ -122,7 +122,7 @@ class KnownSends:
         for found in islice(candidates, COPIES_MAX):
             own = found.first.plan
             if found not in taken and is_same(
-                asked, essence_of_plan(own, own.messages[found.step]), any_queue=plan.any_queue
+                asked, requested_by_plan(own, own.messages[found.step]), any_queue=plan.any_queue
             ):
                 return found
         return None

@@ -25,6 +25,7 @@ from broker.store.reading import MessageGoneError, earliest_store_time, offset_b
 from broker.store.staging import StagedEntry
 from broker.store.state import BrokerState
 from dledger import DLedgerError, LogServer
+from dledger_mq.message.numbers import PhysicalOffset, QueueId, QueueOffset
 from dledger_mq.remoting import fields
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.header import RemotingCommand, encode_command, make_request
@@ -84,8 +85,8 @@ class Offsets:
         self._make_room()
         ext = command.ext
         group, topic = fields.text(ext, "consumerGroup"), fields.text(ext, "topic")
-        offset = fields.int64(ext, "commitOffset")
-        queue_id = fields.int32(ext, "queueId")
+        offset = QueueOffset(fields.int64(ext, "commitOffset"))
+        queue_id = QueueId(fields.int32(ext, "queueId"))
         address, said = request.origin.address, ext.get("clientId", "")[:NAME_LENGTH_MAX]
         if queue_id < 0 or max(len(group), len(topic)) > NAME_LENGTH_MAX:
             request.refuse(
@@ -100,7 +101,14 @@ class Offsets:
             self._waiting.append(_Commit(request, (group, topic, queue_id), client_id))
 
     def note(
-        self, group: str, topic: str, queue_id: int, offset: int, *, address: str, said: str = ""
+        self,
+        group: str,
+        topic: str,
+        queue_id: QueueId,
+        offset: QueueOffset,
+        *,
+        address: str,
+        said: str = "",
     ) -> str:
         """Take an offset into the next commit; gives the client id under which it is judged.
 
@@ -114,7 +122,7 @@ class Offsets:
             return ""
         self._make_room()
         client_id = self._committers.who(group, topic, queue_id, address=address, said=said)
-        self._pending.add(group, topic, queue_id, offset, client_id)
+        self._pending.add((group, topic, queue_id), offset, client_id=client_id)
         return client_id
 
     def pulled(self, origin: Origin, pull: PullFields) -> None:
@@ -209,7 +217,7 @@ class Offsets:
             FieldError: a field is missing or impossible.
         """
         key, act = self._query(request, command)
-        if self._pending.has(*key):
+        if self._pending.has(key):
             if self._commits.is_full:
                 self._router.park(request)
                 return
@@ -223,25 +231,23 @@ class Offsets:
 
     def _query(
         self, request: PendingRequest, command: RemotingCommand
-    ) -> tuple[tuple[str, str, int], Callable[[], None]]:
+    ) -> tuple[QueuePlace, Callable[[], None]]:
         """The queue asked for, and how to answer."""
         ext = command.ext
         group, topic = fields.text(ext, "consumerGroup"), fields.text(ext, "topic")
-        queue_id = fields.int32(ext, "queueId")
+        queue_id = QueueId(fields.int32(ext, "queueId"))
         zero_if_missing = fields.boolean(ext, "setZeroIfNotFound", default=True)
-        act = partial(self._answer_query, request, group, topic, queue_id, zero_if_missing)
-        return (group, topic, queue_id), act
+        place = (group, topic, queue_id)
+        return place, partial(self._answer_query, request, place, zero_if_missing=zero_if_missing)
 
     def _answer_query(
-        self, request: PendingRequest, group: str, topic: str, queue_id: int, zero_if_missing: bool
+        self, request: PendingRequest, place: QueuePlace, *, zero_if_missing: bool
     ) -> None:
         offset = consumer_offset(
             self._state,
-            group,
-            topic,
-            queue_id,
+            *place,
             zero_if_missing=zero_if_missing,
-            log_end=self._log.reader.committed_position,
+            log_end=PhysicalOffset(self._log.reader.committed_position),
         )
         if offset is None:
             request.answer(

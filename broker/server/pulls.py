@@ -23,6 +23,7 @@ from broker.service.refusal import Refusal
 from broker.store.reading import GetResult, get_messages
 from broker.store.state import BrokerState
 from dledger import EntryDamagedError, LogServer
+from dledger_mq.message.numbers import QueueId
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.replies import pull_reply_head
 from dledger_mq.remoting.requests import PULL_COMMIT_OFFSET, PULL_SUSPEND, PullFields, PullRequest
@@ -56,7 +57,7 @@ class Pull(PendingRequest, eq=False):
         return self.command.fields  # type: ignore[union-attr,return-value]  # its handler takes nothing else
 
     @property
-    def place(self) -> tuple[str, int]:
+    def place(self) -> tuple[str, QueueId]:
         """Topic and queue id."""
         return self.fields.topic, self.fields.queue_id
 

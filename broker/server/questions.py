@@ -12,9 +12,9 @@ from collections import deque
 from broker.server.request import HOLD_MS, PendingRequest
 from broker.service.asking_again import (
     LATE_MS,
-    OFFSET_UNTOLD,
-    Untold,
-    offset_untold,
+    OFFSET_UNKNOWN,
+    UnknownOffsetAnswer,
+    unknown_offset_answer,
     wants_empty_list,
 )
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
@@ -41,12 +41,12 @@ class Question(PendingRequest):
             else:
                 self.answer(code, remark)
             return
-        match offset_untold(command.language, command.version):
-            case Untold.REASON:
+        match unknown_offset_answer(command.language, command.version):
+            case UnknownOffsetAnswer.REASON:
                 self.answer(code, remark)
-            case Untold.NO_OFFSET:
-                self.answer(ResponseCode.SUCCESS, remark, {"offset": str(OFFSET_UNTOLD)})
-            case Untold.LATE_REASON:
+            case UnknownOffsetAnswer.NO_OFFSET:
+                self.answer(ResponseCode.SUCCESS, remark, {"offset": str(OFFSET_UNKNOWN)})
+            case UnknownOffsetAnswer.LATE_REASON:
                 # What is found out until then is as true, and may come in time.
                 self.late_refusal = code, remark
 

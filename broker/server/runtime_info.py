@@ -116,7 +116,7 @@ class RuntimeInfo:
             "raftCommitIndex": str(statistics.commit_index),
             "raftAppliedIndex": str(statistics.applied_index),
             "raftSyncMs": f"{statistics.sync_latency_us / 1000:.2f}",
-            "raftDisk": statistics.disk_trouble or "well",
+            "raftDisk": statistics.disk_trouble or "ok",
             "stateDigest": f"{state.digest():08x}",
             "raftWentBack": self._loss_notice() or "no",
             "raftFirstIndex": str(statistics.first_index),

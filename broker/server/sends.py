@@ -24,6 +24,7 @@ from broker.store.staging import StagedEntry
 from dledger import DLedgerError, RefusedError
 from dledger_mq.message.errors import MessageIdError, RecordError
 from dledger_mq.message.ids import OffsetIdMaker, parse_offset_msg_id
+from dledger_mq.message.numbers import PhysicalOffset, QueueId, QueueOffset
 from dledger_mq.message.recall_handle import RecallHandle
 from dledger_mq.remoting import fields
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
@@ -31,7 +32,7 @@ from dledger_mq.remoting.header import RemotingCommand
 from dledger_mq.remoting.replies import SendReplies
 from dledger_mq.remoting.requests import SendRequest
 
-_UNDECIDED = SendPlan("", 0, 0, 0, 0, ())
+_UNDECIDED = SendPlan("", QueueId(0), 0, 0, 0, ())
 
 
 @dataclass(slots=True, eq=False)
@@ -48,7 +49,7 @@ class _Parts:
 
     asked: SendPlan
     parts: list[Part]
-    own: list[int]
+    own: list[PhysicalOffset]
     open_count: int
     error: DLedgerError | None = None
 
@@ -215,9 +216,12 @@ class Sends:
         if self._repeats is not None:
             is_there = send.is_received
             if not is_there or send.was_held:
-                stored = [staged.physical_offset(each) for each in range(place, place + count)]
-                self._repeats.told(stored, is_received=is_there, link=send.link)
-                self._repeats.asked(stored, self._router.waited_until_ms(send, send.born_ms))
+                stored = [
+                    PhysicalOffset(staged.physical_offset(each))
+                    for each in range(place, place + count)
+                ]
+                self._repeats.note_answer(stored, is_received=is_there, link=send.link)
+                self._repeats.note_asked(stored, self._router.waited_until_ms(send, send.born_ms))
 
     def failed(self, send: Send, error: DLedgerError) -> None:
         """What was staged of a send is not confirmed."""
@@ -244,7 +248,7 @@ class Sends:
         for at, part in enumerate(known.parts):
             if part is None:
                 known.parts[at] = self._place_of(send.plan, staged, place)
-                known.own.append(staged.physical_offset(place))
+                known.own.append(PhysicalOffset(staged.physical_offset(place)))
                 place += 1
         self.decided(send)
 
@@ -303,20 +307,19 @@ class Sends:
                 recall_handle=self._recall_handle(known.asked, due_ms) if due_ms else None,
             )
         )
-        self._repeats.asked(
+        self._repeats.note_asked(
             [one.physical_offset for one in stored],
             self._router.waited_until_ms(send, send.born_ms),
         )
         if send.is_received:
             self._repeats.answered(one.physical_offset for one in stored)
         else:
-            self._repeats.told(known.own, is_received=False, link=send.link)
+            self._repeats.note_answer(known.own, is_received=False, link=send.link)
 
     def _place_of(self, plan: SendPlan, staged: StagedEntry, place: int) -> EarlierSend:
-        offset = staged.physical_offset(place)
-        return EarlierSend(
-            offset, plan.queue_id, staged.queue_offset(place), self._ids(offset), plan.due_ms
-        )
+        offset = PhysicalOffset(staged.physical_offset(place))
+        queue_offset = QueueOffset(staged.queue_offset(place))
+        return EarlierSend(offset, plan.queue_id, queue_offset, self._ids(offset), plan.due_ms)
 
     def _recall_handle(self, plan: SendPlan, due_ms: int) -> str:
         """What the producer of a message with a due time gets to recall it with."""
@@ -377,7 +380,7 @@ class Sends:
             return
         ext = command.ext
         wanted = SendBack(
-            fields.int64(ext, "offset"),
+            PhysicalOffset(fields.int64(ext, "offset")),
             fields.text(ext, "group"),
             fields.int32(ext, "delayLevel", 0),
             fields.int32(ext, "maxReconsumeTimes", None),
@@ -410,10 +413,10 @@ class Sends:
         )
 
 
-def _offsets_of(msg_ids: str) -> list[int]:
-    """The physical offsets that message ids of ours name."""
+def _offsets_of(msg_ids: str) -> list[PhysicalOffset]:
+    """Return the physical offsets that message ids of ours name."""
     found = []
     for text in msg_ids.split(","):
         with suppress(MessageIdError):
-            found.append(parse_offset_msg_id(text)[2])
+            found.append(PhysicalOffset(parse_offset_msg_id(text)[2]))
     return found

@@ -16,7 +16,7 @@ from broker.server.request import Handler, PendingRequest
 from broker.server.router import Router
 from broker.server.transactions import TransactionEnds
 from broker.service.conclusions import Kind
-from broker.service.sameness import Essence, essence_of_record
+from broker.service.sameness import RequestedMessage, requested_by_record
 from broker.store.control import ResumeTransaction
 from broker.store.recent_sends import COPIES_MAX
 from broker.store.transactions import OpenHalf, TransactionKey, Transactions, Verdict
@@ -41,7 +41,7 @@ class _CountAnew(NamedTuple):
 class _StoreAgain(NamedTuple):
     """One that was given up is stored as a half message again, unless that is on its way."""
 
-    asked: Essence
+    asked: RequestedMessage
     is_on_its_way: bool
 
 
@@ -64,7 +64,7 @@ class TransactionResumes:
         self._ends = ends
         self._load = load
         self._now_ms = now_ms
-        self._storing: set[Essence] = set()
+        self._storing: set[RequestedMessage] = set()
 
     def handlers(self) -> tuple[Handler[RemotingCommand], ...]:
         """What it takes."""
@@ -118,21 +118,21 @@ class TransactionResumes:
         if topic is None or name is None:
             return None
         key = (topic, name)
-        asked = essence_of_record(msgspec.structs.replace(message, topic=HALF_TOPIC))
+        asked = requested_by_record(msgspec.structs.replace(message, topic=HALF_TOPIC))
         known = self._open_copy(key, asked)
         if known is not None:
             return _CountAnew(known.queue_offset)
         return _StoreAgain(asked, self._ends.is_beginning(key, asked) or asked in self._storing)
 
-    def _open_copy(self, key: TransactionKey, asked: Essence) -> OpenHalf | None:
+    def _open_copy(self, key: TransactionKey, asked: RequestedMessage) -> OpenHalf | None:
         """The same half message among the open ones with that transaction id."""
         for half in self._transactions.newest(key, COPIES_MAX):
             record = self._load(half.physical_offset)
-            if record is not None and essence_of_record(record) == asked:
+            if record is not None and requested_by_record(record) == asked:
                 return half
         return None
 
-    def _store_again(self, message: StoredMessage, asked: Essence) -> None:
+    def _store_again(self, message: StoredMessage, asked: RequestedMessage) -> None:
         place = self._commits.staging.stage(
             _HALF,
             0,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from broker.server.commits import Commits
@@ -11,7 +11,7 @@ from broker.server.router import Router
 from broker.service.conclusions import Kind
 from broker.service.refusal import Refusal
 from broker.service.repeats import EarlierSend, Repeats
-from broker.service.sameness import Essence, essence_of_plan, is_same, stored_as
+from broker.service.sameness import RequestedMessage, is_same, requested_by_plan, stored_as
 from broker.service.send import SendPlan
 from broker.service.transactions import (
     CommitPlan,
@@ -19,9 +19,9 @@ from broker.service.transactions import (
     EndRules,
     Recorded,
     RollbackPlan,
+    answer_to_ending,
     ending_of,
     is_undecided,
-    told,
 )
 from broker.store.recent_sends import COPIES_MAX
 from broker.store.staging import StagedEntry, Staging
@@ -30,6 +30,7 @@ from dledger import DLedgerError, LogServer, RefusedError
 from dledger_mq.message.errors import RecordError
 from dledger_mq.message.ids import OffsetIdMaker
 from dledger_mq.message.names import OP_HALF_TOPIC
+from dledger_mq.message.numbers import PhysicalOffset, QueueOffset
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.header import RemotingCommand
 from dledger_mq.remoting.replies import SendReplies
@@ -73,7 +74,7 @@ class TransactionEnds:
         self._repeats = repeats
         self._open_max = open_max
         self._now_ms = now_ms
-        self._beginning: dict[TransactionKey, list[Essence]] = {}
+        self._beginning: dict[TransactionKey, list[RequestedMessage]] = {}
         self._beginning_count = 0
         self._ending: set[int] = set()
 
@@ -83,7 +84,7 @@ class TransactionEnds:
         self._beginning_count = 0
         self._ending.clear()
 
-    def is_beginning(self, key: TransactionKey, asked: Essence) -> bool:
+    def is_beginning(self, key: TransactionKey, asked: RequestedMessage) -> bool:
         """Whether that half message is staged or on its way."""
         return asked in self._beginning.get(key, ())
 
@@ -104,7 +105,7 @@ class TransactionEnds:
         message = plan.messages[0]
         key = (plan.topic.encode(), message.uniq_key)
         try:
-            asked = essence_of_plan(plan, message)
+            asked = requested_by_plan(plan, message)
         except RecordError as error:
             request.refuse(ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: {error}")
             return
@@ -124,17 +125,22 @@ class TransactionEnds:
             self._store_half(request, plan, born_ms, key, asked)
 
     def _earlier(
-        self, repeats: Repeats, plan: SendPlan, key: TransactionKey, asked: Essence, born_ms: int
+        self,
+        repeats: Repeats,
+        plan: SendPlan,
+        key: TransactionKey,
+        asked: RequestedMessage,
+        born_ms: int,
     ) -> EarlierSend | None:
         """Where this half message was stored before, if it is that one: open, or a recent send."""
         open_ones = self._transactions.newest(key, COPIES_MAX)
-        offsets = [half.physical_offset for half in open_ones]
+        offsets = [PhysicalOffset(half.physical_offset) for half in open_ones]
         known = repeats.find_among(offsets, asked, any_queue=plan.any_queue)
         if known is None and key[1] in repeats.recent_keys:
             known = repeats.find(key[1], asked, born_ms, any_queue=plan.any_queue)
         return known
 
-    def _is_ahead(self, plan: SendPlan, key: TransactionKey, asked: Essence) -> bool:
+    def _is_ahead(self, plan: SendPlan, key: TransactionKey, asked: RequestedMessage) -> bool:
         """Whether the same half message is staged or on its way."""
         newest = self._beginning.get(key, [])[-COPIES_MAX:]
         return any(is_same(asked, other, any_queue=plan.any_queue) for other in newest)
@@ -145,7 +151,7 @@ class TransactionEnds:
         plan: SendPlan,
         born_ms: int,
         key: TransactionKey,
-        asked: Essence,
+        asked: RequestedMessage,
     ) -> None:
         message = plan.messages[0]
         topic, queue_id, properties = stored_as(plan, message)
@@ -176,11 +182,12 @@ class TransactionEnds:
     def _half_stored(
         self, request: PendingRequest, plan: SendPlan, born_ms: int, staged: StagedEntry, place: int
     ) -> None:
-        offset = staged.physical_offset(place)
-        stored = EarlierSend(offset, plan.queue_id, staged.queue_offset(place), self._ids(offset))
+        offset = PhysicalOffset(staged.physical_offset(place))
+        queue_offset = QueueOffset(staged.queue_offset(place))
+        stored = EarlierSend(offset, plan.queue_id, queue_offset, self._ids(offset))
         self._answer_half(request, plan, stored, born_ms)
 
-    def _begun(self, key: TransactionKey, asked: Essence) -> None:
+    def _begun(self, key: TransactionKey, asked: RequestedMessage) -> None:
         """A half message is on its way no more; after a change of leader nothing is known of any."""
         known = self._beginning.get(key)
         if known is None or asked not in known:
@@ -204,14 +211,14 @@ class TransactionEnds:
                 )
             )
             if self._repeats is not None:
-                self._repeats.told(
+                self._repeats.note_answer(
                     [stored.physical_offset],
                     is_received=request.is_received,
                     link=request.link,
                 )
                 if request.was_held:
                     until_ms = self._router.waited_until_ms(request, born_ms)
-                    self._repeats.asked([stored.physical_offset], until_ms)
+                    self._repeats.note_asked([stored.physical_offset], until_ms)
 
     # Ends.
 
@@ -269,11 +276,11 @@ class TransactionEnds:
             ended=partial(self.ended, offsets),
         )
 
-    def note_ending(self, queue_offsets: list[int]) -> None:
+    def note_ending(self, queue_offsets: Iterable[int]) -> None:
         """Ends were staged; `ended` is to be called when they are decided."""
         self._ending.update(queue_offsets)
 
-    def ended(self, queue_offsets: list[int], error: DLedgerError | None = None) -> None:
+    def ended(self, queue_offsets: Iterable[int], error: DLedgerError | None = None) -> None:
         """Ends are applied, or failed. Those of unknown outcome stay on their way: `leadership_began`."""
         if error is None or isinstance(error, RefusedError):
             self._ending.difference_update(queue_offsets)
@@ -322,5 +329,5 @@ def stage_op(staging: Staging, queue_offsets: list[int], verdict: Verdict, now_m
 
 
 def _tell(request: PendingRequest, wanted: Verdict, recorded: Verdict) -> None:
-    code, remark, ext = told(wanted, recorded)
+    code, remark, ext = answer_to_ending(wanted=wanted, recorded=recorded)
     request.answer(code, remark, ext)

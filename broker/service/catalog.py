@@ -30,40 +30,45 @@ class Catalog:
         self._staged_topics: dict[str, TopicConfig] = {}
         self._staged_groups: dict[str, SubscriptionGroupConfig] = {}
         self._deletions: list[str] = []
+        """One item for each deletion that is staged and not yet decided; a topic may be deleted twice."""
 
     def topic(self, name: str) -> TopicConfig | None:
-        """A topic as what is staged now will find it, or None."""
+        """Return a topic as what is staged now will find it, or None."""
         if name in self._deletions:
             return self._staged_topics.get(name)
         return self._applied_topic(name) or self._staged_topics.get(name)
 
     def visible_topic(self, name: str) -> TopicConfig | None:
-        """A topic whose deletion is not committed, or None; one that is being created has no messages yet."""
+        """Return a topic whose deletion is not committed, or None; one that is being created has no messages yet."""
         return self._applied_topic(name) or self._staged_topics.get(name)
 
     def group(self, name: str) -> SubscriptionGroupConfig | None:
-        """A group, or None."""
+        """Return a group, applied or staged, or None."""
         return self._applied_group(name) or self._staged_groups.get(name)
 
     def note_topic(self, config: TopicConfig) -> None:
-        """A topic that does not exist yet was staged."""
+        """Note that the creation of a topic was staged."""
         self._staged_topics[config.name] = config
 
     def note_group(self, config: SubscriptionGroupConfig) -> None:
-        """A group that does not exist yet was staged."""
+        """Note that the creation of a group was staged."""
         self._staged_groups[config.name] = config
 
     def note_deletion(self, name: str) -> None:
-        """A topic's deletion was staged: what is staged from now on does not find it, unless it is created again."""
+        """Note that the deletion of a topic was staged.
+
+        What is staged later does not find the topic, unless it is created again.
+        """
         self._staged_topics.pop(name, None)
         self._deletions.append(name)
 
     def deletion_decided(self, name: str) -> None:
-        """One of the deletions of a topic is applied, or will not be: the applied tables tell."""
+        """Forget one deletion of a topic that is applied, or never will be: the applied tables are right again."""
+        assert name in self._deletions, f"no deletion of {name} is staged: {self._deletions}"
         self._deletions.remove(name)
 
     def settle(self) -> None:
-        """Nothing is staged any longer: the applied tables say it all."""
+        """Forget what was staged: it is applied, or lost."""
         self._staged_topics.clear()
         self._staged_groups.clear()
 
@@ -85,7 +90,7 @@ NOTHING_NEW = Creation()
 def topic_for_send(
     catalog: Catalog, name: str, *, template: str, queue_count: int, auto_create: bool
 ) -> tuple[TopicConfig, Creation] | Refusal:
-    """The topic that a send goes to, created if that is allowed (rules B8, B9).
+    """Find the topic that a send goes to, or create it if that is allowed (rules B8, B9).
 
     Args:
         catalog: what exists.
@@ -107,19 +112,30 @@ def topic_for_send(
         return fresh, Creation(topics=(fresh,))
     return Refusal(
         ResponseCode.TOPIC_NOT_EXIST,
-        f"topic[{name}] not exist, apply first please! "
-        + (
-            "The broker does not create topics by itself."
-            if not auto_create
-            else f"{template} is no model."
-        ),
+        f"topic[{name}] not exist, apply first please! Nothing was stored. "
+        + _not_created_because(name, template, model, auto_create=auto_create),
     )
+
+
+def _not_created_because(
+    name: str, template: str, model: TopicConfig | None, *, auto_create: bool
+) -> str:
+    """Say why the broker did not create a topic for a send."""
+    if not auto_create:
+        return "The broker does not create topics by itself (autoCreateTopicEnable=false)."
+    if model is None:
+        return f"The topic {template[:255]}, after which it would be created, does not exist."
+    if not model.is_inherited:
+        return (
+            f"The topic {template[:255]} cannot be inherited from: its permission is {model.perm}."
+        )
+    return f"{name} is a name of the system."
 
 
 def group_for_use(
     catalog: Catalog, name: str, *, auto_create: bool
 ) -> tuple[SubscriptionGroupConfig, Creation] | Refusal:
-    """The consumer group of a request, created with defaults if that is allowed (rule B10)."""
+    """Find the consumer group of a request, or create it with defaults if that is allowed (rule B10)."""
     known = catalog.group(name)
     if known is not None:
         return known, NOTHING_NEW
@@ -130,14 +146,18 @@ def group_for_use(
     return Refusal(
         ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
         f"subscription group not exist, {name[:255]}. "
-        + (problem or "The broker does not create groups by itself."),
+        + (
+            problem
+            or "The broker does not create groups by itself (autoCreateSubscriptionGroup=false)."
+        ),
     )
 
 
 def special_topic(
     catalog: Catalog, name: str, *, queue_count: int = 1
 ) -> tuple[TopicConfig, Creation]:
-    """A retry or dead-letter topic, created when missing (L2, L6)."""
+    """Find a retry or dead-letter topic, or create it (L2, L6)."""
+    assert queue_count > 0, f"{name} would have {queue_count} queues"
     known = catalog.topic(name)
     if known is not None:
         return known, NOTHING_NEW

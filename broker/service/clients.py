@@ -1,9 +1,9 @@
-"""Who is connected: the live producers and consumers of this node, and of the whole group of nodes.
+"""The live producers and consumers that are connected to this node, and to the whole group of nodes.
 
 Every member of a consumer group must see the same list of members, or queues are consumed twice or by
 nobody (rules Q5, Q6). A client may be connected to any node, so each node keeps its own clients
-(`LocalClients`) and tells the leader of them; the leader joins what all nodes told it (`ClientUnion`)
-and gives the union back. Pure: connections are numbers here, the time is an argument.
+(`LocalClients`) and reports them to the leader; the leader joins the reports of all nodes (`ClientUnion`)
+and sends the union back. Pure: connections are numbers here, the time is an argument.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CLIENT_EXPIRY_MS = 120_000
 """A client without a heartbeat for this long is gone (rule Q2)."""
 
 NODE_EXPIRY_MS = 15_000
-"""Clients of a node that told nothing for this long are taken out of the union. Long enough that the
+"""Clients of a node that reported nothing for this long are taken out of the union. Long enough that the
 clients of a dead node can come back through another one before their queues are given away twice;
 short enough that the queues of a client that died with its node are not idle for long."""
 
@@ -49,12 +49,12 @@ class ConsumerClient(msgspec.Struct, frozen=True):
     subscriptions: tuple[Subscription, ...] = ()
 
     def subscription(self, topic: str) -> Subscription | None:
-        """What it wants of a topic."""
+        """Return its subscription of a topic, or None."""
         return next((item for item in self.subscriptions if item.topic == topic), None)
 
     @property
     def newest_version(self) -> int:
-        """The newest version of a subscription that it told."""
+        """The newest version among its subscriptions; 0 without any."""
         return max((item.version for item in self.subscriptions), default=0)
 
 
@@ -74,7 +74,7 @@ _C = TypeVar("_C", ConsumerClient, ProducerClient)
 def consumers_of(
     heartbeat: Heartbeat, *, language: str, version: int, address: str
 ) -> list[ConsumerClient]:
-    """The consumers that a heartbeat tells of; language and version stand in its header."""
+    """Read the consumers from a heartbeat; language and version stand in its header."""
     return [
         ConsumerClient(
             entry.group,
@@ -94,7 +94,7 @@ def consumers_of(
 def producers_of(
     heartbeat: Heartbeat, *, language: str, version: int, address: str
 ) -> list[ProducerClient]:
-    """The producers that a heartbeat tells of."""
+    """Read the producers from a heartbeat; language and version stand in its header."""
     return [
         ProducerClient(group, heartbeat.client_id, language, version, address)
         for group in heartbeat.producer_groups
@@ -102,15 +102,15 @@ def producers_of(
 
 
 def newest_subscription(members: Iterable[ConsumerClient], topic: str) -> Subscription | None:
-    """What a group wants of a topic: the newest that a member told (Q4, G8)."""
-    told = [item for item in (client.subscription(topic) for client in members) if item]
-    return max(told, key=lambda item: item.version, default=None)
+    """Return the newest subscription of a topic among the members of a group (Q4, G8)."""
+    found = [item for item in (client.subscription(topic) for client in members) if item]
+    return max(found, key=lambda item: item.version, default=None)
 
 
 def newest_of_each(clients: Iterable[ConsumerClient]) -> dict[str, ConsumerClient]:
-    """What each client of one group told last, by client id.
+    """Return the latest report of each client of one group, by client id.
 
-    A client tells each node, one after the other, and may tell some of them nothing for a while. Where
+    A client sends heartbeats to each node, one after the other, and may reach some of them late. Where
     versions are equal, the later of `clients` counts.
     """
     newest: dict[str, ConsumerClient] = {}
@@ -136,9 +136,10 @@ class _Table(Generic[_C]):
     def __init__(self) -> None:
         self._groups: dict[str, dict[str, _Live[_C]]] = {}
         self._keys_of: dict[int, set[tuple[str, str]]] = {}
+        """Invariant: each registration is among the keys of its connection; a key may also stand at an earlier one."""
 
     def put(self, client: _C, connection: int, now_ms: int) -> bool:
-        """Take in or refresh; whether anything but the time changed."""
+        """Add or refresh a client; return True if anything but the time changed."""
         members = self._groups.setdefault(client.group, {})
         known = members.get(client.client_id)
         if known is not None and known.connection == connection and known.client == client:
@@ -149,18 +150,22 @@ class _Table(Generic[_C]):
         return True
 
     def drop(self, group: str, client_id: str) -> bool:
-        """Take one out; whether it was there."""
+        """Remove a client; return True if it was there."""
         members = self._groups.get(group, {})
         live = members.pop(client_id, None)
         if live is None:
             return False
         if not members:
             del self._groups[group]
-        self._keys_of[live.connection].discard((group, client_id))
+        keys = self._keys_of[live.connection]
+        assert (group, client_id) in keys, (
+            f"{client_id} of {group} is not among the keys of its connection {live.connection}"
+        )
+        keys.remove((group, client_id))
         return True
 
     def drop_connection(self, connection: int) -> list[str]:
-        """Take out what came on a connection and did not move to another; gives the groups."""
+        """Remove what came on a connection and did not move to another; return the groups."""
         keys = sorted(self._keys_of.get(connection, ()))
         gone = [key[0] for key in keys if self._is_on(key, connection) and self.drop(*key)]
         self._keys_of.pop(connection, None)
@@ -171,7 +176,7 @@ class _Table(Generic[_C]):
         return live is not None and live.connection == connection
 
     def drop_silent(self, limit_ms: int) -> list[str]:
-        """Take out what was not heard of since `limit_ms`; gives the groups."""
+        """Remove what was not heard of since `limit_ms`; return the groups."""
         silent = [
             (group, client_id)
             for group, members in self._groups.items()
@@ -181,19 +186,19 @@ class _Table(Generic[_C]):
         return [key[0] for key in silent if self.drop(*key)]
 
     def clients(self, group: str | None = None) -> list[_C]:
-        """The clients of a group, or all."""
+        """Return the clients of a group, or all."""
         groups = self._groups.values() if group is None else [self._groups.get(group, {})]
         return [live.client for members in groups for live in members.values()]
 
     def connections(self, group: str) -> list[int]:
-        """The connections of a group."""
+        """Return the connections of a group, in the order of their numbers."""
         return sorted({live.connection for live in self._groups.get(group, {}).values()})
 
 
 class LocalClients:
     """The clients that are connected to this node.
 
-    `changes` counts what others must hear of: it grows when a consumer comes, goes or changes its
+    `changes` counts what has to be reported to the leader: it grows when a consumer comes, goes or changes its
     subscriptions, not with every heartbeat.
     """
 
@@ -226,29 +231,29 @@ class LocalClients:
         return self._count([consumer_group] if gone else [])
 
     def connection_closed(self, connection: int) -> list[str]:
-        """Take out everything that came on a connection; gives the consumer groups that changed."""
+        """Remove everything that came on a connection; return the consumer groups that changed."""
         self._producers.drop_connection(connection)
         return self._count(self._consumers.drop_connection(connection))
 
     def expire(self, now_ms: int) -> list[str]:
-        """Take out clients without a heartbeat for 120 s; gives the consumer groups that changed."""
+        """Remove clients without a heartbeat for `CLIENT_EXPIRY_MS`; return the consumer groups that changed."""
         self._producers.drop_silent(now_ms - CLIENT_EXPIRY_MS)
         return self._count(self._consumers.drop_silent(now_ms - CLIENT_EXPIRY_MS))
 
     def consumers(self, group: str | None = None) -> list[ConsumerClient]:
-        """The live consumers, of a group or all."""
+        """Return the live consumers, of a group or all."""
         return self._consumers.clients(group)
 
     def producers(self, group: str) -> list[ProducerClient]:
-        """The live producers of a group."""
+        """Return the live producers of a group."""
         return self._producers.clients(group)
 
     def producer_connections(self, group: str) -> list[int]:
-        """Connections with a producer of the group, to ask about a transaction."""
+        """Return the connections with a producer of the group, to ask about a transaction."""
         return self._producers.connections(group)
 
     def connections_of(self, group: str) -> list[int]:
-        """Connections with a consumer of the group, to tell them of a change."""
+        """Return the connections with a consumer of the group, to notify them of a change."""
         return self._consumers.connections(group)
 
     def _count(self, changed: list[str]) -> list[str]:
@@ -260,18 +265,19 @@ class ClientUnion:
     """The consumers of all nodes, by group.
 
     `version` changes with the content, so that two nodes can compare what they have. The methods that
-    change it give the groups whose *roll* changed: who is a member, and of which topics. Only that decides
+    change it return the groups whose *roll* changed: who is a member, and of which topics. Only that decides
     who gets which queues; a newer version of a subscription and another address do not.
     """
 
     def __init__(self) -> None:
         self._by_node: dict[str, tuple[ConsumerClient, ...]] = {}
         self._seen_ms: dict[str, int] = {}
+        """Invariant: it has the same nodes as `_by_node`."""
         self._groups: dict[str, dict[str, ConsumerClient]] = {}
         self.version = 0
 
     def put(self, node: str, clients: Iterable[ConsumerClient], now_ms: int) -> list[str]:
-        """Replace what a node told; gives the groups whose roll changed."""
+        """Replace the report of a node; return the groups whose roll changed."""
         fresh = tuple(clients)
         self._seen_ms[node] = now_ms
         if self._by_node.get(node, ()) == fresh:
@@ -280,12 +286,22 @@ class ClientUnion:
         self._by_node[node] = fresh
         return self._rebuild()
 
-    def touch(self, node: str, now_ms: int) -> None:
-        """The node is alive and its clients are as they were."""
+    def touch(self, node: str, now_ms: int) -> bool:
+        """Note that a node is alive and its clients are as it reported them.
+
+        Returns:
+            False if its report expired: its clients are not in the union, and it has to report them again.
+        """
+        if node not in self._by_node:
+            return False
         self._seen_ms[node] = now_ms
+        return True
 
     def expire(self, now_ms: int) -> list[str]:
-        """Take out nodes that told nothing for `NODE_EXPIRY_MS`; gives the groups whose roll changed."""
+        """Remove nodes that reported nothing for `NODE_EXPIRY_MS`; return the groups whose roll changed."""
+        assert self._seen_ms.keys() == self._by_node.keys(), (
+            f"heard of {sorted(self._seen_ms)}, clients of {sorted(self._by_node)}"
+        )
         silent = [node for node, seen in self._seen_ms.items() if seen < now_ms - NODE_EXPIRY_MS]
         for node in silent:
             del self._seen_ms[node]
@@ -293,7 +309,7 @@ class ClientUnion:
         return self._rebuild() if silent else []
 
     def replace(self, by_node: Mapping[str, Iterable[ConsumerClient]], now_ms: int) -> list[str]:
-        """Take over the leader's union; gives the groups whose roll changed.
+        """Take over the leader's union; return the groups whose roll changed.
 
         Every node counts as heard of now: should this node become the leader, it starts from here
         and the nodes that are gone expire.
@@ -303,37 +319,39 @@ class ClientUnion:
         return self._rebuild()
 
     def leadership_began(self, now_ms: int) -> None:
-        """This node leads from now on: the nodes have their time to tell it of their clients."""
+        """Begin to lead: from now on all nodes have `NODE_EXPIRY_MS` to report their clients here."""
         self._seen_ms = dict.fromkeys(self._by_node, now_ms)
 
     def by_node(self) -> dict[str, tuple[ConsumerClient, ...]]:
-        """Everything, for the other nodes."""
+        """Return the reports of all nodes, for the other nodes."""
         return dict(self._by_node)
 
     def members(self, group: str) -> dict[str, ConsumerClient]:
-        """The members of a group by client id."""
+        """Return the members of a group by client id."""
         return self._groups.get(group, {})
 
     def groups(self) -> list[str]:
-        """Names of the groups with members."""
+        """Return the names of the groups with members, sorted."""
         return sorted(self._groups)
 
     def subscription(self, group: str, topic: str) -> Subscription | None:
-        """What the group wants of a topic: the newest that a member told (Q4, G8)."""
+        """Return the newest subscription of a topic among the members of a group (Q4, G8)."""
         return newest_subscription(self.members(group).values(), topic)
 
     def groups_of_topic(self, topic: str) -> list[str]:
-        """Groups with a live member that subscribes the topic."""
+        """Return the groups with a live member that subscribes to the topic, sorted."""
         return sorted(group for group in self._groups if self.subscription(group, topic))
 
     def _rebuild(self) -> list[str]:
         before = self._groups
-        told: dict[str, list[ConsumerClient]] = {}
+        reported: dict[str, list[ConsumerClient]] = {}
         for node in sorted(self._by_node):
             for client in self._by_node[node]:
-                told.setdefault(client.group, []).append(client)
-        self._groups = {name: newest_of_each(clients) for name, clients in told.items()}
-        changed = [name for name in {*before, *told} if before.get(name) != self._groups.get(name)]
+                reported.setdefault(client.group, []).append(client)
+        self._groups = {name: newest_of_each(clients) for name, clients in reported.items()}
+        changed = [
+            name for name in {*before, *reported} if before.get(name) != self._groups.get(name)
+        ]
         self.version += bool(changed)
         return sorted(
             name

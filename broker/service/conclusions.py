@@ -1,17 +1,17 @@
-"""What may be concluded when a request was tried in vain: who is asked next, or what its client is told.
+"""The conclusions from a failed try of a request: the next leader is asked, or the client is answered.
 
 One place for the rule of docs/guarantees.md, 8: done, surely not done, or unknown, and never one for the other. What
 follows depends on what doing a request twice would do, which is its `Kind`:
 
     kind        the try was refused         its outcome is unknown        the link to the leader broke
-    SEND        the next leader is asked    the client is told            the client is told
-    SEND_BACK   the same                    the client is told            the client is told
+    SEND        the next leader is asked    the client is answered        the client is answered
+    SEND_BACK   the same                    the client is answered        the client is answered
     UPDATE      the same                    the next leader is asked      the next leader is asked
-    ADMIN       the same                    the client is told            the next leader is asked
+    ADMIN       the same                    the client is answered        the next leader is asked
     READ        the same                    the next leader is asked      the next leader is asked
     QUESTION    the same                    the next leader is asked      the next leader is asked
 
-What is refused for good (too large for any leader) is told. Pure.
+A refusal for good (too large for any leader) is passed on to the client. Pure.
 """
 
 from __future__ import annotations
@@ -25,23 +25,25 @@ from dledger_mq.remoting.codes import ResponseCode, is_definite
 
 
 class Kind(Enum):
-    """What a request does, and so what doing it twice would do."""
+    """The effect of a request, and so the effect of doing it twice."""
 
     SEND = "stores messages of a producer: twice is not once; refused at once without a majority that has room"
     SEND_BACK = "stores a message that a consumer gives back: twice is not once"
     UPDATE = "changes what the group keeps: twice is as once"
     ADMIN = "changes topics and groups for a tool: twice is as once, but somebody watches"
     READ = "changes nothing, so that it never is of unknown outcome"
-    QUESTION = "changes nothing, and its client must neither be left alone with it nor be told a plain refusal"
+    QUESTION = (
+        "changes nothing, and its client must get an answer in time, and never a plain refusal"
+    )
 
     @property
     def is_repeatable(self) -> bool:
-        """Whether doing it twice is the same as once."""
+        """True if doing it twice is the same as once."""
         return self not in _NOT_TWICE
 
     @property
     def changes_nothing(self) -> bool:
-        """Whether it only reads."""
+        """True if it only reads."""
         return self in _READS
 
 
@@ -50,7 +52,7 @@ _READS = frozenset({Kind.READ, Kind.QUESTION})
 
 
 class AskNext(NamedTuple):
-    """Whoever leads next is asked.
+    """The decision to ask whoever leads next.
 
     Attributes:
         may_be_done: the try is of unknown outcome, so it is not surely undone any more.
@@ -60,7 +62,7 @@ class AskNext(NamedTuple):
 
 
 def unconfirmed(kind: Kind, error: DLedgerError) -> AskNext | Refusal:
-    """What was staged for a request, or what it waited for, is not confirmed."""
+    """Conclude what follows when the records of a request, or the entry that it waited for, are not confirmed."""
     if kind.changes_nothing:
         return AskNext(may_be_done=False)
     is_refused = isinstance(error, RefusedError)
@@ -79,7 +81,7 @@ def unconfirmed(kind: Kind, error: DLedgerError) -> AskNext | Refusal:
 
 
 def unanswered(kind: Kind, reason: str) -> AskNext | Refusal:
-    """A request was passed on to the leader, which is silent."""
+    """Conclude what follows when a request was passed on to the leader and no answer came."""
     if kind.is_repeatable:
         return AskNext(may_be_done=not kind.changes_nothing)
     return Refusal(
@@ -89,7 +91,7 @@ def unanswered(kind: Kind, reason: str) -> AskNext | Refusal:
 
 
 def refusal_after(code: ResponseCode, remark: str, *, may_be_done: bool) -> Refusal:
-    """What is told for a refusal: what an earlier try may have done is never told to be undone."""
+    """Return the refusal for the client: after a try of unknown outcome, nothing is reported as surely not done."""
     if may_be_done and is_definite(code):
         text = f"outcome unknown: {remark}; an earlier try may have been carried out"
         return Refusal(ResponseCode.SYSTEM_ERROR, text)

@@ -11,7 +11,8 @@ from dledger_mq.remoting.json_body import write_json
 
 
 def consumer_connections(members: Mapping[str, ConsumerClient]) -> bytes:
-    """Body of GET_CONSUMER_CONNECTION_LIST (203); `members` is not empty."""
+    """Encode the body of GET_CONSUMER_CONNECTION_LIST (203); `members` is not empty."""
+    assert members, "a group without members has no connections to show"
     clients = [members[client_id] for client_id in sorted(members)]
     newest = clients[0]
     topics = sorted({item.topic for client in clients for item in client.subscriptions})
@@ -32,7 +33,7 @@ def consumer_connections(members: Mapping[str, ConsumerClient]) -> bytes:
 
 
 def producer_connections(clients: Iterable[ProducerClient]) -> bytes:
-    """Body of GET_PRODUCER_CONNECTION_LIST (204)."""
+    """Encode the body of GET_PRODUCER_CONNECTION_LIST (204)."""
     return write_json({"connectionSet": [_connection(client) for client in clients]})
 
 

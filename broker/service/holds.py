@@ -5,15 +5,17 @@ from __future__ import annotations
 import heapq
 from typing import Generic, Protocol, TypeVar
 
+from dledger_mq.message.numbers import QueueId
+
 HOLD_MS_MAX = 25_000
 """Clients give a pull 30 s in all; an answer must be on its way before that."""
 
 SHORT_POLL_MS = 1_000
-"""How long a pull is held when `longPollingEnable` is false (F2)."""
+"""The hold of a pull when `longPollingEnable` is false (F2)."""
 
 
 def hold_ms(suspend_timeout_ms: int, *, long_polling: bool) -> int:
-    """How long a pull may wait (F2), bounded so that the client still gets its answer."""
+    """Return how long a pull may wait (F2), in ms, bounded so that the client still gets its answer."""
     wanted = suspend_timeout_ms if long_polling else SHORT_POLL_MS
     return max(0, min(wanted, HOLD_MS_MAX))
 
@@ -31,7 +33,7 @@ class HeldPull(Protocol):
     is_held: bool
 
     @property
-    def place(self) -> tuple[str, int]:
+    def place(self) -> tuple[str, QueueId]:
         """Topic and queue id."""
         ...
 
@@ -49,16 +51,18 @@ class HeldPulls(Generic[P]):
 
     def __init__(self, held_max: int) -> None:
         self._held_max = held_max
-        self._by_queue: dict[tuple[str, int], list[P]] = {}
+        self._by_queue: dict[tuple[str, QueueId], list[P]] = {}
         self._by_connection: dict[int, set[P]] = {}
         self._heap: list[tuple[int, int, P]] = []
         self._counter = 0
         self.count = 0
+        """Invariant: 0 <= count <= held_max; the pulls in `_by_queue`."""
 
     def hold(self, pull: P) -> bool:
         """Keep a pull until a message comes or its deadline; False when too many wait already."""
         if self.count >= self._held_max:
             return False
+        assert not pull.is_held, f"a pull on {pull.place} is held twice"
         pull.is_held = True
         self._by_queue.setdefault(pull.place, []).append(pull)
         self._by_connection.setdefault(pull.connection, set()).add(pull)
@@ -67,12 +71,12 @@ class HeldPulls(Generic[P]):
         self.count += 1
         return True
 
-    def waiting_on(self, topic: str, queue_id: int) -> tuple[P, ...]:
-        """The pulls that wait for this queue, oldest first."""
+    def waiting_on(self, topic: str, queue_id: QueueId) -> tuple[P, ...]:
+        """Return the pulls that wait for this queue, oldest first."""
         return tuple(self._by_queue.get((topic, queue_id), ()))
 
-    def queues(self) -> list[tuple[str, int]]:
-        """Queues that somebody waits for."""
+    def queues(self) -> list[tuple[str, QueueId]]:
+        """Return the queues that pulls wait for."""
         return list(self._by_queue)
 
     def release(self, pull: P) -> None:
@@ -81,6 +85,9 @@ class HeldPulls(Generic[P]):
             return
         pull.is_held = False
         self.count -= 1
+        assert self.count >= 0, (
+            f"{self.count} pulls are held after one on {pull.place} was released"
+        )
         key = pull.place
         same_queue = self._by_queue[key]
         same_queue.remove(pull)
@@ -92,7 +99,7 @@ class HeldPulls(Generic[P]):
             del self._by_connection[pull.connection]
 
     def take_due(self, now_ms: int) -> list[P]:
-        """Release and give the pulls whose time is over (F8)."""
+        """Release and return the pulls whose time is over (F8)."""
         due: list[P] = []
         while self._heap and self._heap[0][0] <= now_ms:
             due_ms, _, pull = heapq.heappop(self._heap)

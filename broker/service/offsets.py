@@ -1,10 +1,11 @@
-"""Consumer offsets: what gathers until the next commit, and what a query is told. Pure; rules I."""
+"""Consumer offsets: commits that are not staged yet, and the answers to queries. Pure; rules I."""
 
 from __future__ import annotations
 
 from broker.store.control import OffsetCommit
 from broker.store.reading import GetLimits
 from broker.store.state import BrokerState
+from dledger_mq.message.numbers import PhysicalOffset, QueueId, QueueOffset
 
 NAME_LENGTH_MAX = 255
 """Longest topic name (B2); offsets of longer names are not kept."""
@@ -13,7 +14,7 @@ COMMITS_PER_RECORD_MAX = 2_048
 """Bounds one control record to about a megabyte."""
 
 
-QueuePlace = tuple[str, str, int]
+QueuePlace = tuple[str, str, QueueId]
 """Group, topic, queue id."""
 
 
@@ -24,31 +25,36 @@ class PendingOffsets:
     """
 
     def __init__(self) -> None:
-        self._offsets: dict[QueuePlace, dict[str, int]] = {}
+        self._offsets: dict[QueuePlace, dict[str, QueueOffset]] = {}
         self._count = 0
+        """Invariant: the offsets in `_offsets`, one for each place and client."""
 
     def __len__(self) -> int:
-        """Commits that are pending; each takes at most 1 KiB in the log."""
+        """Count the pending commits; each takes at most 1 KiB in the log."""
         return self._count
 
-    def add(self, group: str, topic: str, queue_id: int, offset: int, client_id: str = "") -> None:
-        """Take one in; those of different clients stay apart, since the queue may be locked."""
-        of_queue = self._offsets.setdefault((group, topic, queue_id), {})
+    def add(self, place: QueuePlace, offset: QueueOffset, *, client_id: str = "") -> None:
+        """Add a commit; those of different clients stay apart, since the queue may be locked."""
+        assert offset >= 0, f"offset {offset} of {client_id} for {place} is none to commit"
+        of_queue = self._offsets.setdefault(place, {})
         self._count += client_id not in of_queue
         if offset > of_queue.get(client_id, -1):
             of_queue[client_id] = offset
 
-    def has(self, group: str, topic: str, queue_id: int) -> bool:
-        """Whether one waits for this queue."""
-        return (group, topic, queue_id) in self._offsets
+    def has(self, place: QueuePlace) -> bool:
+        """Return True if a commit for this queue is pending."""
+        return place in self._offsets
 
     def take(self) -> list[list[OffsetCommit]]:
-        """Everything, in pieces that fit a record each; nothing is pending afterwards."""
+        """Return all commits, in pieces that fit a record each; nothing is pending afterwards."""
         commits = [
             OffsetCommit(*place, offset, client_id)
             for place, of_queue in self._offsets.items()
             for client_id, offset in of_queue.items()
         ]
+        assert len(commits) == self._count, (
+            f"{len(commits)} are pending, {self._count} were counted"
+        )
         self._offsets.clear()
         self._count = 0
         return [
@@ -58,7 +64,7 @@ class PendingOffsets:
 
 
 def fenced_remark(place: QueuePlace, client_id: str, holder: str | None) -> str:
-    """Why a commit was refused, for the client and its owner."""
+    """Say why a commit was refused, for the client and its owner."""
     group, topic, queue_id = place
     who = f"not by {client_id}" if client_id else "and who commits is not known (no heartbeat yet)"
     return (
@@ -71,12 +77,12 @@ def consumer_offset(
     state: BrokerState,
     group: str,
     topic: str,
-    queue_id: int,
+    queue_id: QueueId,
     *,
     zero_if_missing: bool,
-    log_end: int,
-) -> int | None:
-    """What a query for a group's offset is told; None for "not found" (I4).
+    log_end: PhysicalOffset,
+) -> QueueOffset | None:
+    """Return the answer to a query for a group's offset; None for "not found" (I4).
 
     A group without an offset starts at 0 on a queue that still has its first message, and has it in
     memory (I5); elsewhere the client decides.
@@ -91,13 +97,13 @@ def consumer_offset(
     """
     stored = state.offsets.get(group, topic, queue_id)
     if stored is not None:
-        return stored
+        return QueueOffset(stored)
     if not zero_if_missing:
         return None
     queue = state.queues.get(topic, queue_id)
     if queue is None or queue.max_offset == 0:
-        return 0
+        return QueueOffset(0)
     if queue.min_offset > 0:
         return None
     in_memory = log_end - queue.unit(0).physical_offset <= GetLimits().memory_span_bytes
-    return 0 if in_memory else None
+    return QueueOffset(0) if in_memory else None

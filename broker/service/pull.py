@@ -1,7 +1,7 @@
-"""Whether a pull may read, with which filter, and what its result is called: rules E and F.
+"""Decisions on pulls: may one read, with which filter, and with which code is it answered (rules E and F). Pure.
 
 Codes are those of release 4.9.8 (1 where 5.3.2 says 29), but for 25: a pull that names a newer subscription
-than any that was told here reads without a filter (adr/0165).
+than any that was reported here reads without a filter (adr/0165).
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class PullRules:
             return Refusal(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error))
 
     def _topic_refusal(self, fields: PullFields) -> Refusal | None:
-        """E3."""
+        """Check the topic and the queue of a pull (E3)."""
         topic = self._catalog.visible_topic(fields.topic)
         if topic is None:
             return Refusal(
@@ -111,7 +111,7 @@ class PullRules:
         return None
 
     def _wanted(self, fields: PullFields, *, broadcast_allowed: bool) -> tuple[str, str] | Refusal:
-        """Expression and its type: from the header (E5), or from what the group's heartbeats said (E6)."""
+        """Return expression and type: from the header (E5), or from the heartbeats of the group (E6)."""
         if fields.sys_flag & PULL_SUBSCRIPTION:
             return fields.subscription or "*", fields.expression_type or EXPRESSION_TAG
         members = self._members(fields.consumer_group)
@@ -131,21 +131,21 @@ class PullRules:
                 ResponseCode.NO_PERMISSION,
                 f"the consumer group[{fields.consumer_group}] is forbidden for topic[{fields.topic}]",
             )
-        told = newest_subscription(members.values(), fields.topic)
-        if told is None:
+        newest = newest_subscription(members.values(), fields.topic)
+        if newest is None:
             return Refusal(
                 ResponseCode.SUBSCRIPTION_NOT_EXIST,
-                f"the consumer's subscription not exist: {fields.consumer_group} does not subscribe {fields.topic}",
+                f"the consumer's subscription not exist: {fields.consumer_group} does not subscribe to {fields.topic}",
             )
-        if told.version < fields.sub_version:
+        if newest.version < fields.sub_version:
             # What it wants now is not known here yet: everything, since clients look at tags again (G4).
             return "*", fields.expression_type or EXPRESSION_TAG
-        return told.expression, told.expression_type
+        return newest.expression, newest.expression_type
 
 
 @dataclass(frozen=True, slots=True)
 class PullOutcome:
-    """What a client is told of a read."""
+    """Code and offsets with which a read is answered."""
 
     code: ResponseCode
     next_offset: int
@@ -164,7 +164,7 @@ _AHEAD = (GetStatus.OFFSET_OVERFLOW_BADLY, GetStatus.NO_MESSAGE_IN_QUEUE)
 
 
 def outcome_of(result: GetResult, offset: int, *, is_authoritative: bool) -> PullOutcome:
-    """The code of a read from `offset` (E9).
+    """Choose the code and the next offset of a read from `offset` (E9).
 
     A node that does not lead may be behind its clients. What the leader would call illegal, an offset
     above the queue's end, is only not here yet: 19 with the client's own offset, never a way back.

@@ -9,7 +9,7 @@ from dledger_mq.remoting.codes import ResponseCode
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """What the client is told instead; nothing was done."""
+    """Code and remark of an answer that refuses; nothing was done."""
 
     code: ResponseCode
     remark: str

@@ -1,4 +1,4 @@
-"""Whether a send was stored before: a retry is answered with the earlier result, not appended again.
+"""Recognise sends that were stored before: a retry is answered with the earlier result, not appended again.
 
 RocketMQ stores a retry a second time (rule C22). Here a message repeats an earlier one if it is the same in
 everything that would be stored (`sameness`), stands in the window of recent sends, and its client cannot have had
@@ -25,10 +25,11 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from broker.service.sameness import Essence, essence_of_record, is_same
+from broker.service.sameness import RequestedMessage, is_same, requested_by_record
 from broker.store.state import BrokerState
 from dledger_mq.message.ids import offset_msg_id
 from dledger_mq.message.names import TIMER_TOPIC
+from dledger_mq.message.numbers import PhysicalOffset, QueueId, QueueOffset
 from dledger_mq.message.properties import TIMER_OUT_MS
 from dledger_mq.message.record import StoredMessage
 
@@ -41,14 +42,14 @@ LINK_ANSWERS_MAX: Final = 4_096
 
 
 class EarlierSend(msgspec.Struct, frozen=True, gc=False):
-    """Where a message stands; `queue_id` and `msg_id` as its producer was, or would have been, told.
+    """The place of a stored message; `queue_id` and `msg_id` as in the answer to its producer.
 
     `due_ms` is that of a message with a due time of its own, else 0.
     """
 
-    physical_offset: int
-    queue_id: int
-    queue_offset: int
+    physical_offset: PhysicalOffset
+    queue_id: QueueId
+    queue_offset: QueueOffset
     msg_id: str
     due_ms: int = 0
 
@@ -56,14 +57,18 @@ class EarlierSend(msgspec.Struct, frozen=True, gc=False):
 class Repeats:
     """Recognises repeated sends on the leader."""
 
-    def __init__(self, state: BrokerState, load: Callable[[int], StoredMessage | None]) -> None:
-        """Prepare. `load` gives the message at a physical offset, or None when it is gone."""
+    def __init__(
+        self, state: BrokerState, load: Callable[[PhysicalOffset], StoredMessage | None]
+    ) -> None:
+        """Prepare. `load` returns the message at a physical offset, or None when it is gone."""
         self._state = state
         self._load = load
-        self._unanswered: dict[int, None] = {}
-        self._told: dict[int, None] = {}
-        self._asked_until_ms: dict[int, int] = {}
-        self._by_link: dict[int, deque[int]] = {}
+        self._unanswered: dict[PhysicalOffset, None] = {}
+        """Places of which this node, leading, does not know that their client has the answer."""
+        self._answered: dict[PhysicalOffset, None] = {}
+        """Places of older terms of which this node has answered a repeat. Invariant: none is in `_unanswered`."""
+        self._asked_until_ms: dict[PhysicalOffset, int] = {}
+        self._by_link: dict[int, deque[PhysicalOffset]] = {}
 
     @property
     def recent_keys(self) -> Mapping[bytes, object]:
@@ -73,13 +78,13 @@ class Repeats:
     def find(
         self,
         uniq_key: bytes,
-        asked: Essence,
+        asked: RequestedMessage,
         born_ms: int,
         *,
         any_queue: bool,
         taken: Iterable[object] = (),
     ) -> EarlierSend | None:
-        """The append that a message repeats; None if it is to be stored. Nothing is noted: see `claim`.
+        """Find the append that a message repeats; None if it is to be stored. Nothing is noted: see `claim`.
 
         Args:
             uniq_key: of the message.
@@ -94,15 +99,24 @@ class Repeats:
         recent = self._state.recent_sends
         made_later = unconfirmed = None
         is_on_purpose = False
-        for offset in reversed(recent.offsets(uniq_key)):
+        for number in reversed(recent.offsets(uniq_key)):
+            offset = PhysicalOffset(number)
             if offset in taken:
                 continue
             record = self._load(offset)
-            if record is None or not is_same(asked, essence_of_record(record), any_queue=any_queue):
+            if record is None or not is_same(
+                asked, requested_by_record(record), any_queue=any_queue
+            ):
                 continue
+            assert record.physical_offset == offset, (
+                f"the record at {offset} says that it stands at {record.physical_offset}"
+            )
+            assert offset not in self._answered or offset not in self._unanswered, (
+                f"the send at {offset} is noted as answered and as not answered"
+            )
             if born_ms <= max(record.born_timestamp_ms, self._asked_until_ms.get(offset, 0)):
                 made_later = record
-            is_older = offset < recent.term_start and offset not in self._told
+            is_older = offset < recent.term_start and offset not in self._answered
             if not is_older and offset not in self._unanswered:
                 is_on_purpose = True  # but for what a copy before a confirmed one could tell
             elif not is_on_purpose:
@@ -111,9 +125,9 @@ class Repeats:
         return None if found is None else _earlier(found)
 
     def find_among(
-        self, offsets: Iterable[int], asked: Essence, *, any_queue: bool
+        self, offsets: Iterable[PhysicalOffset], asked: RequestedMessage, *, any_queue: bool
     ) -> EarlierSend | None:
-        """The first of these records that is the same message, confirmed or not.
+        """Find the first of these records that is the same message, confirmed or not.
 
         Raises:
             EntryDamagedError: one of them cannot be read now.
@@ -121,29 +135,34 @@ class Repeats:
         for offset in offsets:
             record = self._load(offset)
             if record is not None and is_same(
-                asked, essence_of_record(record), any_queue=any_queue
+                asked, requested_by_record(record), any_queue=any_queue
             ):
                 return _earlier(record)
         return None
 
-    def claim(self, offsets: Iterable[int], born_ms: int) -> None:
-        """A repeat made at `born_ms` is about to be answered with these places, so what is made later is on purpose."""
+    def claim(self, offsets: Iterable[PhysicalOffset], born_ms: int) -> None:
+        """Note that a repeat made at `born_ms` is answered with these places: what is made later is on purpose."""
         for offset in offsets:
             self._unanswered.pop(offset, None)
-            _note(self._told, offset, None)
-            self._ask(offset, born_ms)
+            _note(self._answered, offset, None)
+            self._extend_asked(offset, born_ms)
 
-    def asked(self, offsets: Iterable[int], until_ms: int) -> None:
-        """What is made until then, by its client's clock, cannot come from one that was told of these places."""
+    def note_asked(self, offsets: Iterable[PhysicalOffset], until_ms: int) -> None:
+        """Note that the client had no answer with these places until then, by its own clock.
+
+        What it made by then it cannot have made on purpose, knowing the answer.
+        """
         for offset in offsets:
-            self._ask(offset, until_ms)
+            self._extend_asked(offset, until_ms)
 
-    def _ask(self, offset: int, until_ms: int) -> None:
+    def _extend_asked(self, offset: PhysicalOffset, until_ms: int) -> None:
         if until_ms > self._asked_until_ms.get(offset, 0):
             _note(self._asked_until_ms, offset, until_ms)
 
-    def told(self, offsets: list[int], *, is_received: bool, link: int | None = None) -> None:
-        """An answer names these places.
+    def note_answer(
+        self, offsets: list[PhysicalOffset], *, is_received: bool, link: int | None = None
+    ) -> None:
+        """Note an answer that names these places.
 
         Args:
             offsets: physical ones.
@@ -160,32 +179,32 @@ class Repeats:
                 kept = self._by_link[link] = deque(maxlen=LINK_ANSWERS_MAX)
             kept.extend(offsets)
 
-    def not_answered(self, offsets: Iterable[int]) -> None:
-        """The client was not told of these places, or it is not known whether it was."""
+    def not_answered(self, offsets: Iterable[PhysicalOffset]) -> None:
+        """Note that the client has no answer with these places, or that it is not known to have one."""
         for offset in offsets:
-            self._told.pop(offset, None)
+            self._answered.pop(offset, None)
             _note(self._unanswered, offset, None)
 
-    def answered(self, offsets: Iterable[int]) -> None:
-        """A client is there to take an answer that names these places, over whatever connection."""
+    def answered(self, offsets: Iterable[PhysicalOffset]) -> None:
+        """Note that a client is there to take an answer with these places, over whatever connection."""
         for offset in offsets:
             self._unanswered.pop(offset, None)
             if offset < self._state.recent_sends.term_start:
-                _note(self._told, offset, None)
+                _note(self._answered, offset, None)
 
     def link_closed(self, link: int) -> None:
-        """A connection ended: the node at its other end may have died with answers that it was about to write."""
+        """Note that a connection ended: the node at its other end may not have passed on its last answers."""
         self.not_answered(self._by_link.pop(link, ()))
 
     def forget(self) -> None:
-        """Leadership is lost: in the next term all of this counts as appended under an older one."""
+        """Forget all notes, at the loss of leadership: in the next term these sends are of an older one."""
         self._unanswered.clear()
-        self._told.clear()
+        self._answered.clear()
         self._asked_until_ms.clear()
         self._by_link.clear()
 
 
-def _note(notes: dict[int, _T], offset: int, value: _T) -> None:
+def _note(notes: dict[PhysicalOffset, _T], offset: PhysicalOffset, value: _T) -> None:
     notes[offset] = value
     if len(notes) > NOTES_MAX:
         del notes[next(iter(notes))]
@@ -195,7 +214,7 @@ def _earlier(record: StoredMessage) -> EarlierSend:
     due = (record.find(TIMER_OUT_MS) or b"") if record.topic == TIMER_TOPIC else b""
     return EarlierSend(
         record.physical_offset,
-        essence_of_record(record).queue_id,
+        requested_by_record(record).queue_id,
         record.queue_offset,
         offset_msg_id(record.store_host, record.physical_offset),
         int(due) if due.isdigit() else 0,

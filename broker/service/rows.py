@@ -8,6 +8,7 @@ copied by a tool carries the property along, and is stored like any message.
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 import msgspec
@@ -26,11 +27,16 @@ from dledger_mq.message.row_keys import KEY_BYTES, SINK_ID_BYTES_MAX
 from dledger_mq.remoting.codes import ResponseCode
 
 _HEX_DIGITS: Final = 2 * KEY_BYTES
+_KEY_TEXT: Final = re.compile(rb"[0-9a-fA-F]{%d}" % _HEX_DIGITS)
+"""Not left to `bytes.fromhex`, which passes over blanks and then returns a shorter key."""
 _BATCH_DIGITS_MAX: Final = 18
 
 
 class Rows(msgspec.Struct, frozen=True):
-    """The rows of one send; `keys` in the order of its messages, KEY_BYTES each."""
+    """The rows of one send; `keys` in the order of its messages.
+
+    Invariant: each key has KEY_BYTES.
+    """
 
     sink_id: str
     batch_id: int
@@ -38,13 +44,15 @@ class Rows(msgspec.Struct, frozen=True):
 
 
 def read_rows(sink_batch: str, plan: SendPlan) -> Rows | Refusal:
-    """The rows that a send with that header holds."""
+    """Read the rows of a send with that header."""
     batch_text, _, sink_id = sink_batch.partition(" ")
     if not (batch_text.isascii() and batch_text.isdigit() and len(batch_text) <= _BATCH_DIGITS_MAX):
-        return _illegal(f"the batch id in {sink_batch[:200]!r} is no number of at most 18 digits")
+        return _illegal(
+            f"the batch id in {sink_batch[:200]!r} is not a number of at most {_BATCH_DIGITS_MAX} digits"
+        )
     if not 0 < len(sink_id.encode(errors="replace")) <= SINK_ID_BYTES_MAX:
         return _illegal(
-            f"the sink id in {sink_batch[:200]!r} has not 1 to {SINK_ID_BYTES_MAX} bytes"
+            f"the sink id in {sink_batch[:200]!r} does not have 1 to {SINK_ID_BYTES_MAX} bytes"
         )
     if plan.is_half:
         return _illegal("rows of a sink cannot be sent in a transaction")
@@ -56,15 +64,18 @@ def read_rows(sink_batch: str, plan: SendPlan) -> Rows | Refusal:
         text = find_property(message.properties, SINK_ROW) or b""
         if len(text) != _HEX_DIGITS + len(ending) or not text.endswith(ending):
             return _illegal(f"message {place} is no row of batch {sink_batch!r}: {text[:200]!r}")
-        try:
-            keys.append(bytes.fromhex(text[:_HEX_DIGITS].decode("ascii")))
-        except ValueError:
+        key_text = text[:_HEX_DIGITS]
+        if not _KEY_TEXT.fullmatch(key_text):
             return _illegal(f"the row key of message {place} is not hexadecimal: {text[:200]!r}")
+        keys.append(bytes.fromhex(key_text.decode("ascii")))
     return Rows(sink_id, int(batch_text), tuple(keys))
 
 
 def new_rows(rows: Rows, sinks: Sinks) -> list[bool]:
-    """For each row whether it is to be stored; a key twice in one send is one row."""
+    """Decide for each row if it is to be stored; a key twice in one send is one row."""
+    assert all(len(key) == KEY_BYTES for key in rows.keys), (
+        f"a key of batch {rows.batch_id} of sink {rows.sink_id} does not have {KEY_BYTES} bytes"
+    )
     sink = sinks.get(rows.sink_id)
     if sink is not None and rows.batch_id < sink.batch_id:
         return [False] * len(rows.keys)
@@ -78,7 +89,7 @@ def new_rows(rows: Rows, sinks: Sinks) -> list[bool]:
 
 
 def bounds_problem(rows: Rows, new_count: int, flying_count: int, sinks: Sinks) -> Refusal | None:
-    """Why there is no room for these rows, if so.
+    """Refuse rows for which there is no room; None if there is.
 
     Args:
         rows: the send.
@@ -86,6 +97,8 @@ def bounds_problem(rows: Rows, new_count: int, flying_count: int, sinks: Sinks) 
         flying_count: rows of all sinks that are on their way.
         sinks: what is taken.
     """
+    assert 0 <= new_count <= len(rows.keys), f"{new_count} of {len(rows.keys)} rows are new"
+    assert flying_count >= 0, f"{flying_count} rows are on their way"
     sink = sinks.get(rows.sink_id)
     if sink is None and len(sinks) >= SINKS_MAX:
         return _illegal(

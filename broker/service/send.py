@@ -1,4 +1,4 @@
-"""Whether a send is stored, and as what: rules C and L14 to L16, checks in their order.
+"""Decisions on sends: is one stored, and as what (rules C and L14 to L16, checks in their order). Pure.
 
 The first check that fails decides. Codes are those of release 4.9.8 (1 where 5.3.2 says 29), which is
 what our answers claim to be.
@@ -21,10 +21,12 @@ from broker.service.catalog import (
 )
 from broker.service.refusal import Refusal
 from broker.service.timers import TimerRules
+from broker.store.groups import SubscriptionGroupConfig
 from broker.store.topics import PERM_WRITE, TopicConfig
 from dledger_mq.message import names
 from dledger_mq.message.batch import split_batch
 from dledger_mq.message.errors import BatchError
+from dledger_mq.message.numbers import QueueId
 from dledger_mq.message.properties import (
     CLUSTER,
     DELAY,
@@ -60,7 +62,7 @@ _HALF = b"TRAN_MSG\x01"
 
 @dataclass(frozen=True, slots=True)
 class SendSettings:
-    """What the configuration says about sends.
+    """The part of the configuration that concerns sends.
 
     Attributes:
         stamp: the properties that every stored message gets: MSG_REGION, TRACE_ON, CLUSTER.
@@ -76,7 +78,7 @@ class SendSettings:
 
     @staticmethod
     def make_stamp(*, region: str, trace_on: bool, cluster: str) -> bytes:
-        """The three properties, encoded."""
+        """Encode the three properties."""
         trace = b"true" if trace_on else b"false"
         return (
             encode_property(MSG_REGION, region.encode())
@@ -103,12 +105,12 @@ class SendPlan(msgspec.Struct, frozen=True, gc=False):
         messages: one, or those of a batch in their order.
         creation: what has to be created before, in the same entry.
         is_half: whether it waits in the half topic for the end of its transaction (O2).
-        due_ms: when it is to be delivered, 0 for at once; with a level always 0.
+        due_ms: when it is to be delivered, 0 for at once; with a level, or of a half message, always 0.
         any_queue: the client left the queue to the broker, which picked `queue_id`.
     """
 
     topic: str
-    queue_id: int
+    queue_id: QueueId
     sys_flag: int
     reconsume_times: int
     delay_level: int
@@ -126,8 +128,8 @@ def _no_lock(group: str) -> bool:
 class SendRules:
     """Decides on sends.
 
-    `pick` gives a number below its argument, `new_key` a unique key; `timers` decides on due times, None
-    where they are switched off; `has_live_lock` tells whether a group consumes in order just now.
+    `pick` returns a number from 0 to below its argument, `new_key` a unique key; `timers` decides on due times,
+    None where they are switched off; `has_live_lock` says for a group if it consumes in order just now.
     """
 
     def __init__(
@@ -162,7 +164,7 @@ class SendRules:
             return Refusal(
                 ResponseCode.SYSTEM_ERROR,
                 f"request queueId[{fields.queue_id}] is illegal, topic {topic.name} has "
-                f"{topic.write_queue_count} write and {topic.read_queue_count} read queues",
+                f"{topic.write_queue_count} write and {topic.read_queue_count} read queues; nothing was stored",
             )
         sys_flag = fields.sys_flag & ~_MASKED_FLAGS
         if topic.filter_type == "MULTI_TAG":
@@ -170,16 +172,23 @@ class SendRules:
         try:
             properties = (fields.properties or "").encode()
         except UnicodeEncodeError:
-            return Refusal(ResponseCode.MESSAGE_ILLEGAL, "the properties are not text in UTF-8")
+            return Refusal(
+                ResponseCode.MESSAGE_ILLEGAL,
+                "the properties cannot be written as UTF-8 (half of a surrogate pair); nothing was stored",
+            )
         any_queue = fields.queue_id < 0
-        queue_id = self._pick(max(1, topic.write_queue_count)) if any_queue else fields.queue_id
+        queue_id = fields.queue_id
+        if any_queue:
+            count = max(1, topic.write_queue_count)
+            queue_id = QueueId(self._pick(count))
+            assert 0 <= queue_id < count, f"queue {queue_id} of {count} was picked for {name}"
         target = _Target(topic, queue_id, sys_flag, creation, any_queue)
         if fields.is_batch:
             return self._batch(target, body)
-        return self._single(target, fields, body, properties, version)
+        return self._single(target, fields, body, properties=properties, version=version)
 
     def _check_topic(self, fields: SendFields) -> tuple[TopicConfig, Creation] | Refusal:
-        """C6 to C9 and C11; a topic that passed is not checked again until it changes."""
+        """Check C6 to C9 and C11; a topic that passed is not checked again until it changes."""
         settings = self._settings
         refusal = _name_refusal(fields.topic, settings)
         if refusal is not None:
@@ -206,7 +215,7 @@ class SendRules:
         return found
 
     def _single(
-        self, target: _Target, fields: SendFields, body: bytes, properties: bytes, version: int
+        self, target: _Target, fields: SendFields, body: bytes, *, properties: bytes, version: int
     ) -> SendPlan | Refusal:
         reconsume_times = fields.reconsume_times or 0
         if names.is_retry_topic(target.topic.name):
@@ -252,7 +261,7 @@ class SendRules:
         )
 
     def _due(self, properties: bytes) -> int | Refusal:
-        """The due time that a message asks for (N1 to N4); 0 for at once."""
+        """Return the due time that a message asks for (N1 to N4), in ms since 1970; 0 for at once."""
         if self._timers is not None:
             return self._timers.due_ms(properties)
         if TimerRules.asks(properties):
@@ -263,7 +272,7 @@ class SendRules:
         return 0
 
     def _batch(self, target: _Target, body: bytes) -> SendPlan | Refusal:
-        """C23: no retry topic, the whole within the size of one message, no delays."""
+        """Plan a batch (C23): no retry topic, the whole within the size of one message, no delays."""
         name = target.topic.name
         if names.is_retry_topic(name):
             return Refusal(
@@ -297,7 +306,7 @@ class SendRules:
         )
 
     def _retry_target(self, target: _Target, fields: SendFields, version: int) -> _Target | Refusal:
-        """A consumer gives a message back by sending it (L13): its group decides how often (L14, L15)."""
+        """Find the target of a message that a consumer gives back by sending it (L13): its group decides (L14, L15)."""
         group_name = target.topic.name.removeprefix(names.RETRY_PREFIX)
         found = group_for_use(
             self._catalog, group_name, auto_create=self._settings.auto_create_groups
@@ -305,9 +314,7 @@ class SendRules:
         if isinstance(found, Refusal):
             return found
         group, created = found
-        limit = group.retry_times_max
-        if fields.max_reconsume_times is not None and version >= RETRY_LIMIT_VERSION:
-            limit = fields.max_reconsume_times
+        limit = retry_limit(group, fields.max_reconsume_times, version)
         groups = target.creation.groups + created.groups
         if (fields.reconsume_times or 0) <= limit and not self._has_live_lock(group_name):  # L16
             return _Target(
@@ -318,7 +325,7 @@ class SendRules:
                 target.any_queue,
             )
         dead, dead_created = special_topic(self._catalog, names.dlq_topic(group_name))
-        return _Target(dead, 0, target.sys_flag, Creation(dead_created.topics, groups))
+        return _Target(dead, QueueId(0), target.sys_flag, Creation(dead_created.topics, groups))
 
     def _is_delayed(self, properties: bytes) -> bool:
         if b"TIMER_D" in properties and TimerRules.asks(properties):
@@ -326,26 +333,27 @@ class SendRules:
         return _DELAYED in properties and self._delay_level(properties) > 0
 
     def _delay_level(self, properties: bytes) -> int:
-        """The level asked for, clamped (M2); 0 for none or nonsense."""
+        """Return the level asked for, clamped (M2); 0 for none or nonsense."""
         value = find_property(properties, DELAY)
         if value is None or not value.isdigit():
             return 0
         return min(int(value[:9]), self._settings.delay_level_max)
 
     def _size_refusal(self, body_bytes: int) -> Refusal:
-        """Why a body of this size is not stored: C17, C18; the name's length was checked with its letters (C7)."""
+        """Refuse a body of this size: C17, C18; the name's length was checked with its letters (C7)."""
         if body_bytes == 0:
             return Refusal(
-                ResponseCode.MESSAGE_ILLEGAL, "the message is illegal: its body is empty"
+                ResponseCode.MESSAGE_ILLEGAL,
+                "the message is illegal: its body is empty; nothing was stored",
             )
         return Refusal(
             ResponseCode.MESSAGE_ILLEGAL,
             f"the message is illegal: body of {body_bytes} bytes, "
-            f"at most {self._settings.message_bytes_max} (maxMessageSize)",
+            f"at most {self._settings.message_bytes_max} (maxMessageSize); nothing was stored",
         )
 
     def _message(self, flag: int, body: bytes, properties: bytes) -> MessagePlan | Refusal:
-        """C13: what the broker adds, and the size of the result (C18)."""
+        """Add what the broker adds (C13), and check the size of the result (C18)."""
         if b"POP_CK\x01" in properties:
             properties = remove_property(properties, POP_CK)
         if b"MSG_REGION\x01" in properties or b"CLUSTER\x01" in properties:
@@ -359,22 +367,29 @@ class SendRules:
         if len(properties) > PROPERTIES_BYTES_MAX:
             return Refusal(
                 ResponseCode.MESSAGE_ILLEGAL,
-                f"the message is illegal: properties of {len(properties)} bytes, "
-                f"at most {PROPERTIES_BYTES_MAX}",
+                f"the message is illegal: properties of {len(properties)} bytes with what the broker adds, "
+                f"at most {PROPERTIES_BYTES_MAX}; nothing was stored",
             )
         return MessagePlan(flag, body, properties, uniq_key)
 
 
 class _Target(msgspec.Struct, frozen=True, gc=False):
     topic: TopicConfig
-    queue_id: int
+    queue_id: QueueId
     sys_flag: int
     creation: Creation
     any_queue: bool = False
 
 
+def retry_limit(group: SubscriptionGroupConfig, asked: int | None, version: int) -> int:
+    """Return how often a message is retried (L14): as its client asks, if its release may, else as its group says."""
+    if asked is not None and version >= RETRY_LIMIT_VERSION:
+        return asked
+    return group.retry_times_max
+
+
 def _name_refusal(name: str, settings: SendSettings) -> Refusal | None:
-    """C6 to C8."""
+    """Check the broker's permission and the topic's name (C6 to C8)."""
     if not settings.permission & PERM_WRITE:
         return Refusal(
             ResponseCode.NO_PERMISSION, "the broker sending message is forbidden (brokerPermission)"
@@ -389,7 +404,7 @@ def _name_refusal(name: str, settings: SendSettings) -> Refusal | None:
 
 
 def _is_half(properties: bytes, reconsume_times: int, delay_level: int) -> bool:
-    """Whether it is a half message (C15)."""
+    """Return True for a half message (C15)."""
     if reconsume_times > 0 and delay_level > 0:
         return False
     value = find_property(properties, TRAN_MSG)

@@ -1,4 +1,4 @@
-"""What becomes of a message that a consumer gives back: rules L1 to L10."""
+"""Decisions on messages that consumers give back: a later try, or the dead letters (rules L1 to L10). Pure."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from broker.service.catalog import Catalog, Creation, group_for_use, special_topic
 from broker.service.refusal import Refusal
-from broker.service.send import RETRY_LIMIT_VERSION
+from broker.service.send import retry_limit
 from broker.store.topics import PERM_WRITE
 from dledger_mq.message import names
 from dledger_mq.message.ids import offset_msg_id
+from dledger_mq.message.numbers import PhysicalOffset, QueueId
 from dledger_mq.message.properties import (
     DELAY,
     ORIGIN_MESSAGE_ID,
@@ -31,7 +32,7 @@ FIRST_RETRY_LEVEL = 3
 class SendBack:
     """The request: its fields as the client sent them."""
 
-    physical_offset: int
+    physical_offset: PhysicalOffset
     group: str
     delay_level: int
     max_reconsume_times: int | None = None
@@ -47,7 +48,7 @@ class SendBackPlan:
 
     message: StoredMessage
     topic: str
-    queue_id: int
+    queue_id: QueueId
     delay_level: int
     reconsume_times: int
     properties: bytes
@@ -55,7 +56,7 @@ class SendBackPlan:
 
 
 class SendBackRules:
-    """Decides on messages that come back. `load` gives the message at a physical offset, or None."""
+    """Decides on messages that come back. `load` returns the message at a physical offset, or None."""
 
     def __init__(
         self,
@@ -64,7 +65,7 @@ class SendBackRules:
         permission: int,
         auto_create_groups: bool,
         delay_level_max: int,
-        load: Callable[[int], StoredMessage | None],
+        load: Callable[[PhysicalOffset], StoredMessage | None],
         pick: Callable[[int], int],
     ) -> None:
         self._catalog = catalog
@@ -98,42 +99,62 @@ class SendBackRules:
         if message is None or names.is_control_topic(message.topic):
             return Refusal(
                 ResponseCode.SYSTEM_ERROR,
-                f"look message by offset failed, {request.physical_offset}",
+                f"look message by offset failed, {request.physical_offset}: no message of a client stands there "
+                "now; nothing was stored",
             )
-        limit = group.retry_times_max
-        if request.max_reconsume_times is not None and version >= RETRY_LIMIT_VERSION:
-            limit = request.max_reconsume_times
+        limit = retry_limit(group, request.max_reconsume_times, version)
         groups = creation.groups
         if message.reconsume_times >= limit or request.delay_level < 0:
             dead, dead_created = special_topic(self._catalog, names.dlq_topic(request.group))
-            return self._plan(message, dead.name, 0, 0, Creation(dead_created.topics, groups))
+            return self._plan(
+                message,
+                dead.name,
+                QueueId(0),
+                level=0,
+                creation=Creation(dead_created.topics, groups),
+            )
         level = request.delay_level or FIRST_RETRY_LEVEL + message.reconsume_times
-        queue_id = self._pick(max(1, retry.write_queue_count))
+        count = max(1, retry.write_queue_count)
+        queue_id = QueueId(self._pick(count))
+        assert 0 <= queue_id < count, f"queue {queue_id} of {count} was picked for {retry.name}"
         return self._plan(
             message,
             retry.name,
             queue_id,
-            min(level, self._delay_level_max),
-            Creation(retry_created.topics, groups),
+            level=min(level, self._delay_level_max),
+            creation=Creation(retry_created.topics, groups),
         )
 
     def _plan(
-        self, message: StoredMessage, topic: str, queue_id: int, level: int, creation: Creation
+        self,
+        message: StoredMessage,
+        topic: str,
+        queue_id: QueueId,
+        *,
+        level: int,
+        creation: Creation,
     ) -> SendBackPlan | Refusal:
+        assert 0 <= level <= self._delay_level_max, f"level {level} of {self._delay_level_max}"
         properties = _returned_properties(message, level)
         if len(properties) > PROPERTIES_BYTES_MAX:
             return Refusal(
                 ResponseCode.SYSTEM_ERROR,
                 f"the message cannot carry the properties of a retry: {len(properties)} bytes, "
-                f"at most {PROPERTIES_BYTES_MAX}",
+                f"at most {PROPERTIES_BYTES_MAX}; nothing was stored",
             )
         return SendBackPlan(
-            message, topic, queue_id, level, message.reconsume_times + 1, properties, creation
+            message,
+            topic,
+            queue_id,
+            delay_level=level,
+            reconsume_times=message.reconsume_times + 1,
+            properties=properties,
+            creation=creation,
         )
 
 
 def _returned_properties(message: StoredMessage, level: int) -> bytes:
-    """L4 and L8: where it came from is noted once and then kept."""
+    """Return the properties of the copy (L4, L8): where it came from is noted once and then kept."""
     properties = set_property(message.properties, WAIT, b"false")
     if message.find(RETRY_TOPIC) is None:
         properties = set_property(properties, RETRY_TOPIC, message.topic.encode())

@@ -13,6 +13,7 @@ from broker.store.consume_queue import ConsumeQueues
 from broker.store.groups import Groups, SubscriptionGroupConfig
 from broker.store.offsets import ConsumerOffsets
 from broker.store.topics import DataVersion, TopicConfig, Topics
+from dledger_mq.message.numbers import StoreTimeMs
 from dledger_mq.remoting import topic_config as wire
 from dledger_mq.remoting.errors import BodyError
 from dledger_mq.remoting.json_body import write_json
@@ -20,7 +21,7 @@ from dledger_mq.remoting.message_queue import MessageQueue
 
 
 def wire_topic(config: TopicConfig, *, perm_mask: int = 15) -> wire.TopicConfig:
-    """A topic in the protocol's words; the broker's own permission masks the topic's."""
+    """Return a topic in the protocol's words; the broker's own permission masks the topic's."""
     return wire.TopicConfig(
         order=config.is_order,
         perm=config.perm & perm_mask,
@@ -33,12 +34,12 @@ def wire_topic(config: TopicConfig, *, perm_mask: int = 15) -> wire.TopicConfig:
 
 
 def wire_version(version: DataVersion) -> wire.DataVersion:
-    """The version of a table in the protocol's words."""
+    """Return the version of a table in the protocol's words."""
     return wire.DataVersion(counter=version.counter, timestamp=version.timestamp_ms)
 
 
 def all_topics(topics: Topics) -> bytes:
-    """Body of GET_ALL_TOPIC_CONFIG (21)."""
+    """Encode the body of GET_ALL_TOPIC_CONFIG (21)."""
     return write_json(
         {
             "dataVersion": wire_version(topics.version),
@@ -78,7 +79,7 @@ def _wire_group(config: SubscriptionGroupConfig) -> _Group:
 
 
 def read_group(body: bytes) -> SubscriptionGroupConfig:
-    """Body of UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200).
+    """Decode the body of UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200).
 
     Raises:
         BodyError: it is no group configuration.
@@ -102,7 +103,7 @@ def read_group(body: bytes) -> SubscriptionGroupConfig:
 
 
 def all_groups(groups: Groups) -> bytes:
-    """Body of GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201)."""
+    """Encode the body of GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201)."""
     return write_json(
         {
             "dataVersion": wire_version(groups.version),
@@ -112,7 +113,7 @@ def all_groups(groups: Groups) -> bytes:
 
 
 def all_offsets(offsets: ConsumerOffsets) -> bytes:
-    """Body of GET_ALL_CONSUMER_OFFSET (43); queue ids stand as bare numbers."""
+    """Encode the body of GET_ALL_CONSUMER_OFFSET (43); queue ids stand as bare numbers."""
     table = {f"{topic}@{group}": dict(queues) for topic, group, queues in offsets.items()}
     return write_json(
         {"dataVersion": {"counter": offsets.change_count, "timestamp": 0}, "offsetTable": table}
@@ -120,24 +121,28 @@ def all_offsets(offsets: ConsumerOffsets) -> bytes:
 
 
 def delay_offsets(progress: Mapping[int, int]) -> bytes:
-    """Body of GET_ALL_DELAY_OFFSET (45); levels stand as bare numbers."""
+    """Encode the body of GET_ALL_DELAY_OFFSET (45); levels stand as bare numbers."""
     return write_json({"offsetTable": dict(sorted(progress.items()))})
 
 
 def topic_stats(
-    topic: TopicConfig, broker_name: str, queues: ConsumeQueues, last_store_ms: Mapping[int, int]
+    topic: TopicConfig,
+    broker_name: str,
+    queues: ConsumeQueues,
+    last_store_ms: Mapping[int, StoreTimeMs],
 ) -> bytes:
-    """Body of GET_TOPIC_STATS_INFO (202).
+    """Encode the body of GET_TOPIC_STATS_INFO (202).
 
     Args:
-        topic: which.
+        topic: the topic.
         broker_name: named in the keys.
         queues: the consume queues.
-        last_store_ms: store time of each queue's newest message.
+        last_store_ms: store time of each queue's newest message, by queue id.
     """
     table = {}
     for queue_id in range(topic.write_queue_count):
         low, high = queues.min_max(topic.name, queue_id)
+        assert low <= high, f"queue {queue_id} of {topic.name} goes from {low} to {high}"
         table[MessageQueue(broker_name, queue_id, topic.name)] = {
             "lastUpdateTimestamp": last_store_ms.get(queue_id, 0),
             "maxOffset": high,
@@ -148,12 +153,13 @@ def topic_stats(
 
 def consume_stats(
     topics: Iterable[TopicConfig],
+    *,
     group: str,
     broker_name: str,
     queues: ConsumeQueues,
     offsets: ConsumerOffsets,
 ) -> bytes:
-    """Body of GET_CONSUME_STATS (208): how far a group is in the topics."""
+    """Encode the body of GET_CONSUME_STATS (208): how far a group is in the topics."""
     table = {}
     for topic in topics:
         for queue_id in range(topic.read_queue_count):
@@ -167,5 +173,5 @@ def consume_stats(
 
 
 def group_list(groups: Iterable[str]) -> bytes:
-    """Body of QUERY_TOPIC_CONSUME_BY_WHO (300)."""
+    """Encode the body of QUERY_TOPIC_CONSUME_BY_WHO (300)."""
     return write_json({"groupList": sorted(set(groups))})

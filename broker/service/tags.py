@@ -1,4 +1,4 @@
-"""Tag expressions (rules G): which tag hashes a consumer wants. The broker compares hashes only (G4)."""
+"""Tag expressions (rules G): the tag hashes that a consumer wants. The broker compares hashes only (G4)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class TagExpressionError(ValueError):
 
 @lru_cache(maxsize=4096)
 def tag_hashes(expression: str) -> frozenset[int] | None:
-    """The hashes that pass, None for all (G1).
+    """Return the hashes of the tags that pass, None for all (G1).
 
     Raises:
         TagExpressionError: nothing is left between the `||`.

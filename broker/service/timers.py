@@ -1,4 +1,4 @@
-"""When a message with a due time is delivered, and which message a recall means: rules N1 to N5, N13, N14.
+"""Decisions on due times, and on recalls of messages that wait for one: rules N1 to N5, N13, N14.
 
 Pure. Due times are exact to the millisecond; RocketMQ rounds them to seconds (docs/divergence.md).
 """
@@ -35,7 +35,7 @@ class TimerRules:
     """Decides on due times.
 
     Attributes:
-        delay_max_ms: how far ahead they may lie.
+        delay_max_ms: the furthest that they may lie ahead; at least 0.
         now_ms: the leader's clock, never before the log's last store time.
     """
 
@@ -44,13 +44,13 @@ class TimerRules:
 
     @staticmethod
     def asks(properties: bytes) -> bool:
-        """Whether a message asks for a due time of its own."""
+        """Return True if a message asks for a due time of its own."""
         if find_property(properties, TIMER_OUT_MS) is not None:  # N2: it had one before
             return False
         return any(find_property(properties, name) is not None for name in _WISHES)
 
     def due_ms(self, properties: bytes) -> int | Refusal:
-        """When a message is to be delivered, 0 for at once; the first property that is there decides."""
+        """Return the due time in ms since 1970, 0 for at once; the first property that is there decides."""
         if find_property(properties, TIMER_OUT_MS) is not None:  # N2
             return 0
         for name in _WISHES:
@@ -62,8 +62,9 @@ class TimerRules:
     def _due_of(self, name: bytes, text: bytes) -> int | Refusal:
         number = int(text) if _NUMBER.fullmatch(text) else None
         if number is None or not -_INT64_MAX - 1 <= number <= _INT64_MAX:
-            return _illegal(f"{name.decode()}={text[:64].decode(errors='replace')} is no number")
+            return _illegal(f"{name.decode()}={text[:64].decode(errors='replace')} is not a number")
         now_ms = self.now_ms()
+        assert now_ms >= 0, f"the leader's clock is at {now_ms} ms"
         if name == TIMER_DELAY_SEC:
             number *= 1000
         due_ms = number if name == TIMER_DELIVER_MS else now_ms + number
@@ -92,28 +93,41 @@ class RecallRules:
     has_topic: Callable[[str], bool]
 
     def decide(self, topic: str, handle_text: str) -> RecallHandle | Refusal:
-        """The message that is meant, or why there can be none.
+        """Decide on one recall: the message that is meant, or why there can be none.
 
         Args:
             topic: of the request.
             handle_text: from the answer to the send.
         """
         if not self.enabled:
-            return Refusal(ResponseCode.NO_PERMISSION, "recall is disabled (recallMessageEnable)")
+            return Refusal(
+                ResponseCode.NO_PERMISSION,
+                "recall is disabled (recallMessageEnable=false); nothing was recalled",
+            )
         if not self.has_topic(topic):
-            return Refusal(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic[:255]}] not exist")
+            return Refusal(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic[{topic[:255]}] not exist; nothing was recalled",
+            )
         if names.is_control_topic(topic):
-            return Refusal(ResponseCode.NO_PERMISSION, f"topic[{topic}] cannot be recalled from")
+            return Refusal(
+                ResponseCode.NO_PERMISSION,
+                f"topic[{topic}] is the system's: nothing can be recalled from it",
+            )
         try:
             handle = RecallHandle.decode(handle_text)
         except HandleError as error:
             return _no_handle(f"recall handle cannot be read: {error}")
         if handle.topic != topic:
-            return _no_handle(f"topic not match: the handle is for {handle.topic[:255]}")
+            return _no_handle(
+                f"topic not match: the handle is for {handle.topic[:255]}, the request for {topic[:255]}"
+            )
         if handle.broker_name != self.broker_name:
-            return _no_handle(f"broker not match: the handle is for {handle.broker_name[:255]}")
+            return _no_handle(
+                f"broker not match: the handle is for {handle.broker_name[:255]}, this is {self.broker_name}"
+            )
         return handle
 
 
 def _no_handle(text: str) -> Refusal:
-    return Refusal(ResponseCode.ILLEGAL_OPERATION, f"recall failed, {text}")
+    return Refusal(ResponseCode.ILLEGAL_OPERATION, f"recall failed, {text}; nothing was recalled")

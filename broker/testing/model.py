@@ -37,6 +37,7 @@ from broker.store.transactions import Verdict, decode_op
 from dledger.raft.entry import Entry, EntryKind
 from dledger.testing.state_checker import Violation
 from dledger_mq.message import names
+from dledger_mq.message.numbers import QueueId
 from dledger_mq.message.properties import REAL_QID, REAL_TOPIC, UNIQ_KEY, decode_properties
 from dledger_mq.message.record import StoredMessage, decode_records
 
@@ -75,7 +76,7 @@ def form_of(record: StoredMessage) -> Form:
     topic, queue_id = record.topic, record.queue_id
     if topic in _WAITING_TOPICS:
         topic = (record.find(REAL_TOPIC) or b"").decode()
-        queue_id = int(record.find(REAL_QID) or b"-1")
+        queue_id = QueueId(int(record.find(REAL_QID) or b"-1"))
     named = decode_properties(record.properties)
     kept = {name: value for name, value in named.items() if name not in _ADDED}
     return Form.of(topic, queue_id, record.body, kept)

@@ -34,6 +34,7 @@ import msgspec
 
 from dledger_mq.message.errors import RecordError
 from dledger_mq.message.hosts import HOST_V4_BYTES, HOST_V6_BYTES
+from dledger_mq.message.numbers import PhysicalOffset, QueueId, QueueOffset, StoreTimeMs
 from dledger_mq.message.properties import PROPERTIES_BYTES_MAX, find_property
 from dledger_mq.message.sys_flags import BORN_HOST_V6, STORE_HOST_V6
 
@@ -80,15 +81,15 @@ class StoredMessage(msgspec.Struct, frozen=True, gc=False):
     """
 
     topic: str
-    queue_id: int
-    queue_offset: int
-    physical_offset: int
+    queue_id: QueueId
+    queue_offset: QueueOffset
+    physical_offset: PhysicalOffset
     size_bytes: int
     flag: int
     sys_flag: int
     born_timestamp_ms: int
     born_host: bytes
-    store_timestamp_ms: int
+    store_timestamp_ms: StoreTimeMs
     store_host: bytes
     reconsume_times: int
     prepared_transaction_offset: int

@@ -14,6 +14,7 @@ from typing import Annotated, ClassVar, Final
 
 import msgspec
 
+from dledger_mq.message.numbers import QueueId, QueueOffset
 from dledger_mq.remoting import fields
 from dledger_mq.remoting.codes import RequestCode
 from dledger_mq.remoting.errors import FieldError
@@ -28,6 +29,8 @@ from dledger_mq.remoting.header import (
 
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+_QueueId = Annotated[QueueId, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+_QueueOffset = Annotated[QueueOffset, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 SINK_BATCH: Final = "dledgerSinkBatch"
 ROWS_STORED: Final = "dledgerRowsStored"
@@ -56,7 +59,7 @@ class SendFields(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     topic: str = msgspec.field(name="b")
     default_topic: str = msgspec.field(name="c", default="")
     default_topic_queue_nums: Int32 = msgspec.field(name="d", default=0)
-    queue_id: Int32 = msgspec.field(name="e")
+    queue_id: _QueueId = msgspec.field(name="e")
     sys_flag: Int32 = msgspec.field(name="f")
     born_timestamp_ms: Int64 = msgspec.field(name="g")
     flag: Int32 = msgspec.field(name="h")
@@ -75,7 +78,7 @@ class _SendFieldsLongNames(SendFields, frozen=True, gc=False, kw_only=True):
     topic: str = msgspec.field(name="topic")
     default_topic: str = msgspec.field(name="defaultTopic", default="")
     default_topic_queue_nums: Int32 = msgspec.field(name="defaultTopicQueueNums", default=0)
-    queue_id: Int32 = msgspec.field(name="queueId")
+    queue_id: _QueueId = msgspec.field(name="queueId")
     sys_flag: Int32 = msgspec.field(name="sysFlag")
     born_timestamp_ms: Int64 = msgspec.field(name="bornTimestamp")
     flag: Int32 = msgspec.field(name="flag")
@@ -100,11 +103,11 @@ class PullFields(msgspec.Struct, frozen=True, gc=False, kw_only=True, rename="ca
 
     consumer_group: str
     topic: str
-    queue_id: Int32
-    queue_offset: Int64
+    queue_id: _QueueId
+    queue_offset: _QueueOffset
     max_msg_nums: Int32
     sys_flag: Int32
-    commit_offset: Int64
+    commit_offset: _QueueOffset
     suspend_timeout_millis: Int64
     subscription: str | None = None
     sub_version: Int64 = 0
@@ -249,7 +252,7 @@ def _send(command: RemotingCommand, names: Sequence[str]) -> SendRequest:
             topic=fields.text(ext, b),
             default_topic=ext.get(c, ""),
             default_topic_queue_nums=fields.int32(ext, d, 0),
-            queue_id=fields.int32(ext, e),
+            queue_id=QueueId(fields.int32(ext, e)),
             sys_flag=fields.int32(ext, f),
             born_timestamp_ms=fields.int64(ext, g),
             flag=fields.int32(ext, h),
@@ -279,11 +282,11 @@ def pull_request(command: RemotingCommand) -> PullRequest:
         fields=PullFields(
             consumer_group=fields.text(ext, "consumerGroup"),
             topic=fields.text(ext, "topic"),
-            queue_id=fields.int32(ext, "queueId"),
-            queue_offset=fields.int64(ext, "queueOffset"),
+            queue_id=QueueId(fields.int32(ext, "queueId")),
+            queue_offset=QueueOffset(fields.int64(ext, "queueOffset")),
             max_msg_nums=fields.int32(ext, "maxMsgNums"),
             sys_flag=fields.int32(ext, "sysFlag"),
-            commit_offset=fields.int64(ext, "commitOffset"),
+            commit_offset=QueueOffset(fields.int64(ext, "commitOffset")),
             suspend_timeout_millis=fields.int64(ext, "suspendTimeoutMillis"),
             subscription=ext.get("subscription"),
             sub_version=fields.int64(ext, "subVersion", 0),

@@ -53,6 +53,8 @@ GIVEN_UP = (
     Word(r"\bWentBack\b", "LossWatch"),
     Word(r"\bBeyondEnd\b", "OffsetOverflows"),
     Word(r"\bPatience\b(?! is)", "DeliveryPause"),
+    Word(r"(?i)\bessence", "requested message"),
+    Word(r"\b(OFFSET_UNTOLD|offset_untold|Untold\.)", "an offset that is not known"),
 )
 """Gone for good: no line of product code has them."""
 

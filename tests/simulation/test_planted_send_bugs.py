@@ -14,7 +14,7 @@ from broker.server.known_sends import Ahead, Found, KnownSends, Part
 from broker.server.request import PendingRequest
 from broker.service import repeats as service_repeats
 from broker.service.repeats import EarlierSend, Repeats
-from broker.service.sameness import Essence
+from broker.service.sameness import RequestedMessage
 from broker.service.send import SendPlan
 from broker.testing.broker_simulation import BrokerSimulation
 from dledger.testing.simulation import Verdict
@@ -48,7 +48,7 @@ def first_finding(seeds: range, **knobs: Any) -> str:
 def test_a_comparison_of_topic_and_body_alone_is_found(
     monkeypatch: pytest.MonkeyPatch, where: Any
 ) -> None:
-    def is_same(asked: Essence, other: Essence, *, any_queue: bool) -> bool:
+    def is_same(asked: RequestedMessage, other: RequestedMessage, *, any_queue: bool) -> bool:
         return (asked.topic, asked.waits_in, asked.reconsume_times, asked.body) == (
             (other.topic, other.waits_in, other.reconsume_times, other.body)
         )
@@ -95,7 +95,7 @@ def test_half_messages_that_are_known_by_their_key_are_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def find_among(
-        self: Repeats, offsets: list[int], asked: Essence, *, any_queue: bool
+        self: Repeats, offsets: list[int], asked: RequestedMessage, *, any_queue: bool
     ) -> EarlierSend | None:
         record = self._load(offsets[0]) if offsets else None
         return None if record is None else service_repeats._earlier(record)
@@ -111,7 +111,7 @@ def test_what_is_done_late_for_a_client_that_is_gone_is_found(
     find = Repeats.find
 
     def find_unless_later(
-        self: Repeats, uniq_key: bytes, asked: Essence, born_ms: int, **how: Any
+        self: Repeats, uniq_key: bytes, asked: RequestedMessage, born_ms: int, **how: Any
     ) -> EarlierSend | None:
         found = find(self, uniq_key, asked, born_ms, **how)
         if found is not None:

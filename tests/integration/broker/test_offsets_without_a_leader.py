@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from broker.service.asking_again import OFFSET_UNTOLD
+from broker.service.asking_again import OFFSET_UNKNOWN
 from dledger_mq.remoting.group_bodies import decode_consumer_list
 from tests.integration.broker.conftest import Cluster, ClusterMaker, Wire
 
@@ -66,8 +66,8 @@ async def test_a_node_without_a_leader_tells_no_number(
         assert {name: (answer.code, answer.ext) for name, answer in told.items()} == {
             "java 5": (14, {}),
             "java 4": (14, {}),
-            "c++": (0, {"offset": str(OFFSET_UNTOLD)}),
-            "node": (0, {"offset": str(OFFSET_UNTOLD)}),
+            "c++": (0, {"offset": str(OFFSET_UNKNOWN)}),
+            "node": (0, {"offset": str(OFFSET_UNKNOWN)}),
             "go": (14, {}),
         }
         assert all("no leader is known" in (answer.remark or "") for answer in told.values())

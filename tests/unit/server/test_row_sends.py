@@ -114,13 +114,14 @@ def test_a_delayed_row_counts_when_it_is_taken(bench: RowBench) -> None:
 @pytest.mark.parametrize(
     ("sink", "named", "why"),
     [
-        ("x s", {}, "no number"),
-        ("1" * 19 + " s", {}, "no number"),
+        ("x s", {}, "not a number"),
+        ("1" * 19 + " s", {}, "not a number"),
         ("4", {}, "1 to 128 bytes"),
         ("4 " + "s" * 129, {}, "1 to 128 bytes"),
         ("4 s", {"SINK_ROW": "0000000000000001 5 s"}, "no row of batch"),
         ("4 s", {"SINK_ROW": "000000000000000g 4 s"}, "not hexadecimal"),
         ("4 s", {"SINK_ROW": "1 4 s"}, "no row of batch"),
+        ("4 s", {"SINK_ROW": "00 000000 000000 4 s"}, "not hexadecimal"),
         ("4 s", {"TRAN_MSG": "true"}, "transaction"),
     ],
 )

@@ -6,6 +6,7 @@ import pytest
 
 from broker.service.offsets import COMMITS_PER_RECORD_MAX, PendingOffsets, consumer_offset
 from broker.store.state import BrokerState
+from dledger_mq.message.numbers import QueueId, QueueOffset
 
 
 def state(*, first: int = 0, count: int = 0, stored: int | None = None) -> BrokerState:
@@ -52,9 +53,10 @@ def test_pending_offsets_keep_the_furthest() -> None:
     pending = PendingOffsets()
     assert not pending
     for offset in (5, 9, 3):
-        pending.add("g", "T", 0, offset)
-    assert pending.has("g", "T", 0)
-    assert not pending.has("g", "T", 1)
+        pending.add(("g", "T", QueueId(0)), QueueOffset(offset))
+    assert len(pending) == 1
+    assert pending.has(("g", "T", QueueId(0)))
+    assert not pending.has(("g", "T", QueueId(1)))
     assert [(commit.group, commit.offset) for commit in pending.take()[0]] == [("g", 9)]
     assert pending.take() == []
 
@@ -62,5 +64,5 @@ def test_pending_offsets_keep_the_furthest() -> None:
 def test_a_record_stays_small() -> None:
     pending = PendingOffsets()
     for queue in range(COMMITS_PER_RECORD_MAX + 1):
-        pending.add("g", "T", queue, 1)
+        pending.add(("g", "T", QueueId(queue)), QueueOffset(1))
     assert [len(piece) for piece in pending.take()] == [COMMITS_PER_RECORD_MAX, 1]

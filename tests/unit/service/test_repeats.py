@@ -7,7 +7,7 @@ import pytest
 
 from broker.service import repeats
 from broker.service.repeats import EarlierSend, Repeats
-from broker.service.sameness import HALF_ROOM_BYTES, essence_of_plan, stored_as
+from broker.service.sameness import HALF_ROOM_BYTES, requested_by_plan, stored_as
 from broker.service.send import MessagePlan, SendPlan
 from broker.store.reading import MessageGoneError, read_message
 from broker.store.schedule import DELIVERY_PROPERTIES_BYTES
@@ -58,7 +58,7 @@ class Bench:
         named = encode_properties({"UNIQ_KEY": key.decode(), **(more or {})})
         message = MessagePlan(0, body, named, key)
         plan = SendPlan(topic, queue_id, 0, times, level, (message,), due_ms=due_ms)
-        asked = essence_of_plan(plan, message)
+        asked = requested_by_plan(plan, message)
         if among is not None:
             return self.repeats.find_among(among, asked, any_queue=any_queue)
         found = self.repeats.find(key, asked, born_ms, any_queue=any_queue)
@@ -118,13 +118,13 @@ def test_an_answer_that_found_no_connection_was_no_confirmation(bench: Bench) ->
 
 def test_an_answer_that_is_known_to_be_taken_confirms(bench: Bench) -> None:
     offset = bench.store()
-    bench.repeats.told([offset], is_received=False)
+    bench.repeats.note_answer([offset], is_received=False)
     bench.repeats.answered([offset])
     assert bench.find() is None
     bench.new_term()
     assert bench.find() is not None
-    bench.repeats.told([offset], is_received=False)
-    bench.repeats.told([offset], is_received=True)
+    bench.repeats.note_answer([offset], is_received=False)
+    bench.repeats.note_answer([offset], is_received=True)
     assert bench.find(born_ms=BORN_LATER + 1) is None, "though it is of an older term"
 
 

@@ -12,6 +12,7 @@ from broker.service.connections import consumer_connections, producer_connection
 from broker.store.groups import SubscriptionGroupConfig
 from broker.store.state import BrokerState
 from broker.store.topics import TopicConfig
+from dledger_mq.message.numbers import StoreTimeMs
 from dledger_mq.remoting.errors import BodyError
 from dledger_mq.remoting.heartbeat import Subscription
 from dledger_mq.remoting.json_body import read_object
@@ -72,7 +73,9 @@ def test_45_delay_offsets() -> None:
 def test_202_topic_stats(state: BrokerState) -> None:
     topic = state.topics.get("T")
     assert topic is not None
-    table = read_object(tables.topic_stats(topic, "broker-a", state.queues, {1: 9}))["offsetTable"]
+    table = read_object(tables.topic_stats(topic, "broker-a", state.queues, {1: StoreTimeMs(9)}))[
+        "offsetTable"
+    ]
     assert isinstance(table, dict)
     assert list(table.values()) == [
         {"lastUpdateTimestamp": 0, "maxOffset": 0, "minOffset": 0},
@@ -83,7 +86,9 @@ def test_202_topic_stats(state: BrokerState) -> None:
 def test_208_consume_stats(state: BrokerState) -> None:
     topic = state.topics.get("T")
     assert topic is not None
-    body = tables.consume_stats([topic], "g", "broker-a", state.queues, state.offsets)
+    body = tables.consume_stats(
+        [topic], group="g", broker_name="broker-a", queues=state.queues, offsets=state.offsets
+    )
     table = read_object(body)["offsetTable"]
     assert isinstance(table, dict)
     assert list(table.values()) == [

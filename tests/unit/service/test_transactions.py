@@ -13,9 +13,9 @@ from broker.service.transactions import (
     EndRules,
     Recorded,
     RollbackPlan,
+    answer_to_ending,
     ending_of,
     is_undecided,
-    told,
 )
 from broker.store.transactions import VERDICTS_KEPT, Transactions, Verdict, encode_op
 from dledger_mq.message.hosts import pack_host
@@ -306,7 +306,7 @@ def test_a_repeated_or_contradictory_end_is_told_the_recorded_one(
     wanted: Verdict, recorded: Verdict, code: ResponseCode, number: str
 ) -> None:
     assert decide(ending(wanted), recorded=recorded) == Recorded(recorded)
-    answer = told(wanted, recorded)
+    answer = answer_to_ending(wanted=wanted, recorded=recorded)
     assert (answer[0], answer[2]) == (code, {"commitOrRollback": number})
     assert (answer[1] is None) == (code == R.SUCCESS)
 

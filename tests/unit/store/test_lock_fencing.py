@@ -9,9 +9,10 @@ from broker.store.control import CommitOffsets, LockQueues, OffsetCommit, Unlock
 from broker.store.locks import LOCK_LIVE_MS
 from broker.store.state import BrokerState
 from dledger.raft.entry import EntryKind
+from dledger_mq.message.numbers import QueueId, QueueOffset
 from tests.unit.store.lone_broker import LoneBroker
 
-QUEUE = ("g", "T", 0)
+QUEUE = ("g", "T", QueueId(0))
 
 
 class Bench(LoneBroker):
@@ -114,9 +115,9 @@ def test_failovers_do_not_keep_the_lock_of_a_dead_client_alive(bench: Bench) -> 
 
 def test_commits_of_different_clients_stay_apart_until_the_fold_judges_them() -> None:
     pending = PendingOffsets()
-    pending.add(*QUEUE, 9, "stale")
-    pending.add(*QUEUE, 5, "holder")
-    pending.add(*QUEUE, 4, "holder")
+    pending.add(QUEUE, QueueOffset(9), client_id="stale")
+    pending.add(QUEUE, QueueOffset(5), client_id="holder")
+    pending.add(QUEUE, QueueOffset(4), client_id="holder")
     (commits,) = pending.take()
     assert [(each.client_id, each.offset) for each in commits] == [("stale", 9), ("holder", 5)]
 

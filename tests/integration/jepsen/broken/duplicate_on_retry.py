@@ -3,11 +3,11 @@
 from typing import Any
 
 from broker.service.repeats import EarlierSend, Repeats
-from broker.service.sameness import Essence
+from broker.service.sameness import RequestedMessage
 
 
 def find(
-    self: Repeats, uniq_key: bytes, asked: Essence, born_ms: int, **how: Any
+    self: Repeats, uniq_key: bytes, asked: RequestedMessage, born_ms: int, **how: Any
 ) -> EarlierSend | None:
     return None
 

@@ -1,10 +1,10 @@
 """A message is taken for one that was sent before if topic and body are the same: queue and tags are not looked at."""
 
 from broker.service import sameness
-from broker.service.sameness import Essence
+from broker.service.sameness import RequestedMessage
 
 
-def is_same(asked: Essence, other: Essence, *, any_queue: bool) -> bool:
+def is_same(asked: RequestedMessage, other: RequestedMessage, *, any_queue: bool) -> bool:
     return (asked.topic, asked.waits_in, asked.body) == (other.topic, other.waits_in, other.body)
 
 

@@ -1,0 +1,94 @@
+"""The leader keeps one list of the clients of all nodes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from broker.server.client_exchange import ClientExchange, SyncReply, SyncRequest
+from broker.service.catalog import NOTHING_NEW
+from broker.service.clients import NODE_EXPIRY_MS, ConsumerClient, LocalClients
+from dledger_mq.remoting.frame import FrameDecoder
+from dledger_mq.remoting.header import decode_command, make_request
+
+
+class FakeLog:
+    node_id = "n0"
+    is_serving = True
+    term = 1
+
+
+class FakeLink:
+    def watch(self, **_: Any) -> None:
+        """Nothing happens to it."""
+
+    def register(self, *_: Any) -> None:
+        """Nothing comes over it."""
+
+
+class FakeOrigin:
+    """The link of another node, which keeps the last reply."""
+
+    number = 7
+    is_closed = False
+
+    def __init__(self) -> None:
+        self.reply: SyncReply | None = None
+
+    def send(self, frame: bytes) -> None:
+        decoder = FrameDecoder()
+        decoder.feed(frame)
+        (answer,) = map(decode_command, decoder.frames())
+        if answer.is_response:
+            self.reply = msgspec.msgpack.decode(answer.body, type=SyncReply)
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.now_ms = 0
+        self.node = FakeOrigin()
+        self.exchange = ClientExchange(
+            FakeLog(),  # type: ignore[arg-type]  # the part of a LogServer that is used here
+            FakeLink(),  # type: ignore[arg-type]  # the part of a link that is used here
+            LocalClients(),
+            None,  # type: ignore[arg-type]  # nothing is created, so nothing is flushed
+            None,  # type: ignore[arg-type]  # no task is started
+            push=lambda _groups: None,
+            creation_for=lambda _clients: NOTHING_NEW,
+            create=lambda _creation: None,  # type: ignore[arg-type, return-value]  # never called
+            now_ms=lambda: self.now_ms,
+        )
+
+    def sync(self, clients: list[ConsumerClient] | None) -> bool:
+        """Report the clients of n1; return True if the leader says that it knows them."""
+        body = msgspec.msgpack.encode(SyncRequest("n1", 3, clients, ("", 0)))
+        self.exchange.sync_from(self.node, make_request(1, 1, body=body))  # type: ignore[arg-type]  # a fake
+        assert self.node.reply is not None
+        return self.node.reply.is_known
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def test_clients_are_reported_once_and_then_only_confirmed(bench: Bench) -> None:
+    assert not bench.sync(None)
+    assert bench.sync([ConsumerClient("g", "c1")])
+    bench.now_ms += NODE_EXPIRY_MS
+    assert bench.sync(None)
+    bench.exchange.expire(bench.now_ms + NODE_EXPIRY_MS)
+    assert list(bench.exchange.union.members("g")) == ["c1"]
+
+
+def test_a_node_that_was_silent_for_too_long_has_to_report_its_clients_again(bench: Bench) -> None:
+    bench.sync([ConsumerClient("g", "c1")])
+    bench.now_ms += NODE_EXPIRY_MS + 1
+    bench.exchange.expire(bench.now_ms)
+    assert bench.exchange.union.members("g") == {}
+    assert not bench.sync(None), "its link lived on, but the union has forgotten it"
+    bench.exchange.expire(bench.now_ms + NODE_EXPIRY_MS + 1)
+    assert bench.sync([ConsumerClient("g", "c1")])
+    assert list(bench.exchange.union.members("g")) == ["c1"]
