@@ -78,7 +78,9 @@ async def measure_accuracy(namesrv: str, per_second: int, seconds: float) -> Acc
                 sys.stderr.write(
                     "sending ahead took too long: the first came late for that reason\n"
                 )
-            return await _delivered(consumer, queue, start, count, per_second)
+            return await _delivered(
+                consumer, queue, offset=start, count=count, per_second=per_second
+            )
 
 
 async def _first_send(producer: Producer) -> None:
@@ -94,7 +96,7 @@ async def _first_send(producer: Producer) -> None:
 
 
 async def _delivered(
-    consumer: PullConsumer, queue: MessageQueue, offset: int, count: int, per_second: int
+    consumer: PullConsumer, queue: MessageQueue, *, offset: int, count: int, per_second: int
 ) -> Accuracy:
     late: list[int] = []
     stored: list[int] = []

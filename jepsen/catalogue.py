@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from jepsen import cpp_client, java_client
-from jepsen.broker_system import broker_system
-from jepsen.log_system import log_system
+from jepsen.clients import cpp, java
 from jepsen.nemeses.api import Fault
 from jepsen.nemeses.registry import UnknownFaultError, named
-from jepsen.pysyncobj_system import pysyncobj_system
-from jepsen.system import NETWORKS, Network, SubjectMaker
+from jepsen.systems.api import NETWORKS, Network, SubjectMaker
+from jepsen.systems.brokers import broker_system
+from jepsen.systems.log import log_system
+from jepsen.systems.pysyncobj import pysyncobj_system
 from jepsen.workloads.api import Workload
 from jepsen.workloads.delay import DelayWorkload
 from jepsen.workloads.log_append import LogAppendWorkload
@@ -68,7 +68,7 @@ _BESIDE: Final[Mapping[str, Callable[[int], Workload]]] = {
     "sends": SendsWorkload,
 }
 
-_CPP_QUEUE: Final = partial(ForeignQueueWorkload, cpp_client.CPP)
+_CPP_QUEUE: Final = partial(ForeignQueueWorkload, cpp.CPP)
 
 WORKLOADS: Final[Mapping[str, WorkloadEntry]] = {
     "queue": WorkloadEntry(
@@ -98,14 +98,14 @@ WORKLOADS: Final[Mapping[str, WorkloadEntry]] = {
         _BROKERS,
         "queue, with Apache's C++ client among the clients",
         workers_min=2,
-        lacking=cpp_client.lacking,
+        lacking=cpp.lacking,
     ),
     "queue-java": WorkloadEntry(
-        partial(ForeignQueueWorkload, java_client.JAVA),
+        partial(ForeignQueueWorkload, java.JAVA),
         _BROKERS,
         "queue, with Apache's Java client among the clients",
         workers_min=2,
-        lacking=java_client.lacking,
+        lacking=java.lacking,
     ),
     "together": WorkloadEntry(
         partial(SideBySide, {"queue": QueueWorkload, **_BESIDE}),
@@ -118,7 +118,7 @@ WORKLOADS: Final[Mapping[str, WorkloadEntry]] = {
         _BROKERS,
         "together, with Apache's C++ client among the clients; what make demo runs",
         workers_min=10,
-        lacking=cpp_client.lacking,
+        lacking=cpp.lacking,
     ),
 }
 

@@ -40,17 +40,17 @@ from jepsen.catalogue import (
     system_maker,
     workload_entry,
 )
+from jepsen.checkers.judging import judge
 from jepsen.checklist import command as checklist
-from jepsen.judging import judge
 from jepsen.measure import KINDS, check_no_failed_sends, in_rounds, settings_of, times_of
 from jepsen.nemeses.registry import named, specifications
 from jepsen.processes import sigterm_as_interrupt
 from jepsen.reports.folder import NoReportError, read_folder, write_folder
+from jepsen.reports.show import print_suite, print_summary, progress_of
 from jepsen.reports.summary import Summary
 from jepsen.run import FolderError, RunResult, RunSettings, execute, run_checkers
-from jepsen.show import print_suite, print_summary, progress_of
 from jepsen.suite import SUITE, TIME_LIMIT_S, SuiteRun, chosen
-from jepsen.system import NETWORKS, NODES_MAX
+from jepsen.systems.api import NETWORKS, NODES_MAX
 
 VALID, INVALID, UNKNOWN, INTERRUPTED = 0, 1, 2, 130
 EXIT_CODES: Final = {"valid": VALID, "invalid": INVALID, "unknown": UNKNOWN, "skipped": UNKNOWN}

@@ -27,18 +27,18 @@ import msgspec
 from rich.console import Console
 from rich.markup import escape
 
-from jepsen import cpp_client
 from jepsen.checkers.delay import LATE_NS, check_delay
 from jepsen.checkers.results import Checker, CheckResult
+from jepsen.clients import cpp
 from jepsen.generators import Share
+from jepsen.history.ops import Op
 from jepsen.measure import in_rounds
 from jepsen.nemeses.schedule import Pace
-from jepsen.ops import Op
 from jepsen.processes import sigterm_as_interrupt
 from jepsen.reports.demo import MESSAGES, Story, line_for_scripts, print_report
 from jepsen.reports.folder import REPORT, write_folder
+from jepsen.reports.show import progress_of
 from jepsen.run import BreakerMaker, FolderError, RunResult, RunSettings, by_schedule, execute
-from jepsen.show import progress_of
 from jepsen.workloads.side_by_side import of_part, ops_of, shares
 
 VALID, INVALID, UNKNOWN, INTERRUPTED = 0, 1, 2, 130
@@ -71,9 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = read_arguments(sys.argv[1:] if arguments is None else arguments)
     sigterm_as_interrupt()
     console = Console(stderr=True) if settings.as_json else Console()
-    has_cpp = settings.with_cpp and cpp_client.install(
-        lambda text: console.print(text, highlight=False)
-    )
+    has_cpp = settings.with_cpp and cpp.install(lambda text: console.print(text, highlight=False))
     if not has_cpp:
         console.print("without the C++ client: our own clients alone", highlight=False)
     try:

@@ -19,8 +19,8 @@ from typing import Final
 import trio
 
 from jepsen.generators import Context, Generator, Invocation, Pending
-from jepsen.ops import OpLog
-from jepsen.outcomes import Outcome
+from jepsen.history.ops import OpLog
+from jepsen.history.outcomes import Outcome
 from jepsen.workloads.api import Completion, WorkloadClient
 
 OP_TIMEOUT_S: Final = 30.0  # clients give up long before: this one says that a client hangs

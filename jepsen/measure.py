@@ -15,13 +15,13 @@ from typing import Final
 import msgspec
 
 from jepsen.checkers.messages import operations
+from jepsen.checkers.percentiles import percentile
 from jepsen.checkers.results import Anomaly, CheckResult, judged
+from jepsen.history.ops import NEMESIS, Op, OpLog
 from jepsen.nemeses.api import Fault
 from jepsen.nemeses.schedule import Pace, Schedule
-from jepsen.ops import NEMESIS, Op, OpLog
-from jepsen.percentiles import percentile
 from jepsen.run import BreakerMaker, RunSettings
-from jepsen.system import Subject
+from jepsen.systems.api import Subject
 
 SECONDS_PER_ROUND_MAX: Final = 30.0  # the limit of a run that hangs: a round takes about three
 SEND: Final = "send"

@@ -61,7 +61,7 @@ class Process:
     """
 
     def __init__(
-        self, name: str, command: list[str], log: Path, port: int, host: str = "127.0.0.1"
+        self, name: str, command: list[str], *, log: Path, port: int, host: str = "127.0.0.1"
     ) -> None:
         self.name = name
         self.command = command
@@ -208,7 +208,7 @@ class Group:
 
     def _name_server(self, name: str, port: int) -> Process:
         command = [program("dledger-namesrv"), "--listen", str(port)]
-        return Process(name, command, self.folder / f"{name}.log", port)
+        return Process(name, command, log=self.folder / f"{name}.log", port=port)
 
     def _broker(self, name: str, port: int, settings: str) -> Process:
         conf = self.folder / f"{name}.conf"
@@ -220,7 +220,7 @@ class Group:
             *("--listen", str(port), "--namesrv", self.namesrv),
             *("--store", str(self.folder / name)),
         ]
-        return Process(name, command, self.folder / f"{name}.log", port)
+        return Process(name, command, log=self.folder / f"{name}.log", port=port)
 
     def node(self, name: str) -> Process:
         """Return the broker called `name`."""

@@ -28,22 +28,22 @@ from jepsen.catalogue import UnknownNameError, make_faults, system_maker, worklo
 from jepsen.checkers.answers import check_answers
 from jepsen.checkers.availability import check_availability
 from jepsen.checkers.ends import ENDED, check_ends
+from jepsen.checkers.judging import judge
 from jepsen.checkers.leaders import check_leaders
 from jepsen.checkers.recovery import HEALED, check_recovery
 from jepsen.checkers.replicas import check_replicas
 from jepsen.checkers.results import Checker, CheckResult, merged
 from jepsen.checkers.work import check_work
 from jepsen.generators import SECOND_NS, Stagger, TimeLimit, Until
+from jepsen.history.ops import OBSERVER, Op, OpLog
+from jepsen.history.phases import PHASE, Phase, phase_at_end
 from jepsen.interpreter import Interpreter
-from jepsen.judging import judge
 from jepsen.nemeses.api import Fault
 from jepsen.nemeses.namespaces import NamespaceError, lacking_namespaces
 from jepsen.nemeses.proxy import ProxyError
 from jepsen.nemeses.schedule import Pace, Schedule
-from jepsen.ops import OBSERVER, Op, OpLog
-from jepsen.phases import PHASE, Phase, phase_at_end
 from jepsen.processes import NotReadyError, ProcessDiedError, left_undisturbed
-from jepsen.system import Network, Subject, SystemOptions
+from jepsen.systems.api import Network, Subject, SystemOptions
 from jepsen.workloads.api import Workload
 
 READY_S: Final = 60.0
@@ -169,6 +169,7 @@ class Conductor:
         settings: RunSettings,
         workload: Workload,
         system: Subject,
+        *,
         breaker: Breaker,
         log: OpLog,
     ) -> None:
@@ -353,7 +354,7 @@ def execute(
                     fault.prepare(system, chance)
                 breaker = break_it(settings, faults, system, log)
                 counts = breaker.injected
-                conductor = Conductor(settings, workload, system, breaker, log)
+                conductor = Conductor(settings, workload, system, breaker=breaker, log=log)
                 problems = conductor.problems
                 system.start()
                 trio.run(conductor.run, show)

@@ -146,6 +146,7 @@ def place_of(
     options: SourceOptions,
     which: str,
     place: Place,
+    *,
     bounds: Mapping[MessageQueue, Bounds],
     view: View,
 ) -> Offsets:
@@ -190,8 +191,8 @@ def batch_offsets(options: SourceOptions, view: View) -> tuple[Offsets, Offsets]
         CannotTellError: brokers do not answer.
     """
     bounds = view.bounds()
-    start = place_of(options, "starting", options.starting, bounds, view)
-    end = place_of(options, "ending", options.ending, bounds, view)
+    start = place_of(options, "starting", options.starting, bounds=bounds, view=view)
+    end = place_of(options, "ending", options.ending, bounds=bounds, view=view)
     on_loss(options, loss_at_start(start, bounds))
     on_loss(options, loss_at_end(start, end, bounds))
     start = within(start, bounds)
@@ -232,7 +233,9 @@ class StreamOffsets:
 
     def _settle_initial(self) -> OffsetsForm:
         bounds = self._view.bounds()
-        start = place_of(self._options, "starting", self._options.starting, bounds, self._view)
+        start = place_of(
+            self._options, "starting", self._options.starting, bounds=bounds, view=self._view
+        )
         on_loss(self._options, loss_at_start(start, bounds))
         return to_form(within(start, bounds))
 

@@ -48,9 +48,9 @@ def figure_of(traffic: Rows, retries: Rows, delays: Rows) -> Any:
     figure = Figure(figsize=(11, 12), layout="constrained")
     top, middle, bottom = figure.subplots(3, 1)
     hours = [row["hour"] for row in (*traffic, *retries)]
-    _lines(top, traffic, "topic", "messages", hours)
+    _lines(top, traffic, by="topic", value="messages", hours=hours)
     top.set_title("messages per hour (UTC)")
-    _lines(middle, retries, "group", "retries", hours)
+    _lines(middle, retries, by="group", value="retries", hours=hours)
     middle.set_title("retries per hour (UTC)")
     slowest = list(delays)[:LINES_MAX][::-1]
     names = [f"{row['group']} ({row['topic']})" for row in slowest]
@@ -64,7 +64,7 @@ def figure_of(traffic: Rows, retries: Rows, delays: Rows) -> Any:
     return figure
 
 
-def _lines(axes: Any, rows: Rows, by: str, value: str, hours: Sequence[datetime]) -> None:
+def _lines(axes: Any, rows: Rows, *, by: str, value: str, hours: Sequence[datetime]) -> None:
     series: dict[str, dict[Any, int]] = {}
     for row in rows:
         of_name = series.setdefault(row[by], {})

@@ -115,7 +115,7 @@ def trace(
                 )
             copies = [each for each in topics if is_retry_topic(each) or is_dlq_topic(each)]
             return [
-                await _story(inspector, offsets, copies, key, its_topic)
+                await _story(inspector, offsets, copies, key=key, topic=its_topic)
                 for its_topic, key in keys[:MESSAGES_MAX]
             ]
 
@@ -157,6 +157,7 @@ async def _story(
     inspector: Inspector,
     offsets: dict[str, GroupOffsets],
     copies: Iterable[str],
+    *,
     key: str,
     topic: str,
 ) -> Story:

@@ -61,7 +61,9 @@ def write_log(folder: Path, mib: int, body_bytes: int) -> int:
             for _ in range(PER_ENTRY):
                 key = (number % 3, number % 8)
                 body = chance.randbytes(half) + b"x" * (body_bytes - half)  # half of it compresses
-                record = _record(number, key, offsets.setdefault(key, 0), at, body)
+                record = _record(
+                    number, key, queue_offset=offsets.setdefault(key, 0), at=at, body=body
+                )
                 offsets[key] += 1
                 records.append(record)
                 at += len(record)
@@ -79,7 +81,7 @@ def write_log(folder: Path, mib: int, body_bytes: int) -> int:
     return number
 
 
-def _record(number: int, key: tuple[int, int], queue_offset: int, at: int, body: bytes) -> bytes:
+def _record(number: int, key: tuple[int, int], *, queue_offset: int, at: int, body: bytes) -> bytes:
     named = {
         "UNIQ_KEY": f"{number:032X}",
         "KEYS": f"order-{number}",

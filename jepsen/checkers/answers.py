@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from jepsen.checkers.results import Anomaly, CheckResult, judged
-from jepsen.ops import NEMESIS, Op
+from jepsen.history.ops import NEMESIS, Op
 
 NAME = "answers"
 

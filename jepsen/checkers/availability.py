@@ -11,9 +11,9 @@ from collections.abc import Collection, Sequence
 from itertools import pairwise
 
 from jepsen.checkers.messages import operations
+from jepsen.checkers.percentiles import percentile
 from jepsen.checkers.results import CheckResult, judged
-from jepsen.ops import Op, Pair
-from jepsen.percentiles import percentile
+from jepsen.history.ops import Op, Pair
 
 NAME = "availability"
 

@@ -34,9 +34,9 @@ from jepsen.checkers.messages import (
     read_queue_history,
 )
 from jepsen.checkers.outages import Outage, meets, outages, overdue_ns
+from jepsen.checkers.percentiles import percentile
 from jepsen.checkers.results import Anomaly, CheckResult, judged
-from jepsen.ops import NEMESIS, Op
-from jepsen.percentiles import percentile
+from jepsen.history.ops import NEMESIS, Op
 
 NAME = "delay"
 
@@ -79,7 +79,7 @@ def check_delay(ops: Sequence[Op], *, late_max_ns: int | None = None) -> CheckRe
     for key, arrived in arrivals.items():
         slewed_ns = arrived.came_ns * SLEW_PER_MILLE // 1000 if are_clocks_set else 0
         anomalies += _wrong(delayed[key], arrived, CLOCK_NS + slewed_ns)
-        anomalies += _late(delayed[key], arrived, spans, tally, late_max_ns)
+        anomalies += _late(delayed[key], arrived, spans, tally=tally, late_max_ns=late_max_ns)
     acknowledged = sum(send.is_ok for send in delayed.values())
     kinds = [one.kind for one in anomalies]
     counts: dict[str, object] = {
@@ -160,6 +160,7 @@ def _late(
     send: Send,
     arrived: _Arrivals,
     spans: Sequence[Outage],
+    *,
     tally: _Tally,
     late_max_ns: int | None,
 ) -> list[Anomaly]:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from jepsen.checkers.results import Anomaly, CheckResult, judged
-from jepsen.ops import OBSERVER, Op
+from jepsen.history.ops import OBSERVER, Op
 
 NAME: Final = "ends"
 ENDED: Final = "ended"

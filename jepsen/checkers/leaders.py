@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from jepsen.checkers.results import CheckResult, judged
-from jepsen.ops import OBSERVER, Op
-from jepsen.phases import span_of
+from jepsen.history.ops import OBSERVER, Op
+from jepsen.history.phases import span_of
 
 NAME: Final = "leaders"
 LEADER: Final = "leader"

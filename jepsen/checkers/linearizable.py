@@ -35,7 +35,7 @@ from typing import Any, Final
 from jepsen.checkers.messages import operations
 from jepsen.checkers.models import Call, Model, State
 from jepsen.checkers.results import Anomaly, CheckResult, judged
-from jepsen.ops import Op, Pair
+from jepsen.history.ops import Op, Pair
 
 NAME: Final = "linearizable"
 CONFIGURATIONS_MAX: Final = 2_000_000

@@ -45,7 +45,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from jepsen.checkers.results import Anomaly
-from jepsen.ops import Op, OpType, Pair, pairs
+from jepsen.history.ops import Op, OpType, Pair, pairs
 
 RECEIVE: Final = "receive"
 READS: Final = ("poll", RECEIVE)
@@ -198,7 +198,7 @@ def operations(ops: Sequence[Op]) -> list[Pair]:
     """Return the operations of workers, without what stands alone.
 
     Raises:
-        ValueError: the history is none, see `jepsen.ops.pairs`.
+        ValueError: the history is none, see `jepsen.history.ops.pairs`.
     """
     return pairs([op for op in ops if op.f != RECEIVE])
 
@@ -207,7 +207,7 @@ def read_queue_history(ops: Sequence[Op]) -> QueueHistory:
     """Gather the operations on queues.
 
     Raises:
-        ValueError: the history is none, see `jepsen.ops.pairs`.
+        ValueError: the history is none, see `jepsen.history.ops.pairs`.
         KeyError, TypeError: a value has another shape than this module's text says.
     """
     history = QueueHistory()

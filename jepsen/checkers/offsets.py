@@ -29,7 +29,7 @@ from typing import Final
 
 from jepsen.checkers.messages import operations
 from jepsen.checkers.results import Anomaly, CheckResult, judged
-from jepsen.ops import Op
+from jepsen.history.ops import Op
 
 NAME = "offsets"
 

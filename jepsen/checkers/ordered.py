@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 
 from jepsen.checkers.messages import operations, read_queue_history
 from jepsen.checkers.results import Anomaly, CheckResult, judged
-from jepsen.ops import Op, Pair
+from jepsen.history.ops import Op, Pair
 
 NAME = "ordered"
 

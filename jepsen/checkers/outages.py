@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from jepsen.checkers.messages import operations
-from jepsen.ops import NEMESIS, Op, Pair
+from jepsen.history.ops import NEMESIS, Op, Pair
 
 Outage = tuple[int, int]  # ns since the start of the run, both ends
 

@@ -33,7 +33,7 @@ from jepsen.checkers.messages import (
     read_queue_history,
 )
 from jepsen.checkers.results import Anomaly, CheckResult, judged
-from jepsen.ops import Op
+from jepsen.history.ops import Op
 
 NAME = "places"
 

@@ -36,8 +36,8 @@ from itertools import pairwise
 
 from jepsen.checkers.messages import RECEIVE, Message, Poll, QueueHistory, Send, read_queue_history
 from jepsen.checkers.results import Anomaly, CheckResult, judged
-from jepsen.ops import Op
-from jepsen.phases import span_of
+from jepsen.history.ops import Op
+from jepsen.history.phases import span_of
 
 NAME = "queue-log"
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from jepsen.checkers.results import CheckResult, judged
-from jepsen.ops import OBSERVER, Op
+from jepsen.history.ops import OBSERVER, Op
 
 NAME: Final = "recovery"
 HEALED: Final = "healed"

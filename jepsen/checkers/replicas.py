@@ -20,7 +20,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from jepsen.checkers.results import Anomaly, CheckResult, judged
-from jepsen.ops import Op
+from jepsen.history.ops import Op
 
 NAME = "replicas"
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from jepsen.ops import Op
+from jepsen.history.ops import Op
 
 
 class Anomaly(msgspec.Struct, frozen=True):

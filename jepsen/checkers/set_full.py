@@ -25,9 +25,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jepsen.checkers.messages import operations
+from jepsen.checkers.percentiles import percentile
 from jepsen.checkers.results import Anomaly, CheckResult, judged
-from jepsen.ops import Op, Pair
-from jepsen.percentiles import percentile
+from jepsen.history.ops import Op, Pair
 
 NAME = "set-full"
 
@@ -70,7 +70,9 @@ def check_set_full(ops: Sequence[Op], *, linearizable: bool = True) -> CheckResu
     tally: Counter[str] = Counter()
     stale_ms: list[float] = []
     for name, element in elements.items():
-        anomalies += _judge(name, element, reads, tally, stale_ms, linearizable=linearizable)
+        anomalies += _judge(
+            name, element, reads, tally=tally, stale_ms=stale_ms, linearizable=linearizable
+        )
     counts: dict[str, object] = {
         "attempts": sum(element.add is not None for element in elements.values()),
         "acknowledged": sum(_is(element, "ok") for element in elements.values()),
@@ -126,9 +128,9 @@ def _judge(
     name: Element,
     element: _Element,
     reads: Sequence[Pair],
+    *,
     tally: Counter[str],
     stale_ms: list[float],
-    *,
     linearizable: bool,
 ) -> list[Anomaly]:
     present, absent, known = element.present, element.absent, element.known

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 
 from jepsen.checkers.messages import Place, Send, never_sent, read_queue_history
 from jepsen.checkers.results import Anomaly, CheckResult, judged
-from jepsen.ops import Op
+from jepsen.history.ops import Op
 
 NAME = "total-queue"
 

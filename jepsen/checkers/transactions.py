@@ -39,7 +39,7 @@ from jepsen.checkers.messages import (
     read_queue_history,
 )
 from jepsen.checkers.results import Anomaly, CheckResult, judged
-from jepsen.ops import Op, Pair
+from jepsen.history.ops import Op, Pair
 
 NAME = "transactions"
 CHECKED = "checked"

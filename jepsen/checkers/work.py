@@ -21,8 +21,8 @@ from typing import Final
 from jepsen.checkers.messages import operations
 from jepsen.checkers.outages import joined, until_success
 from jepsen.checkers.results import CheckResult, judged
-from jepsen.ops import NEMESIS, Op, Pair
-from jepsen.phases import span_of
+from jepsen.history.ops import NEMESIS, Op, Pair
+from jepsen.history.phases import span_of
 
 NAME: Final = "work"
 FLOOR_SHARE: Final = 0.1

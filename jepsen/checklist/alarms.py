@@ -12,7 +12,7 @@ import trio
 
 from dledger_mq import ClientError, Message, MessageQueue, Producer, PullConsumer
 from jepsen.checklist.stage import Stage
-from jepsen.topics import open_topics
+from jepsen.clients.topics import open_topics
 
 TOPIC: Final = "ChecklistAlarms"
 COUNT: Final = 60

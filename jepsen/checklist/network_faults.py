@@ -10,7 +10,7 @@ from typing import Final
 import trio
 
 from jepsen.checklist.stage import Catalogue, SkippedError, Stage
-from jepsen.system import CLIENTS, CUT, WHOLE, Links, Shape
+from jepsen.systems.api import CLIENTS, CUT, WHOLE, Links, Shape
 
 STEP_DOWN_S: Final = 3.0  # an election takes a second at most; three on a busy machine
 FLOOD: Final = 10_000

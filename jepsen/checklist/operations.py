@@ -22,7 +22,7 @@ from dledger.storage.restored import mark_restored
 from dledger.storage.segmented_log import SegmentedLog
 from jepsen.checklist.network_faults import both_ways, shaped
 from jepsen.checklist.stage import Catalogue, SkippedError, Stage
-from jepsen.system import CLIENTS, CUT
+from jepsen.systems.api import CLIENTS, CUT
 
 OPERATIONS: Final = Catalogue()
 MEMORY_CONTROLLER: Final = Path("/sys/fs/cgroup/memory")

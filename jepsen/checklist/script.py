@@ -12,10 +12,10 @@ import trio
 
 from jepsen.checkers.results import Anomaly, CheckResult
 from jepsen.checklist.stage import UNMET, Scenario, SkippedError, Stage
+from jepsen.history.ops import NEMESIS, Op, OpLog
 from jepsen.nemeses.api import Fault
-from jepsen.ops import NEMESIS, Op, OpLog
 from jepsen.run import RunResult, RunSettings, Show, execute, first_of, show_nothing
-from jepsen.system import Subject
+from jepsen.systems.api import Subject
 
 TIME_LIMIT_S: Final = 300.0
 WORKLOAD: Final = "queue"
@@ -35,7 +35,7 @@ class Script:
     may_end_nodes = True
 
     def __init__(
-        self, scenario: Scenario, faults: Sequence[Fault], system: Subject, log: OpLog, seed: int
+        self, scenario: Scenario, faults: Sequence[Fault], system: Subject, *, log: OpLog, seed: int
     ) -> None:
         self.injected: dict[str, int] = {}
         self.crashes: list[str] = []
@@ -95,7 +95,7 @@ def play(scenario: Scenario, folder: Path, *, seed: int, show: Show = show_nothi
     def break_it(
         _settings: RunSettings, faults: Sequence[Fault], system: Subject, log: OpLog
     ) -> Script:
-        scripts.append(Script(scenario, faults, system, log, seed))
+        scripts.append(Script(scenario, faults, system, log=log, seed=seed))
         return scripts[0]
 
     result = execute(settings, folder, show, break_it=break_it, more_checkers=(check_expectations,))

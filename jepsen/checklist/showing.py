@@ -89,12 +89,16 @@ def show_by_scenario(scenario: Scenario, folder: Path, *, seed: int) -> Shown:
 
 def _judged(command: Sequence[str], name: str, result: RunResult, begun: float) -> Shown:
     if result.skipped:
-        return _shown("process", command, "skipped", f"{name}: {result.skipped}", begun)
+        return _shown(
+            "process", command, verdict="skipped", text=f"{name}: {result.skipped}", begun=begun
+        )
     write_folder(result, keep_stores=False)
     if result.is_interrupted:
         raise KeyboardInterrupt
     verdict: Verdict = "unknown" if result.valid is None else "holds" if result.valid else "broken"
-    return _shown("process", command, verdict, f"{name}: {_facts(result)}", begun)
+    return _shown(
+        "process", command, verdict=verdict, text=f"{name}: {_facts(result)}", begun=begun
+    )
 
 
 def _facts(result: RunResult) -> str:
@@ -132,10 +136,16 @@ def show_by_simulation(row: Row) -> Shown:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return _shown("simulator", command, "unknown", f"no end in {SIM_TIMEOUT_S:g} s", begun)
+        return _shown(
+            "simulator",
+            command,
+            verdict="unknown",
+            text=f"no end in {SIM_TIMEOUT_S:g} s",
+            begun=begun,
+        )
     verdict = SIM_VERDICTS.get(done.returncode, "unknown")
     text = f"{SIM_SEEDS} seeds" if verdict == "holds" else _last_lines(done.stdout + done.stderr)
-    return _shown("simulator", command, verdict, text, begun)
+    return _shown("simulator", command, verdict=verdict, text=text, begun=begun)
 
 
 def show_by_tests(row: Row) -> Shown:
@@ -150,13 +160,23 @@ def show_by_tests(row: Row) -> Shown:
                 capture_output=True, text=True, timeout=TESTS_TIMEOUT_S, check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
-            return _shown("tests", command, "unknown", f"no end in {TESTS_TIMEOUT_S:g} s", begun)
+            return _shown(
+                "tests",
+                command,
+                verdict="unknown",
+                text=f"no end in {TESTS_TIMEOUT_S:g} s",
+                begun=begun,
+            )
         if not report.exists():
             return _shown(
-                "tests", command, "unknown", _last_lines(done.stdout + done.stderr), begun
+                "tests",
+                command,
+                verdict="unknown",
+                text=_last_lines(done.stdout + done.stderr),
+                begun=begun,
             )
         verdict, text = read_report(report)
-    return _shown("tests", command, verdict, text, begun)
+    return _shown("tests", command, verdict=verdict, text=text, begun=begun)
 
 
 def read_report(report: Path) -> tuple[Verdict, str]:
@@ -181,7 +201,7 @@ def read_report(report: Path) -> tuple[Verdict, str]:
     )
 
 
-def _shown(way: str, command: Sequence[str], verdict: Verdict, text: str, begun: float) -> Shown:
+def _shown(way: str, command: Sequence[str], *, verdict: Verdict, text: str, begun: float) -> Shown:
     line = " ".join(["python", *command])
     return Shown(way, line, verdict, text, round(time.monotonic() - begun, 1))
 

@@ -17,10 +17,10 @@ from typing import Final
 import trio
 
 from dledger import Client, DLedgerError, NodeId, StatusAnswer
-from jepsen.broker_system import BrokerSystem, brokers
+from jepsen.history.ops import NEMESIS, Op, OpLog
 from jepsen.nemeses.api import Fault, NothingStruckError
-from jepsen.ops import NEMESIS, Op, OpLog
-from jepsen.system import Network, Subject
+from jepsen.systems.api import Network, Subject
+from jepsen.systems.brokers import BrokerSystem, brokers
 
 UNMET: Final = "unmet"
 """The operation of the nemesis that notes an expectation that did not hold."""

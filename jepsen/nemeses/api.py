@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Literal, get_args
 
-from jepsen.system import System
+from jepsen.systems.api import System
 
 Scope = Literal["one", "leader", "minority", "majority", "all"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)

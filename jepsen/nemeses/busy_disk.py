@@ -11,7 +11,7 @@ from typing import Final
 import trio
 
 from jepsen.nemeses.api import Fault
-from jepsen.system import System
+from jepsen.systems.api import System
 
 WRITERS: Final = 6
 _PROGRAM: Final = """

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
-from jepsen.system import WHOLE, Flow, Link, Shape
+from jepsen.systems.api import WHOLE, Flow, Link, Shape
 
 _WORST_FIRST: Final[tuple[Flow, ...]] = ("reset", "drop", "stall")
 

@@ -15,7 +15,7 @@ import trio
 from jepsen.nemeses.api import Fault
 from jepsen.nemeses.preload import attach, control_of, lacking_preload
 from jepsen.nemeses.process import is_serving, revive, struck
-from jepsen.system import System
+from jepsen.systems.api import System
 
 ClockFault = Literal["jump", "strobe", "skew", "ahead", "behind", "past", "future", "monotonic"]
 CLOCK_FAULTS: tuple[ClockFault, ...] = get_args(ClockFault)

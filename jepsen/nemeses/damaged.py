@@ -14,7 +14,7 @@ from jepsen.nemeses.api import Fault, NothingStruckError
 from jepsen.nemeses.preload import side_folder
 from jepsen.nemeses.process import revive, struck, wait_until
 from jepsen.processes import Process
-from jepsen.system import System
+from jepsen.systems.api import System
 
 VERDICT_WAIT_S: Final = 30.0
 BACKUP_AGE_S: Final = 5.0

@@ -19,7 +19,7 @@ from jepsen.nemeses.preload import (
     side_folder,
 )
 from jepsen.nemeses.process import Down, revive, struck
-from jepsen.system import System
+from jepsen.systems.api import System
 
 NEEDS_ROOM: Final = Operation.WRITE | Operation.CREATE | Operation.RESERVE
 SLOW_SYNC_MS: Final = 500

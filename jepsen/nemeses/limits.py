@@ -16,7 +16,7 @@ from typing import Final
 from jepsen.nemeses.api import Fault, Scope
 from jepsen.nemeses.process import revive, struck
 from jepsen.processes import is_running
-from jepsen.system import System
+from jepsen.systems.api import System
 
 CGROUPS: Final = Path("/sys/fs/cgroup")
 OWN: Final = Path("/proc/self/cgroup")

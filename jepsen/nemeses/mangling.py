@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable
 from itertools import islice
 
-from jepsen.system import Shape
+from jepsen.systems.api import Shape
 
 FRAME_BYTES_MAX = 32 * 1024 * 1024
 """A larger length is no frame of ours; the connection's bytes are then passed on as they come."""

@@ -25,7 +25,7 @@ from typing import Final
 
 from jepsen.nemeses.claims import Claims
 from jepsen.processes import is_running
-from jepsen.system import CLIENTS, CUT, NODES_MAX, WHOLE, Link, Shape, UnsupportedShapeError
+from jepsen.systems.api import CLIENTS, CUT, NODES_MAX, WHOLE, Link, Shape, UnsupportedShapeError
 
 COMMAND_TIMEOUT_S: Final = 10.0
 NOBODY: Final = "02:00:00:00:00:01"
@@ -87,7 +87,7 @@ def remove_left_over() -> list[str]:
 
 
 class NamespaceLinks:
-    """The namespaces of one group; see `jepsen.system.Links`. A context manager that owns them.
+    """The namespaces of one group; see `jepsen.systems.api.Links`. A context manager that owns them.
 
     Attributes:
         harness: the address under which nodes find what runs beside the harness.

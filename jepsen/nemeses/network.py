@@ -11,7 +11,7 @@ from jepsen.nemeses.api import Fault, LinkKind, Scope
 from jepsen.nemeses.namespaces import MTU, NamespaceLinks, lacking_namespaces
 from jepsen.nemeses.partitions import Partition, between, cut_links
 from jepsen.nemeses.process import struck
-from jepsen.system import CLIENTS, CUT, WHOLE, Link, Links, Shape, System
+from jepsen.systems.api import CLIENTS, CUT, WHOLE, Link, Links, Shape, System
 
 FLAP_S: Final = 0.1
 FLAP_ROUNDS: Final = 50

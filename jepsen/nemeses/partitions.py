@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from itertools import permutations
 from typing import Literal, get_args
 
-from jepsen.system import CLIENTS, Link
+from jepsen.systems.api import CLIENTS, Link
 
 Partition = Literal[
     "halves",

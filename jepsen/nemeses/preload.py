@@ -19,7 +19,7 @@ from struct import Struct
 from typing import Final
 
 from jepsen.processes import Process
-from jepsen.system import System
+from jepsen.systems.api import System
 
 SOURCE: Final = Path(__file__).with_name("native") / "faults.c"
 COMPILE_TIMEOUT_S: Final = 60.0

@@ -10,7 +10,7 @@ import trio
 
 from jepsen.nemeses.api import Fault, NothingStruckError, PromiseBrokenError, Scope, targets
 from jepsen.processes import Process
-from jepsen.system import System
+from jepsen.systems.api import System
 
 STALL_ROUNDS: Final = 8
 STALL_S: Final = (0.3, 2.0)
@@ -234,7 +234,9 @@ class SameIdTwice(Fault):
         node = system.node(name)
         if node.pid is None or not await is_serving(node):
             raise NothingStruckError(f"{name} does not serve")
-        twin = Process(f"{name}-twin", node.command, node.log.with_suffix(".twin.log"), node.port)
+        twin = Process(
+            f"{name}-twin", node.command, log=node.log.with_suffix(".twin.log"), port=node.port
+        )
         twin.prefix, twin.environment = node.prefix, node.environment
         twin.start()
         try:

@@ -32,7 +32,7 @@ from jepsen.nemeses.proxy_protocol import (
     Swallowed,
     Treat,
 )
-from jepsen.system import CLIENTS, NODES_MAX, Shape
+from jepsen.systems.api import CLIENTS, NODES_MAX, Shape
 
 ANSWER_TIMEOUT_S = 10.0
 LOOPBACK = "127.0.0.1"
@@ -57,7 +57,7 @@ class Member:
 
 
 class ProxyLinks:
-    """The proxies of one group; see `jepsen.system.Links`. A context manager that owns the process."""
+    """The proxies of one group; see `jepsen.systems.api.Links`. A context manager that owns the process."""
 
     def __init__(self, members: Sequence[Member], *, seed: int = 0) -> None:
         assert len(members) <= NODES_MAX, "each member has a loopback net of its own"

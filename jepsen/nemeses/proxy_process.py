@@ -40,7 +40,7 @@ from jepsen.nemeses.proxy_protocol import (
     Swallowed,
     Treat,
 )
-from jepsen.system import CLIENTS, WHOLE, Shape
+from jepsen.systems.api import CLIENTS, WHOLE, Shape
 
 READ_BYTES: Final = 64 * 1024
 QUEUE_BYTES_MAX: Final = (
@@ -278,12 +278,13 @@ class Proxy:
         _reset_when_closed(near)
         if await _may_open(there, back):
             async with await trio.open_tcp_stream(route.target_host, route.target_port) as far:
-                await self._join(near, far, there, back, first)
+                await self._join(near, far, there=there, back=back, first=first)
 
     async def _join(
         self,
         near: trio.SocketStream,
         far: trio.SocketStream,
+        *,
         there: LinkState,
         back: LinkState,
         first: bytes,

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from jepsen.system import Shape
+from jepsen.systems.api import Shape
 
 NAME_SERVERS: Final = "name servers"
 """The end of links that nothing shapes: what registers goes past the proxies, so what asks back is let through."""

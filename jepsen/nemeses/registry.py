@@ -40,7 +40,7 @@ from jepsen.nemeses.process import (
 )
 from jepsen.nemeses.transfer import Transfer
 from jepsen.nemeses.votes import VoteTwice
-from jepsen.system import Shape
+from jepsen.systems.api import Shape
 
 
 class UnknownFaultError(ValueError):

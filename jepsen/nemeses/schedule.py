@@ -24,9 +24,9 @@ from typing import Final
 
 import trio
 
+from jepsen.history.ops import NEMESIS, OpLog
 from jepsen.nemeses.api import Fault, NothingStruckError, PromiseBrokenError
-from jepsen.ops import NEMESIS, OpLog
-from jepsen.system import Subject
+from jepsen.systems.api import Subject
 
 WHOLE_S: Final = 10.0
 CURE_S: Final = 60.0  # a cure starts nodes and waits for them; longer than that it hangs

@@ -8,7 +8,7 @@ from typing import Final, Protocol, runtime_checkable
 from dledger import Client, DLedgerError
 from jepsen.nemeses.api import Fault
 from jepsen.nemeses.process import wait_until
-from jepsen.system import System
+from jepsen.systems.api import System
 
 WAIT_S: Final = 10.0
 

@@ -25,7 +25,7 @@ from dledger.runtime.sockets import FrameStream, listen
 from jepsen.nemeses.api import NothingStruckError, PromiseBrokenError
 from jepsen.nemeses.process import Down, is_serving
 from jepsen.processes import Process
-from jepsen.system import System
+from jepsen.systems.api import System
 
 GRANT_S: Final = 3.0
 GRANT_ATTEMPTS: Final = 4
@@ -63,7 +63,9 @@ class VoteTwice(Down):
             # It may have voted for itself in the term after this one, while the others were dying.
             term, last = await _status(group, peers, voter)
             term = Term(term + 1)
-            if await _ask(group, peers, (first, voter), (term, last), GRANT_S):
+            if await _ask(
+                group, peers, between=(first, voter), claim=(term, last), timeout_s=GRANT_S
+            ):
                 break
         else:
             return f"{voter} never voted for {first}"
@@ -71,7 +73,9 @@ class VoteTwice(Down):
         node.start()
         await is_serving(node)
         told = f"{voter} voted for {first} in term {term}, was killed,"
-        if await _ask(group, peers, (second, voter), (term, last), REFUSAL_S):
+        if await _ask(
+            group, peers, between=(second, voter), claim=(term, last), timeout_s=REFUSAL_S
+        ):
             raise PromiseBrokenError(f"{told} and voted for {second} in the same term")
         return f"{told} and did not vote for {second}"
 
@@ -98,6 +102,7 @@ async def _status(group: str, peers: Sequence[Peer], voter: str) -> tuple[Term, 
 async def _ask(
     group: str,
     peers: Sequence[Peer],
+    *,
     between: tuple[str, str],
     claim: tuple[Term, EntryId],
     timeout_s: float,

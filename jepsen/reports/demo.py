@@ -16,10 +16,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from jepsen.checkers.messages import RECEIVE, Send, read_queue_history
+from jepsen.checkers.percentiles import percentile
 from jepsen.checkers.results import Anomaly, CheckResult
+from jepsen.history.ops import NEMESIS, OBSERVER, Op
 from jepsen.measure import gaps_ms
-from jepsen.ops import NEMESIS, OBSERVER, Op
-from jepsen.percentiles import percentile
 from jepsen.reports.summary import VERDICTS, why_not_valid, work_of
 from jepsen.run import RunResult
 

@@ -16,8 +16,8 @@ from typing import Final
 
 import msgspec
 
-from jepsen.edn import history_edn
-from jepsen.ops import Op, read_ops
+from jepsen.history.edn import history_edn
+from jepsen.history.ops import Op, read_ops
 from jepsen.reports.page import page
 from jepsen.reports.summary import Summary, summary_of
 from jepsen.run import HISTORY, NODES, RunResult

@@ -14,8 +14,8 @@ import msgspec
 
 from jepsen.checkers.availability import NAME as AVAILABILITY
 from jepsen.checkers.results import Anomaly, CheckResult
-from jepsen.ops import Op
-from jepsen.phases import phase_spans, span_of
+from jepsen.history.ops import Op
+from jepsen.history.phases import phase_spans, span_of
 from jepsen.reports.style import STYLE
 from jepsen.reports.summary import Summary
 from jepsen.reports.svg import Axis, lanes_chart, latency_chart, rate_chart
@@ -121,13 +121,20 @@ def _charts(ops: Sequence[Op], spans: Sequence[Span]) -> str:
             ("info", "info: nobody knows"),
         )
     )
+    rates = rate_chart(
+        axis,
+        per_bucket(ops, bucket_ns),
+        bucket_ns=bucket_ns,
+        spans=spans,
+        until_ns=span_of(ops, "breaking")[1],
+    )
     return (
         f'<section><h2>Over time</h2><div class="legend">{legend}'
         '<span class="key shade">a fault, until its cure</span></div>'
         f'<div class="charts">{lanes_chart(axis, spans, reigns(ops), phase_spans(ops))}'
         f"<h3>Latency of each operation</h3>{latency_chart(axis, points(ops), spans)}"
         f"<h3>Operations ended per second</h3>"
-        f"{rate_chart(axis, per_bucket(ops, bucket_ns), bucket_ns, spans, span_of(ops, 'breaking')[1])}</div>"
+        f"{rates}</div>"
         f"{_gaps(ops)}</section>"
     )
 

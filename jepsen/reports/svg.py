@@ -100,6 +100,7 @@ def latency_chart(axis: Axis, points: Sequence[Point], spans: Sequence[Span]) ->
 def rate_chart(
     axis: Axis,
     counts: Mapping[Ended, Sequence[int]],
+    *,
     bucket_ns: int,
     spans: Sequence[Span],
     until_ns: int,

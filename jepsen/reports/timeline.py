@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, Literal
 
-from jepsen.ops import NEMESIS, OBSERVER, Op, OpType, pairs
-from jepsen.phases import span_of
+from jepsen.history.ops import NEMESIS, OBSERVER, Op, OpType, pairs
+from jepsen.history.phases import span_of
 
 Ended = Literal["ok", "fail", "info"]
 ENDS: Final[tuple[Ended, ...]] = ("ok", "fail", "info")

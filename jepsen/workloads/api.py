@@ -10,15 +10,15 @@ from typing import Any, Final, Protocol
 
 from jepsen.checkers.results import Checker
 from jepsen.generators import Generator
-from jepsen.ops import Notes, OpType
-from jepsen.system import System
+from jepsen.history.ops import Notes, OpType
+from jepsen.systems.api import System
 
 FIRST_LISTENER: Final = 1_000_000
 """Listeners of push consumers stand in the history as processes, far above the workers' numbers."""
 
 
 class Completion(Protocol):
-    """The completion of an operation; `jepsen.outcomes.Outcome` is one."""
+    """The completion of an operation; `jepsen.history.outcomes.Outcome` is one."""
 
     @property
     def type(self) -> OpType:

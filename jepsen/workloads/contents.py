@@ -46,7 +46,7 @@ def message_of(topic: str, key: str, **more: Any) -> Message:
 
 
 def content(
-    body: bytes, tags: str | None, keys: Sequence[str], properties: Mapping[str, str], flag: int
+    body: bytes, tags: str | None, *, keys: Sequence[str], properties: Mapping[str, str], flag: int
 ) -> str:
     """Return a text that is the same for messages that are the same in all of this."""
     own = sorted((name, text) for name, text in properties.items() if name.startswith(OWN))
@@ -57,12 +57,20 @@ def content(
 def content_sent(message: Message) -> str:
     """Return the content of a message that is about to be sent."""
     keys = message.keys.split() if isinstance(message.keys, str) else message.keys
-    return content(message.body, message.tags, keys, message.properties, message.flag)
+    return content(
+        message.body, message.tags, keys=keys, properties=message.properties, flag=message.flag
+    )
 
 
 def content_read(message: ReceivedMessage) -> str:
     """Return the content of a message that was read."""
-    return content(message.body, message.tags, message.keys, message.properties, message.flag)
+    return content(
+        message.body,
+        message.tags,
+        keys=message.keys,
+        properties=message.properties,
+        flag=message.flag,
+    )
 
 
 def row_of(message: ReceivedMessage) -> list[object]:

@@ -20,15 +20,15 @@ from functools import partial
 from typing import Any, Final
 
 from dledger_mq import ClientError, Message, MessageQueue, Producer, PullConsumer
-from jepsen.broker_system import brokers
 from jepsen.checkers.delay import LATE_NS, check_delay
 from jepsen.checkers.places import check_places
 from jepsen.checkers.queue_log import check_queue_log
 from jepsen.checkers.results import Checker
+from jepsen.clients.topics import open_topics, queue_name
 from jepsen.generators import MILLISECOND_NS, SECOND_NS, Generator, Invocation
-from jepsen.outcomes import Outcome, ended
-from jepsen.system import System
-from jepsen.topics import open_topics, queue_name
+from jepsen.history.outcomes import Outcome, ended
+from jepsen.systems.api import System
+from jepsen.systems.brokers import brokers
 from jepsen.workloads.api import Workload, WorkloadClient
 from jepsen.workloads.contents import content_sent, message_of
 from jepsen.workloads.reading import (
@@ -80,7 +80,9 @@ class DelayWorkload(Workload):
             Producer(namesrv, "chaos-alarm", timeout_s=TIMEOUT_S) as producer,
             PullConsumer(namesrv, f"chaos-alarm-{slot}", timeout_s=TIMEOUT_S) as consumer,
         ):
-            reader = QueueReader(self._readers[slot], consumer, self._queues, self._note_read)
+            reader = QueueReader(
+                self._readers[slot], consumer, self._queues, on_read=self._note_read
+            )
             yield DelayClient(self, producer, reader)
 
     def generator(self, chance: random.Random, workers: int) -> Generator:

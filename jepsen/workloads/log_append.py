@@ -21,9 +21,9 @@ from jepsen.checkers.linearizable import check_linearizable
 from jepsen.checkers.models import LIST_APPEND
 from jepsen.checkers.results import Checker
 from jepsen.generators import Endless, Generator, Invocation, each_slot, sequence
-from jepsen.log_access import Log, logs
-from jepsen.outcomes import Outcome
-from jepsen.system import System
+from jepsen.history.outcomes import Outcome
+from jepsen.systems.api import System
+from jepsen.systems.log_access import Log, logs
 from jepsen.workloads.api import Workload, WorkloadClient
 
 KEYS: Final = 4

@@ -27,9 +27,9 @@ from jepsen.generators import (
     TimeLimit,
     Until,
 )
-from jepsen.log_access import Log, logs
-from jepsen.outcomes import Outcome
-from jepsen.system import System
+from jepsen.history.outcomes import Outcome
+from jepsen.systems.api import System
+from jepsen.systems.log_access import Log, logs
 from jepsen.workloads.api import Workload, WorkloadClient
 
 KEY: Final = "set"

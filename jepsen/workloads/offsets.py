@@ -22,15 +22,15 @@ from typing import Any, Final
 from dledger_mq import Message, Producer
 from dledger_mq.remoting.codes import RequestCode, ResponseCode, is_definite
 from dledger_mq.remoting.header import RemotingCommand, encode_command
-from jepsen.broker_system import brokers
 from jepsen.checkers.linearizable import check_linearizable
 from jepsen.checkers.models import MAX_REGISTER
 from jepsen.checkers.results import Checker
+from jepsen.clients.raw import raw_connection
+from jepsen.clients.topics import open_topics
 from jepsen.generators import Endless, Generator, Invocation, each_slot, sequence
-from jepsen.outcomes import Outcome
-from jepsen.raw_client import raw_connection
-from jepsen.system import System
-from jepsen.topics import open_topics
+from jepsen.history.outcomes import Outcome
+from jepsen.systems.api import System
+from jepsen.systems.brokers import brokers
 from jepsen.workloads.api import Workload, WorkloadClient
 
 TOPIC: Final = "offsets"

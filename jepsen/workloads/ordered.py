@@ -32,7 +32,6 @@ from dledger_mq import (
     ReceivedMessage,
 )
 from dledger_mq.client.queues import queue_for_key
-from jepsen.broker_system import brokers
 from jepsen.checkers.messages import RECEIVE
 from jepsen.checkers.offsets import check_offsets
 from jepsen.checkers.ordered import check_ordered
@@ -40,6 +39,7 @@ from jepsen.checkers.places import check_places
 from jepsen.checkers.queue_log import check_queue_log
 from jepsen.checkers.results import Checker
 from jepsen.checkers.total_queue import check_total_queue
+from jepsen.clients.topics import end_of, open_topics, queue_name
 from jepsen.generators import (
     MILLISECOND_NS,
     SECOND_NS,
@@ -52,9 +52,9 @@ from jepsen.generators import (
     Until,
     each_slot,
 )
-from jepsen.outcomes import Outcome, ended
-from jepsen.system import System
-from jepsen.topics import end_of, open_topics, queue_name
+from jepsen.history.outcomes import Outcome, ended
+from jepsen.systems.api import System
+from jepsen.systems.brokers import brokers
 from jepsen.workloads.api import FIRST_LISTENER, Workload, WorkloadClient
 from jepsen.workloads.contents import content_sent, key_of, message_of, row_of
 

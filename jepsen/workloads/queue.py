@@ -21,16 +21,16 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from dledger_mq import ClientError, MessageQueue, Producer, PullConsumer
-from jepsen.broker_system import brokers
 from jepsen.checkers.offsets import check_offsets
 from jepsen.checkers.places import check_places
 from jepsen.checkers.queue_log import check_queue_log
 from jepsen.checkers.results import Checker
 from jepsen.checkers.total_queue import check_total_queue
+from jepsen.clients.topics import open_topics, queue_name
 from jepsen.generators import Endless, Generator, Invocation, Mix, each_slot
-from jepsen.outcomes import Outcome, ended
-from jepsen.system import System
-from jepsen.topics import open_topics, queue_name
+from jepsen.history.outcomes import Outcome, ended
+from jepsen.systems.api import System
+from jepsen.systems.brokers import brokers
 from jepsen.workloads.api import Workload, WorkloadClient
 from jepsen.workloads.contents import content_sent, message_of
 from jepsen.workloads.reading import QueueReader, Reader, drain, share_out

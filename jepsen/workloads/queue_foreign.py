@@ -21,9 +21,9 @@ from typing import Any, Final
 import trio
 
 from dledger_mq import ClientError, PullConsumer
-from jepsen.broker_system import BrokerSystem, brokers
 from jepsen.checkers.messages import RECEIVE
-from jepsen.foreign_client import ForeignClient, ForeignProcess, ForeignProducer, Line
+from jepsen.clients.foreign import ForeignClient, ForeignProcess, ForeignProducer, Line
+from jepsen.clients.topics import end_of
 from jepsen.generators import (
     MILLISECOND_NS,
     SECOND_NS,
@@ -36,11 +36,11 @@ from jepsen.generators import (
     TimeLimit,
     Until,
 )
-from jepsen.ops import OBSERVER
-from jepsen.outcomes import Outcome, ended
+from jepsen.history.ops import OBSERVER
+from jepsen.history.outcomes import Outcome, ended
 from jepsen.processes import NotReadyError
-from jepsen.system import System
-from jepsen.topics import end_of
+from jepsen.systems.api import System
+from jepsen.systems.brokers import BrokerSystem, brokers
 from jepsen.workloads.api import FIRST_LISTENER, Completion, WorkloadClient
 from jepsen.workloads.contents import body_of, content, key_of
 from jepsen.workloads.queue import READ_TIMEOUT_S, TOPICS, QueueWorkload
@@ -83,9 +83,15 @@ class ForeignQueueWorkload(QueueWorkload):
 
     async def _start(self, group: BrokerSystem, nursery: trio.Nursery) -> None:
         words = ("--group", self.consumer_group, "--topics", *TOPICS)
-        where = (group.namesrv, group.folder)
-        self._consumer = ForeignProcess(self._foreign, "consume", *where, self._receive, words)
-        self._producer = ForeignProducer(self._foreign, *where)
+        self._consumer = ForeignProcess(
+            self._foreign,
+            "consume",
+            namesrv=group.namesrv,
+            folder=group.folder,
+            take=self._receive,
+            more=words,
+        )
+        self._producer = ForeignProducer(self._foreign, group.namesrv, group.folder)
         self._note("join", {"group": self.consumer_group})
         for process in (self._consumer, self._producer.process):
             nursery.start_soon(process.run)
@@ -138,7 +144,7 @@ class ForeignQueueWorkload(QueueWorkload):
             "key": key,
             "queue": chance.choice(list(self.queues)),
             "client": self._foreign.name,
-            "content": content(body_of(key), None, (), {}, 0),
+            "content": content(body_of(key), None, keys=(), properties={}, flag=0),
         }
         return Invocation("send", value)
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from dledger_mq import ClientError, MessageQueue, PullConsumer, ReceivedMessage
+from jepsen.clients.topics import end_of
 from jepsen.generators import (
     MILLISECOND_NS,
     Endless,
@@ -34,8 +35,7 @@ from jepsen.generators import (
     Until,
     each_slot,
 )
-from jepsen.outcomes import Outcome, ended
-from jepsen.topics import end_of
+from jepsen.history.outcomes import Outcome, ended
 from jepsen.workloads.contents import key_of, row_of
 
 FINAL_TIMEOUT_NS: Final = 120_000 * MILLISECOND_NS
@@ -151,6 +151,7 @@ class QueueReader:
         reader: Reader,
         consumer: PullConsumer,
         queues: Mapping[str, MessageQueue],
+        *,
         on_read: Callable[[str], None] = lambda _key: None,
         row: Callable[[ReceivedMessage], list[object]] = row_of,
     ) -> None:

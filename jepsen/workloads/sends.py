@@ -45,16 +45,16 @@ from dledger_mq.message.properties import encode_properties
 from dledger_mq.message.sys_flags import TRANSACTION_PREPARED
 from dledger_mq.remoting.codes import RequestCode, ResponseCode, is_definite
 from dledger_mq.remoting.header import RemotingCommand, encode_command, make_request
-from jepsen.broker_system import brokers
 from jepsen.checkers.places import check_places
 from jepsen.checkers.queue_log import check_queue_log
 from jepsen.checkers.results import Checker
 from jepsen.checkers.total_queue import check_total_queue
+from jepsen.clients.raw import RawConnection, raw_connection
+from jepsen.clients.topics import open_topics
 from jepsen.generators import Generator, Invocation
-from jepsen.outcomes import Outcome, ended
-from jepsen.raw_client import RawConnection, raw_connection
-from jepsen.system import System
-from jepsen.topics import open_topics
+from jepsen.history.outcomes import Outcome, ended
+from jepsen.systems.api import System
+from jepsen.systems.brokers import brokers
 from jepsen.workloads.api import Workload, WorkloadClient
 from jepsen.workloads.contents import STEP, body_of, content, content_read, key_of
 from jepsen.workloads.reading import (
@@ -240,7 +240,7 @@ def name_of(body: str, tags: str | None, queue: str) -> str:
 
 def content_of(body: str, tags: str | None) -> str:
     """Return its content, as `contents.content` has it."""
-    return content(body_of(body), tags, (), {STEP: body}, 0)
+    return content(body_of(body), tags, keys=(), properties={STEP: body}, flag=0)
 
 
 def row_of(message: ReceivedMessage) -> list[object]:

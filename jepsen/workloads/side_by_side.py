@@ -18,8 +18,8 @@ import msgspec
 
 from jepsen.checkers.results import Checker, CheckResult
 from jepsen.generators import Generator, Reserve, Share
-from jepsen.ops import Notes, Op, OpType
-from jepsen.system import System
+from jepsen.history.ops import Notes, Op, OpType
+from jepsen.systems.api import System
 from jepsen.workloads.api import Workload, WorkloadClient
 
 

@@ -34,16 +34,16 @@ from dledger_mq import (
     TransactionResult,
     TransactionState,
 )
-from jepsen.broker_system import brokers
 from jepsen.checkers.places import check_places
 from jepsen.checkers.queue_log import check_queue_log
 from jepsen.checkers.results import Checker
 from jepsen.checkers.transactions import CHECKED, check_transactions
+from jepsen.clients.topics import open_topics
 from jepsen.generators import SECOND_NS, Generator, Invocation
-from jepsen.ops import OBSERVER
-from jepsen.outcomes import Outcome, ended
-from jepsen.system import System
-from jepsen.topics import open_topics
+from jepsen.history.ops import OBSERVER
+from jepsen.history.outcomes import Outcome, ended
+from jepsen.systems.api import System
+from jepsen.systems.brokers import brokers
 from jepsen.workloads.api import Workload, WorkloadClient
 from jepsen.workloads.contents import content_sent, key_of, message_of
 from jepsen.workloads.reading import (
@@ -151,7 +151,7 @@ class TransactionWorkload(Workload):
             with suppress(ClientError):
                 await producer.queues(TOPIC)
             note = self._decisions.note_read
-            reader = QueueReader(self._readers[slot], consumer, self._queues, note)
+            reader = QueueReader(self._readers[slot], consumer, self._queues, on_read=note)
             yield TransactionClient(self, producer, reader)
 
     def generator(self, chance: random.Random, workers: int) -> Generator:

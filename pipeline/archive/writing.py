@@ -134,7 +134,9 @@ class Archive:
         assert stretch.before.index == self.covered_index, "stretches follow each other"
         staged = self.path / STAGING / _span(stretch)
         try:
-            files, manifest = self._stage(spark, store, stretch, staged, broker_name, known_by)
+            files, manifest = self._stage(
+                spark, store, stretch, staged=staged, broker_name=broker_name, known_by=known_by
+            )
             self._place(files, manifest)
             write_manifest(self.path, manifest)
         except Exception as error:
@@ -156,6 +158,7 @@ class Archive:
         spark: Any,
         store: Store,
         stretch: Stretch,
+        *,
         staged: Path,
         broker_name: str,
         known_by: str,

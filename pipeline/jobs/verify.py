@@ -121,7 +121,9 @@ def compare_kept(
                     _compare_snapshot(path, state, keepers[store])
         for store, findings in keepers.items():
             _compare_marks(state, findings)
-            _compare_files(store, folder, plan.end.position, state, findings)
+            _compare_files(
+                store, folder, end_position=plan.end.position, state=state, findings=findings
+            )
         if spark is not None:
             _compare_with_spark(spark, plan, state, keepers[plan.path])
 
@@ -155,7 +157,7 @@ def _compare_marks(state: BrokerState, findings: Findings) -> None:
 
 
 def _compare_files(
-    store: str, rebuilt: str, end_position: int, state: BrokerState, findings: Findings
+    store: str, rebuilt: str, *, end_position: int, state: BrokerState, findings: Findings
 ) -> None:
     from pipeline.derived.kept import index_file_differences, queue_file_differences
 

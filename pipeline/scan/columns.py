@@ -217,13 +217,15 @@ def record_batches(
                 part = part if count == len(part) else part.select(slice(0, count))
             rows = _Rows(part)
             here = slice(first, first + len(part))
-            columns = [_column(field, rows, bodies, known, here) for field in schema]
+            columns = [
+                _column(field, rows, bodies=bodies, given=known, here=here) for field in schema
+            ]
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
             first += len(part)
 
 
 def _column(
-    field: pa.Field, rows: _Rows, bodies: pa.Array | None, given: Mapping[str, Any], here: slice
+    field: pa.Field, rows: _Rows, *, bodies: pa.Array | None, given: Mapping[str, Any], here: slice
 ) -> pa.Array:
     name = field.name
     if name in given:

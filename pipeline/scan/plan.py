@@ -145,7 +145,13 @@ def plan_scan(
         before = max(layout.befores[place], start, key=_position)
         segment_end = min(layout.ends[place], end, key=_position)
         if before.position < segment_end.position:
-            ranges += _split(segment, layout.indexes[place], before, segment_end, split_bytes)
+            ranges += _split(
+                segment,
+                layout.indexes[place],
+                before=before,
+                end=segment_end,
+                split_bytes=split_bytes,
+            )
     return Plan(store.path, tuple(ranges), committed, start, end, layout.ends[-1])
 
 
@@ -173,7 +179,7 @@ def _bounded(layout: _Layout, committed: Committed) -> Chain:
 
 
 def _split(
-    segment: SegmentFile, index: SegmentIndex, before: Chain, end: Chain, split_bytes: int
+    segment: SegmentFile, index: SegmentIndex, *, before: Chain, end: Chain, split_bytes: int
 ) -> list[LogRange]:
     """Split one segment's part of the log into ranges of about `split_bytes`."""
     cuts = [before]

@@ -56,6 +56,23 @@ class OutRow(NamedTuple):
     queue_id: int | None
 
 
+class _GivenRow(NamedTuple):
+    """The values of one row, in the order of `_ORDER`; None for a column that the frame lacks."""
+
+    body: bytes | str | None
+    topic: str | None
+    tags: str | None
+    keys: str | list[str | None] | None
+    properties: str | list[tuple[str, str | None]] | None
+    flag: int | None
+    broker_name: str | None
+    queue_id: int | None
+    queue_offset: int | None
+    delay_level: int | None
+    deliver_at: datetime.datetime | None
+    row_id: object
+
+
 class RowReader:
     """Reads the rows of one partition, in order."""
 
@@ -80,26 +97,25 @@ class RowReader:
         for values in zip(*ordered, strict=True):
             number, self._count = self._count, self._count + 1
             try:
-                yield self._row(number, *values)
+                yield self._row(number, _GivenRow._make(values))
             except (InvalidMessageError, ValueError, OverflowError) as error:
                 raise self._bad(number, str(error), values) from error
 
-    def _row(
-        self,
-        number: int,
-        body: bytes | str | None,
-        topic: str | None,
-        tags: str | None,
-        keys: str | list[str | None] | None,
-        properties: str | list[tuple[str, str | None]] | None,
-        flag: int | None,
-        broker_name: str | None,
-        queue_id: int | None,
-        queue_offset: int | None,
-        delay_level: int | None,
-        deliver_at: datetime.datetime | None,
-        row_id: object,
-    ) -> OutRow:
+    def _row(self, number: int, given: _GivenRow) -> OutRow:
+        (
+            body,
+            topic,
+            tags,
+            keys,
+            properties,
+            flag,
+            broker_name,
+            queue_id,
+            queue_offset,
+            delay_level,
+            deliver_at,
+            row_id,
+        ) = given
         target = self._options.topic or topic
         if target is None:
             raise ValueError("topic is null")

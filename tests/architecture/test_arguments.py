@@ -20,19 +20,6 @@ ALLOWED: dict[str, int] = {
     "broker/service": 6,
     "broker/store": 6,
     "broker/testing": 4,
-    "pipeline/archive": 1,
-    "pipeline/jobs": 1,
-    "pipeline": 3,
-    "pipeline/scan": 2,
-    "pipeline/sink": 1,
-    "jepsen/checkers": 2,
-    "jepsen/checklist": 2,
-    "jepsen": 6,
-    "jepsen/nemeses": 2,
-    "jepsen/reports": 1,
-    "jepsen/workloads": 2,
-    "bench/pipeline": 1,
-    "bench": 1,
 }
 """Functions that still take more."""
 

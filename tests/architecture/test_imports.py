@@ -190,6 +190,32 @@ def test_every_part_of_the_packages_has_its_layer() -> None:
     assert [part for part in LAYERS if not modules_under(part.replace(".", "/"))] == []
 
 
+# A search is bounded in time, and a history notes when something was seen.
+READS_THE_CLOCK = {"jepsen.checkers.linearizable", "jepsen.history.ops"}
+
+
+@pytest.mark.parametrize("part", ["checkers", "history", "generators"])
+def test_what_judges_and_what_plans_a_run_knows_nothing_of_the_world(part: str) -> None:
+    """A generator draws from the `random.Random` that it is given."""
+    wrong = [
+        str(found)
+        for found in imports_under(f"jepsen/{part}")
+        if found.top in IMPURE_MODULES - {"pathlib", "random"}
+        and not (found.top == "time" and module_name(found.path) in READS_THE_CLOCK)
+    ]
+    assert wrong == []
+
+
+def test_checkers_judge_a_history_and_ask_no_system() -> None:
+    below = {"jepsen.checkers", "jepsen.history", "dledger_mq.message"}
+    wrong = [
+        str(found)
+        for found in imports_under("jepsen/checkers")
+        if found.top in PACKAGES and not is_within(found.name, below)
+    ]
+    assert wrong == []
+
+
 def test_storage_waits_for_nobody() -> None:
     wrong = [str(found) for found in imports_under("dledger/storage") if found.top == "trio"]
     assert wrong == []

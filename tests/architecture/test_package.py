@@ -30,7 +30,7 @@ PACKAGES = sorted(
 OWNERS = packages_distributions()
 """Which distributions bring a module, as they are installed here."""
 
-ENVIRONMENTS_OF_THEIR_OWN = {"jepsen/cpp_worker.py"}
+ENVIRONMENTS_OF_THEIR_OWN = {"jepsen/clients/cpp_worker.py"}
 """Programs that foreign clients run in; scripts/setup-interop makes these environments."""
 
 EXTRAS_OF = {"pipeline": ("spark", "java")}

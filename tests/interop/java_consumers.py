@@ -23,7 +23,7 @@ from typing import Any
 
 from dledger_mq import Message
 from dledger_mq.blocking import Producer
-from jepsen.percentiles import percentile
+from jepsen.checkers.percentiles import percentile
 from jepsen.processes import Group, poll
 from tests.interop.conftest import JAVAS, ForeignClient, Listener, RunningGroup
 

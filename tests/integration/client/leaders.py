@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager
 import trio
 
 from dledger_mq import NameServersUnreachableError, NoRouteError, Producer
-from jepsen.broker_system import BrokerSystem
+from jepsen.history.ops import OpLog
 from jepsen.nemeses.registry import named
 from jepsen.nemeses.schedule import Pace, Schedule
-from jepsen.ops import OpLog
 from jepsen.processes import Group
+from jepsen.systems.brokers import BrokerSystem
 
 ROUTE_WAIT_S = 0.05
 KILL_LEADER = "kill:leader"

@@ -17,8 +17,8 @@ from dledger_mq import (
     TransactionProducer,
     TransactionState,
 )
-from jepsen.observer import Observer
 from jepsen.processes import SMALL_SEGMENTS, Group
+from jepsen.systems.observer import Observer
 from tests.integration.client.leaders import wait_for_queues
 from tests.integration.client.test_real_group import PATIENCE_S
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from jepsen import demo, run
+from jepsen.checkers.judging import judge
 from jepsen.checkers.results import CheckResult
-from jepsen.cpp_client import lacking
-from jepsen.judging import judge
-from jepsen.ops import Op
+from jepsen.clients.cpp import lacking
+from jepsen.history.ops import Op
 from jepsen.processes import is_running, poll
 from jepsen.reports.folder import read_folder
 from jepsen.workloads import delay

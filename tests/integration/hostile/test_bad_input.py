@@ -232,7 +232,7 @@ def test_a_heartbeat_that_is_none_is_refused(group: Group, body: bytes) -> None:
 
 def test_a_second_process_on_the_same_store_refuses_to_start(group: Group) -> None:
     node = group.nodes[0]
-    twin = Process("twin", node.command, node.log.with_name("twin.log"), node.port)
+    twin = Process("twin", node.command, log=node.log.with_name("twin.log"), port=node.port)
     twin.start()
     try:
         assert poll(lambda: twin.pid is None, PATIENCE_S), "it still runs"
@@ -247,7 +247,7 @@ def test_a_second_process_with_the_same_id_refuses_to_start(group: Group, tmp_pa
     node = group.nodes[0]
     command = [*node.command]
     command[command.index("--store") + 1] = str(tmp_path / "other")
-    twin = Process("twin", command, tmp_path / "twin.log", node.port)
+    twin = Process("twin", command, log=tmp_path / "twin.log", port=node.port)
     twin.start()
     try:
         assert poll(lambda: twin.pid is None, PATIENCE_S), "it still runs"

@@ -8,12 +8,12 @@ from typing import Final
 
 import trio
 
+from jepsen.checkers.judging import judge
 from jepsen.checkers.results import CheckResult
-from jepsen.judging import judge
+from jepsen.history.ops import Op, OpLog
 from jepsen.nemeses.api import Fault
-from jepsen.ops import Op, OpLog
 from jepsen.run import Breaker, BreakerMaker, RunSettings, by_schedule, run_checkers
-from jepsen.system import Subject
+from jepsen.systems.api import Subject
 
 TIME_LIMIT_S: Final = 120.0
 """For runs that end by themselves: it is met when something hangs."""

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from jepsen import log_system, processes, run
+from jepsen import processes, run
 from jepsen.measure import in_rounds
 from jepsen.nemeses.schedule import Pace
 from jepsen.run import BreakerMaker, RunResult, RunSettings, execute
+from jepsen.systems import log as log_system
 from jepsen.workloads import delay
 from tests.integration.jepsen.breaking import TIME_LIMIT_S, after_work, is_found, until_found
 

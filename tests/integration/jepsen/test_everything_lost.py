@@ -15,13 +15,13 @@ import trio
 from dledger_mq.client.link import Link, Links, Opaques
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from jepsen import run
-from jepsen.broker_system import brokers
 from jepsen.cli import EXIT_CODES, INVALID
 from jepsen.generators import Endless, Generator, Invocation
 from jepsen.nemeses.damaged import forget
 from jepsen.reports.summary import summary_of
 from jepsen.run import RunSettings, execute
-from jepsen.system import Subject
+from jepsen.systems.api import Subject
+from jepsen.systems.brokers import brokers
 from jepsen.workloads import queue, transactions
 from jepsen.workloads.reading import Reader
 from tests.integration.jepsen.breaking import TIME_LIMIT_S, after_work

@@ -12,9 +12,9 @@ import trio
 
 from dledger import Client
 from jepsen.durability import Fact, facts_of, read_calls, told_too_early, traced
-from jepsen.log_system import GROUP, PlainLogSystem, log_system
 from jepsen.nemeses.preload import lacking_preload
-from jepsen.system import SystemOptions
+from jepsen.systems.api import SystemOptions
+from jepsen.systems.log import GROUP, PlainLogSystem, log_system
 
 pytestmark = [
     pytest.mark.integration,

@@ -10,7 +10,7 @@ import pytest
 
 from jepsen.ports import free_ports
 from jepsen.processes import Process, poll
-from jepsen.system import Links
+from jepsen.systems.api import Links
 
 LISTENS = """
 import fcntl, pathlib, socket, sys
@@ -38,8 +38,8 @@ class FakeSystem:
             Process(
                 f"n{at}",
                 [sys.executable, "-c", LISTENS, str(port), str(folder / f"n{at}")],
-                folder / f"n{at}.log",
-                port,
+                log=folder / f"n{at}.log",
+                port=port,
             )
             for at, port in enumerate(free_ports(3))
         ]

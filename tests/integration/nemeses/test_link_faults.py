@@ -10,7 +10,7 @@ from jepsen.nemeses import named, specifications
 from jepsen.nemeses import network as network_faults
 from jepsen.nemeses.claims import Claims
 from jepsen.nemeses.namespaces import NamespaceLinks
-from jepsen.system import CLIENTS, CUT, WHOLE, Link, Shape
+from jepsen.systems.api import CLIENTS, CUT, WHOLE, Link, Shape
 from tests.integration.nemeses.conftest import FakeSystem
 
 pytestmark = pytest.mark.integration

@@ -14,7 +14,7 @@ import pytest
 from jepsen.nemeses import namespaces
 from jepsen.nemeses.namespaces import NamespaceLinks, lacking_namespaces, remove_left_over
 from jepsen.processes import poll
-from jepsen.system import CLIENTS, CUT, WHOLE, Shape, UnsupportedShapeError
+from jepsen.systems.api import CLIENTS, CUT, WHOLE, Shape, UnsupportedShapeError
 
 pytestmark = pytest.mark.integration
 

@@ -46,7 +46,7 @@ class Puppet:
         self.store, self.side = folder / "store", folder / "side"
         for each in (self.store, self.side):
             each.mkdir()
-        node = Process("puppet", [], folder / "log", 1)
+        node = Process("puppet", [], log=folder / "log", port=1)
         self.control = attach_process(node, self.store, self.side, with_journal=True)
         self._environment = node.environment
         self.start()

@@ -16,7 +16,7 @@ from dledger_mq.remoting.header import encode_command, make_request
 from jepsen.nemeses.proxy import Member, ProxyError, ProxyLinks
 from jepsen.ports import free_ports
 from jepsen.processes import is_running, poll
-from jepsen.system import CLIENTS, CUT, WHOLE, Shape
+from jepsen.systems.api import CLIENTS, CUT, WHOLE, Shape
 
 pytestmark = pytest.mark.integration
 

@@ -16,8 +16,8 @@ from jepsen.checklist.scenarios import SCENARIOS, scenarios_of
 from jepsen.checklist.script import check_expectations
 from jepsen.checklist.showing import RowResult, Shown, joined, read_report
 from jepsen.checklist.stage import UNMET
+from jepsen.history.ops import NEMESIS, Op
 from jepsen.nemeses.registry import named
-from jepsen.ops import NEMESIS, Op
 
 ROOT = Path(__file__).parents[3]
 

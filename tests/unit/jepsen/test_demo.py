@@ -23,7 +23,7 @@ from jepsen.demo import (
     story_of,
 )
 from jepsen.generators import Share
-from jepsen.ops import NEMESIS, OBSERVER, Op
+from jepsen.history.ops import NEMESIS, OBSERVER, Op
 from jepsen.reports.demo import Tally, line_for_scripts, print_report, tallies
 from jepsen.run import RunResult, RunSettings
 from jepsen.workloads.api import FIRST_LISTENER
@@ -289,7 +289,7 @@ def test_without_the_cpp_client_it_says_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(demo, "sigterm_as_interrupt", lambda: None)
-    monkeypatch.setattr(demo.cpp_client, "install", lambda say: bool(say("it does not install")))
+    monkeypatch.setattr(demo.cpp, "install", lambda say: bool(say("it does not install")))
     made: list[RunSettings] = []
 
     def demonstrate(_settings: object, run: RunSettings, _console: Console) -> int:

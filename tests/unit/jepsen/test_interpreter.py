@@ -10,9 +10,9 @@ import trio
 import trio.testing
 
 from jepsen.generators import SECOND_NS, Endless, Invocation, Limit, TimeLimit, sequence
+from jepsen.history.ops import OpLog, pairs
+from jepsen.history.outcomes import Outcome
 from jepsen.interpreter import Interpreter
-from jepsen.ops import OpLog, pairs
-from jepsen.outcomes import Outcome
 from jepsen.workloads.api import WorkloadClient
 
 

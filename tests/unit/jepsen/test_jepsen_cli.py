@@ -11,12 +11,12 @@ import pytest
 from jepsen.catalogue import make_faults, nemesis_of, network_for, workload_entry
 from jepsen.checkers.results import Anomaly, CheckResult
 from jepsen.cli import main, worst
+from jepsen.history.ops import OBSERVER, OpLog
 from jepsen.nemeses.limits import CgroupError
-from jepsen.ops import OBSERVER, OpLog
 from jepsen.reports.folder import read_folder, write_folder
 from jepsen.run import HISTORY, RunResult, RunSettings
 from jepsen.suite import SUITE, chosen
-from jepsen.system import NETWORKS
+from jepsen.systems.api import NETWORKS
 
 SETTINGS = RunSettings("queue", "none", 5.0, seed=3)
 Q = "ChaosA/broker-a/0"

@@ -6,13 +6,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from jepsen.checkers.judging import judge
 from jepsen.checkers.results import merged
 from jepsen.generators import Limit
+from jepsen.history.ops import OpLog
+from jepsen.history.outcomes import Outcome
 from jepsen.interpreter import Interpreter
-from jepsen.judging import judge
-from jepsen.log_access import Log, LogSystem, Record
-from jepsen.ops import OpLog
-from jepsen.outcomes import Outcome
+from jepsen.systems.log_access import Log, LogSystem, Record
 from jepsen.workloads.api import Workload
 from jepsen.workloads.log_append import LogAppendWorkload
 from jepsen.workloads.log_set import LogSetWorkload

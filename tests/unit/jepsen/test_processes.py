@@ -28,7 +28,7 @@ except KeyboardInterrupt:
 
 
 def child(folder: Path, code: str, name: str = "child") -> Process:
-    return Process(name, [sys.executable, "-c", code], folder / f"{name}.log", 1)
+    return Process(name, [sys.executable, "-c", code], log=folder / f"{name}.log", port=1)
 
 
 def wait_up(process: Process) -> None:

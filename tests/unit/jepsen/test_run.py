@@ -12,7 +12,7 @@ import pytest
 from jepsen import catalogue
 from jepsen.nemeses.proxy import ProxyError
 from jepsen.run import RunSettings, execute
-from jepsen.system import Subject, SystemOptions
+from jepsen.systems.api import Subject, SystemOptions
 
 SETTINGS = RunSettings("log-set", "none", 1.0)
 

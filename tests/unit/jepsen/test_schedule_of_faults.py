@@ -11,11 +11,11 @@ import trio
 import trio.testing
 
 from jepsen.checkers.answers import check_answers
+from jepsen.history.ops import Op, OpLog
 from jepsen.nemeses.api import Fault, NothingStruckError, PromiseBrokenError
 from jepsen.nemeses.schedule import Pace, Schedule
-from jepsen.ops import Op, OpLog
 from jepsen.reports.timeline import fault_spans
-from jepsen.system import Subject, System
+from jepsen.systems.api import Subject, System
 
 PACE = Pace(hold_s=(1.0, 2.0), quiet_s=(1.0, 3.0))
 

@@ -10,7 +10,7 @@ from dledger_mq import MessageQueue
 from dledger_mq.remoting.frame import Frame, FrameDecoder
 from dledger_mq.remoting.header import decode_command, encode_command, make_response
 from dledger_mq.remoting.requests import SendRequest, decode_request
-from jepsen.raw_client import RawConnection, raw_connection
+from jepsen.clients.raw import RawConnection, raw_connection
 from jepsen.workloads.sends import PLANS, Planner, Sender, _may_come_again
 
 QUEUES = {f"T/b/{number}": MessageQueue("T", "b", number) for number in range(4)}

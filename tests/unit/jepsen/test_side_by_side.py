@@ -25,10 +25,10 @@ from jepsen.generators import (
     Share,
     each_slot,
 )
+from jepsen.history.ops import OBSERVER, Op, OpLog
+from jepsen.history.outcomes import Outcome
 from jepsen.interpreter import Interpreter
-from jepsen.ops import OBSERVER, Op, OpLog
-from jepsen.outcomes import Outcome
-from jepsen.system import System
+from jepsen.systems.api import System
 from jepsen.workloads.api import FIRST_LISTENER, Workload, WorkloadClient
 from jepsen.workloads.side_by_side import SideBySide, ops_of, shares
 

@@ -8,9 +8,9 @@ from typing import cast
 import pytest
 
 from jepsen.checklist.stage import Stage
+from jepsen.history.ops import OpLog
 from jepsen.nemeses.api import Fault, NothingStruckError
-from jepsen.ops import OpLog
-from jepsen.system import Subject, System
+from jepsen.systems.api import Subject, System
 
 
 class FullDisk(Fault):

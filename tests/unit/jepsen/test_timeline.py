@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from jepsen.history.ops import NEMESIS, OBSERVER, Op, OpType
+from jepsen.history.phases import phase_spans, span_of
 from jepsen.measure import check_no_failed_sends, gaps_ms, times_of
-from jepsen.ops import NEMESIS, OBSERVER, Op, OpType
-from jepsen.phases import phase_spans, span_of
 from jepsen.reports.svg import Axis, lanes_chart, latency_chart, rate_chart
 from jepsen.reports.timeline import (
     Gap,
@@ -143,7 +143,13 @@ def test_charts_hold_every_kind_of_thing_and_escape_names() -> None:
     assert "never cured" in lanes
     found = latency_chart(axis, [Point(0, MS, "ok"), Point(5, 0, "info")], spans)
     assert found.count('class="point') == 3
-    rates = rate_chart(axis, {"ok": [5, 0], "fail": [1, 1], "info": [0, 0]}, 1000 * MS, spans, 0)
+    rates = rate_chart(
+        axis,
+        {"ok": [5, 0], "fail": [1, 1], "info": [0, 0]},
+        bucket_ns=1000 * MS,
+        spans=spans,
+        until_ns=0,
+    )
     assert rates.count('class="bar') == 3
 
 

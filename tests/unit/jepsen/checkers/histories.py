@@ -3,7 +3,7 @@
 from typing import Any
 
 from jepsen.checkers.results import CheckResult
-from jepsen.ops import Op, OpType
+from jepsen.history.ops import Op, OpType
 
 STEP_NS = 10_000_000
 Q = "orders/broker-a/0"

@@ -1,5 +1,5 @@
 from jepsen.checkers.delay import check_delay
-from jepsen.ops import NEMESIS
+from jepsen.history.ops import NEMESIS
 from tests.unit.jepsen.checkers.histories import History, Q, assert_shows_only
 
 SECOND = 1_000_000_000

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jepsen.checkers.leaders import check_leaders
-from jepsen.ops import OBSERVER, Op
+from jepsen.history.ops import OBSERVER, Op
 
 
 def history(*seen: tuple[str, int]) -> list[Op]:

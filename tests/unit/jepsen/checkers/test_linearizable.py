@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from jepsen.checkers.linearizable import FIRST_SHARE, check_linearizable
 from jepsen.checkers.models import LIST_APPEND, REGISTER, TEXT, Call, Model
-from jepsen.ops import Op
-from jepsen.recorded import RecordedFormatError, read_kv_edn, read_register_log
+from jepsen.history.ops import Op
+from jepsen.history.recorded import RecordedFormatError, read_kv_edn, read_register_log
 from tests.unit.jepsen.checkers.histories import History, assert_shows_only
 
 RECORDED = Path("tests/data/histories")
@@ -331,7 +331,7 @@ def small_histories(draw: st.DrawFn, some: st.SearchStrategy[Any]) -> list[Op]:
 
 
 def _calls(ops: list[Op]) -> list[tuple[Call, int]]:
-    from jepsen.ops import pairs
+    from jepsen.history.ops import pairs
 
     found = []
     for pair in pairs(ops):

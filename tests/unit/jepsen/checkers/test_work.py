@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from jepsen.checkers.work import check_work
-from jepsen.ops import NEMESIS, OBSERVER
+from jepsen.history.ops import NEMESIS, OBSERVER
 from tests.unit.jepsen.checkers.histories import History
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jepsen.nemeses.claims import Claims, joined
-from jepsen.system import CUT, WHOLE, Shape
+from jepsen.systems.api import CUT, WHOLE, Shape
 
 LINK = ("n0", "n1")
 SLOW = Shape(delay_ms=50, jitter_ms=10)

@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 from jepsen.nemeses.proxy_process import Lane, LinkState
-from jepsen.system import CUT, Shape
+from jepsen.systems.api import CUT, Shape
 
 
 class Target:

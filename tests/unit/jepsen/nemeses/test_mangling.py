@@ -19,7 +19,7 @@ from jepsen.nemeses.mangling import (
     Recorder,
     flip_bit,
 )
-from jepsen.system import Shape
+from jepsen.systems.api import Shape
 
 
 def frame(number: int) -> bytes:

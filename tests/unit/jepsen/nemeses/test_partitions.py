@@ -8,7 +8,7 @@ from itertools import permutations
 import pytest
 
 from jepsen.nemeses.partitions import PARTITIONS, Link, Partition, cut_links
-from jepsen.system import CLIENTS
+from jepsen.systems.api import CLIENTS
 
 THREE = ["n0", "n1", "n2"]
 FIVE = ["n0", "n1", "n2", "n3", "n4"]

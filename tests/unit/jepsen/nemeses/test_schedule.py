@@ -5,9 +5,9 @@ from typing import Any
 
 import trio
 
+from jepsen.history.ops import OpLog
 from jepsen.nemeses.api import Fault
 from jepsen.nemeses.schedule import Pace, Schedule
-from jepsen.ops import OpLog
 
 
 class Crashing(Fault):

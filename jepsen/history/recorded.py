@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final, TypeAlias
 
-from jepsen.ops import Op, OpType
+from jepsen.history.ops import Op, OpType
 
 _LOG_LINE: Final = re.compile(
     r"INFO\s+jepsen\.util - (\d+)\s+:(invoke|ok|fail|info)\s+:(read|write|cas)\s+(.*?)\s*"
@@ -21,6 +21,10 @@ _KV_LINE: Final = re.compile(
 )
 _TYPES: Final[dict[str, OpType]] = {"invoke": "invoke", "ok": "ok", "fail": "fail", "info": "info"}
 KEY: Final = "register"
+
+
+RegisterValue: TypeAlias = int | list[int] | bool | None
+"""A number, `[old, new]` of a compare-and-set, whether it was swapped, or nothing."""
 
 
 class RecordedFormatError(ValueError):
@@ -43,11 +47,11 @@ def read_register_log(lines: Iterable[str]) -> list[Op]:
             raise RecordedFormatError(f"line {number} is no operation on a register: {line!r}")
         process, type_, f, text = found.groups()
         if f == "cas" and type_ in ("ok", "fail"):
-            value: Any = type_ == "ok"
+            value: RegisterValue = type_ == "ok"
             type_ = "ok"
         else:
             value = _register_value(text, number) if type_ in ("invoke", "ok") else None
-        ops.append(_op(ops, int(process), _TYPES[type_], f, [KEY, value]))
+        ops.append(Op(len(ops), len(ops), int(process), _TYPES[type_], f, [KEY, value]))
     return ops
 
 
@@ -64,15 +68,11 @@ def read_kv_edn(lines: Iterable[str]) -> list[Op]:
             raise RecordedFormatError(f"line {number} is no operation on a text: {line!r}")
         process, type_, f, key, text = found.groups()
         value = None if text == "nil" else text[1:-1]
-        ops.append(_op(ops, int(process), _TYPES[type_], f, [key, value]))
+        ops.append(Op(len(ops), len(ops), int(process), _TYPES[type_], f, [key, value]))
     return ops
 
 
-def _op(ops: list[Op], process: int, type_: OpType, f: str, value: Any) -> Op:
-    return Op(len(ops), len(ops), process, type_, f, value)
-
-
-def _register_value(text: str, line: int) -> Any:
+def _register_value(text: str, line: int) -> RegisterValue:
     if text == "nil":
         return None
     try:

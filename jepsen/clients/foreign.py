@@ -1,7 +1,7 @@
 """RocketMQ's own clients as child processes that talk in lines: one sends what it is told, one tells what it is handed.
 
-It knows nothing of workloads and histories (`workloads/queue_foreign.py` does). Whose client it is, `cpp_client.py` and
-`java_client.py` say; what runs in the children are `cpp_worker.py` and `JavaWorker.java`.
+It knows nothing of workloads and histories (`workloads/queue_foreign.py` does). Whose client it is, `cpp.py` and
+`java.py` say; what runs in the children are `cpp_worker.py` and `JavaWorker.java`.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ class ForeignProcess:
         self,
         client: ForeignClient,
         what: Literal["produce", "consume"],
+        *,
         namesrv: str,
         folder: Path,
         take: Callable[[Line], None],
@@ -141,7 +142,9 @@ class ForeignProducer:
     """Sends one message after the other through a child."""
 
     def __init__(self, client: ForeignClient, namesrv: str, folder: Path) -> None:
-        self.process = ForeignProcess(client, "produce", namesrv, folder, self._take)
+        self.process = ForeignProcess(
+            client, "produce", namesrv=namesrv, folder=folder, take=self._take
+        )
         self._title = client.title
         self._waiting: dict[str, tuple[trio.Event, list[Line]]] = {}
 

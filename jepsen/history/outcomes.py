@@ -16,7 +16,7 @@ from typing import Any
 
 from dledger import DLedgerError
 from dledger_mq.client.errors import ClientError
-from jepsen.ops import OpType
+from jepsen.history.ops import OpType
 
 
 @dataclass(frozen=True, slots=True)

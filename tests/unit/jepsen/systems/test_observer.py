@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 from dledger import StatusAnswer
-from jepsen.observer import Observer, Watched
+from jepsen.systems.observer import Observer, Watched
 
 
 @dataclass

@@ -12,13 +12,13 @@ import trio
 from broker.admin.ask import ask_all
 from broker.admin.verify import Verdict, compare
 from dledger import parse_peers
+from jepsen.history.ops import OBSERVER, OpLog
 from jepsen.nemeses.namespaces import NamespaceLinks
 from jepsen.nemeses.proxy import Member, ProxyLinks
 from jepsen.nemeses.transfer import hand_over
-from jepsen.observer import Observer
-from jepsen.ops import OBSERVER, OpLog
 from jepsen.processes import Group, Process
-from jepsen.system import Links, System, SystemOptions
+from jepsen.systems.api import Links, System, SystemOptions
+from jepsen.systems.observer import Observer
 
 BROKER_CONF: Final = """transactionTimeOut=1000
 transactionCheckInterval=500

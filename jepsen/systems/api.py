@@ -10,7 +10,7 @@ from typing import Final, Literal, Protocol, get_args
 
 import msgspec
 
-from jepsen.ops import OpLog
+from jepsen.history.ops import OpLog
 from jepsen.processes import Process
 
 CLIENTS: Final = "clients"

@@ -1,6 +1,6 @@
 """The interface of a log for its workloads: append a record, and read what stands in the log.
 
-A record is a key and an element. Several systems offer this (`log_system.py`, `pysyncobj_system.py`), so that the same
+A record is a key and an element. Several systems offer this (`log.py`, `pysyncobj.py`), so that the same
 workloads judge each of them.
 """
 
@@ -9,8 +9,8 @@ from __future__ import annotations
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol, runtime_checkable
 
-from jepsen.outcomes import Outcome
-from jepsen.system import System
+from jepsen.history.outcomes import Outcome
+from jepsen.systems.api import System
 
 Record = tuple[str, int]  # key, element
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jepsen.edn import history_edn, keyword, op_edn, string, value_edn
-from jepsen.ops import Op
+from jepsen.history.edn import history_edn, keyword, op_edn, string, value_edn
+from jepsen.history.ops import Op
 
 TOKEN = re.compile(r'\s*,?\s*([{}\[\]]|"(?:\\.|[^"\\])*"|[^\s,{}\[\]"]+)', re.DOTALL)
 UNESCAPED = {"n": "\n", "r": "\r", "t": "\t", '"': '"', "\\": "\\"}

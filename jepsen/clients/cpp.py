@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from jepsen.foreign_client import ForeignClient
+from jepsen.clients.foreign import ForeignClient
 
-ROOT: Final = Path(__file__).resolve().parent.parent
+ROOT: Final = Path(__file__).resolve().parents[2]
 ENVIRONMENT: Final = ROOT / ".interop" / "cpp"
 WORKER: Final = Path(__file__).with_name("cpp_worker.py")
 REQUIREMENT: Final = "rocketmq==0.4.4"

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from rich.table import Table
 
 from jepsen.checkers.work import NAME as WORK
-from jepsen.ops import NEMESIS, Op
+from jepsen.history.ops import NEMESIS, Op
 from jepsen.reports.summary import Summary
 from jepsen.run import Conductor, RunSettings, Show
 

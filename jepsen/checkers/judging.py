@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Sequence
 
 from jepsen.checkers.results import Checker, CheckResult
-from jepsen.ops import Op
+from jepsen.history.ops import Op
 
 
 def judge(ops: Sequence[Op], checkers: Sequence[Checker]) -> list[CheckResult]:

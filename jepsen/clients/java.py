@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from jepsen.foreign_client import ForeignClient
+from jepsen.clients.foreign import ForeignClient
 
-ROOT: Final = Path(__file__).resolve().parent.parent
+ROOT: Final = Path(__file__).resolve().parents[2]
 VERSION: Final = "5.3.3"
 FOLDER: Final = ROOT / ".interop" / f"java-{VERSION}"
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import trio
 
-from jepsen import java_client
 from jepsen.checkers.total_queue import check_total_queue
-from jepsen.foreign_client import ForeignClient, ForeignProcess, ForeignProducer, Line
+from jepsen.clients import java
+from jepsen.clients.foreign import ForeignClient, ForeignProcess, ForeignProducer, Line
 from jepsen.generators import Context, Invocation
-from jepsen.ops import OpLog
+from jepsen.history.ops import OpLog
 from jepsen.processes import NotReadyError
 from jepsen.workloads.queue import QueueWorkload
 from jepsen.workloads.queue_foreign import ForeignQueueWorkload
@@ -75,7 +75,7 @@ async def test_deliveries_are_told_and_what_the_library_prints_is_not(tmp_path: 
         lines.append(line)
         came.set()
 
-    process = ForeignProcess(CLIENT, "consume", "h:1", tmp_path, take)
+    process = ForeignProcess(CLIENT, "consume", namesrv="h:1", folder=tmp_path, take=take)
     process.command = script(tmp_path, CONSUMER)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(process.run)
@@ -169,10 +169,10 @@ async def test_a_client_that_does_not_start_is_said_with_its_last_words(
 def test_what_a_machine_lacks_for_java_is_said(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(java_client, "FOLDER", tmp_path)
-    assert java_client.lacking() == (
+    monkeypatch.setattr(java, "FOLDER", tmp_path)
+    assert java.lacking() == (
         "the Java client (Maven's rocketmq-client 5.3.3) is not installed: make interop"
     )
     (tmp_path / ".ready").touch()
-    assert java_client.lacking() is None
-    assert java_client.JAVA.worker()[-2:] == [f"{tmp_path}/classes:{tmp_path}/jars/*", "JavaWorker"]
+    assert java.lacking() is None
+    assert java.JAVA.worker()[-2:] == [f"{tmp_path}/classes:{tmp_path}/jars/*", "JavaWorker"]

@@ -17,13 +17,13 @@ from typing import Any, Final
 
 import trio
 
-from jepsen.json_lines import JsonLines, LineError
-from jepsen.log_access import Log, Record
-from jepsen.ops import OBSERVER, OpLog
-from jepsen.outcomes import Outcome
+from jepsen.clients.json_lines import JsonLines, LineError
+from jepsen.history.ops import OBSERVER, OpLog
+from jepsen.history.outcomes import Outcome
 from jepsen.ports import free_ports
 from jepsen.processes import Process, wait_listening
-from jepsen.system import Links, SystemOptions
+from jepsen.systems.api import Links, SystemOptions
+from jepsen.systems.log_access import Log, Record
 
 TIMEOUT_S: Final = 5.0
 STATUS_TIMEOUT_S: Final = 0.3
@@ -34,7 +34,7 @@ Status = Mapping[str, Any]
 
 
 class PySyncObjSystem:
-    """A group of workers; see `jepsen.system.Subject` for what its parts do."""
+    """A group of workers; see `jepsen.systems.api.Subject` for what its parts do."""
 
     def __init__(self, folder: Path, options: SystemOptions) -> None:
         assert options.network == "none", "members know each other by address"
@@ -45,7 +45,7 @@ class PySyncObjSystem:
         self.folder = folder
         self.links: Links | None = None
         self.nodes: Sequence[Process] = [
-            self._worker(number, name, ports[number], addresses, password)
+            self._worker(number, name, port=ports[number], addresses=addresses, password=password)
             for number, name in enumerate(names)
         ]
         self.processes = self.nodes
@@ -56,15 +56,21 @@ class PySyncObjSystem:
         self._changed = trio.Event()
 
     def _worker(
-        self, number: int, name: str, port: int, addresses: Sequence[str], password: str
+        self, number: int, name: str, *, port: int, addresses: Sequence[str], password: str
     ) -> Process:
-        command = [sys.executable, "-m", "jepsen.pysyncobj_worker", "--own", addresses[number]]
+        command = [
+            sys.executable,
+            "-m",
+            "jepsen.systems.pysyncobj_worker",
+            "--own",
+            addresses[number],
+        ]
         for other in addresses:
             if other != addresses[number]:
                 command += ["--other", other]
         command += ["--listen", str(port), "--store", str(self.store(name))]
         command += ["--password", password]
-        return Process(name, command, self.folder / f"{name}.log", port)
+        return Process(name, command, log=self.folder / f"{name}.log", port=port)
 
     def node(self, name: str) -> Process:
         """Return the member called `name`."""

@@ -20,16 +20,16 @@ from dledger import (
     OutOfRangeError,
     StatusAnswer,
 )
-from jepsen.log_access import Log, Record
+from jepsen.history.ops import OBSERVER, OpLog
+from jepsen.history.outcomes import Outcome, ended
 from jepsen.nemeses.namespaces import NamespaceLinks
 from jepsen.nemeses.proxy import LOOPBACK, Member, ProxyLinks
 from jepsen.nemeses.transfer import hand_over
-from jepsen.observer import Observer
-from jepsen.ops import OBSERVER, OpLog
-from jepsen.outcomes import Outcome, ended
 from jepsen.ports import free_ports
 from jepsen.processes import Process, program, wait_listening
-from jepsen.system import Links, SystemOptions
+from jepsen.systems.api import Links, SystemOptions
+from jepsen.systems.log_access import Log, Record
+from jepsen.systems.observer import Observer
 
 GROUP: Final = "chaos"
 TIMEOUT_S: Final = 4.0
@@ -72,7 +72,7 @@ class View:
 
 
 class PlainLogSystem:
-    """Members of a log group; see `jepsen.system.Subject` for what its parts do.
+    """Members of a log group; see `jepsen.systems.api.Subject` for what its parts do.
 
     Attributes:
         peers: the members, as the observer finds them.
@@ -83,6 +83,7 @@ class PlainLogSystem:
         self,
         folder: Path,
         options: SystemOptions,
+        *,
         ports: Sequence[int],
         links: ProxyLinks | NamespaceLinks | None,
         server: Sequence[str],
@@ -100,7 +101,7 @@ class PlainLogSystem:
         self._client_peers = self.peers if proxies is None else proxies.client_peers()
         self.nodes: Sequence[Process] = [
             self._member(
-                Process(name, [], folder / f"{name}.log", port, host),
+                Process(name, [], log=folder / f"{name}.log", port=port, host=host),
                 self.peers if proxies is None else proxies.peers_of(name),
                 server,
             )
@@ -283,6 +284,6 @@ def log_system(
         if links is not None:
             stack.enter_context(links)
         command = server or (program("dledger"), "server")
-        system = PlainLogSystem(folder, options, ports, links, command)
+        system = PlainLogSystem(folder, options, ports=ports, links=links, server=command)
         stack.callback(system.close)
         yield system

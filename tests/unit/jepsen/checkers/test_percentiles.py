@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from jepsen.percentiles import percentile
+from jepsen.checkers.percentiles import percentile
 
 
 def test_percentiles_are_values_that_occurred() -> None:

@@ -12,7 +12,7 @@ from dledger_mq.client.link import Link, Links, Opaques
 from dledger_mq.message.names import AUTO_CREATE_TOPIC
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.header import RemotingCommand
-from jepsen.broker_system import BrokerSystem
+from jepsen.systems.brokers import BrokerSystem
 
 RETRY_S: Final = 0.1
 CALL_TIMEOUT_S: Final = 3.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, Literal
 
-from jepsen.ops import OBSERVER, Op
+from jepsen.history.ops import OBSERVER, Op
 
 Phase = Literal["starting", "breaking", "healing", "reading", "comparing"]
 PHASE: Final = "phase"

@@ -2,7 +2,7 @@ import pytest
 import trio
 import trio.testing
 
-from jepsen.json_lines import JsonLines, LineError
+from jepsen.clients.json_lines import JsonLines, LineError
 
 
 async def pair() -> tuple[JsonLines, trio.SocketStream]:

@@ -1,4 +1,4 @@
-"""A member of a PySyncObj group that keeps a list: `python -m jepsen.pysyncobj_worker`.
+"""A member of a PySyncObj group that keeps a list: `python -m jepsen.systems.pysyncobj_worker`.
 
 It answers JSON lines on a port of its own:
 
@@ -24,7 +24,7 @@ from typing import Any, Final
 import pysyncobj
 import trio
 
-from jepsen.json_lines import JsonLines, LineError
+from jepsen.clients.json_lines import JsonLines, LineError
 
 ANSWER_TIMEOUT_S: Final = 4.0
 
@@ -130,7 +130,7 @@ class Member:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run until killed."""
-    parser = argparse.ArgumentParser(prog="python -m jepsen.pysyncobj_worker")
+    parser = argparse.ArgumentParser(prog="python -m jepsen.systems.pysyncobj_worker")
     parser.add_argument("--own", required=True, metavar="HOST:PORT")
     parser.add_argument("--other", action="append", default=[], metavar="HOST:PORT")
     parser.add_argument("--listen", required=True, type=int, metavar="PORT")

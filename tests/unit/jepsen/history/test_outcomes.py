@@ -11,7 +11,7 @@ from dledger.errors import DLedgerError, OutcomeUnknownError, RefusedError, regi
 from dledger_mq.client import errors as client_errors
 from dledger_mq.client.errors import ClientError, RequestFailedError, SendError
 from dledger_mq.remoting.codes import RESPONSES
-from jepsen.outcomes import ended, is_definite
+from jepsen.history.outcomes import ended, is_definite
 
 
 def client_classes() -> Iterator[type[ClientError]]:

@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from jepsen.ops import Op
+from jepsen.history.ops import Op
 
 _KEYWORD: Final = re.compile(r"[A-Za-z*!_?+<>=-][A-Za-z0-9*!_?+<>=.#-]*")
 _ESCAPES: Final = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}

@@ -1,0 +1,1 @@
+"""The systems that are tested, and those that watch them."""
