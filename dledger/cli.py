@@ -63,7 +63,7 @@ a group of three on one machine:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit code."""
+    """Run the command; return its exit code."""
     if not __debug__:
         complain("assertions guard the log: Python must not run with -O")
         return EXIT_USAGE
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _innermost(error: BaseException) -> BaseException:
-    """What a nursery has wrapped in groups."""
+    """Return the error that a nursery has wrapped in groups."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
@@ -167,7 +167,7 @@ def _log_config(options: argparse.Namespace) -> LogConfig:
 
 
 def _secret(options: argparse.Namespace) -> str | None:
-    """The secret of the file, else of the environment, else none.
+    """Return the secret of the file, else of the environment, else none.
 
     Raises:
         ConfigError: the file cannot be read or is empty.

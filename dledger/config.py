@@ -19,7 +19,7 @@ ATTRIBUTES_BYTES_MAX: Final = 16 * 1024
 
 @dataclass(frozen=True, slots=True)
 class RaftConfig:
-    """What the consensus core needs to know. All times in milliseconds.
+    """The settings of the consensus core. All times in milliseconds.
 
     Attributes:
         node_id: this node.
@@ -176,7 +176,7 @@ class LogConfig:
         group: str = "default",
         secret: str | None = None,
     ) -> LogConfig:
-        """The configuration of a member, with the members named once; `dataclasses.replace` changes the rest.
+        """Build a member's configuration, with the members named once; `dataclasses.replace` changes the rest.
 
         Args:
             node_id: this member.

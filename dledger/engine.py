@@ -177,12 +177,12 @@ class Engine:
         self._news: list[News] = []
 
     def start_behind(self, applied_index: Index) -> None:
-        """The state machine contains this entry: hand out what follows. Before the first step only."""
+        """Begin to hand out behind this entry, which the state machine contains. Before the first step only."""
         assert self._committed_index == NO_INDEX, "entries may have been handed out"
         self._handed_out_index = applied_index
 
     def start_committed(self, index: Index) -> None:
-        """This entry of this very log is committed: a snapshot contains it. Before the first step only.
+        """Take this entry of this very log for committed: a snapshot contains it. Before the first step only.
 
         So it can be read before any leader was heard, and a leader that would remove it is refused: its
         group has lost what was committed, and this state is of that.
@@ -192,7 +192,7 @@ class Engine:
         self._committed_index = index
 
     def state_replaced(self, applied_index: Index, chain_crc: int | None) -> None:
-        """The state machine contains this entry of another member's log: hand out what follows.
+        """Hand out what follows this entry of another member's log: the state machine contains it.
 
         Args:
             applied_index: may lie behind the end of this log.
@@ -203,7 +203,7 @@ class Engine:
         self._anchor = None if chain_crc is None else (applied_index, chain_crc)
 
     def last_membership(self) -> tuple[EntryId, frozenset[NodeId]] | None:
-        """The members that the first entry of the log's last term names; None: it names none, or cannot be read."""
+        """Return the members that the first entry of the log's last term names; None: none, or it is unreadable."""
         runs = self.log.layout.runs()
         if not runs:
             return None
@@ -246,7 +246,7 @@ class Engine:
         self._mend(now_ms)
 
     def _check_history(self, request: AppendRequest) -> None:
-        """Entries of one index and term are the same in one group: their chain CRCs are, too.
+        """Refuse entries of another history: in one group those of one index and term have one chain CRC.
 
         Stores that were run apart may both have led a term, and then index and term say nothing.
 
@@ -286,7 +286,7 @@ class Engine:
                 self.step(hand_over, now_ms)
 
     def _resolve(self, token: int, outcome: Outcome) -> None:
-        """A caller's outcome is known, or that of a hand-over that the engine itself wanted."""
+        """Keep a caller's outcome; take that of a hand-over that the engine itself wanted."""
         if token != HAND_OVER_TOKEN:
             self._resolved.append((token, outcome))
         elif isinstance(outcome, Failed) and self.node.role is Role.LEADER:
@@ -330,7 +330,7 @@ class Engine:
         self._mend(now_ms)
 
     def read(self, first: Index, end: Index, bytes_max: int, now_ms: int) -> list[Entry]:
-        """Entries for somebody who wants them now: at least one, up to the first damaged one.
+        """Return entries to somebody who wants them now: at least one, up to the first damaged one.
 
         Nothing is waited for. A damaged one is asked for, and comes back sooner or later.
 
@@ -345,7 +345,7 @@ class Engine:
             raise
 
     def next_deadline_ms(self) -> int:
-        """When the next `Tick` is due at the latest."""
+        """Return when the next `Tick` is due at the latest."""
         if self.failure is not None:
             return NEVER_MS
         return min(self.node.next_deadline_ms(), self.live_repair.next_deadline_ms())
@@ -364,12 +364,12 @@ class Engine:
         return self._job
 
     def found_no_room(self, job: PersistJob) -> None:
-        """A job found the disk full, and will run again: until it has, this node is no help to a leader."""
+        """Hold everything: the job found the disk full. Until it has run this node is no help to a leader."""
         assert job is self._job, "this job is not the one that runs"
         self._held.is_full = True
 
     def end_persist(self, job: PersistJob, now_ms: int) -> None:
-        """A job has run: release what waited for it, and tell the node what is durable.
+        """Release what waited for a job that has run, and report to the node what is durable.
 
         Raises:
             OSError, DLedgerError: as `step`.
@@ -386,7 +386,7 @@ class Engine:
             self.step(Persisted(durable_id), now_ms)
 
     def fail_persist(self, job: PersistJob, error: OSError | DLedgerError, now_ms: int) -> None:
-        """A job has failed: latch, and step down."""
+        """Latch, and step down: a job has failed."""
         assert job is self._job, "this job is not the one that runs"
         self._job = None
         if self.failure is not None:
@@ -396,7 +396,7 @@ class Engine:
             self._carry_out(effect)
 
     def close(self) -> None:
-        """Orderly end: complete the index on disk and close the files.
+        """Complete the index on disk and close the files, in good order.
 
         Raises:
             OSError: the index could not be written; the log is whole without it.
@@ -409,22 +409,22 @@ class Engine:
     # What comes out.
 
     def take_outbox(self) -> list[tuple[NodeId, PeerMessage]]:
-        """Messages that may leave now, in order."""
+        """Return the messages that may leave now, in order."""
         taken, self._outbox = self._outbox, []
         return taken
 
     def take_resolved(self) -> list[tuple[int, Outcome]]:
-        """Tokens and their outcomes; each token comes once."""
+        """Return tokens and their outcomes; each token comes once."""
         taken, self._resolved = self._resolved, []
         return taken
 
     def take_news(self) -> list[News]:
-        """Changes of role, term or known leader, and hand-overs for a slow disk, in order."""
+        """Return changes of role, term or known leader, hand-overs for a slow disk and cuts, in order."""
         taken, self._news = self._news, []
         return taken
 
     def take_committed(self, bytes_max: int) -> list[Entry]:
-        """The next committed entries, each handed out once.
+        """Return the next committed entries, each handed out once.
 
         At least one if there is any, unless it is damaged and has yet to come back.
 
@@ -445,7 +445,7 @@ class Engine:
         return entries
 
     def _check_anchor(self, index: Index, chain_crc: int) -> None:
-        """The log has reached the entry of a state that came from elsewhere: it must be of this log."""
+        """Check that the state, which came from elsewhere, is of this log: the log has reached its entry."""
         found = self.log.chain_crc_of(index)
         if found != chain_crc:
             raise CorruptionError(
@@ -455,17 +455,17 @@ class Engine:
 
     @property
     def is_new_store(self) -> bool:
-        """Whether the store was empty when it was opened, in a group of several."""
+        """True if the store was empty when it was opened, in a group of several."""
         return self._is_new_store
 
     @property
     def lost_vote(self) -> CorruptionError | None:
-        """What was wrong with the hard state: this member lost its vote until it is admitted."""
+        """The damage of the hard state; with it this member has lost its vote, until it is admitted."""
         return self._store.lost
 
     @property
     def is_hard_state_saved(self) -> bool:
-        """Whether a crash now would bring back term, vote and whether it may vote as they are."""
+        """True if a crash now would bring back term, vote and whether it may vote as they are."""
         is_waiting = self._hard_state is not None or (
             self._job is not None and self._job.hard_state is not None
         )
@@ -473,19 +473,19 @@ class Engine:
 
     @property
     def has_committed(self) -> bool:
-        """Whether `take_committed` has something to give."""
+        """True while `take_committed` has something to give."""
         return self._handed_out_index < self._committed_index and not self.live_repair.has_hole(
             Index(self._handed_out_index + 1)
         )
 
     @property
     def is_persisting(self) -> bool:
-        """Whether a job was begun and has not ended."""
+        """True from the beginning of a job to its end."""
         return self._job is not None
 
     @property
     def has_unsaved(self) -> bool:
-        """Whether something waits for a persist job, the running one included."""
+        """True while something waits for a persist job, the running one included."""
         return self._held.save_count != self._held.durable_count
 
     # How it is done.

@@ -258,7 +258,7 @@ class ForkedError(PeerProtocolError):
 
 
 def registry() -> dict[str, type[DLedgerError]]:
-    """All error classes by code, for the wire and for docs/errors.md."""
+    """Return all error classes by code, for the wire and for docs/errors.md."""
     found: dict[str, type[DLedgerError]] = {}
     waiting: list[type[DLedgerError]] = [DLedgerError]
     while waiting:

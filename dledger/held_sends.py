@@ -1,4 +1,4 @@
-"""Which message may leave: the one rule of the engine that needs a memory (see engine.py)."""
+"""Messages that wait for a save: the one rule of the engine that needs a memory (see engine.py)."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ class HeldSends:
         self._log_saves: deque[tuple[int, Index]] = deque()
 
     def saves_hard_state(self) -> None:
-        """A hard state is queued; the next job takes it in any case."""
+        """Note that a hard state is queued; the next job takes it in any case."""
         self.save_count += 1
         self._hard_state_count = self.save_count
 
     def saves_log(self, last_index: Index) -> None:
-        """A change of the log is queued, after which it ends at `last_index`.
+        """Note that a change of the log is queued, after which it ends at `last_index`.
 
         What was queued for entries that are removed again is as durable as their removal, once those
         are durable that are left of them: a message may confirm both.
@@ -61,10 +61,11 @@ class HeldSends:
         saves = self._log_saves
         while saves and saves[-1][1] > last_index:
             number, _ = saves.pop()
+        assert not saves or saves[-1][0] < number, f"save {number} after save {saves[-1][0]}"
         saves.append((number, last_index))
 
     def taken(self, batch_last_index: Index | None) -> int:
-        """A job takes what is queued: number of the last save that it includes.
+        """Return the number of the last save that a job includes which takes what is queued.
 
         Args:
             batch_last_index: where the log ends with the job's batch; None: it takes everything.
@@ -78,7 +79,7 @@ class HeldSends:
         return saves[0][0] - 1 if saves else self.save_count
 
     def may_leave(self, waits: Waits) -> bool:
-        """Whether what a message waits for is durable, though not everything may be."""
+        """Return whether what a message waits for is durable, though not everything may be."""
         match waits:
             case Waits.ALL:
                 return self.save_count == self.durable_count
@@ -94,7 +95,9 @@ class HeldSends:
 
     def release(self, durable_count: int) -> list[tuple[NodeId, Message]]:
         """Note what is durable, and take the messages that waited for no more than that."""
-        assert self.durable_count <= durable_count <= self.save_count
+        assert self.durable_count <= durable_count <= self.save_count, (
+            f"save {durable_count} is durable after {self.durable_count}, {self.save_count} is the last"
+        )
         self.durable_count = durable_count
         self.is_full = False
         free: list[tuple[NodeId, Message]] = []

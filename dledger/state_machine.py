@@ -1,4 +1,4 @@
-"""What a user of the log implements: a fold over committed entries (docs/architecture.md)."""
+"""The interface that a user of the log implements: a fold over committed entries (docs/architecture.md)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dledger.raft.ids import Index
 
 
 class SnapshotOvertakenError(Exception):
-    """What a snapshot still had to read is gone (a topic was deleted meanwhile); take another one."""
+    """Part of what a snapshot still had to read is gone (a topic was deleted meanwhile); take another one."""
 
 
 class SnapshotRefusedError(ValueError):
@@ -39,11 +39,11 @@ class SnapshotMachine(StateMachine, Protocol):
     """A machine whose state can be written down, so that a restart reads only the rest of the log."""
 
     def digest(self) -> int:
-        """32 bits over the whole state; equal on all members at the same applied index."""
+        """Return 32 bits over the whole state; equal on all members at the same applied index."""
         ...
 
     def snapshot(self) -> Iterator[bytes]:
-        """The state as it is at this call, in chunks of at most some 256 KiB.
+        """Return the state as it is at this call, in chunks of at most some 256 KiB.
 
         The call and each step are short, and entries may be applied between the steps: what they
         change does not show.

@@ -1,4 +1,4 @@
-"""Whether a leader counts a member: a table of what its answers show, within one term.
+"""The rule by which a leader counts a member: a table of what its answers show, within one term.
 
 A member that lost what it had promised must not be counted for it: not for commit, lease, reads or check
 quorum. Two kinds of it are known. One says so itself: its store began empty, or is known to be an older copy,
@@ -20,7 +20,7 @@ from dledger.raft.ids import Index
 
 
 class AdmissionState(Enum):
-    """What a member's answers are worth."""
+    """The worth of a member's answers."""
 
     COUNTED = "counted"
     NO_VOTE = "without a vote"
@@ -28,7 +28,7 @@ class AdmissionState(Enum):
 
 
 class Sign(Enum):
-    """What the leader sees; the value is the sentence that docs/protocol.md prints."""
+    """The evidence that the leader sees; the value is the sentence that docs/protocol.md prints."""
 
     OTHER_STORE = "it answers without a vote, for a store that the leader did not know"
     SAME_STORE = "it answers without a vote, for the store that the leader knows"
@@ -40,7 +40,7 @@ class Sign(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """What follows.
+    """The consequence of a sign.
 
     Attributes:
         after: what its answers are worth from here.
@@ -80,7 +80,7 @@ itself."""
 
 
 def ruling(state: AdmissionState, sign: Sign) -> Ruling:
-    """What follows; a pair without a row is a bug of ours."""
+    """Return the consequence of a sign; a pair without a row is a bug of ours."""
     assert (state, sign) in RULINGS, (
         f"a member that is {state.value} cannot be seen so: {sign.value}"
     )
@@ -89,7 +89,9 @@ def ruling(state: AdmissionState, sign: Sign) -> Ruling:
 
 @dataclass(slots=True)
 class Admission:
-    """One member.
+    """The worth of one member's answers, within one term.
+
+    Invariant: is_counted is what `state` says.
 
     Attributes:
         state: what its answers are worth. Changed in here only.
@@ -111,11 +113,11 @@ class Admission:
 
     @property
     def needs_entry(self) -> bool:
-        """Whether the entry has yet to be appended that it must hold to be counted again."""
+        """True while the entry has yet to be appended that it must hold to be counted again."""
         return not self.is_counted and self.rejoin_index is None
 
     def take_answer(self, answered_round: int, store: int, *, last_round: int) -> Ruling:
-        """An answer came.
+        """Take an answer, and rule on what it is worth.
 
         A request that was sent after a number was heard reaches only what came after the store of that
         number, or that store itself: whoever answers it as a voter was admitted. So a number that comes
@@ -134,10 +136,10 @@ class Admission:
             sign = Sign.OLD_ANSWER if answered_round <= self.heard_round else Sign.NEW_ANSWER
         if sign is Sign.OTHER_STORE:
             self.store = store
-        return self._follow(sign, last_round)
+        return self._follow(sign, last_round=last_round)
 
-    def shows_loss(self, answered_round: int, last_index: Index, match_index: Index) -> bool:
-        """Whether a rejection shows that a counted member lost what it had confirmed in this very term.
+    def shows_loss(self, answered_round: int, *, last_index: Index, match_index: Index) -> bool:
+        """Return whether a rejection shows that a counted member lost what it had confirmed in this very term.
 
         The request was sent after the leader had heard of `match_index`, so the member had it then.
         """
@@ -146,40 +148,48 @@ class Admission:
         )
 
     def went_back(self, *, last_round: int) -> None:
-        """A rejection has shown that it lost what it had confirmed: all of that is void."""
-        self._follow(Sign.SHORT_LOG, last_round)
+        """Void all that it had confirmed: a rejection has shown that it lost a part."""
+        self._follow(Sign.SHORT_LOG, last_round=last_round)
 
-    def holds_enough(self, match_index: Index, commit_index: Index) -> bool:
-        """Whether it holds the entry that the others committed without it, if it needs one."""
+    def holds_enough(self, *, match_index: Index, commit_index: Index) -> bool:
+        """Return whether it holds the entry that the others committed without it, if it needs one."""
         rejoin_index = self.rejoin_index
         return rejoin_index is not None and min(match_index, commit_index) >= rejoin_index
 
-    def count_again(self, match_index: Index, commit_index: Index) -> None:
-        """It has caught up so far: who went back is counted again as soon as that is enough.
+    def count_again(self, *, match_index: Index, commit_index: Index) -> None:
+        """Count a member that went back as soon as it has caught up far enough.
 
-        Who knows that it has no vote has to be told first, by the number in a request (`admits`).
+        A member that knows of its lost vote is counted only once a request has admitted it, by number (`admits`).
         """
-        if self.state is AdmissionState.GONE_BACK and self.holds_enough(match_index, commit_index):
-            self._follow(Sign.CAUGHT_UP, self.heard_round)
+        if self.state is AdmissionState.GONE_BACK and self.holds_enough(
+            match_index=match_index, commit_index=commit_index
+        ):
+            self._follow(Sign.CAUGHT_UP, last_round=self.heard_round)
 
-    def admits(self, match_index: Index, commit_index: Index) -> int:
-        """The store that the next request may admit; 0: none."""
-        if self.is_counted or not self.holds_enough(match_index, commit_index):
+    def admits(self, *, match_index: Index, commit_index: Index) -> int:
+        """Return the store that the next request may admit; 0: none."""
+        if self.is_counted or not self.holds_enough(
+            match_index=match_index, commit_index=commit_index
+        ):
             return 0
         return self.store
 
-    def _follow(self, sign: Sign, last_round: int) -> Ruling:
+    def _follow(self, sign: Sign, *, last_round: int) -> Ruling:
+        assert self.is_counted is (self.state is AdmissionState.COUNTED), (
+            f"a member that is {self.state.value} has is_counted={self.is_counted}"
+        )
         follows = ruling(self.state, sign)
         self.state = follows.after
         self.is_counted = follows.after is AdmissionState.COUNTED
         if follows.is_void:
+            assert last_round >= self.heard_round, f"round {last_round} after {self.heard_round}"
             self.heard_round = last_round
             self.rejoin_index = None
         return follows
 
 
 def admission_table() -> str:
-    """The table as Markdown, for docs/protocol.md."""
+    """Return the table as Markdown, for docs/protocol.md."""
     rows = ["| a member that is | when | becomes | its answer | what it confirmed |"]
     rows += ["|---|---|---|---|---|"]
     rows += [

@@ -9,19 +9,19 @@ from dledger.raft.quorum import majority
 
 
 class Campaign:
-    """One election, or the pre-vote before it, from the side of who asks.
+    """One election, or the pre-vote before it, from the candidate's side.
 
-    A group is founded by whom *every* other member has told, in one and the same pre-vote, that its
-    log is empty: by granting the pre-vote (its log is not ahead of an empty one), or by the number of
-    its new store. Those numbers must be known from an earlier pre-vote, so that each answer is younger
-    than each new store: whatever a lost store helped to elect is then known to who answers.
+    A group is founded by a candidate to which *every* other member has shown, in one and the same pre-vote,
+    that its log is empty: by granting the pre-vote (its log is not ahead of an empty one), or by the number
+    of its new store. Those numbers must be known from an earlier pre-vote, so that each answer is younger
+    than each new store: whatever a lost store helped to elect is then known to the members that answer.
 
     Invariant: `supporters` holds each voter once, this node first.
 
     Attributes:
         number: of this pre-vote among those of this node; answers repeat it.
-        new_stores: what members told of their new stores, by member.
-        known_stores: what they told in the pre-vote before.
+        new_stores: numbers of the members' new stores, as answers to this pre-vote say.
+        known_stores: the same from the pre-vote before.
     """
 
     __slots__ = ("_core", "_empty", "known_stores", "new_stores", "number", "supporters")
@@ -36,22 +36,22 @@ class Campaign:
 
     @property
     def is_won(self) -> bool:
-        """Whether a majority supports this node."""
+        """True if a majority supports this node."""
         return self._core.is_voter and len(self.supporters) >= majority(self._core.voter_count)
 
     @property
     def founds(self) -> bool:
-        """Whether every store of the group is empty, so that nobody can have promised anything."""
+        """True if every store of the group is empty, so that nobody can have promised anything."""
         return self.hears_all_empty and self.known_stores == self.new_stores
 
     @property
     def hears_all_empty(self) -> bool:
-        """Whether every other member has answered this pre-vote, and none has an entry."""
+        """True if every other member has answered this pre-vote, and none has an entry."""
         core = self._core
         return not core.log.last_index and len(self._empty) == len(core.peers) > 0
 
     def take_answer(self, response: PreVoteResponse) -> None:
-        """Note what an answer to this very pre-vote tells of the member's log."""
+        """Note what an answer to this very pre-vote shows of the member's log."""
         if response.campaign != self.number:
             return
         if response.new_store:
@@ -70,7 +70,11 @@ class Campaign:
         core.draw_election_timeout(core.config.lease_ms, core.config.election_timeout_min_ms)
         last = core.log.last_id
         request = PreVoteRequest(
-            Term(core.term + 1), core.node_id, last.index, last.term, self.number
+            term=Term(core.term + 1),
+            source=core.node_id,
+            last_index=last.index,
+            last_term=last.term,
+            campaign=self.number,
         )
         for peer in core.peers:
             core.send(peer, request)
@@ -84,9 +88,13 @@ class Campaign:
         core.draw_election_timeout(config.election_timeout_min_ms, config.election_timeout_max_ms)
         last = core.log.last_id
         for peer in core.peers:
-            new_store = self.known_stores.get(peer, 0)
             request = VoteRequest(
-                core.term, core.node_id, last.index, last.term, is_transfer, new_store
+                term=core.term,
+                source=core.node_id,
+                last_index=last.index,
+                last_term=last.term,
+                is_transfer=is_transfer,
+                new_store=self.known_stores.get(peer, 0),
             )
             core.send(peer, request)
 
@@ -94,3 +102,6 @@ class Campaign:
         """Count an answer; duplicates and refusals change nothing."""
         if response.granted and response.source not in self.supporters:
             self.supporters.append(response.source)
+            assert len(self.supporters) <= self._core.voter_count, (
+                f"{len(self.supporters)} of {self._core.voter_count} voters support {self._core.node_id}"
+            )

@@ -1,4 +1,4 @@
-"""What all roles of a node share: identity, term, vote, log, and the effects of the current step.
+"""The state that all roles of a node share: identity, term, vote, log, and the effects of the current step.
 
 Nothing here decides by role. The role modules (follower, candidate, leader) work on this state and
 return a `Cause` when the role must change; node.py alone changes it.
@@ -21,8 +21,8 @@ Draw = Callable[[int, int], int]
 NEW_STORE_MAX = (1 << 53) - 1
 
 STANDSTILLS_MAX = 3
-"""So often in one silence a node that stood still gives the others the time back. One that hardly ever runs and
-has looked so often in vain may believe that nobody is there."""
+"""Standstills within one silence after which a node still gives the others more time. One that hardly ever runs
+and has looked so often in vain may believe that nobody is there."""
 
 
 class Core:
@@ -42,7 +42,7 @@ class Core:
         is_voter: whether it may vote and be counted; False for a store that began empty, or turned out
             to be an older copy, until the group is founded or a leader admits it (docs/adr/0061, 0103).
         standstill_count: how often this node stood still in the present silence.
-        paused_until_ms: a node told to step down does not campaign before.
+        paused_until_ms: a node that had to step down does not campaign before.
         slow_disk_pause_until_ms: a leader does not hand over for its slow disk before.
     """
 
@@ -75,10 +75,18 @@ class Core:
     )
 
     def __init__(
-        self, config: RaftConfig, hard_state: HardState, log: LogLayout, draw: Draw, now_ms: int
+        self,
+        config: RaftConfig,
+        hard_state: HardState,
+        log: LogLayout,
+        *,
+        draw: Draw,
+        now_ms: int,
     ) -> None:
         assert config.node_id in config.voters, f"{config.node_id} is not a voter"
-        assert log.last_term <= hard_state.term, "the log is ahead of the term"
+        assert log.last_term <= hard_state.term, (
+            f"the log is of term {log.last_term}, ahead of the saved term {hard_state.term}"
+        )
         self.config = config
         self.node_id = config.node_id
         self.peers = tuple(voter for voter in config.voters if voter != config.node_id)
@@ -108,16 +116,16 @@ class Core:
 
     @property
     def new_store(self) -> int:
-        """A number drawn for this store as long as it is new and empty; else 0."""
+        """The number drawn for this store as long as it is new and empty; else 0."""
         return 0 if self.log.last_index else self.store
 
     @property
     def store(self) -> int:
-        """A number drawn when a store was opened that may not vote; 0 of a voter."""
+        """The number drawn when a store was opened that may not vote; 0 of a voter."""
         return 0 if self.is_voter else self._drawn_store
 
     def give_up_vote(self) -> None:
-        """What was promised with this store is not all known: it is a store of a new number from here."""
+        """Stop voting: not all that was promised with this store is known. It is a store of a new number from here."""
         self.is_voter = False
         self._drawn_store = self.draw(1, NEW_STORE_MAX)
 
@@ -130,7 +138,7 @@ class Core:
         self._effects.append(Send(to, message, waits))
 
     def take_effects(self) -> list[Effect]:
-        """End the step: its effects in order.
+        """End the step; return its effects in order.
 
         Term and vote are saved first, once, whatever changed them: so no message of this step, nor
         of a later one, can leave before they are durable (paper 5.2; thesis 3.8).
@@ -138,12 +146,20 @@ class Core:
         effects = self._effects
         self._effects = []
         saved = self._saved
+        last_index = self.log.last_index
+        assert self.commit_index <= last_index, (
+            f"entry {self.commit_index} is committed, {last_index} is the last"
+        )
+        assert self.durable_index <= last_index, (
+            f"entry {self.durable_index} is durable, {last_index} is the last"
+        )
         if (
             self.term != saved.term
             or self.vote != saved.vote
             or self.is_voter is not saved.is_voter
         ):
             self._saved = HardState(self.term, self.vote, self.is_voter)
+            assert self._saved.may_follow(saved), f"{self._saved} breaks the promises of {saved}"
             effects.insert(0, SaveHardState(self.term, self.vote, self.is_voter))
         now = (self.role, self.term, self.leader_id)
         if now != self._announced:
@@ -160,22 +176,29 @@ class Core:
 
     def vote_for(self, candidate: NodeId) -> None:
         """Give the one vote of this term."""
-        assert self.vote in {None, candidate}, f"voted for {self.vote} in term {self.term}"
+        assert self.vote in {None, candidate}, (
+            f"{candidate} asks after the vote for {self.vote} in term {self.term}"
+        )
+        assert self.is_voter, f"{self.node_id} has no vote"
         self.vote = candidate
 
     def commit(self, index: Index) -> None:
-        """Everything up to and with `index` is committed."""
-        assert self.commit_index < index <= self.log.last_index
+        """Commit everything up to and with `index`."""
+        assert self.commit_index < index <= self.log.last_index, (
+            f"entry {index} is committed after {self.commit_index}, the last is {self.log.last_index}"
+        )
         self.commit_index = index
         self.emit(Commit(index))
 
     def start_committed(self, index: Index) -> None:
-        """Everything up to `index` is known to be committed from before the start."""
-        assert self.commit_index <= index <= self.log.last_index
+        """Take everything up to `index` for committed, from before the start."""
+        assert self.commit_index <= index <= self.log.last_index, (
+            f"entry {index} is committed after {self.commit_index}, the last is {self.log.last_index}"
+        )
         self.commit_index = index
 
     def persisted(self, last: EntryId) -> bool:
-        """The log is durable up to `last`; whether that is news. False if it was truncated since."""
+        """Note that the log is durable up to `last`; return whether that is news. False if it was truncated since."""
         if last.index <= self.durable_index or self.log.term_of(last.index) != last.term:
             return False
         self.durable_index = last.index
@@ -193,7 +216,7 @@ class Core:
         self.election_deadline_ms = max(deadline_ms, self.paused_until_ms)
 
     def stood_still(self, length_ms: int) -> bool:
-        """Wait so much longer for others: in that time nobody could be heard. Whether that still counts.
+        """Wait so much longer, since nobody could be heard for so long; return whether that still counts.
 
         Only this node's patience grows. What it promised to a leader (`contact_ms`), and what a leader
         holds by the promises of others, is bound to the clock, which went on.

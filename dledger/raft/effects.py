@@ -1,4 +1,4 @@
-"""Everything a node may want done, and the promise about its order.
+"""Everything that a node may want done, and the promise about its order.
 
 Effects are carried out in list order. A `Send` leaves only when every save before it (in this list
 or an earlier one) is durable, unless it says for what it `waits`; saves may be joined in one sync.
@@ -17,7 +17,7 @@ from dledger.raft.messages import Message
 
 
 class Role(Enum):
-    """What a node is at the moment."""
+    """The role of a node at the moment."""
 
     FOLLOWER = "follower"
     PRE_CANDIDATE = "pre-candidate"
@@ -50,7 +50,7 @@ class TruncateLog:
 
 
 class Waits(Enum):
-    """What must be durable before a message leaves, of what was saved before it."""
+    """The condition on which a message leaves: what must be durable of what was saved before it."""
 
     ALL = "term, vote and log"
     TERM = "term and vote: it confirms nothing of the log that is not durable"
@@ -83,7 +83,7 @@ class SendEntries:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Everything up to and with `index` is committed and may be applied."""
+    """Apply everything up to and with `index`: it is committed."""
 
     index: Index
 
@@ -105,7 +105,7 @@ class ReadAt:
 
 @dataclass(frozen=True, slots=True)
 class TransferDone:
-    """Outcome: this node no longer leads; `target` was told to campaign and a new term was seen."""
+    """Outcome: this node no longer leads; `target` was asked to campaign and a new term was seen."""
 
     target: NodeId
 
@@ -164,7 +164,7 @@ class EntriesCut:
 
 
 News = RoleChanged | HandsOver | EntriesCut
-"""What people want to know, and nothing has to be done for."""
+"""Facts for people; nothing has to be done for them."""
 
 Effect = (
     SaveHardState

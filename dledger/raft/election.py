@@ -1,4 +1,4 @@
-"""Who gets a vote: the rules of pre-vote and vote, as the voter applies them.
+"""The rules of pre-vote and vote, as the voter applies them.
 
 A voter is *bound* while the promise that it gave a leader with its last answer holds (`lease_ms`): it
 then supports no other candidate, and does not even adopt a candidate's term, so a member that was
@@ -19,12 +19,12 @@ from dledger.raft.messages import PreVoteRequest, PreVoteResponse, VoteRequest, 
 
 
 def is_up_to_date(log: LogLayout, *, last_term: Term, last_index: Index) -> bool:
-    """Whether a log that ends there is at least as up to date as `log` (paper 5.4.1)."""
+    """Return whether a log that ends there is at least as up to date as `log` (paper 5.4.1)."""
     return (last_term, last_index) >= (log.last_term, log.last_index)
 
 
 def answer_pre_vote(core: Core, request: PreVoteRequest, *, is_bound: bool) -> None:
-    """Say whether this node would vote; nothing changes here (thesis 9.6)."""
+    """Answer whether this node would vote; nothing changes here (thesis 9.6)."""
     granted = (
         core.is_voter
         and not is_bound
@@ -33,9 +33,14 @@ def answer_pre_vote(core: Core, request: PreVoteRequest, *, is_bound: bool) -> N
     )
     term = request.term if granted else core.term
     new_store = 0 if is_bound else core.new_store
-    core.send(
-        request.source, PreVoteResponse(term, core.node_id, granted, new_store, request.campaign)
+    response = PreVoteResponse(
+        term=term,
+        source=core.node_id,
+        granted=granted,
+        new_store=new_store,
+        campaign=request.campaign,
     )
+    core.send(request.source, response)
 
 
 def answer_vote(core: Core, request: VoteRequest, *, is_bound: bool) -> None:

@@ -12,7 +12,7 @@ ENTRY_HEADER_BYTES = 48
 
 
 class EntryKind(IntEnum):
-    """What a body is; the value is the magic of the entry header."""
+    """The kind of a body; the value is the magic of the entry header."""
 
     NORMAL = 1
     NOOP = 2
@@ -48,5 +48,5 @@ class Entry:
 
     @property
     def end_position(self) -> Position:
-        """Where the next entry's header stands. Positions have no gaps (docs/divergence.md)."""
+        """The byte place of the next entry's header. Positions have no gaps (docs/divergence.md)."""
         return Position(self.position + ENTRY_HEADER_BYTES + len(self.body))

@@ -45,7 +45,7 @@ class Propose:
 class Persisted:
     """Everything that was saved up to and with this entry is durable.
 
-    The term tells it from an entry that stood there before a truncation.
+    The term distinguishes it from an entry that stood there before a truncation.
     """
 
     last: EntryId
@@ -53,7 +53,7 @@ class Persisted:
 
 @dataclass(frozen=True, slots=True)
 class ReadRequested:
-    """Tell me an index at which a read is linearizable (thesis 6.4)."""
+    """Find an index at which a read is linearizable (thesis 6.4)."""
 
     token: int
 

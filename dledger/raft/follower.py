@@ -1,4 +1,4 @@
-"""What a follower does with the leader's entries: compare, cut, append, commit, answer.
+"""A follower's work with the leader's entries: compare, cut, append, commit, answer.
 
 `plan_append` only looks, so a request that breaks the protocol changes nothing; `carry_out` only
 does. Source: Raft paper 5.3, figure 2 (AppendEntries).
@@ -76,7 +76,7 @@ def plan_append(
             break
         held += 1
     new = entries[held:] if held else entries
-    _check_entries(log, request, new, first=request.prev_index + held + 1)
+    _check_entries(log, request, new, first=Index(request.prev_index + held + 1))
     truncate_from = None
     if new and new[0].index <= log.last_index:
         truncate_from = new[0].index
@@ -110,14 +110,14 @@ def _conflict_at_prev(
 
 
 def _check_entries(
-    log: LogLayout, request: AppendRequest, new: tuple[Entry, ...], *, first: int
+    log: LogLayout, request: AppendRequest, new: tuple[Entry, ...], *, first: Index
 ) -> None:
-    """The new entries must continue the log without a gap in index, term and position."""
+    """Check that the new entries continue the log without a gap in index, term and position."""
     if not new:
         return
-    index = first
+    index: int = first
     term = max(request.prev_term, FIRST_TERM)
-    position = log.position_of(Index(first)) if first <= log.last_index + 1 else None
+    position = log.position_of(first) if first <= log.last_index + 1 else None
     for entry in new:
         if entry.index != index or not term <= entry.term <= request.term:
             raise PeerProtocolError(
@@ -135,7 +135,7 @@ def _check_entries(
 
 
 def check_writers(source: NodeId, entries: tuple[Entry, ...], members: frozenset[NodeId]) -> None:
-    """Nothing is taken of a log that other members than this group's have written.
+    """Refuse entries of a log that other members than this group's have written.
 
     Raises:
         ForkedError: an entry names others.
@@ -162,15 +162,23 @@ def carry_out(core: Core, request: AppendRequest, plan: AppendPlan | Conflict) -
         _answer(core, request.source, round_=request.round, conflict=plan)
         return
     if plan.truncate_from is not None:
-        assert plan.truncate_from > core.commit_index, "a committed entry is never removed"
+        assert plan.truncate_from > core.commit_index, (
+            f"entry {plan.truncate_from} would be removed, committed is {core.commit_index}"
+        )
         log.truncate_from(plan.truncate_from)
         core.durable_index = min(core.durable_index, log.last_index)
         core.emit(TruncateLog(plan.truncate_from))
     if plan.new:
+        assert plan.new[0].index == log.last_index + 1, (
+            f"entry {plan.new[0].index} would follow entry {log.last_index}"
+        )
         for entry in plan.new:
             log.append(entry.term, entry.size_bytes)
         core.emit(AppendEntries(plan.new))
     match_index = plan.match_index
+    assert match_index <= log.last_index, (
+        f"entry {match_index} is confirmed, {log.last_index} is the last"
+    )
     if not request.entries:
         match_index = min(match_index, core.durable_index)
     _answer(core, request.source, round_=request.round, match_index=match_index)
@@ -181,7 +189,7 @@ def carry_out(core: Core, request: AppendRequest, plan: AppendPlan | Conflict) -
 
 
 def refuse_old_leader(core: Core, request: AppendRequest) -> None:
-    """Tell the leader of an earlier term that its time is over (paper 5.1).
+    """Answer the leader of an earlier term with this node's own (paper 5.1).
 
     Round 0 answers no request: should the old leader lead again in this node's term, it must not
     take this for an answer to a round of that term.

@@ -1,4 +1,4 @@
-"""What a member must remember over a crash before it answers anybody (Raft paper, figure 2)."""
+"""The promises that a member must remember over a crash before it answers anybody (Raft paper, figure 2)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class HardState:
     is_voter: bool = True
 
     def may_follow(self, before: HardState) -> bool:
-        """Whether it keeps what was promised before: terms never decrease, and each has one vote (paper 5.2)."""
+        """Return whether it keeps what was promised: terms never decrease, and each has one vote (paper 5.2)."""
         if self.term != before.term:
             return self.term > before.term
         return before.vote is None or self.vote == before.vote

@@ -24,7 +24,7 @@ NO_INDEX = Index(0)
 
 @dataclass(frozen=True, slots=True, order=True)
 class EntryId:
-    """What makes an entry unique in the group: no two entries share term and index."""
+    """The unique name of an entry in its group: no two entries share term and index."""
 
     term: Term
     index: Index

@@ -1,4 +1,4 @@
-"""What a leader does: append proposals, count answers, commit, confirm reads, keep its majority.
+"""A leader's work: append proposals, count answers, commit, confirm reads, keep its majority.
 
 One object for each term led. It answers every token that it took, at the latest in `resign`.
 """
@@ -65,10 +65,13 @@ class Leader:
         self.noop_index = Index(core.log.last_index + 1)
         core.leader_id = core.node_id
         self._append(EntryKind.CONFIGURATION, (encode_membership(core.config.voters),))
+        assert core.log.term_of(self.noop_index) == core.term, (
+            f"term {core.term} begins with entry {self.noop_index} of term {core.log.last_term}"
+        )
 
     @property
     def is_ready(self) -> bool:
-        """Whether the first entry of the term is committed."""
+        """True once the first entry of the term is committed."""
         return self._core.commit_index >= self.noop_index
 
     @property
@@ -77,11 +80,11 @@ class Leader:
         return len(self._pending)
 
     def next_deadline_ms(self) -> int:
-        """When to call `tick` at the latest."""
+        """Return when to call `tick` at the latest."""
         return self.handover.next_deadline_ms(self._heartbeat_deadline_ms)
 
     def has_lease(self, now_ms: int) -> bool:
-        """Whether no other leader can have been elected up to now.
+        """Return whether no other leader can have been elected up to now.
 
         A majority has answered a round; each of them supports nobody else for lease_ms since then.
         A tenth is kept back for clocks that run at different speeds (thesis 6.4.1).
@@ -94,12 +97,12 @@ class Leader:
         return sent_ms is not None and now_ms < sent_ms + self._core.config.lease_ms * 9 // 10
 
     def is_bound(self) -> bool:
-        """Whether this leader has its majority, so that it too supports no other candidate."""
+        """Return whether this leader has its majority, so that it too supports no other candidate."""
         silent_ms = self._core.now_ms - self.replication.answered_by_majority_ms()
         return silent_ms < self._core.config.lease_ms
 
     def tick(self) -> Cause | None:
-        """Heartbeats, check quorum, hand-over timeouts."""
+        """Send heartbeats, check the quorum, end hand-overs that took too long; return why to step down, if so."""
         core = self._core
         if core.now_ms >= self._heartbeat_deadline_ms:
             silent_ms = core.now_ms - self.replication.answered_by_majority_ms()
@@ -110,7 +113,7 @@ class Leader:
         return None
 
     def stood_still(self, length_ms: int) -> None:
-        """Answers that came meanwhile are not read yet: they are waited for so much longer.
+        """Wait so much longer for answers: those that came meanwhile are not read yet.
 
         The lease is bound to when requests were sent, and does not grow.
         """
@@ -122,12 +125,14 @@ class Leader:
         if refusal is not None:
             self._core.emit(Resolve(event.token, Failed(refusal)))
             return
-        first = Index(self._core.log.last_index + 1)
+        core = self._core
+        first = Index(core.log.last_index + 1)
         self._append(EntryKind.NORMAL, event.bodies)
-        self._pending.append((self._core.log.last_index, first, event.token))
+        assert core.commit_index < first, f"entry {first} is committed before it is appended"
+        self._pending.append((core.log.last_index, first, event.token))
 
     def persisted(self) -> None:
-        """The own disk has more; the leader counts itself only then (thesis 10.2.1)."""
+        """Count the own disk, which has more; the leader counts itself only then (thesis 10.2.1)."""
         self.replication.saved()
         self._advance_commit()
         self.handover.advanced()
@@ -162,7 +167,7 @@ class Leader:
         self._serve_reads()
 
     def unreachable(self, node_id: NodeId) -> None:
-        """What was sent to a member may be lost."""
+        """Find out what of what was sent to a member was lost."""
         self.replication.unreachable(node_id)
 
     def resign(self, *, is_new_term: bool, why: str) -> None:

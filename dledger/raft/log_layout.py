@@ -18,7 +18,7 @@ from dledger.raft.ids import NO_INDEX, NO_TERM, EntryId, Index, Position, Term
 
 @dataclass(frozen=True, slots=True)
 class LogBase:
-    """What lies just before the first kept entry: the log is empty behind it."""
+    """The place just before the first kept entry: the log is empty behind it."""
 
     prev_index: Index = NO_INDEX
     prev_term: Term = NO_TERM
@@ -41,7 +41,7 @@ class LogLayout:
     def __init__(self, base: LogBase | None = None) -> None:
         self._base = base or LogBase()
         self._positions = array("q")
-        self._run_firsts: list[int] = []
+        self._run_firsts: list[Index] = []
         self._run_terms: list[Term] = []
         self.last_index: Index = self._base.prev_index
         self.end_position: Position = self._base.position
@@ -67,11 +67,11 @@ class LogLayout:
         return self._base.position
 
     def has(self, index: Index) -> bool:
-        """Whether the entry is kept here."""
+        """Return whether the entry is kept here."""
         return self._base.prev_index < index <= self.last_index
 
     def term_of(self, index: Index) -> Term | None:
-        """Term of an entry, or of the place just before the first; None when unknown."""
+        """Return the term of an entry, or of the place just before the first; None when unknown."""
         if index == self._base.prev_index:
             return self._base.prev_term
         if not self.has(index):
@@ -79,7 +79,7 @@ class LogLayout:
         return self._run_terms[bisect_right(self._run_firsts, index) - 1]
 
     def position_of(self, index: Index) -> Position:
-        """Byte place of an entry's header; of last_index + 1 it is the end position."""
+        """Return the byte place of an entry's header; of last_index + 1 it is the end position."""
         offset = index - self._base.prev_index - 1
         if offset == len(self._positions):
             return self.end_position
@@ -87,18 +87,18 @@ class LogLayout:
         return Position(self._positions[offset])
 
     def index_at(self, position: Position) -> Index | None:
-        """The entry whose header or body covers this byte; None outside the log."""
+        """Return the entry whose header or body covers this byte; None outside the log."""
         if not self._base.position <= position < self.end_position:
             return None
         return Index(self._base.prev_index + bisect_right(self._positions, position))
 
     def first_index_of_term_at(self, index: Index) -> Index:
-        """First kept index of the run of equal terms that contains `index`."""
+        """Return the first kept index of the run of equal terms that contains `index`."""
         assert self.has(index), f"entry {index} is not in the log"
-        return Index(self._run_firsts[bisect_right(self._run_firsts, index) - 1])
+        return self._run_firsts[bisect_right(self._run_firsts, index) - 1]
 
     def last_index_of_term(self, term: Term) -> Index | None:
-        """Last kept index with this term; None when there is none."""
+        """Return the last kept index with this term; None when there is none."""
         for run in range(len(self._run_terms) - 1, -1, -1):
             if self._run_terms[run] == term:
                 following = run + 1
@@ -115,15 +115,15 @@ class LogLayout:
     def append(self, term: Term, size_bytes: int) -> None:
         """Add one entry of `size_bytes` (header included) behind the end."""
         assert term >= self.last_term, f"term {term} after term {self.last_term}"
-        assert size_bytes > 0
+        assert size_bytes > 0, f"an entry of {size_bytes} bytes"
         if term != self.last_term or not self._run_terms:
-            self._run_firsts.append(self.last_index + 1)
+            self._run_firsts.append(Index(self.last_index + 1))
             self._run_terms.append(term)
         self._positions.append(self.end_position)
         self.last_index = Index(self.last_index + 1)
         self.end_position = Position(self.end_position + size_bytes)
 
-    def extend(self, terms: array[int], positions: array[int], *, end_position: Position) -> None:
+    def extend(self, *, terms: array[int], positions: array[int], end_position: Position) -> None:
         """Add many entries behind the end at once, as a store does that opens a large log.
 
         Args:
@@ -131,14 +131,16 @@ class LogLayout:
             positions: byte place of each; the first is this log's end position.
             end_position: end of the last entry.
         """
-        assert len(terms) == len(positions) > 0
-        assert positions[0] == self.end_position < end_position
+        assert len(terms) == len(positions) > 0, f"{len(terms)} terms, {len(positions)} positions"
+        assert positions[0] == self.end_position < end_position, (
+            f"entries from {positions[0]} to {end_position}, the log ends at {self.end_position}"
+        )
         place = 0
         while place < len(terms):
             term = Term(terms[place])
             assert term >= self.last_term, f"term {term} after term {self.last_term}"
             if term != self.last_term or not self._run_terms:
-                self._run_firsts.append(self.last_index + 1 + place)
+                self._run_firsts.append(Index(self.last_index + 1 + place))
                 self._run_terms.append(term)
             following = bisect_right(terms, term, place)
             assert terms[place:following].count(term) == following - place, "terms decrease"
@@ -158,8 +160,10 @@ class LogLayout:
             self._run_terms.pop()
 
     def end_within(self, first: Index, *, bytes_max: int, count_max: int) -> Index:
-        """End (exclusive) of the entries from `first` that fit both bounds; at least one if any is there."""
-        assert self.first_index <= first <= self.last_index + 1
+        """Return the end (exclusive) of the entries from `first` that fit both bounds; at least one if any is there."""
+        assert self.first_index <= first <= self.last_index + 1, (
+            f"entry {first} of {self.first_index}..{self.last_index}"
+        )
         end_max = Index(min(self.last_index + 1, first + count_max))
         limit = self.position_of(first) + bytes_max
         if first == end_max or self.position_of(end_max) <= limit:
@@ -171,8 +175,10 @@ class LogLayout:
         return Index(max(end, first + 1))
 
     def columns(self, first: Index, end: Index) -> tuple[array[int], array[int], array[int]]:
-        """Terms, positions and sizes of the kept entries first..end-1, without a step of Python for each."""
-        assert self.first_index <= first <= end <= self.last_index + 1
+        """Return terms, positions and sizes of the entries first..end-1, without a step of Python for each."""
+        assert self.first_index <= first <= end <= self.last_index + 1, (
+            f"entries {first}..{end - 1} of {self.first_index}..{self.last_index}"
+        )
         start, stop = first - self.first_index, end - self.first_index
         positions = self._positions[start:stop]
         ends = self._positions[start + 1 : stop]
@@ -185,14 +191,11 @@ class LogLayout:
         return terms, positions, array("i", map(sub, ends, positions))
 
     def runs(self) -> list[tuple[Index, Term]]:
-        """First index and term of every run of equal terms, in order."""
-        return [
-            (Index(first), term)
-            for first, term in zip(self._run_firsts, self._run_terms, strict=True)
-        ]
+        """Return first index and term of every run of equal terms, in order."""
+        return list(zip(self._run_firsts, self._run_terms, strict=True))
 
     def copy(self) -> LogLayout:
-        """An independent copy."""
+        """Return an independent copy."""
         twin = LogLayout(self._base)
         twin._positions = self._positions[:]
         twin._run_firsts = self._run_firsts[:]

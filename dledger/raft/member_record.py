@@ -1,9 +1,9 @@
-"""Whose a store is, and which start of it this is: what tells a store from an older copy of itself.
+"""The owner of a store and the count of its starts, by which it is told apart from an older copy of itself.
 
-Every start of a process counts itself in its store before it does anything. Members tell each other the
-count when they connect, and each remembers the highest that it has heard of every other. Whoever hears
+Every start of a process counts itself in its store before it does anything. Members send each other the
+count when they connect, and each remembers the highest that it has heard of every other. A member that hears
 of a start of its own store that the store does not know of runs on an older copy of it (docs/adr/0103).
-Pure: reading, writing and telling stand elsewhere, and nothing here knows terms or entries.
+Pure: reading, writing and sending stand elsewhere, and nothing here knows terms or entries.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ class Start:
 
     Attributes:
         count: starts of the store so far, this one included; 0: not counted.
-        process: drawn by the process; tells one that reconnects from a second one of the same count.
+        process: drawn by the process; distinguishes one that reconnects from a second one of the same count.
     """
 
     count: int = 0
     process: int = 0
 
     def lacks(self, heard: Start) -> bool:
-        """Whether the store that is at this start does not know of another one of its own."""
+        """Return whether the store that is at this start does not know of another one of its own."""
         if not self.count:
             return False
         is_other = heard.count == self.count and heard.process != self.process
@@ -36,7 +36,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class MemberRecord:
-    """What a store knows of itself and of the other members' stores.
+    """The facts that a store keeps of itself and of the other members' stores.
 
     Attributes:
         group, node_id: whose it is; empty in a store that was never started by a version that writes it.
@@ -55,16 +55,16 @@ class MemberRecord:
     members: frozenset[NodeId] = frozenset()
 
     def started(self, process: int) -> MemberRecord:
-        """One more start."""
+        """Count one more start."""
         return replace(self, start=Start(self.start.count + 1, process))
 
     def overtaking(self, heard: Start) -> MemberRecord:
-        """Behind a start that it did not know of."""
+        """Move this start behind one that the store did not know of."""
         count = max(self.start.count, heard.count + 1)
         return replace(self, start=Start(count, self.start.process))
 
     def is_foreign(self, other: MemberRecord) -> bool:
-        """Whether the two stores come from different restorings of the group."""
+        """Return whether the two stores come from different restorings of the group."""
         return None not in {self.restoration, other.restoration} and (
             self.restoration != other.restoration
         )
@@ -72,7 +72,7 @@ class MemberRecord:
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """What follows from what another member said.
+    """The conclusions from what another member said.
 
     Attributes:
         record: what is known from now on.

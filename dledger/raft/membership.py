@@ -1,7 +1,7 @@
-"""Who belongs to a group, as its log says it: the entry with which every term begins.
+"""The members of a group, as its log names them: the entry with which every term begins.
 
 A leader begins its term with an entry that names the members whose majority it needs. So the log itself
-tells which group wrote it: a store that was continued by other members (edited --peers) is known by its
+says which group wrote it: a store that was continued by other members (edited --peers) is known by its
 last term's first entry, whatever else was lost (docs/adr/0155). Pure; the body is made here, because the
 core appends the entry by itself.
 """
@@ -33,7 +33,7 @@ _DECODER = msgspec.msgpack.Decoder(_Body)
 
 
 def encode_membership(voters: Iterable[NodeId]) -> bytes:
-    """The body of a membership entry: msgpack `[[node id, ...]]`, ids in order.
+    """Encode a membership entry's body: msgpack `[[node id, ...]]`, ids in order.
 
     Source: bytes in tests/unit/raft/test_membership.py; docs/formats/entry.md.
     """
@@ -41,7 +41,7 @@ def encode_membership(voters: Iterable[NodeId]) -> bytes:
 
 
 def decode_membership(body: bytes) -> frozenset[NodeId]:
-    """The voters that a membership entry names.
+    """Decode the voters that a membership entry names.
 
     Raises:
         MembershipFormatError: it is something else.
@@ -54,7 +54,7 @@ def decode_membership(body: bytes) -> frozenset[NodeId]:
 
 
 def voters_in(entry: Entry) -> frozenset[NodeId] | None:
-    """Who wrote an entry, if it says so; None of all others.
+    """Return the voters that an entry names, if it is a membership entry; None of all others.
 
     Raises:
         MembershipFormatError: it should, and does not.
@@ -63,5 +63,5 @@ def voters_in(entry: Entry) -> frozenset[NodeId] | None:
 
 
 def names_of(members: Collection[str]) -> str:
-    """Members for people, in order."""
+    """Join the members' names for people, in order."""
     return ", ".join(sorted(members)) or "nobody"

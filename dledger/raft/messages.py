@@ -1,4 +1,4 @@
-"""What members say to each other. Every message carries its sender's term.
+"""The messages between members. Every one carries its sender's term.
 
 Answers repeat the term of their request through `term`, so an answer of an earlier term is
 recognised and dropped (Raft paper 5.1). `round` counts the leader's append requests within its

@@ -53,11 +53,13 @@ LEADER_GONE_SPREAD_MS = 150
 """Followers whose connection to the leader broke campaign within this time, not all at once."""
 
 STEP_DOWN_PAUSE_TIMEOUTS = 3
-"""A node told to step down lets this many of the longest election timeouts pass: others go first."""
+"""A node that had to step down lets this many of the longest election timeouts pass: others go first."""
 
 
 class RaftNode:
     """One member. Deterministic: the same events, times and draws give the same effects.
+
+    Invariant: there is a `Leader` while the role is leader, and only then.
 
     Args:
         config: validated settings; this node is one of the voters.
@@ -73,12 +75,12 @@ class RaftNode:
         config: RaftConfig,
         hard_state: HardState,
         log: LogLayout,
+        *,
         draw: Draw,
         now_ms: int,
-        *,
         commit_rule: CommitRule = commit_by_count,
     ) -> None:
-        self._core = Core(config, hard_state, log, draw, now_ms)
+        self._core = Core(config, hard_state, log, draw=draw, now_ms=now_ms)
         self._commit_rule = commit_rule
         self._campaign: Campaign | None = None
         self._candidacy: Campaign | None = None
@@ -90,7 +92,7 @@ class RaftNode:
 
     @property
     def role(self) -> Role:
-        """What the node is."""
+        """The node's role."""
         return self._core.role
 
     @property
@@ -100,12 +102,12 @@ class RaftNode:
 
     @property
     def vote(self) -> NodeId | None:
-        """Whom it voted for in this term."""
+        """The candidate that it voted for in this term; None: nobody yet."""
         return self._core.vote
 
     @property
     def is_voter(self) -> bool:
-        """Whether it may vote and is counted (docs/adr/0061)."""
+        """True while it may vote and is counted (docs/adr/0061)."""
         return self._core.is_voter
 
     @property
@@ -115,12 +117,12 @@ class RaftNode:
 
     @property
     def commit_index(self) -> Index:
-        """How far the log is known to be committed."""
+        """The last index that is known to be committed."""
         return self._core.commit_index
 
     @property
     def durable_index(self) -> Index:
-        """How far the own log is known to be durable."""
+        """The last index that is surely on the own disk."""
         return self._core.durable_index
 
     @property
@@ -145,25 +147,25 @@ class RaftNode:
 
     @property
     def transfer_target(self) -> NodeId | None:
-        """Whom leadership is being handed to, None when it is not."""
+        """The member to which leadership is being handed; None while it is not."""
         return self._leader.handover.target if self._leader else None
 
     def start_committed(self, index: Index) -> None:
-        """Everything up to this entry of the log is committed: a state came from it. Before the first step."""
+        """Take everything up to this entry for committed: a state came from it. Before the first step."""
         self._core.start_committed(index)
 
     def has_lease(self, now_ms: int) -> bool:
-        """Whether this node leads and no other can have been elected up to now."""
+        """Return whether this node leads and no other can have been elected up to now."""
         return self._leader is not None and self._leader.has_lease(now_ms)
 
     def progress(self) -> dict[NodeId, PeerView]:
-        """The other members as the leader sees them; empty when this node does not lead."""
+        """Return the other members as the leader sees them; empty when this node does not lead."""
         if self._leader is None:
             return {}
         return {name: peer.view() for name, peer in self._leader.replication.peers.items()}
 
     def describe(self) -> str:
-        """One line for the node, and one for each member while it leads."""
+        """Draw the node in one line, and each member in one while it leads."""
         core = self._core
         own = (
             f"{core.node_id} {core.role.value} term={core.term} vote={core.vote or '-'} "
@@ -179,7 +181,7 @@ class RaftNode:
         return "\n".join([own, *peers])
 
     def next_deadline_ms(self) -> int:
-        """When the next `Tick` is due at the latest."""
+        """Return when the next `Tick` is due at the latest."""
         if self._leader is not None:
             return self._leader.next_deadline_ms()
         return self._core.election_deadline_ms
@@ -195,6 +197,7 @@ class RaftNode:
             plan = self._check(event.message)
             core.now_ms = max(core.now_ms, now_ms)
             self._receive(event.message, plan)
+            assert (self._leader is None) is (core.role is not Role.LEADER), core.role
             return core.take_effects()
         core.now_ms = max(core.now_ms, now_ms)
         match event:
@@ -220,6 +223,7 @@ class RaftNode:
                     self._become(Cause.STEP_DOWN)
             case _:
                 assert_never(event)
+        assert (self._leader is None) is (core.role is not Role.LEADER), core.role
         return core.take_effects()
 
     # --- checks: raise before anything changes ---
@@ -275,7 +279,7 @@ class RaftNode:
                     follower.refuse_old_leader(core, message)
                 else:
                     self._follow(message.term, message.source)
-                    # A late request may mean a store that was lost since: the number tells.
+                    # A late request may mean a store that was lost since: the number shows it.
                     is_meant = message.admits and message.admits == core.store
                     if is_meant and isinstance(plan, follower.AppendPlan):
                         core.is_voter = True
@@ -287,7 +291,7 @@ class RaftNode:
             case VoteResponse() | PreVoteResponse():
                 self._vote_answered(message)
             case TimeoutNow():
-                self._told_to_campaign(message)
+                self._campaign_at_once(message)
             case _:
                 assert_never(message)
 
@@ -359,7 +363,7 @@ class RaftNode:
         return self._campaign if self._core.role is Role.PRE_CANDIDATE else None
 
     def _founds_after(self, response: PreVoteResponse) -> bool:
-        """Found the group when no member has an entry; whether the role has changed."""
+        """Found the group when no member has an entry; return whether the role has changed."""
         core, campaign = self._core, self._campaign
         if campaign is None or core.role is not Role.PRE_CANDIDATE or core.log.last_index:
             return False
@@ -373,28 +377,28 @@ class RaftNode:
             return False
         return True
 
-    def _told_to_campaign(self, message: TimeoutNow) -> None:
+    def _campaign_at_once(self, message: TimeoutNow) -> None:
         core = self._core
         if not core.is_voter:
             return
         is_leader_of_now = message.term == core.term and message.source == core.leader_id
         if is_leader_of_now and core.role is Role.FOLLOWER and core.now_ms >= core.paused_until_ms:
-            self._become(Cause.TOLD_TO_CAMPAIGN)
+            self._become(Cause.TIMEOUT_NOW)
 
     # --- roles ---
 
     def _is_bound(self) -> bool:
-        """Whether a promise to a leader forbids to support another candidate."""
+        """Return whether a promise to a leader forbids to support another candidate."""
         if self._leader is not None:
             return self._leader.is_bound()
         return self._core.now_ms - self._core.contact_ms < self._core.config.lease_ms
 
     def _enter_term(self, term: Term) -> None:
-        """A message of a higher term: follow, whoever leads (paper 5.1)."""
+        """Follow in a higher term, whoever leads it: a message has shown it (paper 5.1)."""
         self._become(Cause.HIGHER_TERM, term=term)
 
     def _follow(self, term: Term, leader_id: NodeId) -> None:
-        """An append request of a current leader: follow it, and wait anew."""
+        """Follow the current leader, whose append request came, and wait anew."""
         core = self._core
         if core.role is not Role.FOLLOWER or term > core.term:
             self._become(Cause.LEADER_HEARD, term=term)
@@ -441,7 +445,7 @@ class RaftNode:
             # Its votes count as long as the term lasts, also while this node asks whether it would win the next:
             # where a sync takes longer than an election timeout, each vote comes late.
             self._candidacy = campaign
-            campaign.ask(is_transfer=cause is Cause.TOLD_TO_CAMPAIGN)
+            campaign.ask(is_transfer=cause is Cause.TIMEOUT_NOW)
         if campaign.is_won:  # a group of one
             is_pre_vote = role is Role.PRE_CANDIDATE
             self._become(Cause.PRE_VOTE_WON if is_pre_vote else Cause.VOTE_WON)

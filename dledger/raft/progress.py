@@ -18,7 +18,7 @@ from dledger.raft.slow_disk import SaveTimer
 
 
 class ProgressState(Enum):
-    """How the leader sends to a member."""
+    """The way in which the leader sends to a member."""
 
     PROBE = "probe"
     REPLICATE = "replicate"
@@ -27,7 +27,7 @@ class ProgressState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PeerView:
-    """What the leader knows of a member, for people and for hand-over decisions.
+    """The leader's knowledge of a member, for people and for hand-over decisions.
 
     Attributes:
         match_index: last index that the member surely holds durably.
@@ -50,9 +50,9 @@ class PeerView:
 class Progress:
     """The leader's mutable record of one member, within one term.
 
-    Invariants: 0 <= match_index < next_index; match_index decreases only when its store
-    was lost; requests in `inflight`
-    are in the order in which they were sent; in probe and snapshot nothing is in flight.
+    Invariants: 0 <= match_index < next_index; match_index decreases only when its store was lost;
+    requests in `inflight` are in the order in which they were sent, and inflight_bytes is the sum of
+    theirs; in probe and snapshot nothing is in flight.
 
     Attributes:
         is_waiting: in probe: the one request is sent, only heartbeats go out until an answer comes.
@@ -77,22 +77,26 @@ class Progress:
     acked_round: int = 0
     rejects_after_round: int = 0
     inflight_bytes: int = 0
-    inflight: deque[tuple[int, int, int]] = field(default_factory=deque)
+    inflight: deque[tuple[Index, int, int]] = field(default_factory=deque)
     admission: Admission = field(default_factory=Admission)
 
     def sent(self, end: Index, *, size_bytes: int, now_ms: int) -> None:
-        """Entries up to `end` (exclusive) were sent."""
-        self.saving.given(Index(end - 1), now_ms)
+        """Note that entries up to `end` (exclusive) were sent."""
         assert end > self.next_index, f"entries up to {end} from {self.next_index} on"
+        self.saving.given(Index(end - 1), now_ms)
         if self.state is ProgressState.REPLICATE:
             self.inflight.append((end, now_ms, size_bytes))
             self.inflight_bytes += size_bytes
             self.next_index = end
         else:
+            assert self.state is ProgressState.PROBE, (
+                f"entries are sent to {self.node_id} in snapshot"
+            )
+            assert not self.inflight, f"{len(self.inflight)} requests are in flight in probe"
             self.is_waiting = True
 
     def succeeded(self, match_index: Index) -> bool:
-        """An answer says that the logs agree up to `match_index`; whether that is more than known.
+        """Take an answer: the logs agree up to `match_index`. Return whether that is more than known.
 
         A success is true whenever it arrives: within a term a follower never removes what once
         agreed with its leader. Requests are answered by what it confirms: a heartbeat is answered while
@@ -102,18 +106,28 @@ class Progress:
         if is_more:
             self.match_index = match_index
         inflight = self.inflight
-        while inflight and inflight[0][0] <= self.match_index + 1:
-            self.inflight_bytes -= inflight.popleft()[2]
+        while inflight:
+            end, _, size_bytes = inflight[0]
+            if end > self.match_index + 1:
+                break
+            inflight.popleft()
+            self.inflight_bytes -= size_bytes
         if self.state is not ProgressState.REPLICATE:
             self.state = ProgressState.REPLICATE
             self.next_index = Index(self.match_index + 1)
         elif self.next_index <= self.match_index:
             self.next_index = Index(self.match_index + 1)
-        assert self.inflight_bytes >= 0, "more was answered than sent"
+        assert self.inflight_bytes >= 0, (
+            f"{-self.inflight_bytes} bytes more were answered than sent"
+        )
+        assert self.match_index < self.next_index, (
+            f"{self.node_id} holds entry {self.match_index}, {self.next_index} is sent next"
+        )
         return is_more
 
     def probe_from(self, next_index: Index, *, last_round: int, is_waiting: bool) -> None:
         """Go back to probe; `last_round` is the latest that was sent to anybody."""
+        assert next_index > NO_INDEX, f"the probe of {self.node_id} begins at entry {next_index}"
         self.state = ProgressState.PROBE
         self.next_index = Index(max(next_index, self.match_index + 1))
         self.is_waiting = is_waiting
@@ -122,20 +136,21 @@ class Progress:
         self.inflight_bytes = 0
 
     def begin_anew(self, *, after_round: int) -> None:
-        """All that it confirmed before is void; what it answered to requests up to this one is old news."""
+        """Void all that it confirmed; what it answered to requests up to this one is old news."""
         self.acked_round = 0
         self.match_index = NO_INDEX
         self.saving = SaveTimer(self.saving.slow_ms)
         self.probe_from(Index(1), last_round=after_round, is_waiting=False)
 
     def need_snapshot(self) -> None:
-        """What it needs next is no longer in the leader's log."""
+        """Stop sending entries: what it needs next is no longer in the leader's log."""
+        assert self.state is ProgressState.PROBE, f"{self.node_id} is in {self.state.value}"
         self.state = ProgressState.SNAPSHOT
         self.inflight.clear()
         self.inflight_bytes = 0
 
     def view(self) -> PeerView:
-        """A frozen copy."""
+        """Return a frozen copy."""
         return PeerView(
             node_id=self.node_id,
             state=self.state,

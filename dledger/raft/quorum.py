@@ -7,18 +7,21 @@ the n-th part of them that any two elections must share.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from dledger.raft.ids import Index
 
+Reached = TypeVar("Reached", bound=int)
+"""An index, a round or a time in ms: anything that only grows."""
+
 
 def majority(voter_count: int) -> int:
-    """How many of the voters any decision needs."""
+    """Return how many of the voters any decision needs."""
     return voter_count // 2 + 1
 
 
-def reached_by_majority(values: Sequence[int]) -> int:
-    """The highest value that a majority has reached: one value for each voter, in any order."""
+def reached_by_majority(values: Sequence[Reached]) -> Reached:
+    """Return the highest value that a majority has reached: one value for each voter, in any order."""
     assert values, "a group has at least one voter"
     return sorted(values)[(len(values) - 1) // 2]
 
@@ -27,9 +30,9 @@ class CommitRule(Protocol):
     """Decides how far the log is committed. The simulator can plant a wrong one."""
 
     def __call__(
-        self, matches: Sequence[int], *, commit_index: Index, term_first_index: Index
+        self, matches: Sequence[Index], *, commit_index: Index, term_first_index: Index
     ) -> Index:
-        """The new commit index, never below `commit_index`.
+        """Return the new commit index, never below `commit_index`.
 
         Args:
             matches: for each voter the last index durably equal to the leader's log.
@@ -40,7 +43,7 @@ class CommitRule(Protocol):
 
 
 def commit_by_count(
-    matches: Sequence[int], *, commit_index: Index, term_first_index: Index
+    matches: Sequence[Index], *, commit_index: Index, term_first_index: Index
 ) -> Index:
     """Commit what a majority holds, if that is an entry of the leader's own term.
 
@@ -52,4 +55,4 @@ def commit_by_count(
     held = reached_by_majority(matches)
     if held < term_first_index or held <= commit_index:
         return commit_index
-    return Index(held)
+    return held

@@ -8,12 +8,21 @@ one is under way wait for the next.
 from __future__ import annotations
 
 from collections import deque
+from typing import NamedTuple
 
 from dledger.raft.ids import Index
 
 
+class WaitingRead(NamedTuple):
+    """A read that is true at `read_index` once a later round than `after_round` is confirmed."""
+
+    token: int
+    read_index: Index
+    after_round: int
+
+
 class WaitingReads:
-    """Reads in order of arrival: (token, index, round).
+    """Reads that wait for a round, in order of arrival.
 
     Invariant: indexes and rounds never decrease from front to back, since commit index and round
     counter never do; so only the front needs to be looked at.
@@ -22,14 +31,18 @@ class WaitingReads:
     __slots__ = ("_reads",)
 
     def __init__(self) -> None:
-        self._reads: deque[tuple[int, Index, int]] = deque()
+        self._reads: deque[WaitingRead] = deque()
 
     def __len__(self) -> int:
         return len(self._reads)
 
     def add(self, token: int, *, index: Index, after_round: int) -> None:
-        """A read that is true at `index` once a round later than `after_round` is confirmed."""
-        self._reads.append((token, index, after_round))
+        """Keep a read that is true at `index` once a round later than `after_round` is confirmed."""
+        reads = self._reads
+        assert not reads or (
+            reads[-1].read_index <= index and reads[-1].after_round <= after_round
+        ), f"a read at entry {index} after round {after_round} behind {reads[-1]}"
+        reads.append(WaitingRead(token, index, after_round))
 
     def take_ready(self, *, confirmed_round: int, commit_index: Index) -> list[tuple[int, Index]]:
         """Remove and return (token, index) of what may be answered.
@@ -40,17 +53,20 @@ class WaitingReads:
         """
         ready: list[tuple[int, Index]] = []
         reads = self._reads
-        while reads and reads[0][2] < confirmed_round and reads[0][1] <= commit_index:
-            token, index, _ = reads.popleft()
-            ready.append((token, index))
+        while reads:
+            read = reads[0]
+            if read.after_round >= confirmed_round or read.read_index > commit_index:
+                break
+            reads.popleft()
+            ready.append((read.token, read.read_index))
         return ready
 
     def needs_round_after(self, confirmed_round: int) -> bool:
-        """Whether some read waits for a later round than the one that is confirmed."""
-        return bool(self._reads) and self._reads[-1][2] >= confirmed_round
+        """Return whether some read waits for a later round than the one that is confirmed."""
+        return bool(self._reads) and self._reads[-1].after_round >= confirmed_round
 
     def take_all(self) -> list[int]:
         """Remove and return all tokens."""
-        tokens = [token for token, _, _ in self._reads]
+        tokens = [read.token for read in self._reads]
         self._reads.clear()
         return tokens

@@ -1,4 +1,4 @@
-"""How a leader brings its log to the others: progress, pipelining, heartbeats, rounds.
+"""Bringing the leader's log to the others: progress, pipelining, heartbeats, rounds.
 
 Every request is numbered and timed (rounds.py). A heartbeat is a request without entries whose
 prev_index is next_index - 1: a member that misses something rejects it, so a lost request is noticed
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dledger.raft.core import Core
 from dledger.raft.effects import SendEntries
-from dledger.raft.ids import Index, NodeId
+from dledger.raft.ids import NO_INDEX, Index, NodeId
 from dledger.raft.messages import AppendResponse
 from dledger.raft.progress import Progress, ProgressState
 from dledger.raft.quorum import reached_by_majority
@@ -44,7 +44,7 @@ class Replication:
         }
 
     def confirmed_round(self) -> int:
-        """The latest round such that a majority has answered it or a later one.
+        """Return the latest round such that a majority has answered it or a later one.
 
         The leader itself confirms even the next round: a group of one need not send any.
         """
@@ -60,7 +60,7 @@ class Replication:
         )
 
     def answered_by_majority_ms(self) -> int:
-        """Since when at the latest no majority has been silent."""
+        """Return the time since which at the latest no majority has been silent."""
         now_ms = self._core.now_ms
         return reached_by_majority(
             [
@@ -72,25 +72,28 @@ class Replication:
             ]
         )
 
-    def matches(self) -> list[int]:
-        """Last durable equal index of each voter, this node first."""
+    def matches(self) -> list[Index]:
+        """Return the last durable equal index of each voter, this node first."""
         return [
             self._core.durable_index,
-            *(peer.match_index if peer.admission.is_counted else 0 for peer in self.peers.values()),
+            *(
+                peer.match_index if peer.admission.is_counted else NO_INDEX
+                for peer in self.peers.values()
+            ),
         ]
 
     def stood_still(self, length_ms: int) -> None:
-        """This node stood still, so that no member's silence in that time says anything."""
+        """Forgive the members' silence of the time in which this node stood still: it says nothing."""
         now_ms = self._core.now_ms
         for peer in self.peers.values():
             peer.answered_ms = min(now_ms, peer.answered_ms + length_ms)
 
     def saved(self) -> None:
-        """The own disk has more."""
+        """Time the own disk, which has more."""
         self.own_saving.holds(self._core.durable_index, self._core.now_ms)
 
     def send_new(self) -> None:
-        """Entries were appended: send every member what it has room for."""
+        """Send every member what it has room for: entries were appended."""
         self.own_saving.given(self._core.log.last_index, self._core.now_ms)
         for peer in self.peers.values():
             self.fill(peer)
@@ -121,7 +124,8 @@ class Replication:
         now_ms = self._core.now_ms
         for peer in self.peers.values():
             if peer.inflight:
-                silent_since_ms = max(peer.inflight[0][1], peer.answered_ms)
+                _, sent_ms, _ = peer.inflight[0]
+                silent_since_ms = max(sent_ms, peer.answered_ms)
                 if now_ms - silent_since_ms >= self._lost_after_ms:
                     self._pause(peer)
             self.heartbeat(peer)
@@ -137,17 +141,24 @@ class Replication:
             peer.is_waiting = True
 
     def answered(self, response: AppendResponse) -> bool:
-        """Take a member's answer of this term; whether its match index has moved."""
+        """Take a member's answer of this term; return whether its match index has moved."""
         peer = self.peers[response.source]
         admission = peer.admission
         last_round = self.rounds.last_round
+        # What no correct member answers was refused before (`RaftNode.step`).
+        assert response.round <= last_round, (
+            f"round {response.round} is answered after {last_round}"
+        )
+        assert response.match_index <= self._core.log.last_index, (
+            f"{peer.node_id} holds entry {response.match_index}, the last is {self._core.log.last_index}"
+        )
         follows = admission.take_answer(response.round, response.store, last_round=last_round)
         if follows.is_void:
             peer.begin_anew(after_round=response.round - 1)
         if not follows.is_taken:
             return False
         if not response.success and admission.shows_loss(
-            response.round, response.last_index, peer.match_index
+            response.round, last_index=response.last_index, match_index=peer.match_index
         ):
             admission.went_back(last_round=last_round)
             peer.begin_anew(after_round=response.round - 1)
@@ -160,7 +171,9 @@ class Replication:
                 admission.confirmed_round = last_round
                 peer.saving.holds(peer.match_index, self._core.now_ms)
             if not admission.is_counted:
-                admission.count_again(peer.match_index, self._core.commit_index)
+                admission.count_again(
+                    match_index=peer.match_index, commit_index=self._core.commit_index
+                )
         elif response.round > peer.rejects_after_round:
             next_index = self._next_after_conflict(response)
             peer.probe_from(next_index, last_round=last_round, is_waiting=False)
@@ -168,18 +181,18 @@ class Replication:
         return has_moved
 
     def unreachable(self, node_id: NodeId) -> None:
-        """What was sent to a member may be lost: find out by heartbeats where it stands."""
+        """Find out by heartbeats where a member stands: what was sent to it may be lost."""
         self._pause(self.peers[node_id])
 
     def _pause(self, peer: Progress) -> None:
-        """Nothing but heartbeats until it answers. In probe that is so already."""
+        """Send nothing but heartbeats until it answers. In probe that is so already."""
         if peer.state is ProgressState.REPLICATE:
             peer.probe_from(
                 Index(peer.match_index + 1), last_round=self.rounds.last_round, is_waiting=True
             )
 
     def _next_after_conflict(self, response: AppendResponse) -> Index:
-        """Go back by a whole term at once (paper, end of 5.3).
+        """Go back by a whole term at once (paper, end of 5.3); return the index to send next.
 
         If the own log has entries of the follower's conflicting term, the logs can agree at the
         last of them; if not, none of that term's entries at the follower can stay.
@@ -208,25 +221,31 @@ class Replication:
         peer.sent(end, size_bytes=size_bytes, now_ms=self._core.now_ms)
 
     def _send(self, peer: Progress, first: Index, end: Index) -> None:
+        """Emit one request with the entries first..end-1; none: a heartbeat."""
         core = self._core
+        assert first <= end <= core.log.last_index + 1, (
+            f"entries {first}..{end - 1} are sent, the last is {core.log.last_index}"
+        )
         prev_index = Index(first - 1)
         prev_term = core.log.term_of(prev_index)
         assert prev_term is not None, f"entry {prev_index} is not in the log"
         round_ = self.rounds.start(core.now_ms)
         admission = peer.admission
         admits = (
-            0 if admission.is_counted else admission.admits(peer.match_index, core.commit_index)
+            0
+            if admission.is_counted
+            else admission.admits(match_index=peer.match_index, commit_index=core.commit_index)
         )
         core.emit(
             SendEntries(
-                peer.node_id,
-                core.term,
-                prev_index,
-                prev_term,
-                first,
-                end,
-                core.commit_index,
-                round_,
-                admits,
+                to=peer.node_id,
+                term=core.term,
+                prev_index=prev_index,
+                prev_term=prev_term,
+                first=first,
+                end=end,
+                commit_index=core.commit_index,
+                round=round_,
+                admits=admits,
             )
         )

@@ -1,4 +1,4 @@
-"""Which role follows which, and why: the role machine as a table.
+"""The role machine as a table: the role that follows each role, by cause.
 
 The table is the law: `RaftNode` changes its role only through `next_role`, and a change that is not
 a row is a bug of ours. docs/protocol.md prints it. `Role.LEARNER` has no rows: a learner receives
@@ -13,10 +13,10 @@ from dledger.raft.effects import Role
 
 
 class Cause(Enum):
-    """Why a role changes; the value is the sentence that the documentation prints."""
+    """The cause of a change of role; the value is the sentence that the documentation prints."""
 
     ELECTION_TIMEOUT = "heard no leader, or won no election, for the election timeout"
-    TOLD_TO_CAMPAIGN = "the leader hands over (TimeoutNow)"
+    TIMEOUT_NOW = "the leader hands over (TimeoutNow)"
     PRE_VOTE_WON = "a majority would vote for it"
     VOTE_WON = "a majority voted for it"
     LEADER_HEARD = "an append request of its own or a higher term"
@@ -27,7 +27,7 @@ class Cause(Enum):
 
 TRANSITIONS: dict[tuple[Role, Cause], Role] = {
     (Role.FOLLOWER, Cause.ELECTION_TIMEOUT): Role.PRE_CANDIDATE,
-    (Role.FOLLOWER, Cause.TOLD_TO_CAMPAIGN): Role.CANDIDATE,
+    (Role.FOLLOWER, Cause.TIMEOUT_NOW): Role.CANDIDATE,
     (Role.FOLLOWER, Cause.LEADER_HEARD): Role.FOLLOWER,
     (Role.FOLLOWER, Cause.HIGHER_TERM): Role.FOLLOWER,
     (Role.FOLLOWER, Cause.STEP_DOWN): Role.FOLLOWER,
@@ -50,13 +50,13 @@ TRANSITIONS: dict[tuple[Role, Cause], Role] = {
 
 
 def next_role(role: Role, cause: Cause) -> Role:
-    """The role that follows; a pair without a row is a bug of ours."""
+    """Return the role that follows; a pair without a row is a bug of ours."""
     assert (role, cause) in TRANSITIONS, f"a {role.value} cannot change because {cause.value}"
     return TRANSITIONS[role, cause]
 
 
 def role_table() -> str:
-    """The table as Markdown, for docs/protocol.md."""
+    """Return the table as Markdown, for docs/protocol.md."""
     rows = ["| role | when | becomes |", "|---|---|---|"]
     rows += [
         f"| {role.value} | {cause.value} | {after.value} |"

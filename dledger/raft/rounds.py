@@ -1,4 +1,4 @@
-"""When was which append request sent? The leader's memory for its lease.
+"""The send times of append requests: the leader's memory for its lease.
 
 A leader numbers its append requests (`round`), whatever member they go to. A follower that answers
 round r promises to support no other candidate for `lease_ms` from when r reached it, hence also from
@@ -34,10 +34,13 @@ class RoundClock:
                 self._forget(now_ms - self._horizon_ms)
             self._first_rounds.append(self.last_round)
             times.append(now_ms)
+            assert len(times) == len(self._first_rounds), (
+                f"{len(times)} times of {len(self._first_rounds)} rounds"
+            )
         return self.last_round
 
     def sent_ms(self, round_: int) -> int | None:
-        """When a round was sent; None when that is forgotten (or it is round 0, which never was)."""
+        """Return when a round was sent; None when that is forgotten (or it is round 0, which never was)."""
         place = bisect_right(self._first_rounds, round_) - 1
         return self._sent_ms[place] if place >= 0 else None
 

@@ -1,10 +1,10 @@
-"""How long members take to make entries durable, and who is too slow for the others.
+"""The time that members take to make entries durable, and the rule by which one is too slow for the others.
 
 All are measured alike, the leader itself too: from the moment at which a member is given an entry until
 it surely holds it. So a slow disk stands out beside the others, while a slow network, a busy machine or
 a group whose disks are all slow does not: who leads changes nothing then.
 
-Pure functions of what was measured, with the time as an argument. Who is told to lead instead is
+Pure functions of what was measured, with the time as an argument. Choosing the member that is to lead instead is
 transfer.py's business.
 """
 
@@ -20,7 +20,7 @@ FACTOR: Final = 4
 """A slow member takes so many times as long as the fastest majority of the others."""
 
 SLOW_COUNT: Final = 3
-"""So many slow measures in a row are no chance ..."""
+"""Slow measures in a row that are no chance ..."""
 
 SLOW_TIMES: Final = 10
 """... when they go on for so many times `slow_disk_ms`."""
@@ -29,7 +29,7 @@ STUCK_TIMES: Final = 7
 """An entry that is not durable after so many times `slow_disk_ms` is enough alone."""
 
 FORGET_MS: Final = 30_000
-"""What was measured longer ago says nothing of a disk."""
+"""Age from which on a measure says nothing of a disk."""
 
 WEIGHT: Final = 0.25
 """Of the newest measure in the moving average."""
@@ -37,7 +37,7 @@ WEIGHT: Final = 0.25
 
 @dataclass(slots=True)
 class SaveTimer:
-    """What is known of one member. One entry is timed at a time, as TCP times its segments.
+    """The time that one member takes to save. One entry is timed at a time, as TCP times its segments.
 
     Attributes:
         slow_ms: a measure of so much is slow.
@@ -59,17 +59,18 @@ class SaveTimer:
     _given_ms: int = 0
 
     def given(self, index: Index, now_ms: int) -> None:
-        """The member is given entries up to `index`; timed unless another one is."""
+        """Note that the member is given entries up to `index`; timed unless another one is."""
         if self._index == NO_INDEX:
             self._index = index
             self._given_ms = now_ms
 
     def holds(self, index: Index, now_ms: int) -> None:
-        """The member surely holds everything up to `index`."""
+        """Note that the member surely holds everything up to `index`."""
         if self._index == NO_INDEX or index < self._index:
             return
         self._index = NO_INDEX
         took_ms = now_ms - self._given_ms
+        assert took_ms >= 0, f"entry {index} is durable {-took_ms} ms before it was given"
         is_first = self.measured_ms is None
         self.average_ms = (
             took_ms if is_first else self.average_ms + WEIGHT * (took_ms - self.average_ms)
@@ -84,15 +85,15 @@ class SaveTimer:
         self.slow_least_ms = min(self.slow_least_ms, took_ms)
 
     def waits_ms(self, now_ms: int) -> int:
-        """For how long the entry that is timed has not been durable; 0: none is."""
+        """Return for how long the entry that is timed has not been durable; 0: none is."""
         return 0 if self._index == NO_INDEX else now_ms - self._given_ms
 
     def takes_ms(self, now_ms: int) -> int:
-        """How long it takes, at worst: what is still waited for counts as soon as it is longer."""
+        """Return how long it takes, at worst: what is still waited for counts as soon as it is longer."""
         return max(round(self.average_ms), self.latest_ms, self.waits_ms(now_ms))
 
     def is_known(self, since_ms: int) -> bool:
-        """Whether anything was measured since then."""
+        """Return whether anything was measured since then."""
         return self.measured_ms is not None and self.measured_ms >= since_ms
 
 
@@ -107,7 +108,7 @@ class Slowness:
 def leader_slowness(
     own: SaveTimer, others: Iterable[SaveTimer], *, majority: int, now_ms: int
 ) -> Slowness | None:
-    """Whether a leader should let another lead, because of its disk.
+    """Return how slow a leader's disk is, if another member should lead because of that; else None.
 
     Only if a majority exists without it and has been faster all the while: where its own disk is needed
     for each commit, nothing is won by another leader.
@@ -132,7 +133,7 @@ def leader_slowness(
 def is_too_slow_to_lead(
     member: SaveTimer, others: Iterable[SaveTimer], *, majority: int, now_ms: int
 ) -> bool:
-    """Whether a member that could be given the lead would have to hand over before long.
+    """Return whether a member that could be given the lead would have to hand over before long.
 
     Args:
         member: the one in question.
@@ -151,7 +152,7 @@ def is_too_slow_to_lead(
 def _majority_ms(
     others: Iterable[SaveTimer], *, majority: int, since_ms: int, now_ms: int
 ) -> int | None:
-    """How long a commit takes by others alone; None: too few have confirmed anything since."""
+    """Return how long a commit takes by others alone; None: too few have confirmed anything since."""
     times_ms = sorted(other.takes_ms(now_ms) for other in others if other.is_known(since_ms))
     return times_ms[majority - 1] if len(times_ms) >= majority else None
 

@@ -1,9 +1,9 @@
 """Handing over leadership: on request, to a preferred leader (thesis 3.10), or because the own disk is slow.
 
 The leader takes no proposals, waits until the target has the whole log and all of it is committed (so
-that nobody who waits for a proposal is left without an answer), gives up its lease and tells the target
-to campaign at once. If no new term is seen in time it goes on leading, without a lease:
-the target may still get that word, and then the others may vote for it at once. The word does not wait
+that nobody who waits for a proposal is left without an answer), gives up its lease and sends the target
+`TimeoutNow`: campaign at once. If no new term is seen in time it goes on leading, without a lease:
+the target may still get that message, and then the others may vote for it at once. The message does not wait
 for the own disk: it confirms nothing, and a disk that is slow may be the very reason.
 """
 
@@ -28,7 +28,7 @@ from dledger.raft.replication import Replication
 from dledger.raft.slow_disk import FACTOR, is_too_slow_to_lead, leader_slowness
 
 PREFERRED_CHECK_MS = 1_000
-"""How often a leader that is not preferred looks for one that is."""
+"""Pause between two looks of a leader that is not preferred for one that is."""
 
 PREFERRED_RETRY_MS = 30_000
 """Pause after such a hand-over failed: each try refuses proposals for up to transfer_timeout_ms."""
@@ -39,19 +39,24 @@ SLOW_DISK_PAUSE_MS = 30_000
 
 @dataclass(slots=True)
 class _Transfer:
-    """A hand-over under way. `token` is None when the leader itself began it."""
+    """A hand-over under way.
+
+    Attributes:
+        token: of the caller that asked for it; None when the leader itself began it.
+        is_sent: the target has its `TimeoutNow`, or may have.
+    """
 
     target: NodeId
     token: int | None
     deadline_ms: int
-    is_told: bool = False
+    is_sent: bool = False
 
 
 class Handover:
-    """Hand-overs of one term.
+    """The hand-overs of one term.
 
     Attributes:
-        has_given_up_lease: a target was told to campaign in this term; from then on a majority may
+        has_given_up_lease: a target was sent `TimeoutNow` in this term; from then on a majority may
             elect it without regard to the promises that the lease rests on.
     """
 
@@ -75,11 +80,11 @@ class Handover:
 
     @property
     def target(self) -> NodeId | None:
-        """Whom leadership is being handed to; None when it is not."""
+        """The member to which leadership is being handed; None while it is not."""
         return self._transfer.target if self._transfer else None
 
     def next_deadline_ms(self, otherwise_ms: int) -> int:
-        """When to call `tick` at the latest, or `otherwise_ms` if that is sooner."""
+        """Return when to call `tick` at the latest, or `otherwise_ms` if that is sooner."""
         if self._transfer is not None:
             return min(otherwise_ms, self._transfer.deadline_ms)
         return min(otherwise_ms, self._check_deadline_ms) if self._is_seeking else otherwise_ms
@@ -103,7 +108,7 @@ class Handover:
         self._begin(target, event.token)
 
     def tick(self) -> None:
-        """Give up what takes too long; look for one who should rather lead."""
+        """Give up what takes too long; look for a member that should rather lead."""
         core = self._core
         transfer = self._transfer
         if transfer is not None:
@@ -118,27 +123,27 @@ class Handover:
             self._hand_over_for_slow_disk()
 
     def heartbeat(self) -> None:
-        """Tell the target once more, in case the word was lost."""
-        if self._transfer is not None and self._transfer.is_told:
-            self._tell(self._transfer)
+        """Send the target its `TimeoutNow` once more, in case it was lost."""
+        if self._transfer is not None and self._transfer.is_sent:
+            self._send_timeout_now(self._transfer)
 
     def advanced(self) -> None:
-        """A member has answered, or more is committed; perhaps the target can take over now."""
+        """See whether the target can take over now: a member has answered, or more is committed."""
         transfer = self._transfer
-        if transfer is None or transfer.is_told:
+        if transfer is None or transfer.is_sent:
             return
         match_index = self._replication.peers[transfer.target].match_index
         if match_index == self._core.log.last_index == self._core.commit_index:
-            self._tell(transfer)
+            self._send_timeout_now(transfer)
 
     def lost(self, *, is_new_term: bool) -> None:
-        """This node leads no longer."""
+        """Resolve the hand-over under way: this node leads no longer."""
         transfer = self._transfer
         self._transfer = None
         if transfer is None or transfer.token is None:
             return
         outcome: Outcome
-        if not transfer.is_told:
+        if not transfer.is_sent:
             outcome = Failed(
                 TransferFailedError(f"leadership was lost before {transfer.target} was ready")
             )
@@ -146,19 +151,22 @@ class Handover:
             outcome = TransferDone(transfer.target)
         else:
             outcome = Failed(
-                LeadershipLostError(f"{transfer.target} was told to campaign; no new term was seen")
+                LeadershipLostError(
+                    f"{transfer.target} was asked to campaign; no new term was seen"
+                )
             )
         self._core.emit(Resolve(transfer.token, outcome))
 
     def _begin(self, target: NodeId, token: int | None) -> None:
         core = self._core
+        assert self._transfer is None, f"a hand-over to {target} begins during {self._transfer}"
         deadline_ms = core.now_ms + core.config.transfer_timeout_ms
         self._transfer = _Transfer(target, token, deadline_ms)
         self.advanced()
 
-    def _tell(self, transfer: _Transfer) -> None:
+    def _send_timeout_now(self, transfer: _Transfer) -> None:
         core = self._core
-        transfer.is_told = True
+        transfer.is_sent = True
         self.has_given_up_lease = True
         core.send(transfer.target, TimeoutNow(core.term, core.node_id), Waits.NOTHING)
 
@@ -169,19 +177,19 @@ class Handover:
         if transfer.token is None:
             return
         what = f"{transfer.target} did not take over within {core.config.transfer_timeout_ms} ms"
-        # Once it was told, it may still be elected: only then the outcome is open.
-        error = AckTimeoutError(what) if transfer.is_told else TransferFailedError(what)
+        # Once it was asked, it may still be elected: only then the outcome is open.
+        error = AckTimeoutError(what) if transfer.is_sent else TransferFailedError(what)
         core.emit(Resolve(transfer.token, Failed(error)))
 
     def _best_target(self) -> NodeId | None:
-        """The answering member with most of the log; the first in the configured order of equals."""
+        """Return the answering member with most of the log; the first in the configured order of equals."""
         answering = [peer for peer in self._replication.peers.values() if self._is_answering(peer)]
         if not answering:
             return None
         return max(answering, key=lambda peer: peer.match_index).node_id
 
     def _preferred_target(self) -> NodeId | None:
-        """A preferred member that could take over at once, and whose disk is not slow."""
+        """Return a preferred member that could take over at once, and whose disk is not slow."""
         core = self._core
         for node_id in core.config.preferred_leaders:
             peer = self._replication.peers.get(node_id)
@@ -225,7 +233,7 @@ class Handover:
         return [peer for peer in self._replication.peers.values() if peer.admission.is_counted]
 
     def _is_close(self, peer: Progress) -> bool:
-        """Whether it answers and is at most one request behind."""
+        """Return whether it answers and is at most one request behind."""
         return (
             peer.state is ProgressState.REPLICATE
             and self._is_answering(peer)
@@ -233,7 +241,7 @@ class Handover:
         )
 
     def _is_answering(self, peer: Progress) -> bool:
-        # In a term's first moments nobody has answered yet; acked_round tells.
+        # In a term's first moments nobody has answered yet; then acked_round is 0.
         is_recent = self._core.now_ms - peer.answered_ms < self._core.config.election_timeout_min_ms
         return peer.acked_round > 0 and is_recent and peer.admission.is_counted
 

@@ -51,7 +51,9 @@ class LogIndex:
         assert columns.first_index == layout.last_index + 1, (
             f"entry {columns.first_index} after entry {layout.last_index}"
         )
-        layout.extend(columns.terms, columns.positions, end_position=columns.end_position)
+        layout.extend(
+            terms=columns.terms, positions=columns.positions, end_position=columns.end_position
+        )
         self.chain_crcs.extend(columns.chain_crcs)
         self._check()
 

@@ -204,8 +204,8 @@ class Member:
             self._group.configs[self.name],
             self.durable_state,
             layout,
-            self._draw,
-            self._group.now_ms,
+            draw=self._draw,
+            now_ms=self._group.now_ms,
             commit_rule=self._group.commit_rule,
         )
 

@@ -141,8 +141,8 @@ def test_many_at_once_are_as_many_one_by_one(
     behind = plain.entries[split:]
     if behind:
         twin.extend(
-            array("q", [term for term, _, _ in behind]),
-            array("q", [position for _, position, _ in behind]),
+            terms=array("q", [term for term, _, _ in behind]),
+            positions=array("q", [position for _, position, _ in behind]),
             end_position=Position(plain.end_position),
         )
     assert (twin.runs(), twin.last_id, twin.end_position) == (

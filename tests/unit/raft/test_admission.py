@@ -55,7 +55,7 @@ def test_a_voter_that_answers_is_taken_at_its_word() -> None:
     admission = Admission()
     assert admission.take_answer(1, 0, last_round=1) == Ruling(COUNTED)
     assert not admission.needs_entry
-    assert admission.admits(Index(9), Index(9)) == 0
+    assert admission.admits(match_index=Index(9), commit_index=Index(9)) == 0
 
 
 def test_a_lost_store_is_admitted_by_its_number_behind_an_entry_of_the_others() -> None:
@@ -64,10 +64,14 @@ def test_a_lost_store_is_admitted_by_its_number_behind_an_entry_of_the_others() 
     assert admission.needs_entry
     admission.rejoin_index = Index(7)
     assert not admission.needs_entry
-    assert admission.admits(Index(6), Index(9)) == 0  # it does not hold the entry
-    assert admission.admits(Index(7), Index(6)) == 0  # the others have not committed it
-    assert admission.admits(Index(7), Index(7)) == 5
-    admission.count_again(Index(7), Index(7))
+    assert (
+        admission.admits(match_index=Index(6), commit_index=Index(9)) == 0
+    )  # it does not hold the entry
+    assert (
+        admission.admits(match_index=Index(7), commit_index=Index(6)) == 0
+    )  # the others have not committed it
+    assert admission.admits(match_index=Index(7), commit_index=Index(7)) == 5
+    admission.count_again(match_index=Index(7), commit_index=Index(7))
     assert not admission.is_counted, "it has to be told first"
     assert admission.take_answer(11, 0, last_round=12) == Ruling(COUNTED)
 
@@ -105,12 +109,16 @@ def test_a_log_that_is_shorter_than_what_was_confirmed_is_a_loss_only_after_that
 ):
     admission = Admission()
     admission.confirmed_round = 4
-    assert not admission.shows_loss(4, Index(3), Index(6)), "rejected before it had the entries"
-    assert not admission.shows_loss(5, Index(6), Index(6)), "it has all of them"
-    assert admission.shows_loss(5, Index(5), Index(6))
+    assert not admission.shows_loss(4, last_index=Index(3), match_index=Index(6)), (
+        "rejected before it had the entries"
+    )
+    assert not admission.shows_loss(5, last_index=Index(6), match_index=Index(6)), (
+        "it has all of them"
+    )
+    assert admission.shows_loss(5, last_index=Index(5), match_index=Index(6))
     admission.went_back(last_round=5)
     assert (admission.state, admission.needs_entry) == (GONE_BACK, True)
-    assert not admission.shows_loss(5, Index(5), Index(6)), "that is known"
+    assert not admission.shows_loss(5, last_index=Index(5), match_index=Index(6)), "that is known"
 
 
 def test_who_went_back_is_counted_again_without_being_told() -> None:
@@ -119,11 +127,13 @@ def test_who_went_back_is_counted_again_without_being_told() -> None:
     assert not admission.take_answer(5, 0, last_round=6).is_taken
     assert admission.take_answer(6, 0, last_round=6) == Ruling(GONE_BACK)
     admission.rejoin_index = Index(7)
-    admission.count_again(Index(6), Index(9))
-    admission.count_again(Index(9), Index(6))
+    admission.count_again(match_index=Index(6), commit_index=Index(9))
+    admission.count_again(match_index=Index(9), commit_index=Index(6))
     assert not admission.is_counted
-    assert admission.admits(Index(7), Index(7)) == 0, "it has no number to be told"
-    admission.count_again(Index(7), Index(7))
+    assert admission.admits(match_index=Index(7), commit_index=Index(7)) == 0, (
+        "it has no number to be told"
+    )
+    admission.count_again(match_index=Index(7), commit_index=Index(7))
     assert admission.is_counted
 
 

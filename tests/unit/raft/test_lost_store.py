@@ -46,7 +46,7 @@ class Member:
             return (store or 99) if high > 1 << 40 else low
 
         state = HardState(Term(term), None, is_voter=not store)
-        self.node = RaftNode(RaftConfig(name, VOTERS), state, log, draw, 0)
+        self.node = RaftNode(RaftConfig(name, VOTERS), state, log, draw=draw, now_ms=0)
         self.now_ms = 0
 
     def step(self, event: object) -> list[Effect]:

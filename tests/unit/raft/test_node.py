@@ -103,14 +103,18 @@ def test_a_second_leader_of_a_term_is_refused_by_a_follower_too() -> None:
 def test_the_log_is_copied_at_the_start() -> None:
     layout = LogLayout()
     layout.append(Term(1), 50)
-    node = RaftNode(RaftConfig(N0, NAMES), HardState(Term(1)), layout, lambda low, _: low, 0)
+    node = RaftNode(
+        RaftConfig(N0, NAMES), HardState(Term(1)), layout, draw=lambda low, _: low, now_ms=0
+    )
     layout.append(Term(1), 50)
     assert node.log.last_index == 1
 
 
 def test_what_lies_before_the_logs_start_is_committed() -> None:
     layout = LogLayout(LogBase(Index(10), Term(2), Position(480)))
-    node = RaftNode(RaftConfig(N0, NAMES), HardState(Term(2)), layout, lambda low, _: low, 0)
+    node = RaftNode(
+        RaftConfig(N0, NAMES), HardState(Term(2)), layout, draw=lambda low, _: low, now_ms=0
+    )
     assert node.commit_index == 10
 
 
@@ -185,7 +189,11 @@ def test_a_member_that_was_never_heard_is_not_probed_from_the_logs_start() -> No
 def test_a_follower_behind_the_logs_start_is_reported_and_gets_heartbeats_only() -> None:
     start = LogBase(Index(5), Term(1), Position(1000))
     node = RaftNode(
-        RaftConfig(N0, NAMES), HardState(Term(1)), LogLayout(start), lambda low, _: low, 0
+        RaftConfig(N0, NAMES),
+        HardState(Term(1)),
+        LogLayout(start),
+        draw=lambda low, _: low,
+        now_ms=0,
     )
     group = make_group()
     leader = group.members[N0]
