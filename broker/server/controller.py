@@ -29,7 +29,10 @@ from broker.server.origin import Origin, Outputs
 from broker.server.pulls import Pulls
 from broker.server.request import Handler
 from broker.server.router import Router
+from broker.server.row_sends import RowSends
 from broker.server.runtime_info import RuntimeInfo
+from broker.server.send_answers import SendAnswers
+from broker.server.send_backs import SendBacks
 from broker.server.sends import Sends
 from broker.server.timers import Timers
 from broker.server.transaction_checks import TransactionChecks
@@ -155,7 +158,12 @@ class BrokerController:
             log, state, self.commits, self._router, self._committers, environment.monotonic_ms
         )
         self._repeats = Repeats(state, self._load) if config.recognise_repeats else None
-        self._ends = self._make_ends(store_host)
+        self._answers = SendAnswers(
+            SendReplies(config.region, trace_on=config.trace_on),
+            OffsetIdMaker(store_host),
+            config.broker_name,
+        )
+        self._ends = self._make_ends()
         self._pulls = self._make_pulls()
         self.delays = Delays(log, state, self.commits, self._log_ms)
         self.timers = Timers(
@@ -273,6 +281,7 @@ class BrokerController:
         )
         for service in (
             self._sends,
+            self._make_send_backs(),
             self._pulls,
             self._offsets,
             self.members,
@@ -289,7 +298,6 @@ class BrokerController:
     def _make_sends(self, store_host: bytes) -> Sends:
         config = self._config
         keys = UniqKeyMaker(store_host[:4], *self._environment.key_numbers)
-        level_max = len(config.delay_levels_ms)
         rules = SendRules(
             self._catalog,
             SendSettings(
@@ -297,7 +305,7 @@ class BrokerController:
                 auto_create_topics=config.auto_create_topics,
                 auto_create_groups=config.auto_create_groups,
                 permission=config.permission,
-                delay_level_max=level_max,
+                delay_level_max=len(config.delay_levels_ms),
                 reject_transactions=config.reject_transactions,
                 stamp=SendSettings.make_stamp(
                     region=config.region, trace_on=config.trace_on, cluster=config.cluster
@@ -308,28 +316,30 @@ class BrokerController:
             timers=self._timer_rules(),
             has_live_lock=lambda group: self._state.locks.has_live_lock(group, self._log_ms()),
         )
-        back_rules = SendBackRules(
-            self._catalog,
-            permission=config.permission,
-            auto_create_groups=config.auto_create_groups,
-            delay_level_max=level_max,
-            load=self._load,
-            pick=self._environment.pick,
-        )
+        rows = RowSends(self.commits, self._router, self._state.sinks, self._answers.ids)
         return Sends(
             self.commits,
             self._router,
             rules,
-            back_rules,
-            SendReplies(config.region, trace_on=config.trace_on),
-            OffsetIdMaker(store_host),
-            self._ends,
-            self._repeats,
-            config.broker_name,
-            sinks=self._state.sinks,
+            self._answers,
+            ends=self._ends,
+            rows=rows,
+            repeats=self._repeats,
         )
 
-    def _make_ends(self, store_host: bytes) -> TransactionEnds:
+    def _make_send_backs(self) -> SendBacks:
+        config = self._config
+        rules = SendBackRules(
+            self._catalog,
+            permission=config.permission,
+            auto_create_groups=config.auto_create_groups,
+            delay_level_max=len(config.delay_levels_ms),
+            load=self._load,
+            pick=self._environment.pick,
+        )
+        return SendBacks(self.commits, self._router, rules)
+
+    def _make_ends(self) -> TransactionEnds:
         config = self._config
         return TransactionEnds(
             self._log,
@@ -343,9 +353,8 @@ class BrokerController:
                 timers=self._timer_rules(),
                 load=self._load,
             ),
-            SendReplies(config.region, trace_on=config.trace_on),
-            OffsetIdMaker(store_host),
-            self._repeats,
+            self._answers,
+            repeats=self._repeats,
             open_max=config.limits.open_transactions_max,
             now_ms=self._environment.wall_ms,
         )

@@ -8,6 +8,7 @@ from functools import partial
 from broker.server.commits import Commits
 from broker.server.request import Handler, PendingRequest, Where
 from broker.server.router import Router
+from broker.server.send_answers import SendAnswers
 from broker.service.conclusions import Kind
 from broker.service.refusal import Refusal
 from broker.service.repeats import EarlierSend, Repeats
@@ -28,12 +29,10 @@ from broker.store.staging import StagedEntry, Staging
 from broker.store.transactions import TransactionKey, Transactions, Verdict, encode_op
 from dledger import DLedgerError, LogServer, RefusedError
 from dledger_mq.message.errors import RecordError
-from dledger_mq.message.ids import OffsetIdMaker
 from dledger_mq.message.names import OP_HALF_TOPIC
-from dledger_mq.message.numbers import PhysicalOffset, QueueOffset
+from dledger_mq.message.numbers import PhysicalOffset
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.header import RemotingCommand
-from dledger_mq.remoting.replies import SendReplies
 
 _OP = OP_HALF_TOPIC.encode()
 
@@ -53,10 +52,9 @@ class TransactionEnds:
         router: Router,
         transactions: Transactions,
         rules: EndRules,
-        replies: SendReplies,
-        ids: OffsetIdMaker,
-        repeats: Repeats | None = None,
+        answers: SendAnswers,
         *,
+        repeats: Repeats | None,
         open_max: int,
         now_ms: Callable[[], int],
     ) -> None:
@@ -69,8 +67,7 @@ class TransactionEnds:
         self._router = router
         self._transactions = transactions
         self._rules = rules
-        self._replies = replies
-        self._ids = ids
+        self._answers = answers
         self._repeats = repeats
         self._open_max = open_max
         self._now_ms = now_ms
@@ -182,10 +179,7 @@ class TransactionEnds:
     def _half_stored(
         self, request: PendingRequest, plan: SendPlan, born_ms: int, staged: StagedEntry, place: int
     ) -> None:
-        offset = PhysicalOffset(staged.physical_offset(place))
-        queue_offset = QueueOffset(staged.queue_offset(place))
-        stored = EarlierSend(offset, plan.queue_id, queue_offset, self._ids(offset))
-        self._answer_half(request, plan, stored, born_ms)
+        self._answer_half(request, plan, self._answers.place_of(plan, staged, place), born_ms)
 
     def _begun(self, key: TransactionKey, asked: RequestedMessage) -> None:
         """A half message is on its way no more; after a change of leader nothing is known of any."""
@@ -202,7 +196,7 @@ class TransactionEnds:
     ) -> None:
         if not request.is_oneway:
             request.reply(
-                self._replies.encode(
+                self._answers.replies.encode(
                     request.opaque,
                     msg_id=stored.msg_id.encode(),
                     queue_id=stored.queue_id,

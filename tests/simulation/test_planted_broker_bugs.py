@@ -251,7 +251,7 @@ def test_a_half_message_that_is_told_too_early_is_found(monkeypatch: pytest.Monk
         for flight in self._flights[before:]:
             early = [each for each in flight.waiters if is_of_half(each[1])]
             flight.waiters[:] = [each for each in flight.waiters if each not in early]
-            for place, waiter in early:
+            for place, waiter, *_ in early:
                 waiter.committed(flight.staged, place)
 
     monkeypatch.setattr(Commits, "flush", flush_and_tell)

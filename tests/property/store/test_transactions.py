@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from broker.server.commits import Commits
 from broker.server.origin import Outputs
 from broker.server.request import PendingRequest
+from broker.server.send_answers import SendAnswers
 from broker.server.transaction_checks import TransactionChecks
 from broker.server.transactions import TransactionEnds
 from broker.service.catalog import Catalog
@@ -151,9 +152,8 @@ class Node:
                 timers=None,
                 load=self.load,
             ),
-            SendReplies(),
-            OffsetIdMaker(HOST),
-            Repeats(self.state, self.load),
+            SendAnswers(SendReplies(), OffsetIdMaker(HOST), "b"),
+            repeats=Repeats(self.state, self.load),
             open_max=100,
             now_ms=lambda: world.now_ms,
         )

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import count
-from typing import Any
+from typing import Any, cast
 
 from broker.server.commits import Commits
 from broker.server.delays import Delays
 from broker.server.origin import Outputs
+from broker.server.send_answers import SendAnswers
+from broker.server.send_backs import SendBacks
 from broker.server.sends import Sends
 from broker.server.timers import Timers
 from broker.service.catalog import Catalog, Creation
@@ -108,6 +110,7 @@ class LoneLeader:
         )
         self.router = ParkingRouter(self.commits)
         keys = count()
+        answers = SendAnswers(SendReplies(), OffsetIdMaker(HOST), "broker-a")
         self.sends = Sends(
             self.commits,
             self.router,
@@ -119,6 +122,14 @@ class LoneLeader:
                 timers=TimerRules(259_200_000, self.log_ms),
                 has_live_lock=lambda group: self.state.locks.has_live_lock(group, self.log_ms()),
             ),
+            answers,
+            ends=cast("Any", None),
+            rows=cast("Any", None),
+            repeats=Repeats(self.state, lambda offset: read_message(self.log, offset)),
+        )
+        self.send_backs = SendBacks(
+            self.commits,
+            self.router,
             SendBackRules(
                 catalog,
                 permission=6,
@@ -127,12 +138,6 @@ class LoneLeader:
                 load=lambda offset: read_message(self.log, offset),
                 pick=lambda bound: 0,
             ),
-            SendReplies(),
-            OffsetIdMaker(HOST),
-            None,  # type: ignore[arg-type]  # no transactions here
-            Repeats(self.state, lambda offset: read_message(self.log, offset)),
-            "broker-a",
-            sinks=self.state.sinks,
         )
         delivered: tuple[Any, ...] = (self.log, self.state, self.commits)
         self.delays = Delays(*delivered, self.log_ms)
@@ -178,7 +183,7 @@ class LoneLeader:
         asker = Asker()
         ext = {"offset": str(message.physical_offset), "group": group, "delayLevel": str(level)}
         command = RemotingCommand(code=36, opaque=8, ext=ext, version=409)
-        self.sends.send_back(pending(asker, 36, opaque=8), command)
+        self.send_backs.send_back(pending(asker, 36, opaque=8), command)
         return asker
 
     def recall(self, handle: str, topic: str = "T") -> Asker:

@@ -12,6 +12,8 @@ from broker.server.commits import Commits
 from broker.server.origin import Outputs
 from broker.server.request import HOLD_MS, PendingRequest
 from broker.server.router import WAIT_MARGIN_MS
+from broker.server.row_sends import RowSends
+from broker.server.send_answers import SendAnswers
 from broker.server.sends import Sends
 from broker.service.catalog import Catalog, Creation
 from broker.service.repeats import Repeats
@@ -115,16 +117,15 @@ class Bench:
             new_key=lambda: f"made-{next(keys)}",
         )
         repeats = Repeats(self.state, lambda offset: read_message(self.log, offset))
+        ids = OffsetIdMaker(HOST)
         self.sends = Sends(
             self.commits,
             self.router,
             rules,
-            None,  # type: ignore[arg-type]  # nothing is given back here
-            SendReplies(),
-            OffsetIdMaker(HOST),
-            None,  # type: ignore[arg-type]  # no transactions here
-            repeats if is_on else None,
-            sinks=self.state.sinks,
+            SendAnswers(SendReplies(), ids, "broker-a"),
+            ends=cast("Any", None),
+            rows=RowSends(self.commits, self.router, self.state.sinks, ids),
+            repeats=repeats if is_on else None,
         )
         self._born = count(1)
         self.new_term()

@@ -51,7 +51,7 @@ class Bench:
             self.state.transactions,
             none,
             none,
-            none,
+            repeats=None,
             open_max=9,
             now_ms=lambda: self.wall_ms,
         )
