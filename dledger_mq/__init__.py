@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     )
     from dledger_mq.client.group_requests import PullAnswer
     from dledger_mq.client.hooks import ClientHooks
-    from dledger_mq.client.idempotent_producer import IdempotentProducer, Row, RowsResult, row_key
+    from dledger_mq.client.idempotent_producer import IdempotentProducer, RowsResult, row_key
     from dledger_mq.client.lane import PendingSend
     from dledger_mq.client.messages import Message, ReceivedMessage, SendResult
     from dledger_mq.client.process_queue import FlowLimits
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from dledger_mq.client.push_consumer import PushConsumer
     from dledger_mq.client.queues import MessageQueue
     from dledger_mq.client.rebalance_listener import RebalanceListener
+    from dledger_mq.client.send_maker import Row
     from dledger_mq.client.transaction_producer import (
         TransactionProducer,
         TransactionResult,
@@ -78,7 +79,7 @@ _HOMES = {
     "ReceivedMessage": "dledger_mq.client.messages",
     "RequestFailedError": "dledger_mq.client.errors",
     "RequestTimeoutError": "dledger_mq.client.errors",
-    "Row": "dledger_mq.client.idempotent_producer",
+    "Row": "dledger_mq.client.send_maker",
     "RowsResult": "dledger_mq.client.idempotent_producer",
     "SendError": "dledger_mq.client.errors",
     "SendOutcomeUnknownError": "dledger_mq.client.errors",

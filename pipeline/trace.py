@@ -105,7 +105,7 @@ def trace(
         async with Inspector(name_server, timeout_s=timeout_s) as inspector:
             names = await inspector.broker_names()
             offsets = {name: await inspector.consumer_offsets(name) for name in names}
-            topics = await inspector.topics()
+            topics = await inspector.reader.topics()
             keys = await _unique_keys(inspector, names, wanted, topic)
             if not keys and topic is not None and topic not in topics:
                 raise UsageError(f"topic {topic} does not exist (name server {name_server})")

@@ -10,14 +10,23 @@ named. Every request may be repeated: one that failed half-way is called again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Final, Literal
 
 import anyio
 import msgspec
 
+from dledger_mq.client.arguments import (
+    check_group,
+    check_int,
+    check_topic,
+    check_truth,
+    queue_offsets,
+    text_list,
+    whole_number,
+)
 from dledger_mq.client.errors import (
     ClientUsageError,
     NoRouteError,
@@ -25,18 +34,17 @@ from dledger_mq.client.errors import (
 )
 from dledger_mq.client.group_requests import GroupRequests
 from dledger_mq.client.inspector import Inspector
-from dledger_mq.client.pull_consumer import ROUTE_RETRY_S
+from dledger_mq.client.lifetime import Lifetime
+from dledger_mq.client.pull_consumer import PULL_TIMEOUT_S, ROUTE_RETRY_S
 from dledger_mq.client.queues import MessageQueue
 from dledger_mq.client.session import raise_for
 from dledger_mq.message.names import (
-    group_problem,
     is_control_topic,
     is_dlq_topic,
     is_retry_topic,
     is_system_group,
     is_system_topic,
     system_topic_problem,
-    topic_problem,
 )
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.errors import BodyError
@@ -65,7 +73,7 @@ class TopicDescription:
 
     @property
     def messages(self) -> int:
-        """How many are kept, all queues together."""
+        """The number of messages that are kept, all queues together."""
         return sum(end - start for start, end in self.queues.values())
 
 
@@ -83,13 +91,23 @@ class GroupDescription:
     offsets: dict[MessageQueue, int]
 
 
-class Admin(Inspector):
+class Admin(Lifetime):
     """Administers the broker groups that some name servers know. Use as an async context manager.
 
     Args:
         namesrv: name servers, "host:port", several joined with ";".
         timeout_s: how long a request is tried, over all nodes and failovers.
     """
+
+    def __init__(self, namesrv: str, *, timeout_s: float = PULL_TIMEOUT_S) -> None:
+        self._inspector = Inspector(namesrv, timeout_s=timeout_s)
+        self._reader = self._inspector.reader
+        self.timeout_s = self._inspector.timeout_s
+
+    @asynccontextmanager
+    async def _run(self) -> AsyncIterator[None]:
+        async with self._inspector:
+            yield
 
     # --- topics
 
@@ -116,9 +134,10 @@ class Admin(Inspector):
             NoRouteError: it is made, but the name servers do not tell so yet.
             ClientError: a broker refused, or did not answer in time; others may have done it.
         """
-        problem = topic_problem(topic) or system_topic_problem(topic)
-        if problem is not None:
-            raise ClientUsageError(problem)
+        _check_changeable(topic)
+        check_int("queues", queues)
+        check_truth("is_readable", is_readable)
+        check_truth("is_writable", is_writable)
         perm = PERM_READ * is_readable + PERM_WRITE * is_writable
         ext = {
             "topic": topic,
@@ -136,7 +155,9 @@ class Admin(Inspector):
     async def list_topics(self) -> tuple[str, ...]:
         """Return the topics of applications, without the system's, retry and dead letter topics. Raises ClientError."""
         tests = (is_system_topic, is_control_topic, is_retry_topic, is_dlq_topic)
-        return tuple(name for name in await self.topics() if not any(test(name) for test in tests))
+        return tuple(
+            name for name in await self._reader.topics() if not any(test(name) for test in tests)
+        )
 
     async def describe_topic(self, topic: str) -> TopicDescription:
         """Return a topic's queues and what they hold.
@@ -145,7 +166,8 @@ class Admin(Inspector):
             NoRouteError: nobody serves it.
             ClientError: brokers did not answer in time.
         """
-        return TopicDescription(topic, await self.bounds(await self.queues(topic)))
+        check_topic(topic)
+        return TopicDescription(topic, await self._reader.bounds(await self._reader.queues(topic)))
 
     async def delete_topic(self, topic: str) -> None:
         """Remove a topic and its messages from all brokers, and its route from all name servers.
@@ -156,11 +178,9 @@ class Admin(Inspector):
             ClientUsageError: it is the system's.
             ClientError: a server refused, or did not answer in time; others may have done it.
         """
-        problem = topic_problem(topic) or system_topic_problem(topic)
-        if problem is not None:
-            raise ClientUsageError(problem)
+        _check_changeable(topic)
         await self._everywhere(None, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic})
-        session, _ = self._live()
+        session = self._reader.live_session()
         for address in session.name_servers.addresses:
             raise_for(
                 await session.links.get(address).call(
@@ -186,30 +206,32 @@ class Admin(Inspector):
             ClientUsageError: the name is invalid.
             ClientError: a broker refused, or did not answer in time; others may have done it.
         """
-        problem = group_problem(group)
-        if problem is not None:
-            raise ClientUsageError(problem)
+        check_group(group)
+        check_int("retries", retries)
         body = write_json({"groupName": group, "retryMaxTimes": retries})
         await self._everywhere(brokers, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body)
 
     async def list_groups(self) -> tuple[str, ...]:
         """Return the groups of applications, those with offsets only included. Raises ClientError."""
         found: set[str] = set()
-        for name in await self.broker_names():
+        for name in await self._inspector.broker_names():
             answer = raise_for(
-                await self._ask(name, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, {})
+                await self._inspector.ask(name, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, {})
             )
             found |= _table(answer.body, "subscriptionGroupTable").keys()
-            found |= (await self.consumer_offsets(name)).keys()
+            found |= (await self._inspector.consumer_offsets(name)).keys()
         return tuple(sorted(name for name in found if not is_system_group(name)))
 
     async def describe_group(self, group: str) -> GroupDescription:
         """Return a group's members and offsets; of a group that nobody knows, none. Raises ClientError."""
+        check_group(group)
         members: set[str] = set()
         offsets: dict[MessageQueue, int] = {}
-        for name in await self.broker_names():
+        for name in await self._inspector.broker_names():
             members.update(await self._members(group, name))
-            for topic, queues in (await self.consumer_offsets(name)).get(group, {}).items():
+            for topic, queues in (
+                (await self._inspector.consumer_offsets(name)).get(group, {}).items()
+            ):
                 for queue_id, offset in queues.items():
                     offsets[MessageQueue(topic, name, queue_id)] = offset
         return GroupDescription(group, tuple(sorted(members)), offsets)
@@ -220,6 +242,8 @@ class Admin(Inspector):
         Raises:
             ClientError: a broker refused, or did not answer in time; others may have done it.
         """
+        check_group(group)
+        check_truth("with_offsets", with_offsets)
         ext = {"groupName": group, "cleanOffset": "true" if with_offsets else "false"}
         await self._everywhere(None, RequestCode.DELETE_SUBSCRIPTIONGROUP, ext)
 
@@ -241,21 +265,26 @@ class Admin(Inspector):
             ClientUsageError: a member is online; nothing was changed.
             ClientError: an offset could not be found out or stored; others may be stored.
         """
+        check_topic(topic)
+        _check_place(to)
         members = (await self.describe_group(group)).members
         if members:
             raise ClientUsageError(f"{group} has members online: {', '.join(members)}")
         if isinstance(to, Mapping):
-            wanted = dict(to)
+            wanted = queue_offsets(to)
         elif to in ("first", "last"):
-            bounds = await self.bounds(await self.queues(topic))
+            bounds = await self._reader.bounds(await self._reader.queues(topic))
             wanted = {queue: ends[to == "last"] for queue, ends in bounds.items()}
-        elif isinstance(to, int):
-            wanted = {queue: await self.offset_at(queue, to) for queue in await self.queues(topic)}
         else:
-            raise ClientUsageError(f"{to!r} is not 'first', 'last', a time or offsets")
-        requests = GroupRequests(self._live()[0], group)
+            wanted = {
+                queue: await self._reader.offset_at(queue, whole_number("to", to))
+                for queue in await self._reader.queues(topic)
+            }
+        session = self._reader.live_session()
+        requests = GroupRequests(session, group)
         for queue, offset in wanted.items():
-            await self._for(queue)  # so that its nodes are known
+            if not session.routes.knows(queue.broker_name):
+                await self._reader.queues(queue.topic)
             await requests.commit(queue, offset)
         return wanted
 
@@ -271,35 +300,35 @@ class Admin(Inspector):
         """Ask broker groups, all or those named, one after the other; return their names."""
 
         async def all_names() -> tuple[str, ...]:
-            names = await self.broker_names()
+            names = await self._inspector.broker_names()
             if not names:
                 raise NoRouteError(ext.get("topic", "any"), "the name servers know no broker")
             return names
 
         if brokers is None:
-            brokers = await self._live()[0].routes.when_there(all_names, self.timeout_s)
-        names = tuple(brokers)
+            brokers = await self._reader.live_session().routes.when_there(all_names, self.timeout_s)
+        names = tuple(text_list("brokers", brokers))
         for name in names:
-            raise_for(await self._ask(name, code, ext, body))
+            raise_for(await self._inspector.ask(name, code, ext, body))
         return names
 
     async def _wait_for_route(self, topic: str, wanted: set[tuple[str, int, int]]) -> None:
-        """Until the name servers tell of a topic with so many queues and that perm on these brokers."""
-        routes = self._live()[0].routes
+        """Wait until the name servers know a topic with so many queues and that perm on these brokers."""
+        routes = self._reader.live_session().routes
         with anyio.move_on_after(self.timeout_s):
             while True:
                 with suppress(NoRouteError):
                     route = await routes.refresh(topic)
-                    told = {
+                    known = {
                         (one.broker_name, one.write_queue_nums, one.perm) for one in route.queues
                     }
-                    if wanted <= told:
+                    if wanted <= known:
                         return
                 await anyio.sleep(ROUTE_RETRY_S)
         raise NoRouteError(topic, "it is made, and not known to the name servers yet")
 
     async def _members(self, group: str, broker_name: str) -> list[str]:
-        answer = await self._ask(
+        answer = await self._inspector.ask(
             broker_name, RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": group}
         )
         if answer.code != ResponseCode.SUCCESS:
@@ -308,6 +337,18 @@ class Admin(Inspector):
             return decode_consumer_list(answer.body)
         except BodyError as error:
             raise RequestFailedError(answer.code, f"unreadable members: {error}") from error
+
+
+def _check_changeable(topic: str) -> None:
+    problem = system_topic_problem(check_topic(topic))
+    if problem is not None:
+        raise ClientUsageError(problem)
+
+
+def _check_place(to: object) -> None:
+    is_known = isinstance(to, Mapping | int) and not isinstance(to, bool)
+    if not is_known and to not in ("first", "last"):
+        raise ClientUsageError(f"{to!r} is not 'first', 'last', a time or offsets")
 
 
 def _table(body: bytes, name: str) -> dict[str, object]:

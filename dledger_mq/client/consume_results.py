@@ -12,17 +12,14 @@ import anyio
 import anyio.to_thread
 import msgspec
 
+from dledger_mq.client.arguments import check_callable, check_int, check_seconds
 from dledger_mq.client.errors import ClientUsageError
 from dledger_mq.client.hooks import ClientHooks
 from dledger_mq.client.messages import DELAY_LEVEL_MAX, ReceivedMessage
 
-CONCURRENCY: Final = 20  # Java's threads
-RECONSUME_MAX: Final = 16
-BATCH_MAX: Final = 1024  # what Java allows for a consume batch and a pull
 SUSPEND_S: Final = 1.0  # an ordered queue waits this long after a failure of its handler
 SUSPEND_LEAST_S: Final = 0.01
 SUSPEND_MOST_S: Final = 30.0  # rule L17
-CONSUME_TIMEOUT_S: Final = 15 * 60.0
 DEAD_LETTER_LEVEL: Final = -1  # rule L6
 BROKER_DECIDES: Final = 0  # rule L7: 3 + the times it came back
 
@@ -61,9 +58,11 @@ class Later:
         Raises:
             ClientUsageError: says which and why.
         """
-        check_delay_level(0 if self.delay_level is None else self.delay_level)
-        check_suspend(SUSPEND_S if self.suspend_s is None else self.suspend_s)
-        if self.consumed < 0:
+        if self.delay_level is not None:
+            check_delay_level(check_int("delay_level", self.delay_level))
+        if self.suspend_s is not None:
+            check_suspend(check_seconds("suspend_s", self.suspend_s))
+        if check_int("consumed", self.consumed) < 0:
             raise ClientUsageError(f"consumed {self.consumed} is below 0")
 
 
@@ -83,8 +82,7 @@ def awaited(
     Raises:
         ClientUsageError: it cannot be called.
     """
-    if not callable(handler):
-        raise ClientUsageError(f"the handler {handler!r} is no function")
+    check_callable("handler", handler)
     if iscoroutinefunction(handler) or iscoroutinefunction(getattr(handler, "__call__", None)):  # noqa: B004 - what it is, not whether
         return cast("Callable[[_T], Awaitable[Result]]", handler)
     limiter = anyio.CapacityLimiter(threads)
@@ -147,41 +145,3 @@ def check_suspend(seconds: float) -> None:
 
 class UnfinishedError(Exception):
     """What a handler of ours raises that was left in the middle: the message is neither consumed nor failed."""
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumeSettings:
-    """How messages are handed to the handler; the names are those of `PushConsumer`."""
-
-    ordered: bool = False
-    broadcast: bool = False
-    concurrency: int = CONCURRENCY
-    consume_batch_max: int = 1
-    max_reconsume_times: int | None = None
-    retry_delay_level: int = BROKER_DECIDES
-    suspend_s: float = SUSPEND_S
-    consume_timeout_s: float = CONSUME_TIMEOUT_S
-
-    def __post_init__(self) -> None:
-        """Refuse settings that cannot be meant.
-
-        Raises:
-            ClientUsageError: says which and why.
-        """
-        check_delay_level(self.retry_delay_level)
-        check_suspend(self.suspend_s)
-        if not 1 <= self.consume_batch_max <= BATCH_MAX:
-            raise ClientUsageError(
-                f"consume_batch_max {self.consume_batch_max} is not in 1..{BATCH_MAX}"
-            )
-        if self.concurrency < 1 or self.consume_timeout_s <= 0:
-            raise ClientUsageError("concurrency and consume_timeout_s must be above 0")
-        if self.max_reconsume_times is not None and self.max_reconsume_times < 0:
-            raise ClientUsageError(f"max_reconsume_times {self.max_reconsume_times} is below 0")
-
-    @property
-    def reconsume_max(self) -> int | None:
-        """After so many deliveries a message is dead; None: never, as for ordered consumers."""
-        if self.max_reconsume_times is None and not self.ordered:
-            return RECONSUME_MAX
-        return self.max_reconsume_times

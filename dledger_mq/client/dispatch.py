@@ -18,14 +18,13 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from dledger_mq.client.consume_results import (
     DEAD_LETTER_LEVEL,
-    RECONSUME_MAX,
     BatchHandler,
     ConsumeResult,
-    ConsumeSettings,
     Later,
     Result,
     UnfinishedError,
 )
+from dledger_mq.client.consumer_settings import RECONSUME_MAX, ConsumerSettings
 from dledger_mq.client.errors import ClientError
 from dledger_mq.client.group_requests import GroupRequests
 from dledger_mq.client.messages import ReceivedMessage
@@ -54,7 +53,7 @@ class Dispatcher:
     def __init__(
         self,
         handler: BatchHandler,
-        settings: ConsumeSettings,
+        settings: ConsumerSettings,
         requests: GroupRequests,
         readers: Callable[[], Iterable[QueueReader]],
         wait_held: Callable[[MessageQueue], Awaitable[object]] | None,

@@ -13,28 +13,21 @@ meet the same broker name when it is sent again. A higher batch id ends the batc
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Final
 
-import anyio
 import msgspec
 
+from dledger_mq.client.arguments import check_int, check_queue, check_text, wrong_type
 from dledger_mq.client.errors import InvalidMessageError, RequestFailedError
 from dledger_mq.client.lane import PendingSend
-from dledger_mq.client.messages import (
-    Message,
-    check_message,
-    check_not_too_far,
-    message_properties,
-    pack_body,
-)
+from dledger_mq.client.messages import check_message
 from dledger_mq.client.producer import Producer
 from dledger_mq.client.queues import MessageQueue
-from dledger_mq.message.batch import BATCH_ITEMS_MAX, BatchItem, encode_batch
+from dledger_mq.client.send_maker import Row
+from dledger_mq.message.batch import BATCH_ITEMS_MAX
 from dledger_mq.message.names import is_retry_topic
-from dledger_mq.message.properties import SINK_ROW, encode_property
 from dledger_mq.message.row_keys import KEY_BYTES, SINK_ID_BYTES_MAX
 from dledger_mq.remoting.codes import ResponseCode
 
@@ -42,7 +35,7 @@ BATCH_ID_MAX: Final = 10**18 - 1
 
 
 def row_key(*parts: str | bytes) -> bytes:
-    """The key of the row that these parts name together: BLAKE2b, 8 bytes; the same in every process.
+    """Return the key of the row that these parts name together: BLAKE2b, 8 bytes; the same in every process.
 
     Two rows of one batch have one key with a probability of about n²/2⁶⁵ for n rows: 3 in 10⁸ for a million.
     """
@@ -52,13 +45,6 @@ def row_key(*parts: str | bytes) -> bytes:
         hashed.update(len(data).to_bytes(4, "big"))
         hashed.update(data)
     return hashed.digest()
-
-
-class Row(msgspec.Struct, frozen=True):
-    """A message and the key of the row that it is; 8 bytes, see `row_key`."""
-
-    key: bytes
-    message: Message
 
 
 class RowsResult(msgspec.Struct, frozen=True):
@@ -76,7 +62,7 @@ class RowsResult(msgspec.Struct, frozen=True):
 
     @property
     def stored_count(self) -> int:
-        """How many were stored now."""
+        """The number of rows that were stored now."""
         return sum(self.stored)
 
 
@@ -88,7 +74,7 @@ class PendingRows:
         self._count = count
 
     async def wait(self) -> RowsResult:
-        """Wait for the broker's word.
+        """Wait for the broker's answer.
 
         Raises:
             SendRefusedError: none of them was stored by this send.
@@ -96,14 +82,14 @@ class PendingRows:
             RequestFailedError: the broker does not know rows of sinks, and stored ordinary messages.
         """
         result = await self._pending.wait()
-        told = result.rows_stored
-        if told is None or len(told) != self._count:
+        marks = result.rows_stored
+        if marks is None or len(marks) != self._count:
             raise RequestFailedError(
                 ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
-                f"{result.queue} is on a broker that does not know rows of sinks (it answered {told!r} "
+                f"{result.queue} is on a broker that does not know rows of sinks (it answered {marks!r} "
                 f"to {self._count} rows) and stored them as ordinary messages",
             )
-        stored = tuple(mark == "1" for mark in told)
+        stored = tuple(mark == "1" for mark in marks)
         return RowsResult(stored, result.queue, result.queue_offset)
 
 
@@ -144,62 +130,22 @@ class IdempotentProducer(Producer):
         """Queue a send of rows and return at once, or when there is room for it. See `send_rows`."""
         session = self._live()
         self._check_rows(rows, sink_id, batch_id, queue)
+        deadline = self._deadline(timeout_s)
         if not session.routes.knows(queue.broker_name):
             await self.queues(queue.topic)
         await self._wait_for_room()
-        now_ms = time.time_ns() // 1_000_000
         sink_batch = f"{batch_id} {sink_id}"
-        items = []
-        keys = []
-        for row in rows:
-            message = row.message
-            check_not_too_far(message, now_ms)
-            unique_key = message.unique_key or session.unique_keys.next_key(now_ms)
-            mark = encode_property(SINK_ROW, f"{row.key.hex()} {sink_batch}".encode())
-            properties = message_properties(message, unique_key) + mark
-            items.append(BatchItem(message.flag, message.body, properties))
-            keys.append(unique_key)
-        settings = self._settings
-        sys_flag = flag = 0
-        if len(items) == 1:
-            flag, properties = items[0].flag, items[0].properties
-            body, sys_flag = pack_body(
-                items[0].body, settings.compress_from_bytes, settings.compress_level
-            )
-        else:
-            body, properties = encode_batch(items), b""
-            if len(body) > settings.message_bytes_max:
-                raise InvalidMessageError(
-                    f"{len(rows)} rows have {len(body)} bytes, at most {settings.message_bytes_max}"
-                )
-        opaque = session.opaques.take()
-        frame = self._templates.frame(
-            queue,
-            body,
-            properties,
-            opaque=opaque,
-            born_timestamp_ms=now_ms,
-            sys_flag=sys_flag,
-            flag=flag,
-            is_batch=len(items) > 1,
-            sink_batch=sink_batch,
-        )
-        deadline = anyio.current_time() + (self.timeout_s if timeout_s is None else timeout_s)
-        pending = PendingSend(
-            queue,
-            ",".join(keys),
-            frame,
-            opaque,
-            deadline=deadline,
-            is_oneway=False,
-            attempts_max=settings.attempts_max,
-        )
+        pending = self._maker.rows(rows, queue, sink_batch=sink_batch, deadline=deadline)
         self._enter(pending, at_once=False)
         return PendingRows(pending, len(rows))
 
     def _check_rows(
         self, rows: Sequence[Row], sink_id: str, batch_id: int, queue: MessageQueue
     ) -> None:
+        check_queue(queue)
+        check_text("sink_id", sink_id)
+        check_int("batch_id", batch_id)
+        _check_are_rows(rows)
         if not 0 < len(rows) <= BATCH_ITEMS_MAX:
             raise InvalidMessageError(f"{len(rows)} rows in one send, 1 to {BATCH_ITEMS_MAX} fit")
         if not sink_id.isprintable() or not 0 < len(sink_id.encode()) <= SINK_ID_BYTES_MAX:
@@ -211,12 +157,19 @@ class IdempotentProducer(Producer):
         if is_retry_topic(queue.topic):
             raise InvalidMessageError("rows cannot go to a retry topic")
         for row in rows:
-            check_message(row.message, self._settings.message_bytes_max)
+            check_message(row.message, self._body_bytes_max)
             if row.message.topic != queue.topic or (row.message.is_delayed and len(rows) > 1):
                 raise InvalidMessageError(
                     f"rows of one send have one topic, here {queue.topic}, and no delays"
                 )
+            if not isinstance(row.key, bytes):
+                raise InvalidMessageError(wrong_type("a row key", row.key, "bytes"))
             if len(row.key) != KEY_BYTES:
                 raise InvalidMessageError(
                     f"a row key has {len(row.key)} bytes, it must have {KEY_BYTES}"
                 )
+
+
+def _check_are_rows(rows: object) -> None:
+    if not isinstance(rows, Sequence) or not all(isinstance(row, Row) for row in rows):
+        raise InvalidMessageError(wrong_type("rows", rows, "a list of Row"))

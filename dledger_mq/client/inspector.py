@@ -1,11 +1,12 @@
-"""Looks into broker groups from outside: who there is, where groups stand, which messages have a key.
+"""Looking into broker groups from outside: their names, where consumer groups stand, which messages have a key.
 
 For tools. Everything is asked of the leader of each group, as `dledger_mq.PullConsumer` asks for queues.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import Final
 
 import anyio
@@ -17,6 +18,7 @@ from dledger_mq.client.errors import (
     RequestFailedError,
     RequestTimeoutError,
 )
+from dledger_mq.client.lifetime import Lifetime
 from dledger_mq.client.pull_consumer import PULL_TIMEOUT_S, PullConsumer
 from dledger_mq.client.retry import backoff_s
 from dledger_mq.client.session import is_transient, raise_for
@@ -37,11 +39,22 @@ GroupOffsets = dict[str, dict[str, dict[int, int]]]
 """Group, topic, queue id, and the next queue offset that the group will consume."""
 
 
-class Inspector(PullConsumer):
-    """A pull consumer that can also ask what tools want to know."""
+class Inspector(Lifetime):
+    """Asks what tools want to know. Use as an async context manager.
+
+    Attributes:
+        reader: for questions about topics, queues and their offsets.
+        timeout_s: how long a request is tried, over all nodes and failovers.
+    """
 
     def __init__(self, namesrv: str, *, timeout_s: float = PULL_TIMEOUT_S) -> None:
-        super().__init__(namesrv, TOOLS_GROUP, timeout_s=timeout_s)
+        self.reader = PullConsumer(namesrv, TOOLS_GROUP, timeout_s=timeout_s)
+        self.timeout_s = self.reader.timeout_s
+
+    @asynccontextmanager
+    async def _run(self) -> AsyncIterator[None]:
+        async with self.reader:
+            yield
 
     async def broker_names(self) -> tuple[str, ...]:
         """Return the names of all broker groups, sorted. Raises ClientError."""
@@ -49,7 +62,7 @@ class Inspector(PullConsumer):
 
     async def consumer_offsets(self, broker_name: str) -> GroupOffsets:
         """Return where every consumer group stands on a broker group. Raises ClientError."""
-        answer = raise_for(await self._ask(broker_name, RequestCode.GET_ALL_CONSUMER_OFFSET, {}))
+        answer = raise_for(await self.ask(broker_name, RequestCode.GET_ALL_CONSUMER_OFFSET, {}))
         try:
             table = msgspec.convert(
                 read_object(answer.body).get("offsetTable"), dict[str, dict[int, int]], strict=False
@@ -71,7 +84,7 @@ class Inspector(PullConsumer):
             "beginTimestamp": "0",
             "endTimestamp": str(_FOREVER_MS),
         }
-        answer = await self._ask(broker_name, RequestCode.QUERY_MESSAGE, ext)
+        answer = await self.ask(broker_name, RequestCode.QUERY_MESSAGE, ext)
         if answer.code == ResponseCode.QUERY_NOT_FOUND:
             return []
         return _records(raise_for(answer))
@@ -79,13 +92,13 @@ class Inspector(PullConsumer):
     async def view(self, broker_name: str, physical_offset: int) -> StoredMessage | None:
         """Return the message at a place in the log; None when there is none. Raises ClientError."""
         ext = {"offset": str(physical_offset)}
-        answer = await self._ask(broker_name, RequestCode.VIEW_MESSAGE_BY_ID, ext)
+        answer = await self.ask(broker_name, RequestCode.VIEW_MESSAGE_BY_ID, ext)
         if answer.code == ResponseCode.SYSTEM_ERROR:
             return None
         return _records(raise_for(answer))[0]
 
     async def _addresses(self) -> Mapping[str, Mapping[int, str]]:
-        session, _ = self._live()
+        session = self.reader.live_session()
         answer = raise_for(
             await session.routes.when_there(
                 lambda: session.name_servers.call(RequestCode.GET_BROKER_CLUSTER_INFO, {}),
@@ -98,10 +111,15 @@ class Inspector(PullConsumer):
             raise RequestFailedError(answer.code, f"unreadable cluster table: {error}") from error
         return {name: data.broker_addrs for name, data in brokers.items()}
 
-    async def _ask(
+    async def ask(
         self, broker_name: str, code: int, ext: Mapping[str, str], body: bytes = b""
     ) -> RemotingCommand:
-        """Ask a group, its leader first, until there is an answer that stands or the time is over."""
+        """Ask a group, its leader first, until there is an answer that stands or the time is over.
+
+        Raises:
+            NoRouteError, RequestFailedError: as the last try ended.
+            NameServersUnreachableError: no name server answers.
+        """
         deadline = anyio.current_time() + self.timeout_s
         tries = 0
         while True:
@@ -109,7 +127,7 @@ class Inspector(PullConsumer):
             failure: NoRouteError | RequestFailedError
             failure = NoRouteError(broker_name, "no node of this group is known")
             for _, address in sorted(addresses.items()):
-                link = self._live()[0].links.get(address)
+                link = self.reader.live_session().links.get(address)
                 try:
                     answer = await link.call(code, ext, body, timeout_s=self.timeout_s)
                 except (ConnectionLostError, RequestTimeoutError) as error:

@@ -13,7 +13,7 @@ from dledger_mq.message.names import is_system_topic
 
 @dataclass(frozen=True, slots=True)
 class QueueLag:
-    """One group in one queue.
+    """The lag of one group in one queue.
 
     Attributes:
         committed: the next offset that the group will consume.
@@ -30,18 +30,18 @@ class QueueLag:
 
     @property
     def lag(self) -> int:
-        """Messages that the group has not consumed and still can."""
+        """The number of messages that the group has not consumed and still can."""
         return max(0, self.end - max(self.committed, self.start))
 
     @property
     def missed(self) -> int:
-        """Messages that are gone and that the group had not consumed."""
+        """The number of messages that are gone and that the group had not consumed."""
         return max(0, self.start - self.committed)
 
 
 @dataclass(frozen=True, slots=True)
 class TopicLag:
-    """One group in one topic: sums over its queues, and the queue that is furthest behind."""
+    """The lag of one group in one topic: sums over its queues, and the queue that is furthest behind."""
 
     group: str
     topic: str
@@ -82,10 +82,12 @@ async def _lags_of(
     known: dict[str, set[MessageQueue]] = {}
     for topic in {queue.topic for _, queue, _ in rows}:
         try:
-            known[topic] = set(await inspector.queues(topic))
+            known[topic] = set(await inspector.reader.queues(topic))
         except ClientError:
             known[topic] = set()  # deleted, or nobody may read it
-    bounds = await inspector.bounds({queue for _, queue, _ in rows if queue in known[queue.topic]})
+    bounds = await inspector.reader.bounds(
+        {queue for _, queue, _ in rows if queue in known[queue.topic]}
+    )
     return [
         QueueLag(group, queue.topic, broker_name, queue.queue_id, offset, *bounds[queue])
         for group, queue, offset in rows

@@ -7,12 +7,15 @@ when it came back through a retry topic.
 
 from __future__ import annotations
 
+import operator
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from functools import lru_cache
+from typing import Any, Final, SupportsIndex
 
 import msgspec
 
+from dledger_mq.client.arguments import wrong_type
 from dledger_mq.client.errors import InvalidMessageError
 from dledger_mq.client.queues import MessageQueue
 from dledger_mq.message import properties as names
@@ -54,7 +57,8 @@ class Message(msgspec.Struct, frozen=True):
 
     Attributes:
         topic: where to.
-        body: 1 byte to 4 MiB. From 4096 bytes on it travels zlib-compressed.
+        body: 1 byte to 4 MiB. From 4096 bytes on it travels zlib-compressed. A bytearray or memoryview is
+            copied: what is done to it later does not change the message.
         tags: one tag, for filters of consumers.
         keys: index keys under which the message can be looked up: one, or several.
         properties: the application's own; names that the system uses have attributes here instead.
@@ -89,7 +93,21 @@ class Message(msgspec.Struct, frozen=True):
             _check_type("topic", self.topic, str, "text")
             _check_type("body", self.body, (bytes, bytearray, memoryview), "bytes")
             msgspec.structs.force_setattr(self, "body", bytes(self.body))
-        if self.tags or self.keys or self.properties:
+        if (
+            self.flag.__class__ is not int
+            or self.delay_level.__class__ is not int
+            or self.delay_ms.__class__ is not int
+            or self.deliver_at_ms is not None
+        ):
+            _convert_numbers(self)
+        if (
+            self.properties
+            or self.tags is not None
+            or self.unique_key is not None
+            or self.keys
+            or self.keys.__class__ is not tuple
+            or self.properties.__class__ is not dict
+        ):
             _check_labels(self)
 
     @property
@@ -100,11 +118,26 @@ class Message(msgspec.Struct, frozen=True):
 
 def _check_type(name: str, value: object, kinds: type | tuple[type, ...], wanted: str) -> None:
     if not isinstance(value, kinds):
-        raise InvalidMessageError(f"{name} is {type(value).__name__} {value!r:.80}, not {wanted}")
+        raise InvalidMessageError(wrong_type(name, value, wanted))
+
+
+def _convert_numbers(message: Message) -> None:
+    """Make each number an `int`; those of numpy, for one, are not."""
+    for name in ("flag", "delay_level", "delay_ms", "deliver_at_ms"):
+        value = getattr(message, name)
+        if value is None and name == "deliver_at_ms":
+            continue
+        is_number = isinstance(value, SupportsIndex) and not isinstance(value, bool)
+        if not is_number:
+            raise InvalidMessageError(wrong_type(name, value, "a whole number"))
+        msgspec.structs.force_setattr(message, name, operator.index(value))
 
 
 def _check_labels(message: Message) -> None:
-    _check_type("tags", message.tags or "", str, "one tag as text")
+    if message.tags is not None:
+        _check_type("tags", message.tags, str, "one tag as text")
+    if message.unique_key is not None:
+        _check_type("unique_key", message.unique_key, str, "text")
     if not isinstance(message.keys, str):
         _check_type("keys", message.keys, Sequence, "text, or a list of texts")
         for key in message.keys:
@@ -179,13 +212,20 @@ class ReceivedMessage(msgspec.Struct, frozen=True):
     value: Any = None
 
 
+@lru_cache(maxsize=1024)  # a producer has few topics, and many messages for each
+def _topic_refusal(topic: str) -> str | None:
+    return topic_problem(topic) or send_problem(topic)
+
+
 def check_message(message: Message, bytes_max: int = BODY_BYTES_MAX) -> None:
     """Refuse what no broker would store, and bodies above `bytes_max`.
 
     Raises:
         InvalidMessageError: says which rule, and the values.
     """
-    problem = topic_problem(message.topic) or send_problem(message.topic)
+    if message.__class__ is not Message:
+        _check_type("message", message, Message, "a Message")
+    problem = _topic_refusal(message.topic)
     if problem is not None:
         raise InvalidMessageError(problem)
     size = len(message.body)

@@ -21,7 +21,8 @@ import anyio
 from anyio.abc import TaskGroup
 
 from dledger_mq.client.assignment import Assignment
-from dledger_mq.client.consume_results import BatchHandler, ConsumeResult, ConsumeSettings, Later
+from dledger_mq.client.consume_results import BatchHandler, ConsumeResult, Later
+from dledger_mq.client.consumer_settings import ConsumerSettings
 from dledger_mq.client.dispatch import Dispatcher
 from dledger_mq.client.link import Link
 from dledger_mq.client.local_offsets import decode_offsets
@@ -55,7 +56,7 @@ class OperatorRequests:
     assignment: Assignment
     dispatcher: Dispatcher
     handler: BatchHandler
-    settings: ConsumeSettings
+    settings: ConsumerSettings
     subscriptions: Mapping[str, TopicSubscription]
     started_at_ms: int
 

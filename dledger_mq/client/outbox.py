@@ -14,18 +14,18 @@ from contextlib import suppress
 
 import anyio
 
-from dledger_mq.client.errors import ClientClosedError, ClientError
+from dledger_mq.client.errors import ClientClosedError
 from dledger_mq.client.lane import PendingSend
 from dledger_mq.client.messages import Message, SendResult
 from dledger_mq.client.producer import Producer
-from dledger_mq.client.queues import MessageQueue
+from dledger_mq.client.producer_settings import SendChoices
 
-Letter = tuple[Message, MessageQueue | None, str | bytes | None, float | None]
-"""A message, and queue, key and timeout_s as `Producer.submit` takes them."""
+Letter = tuple[Message, SendChoices]
+"""A message, and the keyword arguments with which `Producer.submit` gets it."""
 
 
 class Outbox:
-    """What other threads want to be sent. `run` is its task, in the producer's loop.
+    """The messages that other threads want to be sent. `run` is its task, in the producer's loop.
 
     Args:
         producer: sends.
@@ -45,7 +45,7 @@ class Outbox:
         self._all_ended = anyio.Event()
         self._is_closed = False
 
-    def put(self, letter: Letter) -> Future[SendResult]:
+    def put(self, message: Message, choices: SendChoices) -> Future[SendResult]:
         """Hand over a message, from any thread; waits while too many have not ended.
 
         Raises:
@@ -54,7 +54,7 @@ class Outbox:
         self._room.acquire()
         future: Future[SendResult] = Future()
         future.add_done_callback(lambda _: self._room.release())
-        self._letters.append((letter, future))
+        self._letters.append(((message, choices), future))
         self._wake(self._notice)
         if self._is_closed:
             self._give_up()
@@ -88,13 +88,11 @@ class Outbox:
             await self._all_ended.wait()
 
     async def _submit(self, letter: Letter, future: Future[SendResult]) -> None:
-        message, queue, key, timeout_s = letter
+        message, choices = letter
         self._unended += 1
         try:
-            pending = await self._producer.submit(
-                message, queue=queue, key=key, timeout_s=timeout_s
-            )
-        except ClientError as error:
+            pending = await self._producer.submit(message, **choices)
+        except Exception as error:  # noqa: BLE001 - also what the application's own hooks raise
             self._end(future, error)
         except BaseException:
             self._end(future, ClientClosedError("the producer was left; it was not sent"))
@@ -108,9 +106,9 @@ class Outbox:
         assert pending.error is not None or pending.result is not None
         self._end(future, pending.error or pending.result)
 
-    def _end(self, future: Future[SendResult], end: SendResult | ClientError | None) -> None:
+    def _end(self, future: Future[SendResult], end: SendResult | Exception | None) -> None:
         self._unended -= 1
-        if isinstance(end, ClientError):
+        if isinstance(end, Exception):
             future.set_exception(end)
         else:
             assert end is not None

@@ -11,6 +11,7 @@ from typing import Final
 
 import anyio
 
+from dledger_mq.client.arguments import check_queue
 from dledger_mq.client.errors import ClientError, ClientUsageError
 from dledger_mq.client.group_requests import PullAnswer
 from dledger_mq.client.messages import ReceivedMessage
@@ -43,7 +44,7 @@ class Poller:
     def check(self, queues: Iterable[MessageQueue]) -> None:
         """Raise ClientUsageError for a queue that is not assigned."""
         for queue in queues:
-            if queue not in self.positions:
+            if check_queue(queue) not in self.positions:
                 raise ClientUsageError(f"{queue} is not assigned")
 
     async def poll(self, max_messages: int, timeout_s: float) -> tuple[ReceivedMessage, ...]:
@@ -72,7 +73,7 @@ class Poller:
     async def _first(
         self, queues: list[MessageQueue], max_messages: int, hold_s: float
     ) -> tuple[MessageQueue, PullAnswer] | None:
-        """Ask all queues at once; the first answer that moves a position, or None."""
+        """Ask all queues at once; return the first answer that moves a position, or None."""
         found: list[tuple[MessageQueue, PullAnswer]] = []
         failures: list[ClientError] = []
 

@@ -12,15 +12,24 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Final, Unpack
+from typing import Unpack
 
 import anyio
 
+from dledger_mq.client.arguments import (
+    check_callable,
+    check_group,
+    check_key,
+    check_queue,
+    check_seconds,
+    check_text,
+    check_topic,
+    wrong_type,
+)
 from dledger_mq.client.errors import (
-    ClientClosedError,
     ClientUsageError,
     InvalidMessageError,
     NameServersUnreachableError,
@@ -34,26 +43,16 @@ from dledger_mq.client.messages import (
     Message,
     SendResult,
     check_message,
-    check_not_too_far,
-    message_properties,
-    pack_body,
 )
 from dledger_mq.client.name_servers import parse_name_servers
+from dledger_mq.client.producer_settings import ProducerOptions, ProducerSettings
 from dledger_mq.client.queues import MessageQueue, QueueSelector, RoundRobin, queue_for_key
-from dledger_mq.client.send_frames import SendTemplates
-from dledger_mq.client.send_settings import SendOptions, SendSettings
+from dledger_mq.client.send_maker import SendMaker
 from dledger_mq.client.session import Session, raise_for
-from dledger_mq.message.batch import BatchItem, encode_batch
-from dledger_mq.message.names import group_problem, is_retry_topic
-from dledger_mq.message.properties import PROPERTIES_BYTES_MAX
+from dledger_mq.message.names import is_retry_topic
 from dledger_mq.message.recall_handle import HandleError, RecallHandle
-from dledger_mq.message.sys_flags import TRANSACTION_PREPARED
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.heartbeat import Heartbeat
-
-SEND_TIMEOUT_S: Final = 10.0  # a failover takes one to three seconds; a send should outlive it
-PENDING_MAX: Final = 10_000
-PENDING_BYTES_MAX: Final = 64 * 1024 * 1024
 
 log = logging.getLogger(__name__)
 
@@ -83,42 +82,19 @@ class Producer(Lifetime):
     Args:
         namesrv: name servers, "host:port", several joined with ";".
         group: the producer group's name.
-        timeout_s: how long a send is tried, over all nodes and failovers.
-        pending_max: bound on sends without an answer; `send` and `submit` wait at it.
-        pending_bytes_max: the same in bytes.
-        instance: the part of the client id that tells producers of one machine apart; made up when
-            not given.
-        options: `retries`, `compress_from_bytes`, `compress_level`, `message_bytes_max`,
-            `default_queues`, `serializer`, `hooks`; see `SendSettings`.
+        options: `timeout_s`, `pending_max`, `pending_bytes_max`, `instance`, `retries`, `compress_from_bytes`,
+            `compress_level`, `message_bytes_max`, `default_queues`, `serializer`, `hooks`; see `ProducerSettings`.
     """
 
-    def __init__(
-        self,
-        namesrv: str,
-        group: str,
-        *,
-        timeout_s: float = SEND_TIMEOUT_S,
-        pending_max: int = PENDING_MAX,
-        pending_bytes_max: int = PENDING_BYTES_MAX,
-        instance: str | None = None,
-        **options: Unpack[SendOptions],
-    ) -> None:
-        problem = group_problem(group)
-        if problem is not None:
-            raise ClientUsageError(problem)
-        if timeout_s <= 0 or pending_max < 1 or pending_bytes_max < 1:
-            raise ClientUsageError(
-                f"timeout_s {timeout_s}, pending_max {pending_max} and pending_bytes_max "
-                f"{pending_bytes_max} must be above 0"
-            )
+    def __init__(self, namesrv: str, group: str, **options: Unpack[ProducerOptions]) -> None:
+        self.group = check_group(group)
         self._name_servers = parse_name_servers(namesrv)
-        self.group = group
-        self.timeout_s = timeout_s
-        self.pending_max = pending_max
-        self._pending_bytes_max = pending_bytes_max
-        self._instance = instance
-        self._settings = SendSettings(**options)
-        self._templates = SendTemplates(group, self._settings.default_queues)
+        self._settings = settings = ProducerSettings(**options)
+        self.timeout_s = settings.timeout_s
+        self.pending_max = settings.pending_max
+        self._pending_bytes_max = settings.pending_bytes_max
+        self._body_bytes_max = settings.message_bytes_max
+        self._maker = SendMaker(group, settings)
         self._turn = RoundRobin()
         self._lanes: dict[str, Lane] = {}
         self._pending = 0
@@ -126,7 +102,6 @@ class Producer(Lifetime):
         self._succeeded = self._refused = self._unknown = 0
         self._room: anyio.Event | None = None
         self._drained: anyio.Event | None = None
-        self._session: Session | None = None
         self._now: Callable[[], float] = time.monotonic  # the loop's, once it is entered
 
     # --- life
@@ -135,42 +110,44 @@ class Producer(Lifetime):
     async def _run(self) -> AsyncIterator[None]:
         failure: Exception | None = None
         async with anyio.create_task_group() as nursery:
-            self._session = Session(
-                self._name_servers, nursery, instance=self._instance, heartbeat=self._tell
+            session = self._maker.session = Session(
+                self._name_servers,
+                nursery,
+                instance=self._settings.instance,
+                heartbeat=self._make_heartbeat,
             )
-            self._now = self._session.loop.now
+            self._now = session.loop.now
             self._lanes = {}  # those of an earlier life have ended
-            self._opened(self._session)
-            self._session.routes.default_queues = self._settings.default_queues
-            self._session.start()
+            self._opened(session)
+            session.routes.default_queues = self._settings.default_queues
+            session.start()
             try:
                 yield
                 await self.flush()
             except Exception as error:  # noqa: BLE001 - the caller's own, raised again below without a group around it
                 failure = error
             with anyio.move_on_after(1):
-                await self._session.say_goodbye(producer_group=self.group)
-            self._session = None
+                await session.say_goodbye(producer_group=self.group)
+            self._maker.session = None
             nursery.cancel_scope.cancel()
         if failure is not None:
             raise failure
 
     def _opened(self, session: Session) -> None:
-        """For subclasses: the session is there and has not started yet."""
+        """Prepare a session that has not started yet; for subclasses."""
 
-    def _tell(self) -> Heartbeat | None:
-        if self._session is None:
+    def _make_heartbeat(self) -> Heartbeat | None:
+        session = self._maker.session
+        if session is None:
             return None  # it is being closed
-        return Heartbeat(client_id=self._session.client_id, producer_groups=(self.group,))
+        return Heartbeat(client_id=session.client_id, producer_groups=(self.group,))
 
     def _live(self) -> Session:
-        if self._session is None:
-            raise ClientClosedError("the producer is not open; use `async with Producer(...)`")
-        return self._session
+        return self._maker.live_session()
 
     @property
     def client_id(self) -> str:
-        """How brokers know this producer."""
+        """The name by which brokers know this producer."""
         return self._live().client_id
 
     def statistics(self) -> ProducerStatistics:
@@ -193,7 +170,7 @@ class Producer(Lifetime):
             NoRouteError: nobody serves the topic, nor may it be created.
             NameServersUnreachableError: no name server answers.
         """
-        return await self._publish_queues(topic, self.timeout_s)
+        return await self._publish_queues(check_topic(topic), self.timeout_s)
 
     def message(
         self,
@@ -246,10 +223,10 @@ class Producer(Lifetime):
             SendOutcomeUnknownError: may be stored.
         """
         deadline = self._deadline(timeout_s)
-        self._check_message(message)
+        check_message(message, self._body_bytes_max)
         target = await self._choose(message.topic, queue, key, selector, deadline)
         await self._wait_for_room()
-        pending = self._prepare(message, target, deadline)
+        pending = self._maker.single(message, target, deadline=deadline)
         lane = self._enter(pending, at_once=True)
         try:
             return await pending.wait()
@@ -271,13 +248,13 @@ class Producer(Lifetime):
         Raises:
             InvalidMessageError, NoRouteError, NameServersUnreachableError: nothing was sent.
         """
-        self._check_message(message)
+        check_message(message, self._body_bytes_max)
         deadline = self._deadline(timeout_s)
         if queue is None or not self._can_use(queue, message.topic):
             queue = await self._choose(message.topic, queue, key, selector, deadline)
         if self._is_full():
             await self._wait_for_room()
-        pending = self._prepare(message, queue, deadline)
+        pending = self._maker.single(message, queue, deadline=deadline)
         self._enter(pending, at_once=False)
         return pending
 
@@ -296,7 +273,7 @@ class Producer(Lifetime):
                 fetches it).
             InvalidMessageError: the message breaks a limit.
         """
-        self._check_message(message)
+        check_message(message, self._body_bytes_max)
         known = self._live().routes.known_publish_queues(message.topic)
         if self._is_full() or not known:
             raise anyio.WouldBlock
@@ -304,7 +281,7 @@ class Producer(Lifetime):
             queue = self._pick(known, key)
         elif not self._can_use(queue, message.topic):
             raise anyio.WouldBlock
-        pending = self._prepare(message, queue, self._deadline(timeout_s))
+        pending = self._maker.single(message, queue, deadline=self._deadline(timeout_s))
         self._enter(pending, at_once=False)
         return pending
 
@@ -361,43 +338,30 @@ class Producer(Lifetime):
         selector: QueueSelector | None,
         timeout_s: float | None,
     ) -> PendingSend:
-        session = self._live()
-        if not messages:
-            raise InvalidMessageError("a batch without messages")
-        if (hooks := self._settings.hooks) is not None:
-            messages = [hooks.sending(message) for message in messages]
-        for message in messages:
-            self._check_message(message)
-            if message.topic != messages[0].topic or message.is_delayed:
-                raise InvalidMessageError("a batch has one topic and no delays")
-        if is_retry_topic(messages[0].topic):
-            raise InvalidMessageError("a batch cannot go to a retry topic")
+        self._live()
+        messages = self._checked_batch(messages)
         deadline = self._deadline(timeout_s)
         target = await self._choose(messages[0].topic, queue, key, selector, deadline)
         await self._wait_for_room()
-        now_ms = time.time_ns() // 1_000_000
-        keys = [one.unique_key or session.unique_keys.next_key(now_ms) for one in messages]
-        body = encode_batch(
-            BatchItem(message.flag, message.body, message_properties(message, unique_key))
-            for message, unique_key in zip(messages, keys, strict=True)
-        )
-        bytes_max = self._settings.message_bytes_max
-        if len(body) > bytes_max:
-            raise InvalidMessageError(f"the batch has {len(body)} bytes, at most {bytes_max}")
-        opaque = session.opaques.take()
-        frame = self._templates.frame(
-            target, body, b"", opaque=opaque, born_timestamp_ms=now_ms, is_batch=True
-        )
-        return PendingSend(
-            target,
-            ",".join(keys),
-            frame,
-            opaque,
-            deadline=deadline,
-            is_oneway=False,
-            attempts_max=self._settings.attempts_max,
-            new_event=session.loop.new_event,
-        )
+        return self._maker.batch(messages, target, deadline=deadline)
+
+    def _checked_batch(self, messages: Sequence[Message]) -> list[Message]:
+        """Return the messages as the hooks want them; they may stand in one batch."""
+        if isinstance(messages, Message) or not isinstance(messages, Iterable):
+            raise InvalidMessageError(wrong_type("messages", messages, "a list of Message"))
+        batch = list(messages)
+        if not batch:
+            raise InvalidMessageError("a batch without messages")
+        for message in batch:
+            check_message(message, self._body_bytes_max)
+        if (hooks := self._settings.hooks) is not None:
+            batch = [hooks.sending(message) for message in batch]
+        for message in batch:
+            if message.topic != batch[0].topic or message.is_delayed:
+                raise InvalidMessageError("a batch has one topic and no delays")
+        if is_retry_topic(batch[0].topic):
+            raise InvalidMessageError("a batch cannot go to a retry topic")
+        return batch
 
     async def send_oneway(
         self,
@@ -414,10 +378,10 @@ class Producer(Lifetime):
             SendRefusedError: no broker could be reached in time.
         """
         deadline = self._deadline(None)
-        self._check_message(message)
+        check_message(message, self._body_bytes_max)
         target = await self._choose(message.topic, queue, key, selector, deadline)
         await self._wait_for_room()
-        pending = self._prepare(message, target, deadline, is_oneway=True)
+        pending = self._maker.single(message, target, deadline=deadline, is_oneway=True)
         self._enter(pending, at_once=True)
         await pending.wait()
 
@@ -437,7 +401,7 @@ class Producer(Lifetime):
         """
         session = self._live()
         try:
-            meant = RecallHandle.decode(handle)
+            meant = RecallHandle.decode(check_text("handle", handle))
         except HandleError as error:
             raise ClientUsageError(f"{handle[:200]!r} is no recall handle: {error}") from error
         if not session.routes.knows(meant.broker_name):
@@ -466,6 +430,8 @@ class Producer(Lifetime):
 
     def _can_use(self, queue: MessageQueue, topic: str) -> bool:
         """Whether a queue that the caller chose can be sent to without asking for its route."""
+        if queue.__class__ is not MessageQueue:
+            check_queue(queue)
         if queue.topic != topic:
             raise ClientUsageError(f"{queue} is no queue of topic {topic}")
         return self._live().routes.knows(queue.broker_name)
@@ -487,25 +453,27 @@ class Producer(Lifetime):
         if queue is not None:
             return queue
         if selector is not None:
-            return selector(queues)
+            check_callable("selector", selector)
+            return check_queue(selector(queues))
         return self._pick(queues, key)
 
     async def _publish_queues(self, topic: str, timeout_s: float) -> tuple[MessageQueue, ...]:
-        """As routes tell, but for waiting: for name servers, and for somebody who leads."""
+        """Return the queues of a route; wait for name servers that do not answer yet, and for a leader."""
         routes = self._live().routes
         return await routes.when_there(lambda: routes.publish_queues(topic), timeout_s)
 
     def _deadline(self, timeout_s: float | None) -> float:
-        return self._now() + (self.timeout_s if timeout_s is None else timeout_s)
+        if timeout_s is None:
+            return self._now() + self.timeout_s
+        return self._now() + check_seconds("timeout_s", timeout_s)
 
     def _pick(self, queues: tuple[MessageQueue, ...], key: str | bytes | None) -> MessageQueue:
         if key is not None:
+            if key.__class__ is not str and key.__class__ is not bytes:
+                check_key(key)
             return queue_for_key(queues, key)
         sick = frozenset(name for name, lane in self._lanes.items() if lane.failures)
         return self._turn(queues, sick)
-
-    def _check_message(self, message: Message) -> None:
-        check_message(message, self._settings.message_bytes_max)
 
     def _is_full(self) -> bool:
         return self._pending >= self.pending_max or self._pending_bytes >= self._pending_bytes_max
@@ -515,55 +483,6 @@ class Producer(Lifetime):
             if self._room is None:
                 self._room = anyio.Event()
             await self._room.wait()
-
-    def _prepare(
-        self,
-        message: Message,
-        queue: MessageQueue,
-        deadline: float,
-        *,
-        is_oneway: bool = False,
-        half_properties: bytes = b"",
-    ) -> PendingSend:
-        session = self._live()
-        now_ms = time.time_ns() // 1_000_000
-        check_not_too_far(message, now_ms)
-        settings = self._settings
-        if settings.hooks is not None:
-            message = settings.hooks.sending(message)
-        unique_key = message.unique_key or session.unique_keys.next_key(now_ms)
-        body, sys_flag = pack_body(
-            message.body, settings.compress_from_bytes, settings.compress_level
-        )
-        properties = message_properties(message, unique_key)
-        if half_properties:
-            properties += half_properties
-            sys_flag |= TRANSACTION_PREPARED
-            if len(properties) > PROPERTIES_BYTES_MAX:
-                raise InvalidMessageError(
-                    f"properties have {len(properties)} bytes, at most {PROPERTIES_BYTES_MAX}"
-                )
-        opaque = session.opaques.take()
-        frame = self._templates.frame(
-            queue,
-            body,
-            properties,
-            opaque=opaque,
-            born_timestamp_ms=now_ms,
-            sys_flag=sys_flag,
-            flag=message.flag,
-            is_oneway=is_oneway,
-        )
-        return PendingSend(
-            queue,
-            unique_key,
-            frame,
-            opaque,
-            deadline=deadline,
-            is_oneway=is_oneway,
-            attempts_max=settings.attempts_max,
-            new_event=session.loop.new_event,
-        )
 
     def _enter(self, pending: PendingSend, *, at_once: bool) -> Lane:
         self._pending += 1
@@ -579,7 +498,7 @@ class Producer(Lifetime):
         lane.submit(pending, at_once=at_once)
         return lane
 
-    def _tell_hooks(self, hooks: ClientHooks, pending: PendingSend) -> None:
+    def _report_to_hooks(self, hooks: ClientHooks, pending: PendingSend) -> None:
         elapsed_s = self._now() - pending.submitted_at
         try:
             hooks.sent(pending.queue.topic, elapsed_s, pending.error)
@@ -596,7 +515,7 @@ class Producer(Lifetime):
         else:
             self._unknown += 1
         if self._settings.hooks is not None:
-            self._tell_hooks(self._settings.hooks, pending)
+            self._report_to_hooks(self._settings.hooks, pending)
         # Waiting submitters go on in bursts: a wake-up per message would cost more than the message.
         has_room = self._pending <= self.pending_max - self.pending_max // 4
         if self._room is not None and has_room and not self._is_full():

@@ -20,6 +20,17 @@ from typing import Final, TypeVar
 
 import anyio
 
+from dledger_mq.client.arguments import (
+    check_group,
+    check_int,
+    check_optional_text,
+    check_queue,
+    check_seconds,
+    check_topic,
+    queue_list,
+    queue_offsets,
+    whole_number,
+)
 from dledger_mq.client.errors import (
     ClientClosedError,
     ClientError,
@@ -42,8 +53,7 @@ from dledger_mq.client.poller import Poller
 from dledger_mq.client.queues import MessageQueue
 from dledger_mq.client.retry import backoff_s
 from dledger_mq.client.session import Session, is_transient, raise_for
-from dledger_mq.client.subscriptions import EVERYTHING, subscribe
-from dledger_mq.message.names import group_problem
+from dledger_mq.client.subscriptions import EVERYTHING, TopicSubscription, subscribe
 from dledger_mq.remoting.codes import RequestCode
 from dledger_mq.remoting.errors import BodyError
 from dledger_mq.remoting.route import decode_topic_list
@@ -74,13 +84,12 @@ class PullConsumer(Lifetime):
         timeout_s: float = PULL_TIMEOUT_S,
         instance: str | None = None,
     ) -> None:
-        problem = group_problem(group)
-        if problem is not None:
-            raise ClientUsageError(problem)
-        self.group = group
-        self.timeout_s = timeout_s
+        self.group = check_group(group)
+        self.timeout_s = check_seconds("timeout_s", timeout_s)
+        if self.timeout_s <= 0:
+            raise ClientUsageError(f"timeout_s {timeout_s} must be above 0")
         self._name_servers = parse_name_servers(namesrv)
-        self._instance = instance
+        self._instance = check_optional_text("instance", instance)
         self._session: Session | None = None
         self._requests: GroupRequests | None = None
         self._poller = Poller(
@@ -107,10 +116,15 @@ class PullConsumer(Lifetime):
         if failure is not None:
             raise failure
 
-    def _live(self) -> tuple[Session, GroupRequests]:
-        if self._session is None or self._requests is None:
-            raise ClientClosedError("the consumer is not open; use `async with PullConsumer(...)`")
-        return self._session, self._requests
+    def live_session(self) -> Session:
+        """Return the session of the open consumer, for requests of other kinds.
+
+        Raises:
+            ClientClosedError: it is not open.
+        """
+        if self._session is None:
+            raise ClientClosedError("not open; use it in an `async with` block")
+        return self._session
 
     # --- queues and offsets
 
@@ -125,7 +139,7 @@ class PullConsumer(Lifetime):
             NoRouteError: nobody serves the topic.
             NameServersUnreachableError: no name server answers.
         """
-        return await self._read_queues(topic)
+        return await self._read_queues(check_topic(topic))
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """Return the group's stored offset, None when it has none. Raises ClientError."""
@@ -133,6 +147,7 @@ class PullConsumer(Lifetime):
 
     async def commit(self, queue: MessageQueue, offset: int) -> None:
         """Store the group's offset: everything below it is finished. Raises ClientError."""
+        offset = whole_number("offset", offset)
         await (await self._for(queue)).commit(queue, offset)
 
     async def min_offset(self, queue: MessageQueue) -> int:
@@ -145,13 +160,14 @@ class PullConsumer(Lifetime):
 
     async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """Return the first offset stored at or after a time (ms since 1970). Raises ClientError."""
+        timestamp_ms = whole_number("timestamp_ms", timestamp_ms)
         return await (await self._for(queue)).offset_at(queue, timestamp_ms)
 
     # --- many queues at once
 
     async def topics(self) -> tuple[str, ...]:
         """Return the names of all topics that the name servers know, sorted. Raises ClientError."""
-        session, _ = self._live()
+        session = self.live_session()
         answer = raise_for(
             await session.routes.when_there(
                 lambda: session.name_servers.call(
@@ -179,15 +195,16 @@ class PullConsumer(Lifetime):
             end = await requests.max_offset(queue)
             return await requests.min_offset(queue), end
 
-        return await _of_each(queues, ask)
+        return await _of_each(queue_list(queues), ask)
 
     async def commit_all(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Store the group's offsets of several queues. Raises ClientError; then some may be stored."""
+        wanted = queue_offsets(offsets)
 
         async def store(queue: MessageQueue) -> None:
-            await (await self._for(queue)).commit(queue, offsets[queue])
+            await (await self._for(queue)).commit(queue, wanted[queue])
 
-        await _of_each(offsets, store)
+        await _of_each(wanted, store)
 
     # --- reading several queues in turn
 
@@ -202,14 +219,14 @@ class PullConsumer(Lifetime):
             ClientError: an offset could not be found out.
         """
         if isinstance(queues, Mapping):
-            self._poller.assign(queues)
+            self._poller.assign(queue_offsets(queues))
             return
 
         async def begin(queue: MessageQueue) -> int:
             offset = await self.committed(queue)
             return await self.min_offset(queue) if offset is None else offset
 
-        self._poller.assign(await _of_each(queues, begin))
+        self._poller.assign(await _of_each(queue_list(queues), begin))
 
     @property
     def assigned(self) -> tuple[MessageQueue, ...]:
@@ -228,7 +245,9 @@ class PullConsumer(Lifetime):
             ClientUsageError: no queue is assigned, or all are paused.
             ClientError: a queue could not be read; its position stays.
         """
-        return await self._poller.poll(max_messages, timeout_s)
+        return await self._poller.poll(
+            check_int("max_messages", max_messages), check_seconds("timeout_s", timeout_s)
+        )
 
     def position(self, queue: MessageQueue) -> int:
         """Return the next offset that `poll` reads of an assigned queue."""
@@ -238,7 +257,7 @@ class PullConsumer(Lifetime):
     def seek(self, queue: MessageQueue, offset: int) -> None:
         """Let `poll` go on at another offset of an assigned queue."""
         self._poller.check([queue])
-        self._poller.positions[queue] = offset
+        self._poller.positions[queue] = whole_number("offset", offset)
 
     def pause(self, *queues: MessageQueue) -> None:
         """Let `poll` pass over some of the assigned queues."""
@@ -247,7 +266,7 @@ class PullConsumer(Lifetime):
 
     def resume(self, *queues: MessageQueue) -> None:
         """Let `poll` read queues again that were paused."""
-        self._poller.paused.difference_update(queues)
+        self._poller.paused.difference_update(queue_list(queues))
 
     async def commit_positions(self) -> None:
         """Store the positions of all assigned queues as the group's offsets. Raises ClientError."""
@@ -276,7 +295,10 @@ class PullConsumer(Lifetime):
         Raises:
             ClientError: it did not succeed in time, or was refused.
         """
-        subscription = subscribe(queue.topic, expression, time.time_ns() // 1_000_000)
+        subscription = _subscribe(queue, expression)
+        offset = whole_number("offset", offset)
+        check_int("max_messages", max_messages)
+        check_seconds("hold_s", hold_s)
         requests = await self._for(queue)
 
         async def ask(address: str) -> PullAnswer:
@@ -311,7 +333,12 @@ class PullConsumer(Lifetime):
         Raises:
             ClientError: it did not succeed in time, or was refused.
         """
-        subscription = subscribe(queue.topic, expression, time.time_ns() // 1_000_000)
+        subscription = _subscribe(queue, expression)
+        offset = whole_number("offset", offset)
+        check_int("max_messages", max_messages)
+        check_seconds("answer_within_s", answer_within_s)
+        if node is not None:
+            check_int("node", node)
         requests = await self._for(queue)
 
         async def ask(address: str) -> PulledRecords:
@@ -327,7 +354,7 @@ class PullConsumer(Lifetime):
 
         if node is None:
             return await self._at_some_node(queue, ask, 0.0)
-        addresses = self._live()[0].routes.addresses(queue.broker_name)
+        addresses = self.live_session().routes.addresses(queue.broker_name)
         if not addresses:
             raise NoRouteError(queue.topic, f"no node of {queue.broker_name} is known")
         return await ask(addresses[node % len(addresses)])
@@ -336,7 +363,7 @@ class PullConsumer(Lifetime):
         self, queue: MessageQueue, ask: Callable[[str], Awaitable[_T]], hold_s: float
     ) -> _T:
         """Ask the leader of a queue, or whoever there is, until one answers or the time is over."""
-        routes = self._live()[0].routes
+        routes = self.live_session().routes
         deadline = anyio.current_time() + self.timeout_s + hold_s
         tries = 0
         while True:
@@ -360,7 +387,7 @@ class PullConsumer(Lifetime):
             await anyio.sleep(backoff_s(tries))
 
     async def _read_queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        routes = self._live()[0].routes
+        routes = self.live_session().routes
         deadline = anyio.current_time() + min(self.timeout_s, ROUTE_PATIENCE_S)
         while True:
             try:
@@ -371,11 +398,17 @@ class PullConsumer(Lifetime):
                 await anyio.sleep(ROUTE_RETRY_S)
 
     async def _for(self, queue: MessageQueue) -> GroupRequests:
-        """Make sure that the nodes of a queue are known."""
-        session, requests = self._live()
+        """Return the requests of the group, once the nodes of a queue are known."""
+        check_queue(queue)
+        session, requests = self.live_session(), self._requests
+        assert requests is not None, "made with the session"
         if not session.routes.knows(queue.broker_name):
             await self._read_queues(queue.topic)
         return requests
+
+
+def _subscribe(queue: MessageQueue, expression: str) -> TopicSubscription:
+    return subscribe(check_queue(queue).topic, expression, time.time_ns() // 1_000_000)
 
 
 async def _of_each(

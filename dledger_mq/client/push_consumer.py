@@ -23,49 +23,45 @@ and keep the rest of the queue waiting).
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Final, Self
+from dataclasses import dataclass, replace
+from typing import Final, Self, Unpack
 
 import anyio
 from anyio.abc import TaskGroup
 
-from dledger_mq.client.assignment import Assignment, StartFrom
+from dledger_mq.client.arguments import (
+    check_group,
+    check_queue,
+    check_text,
+    queue_list,
+    whole_number,
+)
+from dledger_mq.client.assignment import Assignment
 from dledger_mq.client.consume_results import (
-    BROKER_DECIDES,
-    CONCURRENCY,
-    CONSUME_TIMEOUT_S,
-    SUSPEND_S,
-    AnyBatchHandler,
     AnyHandler,
     BatchHandler,
-    ConsumeSettings,
     awaited,
     decoded,
     observed,
     one_by_one,
 )
+from dledger_mq.client.consumer_settings import ConsumerOptions, ConsumerSettings
 from dledger_mq.client.dispatch import Dispatcher
 from dledger_mq.client.errors import ClientClosedError, ClientUsageError
 from dledger_mq.client.group_requests import GroupRequests
-from dledger_mq.client.hooks import ClientHooks
 from dledger_mq.client.lifetime import Lifetime
-from dledger_mq.client.local_offsets import DEFAULT_FOLDER, LocalOffsets
+from dledger_mq.client.local_offsets import LocalOffsets
 from dledger_mq.client.message_loop import MessageLoop
 from dledger_mq.client.messages import ReceivedMessage
 from dledger_mq.client.name_servers import parse_name_servers
 from dledger_mq.client.operator_requests import OperatorRequests
-from dledger_mq.client.process_queue import FlowLimits
-from dledger_mq.client.queue_reader import PULL_BATCH, PullSettings
 from dledger_mq.client.queues import MessageQueue
-from dledger_mq.client.rebalance import Strategy, allocate_average
-from dledger_mq.client.rebalance_listener import RebalanceListener
 from dledger_mq.client.service import open_service_nursery
 from dledger_mq.client.session import Session, make_client_id
 from dledger_mq.client.subscriptions import EVERYTHING, TopicSubscription, subscribe
-from dledger_mq.message.names import group_problem, retry_topic
+from dledger_mq.message.names import retry_topic
 from dledger_mq.remoting.codes import RequestCode
 from dledger_mq.remoting.header import RemotingCommand
 from dledger_mq.remoting.heartbeat import (
@@ -77,10 +73,8 @@ from dledger_mq.remoting.heartbeat import (
     Subscription,
 )
 
-COMMIT_S: Final = 5.0
 CLOSE_COMMIT_S: Final = 5.0  # how long the last commit may take; a group without leader takes none
 BROADCAST_INSTANCE: Final = "DEFAULT"  # Java's: the same after a restart, so that offsets are found
-PULL_BATCH_MAX: Final = 1024
 
 _FROM_WHERE: Final[Mapping[object, ConsumeFromWhere]] = {
     "last": ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
@@ -116,36 +110,10 @@ class PushConsumer(Lifetime):
         handler: function that consumes one message; one without `async` runs in a worker thread, up to
             `concurrency` at a time. Without any handler messages are taken by `async for`.
         subscriptions: topic -> "*" or tags joined with "||".
-        ordered: handle the messages of a queue one after the other, in queue order; each queue is locked,
-            so that no other member works on it at the same time.
-        concurrency: how many messages are handled at the same time (not for `ordered`).
-        batch_handler: instead of `handler`: consumes up to `consume_batch_max` messages of one queue,
-            in queue order. What it returns or raises counts for all of them; `Later(consumed=n)` says
-            that only those from the n-th on come again.
-        broadcast: every member gets all messages; offsets are kept in a file (`offsets_folder`), and
-            what fails is dropped.
-        allocation: how members share the queues (`dledger_mq.client.rebalance`); all must use the same.
-        start_from: where a group without a stored offset begins: "last" (only what comes), "first"
-            (everything that is kept), or a time in ms since 1970. Brokers that still hold the first
-            message of a queue begin there all the same.
-        commit_interval_s: how often offsets are committed.
-        max_reconsume_times: after so many deliveries a message goes to the dead letter topic. Default:
-            16; `ordered` consumers try without end, since what comes later must not overtake.
-        retry_delay_level: how long a message waits that failed: 0 the broker decides, 1..18, or -1
-            straight to the dead letters; `Later` can say otherwise per message.
-        suspend_s: how long an ordered queue waits after a failure; `Later` can say otherwise.
-        consume_timeout_s: a message that the handler has for longer is given back (not if `ordered`
-            or `broadcast`).
-        pull_batch: messages asked for in one pull.
-        pull_interval_s: pause between two pulls of a queue.
-        limits: when pulling pauses because the handler does not keep up. Default: 1000 messages or
-            100 MiB per queue, and a span of 2000 offsets unless `ordered`.
-        offsets_folder: where a broadcast member keeps its offsets, by client id and group.
-        listener: is told when queues are acquired and released.
-        deserializer: makes `message.value` of each body; what it raises on counts as failed.
-        hooks: stands around each call of the handler.
-        instance: the part of the client id that tells members on one machine apart. Made up when not
-            given; "DEFAULT" for `broadcast`, so that the member finds its offsets after a restart.
+        options: `batch_handler`, `consume_batch_max`, `ordered`, `broadcast`, `allocation`, `concurrency`,
+            `start_from`, `commit_interval_s`, `max_reconsume_times`, `retry_delay_level`, `suspend_s`,
+            `consume_timeout_s`, `pull_batch`, `pull_interval_s`, `limits`, `offsets_folder`, `listener`,
+            `deserializer`, `hooks`, `instance`; see `ConsumerSettings`.
     """
 
     def __init__(
@@ -155,68 +123,29 @@ class PushConsumer(Lifetime):
         handler: AnyHandler | None = None,
         *,
         subscriptions: Mapping[str, str],
-        batch_handler: AnyBatchHandler | None = None,
-        consume_batch_max: int = 1,
-        ordered: bool = False,
-        broadcast: bool = False,
-        allocation: Strategy = allocate_average,
-        concurrency: int = CONCURRENCY,
-        start_from: StartFrom = "last",
-        commit_interval_s: float = COMMIT_S,
-        max_reconsume_times: int | None = None,
-        retry_delay_level: int = BROKER_DECIDES,
-        suspend_s: float = SUSPEND_S,
-        consume_timeout_s: float = CONSUME_TIMEOUT_S,
-        pull_batch: int = PULL_BATCH,
-        pull_interval_s: float = 0.0,
-        limits: FlowLimits | None = None,
-        offsets_folder: str | Path = DEFAULT_FOLDER,
-        listener: RebalanceListener | None = None,
-        deserializer: Callable[[bytes], Any] | None = None,
-        hooks: ClientHooks | None = None,
-        instance: str | None = None,
+        **options: Unpack[ConsumerOptions],
     ) -> None:
-        problem = group_problem(group)
-        if problem is not None:
-            raise ClientUsageError(problem)
+        check_group(group)
         if not subscriptions:
             raise ClientUsageError("a consumer needs at least one subscription")
-        if commit_interval_s <= 0 or pull_interval_s < 0:
-            raise ClientUsageError("commit_interval_s must be above 0, pull_interval_s not below")
-        if not 1 <= pull_batch <= PULL_BATCH_MAX:
-            raise ClientUsageError(f"pull_batch {pull_batch} is not in 1..{PULL_BATCH_MAX}")
-        if isinstance(start_from, str) and start_from not in ("last", "first"):
-            raise ClientUsageError(f"start_from {start_from!r} is not 'last', 'first' or ms")
-        self._loop = MessageLoop() if handler is None and batch_handler is None else None
-        self._settings = ConsumeSettings(
-            ordered=ordered,
-            broadcast=broadcast,
-            concurrency=concurrency if self._loop is None else 1,
-            consume_batch_max=consume_batch_max,
-            max_reconsume_times=max_reconsume_times,
-            retry_delay_level=retry_delay_level,
-            suspend_s=suspend_s,
-            consume_timeout_s=consume_timeout_s,
-        )
-        self._handler: BatchHandler = self._loop or _batches(
-            handler, batch_handler, consume_batch_max, concurrency
-        )
-        if deserializer is not None:
-            self._handler = decoded(self._handler, deserializer)
-        if hooks is not None:
-            self._handler = observed(self._handler, hooks)
+        settings = ConsumerSettings(**options)
+        self._loop: MessageLoop | None = None
+        if handler is None and settings.batch_handler is None:
+            self._loop = MessageLoop()
+            settings = replace(settings, concurrency=1)
+        self._settings = settings
+        self._handler: BatchHandler = self._loop or _batches(handler, settings)
+        if settings.deserializer is not None:
+            self._handler = decoded(self._handler, settings.deserializer)
+        if settings.hooks is not None:
+            self._handler = observed(self._handler, settings.hooks)
         self.group = group
-        self.subscriptions = _subscriptions(group, subscriptions, with_retries=not broadcast)
+        self.subscriptions = _subscriptions(
+            group, subscriptions, with_retries=not settings.broadcast
+        )
         self._name_servers = parse_name_servers(namesrv)
-        self._allocation = allocation
-        self._start_from = start_from
-        self._commit_interval_s = commit_interval_s
-        if limits is None:
-            limits = FlowLimits(span_max=2**63) if ordered else FlowLimits()
-        self._pull = PullSettings(pull_batch, pull_interval_s, limits)
-        self._offsets_folder = offsets_folder
-        self._listener = listener
-        self._instance = BROADCAST_INSTANCE if broadcast and instance is None else instance
+        instance = settings.instance
+        self._instance = BROADCAST_INSTANCE if settings.broadcast and instance is None else instance
         self._session: Session | None = None
         self._assignment: Assignment | None = None
         self._dispatcher: Dispatcher | None = None
@@ -231,7 +160,7 @@ class PushConsumer(Lifetime):
         local = await self._local_offsets()
         async with open_service_nursery() as service:
             session = Session(
-                self._name_servers, service, instance=self._instance, heartbeat=self._tell
+                self._name_servers, service, instance=self._instance, heartbeat=self._make_heartbeat
             )
             self._session = session
             assignment = self._open(session, local)
@@ -266,7 +195,7 @@ class PushConsumer(Lifetime):
             return None
         assert self._instance is not None, "broadcast members have one"
         client_id = make_client_id(self._name_servers, self._instance)
-        local = LocalOffsets(self._offsets_folder, client_id, self.group)
+        local = LocalOffsets(self._settings.offsets_folder, client_id, self.group)
         await anyio.to_thread.run_sync(local.load)
         return local
 
@@ -276,13 +205,13 @@ class PushConsumer(Lifetime):
             session,
             requests,
             self.subscriptions,
-            start_from=self._start_from,
-            pull=self._pull,
+            start_from=self._settings.start_from,
+            pull=self._settings.pull,
             on_messages=lambda reader, messages: dispatcher.take(reader, messages),
-            allocation=self._allocation,
+            allocation=self._settings.allocation,
             is_ordered=self._settings.ordered,
             local=local,
-            listener=self._listener,
+            listener=self._settings.listener,
         )
         dispatcher = Dispatcher(
             self._handler,
@@ -316,13 +245,13 @@ class PushConsumer(Lifetime):
             time.time_ns() // 1_000_000,
         ).listen(nursery)
 
-    def _tell(self) -> Heartbeat:
+    def _make_heartbeat(self) -> Heartbeat:
         assert self._session is not None
         entry = ConsumerEntry(
             self.group,
             ConsumeType.CONSUME_PASSIVELY,
             MessageModel.BROADCASTING if self._settings.broadcast else MessageModel.CLUSTERING,
-            _FROM_WHERE.get(self._start_from, ConsumeFromWhere.CONSUME_FROM_TIMESTAMP),
+            _FROM_WHERE.get(self._settings.start_from, ConsumeFromWhere.CONSUME_FROM_TIMESTAMP),
             tuple(
                 Subscription(
                     item.topic, item.expression, tags=tuple(sorted(item.tags)), version=item.version
@@ -348,7 +277,7 @@ class PushConsumer(Lifetime):
         return self
 
     async def __anext__(self) -> ReceivedMessage:
-        """The next message; the one before counts as consumed."""
+        """Return the next message; the one before counts as consumed."""
         if self._loop is None:
             raise ClientUsageError("this consumer gives its messages to a handler")
         self._owned()
@@ -356,7 +285,7 @@ class PushConsumer(Lifetime):
 
     @property
     def client_id(self) -> str:
-        """How brokers know this consumer."""
+        """The name by which brokers know this consumer."""
         self._owned()
         assert self._session is not None
         return self._session.client_id
@@ -394,6 +323,7 @@ class PushConsumer(Lifetime):
             ClientUsageError: it is not subscribed to, or nothing would be left.
         """
         assignment = self._owned()
+        check_text("topic", topic)
         others = [one for one in self.subscriptions if one not in (topic, retry_topic(self.group))]
         if topic not in self.subscriptions or not others:
             raise ClientUsageError(f"{topic} is not one of several topics that are subscribed to")
@@ -402,11 +332,11 @@ class PushConsumer(Lifetime):
 
     def pause(self, *queues: MessageQueue) -> None:
         """Pull nothing more of these queues; what was pulled before is still handled."""
-        self._owned().pause(queues)
+        self._owned().pause(queue_list(queues))
 
     def resume(self, *queues: MessageQueue) -> None:
         """Go on with queues that were paused."""
-        self._owned().resume(queues)
+        self._owned().resume(queue_list(queues))
 
     @property
     def paused(self) -> frozenset[MessageQueue]:
@@ -422,7 +352,8 @@ class PushConsumer(Lifetime):
             ClientUsageError: the queue is not ours now, or the offset is negative.
         """
         assignment = self._owned()
-        if queue not in assignment.readers or offset < 0:
+        offset = whole_number("offset", offset)
+        if check_queue(queue) not in assignment.readers or offset < 0:
             raise ClientUsageError(f"{queue} is not ours to go to {offset}")
         await assignment.move({queue: offset})
 
@@ -444,22 +375,18 @@ class PushConsumer(Lifetime):
 
     async def _commit_forever(self) -> None:
         while True:
-            await anyio.sleep(self._commit_interval_s)
+            await anyio.sleep(self._settings.commit_interval_s)
             await self._owned().commit_all()
 
 
-def _batches(
-    handler: AnyHandler | None,
-    batch_handler: AnyBatchHandler | None,
-    batch_max: int,
-    threads: int,
-) -> BatchHandler:
-    if handler is not None and batch_handler is not None:
-        raise ClientUsageError("a consumer has either a handler or a batch_handler, not both")
+def _batches(handler: AnyHandler | None, settings: ConsumerSettings) -> BatchHandler:
+    batch_handler, threads = settings.batch_handler, settings.concurrency
     if handler is None:
-        assert batch_handler is not None
+        assert batch_handler is not None, "without both, messages are taken in a loop"
         return awaited(batch_handler, threads)
-    if batch_max != 1:
+    if batch_handler is not None:
+        raise ClientUsageError("a consumer has either a handler or a batch_handler, not both")
+    if settings.consume_batch_max != 1:
         raise ClientUsageError("consume_batch_max is for a batch_handler")
     return one_by_one(awaited(handler, threads))
 

@@ -25,6 +25,7 @@ from typing import Final, Unpack
 import anyio
 import msgspec
 
+from dledger_mq.client.arguments import check_callable, check_int
 from dledger_mq.client.errors import (
     ClientClosedError,
     ClientUsageError,
@@ -35,10 +36,16 @@ from dledger_mq.client.errors import (
 )
 from dledger_mq.client.lane import PendingSend
 from dledger_mq.client.link import Link
-from dledger_mq.client.messages import Message, ReceivedMessage, SendResult, received
-from dledger_mq.client.producer import PENDING_BYTES_MAX, PENDING_MAX, SEND_TIMEOUT_S, Producer
+from dledger_mq.client.messages import (
+    Message,
+    ReceivedMessage,
+    SendResult,
+    check_message,
+    received,
+)
+from dledger_mq.client.producer import Producer
+from dledger_mq.client.producer_settings import ProducerOptions
 from dledger_mq.client.queues import MessageQueue, QueueSelector
-from dledger_mq.client.send_settings import SendOptions
 from dledger_mq.client.session import Session
 from dledger_mq.message.errors import RecordError
 from dledger_mq.message.ids import parse_offset_msg_id
@@ -91,7 +98,7 @@ class TransactionResult(msgspec.Struct, frozen=True):
 
     @property
     def transaction_id(self) -> str:
-        """Names the transaction, here and in checks."""
+        """The name of the transaction, here and in checks."""
         return self.sent.transaction_id or self.sent.unique_key
 
 
@@ -102,34 +109,14 @@ class TransactionProducer(Producer):
         namesrv: name servers, "host:port", several joined with ";".
         group: the producer group; every member must be able to answer for the others.
         checker: says how a transaction ended, long after and maybe in another process.
-        timeout_s: how long a send, and the word about its end, is tried.
-        pending_max: bound on sends without an answer.
-        pending_bytes_max: the same in bytes.
-        instance: the part of the client id that tells producers of one machine apart.
-        options: as `Producer` takes them.
+        options: as `Producer` takes them; `timeout_s` is for a send, and for the message about its end.
     """
 
     def __init__(
-        self,
-        namesrv: str,
-        group: str,
-        *,
-        checker: Checker,
-        timeout_s: float = SEND_TIMEOUT_S,
-        pending_max: int = PENDING_MAX,
-        pending_bytes_max: int = PENDING_BYTES_MAX,
-        instance: str | None = None,
-        **options: Unpack[SendOptions],
+        self, namesrv: str, group: str, *, checker: Checker, **options: Unpack[ProducerOptions]
     ) -> None:
-        super().__init__(
-            namesrv,
-            group,
-            timeout_s=timeout_s,
-            pending_max=pending_max,
-            pending_bytes_max=pending_bytes_max,
-            instance=instance,
-            **options,
-        )
+        check_callable("checker", checker)
+        super().__init__(namesrv, group, **options)
         self._checker = checker
         self._local: set[str] = set()
         self._checking: set[str] = set()
@@ -175,13 +162,14 @@ class TransactionProducer(Producer):
                 say ROLLBACK about a transaction that it does not know.
             RequestFailedError: the broker refused the word about the end.
         """
+        check_callable("local", local)
         more = _half_properties(self.group, check_after_s)
         self._live()
-        self._check_message(message)
+        check_message(message, self._body_bytes_max)
         deadline = self._deadline(timeout_s)
         target = await self._choose(message.topic, queue, key, selector, deadline)
         await self._wait_for_room()
-        pending = self._prepare(message, target, deadline, half_properties=more)
+        pending = self._maker.single(message, target, deadline=deadline, half_properties=more)
         self._local.add(pending.unique_key)
         try:
             sent, state = await self._send_and_run(message, pending, local)
@@ -214,7 +202,7 @@ class TransactionProducer(Producer):
         return sent, await local(message, sent.transaction_id or sent.unique_key)
 
     def _ext_of(self, topic: str, sent: SendResult) -> dict[str, str]:
-        """What END_TRANSACTION says of a half message, without the decision (O4)."""
+        """Return the fields of END_TRANSACTION for a half message, without the decision (O4)."""
         return {
             "topic": topic,
             "producerGroup": self.group,
@@ -227,7 +215,7 @@ class TransactionProducer(Producer):
     async def _end(
         self, broker_name: str, ext: dict[str, str], state: TransactionState, *, timeout_s: float
     ) -> TransactionState:
-        """Tell the broker how a transaction ended; gives what it recorded, UNKNOWN for nothing yet."""
+        """Send the broker the end of a transaction; return what it recorded, UNKNOWN for nothing yet."""
         answer = await self._live().call_group(
             broker_name,
             RequestCode.END_TRANSACTION,
@@ -252,8 +240,8 @@ class TransactionProducer(Producer):
     # --- checks
 
     def _on_check(self, link: Link, command: RemotingCommand) -> None:
-        """The broker asks about a transaction of our group; while this is being closed, another producer answers."""
-        session = self._session
+        """Answer a broker that asks about a transaction of our group; nothing while this is being closed."""
+        session = self._maker.session
         if session is None:
             return
         try:
@@ -313,10 +301,10 @@ class TransactionProducer(Producer):
 
 
 def _half_properties(group: str, check_after_s: int | None) -> bytes:
-    """What makes a message a half message (O1)."""
+    """Return the properties that make a message a half message (O1)."""
     more = b""
     if check_after_s is not None:
-        if check_after_s < 0:
+        if check_int("check_after_s", check_after_s) < 0:
             raise ClientUsageError(f"check_after_s is {check_after_s}, it must not be negative")
         more = b"CHECK_IMMUNITY_TIME_IN_SECONDS\x01%d\x02" % check_after_s
     return b"TRAN_MSG\x01true\x02PGROUP\x01%b\x02%b" % (group.encode(), more)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import queue as queues
 from collections.abc import AsyncIterator
 from functools import partial
@@ -10,18 +11,22 @@ from pathlib import Path
 import pytest
 import trio
 
+import dledger_mq
+import dledger_mq.blocking
 from dledger_mq import (
     ClientClosedError,
     ClientError,
+    ClientHooks,
     ClientUsageError,
     InvalidMessageError,
     Later,
     Message,
+    MessageQueue,
     ReceivedMessage,
     SendRefusedError,
     SendResult,
 )
-from dledger_mq.blocking import Producer, PullConsumer, PushConsumer
+from dledger_mq.blocking import Admin, Producer, PullConsumer, PushConsumer
 from dledger_mq.remoting.codes import ResponseCode
 from dledger_mq.testing import FakeGroup, open_fake_group
 
@@ -196,3 +201,73 @@ async def test_misuse_is_said(group: FakeGroup) -> None:
         producer.close()
 
     await trio.to_thread.run_sync(work)
+
+
+async def test_administering(group: FakeGroup) -> None:
+    def work() -> None:
+        with Admin(group.namesrv) as admin:
+            admin.create_topic("U", queues=3)
+            assert admin.list_topics() == ("T", "U")
+            assert len(admin.describe_topic("U").queues) == 3
+            admin.create_group("g")
+            place = MessageQueue("T", "broker-a", 0)
+            assert admin.reset_offsets("g", "T", {place: 0}) == {place: 0}
+            assert admin.describe_group("g").offsets == {place: 0}
+            admin.delete_group("g", with_offsets=True)
+            assert admin.list_groups() == ()
+            admin.delete_topic("U")
+            with pytest.raises(ClientUsageError):
+                admin.create_topic("no topic")
+        with pytest.raises(ClientClosedError):
+            admin.list_topics()
+
+    await trio.to_thread.run_sync(work)
+
+
+class Refusing(ClientHooks):
+    """An application whose own code fails on one message."""
+
+    def sending(self, message: Message) -> Message:
+        if message.body == b"bad":
+            raise ZeroDivisionError
+        return message
+
+
+async def test_a_failure_of_the_hooks_ends_one_future_and_not_the_producer(
+    group: FakeGroup,
+) -> None:
+    def work() -> None:
+        with Producer(group.namesrv, "g", hooks=Refusing()) as producer:
+            bad = producer.send_async(Message("T", b"bad"))
+            good = producer.send_async(Message("T", b"good"))
+            with pytest.raises(ZeroDivisionError):
+                bad.result(timeout=10)
+            assert good.result(timeout=10).status == "SEND_OK"
+
+    await trio.to_thread.run_sync(work)
+
+
+def test_methods_have_the_signature_and_the_docstring_of_the_async_ones() -> None:
+    assert inspect.signature(Producer.send) == inspect.signature(dledger_mq.Producer.send)
+    assert Producer.send.__doc__ == dledger_mq.Producer.send.__doc__
+    assert not inspect.iscoroutinefunction(Producer.send)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Admin",
+        "Producer",
+        "PullConsumer",
+        "PushConsumer",
+        "IdempotentProducer",
+        "TransactionProducer",
+    ],
+)
+def test_every_method_has_its_twin(name: str) -> None:
+    """But for those that make no sense without async: a pending send, or names that brokers give."""
+    ours = {each for each in dir(getattr(dledger_mq.blocking, name)) if each[0] != "_"}
+    theirs = {each for each in dir(getattr(dledger_mq, name)) if each[0] != "_"}
+    only_async = {"start", "stop", "client_id", "live_session", "paused"}
+    only_async |= {"submit", "submit_batch", "submit_rows", "send_nowait"}
+    assert theirs - ours - only_async == set()

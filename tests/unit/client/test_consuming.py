@@ -216,8 +216,8 @@ async def test_pulls_are_as_large_and_as_frequent_as_told(group: FakeGroup) -> N
 async def test_e16_an_ordered_queue_has_no_bound_on_its_span(group: FakeGroup) -> None:
     one = consumer(group, Inbox(), ordered=True)
     other = consumer(group, Inbox())
-    assert one._pull.limits.span_max > 2**62
-    assert other._pull.limits == FlowLimits()
+    assert one._settings.pull.limits.span_max > 2**62
+    assert other._settings.pull.limits == FlowLimits()
 
 
 @pytest.mark.parametrize(("max_offset", "is_believed"), [(9, True), (7, False)])

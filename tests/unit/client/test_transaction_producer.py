@@ -313,7 +313,7 @@ class Told(TransactionProducer):
 async def test_a_check_that_comes_while_the_producer_is_closed_is_left_to_another_one() -> None:
     async def check(message: ReceivedMessage) -> TransactionState:
         with anyio.CancelScope(shield=True):  # as applications do around what must not be cut off
-            await until(lambda: producer._session is None)
+            await until(lambda: producer._maker.session is None)
         return COMMIT
 
     async with open_fake_group() as group:
@@ -325,7 +325,7 @@ async def test_a_check_that_comes_while_the_producer_is_closed_is_left_to_anothe
         assert group.messages("T") == []
         # What had been read already when it closed.
         producer._on_check(*producer.asked)
-        assert producer._tell() is None
+        assert producer._make_heartbeat() is None
 
 
 async def _say_nonsense(group: FakeGroup) -> None:

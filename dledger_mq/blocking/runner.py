@@ -1,0 +1,155 @@
+"""An async client in a thread of its own, and methods that are carried there.
+
+It knows nothing of what the client does. `blocking` and `in_loop` make the method of a blocking class from that
+of the async class, with its signature and its docstring, so that neither is written twice.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, suppress
+from functools import wraps
+from types import TracebackType
+from typing import Concatenate, Generic, ParamSpec, Self, TypeVar
+
+import trio
+
+from dledger_mq.client.errors import ClientClosedError, ClosedMeanwhileError
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+_Client_co = TypeVar(
+    "_Client_co", bound=AbstractAsyncContextManager[object, bool | None], covariant=True
+)
+
+
+class Runner(Generic[_Client_co]):
+    """Keeps an async client open in a trio thread and carries calls there."""
+
+    def __init__(self, client: _Client_co) -> None:
+        self._client = client
+        self._token: trio.lowlevel.TrioToken | None = None
+        self._stop: trio.Event | None = None
+        self._opened = threading.Event()
+        self._failure: BaseException | None = None
+        self._thread: threading.Thread | None = None
+
+    def open(self) -> Self:
+        """Start the thread and wait until the client is open; raises what opening raised."""
+        self._thread = threading.Thread(
+            target=self._run, name=type(self._client).__name__, daemon=True
+        )
+        self._thread.start()
+        self._opened.wait()
+        if self._failure is not None:
+            self._thread.join()
+            raise self._failure
+        return self
+
+    def close(self) -> None:
+        """Leave the client in order and end the thread; raises what leaving raised."""
+        if self._thread is None or self._token is None or self._stop is None:
+            return
+        thread, self._thread = self._thread, None
+        with suppress(trio.RunFinishedError):  # it ended by itself; why, is raised below
+            trio.from_thread.run_sync(self._stop.set, trio_token=self._token)
+        thread.join()
+        self._token = None
+        if self._failure is not None:
+            raise self._failure
+
+    def _run(self) -> None:
+        try:
+            trio.run(self._main)
+        except BaseException as error:  # noqa: BLE001 - the root of this thread; raised in the caller's
+            self._failure = error
+        finally:
+            self._opened.set()
+
+    async def _main(self) -> None:
+        async with self._client:
+            self._token = trio.lowlevel.current_trio_token()
+            self._stop = trio.Event()
+            await self._work(self._stop)
+
+    async def _work(self, stop: trio.Event) -> None:
+        """Keep the client open; end soon after `stop`."""
+        self._opened.set()
+        await stop.wait()
+
+    @property
+    def is_open(self) -> bool:
+        """True between `open` and `close`."""
+        return self._token is not None and self._thread is not None
+
+    def call(
+        self, function: Callable[_P, Awaitable[_R]], *args: _P.args, **kwargs: _P.kwargs
+    ) -> _R:
+        """Run an async function in the client's thread and return its result.
+
+        Raises:
+            ClientClosedError: the client is not open.
+            ClosedMeanwhileError: it ended during the call.
+            What the function raises.
+        """
+        if not self.is_open:
+            raise ClientClosedError("not open; use it in a `with` block")
+
+        async def run() -> _R:
+            return await function(*args, **kwargs)
+
+        try:
+            return trio.from_thread.run(run, trio_token=self._token)
+        except trio.RunFinishedError as error:
+            raise ClientClosedError("the client has ended") from error
+        except trio.Cancelled as error:
+            raise ClosedMeanwhileError("the client ended during the call") from error
+
+    def call_now(self, function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        """Run a function without `async` in the client's thread and return its result. Raises as `call`."""
+
+        async def run() -> _R:
+            return function(*args, **kwargs)
+
+        return self.call(run)
+
+    @property
+    def client(self) -> _Client_co:
+        """The async client; to be used in its thread only."""
+        return self._client
+
+    def __enter__(self) -> Self:
+        return self.open()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def blocking(
+    method: Callable[Concatenate[_Client_co, _P], Awaitable[_R]],
+) -> Callable[Concatenate[Runner[_Client_co], _P], _R]:
+    """Make the blocking method of an async one."""
+
+    @wraps(method)
+    def wait(runner: Runner[_Client_co], /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        return runner.call(method, runner.client, *args, **kwargs)
+
+    return wait
+
+
+def in_loop(
+    method: Callable[Concatenate[_Client_co, _P], _R],
+) -> Callable[Concatenate[Runner[_Client_co], _P], _R]:
+    """Make the blocking method of one without `async`, which must not be called from other threads."""
+
+    @wraps(method)
+    def wait(runner: Runner[_Client_co], /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        return runner.call_now(method, runner.client, *args, **kwargs)
+
+    return wait

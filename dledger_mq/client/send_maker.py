@@ -1,0 +1,219 @@
+"""Making sends: the keys, properties and frames of messages, batches and rows of a producer.
+
+It decides nothing about where a message goes or when. The messages have been checked.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import msgspec
+
+from dledger_mq.client.errors import ClientClosedError, InvalidMessageError
+from dledger_mq.client.lane import PendingSend
+from dledger_mq.client.messages import (
+    Message,
+    check_not_too_far,
+    message_properties,
+    pack_body,
+)
+from dledger_mq.client.producer_settings import ProducerSettings
+from dledger_mq.client.queues import MessageQueue
+from dledger_mq.client.send_frames import SendTemplates
+from dledger_mq.client.session import Session
+from dledger_mq.message.batch import BatchItem, encode_batch
+from dledger_mq.message.properties import PROPERTIES_BYTES_MAX, SINK_ROW, encode_property
+from dledger_mq.message.sys_flags import TRANSACTION_PREPARED
+
+
+class Row(msgspec.Struct, frozen=True):
+    """A message and the key of the row that it is; 8 bytes, see `row_key`."""
+
+    key: bytes
+    message: Message
+
+
+class SendMaker:
+    """Makes the sends of one producer.
+
+    Attributes:
+        session: that of the open producer; None while it is closed.
+    """
+
+    def __init__(self, group: str, settings: ProducerSettings) -> None:
+        self.session: Session | None = None
+        self._settings = settings
+        self._attempts_max = settings.attempts_max
+        self._templates = SendTemplates(group, settings.default_queues)
+
+    def live_session(self) -> Session:
+        """Return the session.
+
+        Raises:
+            ClientClosedError: the producer is not open.
+        """
+        if self.session is None:
+            raise closed_error()
+        return self.session
+
+    def single(
+        self,
+        message: Message,
+        queue: MessageQueue,
+        *,
+        deadline: float,
+        is_oneway: bool = False,
+        half_properties: bytes = b"",
+    ) -> PendingSend:
+        """Make the send of one message; `half_properties` make it a half message.
+
+        Raises:
+            InvalidMessageError: the message breaks a limit.
+            ClientClosedError: the producer is not open.
+        """
+        session = self.session
+        if session is None:
+            raise closed_error()
+        now_ms = time.time_ns() // 1_000_000
+        if message.deliver_at_ms is not None:
+            check_not_too_far(message, now_ms)
+        settings = self._settings
+        if settings.hooks is not None:
+            message = settings.hooks.sending(message)
+        unique_key = message.unique_key or session.unique_keys.next_key(now_ms)
+        body, sys_flag = pack_body(
+            message.body, settings.compress_from_bytes, settings.compress_level
+        )
+        properties = message_properties(message, unique_key)
+        if half_properties:
+            properties += half_properties
+            sys_flag |= TRANSACTION_PREPARED
+            _check_length(properties)
+        opaque = session.opaques.take()
+        frame = self._templates.frame(
+            queue,
+            body,
+            properties,
+            opaque=opaque,
+            born_timestamp_ms=now_ms,
+            sys_flag=sys_flag,
+            flag=message.flag,
+            is_oneway=is_oneway,
+        )
+        return PendingSend(
+            queue,
+            unique_key,
+            frame,
+            opaque,
+            deadline=deadline,
+            is_oneway=is_oneway,
+            attempts_max=self._attempts_max,
+            new_event=session.loop.new_event,
+        )
+
+    def batch(
+        self, messages: Sequence[Message], queue: MessageQueue, *, deadline: float
+    ) -> PendingSend:
+        """Make one send of several messages.
+
+        Raises:
+            InvalidMessageError: all bodies together are too large.
+            ClientClosedError: the producer is not open.
+        """
+        session = self.live_session()
+        now_ms = time.time_ns() // 1_000_000
+        keys = [one.unique_key or session.unique_keys.next_key(now_ms) for one in messages]
+        items = [
+            BatchItem(message.flag, message.body, message_properties(message, unique_key))
+            for message, unique_key in zip(messages, keys, strict=True)
+        ]
+        return self._several(session, items, keys, queue, now_ms=now_ms, deadline=deadline)
+
+    def rows(
+        self, rows: Sequence[Row], queue: MessageQueue, *, sink_batch: str, deadline: float
+    ) -> PendingSend:
+        """Make one send of rows of the batch `sink_batch`, its number and the sink's id.
+
+        Raises:
+            InvalidMessageError: a row or all bodies together are too large.
+            ClientClosedError: the producer is not open.
+        """
+        session = self.live_session()
+        now_ms = time.time_ns() // 1_000_000
+        items = []
+        keys = []
+        for row in rows:
+            message = row.message
+            check_not_too_far(message, now_ms)
+            unique_key = message.unique_key or session.unique_keys.next_key(now_ms)
+            mark = encode_property(SINK_ROW, f"{row.key.hex()} {sink_batch}".encode())
+            properties = message_properties(message, unique_key) + mark
+            _check_length(properties)
+            items.append(BatchItem(message.flag, message.body, properties))
+            keys.append(unique_key)
+        return self._several(
+            session, items, keys, queue, now_ms=now_ms, deadline=deadline, sink_batch=sink_batch
+        )
+
+    def _several(
+        self,
+        session: Session,
+        items: Sequence[BatchItem],
+        keys: Sequence[str],
+        queue: MessageQueue,
+        *,
+        now_ms: int,
+        deadline: float,
+        sink_batch: str | None = None,
+    ) -> PendingSend:
+        """Make one send; a single row travels as a message, which may be compressed."""
+        assert len(items) == len(keys) > 0, f"{len(items)} messages with {len(keys)} keys"
+        settings = self._settings
+        sys_flag = flag = 0
+        is_batch = sink_batch is None or len(items) > 1
+        if is_batch:
+            body, properties = encode_batch(items), b""
+            if len(body) > settings.message_bytes_max:
+                raise InvalidMessageError(
+                    f"the batch has {len(body)} bytes, at most {settings.message_bytes_max}"
+                )
+        else:
+            flag, properties = items[0].flag, items[0].properties
+            body, sys_flag = pack_body(
+                items[0].body, settings.compress_from_bytes, settings.compress_level
+            )
+        opaque = session.opaques.take()
+        frame = self._templates.frame(
+            queue,
+            body,
+            properties,
+            opaque=opaque,
+            born_timestamp_ms=now_ms,
+            sys_flag=sys_flag,
+            flag=flag,
+            is_batch=is_batch,
+            sink_batch=sink_batch,
+        )
+        return PendingSend(
+            queue,
+            ",".join(keys),
+            frame,
+            opaque,
+            deadline=deadline,
+            is_oneway=False,
+            attempts_max=self._attempts_max,
+            new_event=session.loop.new_event,
+        )
+
+
+def _check_length(properties: bytes) -> None:
+    if len(properties) > PROPERTIES_BYTES_MAX:
+        raise InvalidMessageError(
+            f"properties have {len(properties)} bytes, at most {PROPERTIES_BYTES_MAX}"
+        )
+
+
+def closed_error() -> ClientClosedError:
+    """Return the error of a producer that is not open."""
+    return ClientClosedError("the producer is not open; use `async with Producer(...)`")
