@@ -1,4 +1,4 @@
-"""The text format of broker.conf and namesrv.conf: java.util.Properties. Pure; knows no key."""
+"""The text format of broker.conf and namesrv.conf: java.util.Properties. Pure; it must not know any key."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def read_properties(text: str) -> dict[str, str]:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Lines with content, continuations joined, with the number of their first line."""
+    """Yield the lines with content, continuations joined, with the number of their first line."""
     parts: list[str] = []
     first = 0
     for number, raw in enumerate(text.splitlines(), start=1):

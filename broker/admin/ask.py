@@ -1,4 +1,4 @@
-"""Finds the nodes of a group and asks each what it knows of itself."""
+"""Questions to the nodes of a group: their addresses, and the runtime information of each."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class NobodyAnsweredError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class NodeAnswer:
-    """What a node says, or why it says nothing.
+    """The answer of a node, or the reason why there is none.
 
     Attributes:
         address: host:port of its client port.
@@ -44,7 +44,7 @@ class NodeAnswer:
 
 
 async def addresses_of_group(name_servers: Sequence[str], group: str | None) -> list[str]:
-    """Client ports of the nodes that name servers know, in the order of their broker ids.
+    """Return the client ports of the nodes that name servers know, in the order of their broker ids.
 
     Args:
         name_servers: asked in order until one answers.
@@ -78,7 +78,7 @@ async def addresses_of_group(name_servers: Sequence[str], group: str | None) -> 
 
 
 async def ask_all(addresses: Sequence[str]) -> list[NodeAnswer]:
-    """Runtime information of every node, all asked at once, in the given order."""
+    """Ask every node for its runtime information, all at once; return the answers in the given order."""
     answers = [NodeAnswer(address) for address in addresses]
     async with trio.open_nursery() as nursery:
         links = Links(nursery, Opaques(), _ignore)
@@ -100,16 +100,16 @@ async def ask_all(addresses: Sequence[str]) -> list[NodeAnswer]:
 def _table(body: bytes) -> dict[str, str]:
     table = read_object(body).get("table")
     if not isinstance(table, dict):
-        raise BodyError("the runtime information has no table")
+        raise BodyError("the runtime information has no member `table`: is this a broker?")
     return {str(key): str(value) for key, value in table.items()}
 
 
 async def _call(links: Links, address: str, code: int) -> bytes:
     answer = await links.get(address).call(code, timeout_s=ASK_TIMEOUT_S)
     if answer.code != ResponseCode.SUCCESS:
-        raise BodyError(f"code {answer.code}: {answer.remark}")
+        raise BodyError(f"refused with code {answer.code}: {answer.remark or 'no reason given'}")
     return answer.body
 
 
 def _ignore(link: Link, command: RemotingCommand) -> None:
-    """Nodes tell clients of rebalances; nobody consumes here."""
+    """Drop what a node sends by itself: notices of rebalances, and nobody consumes here."""

@@ -7,7 +7,7 @@ letters again, rule L16: use `--to origin` there.)
 
 How far a group's dead letters were sent again is the group's own offset in the dead letter queue: without
 filters a second run goes on where the first one stopped, and an interrupted one repeats at most what was
-in flight. What can never be sent (its topic is gone, it does not say where it came from) is told and passed
+in flight. What can never be sent (its topic is gone, it does not say where it came from) is reported and passed
 over; `--msg-id` finds it again. With `--msg-id`, `--topic` or `--all` it looks at everything that is kept, and
 moves no offset.
 """
@@ -29,6 +29,7 @@ from dledger_mq import (
 )
 from dledger_mq.message import properties as names
 from dledger_mq.message.names import dlq_topic, retry_topic
+from dledger_mq.message.numbers import QueueOffset
 
 TO_RETRY: Final = "retry"
 TO_ORIGIN: Final = "origin"
@@ -67,7 +68,7 @@ _OF_THE_SYSTEM: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which dead letters are meant.
+    """The dead letters that are meant.
 
     Attributes:
         origin: only those that were sent to this topic; None for all.
@@ -82,11 +83,11 @@ class Choice:
 
     @property
     def keeps_progress(self) -> bool:
-        """Whether what was sent again is remembered, so that a second run goes on behind it."""
+        """True if what was sent again is remembered, so that a second run goes on behind it."""
         return self.origin is None and not self.message_ids and not self.is_all
 
     def takes(self, letter: ReceivedMessage) -> bool:
-        """Whether a dead letter is among them."""
+        """Return True if a dead letter is among them."""
         if self.origin is not None and origin_of(letter) != self.origin:
             return False
         return not self.message_ids or not self.message_ids.isdisjoint(_ids_of(letter))
@@ -94,7 +95,7 @@ class Choice:
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of the dead letters that were meant.
+    """The result for the dead letters that were meant.
 
     Attributes:
         resent: ids of those that are stored again; of a dry run, those that would be.
@@ -108,12 +109,12 @@ class Outcome:
 
 
 def origin_of(letter: ReceivedMessage) -> str | None:
-    """The topic that a dead letter was sent to at first; None when it does not say."""
+    """Return the topic that a dead letter was sent to at first; None when it does not say."""
     return letter.properties.get(names.RETRY_TOPIC.decode())
 
 
 def again(letter: ReceivedMessage, group: str, *, to: str) -> Message | str:
-    """The message to send for a dead letter, or why there can be none.
+    """Build the message to send for a dead letter, or return the reason why there can be none.
 
     Args:
         letter: as it stands in the dead letter topic.
@@ -176,24 +177,27 @@ class Resender:
         keeps_progress = self._choice.keeps_progress
         for queue in await self._consumer.queues(dlq_topic(self._consumer.group)):
             start = await self._consumer.committed(queue) if keeps_progress else None
-            start = max(start or 0, await self._consumer.min_offset(queue))
-            end = await self._consumer.max_offset(queue)
-            done = await self._resend_queue(queue, start, end)
+            start = QueueOffset(max(start or 0, await self._consumer.min_offset(queue)))
+            end = QueueOffset(await self._consumer.max_offset(queue))
+            done = await self._resend_queue(queue, first=start, end=end)
             if keeps_progress and done > start and not self._is_dry:
                 await self._consumer.commit(queue, done)
 
-    async def _resend_queue(self, queue: MessageQueue, offset: int, end: int) -> int:
-        """Send what is meant between two offsets; return behind which all is done."""
+    async def _resend_queue(
+        self, queue: MessageQueue, *, first: QueueOffset, end: QueueOffset
+    ) -> QueueOffset:
+        """Send what is meant from `first` to below `end`; return the offset below which all is done."""
+        offset = first
         while offset < end and not self._is_enough:
             pulled = await self._consumer.pull(queue, offset)
             for letter in pulled.messages:
                 if letter.queue_offset >= end or self._is_enough:
-                    return letter.queue_offset
+                    return QueueOffset(letter.queue_offset)
                 self.outcome.examined += 1
                 if self._choice.takes(letter) and not await self._resend_one(letter):
-                    return letter.queue_offset
-            offset = max(offset + 1, pulled.next_offset)
-        return min(offset, end)
+                    return QueueOffset(letter.queue_offset)
+            offset = QueueOffset(max(offset + 1, pulled.next_offset))
+        return max(first, min(offset, end))
 
     async def _resend_one(self, letter: ReceivedMessage) -> bool:
         """Send one again; False: it failed, so that what comes behind it has to wait."""
@@ -227,7 +231,7 @@ async def resend(
         ClientError: the dead letters could not be read; what was sent before stays sent.
     """
     if limit is not None and limit < 1:
-        raise ClientUsageError(f"limit {limit} is below 1")
+        raise ClientUsageError(f"--limit {limit} is below 1; nothing was sent")
     async with (
         PullConsumer(namesrv, group) as consumer,
         Producer(namesrv, PRODUCER_GROUP) as producer,

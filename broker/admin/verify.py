@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from broker.admin.ask import NodeAnswer
+from dledger import NO_INDEX, Index
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a comparison found.
+    """The result of a comparison.
 
     Attributes:
         index: applied index at which was compared; 0 when there is none that all have.
@@ -25,7 +26,7 @@ class Verdict:
         problems: why the comparison is not of the whole group.
     """
 
-    index: int
+    index: Index
     nodes: tuple[str, ...]
     digests: Mapping[str, tuple[str, ...]]
     differing: tuple[str, ...]
@@ -35,20 +36,20 @@ class Verdict:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every member of the group was compared."""
+        """True if every member of the group was compared."""
         return bool(self.index) and not self.problems
 
     @property
     def is_equal(self) -> bool:
-        """Whether nothing differs, now and at earlier marks."""
+        """True if nothing differs, now and at earlier marks."""
         return not self.differing and not self.alarms
 
 
-def marks_of(answer: NodeAnswer) -> dict[int, dict[str, str]]:
-    """A node's digests by applied index; none when it says none that can be read."""
+def marks_of(answer: NodeAnswer) -> dict[Index, dict[str, str]]:
+    """Return a node's digests by applied index; none when it sent none that can be read."""
     try:
         marks = json.loads(answer.table.get("digestMarks", "{}"))
-        return {int(index): dict(digests) for index, digests in marks.items()}
+        return {Index(int(index)): dict(digests) for index, digests in marks.items()}
     except (ValueError, TypeError, AttributeError):
         return {}
 
@@ -62,7 +63,7 @@ def compare(answers: Sequence[NodeAnswer]) -> Verdict:
     problems += [f"{name} is not known to the name server" for name in sorted(members - set(names))]
     marks = [marks_of(each) for each in present]
     common = set.intersection(*map(set, marks)) if marks else set()
-    index = max(common, default=0)
+    index = max(common, default=NO_INDEX)
     if not index:
         problems.append("there is no mark that all nodes have; marks come with new records")
     rows = [each[index] for each in marks] if index else []

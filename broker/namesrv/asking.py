@@ -1,4 +1,4 @@
-"""Asks a broker back: one small question on a connection of its own, bounded in time and bytes."""
+"""Questions to a broker that registers: one small question on a connection of its own, bounded in time and bytes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Final
 import trio
 
 from broker.namesrv.registrants import Answer
+from dledger import Index
 from dledger_mq.net.address import Address
 from dledger_mq.remoting import fields
 from dledger_mq.remoting.codes import ResponseCode
@@ -29,14 +30,18 @@ _OPAQUE: Final = 1
 
 
 async def ask_broker(
-    address: Address, token: str | None = None, index: int | None = None, member: str | None = None
+    address: Address,
+    *,
+    token: str | None = None,
+    index: Index | None = None,
+    member: str | None = None,
 ) -> Answer | None:
-    """Ask a broker what is given; None: no answer, or none of ours.
+    """Ask a broker the questions that are given; return None for no answer, or none of our protocol.
 
     Args:
         address: of the broker.
-        token: is the registration with it yours?
-        index: what is the chain CRC there?
+        token: is the registration with this token yours?
+        index: what is the chain CRC of the entry there?
         member: does a member of your group serve clients at this address?
     """
     ext = {} if token is None else {TOKEN_FIELD: token}
@@ -70,7 +75,7 @@ def _answer(frame: Frame) -> Answer | None:
     """Read an answer.
 
     Raises:
-        RemotingError: it is none.
+        RemotingError: it is malformed.
     """
     answer = decode_command(frame)
     if not answer.is_response or answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:

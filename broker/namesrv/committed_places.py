@@ -1,12 +1,12 @@
-"""How far the log of each broker group was ever told to be committed. Pure: registrations come in.
+"""The furthest committed place in the log of each broker group, as registrations named it. Pure.
 
 Nothing that was committed is ever undone. So a group that has less, or something else at that place, has lost
 acknowledged messages: most likely all its stores were put back from backups of one moment, which agree with
 one another. The name server lives on meanwhile and remembers. It judges nothing: what it hears may be late, or
-from a leader that is none any more. It tells what it remembers to whoever registers, and the leader judges.
+from a leader that is none any more. It returns what it remembers to whoever registers, and the leader judges.
 
-A lie would stay. So only what brokers tell that were shown to be of one group is taken in (`registrants.py`), and
-it is told to brokers at the addresses of that group alone: another group of the same name has a memory of its own.
+A lie would stay. So only what comes from brokers that were shown to be of one group is taken in (`registrants.py`), and
+it is returned to brokers at the addresses of that group alone: another group of the same name has a memory of its own.
 
 A lower place never replaces a higher one of the same incarnation, so a group hears of it until it has passed it.
 It is memory only; a name server that was restarted begins anew.
@@ -37,21 +37,26 @@ class Line:
 
     Attributes:
         addresses: of brokers that were in it.
-        points: the furthest place of each incarnation, by its name, the first one first.
+        points: the furthest place of each incarnation, by its name, the first one first. Invariant: the index
+            of an incarnation never falls.
     """
 
     addresses: Set[str]
     points: dict[str, LogPoint] = field(default_factory=dict)
 
     def take(self, point: LogPoint) -> LogPoint | None:
-        """Take in how far a node knows the log to be committed.
+        """Add a place up to which a node knows the log to be committed.
 
         Returns:
-            The furthest place that was told before in this incarnation; None: none, or this one.
+            The furthest place that was known before in this incarnation; None: none, or this one.
         """
         known = self.points.get(point.restoration)
         if known is None or point.index > known.index:
             self.points[point.restoration] = point
+        kept = self.points[point.restoration].index
+        assert kept >= point.index, (
+            f"index {kept} is kept, {point.index} is known: the memory fell back"
+        )
         if len(self.points) > INCARNATIONS_MAX:
             del self.points[next(iter(self.points))]
         return None if known == point else known
@@ -65,7 +70,7 @@ class CommittedPlaces:
         self._groups: dict[tuple[str, str], list[Line]] = {}
 
     def line(self, cluster: str, broker_name: str, addresses: Set[str]) -> Line:
-        """The memory of the group of a name that has, or had, one of these addresses; begun if there is none."""
+        """Return the memory of the group of a name that has, or had, one of these addresses; begin it if need be."""
         lines = self._groups.setdefault((cluster, broker_name), [])
         found = next((line for line in lines if line.addresses & addresses), None)
         if found is None:

@@ -24,7 +24,7 @@ _KNOWN_KEYS: Final = ("listenPort", "bindAddress", "kvConfigPath", "orderMessage
 
 @dataclass(frozen=True, slots=True)
 class NameServerConfig:
-    """Everything a name server is told.
+    """All settings of a name server.
 
     Attributes:
         listen: where clients and brokers connect; port 0 picks a free one.
@@ -46,7 +46,7 @@ class NameServerConfig:
 
 
 def argument_parser() -> argparse.ArgumentParser:
-    """The command line of dledger-namesrv."""
+    """Build the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="dledger-namesrv",
         description="Tells RocketMQ clients and brokers where topics live.",

@@ -1,4 +1,4 @@
-"""Broker names that two groups want: who came second, as long as it tries. Pure: time comes in."""
+"""Disputes: broker names for which a second group tries to register. Pure: time comes in."""
 
 from __future__ import annotations
 
@@ -8,13 +8,27 @@ DISPUTE_MS: Final = 40_000
 """A dispute is over when nobody else has tried for the name for this long; a broker tries each second."""
 
 RING_MS: Final = 5_000
-"""How often those who have the name are made to register again for it."""
+"""The least time between two rounds in which those who have the name are made to register again for it."""
 
 
 class _Dispute(NamedTuple):
+    """Invariant: rung_ms <= tried_ms."""
+
     rival: str
     tried_ms: int
     rung_ms: int
+
+
+class Noted(NamedTuple):
+    """The state of a dispute after a rival tried.
+
+    Attributes:
+        is_new: nobody else tried for the name for a while.
+        rings: the brokers that have the name are to register again now, to learn of the rival.
+    """
+
+    is_new: bool
+    rings: bool
 
 
 class Disputes:
@@ -24,7 +38,7 @@ class Disputes:
         self._disputes: dict[str, _Dispute] = {}
 
     def rival_of(self, broker_name: str, now_ms: int) -> str:
-        """The address of the rival that tried last; empty without one."""
+        """Return the address of the rival that tried last; empty without one."""
         self._disputes = {
             name: each
             for name, each in self._disputes.items()
@@ -33,19 +47,18 @@ class Disputes:
         dispute = self._disputes.get(broker_name)
         return "" if dispute is None else dispute.rival
 
-    def note(self, broker_name: str, rival: str, now_ms: int) -> tuple[bool, bool]:
-        """A rival tried for a name.
-
-        Returns:
-            Whether that is new, and whether those who have the name are to be told now.
-        """
+    def note(self, broker_name: str, *, rival: str, now_ms: int) -> Noted:
+        """Note that a rival tried for a name."""
         is_new = self.rival_of(broker_name, now_ms) == ""
         known = self._disputes.get(broker_name)
         rings = known is None or now_ms - known.rung_ms >= RING_MS
         rung_ms = now_ms if known is None or rings else known.rung_ms
+        assert rung_ms <= now_ms, (
+            f"{broker_name} was last rung for at {rung_ms} ms, and it is {now_ms} ms"
+        )
         self._disputes[broker_name] = _Dispute(rival, now_ms, rung_ms)
-        return is_new, rings
+        return Noted(is_new, rings)
 
     def settle(self, broker_name: str) -> None:
-        """Somebody has the name anew: who tried for it before is no rival of his until he tries again."""
+        """Forget the dispute: the name has new owners, and who tried for it before is no rival until it tries again."""
         self._disputes.pop(broker_name, None)

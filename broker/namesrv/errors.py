@@ -1,4 +1,4 @@
-"""What a name server refuses, and what it cannot say."""
+"""Errors of the name server: refusals, and changes of unknown outcome."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class NotYetError(RefusedRegistrationError):
 
 
 class UnsignedRegistrationError(RefusedRegistrationError):
-    """A registration had to be signed and was not, or not rightly.
+    """A registration had to be signed and was not, or with another secret.
 
     Attributes:
         nonce: what signatures on this connection have to be over.

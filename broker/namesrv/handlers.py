@@ -1,4 +1,4 @@
-"""What the name server answers: one method for each request code.
+"""The answers of the name server: one method for each request code.
 
 Most answers are made at once. A change of configuration values waits for its commit, and the first registration
 over a connection until the broker was asked back, so these run as tasks of their own; answers may therefore leave in
@@ -59,7 +59,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """Who asks.
+    """The sender of a request.
 
     Attributes:
         connection: identity of the connection, for brokers that vanish with it.
@@ -92,8 +92,8 @@ class RequestHandlers:
             routes: changed by registrations.
             kv: changed by tools.
             now_ms: a clock that does not go back.
-            registrants: who is whom.
-            ring: makes the broker of a connection register again, to be told something.
+            registrants: what is known of who registers.
+            ring: makes the broker of a connection register again, to learn something from the answer.
             settings: what GET_NAMESRV_CONFIG shows.
             orders_messages: add the ORDER_TOPIC_CONFIG value of a topic to its route
                 (orderMessageEnable).
@@ -135,7 +135,7 @@ class RequestHandlers:
         }
 
     def is_slow(self, request: RemotingCommand, asker: Asker) -> bool:
-        """Whether `answer_slow` has to be used."""
+        """Return True for a request that has to go to `answer_slow`."""
         if request.code != RequestCode.REGISTER_BROKER:
             return request.code in self._later
         try:
@@ -145,7 +145,7 @@ class RequestHandlers:
         return not self._registrants.is_known(identity, asker.connection, request.ext)
 
     def answer(self, request: RemotingCommand, asker: Asker) -> RemotingCommand:
-        """The answer to any request that is not slow; never raises for what a peer sent."""
+        """Answer any request that is not slow; never raises for what a peer sent."""
         handler = self._at_once.get(request.code)
         if handler is None:
             return make_response(
@@ -161,10 +161,10 @@ class RequestHandlers:
             return _failure(request, str(error))
         except Exception as error:  # noqa: BLE001  one request must not end the server; it is logged and answered
             _log.exception("request %d of %s failed", request.code, asker.peer)
-            return _failure(request, f"{type(error).__name__} in the name server")
+            return _failure(request, _internal(error))
 
     async def answer_slow(self, request: RemotingCommand, asker: Asker) -> RemotingCommand:
-        """The answer to a request that waits for a commit or a broker; never raises for what a peer sent."""
+        """Answer a request that waits for a commit or a broker; never raises for what a peer sent."""
         try:
             if request.code == RequestCode.REGISTER_BROKER:
                 return await self._register_later(request, asker)
@@ -174,8 +174,8 @@ class RequestHandlers:
         except (RemotingError, KvLimitError, KvUnavailableError) as error:
             return _failure(request, str(error))
         except Exception as error:  # noqa: BLE001  one request must not end the server; it is logged and answered
-            _log.exception("request %d failed", request.code)
-            return _failure(request, f"{type(error).__name__} in the name server")
+            _log.exception("request %d of %s failed", request.code, asker.peer)
+            return _failure(request, _internal(error))
 
     # Routes.
 
@@ -186,7 +186,8 @@ class RequestHandlers:
             return make_response(
                 request.opaque,
                 ResponseCode.TOPIC_NOT_EXIST,
-                f"No topic route info in name server for the topic: {topic}",
+                f"No topic route info in name server for the topic: {topic}. No broker that is registered here "
+                "has it",
             )
         if self._orders_messages:
             order = self._kv.get(ORDER_TOPIC_NAMESPACE, topic)
@@ -227,7 +228,7 @@ class RequestHandlers:
         return _success(request, body=encode_topic_list(topics))
 
     def _delete_topic(self, request: RemotingCommand, asker: Asker) -> RemotingCommand:
-        """Tools delete a topic at its brokers first; a group that still has it says so at once."""
+        """Forget a topic. Tools delete it at its brokers first; a group that still has it registers it again."""
         topic = fields.text(request.ext, "topic")
         names = self._routes.delete_topic(topic, fields.optional_text(request.ext, "clusterName"))
         _log.info("%s deleted the topic %.64r of %d brokers", asker.peer, topic, len(names))
@@ -247,14 +248,16 @@ class RequestHandlers:
     # Brokers.
 
     async def _register_later(self, request: RemotingCommand, asker: Asker) -> RemotingCommand:
-        """A registration whose sender is to be asked back, or compared with who has its name."""
+        """Take in a registration whose sender has to be asked back, or compared with who has its name."""
         identity = identity_of(request.ext)
         name, connection = identity.broker_name, asker.connection
         host = asker.peer.rpartition(":")[0]
         try:
             self._registrants.check_signature(name, connection, request.ext, request.body)
             point = read_log_point(request.ext.get(COMMITTED_FIELD))
-            await self._registrants.find_out(identity, connection, request.ext, point, host)
+            await self._registrants.find_out(
+                identity, connection, request.ext, point=point, host=host
+            )
         except NameTakenError as error:
             self._note_rival(identity, asker, error)
             raise
@@ -262,16 +265,18 @@ class RequestHandlers:
             if asker.is_closed():  # what was found out must not outlive it
                 self._registrants.closed(connection)
         if asker.is_closed():
-            raise NotYetError("the connection of the registration ended")
+            raise NotYetError(
+                f"the connection over which {identity.broker_addr} registered ended; nothing has changed"
+            )
         if not self._routes.members(name):
             self._disputes.settle(name)
         return self._register(request, asker)
 
     def _note_rival(self, identity: BrokerIdentity, asker: Asker, error: NameTakenError) -> None:
-        """Two groups of one name: said here, and both are told."""
+        """Log that two groups have one name, and make both learn of it."""
         name, rival = identity.broker_name, identity.broker_addr
-        is_new, rings = self._disputes.note(name, rival, self._now_ms())
-        if is_new:
+        noted = self._disputes.note(name, rival=rival, now_ms=self._now_ms())
+        if noted.is_new:
             _log.error(
                 "two groups of the name %s: %s is refused, since %s is of the group that has it; correct the "
                 "settings of one of them",
@@ -279,19 +284,20 @@ class RequestHandlers:
                 rival,
                 error.holder_addr,
             )
-        if rings:
+        if noted.rings:
             for member in self._routes.members(name):
                 self._ring(member.connection)
         self._routes.unregister(identity, asker.connection)
 
     def _register(self, request: RemotingCommand, asker: Asker) -> RemotingCommand:
-        """A registration of which everything is known that can be."""
+        """Take in a registration of which everything is known that can be."""
         identity = identity_of(request.ext)
         name, connection = identity.broker_name, asker.connection
         self._registrants.check_signature(name, connection, request.ext, request.body)
         registration = decode_registration(request.body, ext=request.ext, version=request.version)
-        is_proven, is_placed = self._registrants.standing(identity, connection, request.ext)
-        point = read_log_point(request.ext.get(COMMITTED_FIELD)) if is_placed else None
+        standing = self._registrants.standing(identity, connection, request.ext)
+        is_proven = standing.is_proven
+        point = read_log_point(request.ext.get(COMMITTED_FIELD)) if standing.is_placed else None
         is_new = self._routes.known_version(identity.broker_addr) is None
         reply = self._routes.register(
             identity,
@@ -332,7 +338,7 @@ class RequestHandlers:
         )
 
     def _furthest_before(self, identity: BrokerIdentity, point: LogPoint | None) -> str:
-        """What is remembered of the group's log; empty for brokers that tell nothing of theirs."""
+        """Return the furthest place of the group's log that is remembered; empty for brokers that name none."""
         if point is None:
             return ""
         members = self._routes.members(identity.broker_name)
@@ -355,7 +361,11 @@ class RequestHandlers:
         if self._routes.unregister(identity, asker.connection):
             _log.info("broker %s unregistered %s", identity.broker_name, identity.broker_addr)
         else:
-            _log.info("%s unregistered nobody: %s is not its", asker.peer, identity.broker_addr)
+            _log.info(
+                "%s asked to unregister %s, which is not registered over its connection: nothing changed",
+                asker.peer,
+                identity.broker_addr,
+            )
         return _success(request)
 
     def _query_data_version(self, request: RemotingCommand, asker: Asker) -> RemotingCommand:
@@ -419,12 +429,12 @@ class RequestHandlers:
         return make_response(
             request.opaque,
             ResponseCode.NO_PERMISSION,
-            "settings of a running name server cannot be changed; restart it with others",
+            "the settings of a running name server cannot be changed, nothing was; start it again with others",
         )
 
 
 def _known(ext: Mapping[str, str]) -> dict[str, str]:
-    """The fields that have a value: a broker takes an absent one for unknown."""
+    """Return the fields that have a value: a broker takes an absent one for unknown."""
     return {name: value for name, value in ext.items() if value}
 
 
@@ -438,8 +448,13 @@ def _failure(request: RemotingCommand, text: str) -> RemotingCommand:
     return make_response(request.opaque, ResponseCode.SYSTEM_ERROR, text)
 
 
+def _internal(error: Exception) -> str:
+    """Say that we failed, and not the sender; what was done by then is not known."""
+    return f"internal error in the name server, whose log has more: {type(error).__name__}; outcome unknown"
+
+
 def _refusal(request: RemotingCommand, error: RefusedRegistrationError) -> RemotingCommand:
-    """Why a registration was not taken, and what its sender has to know to do it better."""
+    """Answer a registration that was not taken, with what its sender needs for a better one."""
     code, ext = ResponseCode.SYSTEM_ERROR, {}
     if isinstance(error, NotYetError):
         code = ResponseCode.SYSTEM_BUSY

@@ -30,10 +30,10 @@ class KvStore(Protocol):
     """Reads are local and at once; changes wait until they are durable."""
 
     def get(self, namespace: str, key: str) -> str | None:
-        """One value."""
+        """Return one value, or None."""
 
     def namespace(self, namespace: str) -> Mapping[str, str] | None:
-        """All values of a namespace; None when it has none."""
+        """Return all values of a namespace; None when it has none."""
 
     async def put(self, namespace: str, key: str, value: str) -> None:
         """Set a value.
@@ -60,14 +60,24 @@ def check_limits(namespace: str, key: str, value: str, entry_count: int) -> None
     Raises:
         KvLimitError: names the bound.
     """
+    assert entry_count >= 0, f"{entry_count} values are kept"
     if not namespace or not key:
-        raise KvLimitError("namespace or key is empty")
-    if len(namespace) + len(key) > KEY_CHARS_MAX:
-        raise KvLimitError(f"namespace and key have more than {KEY_CHARS_MAX} characters")
+        raise KvLimitError(
+            f"namespace {namespace[:64]!r}, key {key[:64]!r}: neither may be empty; nothing was changed"
+        )
+    key_chars = len(namespace) + len(key)
+    if key_chars > KEY_CHARS_MAX:
+        raise KvLimitError(
+            f"namespace and key have {key_chars} characters, at most {KEY_CHARS_MAX}; nothing was changed"
+        )
     if len(value) > VALUE_CHARS_MAX:
-        raise KvLimitError(f"the value has {len(value)} characters, at most {VALUE_CHARS_MAX}")
+        raise KvLimitError(
+            f"the value has {len(value)} characters, at most {VALUE_CHARS_MAX}; nothing was changed"
+        )
     if entry_count >= ENTRIES_MAX:
-        raise KvLimitError(f"{ENTRIES_MAX} values are kept already")
+        raise KvLimitError(
+            f"{entry_count} values are kept already, at most {ENTRIES_MAX}; nothing was changed"
+        )
 
 
 class LocalKv:
@@ -88,11 +98,11 @@ class LocalKv:
         self._table = {} if self._path is None else _load(self._path)
 
     def get(self, namespace: str, key: str) -> str | None:
-        """One value."""
+        """Return one value, or None."""
         return self._table.get(namespace, {}).get(key)
 
     def namespace(self, namespace: str) -> Mapping[str, str] | None:
-        """All values of a namespace; None when it has none."""
+        """Return all values of a namespace; None when it has none."""
         return self._table.get(namespace)
 
     async def put(self, namespace: str, key: str, value: str) -> None:
@@ -123,7 +133,7 @@ class LocalKv:
             await self._replace({name: values for name, values in table.items() if values})
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no file stays open."""
 
     async def _replace(self, table: dict[str, dict[str, str]]) -> None:
         if self._path is not None:
@@ -131,7 +141,8 @@ class LocalKv:
                 await trio.to_thread.run_sync(_save, self._path, table)
             except OSError as error:
                 raise KvUnavailableError(
-                    f"{self._path} could not be written: {error}", is_definite=False
+                    f"{self._path} could not be written: {error}; the change may be found after a restart",
+                    is_definite=False,
                 ) from error
         self._table = table
 
@@ -145,8 +156,15 @@ def _load(path: Path) -> dict[str, dict[str, str]]:
         }
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(f"{path} is not a file of configuration values: {error}") from error
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise ConfigError(f"{path} is not JSON: {error}") from error
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(
+            f'{path} does not hold {{"{_TABLE_MEMBER}": {{namespace: {{key: value}}}}}}: '
+            f"{type(error).__name__} {error}"
+        ) from error
 
 
 def _save(path: Path, table: Mapping[str, Mapping[str, str]]) -> None:

@@ -1,4 +1,4 @@
-"""Who registers? What a name server knows of the connections over which brokers register.
+"""The standing of brokers that register: proven or foreign, of the group that has the name or of another.
 
 A registration is *proven* when the process at the claimed address says that it is its own (the name server asks
 back, `dledger_mq/remoting/registrant.py`), or when it is signed with the secret that the name server has for the
@@ -7,7 +7,7 @@ looked at each time. All others are *foreign*: RocketMQ's own brokers, and stran
 
 Proven brokers of one name must be of one group. What tells groups apart is the log: two members have the same chain
 CRC at every index that both have committed, two groups that only share a name do not. The newcomer is compared
-with the proven broker of the name that told the furthest place. Who cannot be compared yet is told to try again;
+with the proven broker of the name that named the furthest place. Who cannot be compared yet has to try again;
 but where it is the one in the name already that does not answer, a leader is taken, and compared when it registers
 next.
 
@@ -19,9 +19,9 @@ not waited for: they may be cut off from the newcomer.
 from __future__ import annotations
 
 import hmac
-from collections.abc import Awaitable, Callable, Container, Hashable, Mapping
+from collections.abc import Callable, Container, Hashable, Mapping
 from ipaddress import ip_address
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 import trio
 
@@ -32,6 +32,7 @@ from broker.namesrv.errors import (
     UnsignedRegistrationError,
 )
 from broker.namesrv.routes import Member, RouteTable
+from dledger import Index
 from dledger_mq.net.address import Address, parse_address
 from dledger_mq.remoting.log_point import LogPoint
 from dledger_mq.remoting.registrant import PROOF_FIELD, TOKEN_FIELD, is_token, registration_proof
@@ -49,7 +50,7 @@ _VOUCHERS_MAX: Final = 3
 
 
 class Answer(NamedTuple):
-    """What a broker that was asked back said.
+    """The answer of a broker that was asked back.
 
     Attributes:
         is_own: the registration is its own.
@@ -62,13 +63,36 @@ class Answer(NamedTuple):
     is_member: bool | None = None
 
 
-Ask = Callable[[Address, str | None, int | None, str | None], Awaitable[Answer | None]]
-"""Asks a broker, with a token, an index and a member's address; None when nobody answers in time, or it is no broker of
-ours."""
+class Ask(Protocol):
+    """Asks a broker; returns None when nobody answers in time, or it is no broker of ours."""
+
+    async def __call__(
+        self,
+        address: Address,
+        *,
+        token: str | None = None,
+        index: Index | None = None,
+        member: str | None = None,
+    ) -> Answer | None:
+        """Ask on a connection of its own; bounded in time."""
+
+
+class Standing(NamedTuple):
+    """The standing of a registration.
+
+    Invariant: a placed one is proven.
+
+    Attributes:
+        is_proven: its sender was shown to be who it says.
+        is_placed: and its log to be that of the name's group.
+    """
+
+    is_proven: bool
+    is_placed: bool
 
 
 class _Known(NamedTuple):
-    """What a connection was shown to belong to.
+    """The broker that a connection was shown to belong to.
 
     Attributes:
         is_placed: its log was compared, or was the first.
@@ -81,7 +105,7 @@ class _Known(NamedTuple):
 
 
 class Registrants:
-    """What is known of connections; it ends with them."""
+    """Knowledge of connections; it ends with them."""
 
     def __init__(
         self,
@@ -95,7 +119,7 @@ class Registrants:
         """Prepare.
 
         Args:
-            routes: tell who holds a name.
+            routes: know who holds a name.
             ask: asks a broker back.
             secrets: by broker name, or ANY_NAME.
             draw_nonce: a text that nobody can guess.
@@ -121,7 +145,7 @@ class Registrants:
     def check_signature(
         self, name: str, connection: Hashable, ext: Mapping[str, str], body: bytes
     ) -> None:
-        """Registrations of a name with a secret must be signed.
+        """Check the signature of a registration of a name that has a secret.
 
         Raises:
             UnsignedRegistrationError: it is not; its nonce is to be used.
@@ -136,14 +160,16 @@ class Registrants:
         expected = registration_proof(secret, nonce, ext, body)
         if not hmac.compare_digest(proof.encode(), expected.encode()):
             raise UnsignedRegistrationError(
-                f"registrations of {name} must be signed: give its brokers the secret that this name server has",
+                f"registrations of {name} must be signed, and this one "
+                + ("has a signature with another secret" if proof else "is not")
+                + ": give its brokers the secret that this name server has (--secret-file)",
                 nonce,
             )
 
     def is_known(
         self, identity: BrokerIdentity, connection: Hashable, ext: Mapping[str, str]
     ) -> bool:
-        """Whether nothing has to be found out: it is foreign, or was proven and compared."""
+        """Return True if nothing has to be found out: it is foreign, or was proven and compared."""
         if self._secret(identity.broker_name) is None and not is_token(ext.get(TOKEN_FIELD)):
             return True
         known = self._known_of(identity, connection, ext)
@@ -152,20 +178,21 @@ class Registrants:
 
     def standing(
         self, identity: BrokerIdentity, connection: Hashable, ext: Mapping[str, str]
-    ) -> tuple[bool, bool]:
-        """Whether a registration is proven, and its log known to be that of the name's group."""
+    ) -> Standing:
+        """Return what is known of a registration by now."""
         known = self._known_of(identity, connection, ext)
-        return known is not None, known is not None and known.is_placed
+        return Standing(known is not None, known is not None and known.is_placed)
 
     async def find_out(
         self,
         identity: BrokerIdentity,
         connection: Hashable,
         ext: Mapping[str, str],
+        *,
         point: LogPoint | None,
         host: str,
     ) -> None:
-        """Ask back, and compare with who holds the name. Afterwards `standing` tells.
+        """Ask back, and compare with who holds the name. Afterwards `standing` has the result.
 
         Args:
             identity: who registers, and is not known.
@@ -176,19 +203,23 @@ class Registrants:
 
         Raises:
             RefusedRegistrationError: no broker at its address confirms it.
-            NotYetError: that, or whose log it has, cannot be told now; or it is outdated.
+            NotYetError: that, or whose log it has, cannot be known now; or it is outdated.
             NameTakenError: its log is not that of the brokers that have its name.
         """
         turn = self._turns[connection] = self._turns.get(connection, 0) + 1
-        await self._find_out(identity, connection, ext, point, host)
+        await self._find_out(identity, connection, ext, point=point, host=host)
         if self._turns.get(connection) != turn:
-            raise NotYetError("a later registration came over this connection, or it ended")
+            raise NotYetError(
+                f"a later registration came over the connection of {identity.broker_addr}, or it ended: this one "
+                "counts no more"
+            )
 
     async def _find_out(
         self,
         identity: BrokerIdentity,
         connection: Hashable,
         ext: Mapping[str, str],
+        *,
         point: LogPoint | None,
         host: str,
     ) -> None:
@@ -204,31 +235,36 @@ class Registrants:
                 # At first: nobody has the name. Later: nobody else came meanwhile.
                 self._know(identity, connection, ext, is_placed=point is not None)
                 return
-            assert holder is not None or compared is not None, "they differ"
+            assert holder is not None or compared is not None, (
+                f"{identity.broker_name} is held by nobody, as it was: there is nothing to compare"
+            )
             if holder is not None:
                 silent, denial = await self._vouch(identity, host)
-                is_same = await self._is_same_log(identity, point, holder, host, silent)
+                is_same = await self._is_same_log(identity, point, holder, host=host, silent=silent)
                 if denial is not None:
                     raise denial
                 if not is_same:
                     return
             compared = holder
-        raise NotYetError(f"others register under {identity.broker_name} at this moment")
+        raise NotYetError(
+            f"others register under {identity.broker_name} at this moment: {_COMPARISONS_MAX} times somebody else had "
+            "the name after a comparison; try again"
+        )
 
     async def _prove(self, address: Address, token: str, host: str) -> None:
         answer = await self._ask_bounded(address, host, token=token)
         if answer is None or not answer.is_own:
             raise RefusedRegistrationError(
-                f"no broker at {address} confirms this registration; the name server must be able to connect there, "
-                "or have the group's secret"
+                f"{_denial(address, answer)}; the name server must be able to connect there, or have the group's "
+                "secret (--secret-file)"
             )
 
     def _holder(self, identity: BrokerIdentity) -> Member | None:
-        """Who has the name, but at another address: the one that told the furthest place."""
+        """Return who has the name at another address: the one that named the furthest place, or None."""
         return next(iter(self._others(identity)), None)
 
     def _others(self, identity: BrokerIdentity) -> list[Member]:
-        """Who has the name at other addresses: who told the furthest place first."""
+        """Return who has the name at other addresses: who named the furthest place first."""
         members = self._routes.members(identity.broker_name)
         others = [member for member in members if member.broker_addr != identity.broker_addr]
         return sorted(others, key=lambda member: member.point.index, reverse=True)
@@ -238,17 +274,21 @@ class Registrants:
         identity: BrokerIdentity,
         point: LogPoint | None,
         holder: Member,
+        *,
         host: str,
         silent: Container[str],
     ) -> bool:
-        """Whether two logs are one, at the last place that both have; False: the holder cannot say so now.
+        """Compare two logs at the last place that both have; return False if the holder cannot say so now.
 
         Raises:
             NotYetError: a follower, or a log that does not show what it has.
             NameTakenError: they are two.
         """
         if point is None:
-            raise NotYetError(f"{identity.broker_addr} knows of no committed entry yet")
+            raise NotYetError(
+                f"{identity.broker_addr} knows of no committed entry yet, so its log cannot be compared with that of "
+                f"{holder.broker_addr}; try again"
+            )
         theirs = holder.point
         is_ahead = point.index > theirs.index
         asked = identity.broker_addr if is_ahead else holder.broker_addr
@@ -257,19 +297,22 @@ class Registrants:
         if point.restoration != theirs.restoration:
             found = None
         elif point.index != theirs.index:
-            index = min(point.index, theirs.index)
+            index = Index(min(point.index, theirs.index))
             answer: Answer | None = None
             if asked not in silent:
                 answer = await self._ask_bounded(_address(asked), host, index=index)
             if answer is None or answer.chain_crc is None:
                 if answer is None and not is_ahead and identity.broker_id == LEADER_ID:
                     return False
-                raise NotYetError(f"{asked} does not show entry {index}: whose log is it?")
+                raise NotYetError(
+                    f"{asked} {'does not answer' if answer is None else 'keeps no checksum'} for entry {index}: the "
+                    f"log of {identity.broker_addr} cannot be compared with that of {holder.broker_addr}; try again"
+                )
             found = answer.chain_crc
         if found != known:
             raise NameTakenError(
-                f"{identity.broker_name} is the name of another group, with a broker at {holder.broker_addr}: their "
-                "logs differ",
+                f"{identity.broker_name} is the name of another group, with a broker at {holder.broker_addr}; its log "
+                f"is not that of {identity.broker_addr}: give one of the two groups another brokerName",
                 holder.broker_addr,
             )
         return True
@@ -277,14 +320,14 @@ class Registrants:
     async def _vouch(
         self, identity: BrokerIdentity, host: str
     ) -> tuple[set[str], NotYetError | None]:
-        """Ask those who have the name whether they know the newcomer; a signature says more.
+        """Ask those who have the name if they know the newcomer; a signature proves more.
 
         Returns:
-            Who did not answer; and the refusal, if one of them does not know it, and none does.
+            The addresses that did not answer; and the refusal, if one of them does not know it, and none does.
         """
         if self._secret(identity.broker_name) is not None:
             return set(), None
-        told: dict[str, bool | None] = {}
+        answers: dict[str, bool | None] = {}
         silent: set[str] = set()
         too_often: list[NotYetError] = []
 
@@ -294,7 +337,7 @@ class Registrants:
             except NotYetError as error:
                 too_often.append(error)
                 return
-            told[addr] = None if answer is None else answer.is_member
+            answers[addr] = None if answer is None else answer.is_member
             if answer is None:
                 silent.add(addr)
             elif answer.is_member:
@@ -303,9 +346,9 @@ class Registrants:
         async with trio.open_nursery() as asking:
             for member in self._others(identity)[:_VOUCHERS_MAX]:
                 asking.start_soon(ask, member.broker_addr)
-        if True in told.values():
+        if True in answers.values():
             return silent, None
-        if False in told.values():
+        if False in answers.values():
             return silent, NotYetError(
                 f"the registered members of {identity.broker_name} know of none that serves clients at "
                 f"{identity.broker_addr}"
@@ -318,7 +361,7 @@ class Registrants:
         host: str,
         *,
         token: str | None = None,
-        index: int | None = None,
+        index: Index | None = None,
         member: str | None = None,
     ) -> Answer | None:
         second = self._now_ms() // 1000
@@ -330,7 +373,7 @@ class Registrants:
             raise NotYetError(
                 f"more than {ASKS_PER_S_MAX} registrations of {host} had to be asked back within a second; try again"
             )
-        return await self._ask(address, token, index, member)
+        return await self._ask(address, token=token, index=index, member=member)
 
     def _know(
         self,
@@ -349,15 +392,27 @@ class Registrants:
         self, identity: BrokerIdentity, connection: Hashable, ext: Mapping[str, str]
     ) -> _Known | None:
         known = self._known.get(connection)
-        told = identity.broker_addr, identity.broker_name, ext.get(TOKEN_FIELD)
-        return known if known is not None and known[:3] == told else None
+        claimed = _Known(
+            identity.broker_addr,
+            identity.broker_name,
+            ext.get(TOKEN_FIELD),
+            is_placed=known is not None and known.is_placed,
+        )
+        return known if known == claimed else None
 
     def _secret(self, name: str) -> str | None:
         return self._secrets.get(name, self._secrets.get(ANY_NAME))
 
 
+def _denial(address: Address, answer: Answer | None) -> str:
+    """Say why a registration is not confirmed by the broker at its address."""
+    if answer is None:
+        return f"no broker at {address} answered when it was asked to confirm this registration"
+    return f"the broker at {address} says that this registration is not its own"
+
+
 def _address(text: str) -> Address:
-    """Where to ask back: an IP address and a port, nothing that has to be looked up.
+    """Read the address to ask back: an IP address and a port, nothing that has to be looked up.
 
     Raises:
         RefusedRegistrationError: it is none.
@@ -366,5 +421,7 @@ def _address(text: str) -> Address:
         address = parse_address(text)
         ip_address(address.host)
     except ValueError as error:
-        raise RefusedRegistrationError(f"{text[:64]!r} is not an IP address and a port") from error
+        raise RefusedRegistrationError(
+            f"the broker's address {text[:64]!r} is not an IP address and a port; nothing has changed"
+        ) from error
     return address

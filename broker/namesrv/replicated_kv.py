@@ -16,7 +16,7 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import pysyncobj
 import trio
@@ -65,15 +65,17 @@ class KvGroup:
         """
         if len(self.password) < PASSWORD_CHARS_MIN:
             raise ConfigError(
-                f"the password between name servers has {len(self.password)} characters, at least "
-                f"{PASSWORD_CHARS_MIN} are needed: it is all that keeps strangers from running code here"
+                f"--kv-password-file: the password between name servers has {len(self.password)} characters, at "
+                f"least {PASSWORD_CHARS_MIN} are needed: it is all that keeps strangers from running code here"
             )
         if not self.peers:
             raise ConfigError(
-                "a group of name servers needs peers; alone, leave the group options out"
+                "--kv-peers names no other name server; one that stands alone needs no --kv options"
             )
         if self.listen in self.peers:
-            raise ConfigError(f"{self.listen} is listed as a peer of itself")
+            raise ConfigError(
+                f"--kv-peers names {self.listen}, which is --kv-listen: name the other name servers only"
+            )
 
 
 class _Values(pysyncobj.SyncObjConsumer):  # type: ignore[misc]  # the library has no types
@@ -92,6 +94,12 @@ class _Values(pysyncobj.SyncObjConsumer):  # type: ignore[misc]  # the library h
     def delete(self, namespace: str, key: str) -> None:
         """Applied on every name server, in the order of the log."""
         self.table.pop((namespace, key), None)
+
+
+class _Change(Protocol):
+    """A replicated method of `_Values`, as PySyncObj makes it: it calls back with a FAIL_REASON."""
+
+    def __call__(self, *arguments: str, callback: Callable[[object, int], None]) -> None: ...
 
 
 class ReplicatedKv:
@@ -125,15 +133,15 @@ class ReplicatedKv:
 
     @property
     def is_ready(self) -> bool:
-        """Whether a leader is known and the journal was applied."""
+        """True while a leader is known and the journal was applied."""
         return bool(self._log.isReady())
 
     def get(self, namespace: str, key: str) -> str | None:
-        """One value, as applied here."""
+        """Return one value, as applied here, or None."""
         return self._values.table.get((namespace, key))
 
     def namespace(self, namespace: str) -> Mapping[str, str] | None:
-        """All values of a namespace as applied here; None when it has none."""
+        """Return all values of a namespace as applied here; None when it has none."""
         # list() of a dict's items is one step of the interpreter: the log's thread cannot come between.
         found = {
             key: value
@@ -161,7 +169,7 @@ class ReplicatedKv:
         """
         await self._commit(self._values.delete, (namespace, key))
 
-    async def _commit(self, change: Callable[..., None], arguments: Sequence[str]) -> None:
+    async def _commit(self, change: _Change, arguments: Sequence[str]) -> None:
         """Propose until it is committed or the time is over; changes may be made twice without harm."""
         reason = "no majority of the name servers answered"
         attempts = doubtful = 0
@@ -169,6 +177,7 @@ class ReplicatedKv:
             while True:
                 attempts += 1
                 doubtful += 1  # until it is known: the time may be over while it is not
+                assert 0 < doubtful <= attempts, f"{doubtful} of {attempts} attempts are in doubt"
                 failure = await self._propose(change, arguments)
                 if failure == _SUCCESS:
                     return
@@ -181,7 +190,7 @@ class ReplicatedKv:
             is_definite=not doubtful,
         )
 
-    async def _propose(self, change: Callable[..., None], arguments: Sequence[str]) -> int:
+    async def _propose(self, change: _Change, arguments: Sequence[str]) -> int:
         token = trio.lowlevel.current_trio_token()
         decided = trio.Event()
         outcome: list[int] = []
@@ -204,7 +213,7 @@ class ReplicatedKv:
 
 
 def _check_free(address: Address) -> None:
-    """Refuse an address that is taken: the library would retry for ever, in silence.
+    """Refuse an address that is taken: the library would retry for ever without a word.
 
     Raises:
         ConfigError: it cannot be bound.
@@ -215,5 +224,5 @@ def _check_free(address: Address) -> None:
             probe.bind((address.host, address.port))
         except OSError as error:
             raise ConfigError(
-                f"the address {address} between name servers cannot be used: {error.strerror}"
+                f"--kv-listen {address}: this name server cannot listen there: {error.strerror or error}"
             ) from error

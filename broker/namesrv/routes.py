@@ -2,7 +2,7 @@
 
 It is soft state. Brokers register with every name server every 30 s and at once when something changes;
 an address that falls silent, or whose connection closes, is taken out. Nothing is written to disk and
-name servers do not tell each other: each hears the same brokers.
+name servers do not talk to each other: each hears the same brokers.
 
 Two rules protect clients during a change of leader. An address has one broker id: registering under
 another one takes the old entry out. And as long as a leader is heard, its id 0 goes to a higher Raft term only:
@@ -44,7 +44,7 @@ BROKER_NAMES_MAX: Final = 10_000
 
 
 class RegisterReply(msgspec.Struct, frozen=True):
-    """What came of a registration.
+    """The result of a registration.
 
     Attributes:
         leader_addr, ha_server_addr: the leader's addresses, empty when it leads or none is known.
@@ -57,7 +57,7 @@ class RegisterReply(msgspec.Struct, frozen=True):
 
 
 class Member(msgspec.Struct, frozen=True):
-    """A broker of the group that has a name, and the committed place in its log that it told last."""
+    """A broker of the group that has a name, and the committed place in its log that it named last."""
 
     broker_addr: str
     point: LogPoint
@@ -86,9 +86,9 @@ class _Live(msgspec.Struct):
 class _BrokerName(msgspec.Struct):
     """All addresses of one broker name.
 
-    Invariant: every listed address is heard. The name lives as long as any address of it is heard, listed
-    or not: a replaced leader is not listed until it registers as a follower. Who is heard is proven, or
-    nobody is.
+    Invariants (`check`): every listed address is heard, and listed under one id. The name lives as long as any
+    address of it is heard, listed or not: a replaced leader is not listed until it registers as a follower. All
+    that are heard are proven, or none is.
     """
 
     name: str
@@ -96,6 +96,19 @@ class _BrokerName(msgspec.Struct):
     heard: dict[str, _Live] = {}
     addrs: dict[int, str] = {}
     topics_version: DataVersion | None = None
+
+    def check(self) -> None:
+        """Assert the invariants."""
+        listed = list(self.addrs.values())
+        assert self.heard, f"{self.name} is kept, and nobody is heard under it"
+        assert self.heard.keys() >= set(listed), (
+            f"{self.name} lists {listed}, heard is {list(self.heard)}"
+        )
+        assert len(set(listed)) == len(listed), f"{self.name} lists an address twice: {self.addrs}"
+        proven = [live.is_proven for live in self.heard.values()]
+        assert all(proven) or not any(proven), (
+            f"of {self.name} only some are proven: {list(self.heard)}"
+        )
 
     def data(self) -> BrokerData:
         return BrokerData(dict(self.addrs), self.name, self.cluster)
@@ -115,8 +128,9 @@ class RouteTable:
         self._names: dict[str, _BrokerName] = {}
         self._live: dict[str, _Live] = {}
         self._topics: dict[str, dict[str, QueueData]] = {}
+        """By topic and broker name. Invariant: each broker name is in `_names`, and no topic is without one."""
 
-    # Brokers speak.
+    # Registrations.
 
     def register(
         self,
@@ -128,10 +142,10 @@ class RouteTable:
         is_proven: bool = False,
         point: LogPoint | None = None,
     ) -> RegisterReply:
-        """Take in a registration.
+        """Add or refresh a broker, and the topics of a leader.
 
         Args:
-            identity: who registers.
+            identity: the broker that registers.
             registration: what it serves; only the leader's topics count.
             now_ms: a clock that does not go back.
             connection: over which it came; `connection_closed` takes the broker out.
@@ -162,14 +176,16 @@ class RouteTable:
         entry.addrs[identity.broker_id] = identity.broker_addr
         live = _Live(identity, registration.data_version, now_ms, connection, is_proven, point)
         self._live[identity.broker_addr] = entry.heard[identity.broker_addr] = live
+        entry.check()
         if identity.broker_id == LEADER_ID:
             self._take_topics(entry, registration)
             return RegisterReply(displaced=tuple(displaced))
         leader = entry.leader()
         if leader is None:
             return RegisterReply(displaced=tuple(displaced))
-        told = leader.identity
-        return RegisterReply(told.broker_addr, told.ha_server_addr, tuple(displaced))
+        return RegisterReply(
+            leader.identity.broker_addr, leader.identity.ha_server_addr, tuple(displaced)
+        )
 
     def _check(
         self,
@@ -186,31 +202,40 @@ class RouteTable:
             _check_term(entry, identity)
         topics = registration.topics
         if addr not in self._live and topics is not None and len(topics) == 1:
-            raise RefusedRegistrationError("register broker failed")
+            raise RefusedRegistrationError(
+                f"register broker failed: the first registration of {addr} holds a single topic, so it is not the "
+                "whole table; nothing has changed"
+            )
         names_max, topics_max = BROKER_NAMES_MAX, TOPICS_MAX
         if not is_proven:
             names_max, topics_max = names_max // 2, topics_max // 2
         if entry is None and len(self._names) >= names_max:
-            raise RefusedRegistrationError(f"{names_max} broker names are registered already")
+            raise RefusedRegistrationError(
+                f"{len(self._names)} broker names are registered already, at most {names_max}; nothing has changed"
+            )
         if len(self._topics) + len(topics or ()) > topics_max:
             new = sum(1 for name in topics or () if name not in self._topics)
             if len(self._topics) + new > topics_max:
-                raise RefusedRegistrationError(f"more than {topics_max} topics")
+                raise RefusedRegistrationError(
+                    f"{len(self._topics)} topics are registered, and {new} more would be more than {topics_max}; "
+                    "nothing has changed"
+                )
 
     def _check_foreign(self, entry: _BrokerName | None, addr: str) -> None:
         known = self._live.get(addr)
         if known is not None and known.is_proven:
             raise RefusedRegistrationError(
-                f"the broker at {addr} registered itself, and this is not its connection"
+                f"the broker at {addr} has registered and proven itself over another connection: this registration, "
+                "which proves nothing, is not its own; nothing has changed"
             )
         if entry is not None and entry.is_proven:
             raise RefusedRegistrationError(
-                f"{entry.name} is the name of a group that is alive: "
-                "a broker that registers under it must prove to be a member"
+                f"{entry.name} is the name of a group that is alive: the broker at {addr}, which registers under it, "
+                "must prove to be a member; nothing has changed"
             )
 
     def _forget_other_place(self, identity: BrokerIdentity) -> None:
-        """An address serves one broker name: take it out of another one."""
+        """Remove an address from another broker name: it serves one."""
         live = self._live.get(identity.broker_addr)
         if live is not None and live.identity.broker_name != identity.broker_name:
             self._remove(identity.broker_addr)
@@ -227,7 +252,7 @@ class RouteTable:
                 queues[entry.name] = _queue_data(entry.name, config)
 
     def unregister(self, identity: BrokerIdentity, connection: Hashable) -> bool:
-        """Take an address out that registered over this connection; whether there was one."""
+        """Remove an address that registered over this connection; return True if there was one."""
         live = self._live.get(identity.broker_addr)
         is_its = live is not None and live.identity.broker_name == identity.broker_name
         if not is_its or not self.is_heard(identity.broker_addr, connection):
@@ -236,13 +261,13 @@ class RouteTable:
         return True
 
     def connection_closed(self, connection: Hashable) -> list[BrokerIdentity]:
-        """Take out the addresses that registered over a connection; who they were."""
+        """Remove the addresses that registered over a connection; return who they were."""
         return self._remove_all(
             addr for addr, live in self._live.items() if live.connection == connection
         )
 
     def expire(self, now_ms: int) -> list[BrokerIdentity]:
-        """Take out the addresses that have been silent for too long; who they were."""
+        """Remove the addresses that have been silent for too long; return who they were."""
         return self._remove_all(
             addr for addr, live in self._live.items() if live.deadline_ms() <= now_ms
         )
@@ -257,36 +282,40 @@ class RouteTable:
     def _remove(self, addr: str) -> None:
         live = self._live.pop(addr)
         entry = self._names[live.identity.broker_name]
+        assert entry.heard.get(addr) is live, f"{addr} is heard, but not under {entry.name}"
         del entry.heard[addr]
         for broker_id, known in tuple(entry.addrs.items()):
             if known == addr:
                 del entry.addrs[broker_id]
-        if not entry.heard:
-            del self._names[entry.name]
-            self._drop_topics_of(entry.name)
+        if entry.heard:
+            entry.check()
+            return
+        del self._names[entry.name]
+        self._drop_topics_of(entry.name)
 
     def _drop_topics_of(self, broker_name: str) -> None:
+        assert broker_name not in self._names, f"{broker_name} is still heard"
         for topic, queues in tuple(self._topics.items()):
             if queues.pop(broker_name, None) is not None and not queues:
                 del self._topics[topic]
 
     def heard(self, broker_addr: str, connection: Hashable, now_ms: int) -> None:
-        """A sign of life that is no registration, over the connection of one."""
+        """Note a sign of life that is no registration, over the connection of one."""
         if self.is_heard(broker_addr, connection):
             self._live[broker_addr].heard_ms = now_ms
 
     def is_heard(self, broker_addr: str, connection: Hashable) -> bool:
-        """Whether an address is registered over this connection."""
+        """Return True if an address is registered over this connection."""
         live = self._live.get(broker_addr)
         return live is not None and live.connection == connection
 
     def known_version(self, broker_addr: str) -> DataVersion | None:
-        """The data version that an address registered last."""
+        """Return the data version that an address registered last, or None."""
         live = self._live.get(broker_addr)
         return None if live is None else live.data_version
 
     def members(self, broker_name: str) -> list[Member]:
-        """The brokers that are known to be of the group that has a name."""
+        """Return the brokers that are known to be of the group that has a name."""
         entry = self._names.get(broker_name)
         return [
             Member(addr, live.point, live.connection)
@@ -294,10 +323,10 @@ class RouteTable:
             if live.point is not None
         ]
 
-    # Tools and clients ask.
+    # Questions of tools and clients.
 
     def route(self, topic: str) -> TopicRoute | None:
-        """Where a topic lives; None when nobody serves it."""
+        """Return where a topic lives; None when nobody serves it."""
         queues = self._topics.get(topic)
         if not queues:
             return None
@@ -307,7 +336,7 @@ class RouteTable:
         )
 
     def cluster_info(self) -> ClusterInfo:
-        """All brokers and clusters."""
+        """Return all brokers and clusters."""
         clusters: dict[str, list[str]] = {}
         for entry in self._names.values():
             clusters.setdefault(entry.cluster, []).append(entry.name)
@@ -317,27 +346,27 @@ class RouteTable:
         )
 
     def member_group(self, broker_name: str) -> BrokerData | None:
-        """The addresses of one broker name."""
+        """Return the addresses of one broker name, or None."""
         entry = self._names.get(broker_name)
         return None if entry is None else entry.data()
 
     def topics(self) -> list[str]:
-        """All topics."""
+        """Return the names of all topics."""
         return list(self._topics)
 
     def topics_of_cluster(self, cluster: str) -> list[str]:
-        """The topics that brokers of a cluster serve."""
+        """Return the topics that brokers of a cluster serve."""
         names = {entry.name for entry in self._names.values() if entry.cluster == cluster}
         return [topic for topic, queues in self._topics.items() if not names.isdisjoint(queues)]
 
     def system_topics(self) -> tuple[list[str], str | None]:
-        """The topics named after clusters and brokers, and the address of some broker to ask for more."""
+        """Return the topics named after clusters and brokers, and the address of some broker to ask for more."""
         clusters = dict.fromkeys(entry.cluster for entry in self._names.values())
         leaders = (entry.addrs.get(LEADER_ID) for entry in self._names.values())
         return [*clusters, *self._names], next((addr for addr in leaders if addr), None)
 
     def unit_topics(self, *, is_unit: bool | None, has_unit_subscription: bool) -> list[str]:
-        """Topics by their unit flags.
+        """Return the topics with these unit flags.
 
         Args:
             is_unit: wanted unit bit; None takes either.
@@ -351,14 +380,14 @@ class RouteTable:
                 found.append(topic)
         return found
 
-    # Tools change.
+    # Changes by tools.
 
     def wipe_write_perm(self, broker_name: str) -> int:
-        """Take the write permission off all topics of a broker name; how many there are."""
+        """Take the write permission off all topics of a broker name; return how many there are."""
         return self._change_perm(broker_name, lambda perm: perm & ~PERM_WRITE)
 
     def add_write_perm(self, broker_name: str) -> int:
-        """Make all topics of a broker name readable and writable; how many there are."""
+        """Make all topics of a broker name readable and writable; return how many there are."""
         return self._change_perm(broker_name, lambda _: PERM_READ | PERM_WRITE)
 
     def _change_perm(self, broker_name: str, change: Callable[[int], int]) -> int:
@@ -397,7 +426,7 @@ def _check_term(entry: _BrokerName, identity: BrokerIdentity) -> None:
     if is_other and known is not None and claimed is not None and claimed < known:
         raise RefusedRegistrationError(
             f"{identity.broker_addr} claims to lead {identity.broker_name} in term {claimed}, but "
-            f"{leader.identity.broker_addr} leads in term {known}"
+            f"{leader.identity.broker_addr} leads in term {known}; nothing has changed"
         )
 
 

@@ -119,13 +119,18 @@ class _Service:
     def _answer(
         self, connection: Connection, asker: Asker, request: RemotingCommand
     ) -> RemotingCommand | None:
-        """The answer, or None when it comes later or never."""
+        """Return the answer, or None when it comes later or never."""
         if request.is_response:
             return None  # the name server asks nobody
         if not self._handlers.is_slow(request, asker):
             return self._handlers.answer(request, asker)
         if self._slow_count >= SLOW_REQUESTS_MAX:
-            return make_response(request.opaque, ResponseCode.SYSTEM_BUSY, "too many requests wait")
+            return make_response(
+                request.opaque,
+                ResponseCode.SYSTEM_BUSY,
+                f"{self._slow_count} registrations and changes wait already, at most {SLOW_REQUESTS_MAX}: nothing was "
+                "done, try again",
+            )
         self._slow_count += 1
         self._nursery.start_soon(self._answer_later, connection, asker, request)
         return None
@@ -137,11 +142,12 @@ class _Service:
             answer = await self._handlers.answer_slow(request, asker)
         finally:
             self._slow_count -= 1
+            assert self._slow_count >= 0, f"{self._slow_count} slow requests wait"
         if not request.is_oneway:
             connection.send_nowait(_encoded(answer))
 
     def closed(self, connection: Connection) -> None:
-        """Brokers that registered over a connection leave with it."""
+        """Remove the brokers that registered over a connection."""
         self._registrants.closed(connection)
         for identity in self._routes.connection_closed(connection):
             _log.info(
@@ -174,11 +180,13 @@ def _ring(connection: Hashable) -> None:
 
 
 def _encoded(answer: RemotingCommand) -> bytes:
-    """The frame of an answer; of a refusal when it does not fit one."""
+    """Encode an answer; a refusal when it does not fit a frame."""
     try:
         return encode_command(answer)
     except FrameError as error:
-        refusal = make_response(answer.opaque, ResponseCode.SYSTEM_ERROR, f"the answer: {error}")
+        refusal = make_response(
+            answer.opaque, ResponseCode.SYSTEM_ERROR, f"the answer does not fit a frame: {error}"
+        )
         return encode_command(refusal)
 
 
@@ -186,7 +194,9 @@ def _bind(address: Address) -> socket.socket:
     try:
         return bind(address)
     except OSError as error:
-        raise ConfigError(f"cannot listen on {address}: {error.strerror or error}") from error
+        raise ConfigError(
+            f"--listen {address}: cannot listen there: {error.strerror or error}"
+        ) from error
 
 
 def _open_kv(config: NameServerConfig) -> KvStore:
@@ -194,5 +204,7 @@ def _open_kv(config: NameServerConfig) -> KvStore:
         try:
             config.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ConfigError(f"{config.folder} cannot be made: {error.strerror}") from error
+            raise ConfigError(
+                f"--store {config.folder}: the folder cannot be made: {error.strerror}"
+            ) from error
     return LocalKv(config.folder) if config.group is None else ReplicatedKv(config.group)

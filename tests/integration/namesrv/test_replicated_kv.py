@@ -124,5 +124,5 @@ async def test_a_taken_address_ends_the_start(tmp_path: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         own = Address(*taken.getsockname())
-        with pytest.raises(ConfigError, match="cannot be used"):
+        with pytest.raises(ConfigError, match="cannot listen there"):
             ReplicatedKv(KvGroup(own, (Address("127.0.0.1", 1),), PASSWORD, tmp_path))

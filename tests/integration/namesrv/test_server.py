@@ -253,7 +253,9 @@ def test_a_fault_of_our_own_is_answered_shortly(caplog: pytest.LogCaptureFixture
     handlers = RequestHandlers(routes, LocalKv(None), lambda: 1 // 0, registrants)
     request = RemotingCommand(code=904, opaque=1, ext={"brokerAddr": "x"})
     answer = handlers.answer(request, Asker(0, "a peer"))
-    assert (answer.code, answer.remark) == (1, "ZeroDivisionError in the name server")
+    assert answer.code == 1
+    assert "internal error in the name server" in (answer.remark or "")
+    assert "outcome unknown" in (answer.remark or "")
     assert "request 904" in caplog.text
 
 
@@ -297,4 +299,6 @@ def test_a_taken_port_ends_the_start_with_a_sentence() -> None:
         process = start_process("--listen", str(port))
         _, errors = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 1
-    assert errors == f"dledger-namesrv: cannot listen on 127.0.0.1:{port}: Address already in use\n"
+    assert errors == (
+        f"dledger-namesrv: --listen 127.0.0.1:{port}: cannot listen there: Address already in use\n"
+    )

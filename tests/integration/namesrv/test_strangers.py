@@ -14,6 +14,7 @@ from broker.namesrv.asking import ANSWER_BYTES_MAX, ask_broker
 from broker.namesrv.config import NameServerConfig
 from broker.namesrv.server import NameServer
 from broker.server.broker import Broker
+from dledger import Index
 from dledger_mq.net.address import Address
 from dledger_mq.net.connecting import connect
 from dledger_mq.remoting.frame import FrameDecoder
@@ -230,7 +231,7 @@ async def test_an_answer_that_is_none_is_no_proof() -> None:
         async with trio.open_nursery() as nursery:
             listeners = await nursery.start(trio.serve_tcp, serve, 0)
             port = listeners[0].socket.getsockname()[1]
-            said = await ask_broker(Address("127.0.0.1", port), "0" * 32, 1)
+            said = await ask_broker(Address("127.0.0.1", port), token="0" * 32, index=Index(1))
             nursery.cancel_scope.cancel()
         return said
 

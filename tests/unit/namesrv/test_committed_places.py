@@ -15,6 +15,7 @@ from broker.namesrv.handlers import Asker, RequestHandlers
 from broker.namesrv.kv import LocalKv
 from broker.namesrv.registrants import Answer, Registrants
 from broker.namesrv.routes import RouteTable
+from dledger import Index
 from dledger_mq.net.address import Address
 from dledger_mq.remoting.header import RemotingCommand
 from dledger_mq.remoting.log_point import (
@@ -117,7 +118,11 @@ class Server:
         self.routes = RouteTable()
 
         async def ask(
-            _address: Address, _token: str | None, index: int | None, _member: str | None
+            address: Address,
+            *,
+            token: str | None = None,
+            index: Index | None = None,
+            member: str | None = None,
         ) -> Answer:
             return Answer(is_own=True, chain_crc=None if index is None else 7)
 

@@ -95,7 +95,7 @@ def test_unsafe_passwords_are_refused(tmp_path: Path) -> None:
 def test_a_peer_may_not_be_oneself(tmp_path: Path) -> None:
     options = group_options(tmp_path, password_file(tmp_path))
     options[1] = "127.0.0.1:2"
-    with pytest.raises(ConfigError, match="peer of itself"):
+    with pytest.raises(ConfigError, match="which is --kv-listen"):
         read_config(options)
 
 

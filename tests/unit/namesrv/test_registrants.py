@@ -19,6 +19,7 @@ from broker.namesrv.handlers import Asker, RequestHandlers
 from broker.namesrv.kv import LocalKv
 from broker.namesrv.registrants import ASKS_PER_S_MAX, Answer, Registrants
 from broker.namesrv.routes import RouteTable
+from dledger import Index
 from dledger_mq.net.address import Address
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.header import RemotingCommand
@@ -61,7 +62,12 @@ class World:
         )
 
     async def ask(
-        self, address: Address, token: str | None, index: int | None, member: str | None
+        self,
+        address: Address,
+        *,
+        token: str | None = None,
+        index: Index | None = None,
+        member: str | None = None,
     ) -> Answer | None:
         await trio.lowlevel.checkpoint()
         await self.may_answer.wait()
@@ -90,7 +96,7 @@ class World:
         ext = {**identity_ext(identity), TOKEN_FIELD: token_of(addr)}
         line = connection or addr
         if not self.registrants.is_known(identity, line, ext):
-            await self.registrants.find_out(identity, line, ext, point, HOST)
+            await self.registrants.find_out(identity, line, ext, point=point, host=HOST)
         is_proven, is_placed = self.registrants.standing(identity, line, ext)
         self.routes.register(
             identity,
@@ -130,7 +136,7 @@ async def test_a_registration_that_nobody_made_is_refused() -> None:
         claim = BrokerIdentity("main", NAME, addr, 0, term=identity.term)
         ext = {**identity_ext(claim), TOKEN_FIELD: token}
         with pytest.raises(RefusedRegistrationError):
-            await world.registrants.find_out(claim, "stranger", ext, None, HOST)
+            await world.registrants.find_out(claim, "stranger", ext, point=None, host=HOST)
         assert world.registrants.standing(claim, "stranger", ext) == (False, False)
     assert [addr for addr, *_ in world.asked] == [A, B], "names are not looked up"
 
@@ -165,7 +171,7 @@ async def test_who_cannot_be_compared_yet_tries_again() -> None:
     with pytest.raises(NotYetError, match="no committed entry yet"):
         await world.register(C)
     world.logs[B] = {7: 7007}
-    with pytest.raises(NotYetError, match="does not show entry 5"):
+    with pytest.raises(NotYetError, match="keeps no checksum for entry 5"):
         await world.register(B, 0, index=7)
     world.logs[B] = log(9)
     assert await world.register(B, 0, index=7) == (True, True)
@@ -305,12 +311,12 @@ async def test_who_fell_silent_is_compared_again() -> None:
 def test_a_dispute_is_told_at_once_and_ends_when_nobody_tries() -> None:
     disputes = Disputes()
     assert disputes.rival_of(NAME, 0) == ""
-    assert disputes.note(NAME, C, 0) == (True, True)
-    assert disputes.note(NAME, C, RING_MS - 1) == (False, False)
-    assert disputes.note(NAME, B, RING_MS) == (False, True)
+    assert disputes.note(NAME, rival=C, now_ms=0) == (True, True)
+    assert disputes.note(NAME, rival=C, now_ms=RING_MS - 1) == (False, False)
+    assert disputes.note(NAME, rival=B, now_ms=RING_MS) == (False, True)
     assert disputes.rival_of(NAME, RING_MS + DISPUTE_MS) == B
     assert disputes.rival_of(NAME, RING_MS + DISPUTE_MS + 1) == ""
-    assert disputes.note(NAME, C, 10 * DISPUTE_MS) == (True, True)
+    assert disputes.note(NAME, rival=C, now_ms=10 * DISPUTE_MS) == (True, True)
     disputes.settle(NAME)
     assert disputes.rival_of(NAME, 10 * DISPUTE_MS) == ""
     disputes.settle(NAME)
