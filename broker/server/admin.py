@@ -66,7 +66,7 @@ class Admin:
         self._made = made
 
     def handlers(self) -> tuple[Handler[RemotingCommand], ...]:
-        """What it takes."""
+        """Return the handlers of its codes."""
         code, admin, read, here = RequestCode, Kind.ADMIN, Kind.READ, Where.HERE
         group_code = code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
         return (
@@ -93,7 +93,7 @@ class Admin:
     # Name servers.
 
     def confirm_registration(self, request: PendingRequest, command: RemotingCommand) -> None:
-        """ASK_REGISTRANT: whether this node registers with a token, what names its log at an index, who is a member.
+        """Carry out ASK_REGISTRANT: does this node register with a token, what names its log, who is a member?
 
         Raises:
             FieldError: the index is no number.
@@ -114,14 +114,14 @@ class Admin:
             request.answer(ResponseCode.NO_PERMISSION, text)
 
     def _is_member(self, address: str) -> bool:
-        """Whether a member told that it serves clients there; who was never met has told nothing."""
+        """Return True if a member serves clients at this address; a node that was never heard has none."""
         ids = [peer.node_id for peer in self._log.config.peers]
         return address in [self._log.status.attributes(each).get(SERVICE_ADDRESS) for each in ids]
 
     # Changes.
 
     def put_topic(self, request: PendingRequest, command: RemotingCommand) -> None:
-        """UPDATE_AND_CREATE_TOPIC.
+        """Carry out UPDATE_AND_CREATE_TOPIC.
 
         Raises:
             FieldError: a field is missing or impossible.
@@ -145,7 +145,7 @@ class Admin:
         self._change(request, problem, PutTopic(config))
 
     def delete_topic(self, request: PendingRequest, command: RemotingCommand) -> None:
-        """DELETE_TOPIC_IN_BROKER; a topic that does not exist is a success.
+        """Carry out DELETE_TOPIC_IN_BROKER; a topic that does not exist is a success.
 
         Raises:
             FieldError: the topic is missing.
@@ -158,7 +158,7 @@ class Admin:
         self._change(request, problem, DeleteTopic(topic))
 
     def put_group(self, request: PendingRequest, command: RemotingCommand) -> None:
-        """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP.
+        """Carry out UPDATE_AND_CREATE_SUBSCRIPTIONGROUP.
 
         Raises:
             BodyError: the body is no group configuration.
@@ -167,7 +167,7 @@ class Admin:
         self._change(request, names.group_problem(config.name), PutGroup(config))
 
     def delete_group(self, request: PendingRequest, command: RemotingCommand) -> None:
-        """DELETE_SUBSCRIPTIONGROUP.
+        """Carry out DELETE_SUBSCRIPTIONGROUP; a group that does not exist is a success.
 
         Raises:
             FieldError: the group is missing.
@@ -205,33 +205,33 @@ class Admin:
     # Reads.
 
     def all_topics(self, request: PendingRequest, command: RemotingCommand) -> None:
-        """GET_ALL_TOPIC_CONFIG."""
+        """Answer GET_ALL_TOPIC_CONFIG."""
         _body(request, tables.all_topics(self._state.topics))
 
     def all_groups(self, request: PendingRequest, command: RemotingCommand) -> None:
-        """GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
+        """Answer GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
         _body(request, tables.all_groups(self._state.groups))
 
     def all_offsets(self, request: PendingRequest, command: RemotingCommand) -> None:
-        """GET_ALL_CONSUMER_OFFSET."""
+        """Answer GET_ALL_CONSUMER_OFFSET."""
         _body(request, tables.all_offsets(self._state.offsets))
 
     def delay_offsets(self, request: PendingRequest, command: RemotingCommand) -> None:
-        """GET_ALL_DELAY_OFFSET."""
+        """Answer GET_ALL_DELAY_OFFSET."""
         _body(request, tables.delay_offsets(self._state.schedule.progress_table()))
 
     def config(self, request: PendingRequest, command: RemotingCommand) -> None:
-        """GET_BROKER_CONFIG."""
+        """Answer GET_BROKER_CONFIG."""
         version = '{"counter":0,"timestamp":0}'
         body = self._config_text().encode()
         request.answer(ResponseCode.SUCCESS, ext={"version": version}, body=body)
 
     def runtime_info(self, request: PendingRequest, command: RemotingCommand) -> None:
-        """GET_BROKER_RUNTIME_INFO."""
+        """Answer GET_BROKER_RUNTIME_INFO."""
         _body(request, write_json({"table": dict(self._runtime())}))
 
     def topic_stats(self, request: PendingRequest, command: RemotingCommand) -> None:
-        """GET_TOPIC_STATS_INFO.
+        """Answer GET_TOPIC_STATS_INFO.
 
         Raises:
             FieldError: the topic is missing.
@@ -250,7 +250,7 @@ class Admin:
         _body(request, body)
 
     def consume_stats(self, request: PendingRequest, command: RemotingCommand) -> None:
-        """GET_CONSUME_STATS, for one topic or all that the group consumes.
+        """Answer GET_CONSUME_STATS, for one topic or all that the group consumes.
 
         Raises:
             FieldError: the group is missing.
@@ -269,7 +269,7 @@ class Admin:
         _body(request, body)
 
     def consumer_connections(self, request: PendingRequest, command: RemotingCommand) -> None:
-        """GET_CONSUMER_CONNECTION_LIST.
+        """Answer GET_CONSUMER_CONNECTION_LIST.
 
         Raises:
             FieldError: the group is missing.
@@ -283,7 +283,7 @@ class Admin:
             request.answer(ResponseCode.CONSUMER_NOT_ONLINE, text)
 
     def producer_connections(self, request: PendingRequest, command: RemotingCommand) -> None:
-        """GET_PRODUCER_CONNECTION_LIST; producers of this node only.
+        """Answer GET_PRODUCER_CONNECTION_LIST; producers of this node only.
 
         Raises:
             FieldError: the group is missing.
@@ -297,7 +297,7 @@ class Admin:
             request.answer(ResponseCode.SYSTEM_ERROR, text)
 
     def groups_of_topic(self, request: PendingRequest, command: RemotingCommand) -> None:
-        """QUERY_TOPIC_CONSUME_BY_WHO.
+        """Answer QUERY_TOPIC_CONSUME_BY_WHO.
 
         Raises:
             FieldError: the topic is missing.
@@ -309,7 +309,7 @@ class Admin:
         _body(request, tables.group_list(groups))
 
     def view(self, request: PendingRequest, command: RemotingCommand) -> None:
-        """VIEW_MESSAGE_BY_ID; a node that does not have it yet asks the leader.
+        """Answer VIEW_MESSAGE_BY_ID; a node that does not have the message yet asks the leader.
 
         Raises:
             FieldError: the offset is missing.
@@ -326,7 +326,7 @@ class Admin:
         return _Found(bytes(record))
 
     def query(self, request: PendingRequest, command: RemotingCommand) -> None:
-        """QUERY_MESSAGE by key or unique key; a node that finds nothing asks the leader.
+        """Answer QUERY_MESSAGE by key or unique key; a node that finds nothing asks the leader.
 
         Raises:
             FieldError: a field is missing or impossible.
@@ -364,10 +364,10 @@ class Admin:
         return _Found(b"".join(records), ext)
 
     def _find(self, request: PendingRequest, look: Callable[[], _Found | Refusal]) -> None:
-        """What is found is true on any node; that there is nothing is for the leader to say, once it is confirmed."""
+        """Answer with what any node finds; that there is nothing is for a confirmed leader to say."""
         found = look()
         if isinstance(found, _Found):
-            found.tell(request)
+            found.answer(request)
         elif self._log.is_serving:
             self._router.when_confirmed(request, partial(_look_again, request, look))
         else:
@@ -380,7 +380,7 @@ class _Found(NamedTuple):
     body: bytes
     ext: dict[str, str] | None = None
 
-    def tell(self, request: PendingRequest) -> None:
+    def answer(self, request: PendingRequest) -> None:
         """Answer with it."""
         request.answer(ResponseCode.SUCCESS, ext=self.ext, body=self.body)
 
@@ -388,7 +388,7 @@ class _Found(NamedTuple):
 def _look_again(request: PendingRequest, look: Callable[[], _Found | Refusal]) -> None:
     found = look()
     if isinstance(found, _Found):
-        found.tell(request)
+        found.answer(request)
     else:
         request.answer(found.code, found.remark)
 

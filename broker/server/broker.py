@@ -51,7 +51,7 @@ _CHANCE = secrets.SystemRandom()
 
 
 def monotonic_ms() -> int:
-    """A clock that never goes back, for everything that waits."""
+    """Read a clock that never goes back, for everything that waits."""
     return time.monotonic_ns() // 1_000_000
 
 
@@ -169,11 +169,11 @@ class Broker:
 
     @property
     def is_serving(self) -> bool:
-        """Whether this node leads and takes sends."""
+        """True while this node leads and takes sends."""
         return self.log.is_serving
 
     def members(self, group: str) -> dict[str, ConsumerClient]:
-        """The live members of a consumer group on all nodes, as far as this node knows."""
+        """Return the live members of a consumer group on all nodes, as far as this node knows, by client id."""
         return self._controller.members.members(group)
 
     # Joining what it consists of.
@@ -271,7 +271,7 @@ class Broker:
 
 
 def _bind(config: BrokerConfig) -> list[socket.socket]:
-    """The client port, and the one two below it where that is wanted."""
+    """Bind the client port, and the one two below it if that is wanted."""
     sockets = [bind(config.listen)]
     if config.vip_port:
         host, port = bound_address(sockets[0])

@@ -87,7 +87,7 @@ def _complain(console: Console, text: str) -> None:
 
 
 def _innermost(error: BaseException) -> BaseException:
-    """What nurseries have wrapped in groups."""
+    """Unwrap an error from the groups that nurseries put around it."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
@@ -153,7 +153,7 @@ def _dev_options(options: argparse.Namespace) -> DevOptions:
 
 
 def _configure(options: argparse.Namespace) -> tuple[BrokerConfig, list[str]]:
-    """File and command line, joined and checked.
+    """Join the configuration file and the command line, and check them.
 
     Raises:
         ConfigError: says what is wrong.
@@ -199,7 +199,7 @@ def _read_secret(path: str) -> str:
 
 
 def _ipv4(host: str) -> str:
-    """The address that clients are told: messages carry it as four bytes."""
+    """Resolve the address that is advertised to clients: messages carry it as four bytes."""
     try:
         found = socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)
     except OSError as error:
@@ -218,7 +218,7 @@ async def _serve(config: BrokerConfig, console: Console) -> None:
         asked = False
 
         def stop(_number: signal.Signals) -> None:
-            """The first signal asks for an orderly stop, the second ends at once."""
+            """Stop in order at the first signal, at once at the second."""
             nonlocal asked
             if asked:
                 nursery.cancel_scope.cancel()

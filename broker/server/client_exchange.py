@@ -110,7 +110,7 @@ class ClientExchange:
         link.register(PrivateCode.UNION_CHANGED, lambda _command: self.ask_again())
 
     def local_changed(self, groups: list[str]) -> None:
-        """Consumers of this node came, went or changed."""
+        """Publish that consumers of this node came, went or changed; `groups` are theirs."""
         if not groups:
             return
         if self._log.is_serving:
@@ -119,17 +119,17 @@ class ClientExchange:
             self._wanted.set()
 
     def expire(self, now_ms: int) -> None:
-        """At the leader: forget nodes that are silent."""
+        """Forget nodes that are silent; the leader does."""
         if self._log.is_serving:
             self.union.touch(self._node, now_ms)
             self._notify(self.union.expire(now_ms))
 
     def ask_again(self) -> None:
-        """There is a link, or the leader says that its union changed."""
+        """Ask the leader at once: there is a link, or its union changed."""
         self._wanted.set()
 
     def role_changed(self) -> None:
-        """Somebody else leads, or this node does."""
+        """Begin anew, since another node leads, or this one does."""
         if self._log.is_serving:
             self._told.clear()
             self.union.leadership_began(self._now_ms())
@@ -138,14 +138,14 @@ class ClientExchange:
         self._wanted.set()
 
     async def wait_synced(self) -> None:
-        """Until the leader has told that it knows the clients of now."""
+        """Wait until the leader has confirmed that it knows the clients of now."""
         changes = self._local.changes
         self._wanted.set()
         while self._synced_changes < changes and not self._log.is_serving:
             await self._synced.wait()
 
     def sync_from(self, link: ClientOrigin, request: RemotingCommand) -> None:
-        """SYNC_CLIENTS at the leader: another node tells of its clients.
+        """Carry out SYNC_CLIENTS at the leader: take the clients of another node.
 
         Raises:
             BodyError: the body is no sync request.
@@ -195,7 +195,7 @@ class ClientExchange:
         answer(link, opaque, 0, body=_encode(SyncReply(is_known, version, by_node)))
 
     async def run(self) -> None:
-        """Tell the leader of this node's clients: at each change, and every second that they live."""
+        """Send this node's clients to the leader: at each change, and every second as a sign of life."""
         full = True
         while True:
             with trio.move_on_after(SYNC_INTERVAL_S):
@@ -233,7 +233,7 @@ class ClientExchange:
         return waiter.reply
 
     def _notify(self, groups: list[str], but: ClientOrigin | None = None) -> None:
-        """At the leader: tell the clients here of groups whose roll changed, and the nodes of any change."""
+        """Notify the clients here of groups whose roll changed, and the nodes of any change; the leader does."""
         if groups:
             self._push(groups)
         if self.union.version != self._announced:
@@ -248,7 +248,7 @@ class ClientExchange:
         *,
         but: ClientOrigin | None = None,
     ) -> None:
-        """At the leader: send a oneway request to the nodes that are linked to this one."""
+        """Send a oneway request to the nodes that are linked to this one, the leader."""
         frame = encode_command(make_request(code, 0, ext, body, is_oneway=True))
         for node, link in tuple(self._links.items()):
             if link.is_closed:

@@ -31,12 +31,12 @@ _STEADY: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def wall_ms() -> int:
-    """The wall clock."""
+    """Read the wall clock."""
     return time.time_ns() // 1_000_000
 
 
 def steady_ms() -> int:
-    """A clock that nobody can set; it runs on while the machine sleeps, where the system has such a one."""
+    """Read a clock that nobody can set; it runs on while the machine sleeps, where the system has such a one."""
     return time.clock_gettime_ns(_STEADY) // 1_000_000
 
 
@@ -69,7 +69,7 @@ class SteadyWallClock:
         self._slewed_at_ms = steady()
 
     def __call__(self) -> int:
-        """Now."""
+        """Return the time of now."""
         steady = self._steady()
         step = (steady - self._slewed_at_ms) * SLEW_PER_MILLE // 1000
         if step > 0:
@@ -94,7 +94,7 @@ class SteadyWallClock:
         return self() if self._is_settled else None
 
     def _set(self) -> None:
-        """More is known of the others' clocks. Nothing bears this node's time until it leads, so it may go back too."""
+        """Set the time anew from the others' clocks; back as well, until this node has led and its time was written."""
         steady = self._steady()
         ahead_ms, self._is_settled = starting_ms(
             self.wall_ms() - steady, self._peers.values(), self._member_count, steady
@@ -107,7 +107,7 @@ class SteadyWallClock:
             log_event(logging.WARNING, "clock-corrected", node=self._node_id, by_ms=moved_ms)
 
     def lead(self) -> None:
-        """This node begins to lead: from here on its time stands in the log, and does not go back."""
+        """Let the time no longer go back: this node begins to lead, and its time stands in the log from here on."""
         self._has_led = True
         if not self._is_settled:
             log_event(
@@ -128,11 +128,11 @@ class SteadyWallClock:
 
     @property
     def ahead_ms(self) -> int:
-        """By how much the wall clock is ahead of what most members show; 0 unless they contradict it."""
+        """The distance of the wall clock ahead of what most members show; 0 unless they contradict it."""
         own_ms = self.wall_ms() - self._steady()
         return own_ms - self._agreed_ms(own_ms)
 
     @property
     def error_ms(self) -> int:
-        """By how much the wall clock is ahead of this one."""
+        """The distance of the wall clock ahead of this one."""
         return self.wall_ms() - self._steady() - self._offset_ms

@@ -29,14 +29,14 @@ class Committers:
         self._lockers: dict[tuple[str, str], str] = {}
 
     def has_locked(self, group: str, address: str, client_id: str) -> None:
-        """A client asked for locks over the connection from `address`."""
+        """Note that a client asked for locks over the connection from `address`."""
         self._lockers.pop((group, address), None)
         self._lockers[group, address] = client_id
         if len(self._lockers) > LOCKERS_MAX:
             del self._lockers[next(iter(self._lockers))]
 
     def who(self, group: str, topic: str, queue_id: int, *, address: str, said: str) -> str:
-        """The client id for a commit of this queue.
+        """Find the client id behind a commit for this queue.
 
         Returns:
             "" when nobody ever locked the queue, so that nobody is kept out, and when it is not known.

@@ -104,12 +104,12 @@ class BrokerConfig:
 
     @property
     def own_peer(self) -> Peer:
-        """This node's entry in the list of members."""
+        """The entry of this node in the list of members."""
         return _own_peer(self.node_id, self.peers)
 
     @property
     def broker_id_as_follower(self) -> int:
-        """Stable id of a follower in routes: the number in the node id + 1, as DLedger does."""
+        """The stable id of a follower in routes: the number in the node id + 1, as DLedger does."""
         digits = "".join(re.findall("[0-9]", self.node_id))
         return (int(digits) if digits else 0) + 1
 
@@ -246,7 +246,7 @@ def _risks(config: BrokerConfig) -> list[str]:
 
 
 def _refuse_unsupported(values: _Values) -> None:
-    """Settings whose silent neglect would surprise their owner."""
+    """Refuse settings whose silent neglect would surprise their owner."""
     if not values.boolean("enableDLegerCommitLog", default=True):
         raise ConfigError(
             "enableDLegerCommitLog=false: every node is a member of a Raft group here; remove the line"
@@ -262,7 +262,7 @@ def _refuse_unsupported(values: _Values) -> None:
 
 
 def _check(config: BrokerConfig) -> None:
-    """Values that contradict each other."""
+    """Refuse values that contradict each other."""
     names = [peer.node_id for peer in config.peers]
     for node in config.preferred_leaders:
         if node not in names:

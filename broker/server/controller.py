@@ -190,13 +190,13 @@ class BrokerController:
 
     @property
     def handlers(self) -> tuple[Handler[Any], ...]:
-        """All that it handles, by code."""
+        """The handlers of all codes, in the order of these."""
         return self._dispatch.handlers
 
     # What happens.
 
     def handle(self, origin: Origin, frames: Sequence[Frame]) -> None:
-        """Frames of a client, or of another node.
+        """Carry out the requests of a client, or of another node.
 
         Raises:
             FrameError: a header cannot be read; the connection has to be closed.
@@ -204,18 +204,18 @@ class BrokerController:
         self._dispatch.handle(origin, frames)
 
     def connection_closed(self, number: int) -> None:
-        """A client's connection ended."""
+        """Drop all that belongs to a client's connection that ended."""
         self._link_server.connection_closed(number)
         self._sends.connection_closed(number)
         self._pulls.connection_closed(number)
         self.members.connection_closed(number)
 
     def applied(self) -> None:
-        """Entries were applied."""
+        """Look again at what waits for messages, since entries were applied."""
         self._pulls.applied()
 
     def role_changed(self, view: RoleView) -> None:
-        """The node's role, term or leader has changed, or it begins or ceases to serve."""
+        """Begin or cease to lead, as the node's role, term or leader says now."""
         if self._was_serving and not view.is_serving:
             self.commits.lost(NotLeaderError(view.leader_id, view.term))
             self._offsets.lost()
@@ -232,7 +232,7 @@ class BrokerController:
         self._pulls.look_at_all()
 
     def tick(self, now_ms: int) -> None:
-        """What is looked at every 50 ms or so; `now_ms` of `Environment.monotonic_ms`."""
+        """Look at everything that depends on time, every 50 ms or so; `now_ms` is monotonic."""
         self._router.unpark()
         self._router.expire(now_ms)
         self._dispatch.expire(now_ms)
@@ -249,7 +249,7 @@ class BrokerController:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nobody waits for an answer."""
+        """True while nobody waits for an answer."""
         return self.commits.is_idle and not self._router.waiting_count and not self.link.asked_count
 
     # Making the services.
@@ -391,7 +391,7 @@ class BrokerController:
         return TimerRules(config.timer_delay_max_ms, self._log_ms) if config.timers else None
 
     def _log_ms(self) -> int:
-        """This node's time, but never before what the log says already: due times are judged by it."""
+        """Return this node's time, but never one before the log's: due times are judged by it."""
         return max(self._environment.wall_ms(), self._state.last_store_ms)
 
     def _load(self, physical_offset: int) -> StoredMessage | None:
@@ -421,7 +421,7 @@ class BrokerController:
         )
 
     def _set_up(self) -> None:
-        """A new leader: topics and delays that the configuration names and the log does not have yet."""
+        """Create topics and delays of the configuration that the log does not have yet; this node begins to lead."""
         config, state = self._config, self._state
         topics = [
             TopicConfig(

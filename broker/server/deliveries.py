@@ -43,13 +43,13 @@ class DeliveryPause:
         self.is_paused = False
 
     def pause(self, error: EntryDamagedError) -> None:
-        """The next one cannot be read now."""
+        """Pause: the next message cannot be read now."""
         if not self.is_paused:
             self.is_paused = True
             _log.warning("%s wait: %s", self._what, error)
 
     def end(self) -> None:
-        """It could be read."""
+        """Resume: the message could be read."""
         if self.is_paused:
             self.is_paused = False
             _log.warning("%s go on", self._what)
@@ -59,7 +59,7 @@ class DeliveringTask(Protocol):
     """Stages what is due."""
 
     def wait_ms(self) -> int | None:
-        """How long until something may be due, below 0 if something is; None: nobody knows."""
+        """Return the time until something may be due, below 0 if something is; None if that is not known."""
         ...
 
     def tick(self) -> None:
@@ -91,7 +91,7 @@ class Deliverer:
 
     @property
     def is_full(self) -> bool:
-        """Whether the entry has enough."""
+        """True once the entry has enough."""
         return self.staged_bytes >= DELIVERY_BYTES_MAX
 
     def stage(self, physical_offset: int, more_properties: bytes = b"") -> None:

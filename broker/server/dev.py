@@ -130,7 +130,7 @@ class _Child:
         return await self.process.wait()
 
     def last_line(self) -> str:
-        """The last thing that it said."""
+        """Return the last line that it has logged."""
         lines = self.log_path.read_text(errors="replace").strip().splitlines()
         return lines[-1] if lines else "it said nothing"
 
@@ -161,7 +161,7 @@ class _Run:
 
 
 async def _announce(options: DevOptions, console: Console) -> None:
-    """Say how to use it once there is a leader with a route."""
+    """Print how to use the group once it has a leader with a route."""
     namesrv = Address(HOST, options.namesrv_port)
     with trio.move_on_after(_READY_S):
         # Polled, because another process is asked.

@@ -31,7 +31,7 @@ class DigestWatch:
         self._alarmed_count = 0
 
     def tick(self, now_ms: int) -> None:
-        """Now and then: a mark if something came since the last one, the alarm if there is cause."""
+        """Write a mark if something came since the last one, and repeat the alarm while there is cause."""
         if now_ms >= self._next_mark_ms:
             self._next_mark_ms = now_ms + MARK_INTERVAL_MS
             # A mark is a record itself: alone it is no reason for another one.

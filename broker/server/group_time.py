@@ -43,19 +43,19 @@ class PeerClock:
 
     @classmethod
     def of(cls, reading: ClockReading) -> Self:
-        """The clock was read after it was asked for and before it was known; a millisecond is lost to rounding."""
+        """Build it from a reading: the clock was read between request and answer; a millisecond is lost to rounding."""
         lost_ms = reading.answered_ms + 1
         settled_ms = None if reading.settled_ms is None else reading.settled_ms - lost_ms
         high_ms = reading.wall_ms - reading.asked_ms + 1
         return cls(reading.wall_ms - lost_ms, high_ms, reading.answered_ms, settled_ms)
 
     def bounds(self, now_ms: int) -> tuple[int, int]:
-        """Between what and what it is now."""
+        """Return the lowest and the highest value that it can have now."""
         drift_ms = max(0, now_ms - self.at_ms) * DRIFT_PER_MILLE // 1000
         return self.low_ms - drift_ms, self.high_ms + drift_ms
 
     def or_newer(self, newer: PeerClock) -> PeerClock:
-        """The narrower one; where they contradict each other that clock was set, and the newer one says to what.
+        """Return the narrower one, or the newer one if they contradict each other: then that clock was set.
 
         What the member goes by is always the newer one's.
         """
@@ -69,7 +69,7 @@ class PeerClock:
 def starting_ms(
     own_ms: int, peers: Iterable[PeerClock], member_count: int, now_ms: int
 ) -> tuple[int, bool]:
-    """The clock to begin with, and whether more readings could change it.
+    """Return the clock to begin with, and True if no more readings could change it.
 
     The clocks of a majority that are near each other, if there is one; else what a member goes by that knew one; else
     the lowest that the median of all members can be, as if every clock that was not read were behind.
@@ -102,7 +102,7 @@ def starting_ms(
 
 
 def _near(one: PeerClock, clocks: Iterable[PeerClock], now_ms: int) -> list[PeerClock]:
-    """Those that may differ from `one` by no more than `NEAR_MS`, itself included."""
+    """Return the clocks that may differ from `one` by no more than `NEAR_MS`, itself included."""
     low_ms, high_ms = one.bounds(now_ms)
     return [
         other
@@ -113,7 +113,7 @@ def _near(one: PeerClock, clocks: Iterable[PeerClock], now_ms: int) -> list[Peer
 
 
 def agreed_ms(own_ms: int, peers: Iterable[PeerClock], member_count: int, now_ms: int) -> int:
-    """The clock to go by, `own_ms` unless a majority of those heard contradicts it.
+    """Return the clock to go by: `own_ms` unless a majority of those heard contradicts it.
 
     Args:
         own_ms: this node's clock.

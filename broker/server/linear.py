@@ -37,7 +37,7 @@ class LinearReads:
             self._nursery.start_soon(self._confirm)
 
     async def _confirm(self) -> None:
-        """One round for all reads that came before it began."""
+        """Run one round for all reads that came before it began, and again for those that came since."""
         while self._waiting:
             batch, self._waiting = self._waiting, []
             try:

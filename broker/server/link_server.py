@@ -69,7 +69,7 @@ class LinkServer:
         self._trusted: set[int] = set()
 
     def handlers(self) -> tuple[Handler[Any], ...]:
-        """What it takes."""
+        """Return the handlers of its codes."""
         known: dict[PrivateCode, OfNode] = {
             PrivateCode.FORWARD: self._forward,
             PrivateCode.DELIVERED: lambda _link, command: self._delivered(
@@ -97,7 +97,7 @@ class LinkServer:
         return tuple(Handler(code, serve, Kind.READ, Where.HERE) for code in PrivateCode)
 
     def connection_closed(self, number: int) -> None:
-        """A connection ended; its trust with it."""
+        """Trust a connection no longer, since it ended."""
         self._trusted.discard(number)
 
     def _hello(self, link: ClientOrigin, command: RemotingCommand) -> None:

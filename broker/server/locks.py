@@ -31,14 +31,14 @@ class Locks:
         self._committers = committers
 
     def handlers(self) -> tuple[Handler[RemotingCommand], ...]:
-        """What it takes."""
+        """Return the handlers of its codes."""
         return (
             Handler(RequestCode.LOCK_BATCH_MQ, self.lock, Kind.UPDATE),
             Handler(RequestCode.UNLOCK_BATCH_MQ, self.unlock, Kind.UPDATE),
         )
 
     def lock(self, request: PendingRequest, command: RemotingCommand) -> None:
-        """LOCK_BATCH_MQ: answered with what is held once the record is committed.
+        """Carry out LOCK_BATCH_MQ: answered with what is held once the record is committed.
 
         Raises:
             BodyError: the body is no lock request.
@@ -54,7 +54,7 @@ class Locks:
         self._router.when_committed(request, place, partial(self._locked, request, wanted))
 
     def unlock(self, request: PendingRequest, command: RemotingCommand) -> None:
-        """UNLOCK_BATCH_MQ.
+        """Carry out UNLOCK_BATCH_MQ.
 
         Raises:
             BodyError: the body is no lock request.

@@ -42,7 +42,7 @@ class Loss(NamedTuple):
 def find_loss(
     furthest: LogPoint, *, restoration: str, confirmed_index: int, chain_crc: int | None
 ) -> Loss | None:
-    """What a leader has lost of what was told to be committed; None: nothing that can be seen.
+    """Find what a leader has lost of what was announced as committed; None if no loss can be seen.
 
     Args:
         furthest: told before the leader confirmed that it leads.
@@ -81,7 +81,7 @@ class LossWatch:
         self._is_confirming = False
 
     def own_point(self) -> LogPoint | None:
-        """The place to tell: how far this node knows the log to be committed; None: it names no group yet."""
+        """Return the place up to which this node knows the log to be committed; None while it names no group yet."""
         if not self._has_records():
             return None
         index = self._log.reader.commit_index
@@ -91,7 +91,7 @@ class LossWatch:
         return LogPoint(int(index), int(name.term), name.chain_crc, self._log.status.restoration)
 
     async def judge(self, furthest: LogPoint) -> None:
-        """A name server remembers this place. Does nothing unless this node leads."""
+        """Compare the log with a place that a name server remembers, if this node leads."""
         if self._is_confirming or not self._log.is_serving:
             return
         self._is_confirming = True

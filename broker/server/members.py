@@ -84,7 +84,7 @@ class Members:
         )
 
     def handlers(self) -> tuple[Handler[RemotingCommand], ...]:
-        """What it takes."""
+        """Return the handlers of its codes."""
         code = RequestCode
         return (
             Handler(code.HEART_BEAT, self.heartbeat, Kind.UPDATE, Where.HERE),
@@ -100,7 +100,7 @@ class Members:
         )
 
     def heartbeat(self, request: PendingRequest, command: RemotingCommand) -> None:
-        """HEART_BEAT: answered when the group and its retry topic exist and the leader knows the client.
+        """Carry out HEART_BEAT: answered when the group and its retry topic exist and the leader knows the client.
 
         Its connection is kept, to tell the client of changes later; so it is not taken from another node.
 
@@ -152,7 +152,7 @@ class Members:
         return group_for_use(self._catalog, name, auto_create=self._auto_create_groups)
 
     def creation_for(self, consumers: Iterable[ConsumerClient]) -> Creation:
-        """Groups and retry topics that these consumers lack (Q3)."""
+        """Return the groups and retry topics that these consumers lack (Q3)."""
         topics: list[TopicConfig] = []
         groups: list[SubscriptionGroupConfig] = []
         for name in dict.fromkeys(client.group for client in consumers):
@@ -180,7 +180,7 @@ class Members:
             await waiter.wait()
 
     def unregister(self, request: PendingRequest, command: RemotingCommand) -> None:
-        """UNREGISTER_CLIENT.
+        """Carry out UNREGISTER_CLIENT.
 
         Raises:
             FieldError: the client id is missing.
@@ -194,7 +194,7 @@ class Members:
         request.answer(ResponseCode.SUCCESS)
 
     def consumer_list(self, request: PendingRequest, command: RemotingCommand) -> None:
-        """GET_CONSUMER_LIST_BY_GROUP: all members, whatever node they are connected to.
+        """Answer GET_CONSUMER_LIST_BY_GROUP: all members, whatever node they are connected to.
 
         Raises:
             FieldError: the group is missing.
@@ -210,7 +210,7 @@ class Members:
 
     @staticmethod
     def check_config(request: PendingRequest, command: RemotingCommand) -> None:
-        """CHECK_CLIENT_CONFIG.
+        """Carry out CHECK_CLIENT_CONFIG.
 
         Raises:
             BodyError: the body is no client configuration.
@@ -227,7 +227,7 @@ class Members:
             request.answer(ResponseCode.SUCCESS)
 
     def members(self, group: str) -> dict[str, ConsumerClient]:
-        """The live members of a group on all nodes, as far as this node knows."""
+        """Return the live members of a group on all nodes, as far as this node knows, by client id."""
         known = self.exchange.union.members(group)
         if self._log.is_serving:
             return dict(known)
@@ -248,7 +248,7 @@ class Members:
         return True
 
     def ask_producer(self, group: str, frame: bytes) -> None:
-        """At the leader: send a frame to a producer of a group, behind another node if none is here.
+        """Send a frame to a producer of a group, behind another node if none is here; the leader does.
 
         Nodes do not tell each other of their producers, so all nodes are asked to pass it on. Should
         two producers get it, both answers find the same verdict.
@@ -257,7 +257,7 @@ class Members:
             self.exchange.notify_nodes(PrivateCode.ASK_PRODUCER, {"group": group}, frame)
 
     def connection_closed(self, number: int) -> None:
-        """A client's connection ended."""
+        """Forget the clients of a connection that ended."""
         self._origins.pop(number, None)
         self.exchange.local_changed(self.local.connection_closed(number))
 
@@ -267,7 +267,7 @@ class Members:
         self.exchange.expire(now_ms)
 
     def _push(self, groups: list[str]) -> None:
-        """Tell the clients here (40): they rebalance at once instead of within 20 s."""
+        """Notify the clients here (40): they rebalance at once instead of within 20 s."""
         for name in groups:
             group = self._catalog.group(name)
             if group is not None and not group.notify_consumer_ids_changed:

@@ -31,7 +31,7 @@ class NameContested:
         self._rivals: dict[Address, str] = {}
 
     def heard(self, server: Address, rival: str) -> None:
-        """A name server answered; `rival` is the address of the other group's broker, empty without one."""
+        """Take what a name server answered; `rival` is the address of the other group's broker, empty without one."""
         was_contested = bool(self._rivals)
         if rival:
             self._rivals[server] = rival[:_SHOWN_MAX]

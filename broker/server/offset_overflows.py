@@ -37,7 +37,7 @@ class OffsetOverflows:
         offset: int,
         max_offset: int,
     ) -> None:
-        """A pull asked `node_id` for an offset above the queue's end."""
+        """Log that a pull asked `node_id` for an offset above the queue's end."""
         key = group, topic, queue_id
         if key in self._told or len(self._told) >= LINES_MAX:
             return

@@ -62,7 +62,7 @@ class Offsets:
         self._staged_ms = 0
 
     def handlers(self) -> tuple[Handler[RemotingCommand], ...]:
-        """What it takes. Reads confirm by themselves that this node leads: when their fields are read, or later."""
+        """Return the handlers of its codes. Reads are confirmed when their fields are read, or later."""
         code, read = RequestCode, Kind.READ
         return (
             Handler(code.QUERY_CONSUMER_OFFSET, self.query, Kind.QUESTION, request_type=Question),
@@ -74,7 +74,7 @@ class Offsets:
         )
 
     def update(self, request: PendingRequest, command: RemotingCommand) -> None:
-        """UPDATE_CONSUMER_OFFSET: answered when it is committed.
+        """Carry out UPDATE_CONSUMER_OFFSET: answered when it is committed.
 
         Raises:
             FieldError: a field is missing or impossible.
@@ -126,7 +126,7 @@ class Offsets:
         return client_id
 
     def pulled(self, origin: Origin, pull: PullFields) -> None:
-        """A pull carried an offset (E14): it joins the next commit, here or at the leader."""
+        """Commit the offset that a pull carried (E14) with the next ones, here or at the leader."""
         if self._log.is_serving:
             self.note(
                 pull.consumer_group,
@@ -144,7 +144,7 @@ class Offsets:
 
     @property
     def _has_room(self) -> bool:
-        """Whether one more can be taken in, perhaps after what gathered was staged."""
+        """True while one more can be taken in, perhaps after what gathered was staged."""
         can_stage = not self._commits.is_full and self._asking_count < PENDING_MAX
         return can_stage or not self._has_gathered_all
 
@@ -201,14 +201,14 @@ class Offsets:
             self._router.unconfirmed(commit.request, error)
 
     def lost(self) -> None:
-        """Leadership is lost: who waits goes to the next leader; offsets that came with pulls are lost."""
+        """Park what waits for the next leader, since leadership is lost; offsets that came with pulls are dropped."""
         self._pending = PendingOffsets()
         waiting, self._waiting = self._waiting, []
         for commit in waiting:
             self._router.park(commit.request)
 
     def query(self, request: PendingRequest, command: RemotingCommand) -> None:
-        """QUERY_CONSUMER_OFFSET: a commit that is on its way is waited for, so that none is overlooked.
+        """Answer QUERY_CONSUMER_OFFSET, after commits that are on their way, so that none is overlooked.
 
         That commit may be of an entry that was proposed before the query, and what becomes of it says nothing about
         who leads by now. So the leader is confirmed afterwards, as for any other read.
@@ -232,7 +232,7 @@ class Offsets:
     def _query(
         self, request: PendingRequest, command: RemotingCommand
     ) -> tuple[QueuePlace, Callable[[], None]]:
-        """The queue asked for, and how to answer."""
+        """Return the queue asked for, and the function that answers."""
         ext = command.ext
         group, topic = fields.text(ext, "consumerGroup"), fields.text(ext, "topic")
         queue_id = QueueId(fields.int32(ext, "queueId"))
@@ -258,7 +258,7 @@ class Offsets:
             _number(request, "offset", offset)
 
     def max_offset(self, request: PendingRequest, command: RemotingCommand) -> None:
-        """GET_MAX_OFFSET; an unknown queue has 0.
+        """Answer GET_MAX_OFFSET; an unknown queue has 0.
 
         Raises:
             FieldError: a field is missing or impossible.
@@ -268,7 +268,7 @@ class Offsets:
         self._router.when_confirmed(request, lambda: _number(request, "offset", bounds()[1]))
 
     def min_offset(self, request: PendingRequest, command: RemotingCommand) -> None:
-        """GET_MIN_OFFSET; an unknown queue has 0.
+        """Answer GET_MIN_OFFSET; an unknown queue has 0.
 
         Raises:
             FieldError: a field is missing or impossible.
@@ -278,7 +278,7 @@ class Offsets:
         self._router.when_confirmed(request, lambda: _number(request, "offset", bounds()[0]))
 
     def by_time(self, request: PendingRequest, command: RemotingCommand) -> None:
-        """SEARCH_OFFSET_BY_TIMESTAMP.
+        """Answer SEARCH_OFFSET_BY_TIMESTAMP.
 
         Raises:
             FieldError: a field is missing or impossible.
@@ -300,7 +300,7 @@ class Offsets:
         self._router.when_confirmed(request, act)
 
     def earliest_time(self, request: PendingRequest, command: RemotingCommand) -> None:
-        """GET_EARLIEST_MSG_STORETIME; -1 without messages.
+        """Answer GET_EARLIEST_MSG_STORETIME; -1 without messages.
 
         Raises:
             FieldError: a field is missing or impossible.
@@ -328,7 +328,7 @@ def _queue(command: RemotingCommand) -> tuple[str, int]:
 
 
 def _update_frame(pull: PullFields) -> bytes:
-    """The offset that a pull carries, as a request."""
+    """Build the request that commits the offset which a pull carries."""
     ext = {
         "consumerGroup": pull.consumer_group,
         "topic": pull.topic,

@@ -59,7 +59,7 @@ OUTDATED_HELLO = 50198
 
 
 def link_proof(secret: str | None, *, group: str, node_id: str, nonce: str) -> str:
-    """Shows that the caller knows the group's secret; bound to the process that it calls."""
+    """Build the proof that the caller knows the group's secret; it is bound to the process that is called."""
     proof = hmac.new((secret or "").encode(), digestmod=hashlib.sha256)
     for part in (_LABEL, group.encode(), node_id.encode(), nonce.encode()):
         proof.update(len(part).to_bytes(4, "big"))
@@ -87,7 +87,7 @@ def refuse_hello(
     node_ids: Collection[str],
     nonce: str,
 ) -> HelloRefusal | None:
-    """Whether a connection's HELLO shows that a member of the group speaks; None: it does.
+    """Return why a connection's HELLO does not show that a member of the group speaks; None: it does.
 
     A node that has just started is called by others that know its last process only. Their proof is right
     for that one: they do know the secret, and shall read the new nonce first.

@@ -53,17 +53,17 @@ class Pull(PendingRequest, eq=False):
 
     @property
     def fields(self) -> PullFields:
-        """What it asks for."""
+        """The fields of its request."""
         return self.command.fields  # type: ignore[union-attr,return-value]  # its handler takes nothing else
 
     @property
     def place(self) -> tuple[str, QueueId]:
-        """Topic and queue id."""
+        """The topic and queue id that it reads."""
         return self.fields.topic, self.fields.queue_id
 
     @property
     def connection(self) -> int:
-        """Its number."""
+        """The number of its connection."""
         return self.origin.number
 
 
@@ -109,18 +109,18 @@ class Pulls:
 
     @property
     def held_count(self) -> int:
-        """Pulls that wait for a message."""
+        """The count of pulls that wait for a message."""
         return self._held.count
 
     def handlers(self) -> tuple[Handler[PullRequest], ...]:
-        """What it takes."""
+        """Return the handlers of its codes."""
         codes = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
         return tuple(
             Handler(code, self.pull, Kind.READ, Where.HERE, request_type=Pull) for code in codes
         )
 
     def pull(self, request: PendingRequest, command: PullRequest) -> None:
-        """One pull."""
+        """Carry out one pull."""
         assert isinstance(request, Pull), "its handler says so"
         self._go_on(request)
 
@@ -160,7 +160,7 @@ class Pulls:
                 self._go_on(pull, now_ms)
 
     def _check(self, pull: Pull) -> Refusal | None:
-        """Why it may not read; None: it may, and what comes with it is taken.
+        """Return why it may not read; None: it may, and what comes with it is taken.
 
         Raises:
             _NotKnownHereError: nobody can say yet.
@@ -211,7 +211,7 @@ class Pulls:
         return result, outcome_of(result, offset, is_authoritative=self._is_authoritative())
 
     def _note_overflow(self, fields: PullFields, result: GetResult) -> None:
-        """Offsets below the queue's start are a matter of course: retention removed what was there."""
+        """Log an offset above the queue's end. One below its start is common: retention removed what was there."""
         if fields.queue_offset > result.max_offset:
             self._overflows.note(
                 self._log.node_id,
@@ -223,7 +223,7 @@ class Pulls:
             )
 
     def _is_authoritative(self) -> bool:
-        """Whether what is not known here does not exist: nobody can have been shown more, by any node."""
+        """Return True if what is not known here does not exist: no node can have shown more to anybody."""
         return self._log.reader.is_current
 
     def _behind(self, remark: str | None) -> str:
@@ -243,7 +243,7 @@ class Pulls:
         return self._held.hold(pull)
 
     def applied(self) -> None:
-        """Entries were applied: answer the held pulls that now find something."""
+        """Answer the held pulls that now find something, since entries were applied."""
         held = self._held
         if not held.count:
             return
@@ -273,7 +273,7 @@ class Pulls:
                     self._check_anew(pull)
 
     def look_at_all(self) -> None:
-        """The node's role changed: what was only not here yet may be illegal now, and the other way."""
+        """Read all held pulls again: in its new role the node may judge them otherwise."""
         for topic, queue_id in self._held.queues():
             for pull in self._held.waiting_on(topic, queue_id):
                 self._look_again(pull)
@@ -327,7 +327,7 @@ class Pulls:
             self._read_anew(pull, newer)
 
     def _newer_grant(self, pull: Pull) -> PullGrant | None:
-        """The grant of now, if a pull passed over messages by other tags than its group wants by now.
+        """Return the grant of now, if a pull passed over messages by other tags than its group wants by now.
 
         What was passed over while it was held may be wanted now, and its client would never ask for it again.
         """

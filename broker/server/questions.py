@@ -32,7 +32,7 @@ class Question(PendingRequest):
     late_refusal: tuple[ResponseCode, str] | None = None
 
     def give_up(self, code: ResponseCode, remark: str) -> None:
-        """Nobody can say: let the client ask again. `code` and `remark` are for those that can be told."""
+        """Let the client ask again, since nobody can answer. Some clients are shown `code` and `remark`."""
         command = self.command
         assert isinstance(command, RemotingCommand), "14 and 38 are read the general way"
         if command.code == RequestCode.GET_CONSUMER_LIST_BY_GROUP:
@@ -51,7 +51,7 @@ class Question(PendingRequest):
                 self.late_refusal = code, remark
 
     def refuse_late(self) -> None:
-        """The client has given up by itself: say why, for those who look on."""
+        """Answer with the reason, for those who look on: the client has given up by itself."""
         if self.late_refusal is not None:
             self.answer(*self.late_refusal)
 
@@ -64,7 +64,7 @@ class Questions:
         self._late: deque[tuple[int, Question]] = deque()
 
     def add(self, question: Question) -> None:
-        """Watch one; deadlines never decrease. What another node passed on is watched there."""
+        """Watch a question of this node's own client; deadlines never decrease. Other nodes watch theirs."""
         while self._open and self._open[0].is_closed:
             self._open.popleft()
         if not (question.origin.is_forwarded or question.is_oneway):

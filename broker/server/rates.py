@@ -21,7 +21,7 @@ class Rate:
             self._samples.popleft()
 
     def text(self) -> str:
-        """Per second over 10 s, 1 min and 10 min, separated by blanks."""
+        """Return the rates per second over 10 s, 1 min and 10 min, separated by blanks."""
         return " ".join(f"{self._per_second(window_ms):.2f}" for window_ms in _WINDOWS_MS)
 
     def _per_second(self, window_ms: int) -> float:

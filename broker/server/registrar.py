@@ -121,7 +121,7 @@ class Registrar:
                 server.wake(urgent=False)
 
     def made(self, token: str) -> bool:
-        """Whether this node registers somewhere with this token."""
+        """Return True if this node registers somewhere with this token."""
         return any(hmac.compare_digest(server.token, token) for server in self._servers)
 
     async def leave(self, timeout_s: float) -> None:
@@ -272,7 +272,7 @@ class _NameServer:
             self.wake(urgent=True)
 
     def _note(self, problem: str) -> None:
-        """One log line when it starts to fail, one when it works again."""
+        """Log one line when it starts to fail, one when it works again."""
         if problem and self._was_reached:
             _log.warning("name server %s %s; trying again", self._address, problem)
         elif not problem and not self._was_reached:

@@ -74,7 +74,7 @@ class PendingRequest(msgspec.Struct):
 
     @property
     def kind(self) -> Kind:
-        """What its handler does."""
+        """The kind of its handler."""
         return self.handler.kind
 
     # Is the connection still there?
@@ -129,7 +129,7 @@ class PendingRequest(msgspec.Struct):
         self.answer(refusal.code, refusal.remark)
 
     def refuse_as_busy(self) -> None:
-        """Turn it away, since `Commits.is_full`; nothing of this try was done."""
+        """Refuse it, since `Commits.is_full`; nothing of this try was done."""
         remark = "[OVERLOAD]system busy: too much waits for its commit"
         end = "" if self.may_be_done else "; nothing was done"
         self.refuse(ResponseCode.SYSTEM_BUSY, f"{remark}{end}")

@@ -39,7 +39,7 @@ class RuntimeInfo:
             self._puts.sample(now_ms, self._state.put_count)
 
     def config_text(self) -> str:
-        """The settings, as lines of a broker.conf."""
+        """Return the settings, as lines of a broker.conf."""
         config = self._config
         settings = {
             "brokerName": config.broker_name,
@@ -70,7 +70,7 @@ class RuntimeInfo:
         return "".join(f"{key}={value}\n" for key, value in settings.items())
 
     def table(self) -> dict[str, str]:
-        """Names that `mqadmin clusterList` and dashboards read, and what the group knows of itself."""
+        """Return the names that `mqadmin clusterList` and dashboards read, and what the group knows of itself."""
         state, statistics = self._state, self._log.status.statistics()
         snapshotter = self._log.reader.snapshotter
         zeros = "0.00 0.00 0.00"

@@ -108,11 +108,11 @@ class Timers:
     # --- recall
 
     def handlers(self) -> tuple[Handler[RemotingCommand], ...]:
-        """What it takes."""
+        """Return the handlers of its codes."""
         return (Handler(RequestCode.RECALL_MESSAGE, self.recall, Kind.UPDATE, is_confirmed=True),)
 
     def recall(self, request: PendingRequest, command: RemotingCommand) -> None:
-        """RECALL_MESSAGE: answered with what became of it, once the log has it.
+        """Carry out RECALL_MESSAGE: answered with the outcome, once the log has it.
 
         Raises:
             FieldError: a field is missing.
@@ -140,7 +140,7 @@ class Timers:
         )
 
     def _meant(self, handle: RecallHandle) -> list[PendingTimer]:
-        """The messages that a handle means, newest first; whether they still wait is for the fold to say."""
+        """Find the messages that a handle means, newest first; the fold decides if they are pending still."""
         wanted = (handle.topic.encode(), handle.unique_key.encode())
         found = []
         offsets = self._state.key_index.candidates(TIMER_TOPIC, handle.unique_key, 0, _TIME_MAX)
@@ -167,7 +167,7 @@ class Timers:
             )
 
     def _release(self, meant: list[PendingTimer]) -> None:
-        """A recall is decided, one way or the other."""
+        """Let messages be delivered again whose recall is decided, one way or the other."""
         for timer in meant:
             count = self._recalling.pop(timer) - 1
             if count:

@@ -76,12 +76,13 @@ class TransactionChecks:
         self._wall_ms = wall_ms
         self._monotonic_ms = monotonic_ms
         self._is_waiting = False
-        self._reign_ms = (0, 0)
+        self._began_log_ms = 0
+        self._began_ms = 0
 
     def leadership_began(self) -> None:
-        """This node leads from now on."""
+        """Begin: this node leads from now on."""
         self._is_waiting = False
-        self._reign_ms = (self._state.last_store_ms, self._monotonic_ms())
+        self._began_log_ms, self._began_ms = self._state.last_store_ms, self._monotonic_ms()
 
     def tick(self) -> None:
         """Check what is due; called every 50 ms or so."""
@@ -107,17 +108,18 @@ class TransactionChecks:
             self._commits.wait(place, OnCommit(partial(self._counted, found), self._failed))
 
     def _now_ms(self) -> int:
-        """The wall clock, but not less than the log's time and what passed since this leadership began.
+        """Return the wall clock, but not less than the log's time and what passed since this leadership began.
 
         A leader whose clock is behind the one before it must not stop checking.
         """
-        start_ms, since_ms = self._reign_ms
-        return max(self._wall_ms(), start_ms + self._monotonic_ms() - since_ms)
+        passed_ms = self._monotonic_ms() - self._began_ms
+        assert passed_ms >= 0, f"the monotonic clock went back by {-passed_ms} ms"
+        return max(self._wall_ms(), self._began_log_ms + passed_ms)
 
     # Asking.
 
     def _counted(self, checked: list[Half], _staged: StagedEntry, _place: int) -> None:
-        """The checks are in the log: ask."""
+        """Ask the producers, since the checks are counted in the log."""
         self._is_waiting = False
         for half, message in checked:
             is_open = self._state.transactions.get(half.queue_offset) is not None
@@ -126,11 +128,11 @@ class TransactionChecks:
         self.tick()
 
     def _failed(self, _error: DLedgerError) -> None:
-        """Leadership was lost; whoever leads goes on from what the fold knows."""
+        """Stop: leadership was lost. The next leader goes on from what the fold knows."""
         self._is_waiting = False
 
     def _readable(self, halves: list[OpenHalf]) -> list[Half]:
-        """Those that can be read now, and those that are gone for good."""
+        """Read the messages of those that can be read now; those that are gone for good come without one."""
         found: list[Half] = []
         for half in halves:
             try:
@@ -143,7 +145,7 @@ class TransactionChecks:
         return found
 
     def _ask_about(self, half: StoredMessage) -> None:
-        """CHECK_TRANSACTION_STATE to some producer (O19)."""
+        """Send CHECK_TRANSACTION_STATE to some producer of the group (O19)."""
         group, target = half.find(PGROUP), delivery(half)
         if group is None or target is None:
             return  # nobody can answer; it is given up in the end
@@ -178,7 +180,7 @@ class TransactionChecks:
     # Giving up.
 
     def _give_up(self, halves: list[Half], now_ms: int) -> None:
-        """Nobody knows: the messages move to where an operator finds them (O21)."""
+        """Move the messages to where an operator finds them (O21): nobody knows how they ended."""
         self._commits.create(special_topic(self._catalog, CHECK_MAX_TOPIC)[1])
         for _, message in halves:
             if message is not None:
@@ -224,7 +226,7 @@ class TransactionChecks:
 
 
 def _first_bytes(halves: list[OpenHalf]) -> list[OpenHalf]:
-    """As many of the first ones as fit into CHECKED_BYTES_MAX, but one at least."""
+    """Return as many of the first ones as fit into CHECKED_BYTES_MAX, but one at least."""
     total = 0
     for count, half in enumerate(halves):
         total += half.size_bytes

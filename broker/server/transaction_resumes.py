@@ -67,7 +67,7 @@ class TransactionResumes:
         self._storing: set[RequestedMessage] = set()
 
     def handlers(self) -> tuple[Handler[RemotingCommand], ...]:
-        """What it takes."""
+        """Return the handlers of its codes."""
         return (
             Handler(
                 RequestCode.RESUME_CHECK_HALF_MESSAGE, self.resume, Kind.UPDATE, is_confirmed=True
@@ -75,7 +75,7 @@ class TransactionResumes:
         )
 
     def resume(self, request: PendingRequest, command: RemotingCommand) -> None:
-        """RESUME_CHECK_HALF_MESSAGE.
+        """Carry out RESUME_CHECK_HALF_MESSAGE.
 
         Raises:
             FieldError: the message id is missing.
@@ -105,7 +105,7 @@ class TransactionResumes:
         self._router.when_staged_committed(request, lambda: request.answer(ResponseCode.SUCCESS))
 
     def _decide(self, message: StoredMessage) -> _CountAnew | _StoreAgain | None:
-        """What makes its checks begin anew; None: there is nothing to check."""
+        """Decide how the checks of a message begin anew; None if there is nothing to check."""
         topic, name = message.find(REAL_TOPIC), message.find(TRANSACTION_ID)
         if message.topic == HALF_TOPIC:
             verdict = self._transactions.verdict(message.queue_offset)
@@ -125,7 +125,7 @@ class TransactionResumes:
         return _StoreAgain(asked, self._ends.is_beginning(key, asked) or asked in self._storing)
 
     def _open_copy(self, key: TransactionKey, asked: RequestedMessage) -> OpenHalf | None:
-        """The same half message among the open ones with that transaction id."""
+        """Find the same half message among the open ones with that transaction id."""
         for half in self._transactions.newest(key, COPIES_MAX):
             record = self._load(half.physical_offset)
             if record is not None and requested_by_record(record) == asked:

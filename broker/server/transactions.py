@@ -76,17 +76,17 @@ class TransactionEnds:
         self._ending: set[int] = set()
 
     def leadership_began(self) -> None:
-        """This node leads from now on."""
+        """Forget what was in flight: this node leads from now on, and has applied all before."""
         self._beginning.clear()
         self._beginning_count = 0
         self._ending.clear()
 
     def is_beginning(self, key: TransactionKey, asked: RequestedMessage) -> bool:
-        """Whether that half message is staged or on its way."""
+        """Return True if that half message is staged or in flight."""
         return asked in self._beginning.get(key, ())
 
     def is_ending(self, queue_offset: int) -> bool:
-        """Whether an end of that half message is staged or on its way."""
+        """Return True if an end of that half message is staged or in flight."""
         return queue_offset in self._ending
 
     # Half messages.
@@ -129,7 +129,7 @@ class TransactionEnds:
         asked: RequestedMessage,
         born_ms: int,
     ) -> EarlierSend | None:
-        """Where this half message was stored before, if it is that one: open, or a recent send."""
+        """Find where this half message was stored before, if it is that one: open, or a recent send."""
         open_ones = self._transactions.newest(key, COPIES_MAX)
         offsets = [PhysicalOffset(half.physical_offset) for half in open_ones]
         known = repeats.find_among(offsets, asked, any_queue=plan.any_queue)
@@ -138,7 +138,7 @@ class TransactionEnds:
         return known
 
     def _is_ahead(self, plan: SendPlan, key: TransactionKey, asked: RequestedMessage) -> bool:
-        """Whether the same half message is staged or on its way."""
+        """Return True if the same half message is staged or in flight."""
         newest = self._beginning.get(key, [])[-COPIES_MAX:]
         return any(is_same(asked, other, any_queue=plan.any_queue) for other in newest)
 
@@ -182,12 +182,13 @@ class TransactionEnds:
         self._answer_half(request, plan, self._answers.place_of(plan, staged, place), born_ms)
 
     def _begun(self, key: TransactionKey, asked: RequestedMessage) -> None:
-        """A half message is on its way no more; after a change of leader nothing is known of any."""
+        """Note that a half message is in flight no more; after a change of leader nothing is known of any."""
         known = self._beginning.get(key)
         if known is None or asked not in known:
             return
         known.remove(asked)
         self._beginning_count -= 1
+        assert self._beginning_count >= 0, f"{self._beginning_count} half messages are in flight"
         if not known:
             del self._beginning[key]
 
@@ -217,11 +218,11 @@ class TransactionEnds:
     # Ends.
 
     def handlers(self) -> tuple[Handler[RemotingCommand], ...]:
-        """What it takes."""
+        """Return the handlers of its codes."""
         return (Handler(RequestCode.END_TRANSACTION, self.route_end, Kind.UPDATE, Where.ANY),)
 
     def route_end(self, request: PendingRequest, command: RemotingCommand) -> None:
-        """END_TRANSACTION: one that decides nothing has neither effect nor answer (O5), the others are the leader's."""
+        """Route END_TRANSACTION; without a decision it has neither effect nor answer (O5), else it is the leader's."""
         if is_undecided(command.ext):
             return
         if self._log.is_serving:
@@ -230,7 +231,7 @@ class TransactionEnds:
             self._router.route(request)
 
     def end(self, request: PendingRequest, command: RemotingCommand) -> None:
-        """END_TRANSACTION with a decision, at the leader.
+        """Carry out END_TRANSACTION with a decision, at the leader.
 
         Raises:
             FieldError: a field is missing or impossible.
@@ -253,7 +254,7 @@ class TransactionEnds:
             request.refuse(plan.code, plan.remark)
             return
         if isinstance(plan, Recorded):
-            _tell(request, ending.wanted, plan.verdict)
+            _answer_end(request, wanted=ending.wanted, recorded=plan.verdict)
             return
         try:
             place = stage_end(self._commits.staging, plan, self._now_ms())
@@ -271,20 +272,24 @@ class TransactionEnds:
         )
 
     def note_ending(self, queue_offsets: Iterable[int]) -> None:
-        """Ends were staged; `ended` is to be called when they are decided."""
+        """Note that ends were staged; `ended` is to be called when they are decided."""
+        assert self._ending.isdisjoint(queue_offsets), (
+            f"of {queue_offsets} an end is in flight, and another one was staged"
+        )
         self._ending.update(queue_offsets)
 
     def ended(self, queue_offsets: Iterable[int], error: DLedgerError | None = None) -> None:
-        """Ends are applied, or failed. Those of unknown outcome stay on their way: `leadership_began`."""
+        """Note that ends are applied, or failed; those of unknown outcome stay in flight until `leadership_began`."""
         if error is None or isinstance(error, RefusedError):
             self._ending.difference_update(queue_offsets)
 
     def _end_committed(
         self, request: PendingRequest, ending: Ending, _staged: StagedEntry, _place: int
     ) -> None:
-        """An end is applied: tell what the fold recorded."""
+        """Answer with the verdict that the fold recorded, since an end is applied."""
         verdict = self._transactions.verdict(ending.queue_offset)
-        _tell(request, ending.wanted, ending.wanted if verdict is None else verdict)
+        recorded = ending.wanted if verdict is None else verdict
+        _answer_end(request, wanted=ending.wanted, recorded=recorded)
 
 
 def stage_end(staging: Staging, plan: CommitPlan | RollbackPlan, now_ms: int) -> int:
@@ -322,6 +327,7 @@ def stage_op(staging: Staging, queue_offsets: list[int], verdict: Verdict, now_m
     )
 
 
-def _tell(request: PendingRequest, wanted: Verdict, recorded: Verdict) -> None:
+def _answer_end(request: PendingRequest, *, wanted: Verdict, recorded: Verdict) -> None:
+    """Answer the end of a transaction that was `wanted`, of which the fold has `recorded` the verdict."""
     code, remark, ext = answer_to_ending(wanted=wanted, recorded=recorded)
     request.answer(code, remark, ext)
