@@ -172,22 +172,6 @@ def _is_path(_citing: str, target: str) -> bool:
     return target in PATTERNS or (ROOT / target).exists() or (ROOT / (target + ".py")).exists()
 
 
-_EXISTS: Final[dict[str, Callable[[str, str], bool]]] = {
-    "rule": lambda _, target: target in rules(),
-    "letter": lambda _, target: target in letters(),
-    "house rule": lambda _, target: f"house-{target}" in anchors(RULES / "house.md"),
-    "decision": _is_decision,
-    "page": lambda citing, target: target in PATTERNS or page(citing, target) is not None,
-    "section": _is_section,
-    "link": _is_link,
-    "row": lambda _, target: int(target) in rows(),
-    "path": _is_path,
-    "test": lambda _, target: target in tests(),
-    "name": lambda _, target: target in words() or target in JAVA_NAMES,
-}
-"""Of each kind: whether a file (its path) may cite something. Of a text outside of this repository nothing exists."""
-
-
 def page(citing: str, name: str) -> Path | None:
     """The page that a file means by a name; None if there is none."""
     own = (ROOT / citing).parent
@@ -314,7 +298,8 @@ def _joined(text: str) -> str:
 
 
 def _paragraphs(source: str) -> Iterator[tuple[int, str]]:
-    begin, lines = 1, []
+    begin = 1
+    lines: list[str] = []
     for number, line in enumerate([*source.split("\n"), ""], 1):
         if line.strip() and not line.lstrip().startswith(("|", "- ", "* ", "#")):
             begin = begin if lines else number
@@ -327,3 +312,19 @@ def _paragraphs(source: str) -> Iterator[tuple[int, str]]:
             begin, lines = number, [line]
     if lines:
         yield begin, _joined(" ".join(lines))
+
+
+_EXISTS: Final[dict[str, Callable[[str, str], bool]]] = {
+    "rule": lambda _, target: target in rules(),
+    "letter": lambda _, target: target in letters(),
+    "house rule": lambda _, target: f"house-{target}" in anchors(RULES / "house.md"),
+    "decision": _is_decision,
+    "page": lambda citing, target: target in PATTERNS or page(citing, target) is not None,
+    "section": _is_section,
+    "link": _is_link,
+    "row": lambda _, target: int(target) in rows(),
+    "path": _is_path,
+    "test": lambda _, target: target in tests(),
+    "name": lambda _, target: target in words() or target in JAVA_NAMES,
+}
+"""Of each kind: whether a file (its path) may cite something. Of a text outside of this repository nothing exists."""

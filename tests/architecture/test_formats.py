@@ -12,7 +12,9 @@ from crc32c import crc32c
 from broker.store import control, saved
 from dledger.codec import hard_state, hello, member_record, snapshot
 from dledger.raft.ids import Index, Position, Term
+from dledger.state_machine import SnapshotRefusedError
 from dledger_mq.message import recall_handle, record
+from dledger_mq.message.errors import RecordError
 from dledger_mq.remoting import header
 from tests.architecture.sources import ROOT
 
@@ -44,7 +46,7 @@ def version_in(path: str) -> str:
     return str(found)
 
 
-VERSIONS = {
+VERSIONS: dict[str, tuple[str, set[int] | set[str]]] = {
     "term and vote": ("version", {hard_state._VERSION, hard_state._VERSION_NO_VOTER}),
     "whose a store is, its starts": ("version", {member_record._VERSION}),
     "file of a snapshot": ("version", {snapshot.VERSION}),
@@ -76,7 +78,7 @@ def test_a_format_has_the_version_that_the_code_has_or_a_reason(row: Row) -> Non
     told = re.match(r"`(\w+)`((?: \w+,)* \w+)?", row.version)
     assert told is not None
     assert told[1] == name
-    assert set((told[2] or "").replace(",", " ").split()) == set(map(str, values))
+    assert set((told[2] or "").replace(",", " ").split()) == {str(value) for value in values}
 
 
 def test_the_table_knows_every_version_of_the_code() -> None:
@@ -99,11 +101,11 @@ def test_a_snapshot_of_another_version_is_refused_by_its_number() -> None:
 
 
 def test_a_state_of_another_version_is_refused_by_its_number() -> None:
-    with pytest.raises(saved.SnapshotRefusedError, match="version 2, known is 1"):
+    with pytest.raises(SnapshotRefusedError, match="version 2, known is 1"):
         saved.decode_head(msgspec.msgpack.encode({"v": 2, "what": "nobody knows"}))
 
 
 def test_a_record_with_another_magic_is_refused() -> None:
     data = (91).to_bytes(4, "big") + (record.MAGIC_V2 + 1).to_bytes(4, "big", signed=True)
-    with pytest.raises(record.RecordError, match="magic 0xDAA320AC is not that of a message"):
+    with pytest.raises(RecordError, match="magic 0xDAA320AC is not that of a message"):
         record.decode_record(data + bytes(83))

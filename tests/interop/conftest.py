@@ -14,7 +14,7 @@ import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -158,7 +158,7 @@ class ForeignClient:
         finally:
             child.kill()
         assert child.returncode == 0, (
-            f"{child.args} ended with {child.returncode}\n{out[-3000:]}\n{err[-3000:]}"
+            f"{child.args!r} ended with {child.returncode}\n{out[-3000:]}\n{err[-3000:]}"
         )
         return [json.loads(line) for line in out.splitlines()]
 
@@ -176,7 +176,7 @@ class Listener:
         self._thread = threading.Thread(target=self._read)
         self._thread.start()
 
-    def __enter__(self) -> Listener:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -71,7 +71,7 @@ def test_no_progress_is_stuck() -> None:
 
 def test_a_call_that_is_never_answered_is_stuck() -> None:
     class Deaf(Engine):
-        def take_resolved(self) -> list[tuple[int, object]]:  # type: ignore[override] - drops
+        def take_resolved(self) -> list[tuple[int, object]]:  # type: ignore[override]  # drops
             return [each for each in super().take_resolved() if each[0] != 1]
 
     result = Simulation(SimSettings(seed=1, settle_ms_max=3000), engine_type=Deaf).run()

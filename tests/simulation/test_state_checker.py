@@ -47,7 +47,7 @@ class Member:
         self.node_id = node_id
         self.log = FakeLog()
         self.node = FakeNode(self.log)
-        checker.started(node_id, self)  # type: ignore[arg-type] - stands in for an engine
+        checker.started(node_id, self)  # type: ignore[arg-type]  # stands in for an engine
 
     def append(self, *bodies: str, term: int = 1) -> None:
         for body in bodies:

@@ -8,7 +8,7 @@ from dledger_mq.blocking import PullConsumer
 
 def everything(consumer: PullConsumer, topic: str) -> list[ReceivedMessage]:
     """All messages of a topic but those that only made it."""
-    found = []
+    found: list[ReceivedMessage] = []
     for queue in consumer.queues(topic):
         offset, end = 0, consumer.max_offset(queue)
         while offset < end:

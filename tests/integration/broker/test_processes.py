@@ -163,7 +163,8 @@ def test_a_group_that_has_lost_two_stores_of_three_says_so_and_goes_on_with_the_
     text = "the majority of the group is lost: the stores of n1 and n2"
     for node in group.nodes:
         assert poll(
-            lambda node=node: f"majority-lost node={node.name}" in node.log.read_text(), PATIENCE_S
+            lambda node=node: f"majority-lost node={node.name}" in node.log.read_text(),  # type: ignore[misc]
+            PATIENCE_S,
         )
         for code, ext in ((310, send_ext("T")), (11, pull_ext("T")), (202, {"topic": "T"})):
             if node is kept and code != 310:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -68,7 +69,7 @@ def lines(group: Group) -> list[bytes]:
     return [line for log in logs for line in log.splitlines() if LINE in line]
 
 
-def runtime(node: Process) -> dict[str, object]:
+def runtime(node: Process) -> dict[Any, Any]:
     table = read_object(ask(node.port, RequestCode.GET_BROKER_RUNTIME_INFO, {}).body)["table"]
     assert isinstance(table, dict)
     return table

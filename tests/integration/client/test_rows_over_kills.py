@@ -65,7 +65,7 @@ class Job:
         async with trio.open_nursery() as nursery:
             for number in range(SENDS_PER_BATCH):
                 for again in (False, True):
-                    nursery.start_soon(lambda n=number, a=again: self.attempt(batch, n, again=a))
+                    nursery.start_soon(lambda n=number, a=again: self.attempt(batch, n, again=a))  # type: ignore[misc]
 
     async def run(self, stop: trio.Event) -> None:
         while not stop.is_set():

@@ -14,6 +14,7 @@ from jepsen import demo, run
 from jepsen.checkers.judging import judge
 from jepsen.checkers.results import CheckResult
 from jepsen.clients.cpp import lacking
+from jepsen.generators import SECOND_NS
 from jepsen.history.ops import Op
 from jepsen.processes import is_running, poll
 from jepsen.reports.folder import read_folder
@@ -34,7 +35,7 @@ def results(ops: list[Op], settings: run.RunSettings) -> dict[str, CheckResult]:
 def _at_any_speed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Run in this process; how late a busy machine delivers is not looked at."""
     monkeypatch.setattr(demo, "sigterm_as_interrupt", lambda: None)
-    monkeypatch.setattr(demo, "LATE_NS", 60 * delay.SECOND_NS)
+    monkeypatch.setattr(demo, "LATE_NS", 60 * SECOND_NS)
     monkeypatch.setattr(run, "DIGESTS_S", 0.0)  # marks come every ten seconds: too long for this
 
 

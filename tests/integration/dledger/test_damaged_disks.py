@@ -31,7 +31,8 @@ def filled(cluster: Any) -> None:
 
 
 def data_file(cluster: Any, node_id: str) -> Path:
-    return sorted((cluster.folder / node_id / "data").iterdir())[-1]
+    data = Path(cluster.folder) / node_id / "data"
+    return sorted(data.iterdir())[-1]
 
 
 def flip(path: Path, byte: int) -> None:
@@ -83,7 +84,7 @@ def test_three_damaged_nodes_heal_each_other(cluster: Any) -> None:
         flip(data_file(cluster, NODES[entry % 3]), place_of(entry))
     cluster.start_all()
     for node_id in NODES:
-        wait_until(lambda n=node_id: "log-repaired" in cluster.log(n), f"{node_id} is repaired")
+        wait_until(lambda n=node_id: "log-repaired" in cluster.log(n), f"{node_id} is repaired")  # type: ignore[misc]
     assert cluster.run("append", "--data", "goes on").returncode == 0
     assert_all_equal(cluster)
 

@@ -68,7 +68,7 @@ def test_an_empty_store_with_other_peers_is_refused_by_those_that_it_meets(clust
     for node_id in ("n0", "n1"):
         wanted = f"{node_id} is configured with the members (n0, n1, n2), n2 with (n2)"
         for log in (node_id, "n2"):
-            assert poll(lambda wanted=wanted, log=log: wanted in cluster.log(log), PATIENCE_S)
+            assert poll(lambda wanted=wanted, log=log: wanted in cluster.log(log), PATIENCE_S)  # type: ignore[misc]
     with cluster.client() as client:
         client.append(b"undisturbed", retry_unknown=True)
     cluster.kill("n2")

@@ -62,7 +62,7 @@ def ask(process: Process, raw: bytes) -> dict[str, Any]:
         with socket.create_connection(("127.0.0.1", process.port), timeout=PATIENCE_S) as sock:
             sock.sendall(raw)
             answers.append(read_answer(sock))
-        return answers[-1]["code"] != NO_LEADER
+        return bool(answers[-1]["code"] != NO_LEADER)
 
     poll(is_answered, PATIENCE_S)
     return answers[-1]
@@ -181,7 +181,7 @@ def test_an_unknown_code_is_told_so(group: Group) -> None:
         assert (answer["code"], answer["remark"]) == (3, " request type 29999 not supported")
 
 
-HOSTILE_SENDS = {
+HOSTILE_SENDS: dict[str, dict[str, Any]] = {
     "a path for a topic": {"b": "../../../tmp/evil"},
     "an absolute path": {"b": "/etc/passwd"},
     "control characters": {"b": "a\x00b"},

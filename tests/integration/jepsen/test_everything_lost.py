@@ -16,7 +16,7 @@ from dledger_mq.client.link import Link, Links, Opaques
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from jepsen import run
 from jepsen.cli import EXIT_CODES, INVALID
-from jepsen.generators import Endless, Generator, Invocation
+from jepsen.generators import SECOND_NS, Endless, Generator, Invocation
 from jepsen.nemeses.damaged import forget
 from jepsen.reports.summary import summary_of
 from jepsen.run import RunSettings, execute
@@ -83,7 +83,7 @@ def test_it_is_invalid_and_not_unknown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(run, "DIGESTS_S", 0.0)
-    monkeypatch.setattr(transactions, "SETTLE_NS", 3 * transactions.SECOND_NS)
+    monkeypatch.setattr(transactions, "SETTLE_NS", 3 * SECOND_NS)
     monkeypatch.setattr(queue, "SHARES", {"send": 1})
     monkeypatch.setattr(transactions, "mixed_with_polls", nobody_reads)
     settings = RunSettings(workload, "none", TIME_LIMIT_S, rate=80)

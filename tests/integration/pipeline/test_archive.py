@@ -15,6 +15,9 @@ from typing import Any
 
 import pytest
 
+from dledger.storage.posix import PosixDisk
+from pipeline.archive.manifests import Manifest
+
 pytest.importorskip("pyspark", reason="PySpark is not installed (extra `spark`)")
 
 from dledger.raft.entry import Entry, EntryKind
@@ -156,12 +159,12 @@ def test_what_an_ended_run_leaves_is_not_taken_for_whole(
         raise EndedError
 
     with monkeypatch.context() as patch:
-        patch.setattr(writing.shutil, "rmtree", lambda *_, **__: None)
+        patch.setattr(shutil, "rmtree", lambda *_, **__: None)
         patch.setattr(Archive, "_remove_strays", lambda _: None)
         if step == "staged":
             patch.setattr(Archive, "_place", end)
         elif step == "half placed":
-            patch.setattr(Archive, "_place", end_after_one(writing.PosixDisk.rename))
+            patch.setattr(Archive, "_place", end_after_one(PosixDisk.rename))
         else:
             patch.setattr(writing, "write_manifest", end)
         with pytest.raises(EndedError):
@@ -177,7 +180,7 @@ def test_what_an_ended_run_leaves_is_not_taken_for_whole(
 
 def end_after_one(rename: Any) -> Any:
     def place(self: Archive, staged: list[StagedFile], manifest: Any) -> None:
-        disk = writing.PosixDisk(self.path)
+        disk = PosixDisk(self.path)
         disk.make_folder(staged[0].folder)
         rename(disk, str(Path(staged[0].path).relative_to(self.path)), manifest.files[0].path)
         raise EndedError
@@ -188,7 +191,7 @@ def end_after_one(rename: Any) -> Any:
 def test_one_run_at_a_time_and_manifests_are_checked(tmp_path: Path) -> None:
     with Archive(tmp_path), pytest.raises(PipelineError, match="another run writes"):
         Archive(tmp_path)
-    manifest = writing.Manifest("g", 1, 5, 0, 400, 0, 7, "test", 0, (), ())
+    manifest = Manifest("g", 1, 5, 0, 400, 0, 7, "test", 0, (), ())
     path = write_manifest(tmp_path, manifest)
     assert load_manifests(tmp_path) == [manifest]
     write_manifest(tmp_path, replace(manifest, first_index=6, last_index=9, first_chain_crc=8))

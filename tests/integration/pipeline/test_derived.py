@@ -217,8 +217,8 @@ def test_what_is_rebuilt_is_what_a_node_would_have(tmp_path: Path, broker: LoneB
     assert kept.digests() == broker.state.digests()
     for queue in broker.state.queues:
         files = place / "consumequeue" / queue.key[0].decode() / str(queue.key[1])
-        kept = b"".join(path.read_bytes() for path in sorted(files.iterdir()))
-        assert kept == bytes(queue.units(0, queue.max_offset))
+        units = b"".join(path.read_bytes() for path in sorted(files.iterdir()))
+        assert units == bytes(queue.units(0, queue.max_offset))
     told = json.loads((place / "state.json").read_text())
     assert told["appliedIndex"] == len(sealed)
     assert told["digests"]["transactions"] == f"{broker.state.transactions.digest:08x}"

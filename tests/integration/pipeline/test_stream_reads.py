@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from dledger_mq import MessageQueue
 from dledger_mq.blocking import PullConsumer
 from pipeline.spark.failures import reason_of
 from pipeline.spark.streams import start_stream
@@ -100,11 +99,7 @@ def test_no_batch_goes_beyond_what_is_committed(spark: Any, topics: Topics, tmp_
     query = stream(spark, topics, topic, tmp_path, startingOffsets="earliest", readFrom="any")
     with PullConsumer(topics.namesrv, "TOOLS_CONSUMER") as consumer:
         ends = consumer.bounds(consumer.queues(topic))
-    offsets = {
-        str(queue.queue_id): end
-        for queue, (_, end) in ends.items()
-        if isinstance(queue, MessageQueue)
-    }
+    offsets = {str(queue.queue_id): end for queue, (_, end) in ends.items()}
     import json
 
     assert json.loads(query.recentProgress[0]["sources"][0]["endOffset"]) == {

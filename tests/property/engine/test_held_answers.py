@@ -51,7 +51,7 @@ class Life:
     def check_what_leaves(self) -> None:
         """Of what a message confirms, all that is still in the log must be durable."""
         for _, message in self.engine.take_outbox():
-            confirmed = self.confirms.pop(message.term)
+            confirmed = self.confirms.pop(message.term)  # type: ignore[union-attr]  # no repairs here
             pairs = zip(confirmed, self.log, strict=False)
             kept = next((n for n, (one, other) in enumerate(pairs) if one != other), None)
             if kept is None:

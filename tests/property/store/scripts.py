@@ -64,7 +64,7 @@ commands: st.SearchStrategy[Command] = st.one_of(
         ),
     ),
 )
-malformed = st.tuples(
+malformed: st.SearchStrategy[tuple[str, int, bytes, dict[str, str]]] = st.tuples(
     st.sampled_from([control.TOPICS, control.OFFSETS]),
     st.just(0),
     st.binary(max_size=6),

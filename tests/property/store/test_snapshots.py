@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from broker.store.control import DeleteTopic, MarkDigests
 from broker.store.state import BrokerState, StateLimits
 from broker.store.unit_files import SegmentFiles, UnitFiles
+from dledger.raft.entry import Entry
 from dledger.state_machine import SnapshotOvertakenError, SnapshotRefusedError
 from tests.property.store.scripts import History, commit_steps, histories, log_of
 from tests.property.store.test_fold_laws import TIGHT, answers
@@ -164,7 +165,7 @@ def test_replicas_that_fold_the_leaders_marks_find_nothing(
     assert leader.state.marks.compared_index > 0
 
 
-def mark_entry(broker: LoneBroker):  # noqa: ANN201  an Entry
+def mark_entry(broker: LoneBroker) -> Entry:
     before = broker.state.applied_index
     mark(broker)
     (entry,) = [each for each in broker.log.entries if each.index > before]

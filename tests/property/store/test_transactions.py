@@ -325,12 +325,12 @@ def test_committed_once_rolled_back_never(script: list[Step]) -> None:
         assert origin.answer.code == (0 if agrees else 200 if is_committed else 201)
     for half in table:
         assert half.check_count <= CHECKS
-    for key, body, origin in world.halves:
+    for key, text, origin in world.halves:
         assert origin.answer is not None, "every half message is answered"
         if origin.answer.code == 0:
             offset = parse_offset_msg_id(origin.answer.ext["msgId"])[2]
             stored = read_message(world.log, offset)
-            assert (stored.find(UNIQ_KEY), stored.body) == (key.encode(), body.encode())
+            assert (stored.find(UNIQ_KEY), stored.body) == (key.encode(), text.encode())
             assert origin.answer.ext["queueOffset"] == str(stored.queue_offset)
     assert len({node.state.digest() for node in world.nodes}) == 1
     assert all(r.kind not in ALARMS for node in world.nodes for r in node.state.refusals.newest)

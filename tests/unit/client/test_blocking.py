@@ -45,7 +45,8 @@ async def test_sending(group: FakeGroup) -> None:
             assert producer.send(Message("T", b"0"), queue=two).queue == two
             results = producer.send_many([Message("T", b"%d" % n) for n in range(50)], key="k")
             assert all(isinstance(result, SendResult) for result in results)
-            assert producer.send_batch([Message("T", b"a"), Message("T", b"b")], queue=one)
+            batch = producer.send_batch([Message("T", b"a"), Message("T", b"b")], queue=one)
+            assert batch.queue == one
             producer.send_oneway(Message("T", b"c"), queue=one)
             with pytest.raises(InvalidMessageError):
                 producer.send(Message("T", b""))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -168,13 +169,14 @@ async def test_l12_the_level_of_the_next_try_is_the_handlers_or_the_consumers(
 
 
 def test_an_answer_that_no_broker_takes_is_refused_at_once() -> None:
-    for make in (
-        lambda: Later(delay_level=19),
-        lambda: Later(consumed=-1),
-        lambda: Later(suspend_s=31),
-    ):
+    mistakes: tuple[dict[str, Any], ...] = (
+        {"delay_level": 19},
+        {"consumed": -1},
+        {"suspend_s": 31},
+    )
+    for mistake in mistakes:
         with pytest.raises(ClientUsageError):
-            make()
+            Later(**mistake)
 
 
 async def test_l18_what_the_handler_has_for_too_long_is_given_back(group: FakeGroup) -> None:

@@ -64,7 +64,7 @@ async def test_open_transactions_are_asked_about_again_and_again(group: FakeGrou
         for times in (1, 2):
             await until(lambda: group.nodes[0].heartbeats)
             group.advance(7)
-            await until(lambda times=times: len(asked) == times)
+            await until(lambda times=times: len(asked) == times)  # type: ignore[misc]
         await until(lambda: bodies(group) == [b"x"])
         group.advance(7)
         await anyio.lowlevel.checkpoint()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -121,7 +122,7 @@ async def test_307_shows_queues_rates_and_settings(group: FakeGroup) -> None:
         await until(lambda: one.statistics().consumed == 5)  # one of them at the second try
         answer = await BrokerLink(one).ask(RequestCode.GET_CONSUMER_RUNNING_INFO, ext)
     info = read_object(answer.body)
-    queue = info["mqTable"][WIRE]  # type: ignore[index,call-overload]  # JSON
+    queue: Any = info["mqTable"][WIRE]  # type: ignore[index,call-overload]  # JSON
     assert (queue["commitOffset"], queue["cachedMsgCount"], queue["droped"]) == (5, 0, False)
     assert abs(time.time() * 1000 - queue["lastPullTimestamp"]) < 60_000
     properties = info["properties"]
@@ -129,7 +130,7 @@ async def test_307_shows_queues_rates_and_settings(group: FakeGroup) -> None:
     assert properties["PROP_CONSUME_TYPE"] == "CONSUME_PASSIVELY"
     assert properties["PROP_CONSUMEORDERLY"] == "false"
     assert properties["PROP_THREADPOOL_CORE_SIZE"] == "1"
-    status = info["statusTable"]["T"]  # type: ignore[index,call-overload]
+    status: Any = info["statusTable"]["T"]  # type: ignore[index,call-overload]
     assert status["consumeFailedMsgs"] == 1
     assert status["consumeOKTPS"] == pytest.approx(5 / 60)
     subscriptions = info["subscriptionSet"]

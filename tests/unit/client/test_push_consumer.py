@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -85,7 +86,7 @@ async def test_new_messages_wake_the_held_pull(group: FakeGroup) -> None:
         await one.wait_assigned()
         for n in range(5):
             group.put("T", 0, b"%d" % n)
-            await until(lambda n=n: len(inbox.got) == n + 1)
+            await until(lambda n=n: len(inbox.got) == n + 1)  # type: ignore[misc]
     assert inbox.bodies == [b"%d" % n for n in range(5)]
 
 
@@ -279,7 +280,7 @@ async def test_flow_control_stops_pulling_and_goes_on(group: FakeGroup) -> None:
 
 async def test_misuse_is_said(group: FakeGroup) -> None:
     inbox = Inbox()
-    for settings in (
+    mistakes: tuple[dict[str, Any], ...] = (
         {"subscriptions": {}},
         {"subscriptions": {"no topic": "*"}},
         {"subscriptions": {"T": " || "}},
@@ -294,7 +295,8 @@ async def test_misuse_is_said(group: FakeGroup) -> None:
         {"pull_batch": 0},
         {"pull_interval_s": -1},
         {"start_from": "middle"},
-    ):
+    )
+    for settings in mistakes:
         with pytest.raises(ClientUsageError):
             consumer(group, inbox, **settings)
     with pytest.raises(ClientClosedError):

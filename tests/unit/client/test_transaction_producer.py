@@ -20,6 +20,7 @@ from dledger_mq import (
     blocking,
 )
 from dledger_mq.client.link import Link
+from dledger_mq.client.retry import SEND_STATUS
 from dledger_mq.client.transaction_producer import LocalTransaction
 from dledger_mq.message.properties import decode_properties
 from dledger_mq.remoting.header import RemotingCommand
@@ -229,9 +230,8 @@ async def test_an_end_that_is_refused(
 async def test_o3_other_statuses_than_send_ok_are_rolled_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from dledger_mq.client import lane
 
-    monkeypatch.setitem(lane.SEND_STATUS, 0, "FLUSH_DISK_TIMEOUT")
+    monkeypatch.setitem(SEND_STATUS, 0, "FLUSH_DISK_TIMEOUT")
 
     async def never(message: Message, transaction_id: str) -> TransactionState:
         raise AssertionError("it must not run")
@@ -324,7 +324,7 @@ async def test_a_check_that_comes_while_the_producer_is_closed_is_left_to_anothe
         assert not producer._checking
         assert group.messages("T") == []
         # What had been read already when it closed.
-        producer._on_check(*producer.asked)
+        producer._on_check(*producer.asked)  # type: ignore[attr-defined]  # set by the first
         assert producer._make_heartbeat() is None
 
 

@@ -52,7 +52,7 @@ class ScriptedNode:
 
 
 class ScriptedEngine(Engine):
-    node_type = ScriptedNode  # type: ignore[assignment] - it has what the engine uses
+    node_type = ScriptedNode  # type: ignore[assignment]  # it has what the engine uses
 
 
 def config(peers: str = "n0-127.0.0.1:1;n1-127.0.0.1:2", **changes: Any) -> LogConfig:
@@ -84,7 +84,7 @@ def give(engine: ScriptedEngine, *effects: Effect) -> None:
 
 def leave(engine: Engine) -> list[int]:
     """Numbers of the words that leave."""
-    return [message.term for _, message in engine.take_outbox()]
+    return [message.term for _, message in engine.take_outbox()]  # type: ignore[union-attr]  # Raft's own
 
 
 def persist(engine: Engine) -> None:

@@ -252,7 +252,7 @@ def test_a_group_of_one_stops_at_damage_since_nobody_can_help() -> None:
 
 def test_who_asks_for_entries_gets_those_that_are_whole() -> None:
     engine, _, entries = with_a_damaged_entry()
-    engine.node.is_voter = True  # type: ignore[attr-defined]
+    engine.node.is_voter = True  # type: ignore[misc]
     asked = RepairRequest(N1, 7, Index(1), Index(2), engine.log.chain_crc_of(Index(2)))
     engine.repair(asked, 0)
     [(to, answer)] = engine.take_outbox()

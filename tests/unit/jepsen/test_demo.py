@@ -12,6 +12,7 @@ from rich.console import Console
 from jepsen import demo
 from jepsen.catalogue import workload_entry
 from jepsen.checkers.results import Anomaly, CheckResult
+from jepsen.clients import cpp
 from jepsen.demo import (
     PARTS,
     SECONDS_PER_KILL,
@@ -289,7 +290,7 @@ def test_without_the_cpp_client_it_says_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(demo, "sigterm_as_interrupt", lambda: None)
-    monkeypatch.setattr(demo.cpp, "install", lambda say: bool(say("it does not install")))
+    monkeypatch.setattr(cpp, "install", lambda say: bool(say("it does not install")))
     made: list[RunSettings] = []
 
     def demonstrate(_settings: object, run: RunSettings, _console: Console) -> int:

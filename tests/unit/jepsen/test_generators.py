@@ -56,7 +56,7 @@ def test_once_waits_for_the_process_that_it_names() -> None:
 
 
 def test_a_limit_counts_invocations_and_not_questions() -> None:
-    limited = Limit(2, Endless(lambda: SEND))
+    limited: Generator = Limit(2, Endless(lambda: SEND))
     step, limited = limited.next(Context(0, ()))
     assert step == PENDING
     assert asked(limited, 3) == ["send", "send", None]

@@ -66,7 +66,7 @@ class ListSystem:
 
 
 async def verdict_of(workload: Workload, log: ListLog, operations: int = 400) -> bool | None:
-    system: LogSystem = ListSystem(log)
+    system: LogSystem = ListSystem(log)  # type: ignore[assignment]  # as much of one as workloads use
     history = OpLog()
     interpreter = Interpreter(history, lambda process: workload.client(system, process), workers=4)
     async with workload.setup(system):

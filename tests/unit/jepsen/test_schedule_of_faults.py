@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import trio
 import trio.testing
@@ -88,20 +88,15 @@ async def test_several_faults_overlap(autojump_clock: trio.testing.MockClock) ->
 
 
 async def test_leaving_one_out_changes_no_other(autojump_clock: trio.testing.MockClock) -> None:
-    def told(ops: list[Op]) -> list[object]:
+    def told(ops: list[Op]) -> list[Any]:
         return [op.value for op in ops if op.f == "kill" and "done" in op.value]
 
     alone = told((await struck([Switch("kill")]))[1])
     beside = told((await struck([Switch("kill"), Switch("pause")]))[1])
     shorter = min(len(alone), len(beside))
-    assert (
-        [v for v in alone if v["do"] == "inject"][:3]
-        == [  # type: ignore[index]  # a value is a map
-            v
-            for v in beside
-            if v["do"] == "inject"  # type: ignore[index]  # a value is a map
-        ][:3]
-    )
+    assert [v for v in alone if v["do"] == "inject"][:3] == [
+        v for v in beside if v["do"] == "inject"
+    ][:3]
     assert shorter > 5
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -75,7 +77,7 @@ def test_the_published_bytes_are_read() -> None:
 
 
 @given(records)
-def test_a_record_is_read_as_it_was_written(fields: dict[str, object]) -> None:
+def test_a_record_is_read_as_it_was_written(fields: dict[str, Any]) -> None:
     data = encode_record(**fields)
     message = decode_record(b"xx" + data + b"yy", 2)
     assert message.size_bytes == len(data)
@@ -87,7 +89,7 @@ def test_a_record_is_read_as_it_was_written(fields: dict[str, object]) -> None:
 
 
 @given(st.lists(records, max_size=3))
-def test_records_back_to_back(many: list[dict[str, object]]) -> None:
+def test_records_back_to_back(many: list[dict[str, Any]]) -> None:
     data = b"".join(encode_record(**fields) for fields in many)
     assert [message.body for message in decode_records(data)] == [item["body"] for item in many]
 

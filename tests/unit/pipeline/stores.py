@@ -23,7 +23,7 @@ def write_store(folder: Path, entries: list[Entry], segment_bytes: int = 1 << 16
     """Write entries into a new store; returns them sealed. Simulated, then copied: it waits for no disk."""
     disk = SimDisk(Random(0))
     log = SegmentedLog.open(disk, segment_size_bytes=segment_bytes)
-    sealed = []
+    sealed: list[Entry] = []
     for entry in entries:
         sealed += log.append([entry])
         flush(log)

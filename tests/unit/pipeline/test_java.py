@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -29,7 +30,7 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(java.shutil, "which", lambda _: None)
+    monkeypatch.setattr(shutil, "which", lambda _: None)
     monkeypatch.setattr(java, "_packaged_java", lambda: None)
     return monkeypatch
 
@@ -52,7 +53,7 @@ def test_java_home_comes_first(bare: pytest.MonkeyPatch, tmp_path: Path) -> None
     make_java(tmp_path / "set", "21.0.8")
     other = make_java(tmp_path / "path", "17.0.1")
     bare.setenv("JAVA_HOME", str(tmp_path / "set"))
-    bare.setattr(java.shutil, "which", lambda _: str(other))
+    bare.setattr(shutil, "which", lambda _: str(other))
     found = find_java()
     assert (found.home, found.version, found.origin) == (tmp_path / "set", "21.0.8", "JAVA_HOME")
 
@@ -65,7 +66,7 @@ def test_an_old_java_home_is_passed_over_for_the_path(
     link = tmp_path / "java"
     link.symlink_to(other)
     bare.setenv("JAVA_HOME", str(tmp_path / "old"))
-    bare.setattr(java.shutil, "which", lambda _: str(link))
+    bare.setattr(shutil, "which", lambda _: str(link))
     assert find_java().home == tmp_path / "path"
 
 

@@ -9,8 +9,7 @@ import pytest
 pytest.importorskip("pyarrow", reason="pyarrow is not installed (extra `spark`)")
 
 from dledger_mq.client.lag import QueueLag
-from pipeline.archive.manifests import write_manifest
-from pipeline.archive.writing import Manifest
+from pipeline.archive.manifests import Manifest, write_manifest
 from pipeline.cli import main
 from pipeline.jobs import lag
 from tests.unit.pipeline.stores import orders, write_store

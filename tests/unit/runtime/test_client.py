@@ -8,6 +8,7 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
+from typing import Any
 
 import pytest
 import trio
@@ -56,7 +57,7 @@ from dledger.runtime.handshake import Identity, accept, opening_decoder
 from dledger.runtime.member_connection import MemberConnection
 from dledger.runtime.sockets import FrameStream, listen
 
-OpenGroup = Callable[..., AbstractAsyncContextManager]
+OpenGroup = Callable[..., AbstractAsyncContextManager[Any]]
 S = 30.0
 MEBI = 1024 * 1024
 Script = list[Header | DLedgerError | None]
@@ -426,7 +427,7 @@ async def test_wrong_use_is_told() -> None:
 async def test_many_appends_at_once_and_all_of_them_read_back(open_group: OpenGroup) -> None:
     async with open_group() as group:
         await group.start_all()
-        found: dict[int, int] = {}
+        found: dict[int, Index] = {}
         async with Client(group.peers, group="g", secret="geheim") as client:
 
             async def append(number: int) -> None:

@@ -14,6 +14,7 @@ from dledger.codec.frame import (
     BLOB_GOES_ON,
     CHUNK_BYTES,
     FRAME_BYTES_MAX,
+    Frame,
     FrameDecoder,
     encode_frame,
     encode_frames,
@@ -27,7 +28,7 @@ def new_decoder(blob_bytes_max: int = 4 * MEBI) -> FrameDecoder:
     return FrameDecoder(blob_bytes_max=blob_bytes_max)
 
 
-def plain(frames: list) -> list[tuple[bytes, bytes]]:
+def plain(frames: list[Frame]) -> list[tuple[bytes, bytes]]:
     return [(frame.header, bytes(frame.blob)) for frame in frames]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from typing import Any
 
 import pytest
 import trio
@@ -20,7 +21,7 @@ from tests.unit.runtime.conftest import BodiesMachine
 
 pytestmark = pytest.mark.slow
 
-OpenGroup = Callable[..., AbstractAsyncContextManager]
+OpenGroup = Callable[..., AbstractAsyncContextManager[Any]]
 S = 30.0
 
 

@@ -48,7 +48,8 @@ def test_the_own_one_counts() -> None:
 
 
 def test_a_member_that_is_heard_no_more_or_has_its_vote_again_is_not_lost() -> None:
-    for answer in (None, {}):
+    answers: tuple[dict[str, str] | None, ...] = (None, {})
+    for answer in answers:
         known = votes()
         learn_for_long(known, N1, N2)
         known.learn(N1, answer)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -47,7 +48,7 @@ from tests.unit.runtime.conftest import wait_until
 
 pytestmark = pytest.mark.slow
 
-OpenGroup = Callable[..., AbstractAsyncContextManager]
+OpenGroup = Callable[..., AbstractAsyncContextManager[Any]]
 S = 30.0
 MEBI = 1024 * 1024
 
@@ -390,7 +391,7 @@ async def test_a_failed_disk_stops_the_node_and_nothing_is_acknowledged(
             await group.start(peer.node_id, disk=disk)
         leader = await group.leader()
         await leader.server.appender.append(b"fine", timeout_s=S)
-        outcomes: list[object] = []
+        outcomes: list[Any] = []
         monkeypatch.setattr(BrokenFile, "error", OSError(code, os.strerror(code)))
         leader.server.appender.propose(b"doomed", outcomes.append)
         with trio.fail_after(S):

@@ -115,10 +115,11 @@ async def test_what_a_fetched_state_contains_and_the_log_does_not_is_not_here_ye
         last = server.reader.commit_index
         assert server._standing.driver is not None
         server._standing.driver.state_replaced(Index(last + 5), None)
-        for ask in (
+        asks: tuple[Callable[[], object], ...] = (
             lambda: server.reader.get(Index(last + 1)),
             lambda: server.reader.entry_at(end_position),
-        ):
+        )
+        for ask in asks:
             with pytest.raises(EntryDamagedError, match="has yet to come"):
                 ask()
         with pytest.raises(OutOfRangeError):

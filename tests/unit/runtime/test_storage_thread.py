@@ -17,7 +17,7 @@ def begin(storage: StorageThread, call: Callable[[], object]) -> Work:
 def test_work_is_done_in_order_and_waited_for() -> None:
     storage = StorageThread()
     done: list[int] = []
-    works = [begin(storage, lambda number=number: done.append(number)) for number in range(5)]
+    works = [begin(storage, lambda number=number: done.append(number)) for number in range(5)]  # type: ignore[misc]
     assert all(work.wait() for work in works)
     assert works[0].wait()  # as often as anybody likes
     assert done == [0, 1, 2, 3, 4]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, suppress
+from typing import Any
 
 import pytest
 import trio
@@ -21,7 +22,7 @@ from tests.unit.runtime.conftest import wait_until
 
 pytestmark = pytest.mark.slow
 
-OpenGroup = Callable[..., AbstractAsyncContextManager]
+OpenGroup = Callable[..., AbstractAsyncContextManager[Any]]
 MEBI = 1024 * 1024
 STRANGER_COUNT = 40
 CALL = encode_header(AppendCall(1))

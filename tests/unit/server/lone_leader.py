@@ -139,7 +139,7 @@ class LoneLeader:
                 pick=lambda bound: 0,
             ),
         )
-        delivered: tuple[Any, ...] = (self.log, self.state, self.commits)
+        delivered: tuple[Any, Any, Any] = (self.log, self.state, self.commits)
         self.delays = Delays(*delivered, self.log_ms)
         self.timers = Timers(
             *delivered,

@@ -65,7 +65,7 @@ class RowBench(Bench):
         self.state.apply(kept)
         self.new_term()
 
-    def bodies(self) -> list[bytes]:
+    def bodies(self) -> list[bytes]:  # type: ignore[override]  # of all, not of one request
         """Of all committed messages of topic T, in the order of the log."""
         return [
             record.body

@@ -27,7 +27,7 @@ def test_ac12_the_timeline_of_a_failing_consumer() -> None:
     leader.send(b"poison", UNIQ_KEY="u", TAGS="TagA")
     leader.commit()
     (message,) = leader.stored()
-    waits_s = []
+    waits_s: list[int] = []
     while True:
         failed_at = leader.now_ms
         asker = leader.give_back(message, "g")

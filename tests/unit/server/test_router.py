@@ -74,8 +74,8 @@ class FakeLink:
         return self.is_open
 
     def watch(self, *, opened: Callable[[], None], settled: Callable[[], None]) -> None:
-        assert opened
-        assert settled
+        assert callable(opened)
+        assert callable(settled)
 
     def has_room(self, size_bytes: int) -> bool:
         assert size_bytes > 0
@@ -433,10 +433,10 @@ def test_a_question_that_finds_no_room_goes_back_to_the_clients_own_node() -> No
     """Which knows how to tell this client; a code would make most of them skip messages."""
     bench = Bench(waiting_max=0)
     bench.log.role = Role.LEADER
-    request = bench.request(origin=FakeOrigin(is_forwarded=True), code=14)
-    bench.router.park(request)
-    assert request.origin.passed_back == [NOT_CARRIED_OUT]
-    assert request.origin.sent == []
+    origin = FakeOrigin(is_forwarded=True)
+    bench.router.park(bench.request(origin=origin, code=14))
+    assert origin.passed_back == [NOT_CARRIED_OUT]
+    assert origin.sent == []
 
 
 @pytest.mark.parametrize(

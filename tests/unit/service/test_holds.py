@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -36,7 +37,7 @@ def test_f2_how_long(wanted: int, long: bool, held: int) -> None:
 
 
 def test_f3_by_queue() -> None:
-    holds: HeldPulls[Pull] = HeldPulls(10)
+    holds: HeldPulls[Any] = HeldPulls(10)
     first, second, other = pull(), pull(), pull(queue=1)
     for item in (first, second, other):
         assert holds.hold(item)
@@ -49,7 +50,7 @@ def test_f3_by_queue() -> None:
 
 
 def test_f8_by_deadline() -> None:
-    holds: HeldPulls[Pull] = HeldPulls(10)
+    holds: HeldPulls[Any] = HeldPulls(10)
     late, soon, gone = pull(deadline=200), pull(deadline=100), pull(deadline=50)
     for item in (late, soon, gone):
         holds.hold(item)
@@ -61,13 +62,13 @@ def test_f8_by_deadline() -> None:
 
 
 def test_too_many_are_not_held() -> None:
-    holds: HeldPulls[Pull] = HeldPulls(1)
+    holds: HeldPulls[Any] = HeldPulls(1)
     assert holds.hold(pull())
     assert not holds.hold(pull())
 
 
 def test_a_closed_connection_drops_its_pulls() -> None:
-    holds: HeldPulls[Pull] = HeldPulls(10)
+    holds: HeldPulls[Any] = HeldPulls(10)
     mine, other = pull(connection=1), pull(connection=2)
     holds.hold(mine)
     holds.hold(other)
@@ -76,7 +77,7 @@ def test_a_closed_connection_drops_its_pulls() -> None:
 
 
 def test_one_that_is_held_again_is_due_when_it_was_held_until_last() -> None:
-    holds: HeldPulls[Pull] = HeldPulls(10)
+    holds: HeldPulls[Any] = HeldPulls(10)
     again = pull(deadline=50)
     holds.hold(again)
     holds.release(again)

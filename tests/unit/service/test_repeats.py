@@ -14,6 +14,7 @@ from broker.store.schedule import DELIVERY_PROPERTIES_BYTES
 from dledger.raft.entry import EntryKind
 from dledger_mq.message.errors import RecordError
 from dledger_mq.message.ids import offset_msg_id
+from dledger_mq.message.numbers import PhysicalOffset
 from dledger_mq.message.properties import PROPERTIES_BYTES_MAX, encode_properties
 from dledger_mq.message.record import StoredMessage
 from tests.unit.store.lone_broker import HOST, LoneBroker
@@ -32,9 +33,13 @@ class Bench:
         except MessageGoneError:
             return None
 
-    def store(self, key: str = "k", topic: str = "T", body: bytes = b"body", **more: str) -> int:
+    def store(
+        self, key: str = "k", topic: str = "T", body: bytes = b"body", **more: str
+    ) -> PhysicalOffset:
         """Where it was stored."""
-        return self.broker.send(topic, 1, body, UNIQ_KEY=key, **more).physical_offset(0)
+        return PhysicalOffset(
+            self.broker.send(topic, 1, body, UNIQ_KEY=key, **more).physical_offset(0)
+        )
 
     def new_term(self) -> None:
         self.broker.log.term += 1

@@ -32,7 +32,7 @@ def test_a_crash_at_any_step_of_a_save_leaves_the_old_or_the_new_record() -> Non
         file = MemberFile.open(disk)
         file.save(OLD)
         getattr(disk, ("fail_sync", "fail_write")[seed % 2])(seed // 2 % 6 + 1)
-        expected = (NEW,)
+        expected: tuple[MemberRecord, ...] = (NEW,)
         try:
             file.save(NEW)
         except DiskFailedError:

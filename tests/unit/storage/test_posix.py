@@ -68,11 +68,9 @@ def test_short_writes_are_continued(disk: PosixDisk, monkeypatch: pytest.MonkeyP
     real_many, real_one = os.pwritev, os.pwrite
     taken = iter([3, 7, 1])
     monkeypatch.setattr(
-        posix.os, "pwritev", lambda fd, parts, at: real_many(fd, [b"".join(parts)[:5]], at)
+        os, "pwritev", lambda fd, parts, at: real_many(fd, [b"".join(parts)[:5]], at)
     )
-    monkeypatch.setattr(
-        posix.os, "pwrite", lambda fd, data, at: real_one(fd, data[: next(taken, 2)], at)
-    )
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: real_one(fd, data[: next(taken, 2)], at))
     file = disk.open("x", create=True)
     file.write_at(2, (b"0123456", b"", b"789abcdefgh"))
     assert file.read_at(0, 100) == b"\0\x000123456789abcdefgh"
@@ -81,8 +79,8 @@ def test_short_writes_are_continued(disk: PosixDisk, monkeypatch: pytest.MonkeyP
 def test_a_write_that_makes_no_progress_is_an_error(
     disk: PosixDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(posix.os, "pwritev", lambda fd, parts, at: 0)
-    monkeypatch.setattr(posix.os, "pwrite", lambda fd, data, at: 0)
+    monkeypatch.setattr(os, "pwritev", lambda fd, parts, at: 0)
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: 0)
     file = disk.open("x", create=True)
     with pytest.raises(OSError, match="nothing written at byte 4"):
         file.write_at(4, (b"data",))
@@ -92,7 +90,7 @@ def test_short_reads_are_continued(disk: PosixDisk, monkeypatch: pytest.MonkeyPa
     file = disk.open("x", create=True)
     file.write_at(0, (bytes(range(100)),))
     real = os.pread
-    monkeypatch.setattr(posix.os, "pread", lambda fd, size, at: real(fd, min(size, 7), at))
+    monkeypatch.setattr(os, "pread", lambda fd, size, at: real(fd, min(size, 7), at))
     assert file.read_at(10, 50) == bytes(range(10, 60))
     assert file.read_at(90, 50) == bytes(range(90, 100))
     assert file.read_at(100, 50) == b""
@@ -104,7 +102,7 @@ def test_a_full_device_shows_at_preallocation(
     def full(fd: int, offset: int, size: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(posix.os, "posix_fallocate", full)
+    monkeypatch.setattr(os, "posix_fallocate", full)
     file = disk.open("x", create=True)
     file.preallocate(0)
     with pytest.raises(OSError, match="No space left"):

@@ -10,7 +10,7 @@ from broker.store.staging import Staging
 from broker.store.state import BrokerState
 from broker.store.topics import TopicConfig
 from dledger.raft.entry import ENTRY_HEADER_BYTES
-from dledger.raft.ids import EntryId, Index, Term
+from dledger.raft.ids import EntryId, Index, Position, Term
 from dledger_mq.message.errors import RecordError
 from dledger_mq.message.hosts import pack_host
 from dledger_mq.message.record import decode_records
@@ -115,7 +115,7 @@ def test_offsets_go_on_over_entries_that_are_not_applied_yet() -> None:
         staged = broker.staging.build_entry(position, broker.now_ms)
         broker.staging.proposed(staged, EntryId(Term(1), Index(index)))
         found.append((staged.queue_offset(0), staged.queue_offset(1)))
-        position += ENTRY_HEADER_BYTES + len(staged.body)
+        position = Position(position + ENTRY_HEADER_BYTES + len(staged.body))
     assert found == [(1, 0), (2, 1), (3, 2)]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -57,10 +58,11 @@ def test_no_room_is_told_and_what_was_half_written_can_be_written_again(
 
     monkeypatch.setattr(os, "pwrite", write_what_fits)
     units, segments = UnitFiles(tmp_path), SegmentFiles(tmp_path)
-    for write in (
+    writes: tuple[Callable[[], object], ...] = (
         lambda: units.append((b"T", 0), 0, unit(0) + unit(1)),
         lambda: segments.write(0, unit(0) + unit(1)),
-    ):
+    )
+    for write in writes:
         with pytest.raises(NoRoomError, match="No space left"):
             write()
     room_bytes = 1000

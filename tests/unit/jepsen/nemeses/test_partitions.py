@@ -7,8 +7,8 @@ from itertools import permutations
 
 import pytest
 
-from jepsen.nemeses.partitions import PARTITIONS, Link, Partition, cut_links
-from jepsen.systems.api import CLIENTS
+from jepsen.nemeses.partitions import PARTITIONS, Partition, cut_links
+from jepsen.systems.api import CLIENTS, Link
 
 THREE = ["n0", "n1", "n2"]
 FIVE = ["n0", "n1", "n2", "n3", "n4"]
