@@ -2,7 +2,7 @@
 
     python examples/enrich_orders.py --name-server 127.0.0.1:9876 --checkpoint /var/lib/jobs/enrich-orders
 
-Kill it, kill the broker's leader, start it again: it goes on where it was (docs/pipeline.md tells why).
+Kill it, kill the broker's leader, start it again: it goes on where it was (docs/pipeline.md says why).
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from dledger_mq import ClientError, Producer, PushConsumer, ReceivedMessage, Sen
 
 
 class Order(BaseModel):
-    """What a customer wants."""
+    """The order of a customer."""
 
     customer: str
     item: str
@@ -62,7 +62,7 @@ def create_app(namesrv: str) -> FastAPI:
         return {"id": result.unique_key}
 
     @app.get("/ordered")
-    async def tell() -> dict[str, int]:
+    async def show() -> dict[str, int]:
         return dict(ordered)
 
     return app

@@ -57,7 +57,7 @@ RETRIES: Final = 16
 NAME_SERVER_TIMEOUT_S: Final = 3.0
 
 Place = Literal["first", "last"] | int
-"""Where a group goes: the first offset that is kept, the end, or the first at or after a time (ms since 1970)."""
+"""A place in a topic: the first offset that is kept, the end, or the first at or after a time (ms since 1970)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ class Admin(Lifetime):
 
         Raises:
             ClientUsageError: the name is invalid or the system's.
-            NoRouteError: it is made, but the name servers do not tell so yet.
+            NoRouteError: it is made, but the name servers do not show it yet.
             ClientError: a broker refused, or did not answer in time; others may have done it.
         """
         _check_changeable(topic)

@@ -140,7 +140,7 @@ class Assignment:
         missing: set[str] = set()
         if self._lost_queues:
             lost, self._lost_queues = tuple(self._lost_queues), []
-            await self._tell(self._listener.lost, lost)
+            await self._call_listener(self._listener.lost, lost)
         unwanted = [queue for queue in self.readers if queue.topic not in self._subscriptions]
         await self._release_all(unwanted)
         for topic in list(self._subscriptions):
@@ -155,31 +155,31 @@ class Assignment:
             todo = changes(owned, wanted)
             await self._release_all(todo.released)
             acquired = [queue for queue in todo.acquired if await self._acquire(queue, nursery)]
-            await self._tell(self._listener.acquired, acquired)
+            await self._call_listener(self._listener.acquired, acquired)
             if len(acquired) < len(todo.acquired):
                 missing.add(topic)
         return missing
 
-    async def _tell(
+    async def _call_listener(
         self,
         listener: Callable[[tuple[MessageQueue, ...]], Awaitable[None]],
         queues: Iterable[MessageQueue],
     ) -> None:
-        told = tuple(queues)
-        if not told:
+        listed = tuple(queues)
+        if not listed:
             return
         try:
-            await listener(told)
+            await listener(listed)
         except Exception:  # the application's own
             log.exception(
-                "the rebalance listener failed on %d queues, such as %s", len(told), told[0]
+                "the rebalance listener failed on %d queues, such as %s", len(listed), listed[0]
             )
 
     async def _share(self, queues: tuple[MessageQueue, ...]) -> list[MessageQueue]:
         """Return our part of one topic's queues.
 
         A leader that has just been elected may not have heard of us yet. What it says then is no
-        reason to give our queues up: we tell it, ask again, and else leave everything as it is.
+        reason to give our queues up: we register there, ask again, and else leave everything as it is.
 
         Raises:
             ClientError: the members could not be found out.
@@ -207,7 +207,7 @@ class Assignment:
             try:
                 return await self.requests.members(name)
             except ClientError as error:
-                log.debug("%s does not tell the members: %s", name, error)
+                log.debug("%s does not name the members: %s", name, error)
         return await self.requests.members(broker_names[-1])
 
     async def _acquire(self, queue: MessageQueue, nursery: TaskGroup) -> bool:
@@ -247,7 +247,7 @@ class Assignment:
         return await self.requests.committed(queue)
 
     async def _first_offset(self, queue: MessageQueue) -> int:
-        """Where a group without a stored offset begins (rule I6).
+        """Return the offset at which a group without a stored one begins (rule I6).
 
         What a retry topic holds was given back by the group itself, so it is wanted from its start;
         only a group that begins at a time leaves out what it refused before (Java's rule).
@@ -293,7 +293,7 @@ class Assignment:
             if not handled[queue]:
                 log.warning("%s is given up while its handler still runs", queue)
                 self._leaving[queue] = reader
-        await self._tell(self._listener.released, queues)
+        await self._call_listener(self._listener.released, queues)
         for queue, reader in readers.items():
             await self._release(queue, reader, is_handled=handled[queue])
 
@@ -364,4 +364,4 @@ class Assignment:
         async with anyio.create_task_group() as nursery:
             for reader in readers:
                 nursery.start_soon(reader.wait_handled, HANDOVER_S)
-        await self._tell(self._listener.released, self.readers)
+        await self._call_listener(self._listener.released, self.readers)

@@ -28,7 +28,7 @@ _T = TypeVar("_T")
 
 
 class ConsumeResult(Enum):
-    """What a handler may return; None counts as SUCCESS."""
+    """The results that a handler may return; None counts as SUCCESS."""
 
     SUCCESS = "consumed"
     LATER = "deliver it again later"
@@ -144,4 +144,4 @@ def check_suspend(seconds: float) -> None:
 
 
 class UnfinishedError(Exception):
-    """What a handler of ours raises that was left in the middle: the message is neither consumed nor failed."""
+    """Raised by a handler of ours that was left in the middle: the message is neither consumed nor failed."""

@@ -67,7 +67,7 @@ class ConsumerOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerSettings:
-    """How a member of a group consumes.
+    """The settings of a member of a group.
 
     Attributes:
         batch_handler: instead of a handler: consumes up to `consume_batch_max` messages of one queue,

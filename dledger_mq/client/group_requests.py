@@ -43,7 +43,7 @@ _OFFSET_CODES: Final = frozenset(
 
 
 class PullAnswer(msgspec.Struct, frozen=True):
-    """What a pull brought.
+    """The result of a pull.
 
     Attributes:
         messages: in queue order, those that the subscription wants.
@@ -62,7 +62,7 @@ class PullAnswer(msgspec.Struct, frozen=True):
 
 
 class PulledRecords(msgspec.Struct, frozen=True):
-    """What a pull brought, not taken apart: for those who read in bulk.
+    """The result of a pull, not decoded: for reading in bulk.
 
     Attributes:
         records: CommitLog records back to back, as the broker sent them. It compares hashes of tags, so
@@ -226,7 +226,7 @@ class GroupRequests:
         hold_s: float,
         grace_s: float = PULL_GRACE_S,
     ) -> PulledRecords:
-        """As `pull`, with the records as they came; `grace_s` is the time beyond `hold_s`.
+        """Pull as `pull` does, and return the records as they came; `grace_s` is the time beyond `hold_s`.
 
         Raises:
             ConnectionLostError, RequestTimeoutError: no answer.

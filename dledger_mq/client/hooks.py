@@ -1,4 +1,4 @@
-"""Where metrics and tracing hang on: what a client tells while it sends and consumes.
+"""The hooks of metrics and tracing: what a client reports while it sends and consumes.
 
 Nothing is required of the outside: OpenTelemetry, Prometheus or a counter of one's own override what they
 need. The methods run in the client's loop, on the way of every message, and must not block.
@@ -20,7 +20,7 @@ class ClientHooks:
         return message
 
     def sent(self, topic: str, elapsed_s: float, error: SendError | None) -> None:
-        """A send has ended: as stored, or with an error. A batch is one send. What this raises is logged."""
+        """Take note of the end of a send: stored, or an error. A batch is one send. What this raises is logged."""
 
     def consuming(self, messages: tuple[ReceivedMessage, ...]) -> AbstractContextManager[object]:
         """Return what surrounds the call of the handler, such as a span.

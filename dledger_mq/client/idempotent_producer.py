@@ -48,7 +48,7 @@ def row_key(*parts: str | bytes) -> bytes:
 
 
 class RowsResult(msgspec.Struct, frozen=True):
-    """What became of rows that were sent.
+    """The result of sending rows.
 
     Attributes:
         stored: for each row whether it was stored now; False: it was there already, or its batch is done.

@@ -108,7 +108,7 @@ class PendingSend:
 
     @property
     def is_done(self) -> bool:
-        """Whether it has ended, one way or the other."""
+        """True once it has ended, one way or the other."""
         return self.result is not None or self.error is not None
 
     async def wait(self) -> SendResult:
@@ -197,7 +197,7 @@ class Lane:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether the last thing that happened was no failure."""
+        """True unless the last attempt failed."""
         return not self.failures
 
     @property
@@ -300,7 +300,7 @@ class Lane:
                 await self._wake.wait()
 
     async def _is_stuck(self) -> bool:
-        """Whether the silence of this node is a reason to leave it."""
+        """Return whether the silence of this node is a reason to leave it."""
         silence_s = self._now() - self._heard_at
         if silence_s < QUIET_S:
             return False

@@ -2,7 +2,7 @@
 
 One loop runs at a time, and one message is out at a time. It counts as consumed when the loop asks for the
 next one, or leaves the consumer's block without an error. A loop that ends in an error, or is cancelled,
-leaves its message unfinished: nothing is told to the broker, and whoever has the queue next gets it again.
+leaves its message unfinished: nothing is sent to the broker, and whoever has the queue next gets it again.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class MessageLoop:
         self._is_waiting = False
 
     def begin(self) -> None:
-        """The consumer's block is entered."""
+        """Start anew: the consumer's block is entered."""
         self._has_ended = False
 
     async def __call__(self, messages: tuple[ReceivedMessage, ...]) -> Result:

@@ -112,7 +112,7 @@ class Message(msgspec.Struct, frozen=True):
 
     @property
     def is_delayed(self) -> bool:
-        """Whether it asks to be delivered later."""
+        """True if it asks to be delivered later."""
         return bool(self.delay_level or self.delay_ms) or self.deliver_at_ms is not None
 
 
@@ -149,7 +149,7 @@ def _check_labels(message: Message) -> None:
 
 
 class SendResult(msgspec.Struct, frozen=True):
-    """Where an acknowledged message stands.
+    """The place of an acknowledged message.
 
     Attributes:
         status: SEND_OK: on disk at a majority. The others (FLUSH_DISK_TIMEOUT, SLAVE_NOT_AVAILABLE,
@@ -325,7 +325,7 @@ def unpack_body(body: bytes, sys_flag: int) -> bytes:
     """Return the body as it was sent. Kinds of compression that are not known here stay packed.
 
     A zlib body that does not inflate, or to more than INFLATED_BYTES_MAX, also stays as it is: the
-    application is told what is stored, and a bad message must not stop the queue behind it.
+    application gets what is stored, and a bad message must not stop the queue behind it.
     """
     kind = sys_flag & _COMPRESSION
     is_zlib = kind in (sys_flags.COMPRESSION_ZLIB_LEGACY, sys_flags.COMPRESSION_ZLIB)

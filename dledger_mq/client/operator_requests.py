@@ -1,11 +1,11 @@
-"""What operators ask of a consumer through its brokers: where it stands, and to go elsewhere.
+"""The requests of operators to a consumer, through its brokers: where it stands, and to go elsewhere.
 
 | code | asks for |
 |---|---|
 | 220 | going on at other offsets; not answered |
 | 221 | the offsets of a topic |
 | 307 | what it is doing, as RocketMQ's tools show it |
-| 309 | letting the handler consume one message now, and telling the result |
+| 309 | letting the handler consume one message now, and returning the result |
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class OperatorRequests:
         self.session.handle(RequestCode.CONSUME_MESSAGE_DIRECTLY, consume)
 
     def _is_ours(self, link: Link, request: RemotingCommand) -> bool:
-        """Whether the request is for our group; else it is answered so."""
+        """Return whether the request is for our group; answer it with an error if not."""
         group = request.ext.get("consumerGroup", request.ext.get("group"))
         if group == self.group:
             return True
@@ -186,7 +186,7 @@ class OperatorRequests:
         remark: str | None = None
         try:
             result = await self.handler((message,))
-        except Exception as error:  # the application's own; whoever asked is told
+        except Exception as error:  # the application's own; it goes into the answer
             log.exception("the handler failed on %s, asked for directly", message.unique_key)
             verdict, remark = "CR_THROW_EXCEPTION", f"{type(error).__name__}: {error}"
         else:
@@ -228,7 +228,7 @@ def _subscription(item: TopicSubscription) -> dict[str, WritableJson]:
 
 
 def _stacks() -> str:
-    """Where every thread of this process is, as text."""
+    """Return the stack of every thread of this process as text."""
     return "\n".join(
         f"thread {number}\n{''.join(traceback.format_stack(frame))}"
         for number, frame in sys._current_frames().items()  # noqa: SLF001 - documented, in spite of its name

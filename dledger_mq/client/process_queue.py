@@ -16,7 +16,7 @@ from dledger_mq.client.queues import MessageQueue
 
 @dataclass(frozen=True, slots=True)
 class FlowLimits:
-    """When pulling of a queue pauses. The numbers are the Java client's (rule E16)."""
+    """The limits at which pulling of a queue pauses. The numbers are the Java client's (rule E16)."""
 
     messages_max: int = 1000
     bytes_max: int = 100 * 1024 * 1024
@@ -51,7 +51,7 @@ class ProcessQueue:
         self.byte_count -= self._sizes.pop(offset, 0)
 
     def holds(self, offset: int) -> bool:
-        """Whether a message is unfinished here."""
+        """Return whether a message is unfinished here."""
         return offset in self._sizes
 
     def first_offsets(self, count: int) -> list[int]:
@@ -81,11 +81,11 @@ class ProcessQueue:
 
     @property
     def needs_commit(self) -> bool:
-        """Whether the broker does not know `committable` yet."""
+        """True while the broker does not know `committable` yet."""
         return self.committed != self.committable
 
     def is_full(self, limits: FlowLimits) -> bool:
-        """Whether pulling should pause until more is finished."""
+        """Return whether pulling should pause until more is finished."""
         return (
             len(self._sizes) >= limits.messages_max
             or self.byte_count >= limits.bytes_max

@@ -59,7 +59,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ProducerStatistics:
-    """What a producer has done so far.
+    """The counts of a producer.
 
     Attributes:
         pending: sends that have not ended.
@@ -297,7 +297,7 @@ class Producer(Lifetime):
         """Send several messages of one topic as one request; all are stored, or none.
 
         They get consecutive offsets in one queue, but for those that were sent before under the same
-        key; the result tells the first. Not for delayed messages. All bodies together are bounded as
+        key; the result is that of the first. Not for delayed messages. All bodies together are bounded as
         one body is.
 
         Raises:
@@ -429,7 +429,7 @@ class Producer(Lifetime):
     # --- inside
 
     def _can_use(self, queue: MessageQueue, topic: str) -> bool:
-        """Whether a queue that the caller chose can be sent to without asking for its route."""
+        """Return whether a queue that the caller chose can be sent to without asking for its route."""
         if queue.__class__ is not MessageQueue:
             check_queue(queue)
         if queue.topic != topic:

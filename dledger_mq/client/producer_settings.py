@@ -52,7 +52,7 @@ class SendChoices(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class ProducerSettings:
-    """How messages are sent.
+    """The settings of a producer.
 
     Attributes:
         timeout_s: how long a send is tried, over all nodes and failovers.

@@ -131,7 +131,7 @@ class PullConsumer(Lifetime):
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """Return the queues of a topic that can be read.
 
-        Waits a second for a topic that is not known: brokers tell of one that was just created a
+        Waits a second for a topic that is not known: brokers announce one that was just created a
         moment after its first message is acknowledged. Name servers that do not answer yet, and the
         first broker, are waited for up to `timeout_s`.
 
@@ -318,7 +318,7 @@ class PullConsumer(Lifetime):
         node: int | None = None,
         answer_within_s: float = PULL_GRACE_S,
     ) -> PulledRecords:
-        """As `pull`, without waiting for messages, and with the records as they came: for reading in bulk.
+        """Read as `pull` does, without waiting for messages, and return the records as they came: for reading in bulk.
 
         Args:
             queue: which one.

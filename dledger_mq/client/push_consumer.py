@@ -84,7 +84,7 @@ _FROM_WHERE: Final[Mapping[object, ConsumeFromWhere]] = {
 
 @dataclass(frozen=True, slots=True)
 class ConsumerStatistics:
-    """What a consumer has done so far.
+    """The counts of a consumer.
 
     Attributes:
         consumed: messages whose handler succeeded.

@@ -34,7 +34,7 @@ class QueueLocks:
 
     Args:
         requests: of the consumer group.
-        on_lost: told of each queue that another member may work on now.
+        on_lost: called with each queue that another member may work on now.
     """
 
     def __init__(self, requests: GroupRequests, on_lost: Callable[[MessageQueue], None]) -> None:
@@ -44,7 +44,7 @@ class QueueLocks:
         self._changed = anyio.Event()
 
     def holds(self, queue: MessageQueue) -> bool:
-        """Whether the queue may be worked on just now."""
+        """Return whether the queue may be worked on just now."""
         asked_at = self._asked_at.get(queue)
         return asked_at is not None and anyio.current_time() - asked_at < HELD_S
 
@@ -72,7 +72,7 @@ class QueueLocks:
     def forget(self, queue: MessageQueue) -> None:
         """Renew no more; the broker keeps others out until the lock expires."""
         self._asked_at.pop(queue, None)
-        self._tell()
+        self._wake_waiters()
 
     async def give(self, queues: Iterable[MessageQueue]) -> None:
         """Let other members have these; what cannot be said expires."""
@@ -85,7 +85,7 @@ class QueueLocks:
                 log.info("locks of %s are left to expire: %s", name, error)
 
     async def give_all(self) -> None:
-        """The member leaves."""
+        """Give all locks back, since the member leaves."""
         await self.give(tuple(self._asked_at))
 
     async def run(self) -> None:
@@ -108,7 +108,7 @@ class QueueLocks:
                 continue
             for queue in queues:
                 self._renewed(queue, asked_at, is_granted=queue in granted)
-        self._tell()
+        self._wake_waiters()
         return is_complete
 
     def _renewed(self, queue: MessageQueue, asked_at: float, *, is_granted: bool) -> None:
@@ -122,7 +122,7 @@ class QueueLocks:
         del self._asked_at[queue]
         self._on_lost(queue)
 
-    def _tell(self) -> None:
+    def _wake_waiters(self) -> None:
         self._changed.set()
 
     @staticmethod

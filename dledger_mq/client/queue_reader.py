@@ -54,7 +54,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PullSettings:
-    """How a consumer pulls: messages in one pull, seconds between pulls, when pulling pauses."""
+    """The settings of pulling: messages in one pull, seconds between pulls, limits at which it pauses."""
 
     batch: int = PULL_BATCH
     interval_s: float = 0.0
@@ -235,7 +235,7 @@ class QueueReader:
 
     async def _on_wrong_offset(self, answer: PullAnswer) -> None:
         held, now = self.held, anyio.current_time()
-        # A broker that moves us although our offset is inside was told to: an operator's reset (E8).
+        # A broker that moves us although our offset is inside was asked to: an operator's reset (E8).
         is_beyond_end = answer.next_offset < held.next_offset > answer.max_offset
         if is_beyond_end:
             if self._beyond_end_since is None:

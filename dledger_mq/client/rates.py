@@ -54,7 +54,7 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class ConsumeRates:
-    """What became of the messages of a topic: consumed, and failed."""
+    """The rates of a topic's messages: consumed, and failed."""
 
     consumed: Rate = field(default_factory=Rate)
     failed: Rate = field(default_factory=Rate)

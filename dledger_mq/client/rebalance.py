@@ -121,12 +121,12 @@ def by_consistent_hash(virtual_nodes: int = VIRTUAL_NODES) -> Strategy:
 
 
 def _ring_hash(text: str) -> int:
-    """Java's MD5Hash: the first four bytes of the digest, unsigned."""
+    """Return Java's MD5Hash: the first four bytes of the digest, unsigned."""
     return int.from_bytes(hashlib.md5(text.encode(), usedforsecurity=False).digest()[:4], "big")
 
 
 def _java_text(queue: MessageQueue) -> str:
-    """Java's MessageQueue.toString, which is what its client hashes."""
+    """Return Java's MessageQueue.toString, which is what its client hashes."""
     return (
         f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name}, "
         f"queueId={queue.queue_id}]"
@@ -206,7 +206,7 @@ def machine_room_nearby(
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What a rebalance asks of a member: give these up, take those on. Both sorted."""
+    """The result of a rebalance for a member: queues to give up, queues to take on. Both sorted."""
 
     released: tuple[MessageQueue, ...]
     acquired: tuple[MessageQueue, ...]

@@ -1,7 +1,7 @@
 """What to do after an answer or a failure: made from the registry of response codes. Pure.
 
 A send is tried again only under its UNIQ_KEY, by which the broker group recognises it, so trying again
-after an unknown outcome is harmless; giving up after one is what must be told to the caller.
+after an unknown outcome is harmless; giving up after one is what the caller must know.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SEND_STATUS: Final = {
 
 
 class Verdict(Enum):
-    """What the answer to a send, or to another request, asks of the client."""
+    """The next step that an answer to a send, or to another request, asks of the client."""
 
     DONE = "it took effect"
     AGAIN_HERE = "try again at the same address after a pause"

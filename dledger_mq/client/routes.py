@@ -1,4 +1,4 @@
-"""Where topics live: routes as the name servers told them, and whom to try when a node fails.
+"""The routes of topics, as name servers gave them, and which node to try when one fails.
 
 A route that was once known is kept until a newer one comes: while a group elects a leader its route may
 have no leader, or be missing, and its nodes are still the right ones to ask, since each of them forwards
@@ -126,7 +126,7 @@ class Routes:
         if queues is None:
             await self._load_for_publishing(topic, self._first)
         elif self._is_stale_template(topic):
-            # Failures leave what was borrowed: a send tells whether it is right.
+            # Failures leave what was borrowed: a send shows whether it is right.
             self._templates[topic] = self._clock()
             with suppress(NoRouteError, NameServersUnreachableError, RequestFailedError):
                 await self._load_for_publishing(topic, self.refresh)
@@ -191,7 +191,7 @@ class Routes:
         raise failure or NameServersUnreachableError(f"no name server answered in {timeout_s:g} s")
 
     async def _has_leader(self) -> bool:
-        """Whether a name server knows anybody who leads."""
+        """Return whether a name server knows anybody who leads."""
         try:
             answer = await self._source.call(RequestCode.GET_BROKER_CLUSTER_INFO, {})
             return answer.code != ResponseCode.SUCCESS or any(
@@ -204,7 +204,7 @@ class Routes:
             return True
 
     async def _first(self, topic: str) -> TopicRoute:
-        """As `refresh`, with more patience: nothing is known that would do until the next time."""
+        """Fetch as `refresh` does, with more patience: nothing is known that would do until the next time."""
         for _ in range(FIRST_TRIES - 1):
             try:
                 return await self.refresh(topic)
@@ -218,7 +218,7 @@ class Routes:
         Raises:
             NoRouteError: there is no such topic.
             NameServersUnreachableError: no name server answers.
-            RequestFailedError: the name server could not tell.
+            RequestFailedError: the name server does not know.
         """
         while (others := self._asking.get(topic)) is not None:
             await others.wait()
@@ -281,7 +281,7 @@ class Routes:
         return list(self._brokers.get(broker_name, {}).values())
 
     def knows(self, broker_name: str) -> bool:
-        """Whether an address of the group is known."""
+        """Return whether an address of the group is known."""
         return broker_name in self._brokers
 
     def leader(self, broker_name: str) -> str | None:

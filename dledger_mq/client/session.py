@@ -70,7 +70,7 @@ class Session:
         name_servers: at least one "host:port".
         nursery: owns every task of the session.
         instance: part of the client id; two members of a group must differ in it. Default: unique.
-        heartbeat: says what to tell the brokers; None means nothing yet.
+        heartbeat: makes what is sent to the brokers; None means nothing yet.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Session:
         self.unique_keys = UniqKeyMaker(
             socket.inet_aton(ip),
             os.getpid(),
-            random.getrandbits(32),  # tells processes apart, no secret
+            random.getrandbits(32),  # distinguishes processes, no secret
         )
         self.opaques = Opaques()
         self.nursery = nursery
@@ -123,7 +123,7 @@ class Session:
             )
 
     def _probe(self) -> tuple[int, bytes] | None:
-        """A heartbeat is answered at once, and telling it twice does no harm."""
+        """Return the request that probes a link: a heartbeat, which is answered at once and may be repeated."""
         heartbeat = self._heartbeat()
         return (RequestCode.HEART_BEAT, encode_heartbeat(heartbeat)) if heartbeat else None
 
@@ -146,7 +146,7 @@ class Session:
 
         Raises:
             ConnectionLostError, RequestTimeoutError: as the last try ended of which the outcome is
-                unknown, else as the last one ended; `definite` tells which.
+                unknown, else as the last one ended; `definite` says which.
             NoRouteError: no node of the group is known.
         """
         deadline = anyio.current_time() + timeout_s
@@ -233,22 +233,22 @@ class Session:
         if consumer_group:
             ext["consumerGroup"] = consumer_group
 
-        async def tell(address: str) -> None:
+        async def part(address: str) -> None:
             try:
                 await self.links.get(address).call(
                     RequestCode.UNREGISTER_CLIENT, ext, timeout_s=0.5
                 )
             except (ConnectionLostError, RequestTimeoutError) as error:
-                log.debug("not told that we leave: %s", error)
+                log.debug("our leaving was not noticed: %s", error)
 
         async with anyio.create_task_group() as nursery:
             for address in self.routes.all_addresses():
                 if self.links.get(address).has_heard:
-                    nursery.start_soon(tell, address)
+                    nursery.start_soon(part, address)
 
 
 def is_transient(code: int) -> bool:
-    """Whether an answer says no more than: not here, or not now."""
+    """Return whether an answer says no more than: not here, or not now."""
     return code in (
         ResponseCode.SYSTEM_BUSY,
         ResponseCode.SERVICE_NOT_AVAILABLE,

@@ -29,7 +29,7 @@ class TopicSubscription(msgspec.Struct, frozen=True):
     version: int
 
     def wants(self, tags: str | None) -> bool:
-        """Whether a message with these tags is of interest."""
+        """Return whether a message with these tags is of interest."""
         return not self.tags or tags in self.tags
 
 

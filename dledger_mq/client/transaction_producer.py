@@ -10,9 +10,9 @@
     async with TransactionProducer("127.0.0.1:9876", "shop", checker=look_up) as producer:
         await producer.send_in_transaction(Message("Orders", b"one"), book)
 
-The message is stored first, where no consumer sees it; then the local transaction runs; then the broker is
-told how it ended. If that word does not come, because this process died or did not know, the broker asks
-any producer of the group, whose checker answers.
+The message is stored first, where no consumer sees it; then the local transaction runs; then its end is sent
+to the broker. If that message does not come, because this process died or did not know, the broker asks any
+producer of the group, whose checker answers.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ log = logging.getLogger(__name__)
 
 
 class TransactionState(Enum):
-    """How a transaction ended, as a local transaction or a checker says; the numbers are the protocol's."""
+    """The end of a transaction, as a local transaction or a checker says; the numbers are the protocol's."""
 
     UNKNOWN = 0
     COMMIT = 8
@@ -83,7 +83,7 @@ _RECORDED: Final = {
 
 
 class TransactionResult(msgspec.Struct, frozen=True):
-    """How a transaction went.
+    """The result of a transaction.
 
     Attributes:
         sent: where the half message stands; `sent.transaction_id` names the transaction.

@@ -42,7 +42,7 @@ class Wire:
 
     @property
     def silence_s(self) -> float:
-        """How long nothing was received."""
+        """The time for which nothing was received."""
         return anyio.current_time() - self._connection.received_at
 
     def close(self) -> None:

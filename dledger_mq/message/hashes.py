@@ -17,7 +17,7 @@ _SIGN: Final = 0x8000_0000
 
 
 def _powers(count: int) -> list[tuple[int, ...]]:
-    """For every length n the factors 31^(n-1) ... 31^0, modulo 2^32."""
+    """Return for every length n the factors 31^(n-1) ... 31^0, modulo 2^32."""
     ascending = [1]
     for _ in range(count - 1):
         ascending.append(ascending[-1] * 31 & _MASK)
@@ -29,7 +29,7 @@ _POWERS: Final = _powers(128)
 
 
 def java_hash(text: str) -> int:
-    """Java's `String.hashCode`, a signed 32-bit number."""
+    """Return Java's `String.hashCode`, a signed 32-bit number."""
     if text.isascii():
         units: bytes | tuple[int, ...] = text.encode()
     else:
@@ -48,7 +48,7 @@ def java_hash(text: str) -> int:
 
 @lru_cache(maxsize=65_536)
 def tags_code(tags: str) -> int:
-    """The tag hash of a consume queue unit: the hash of the TAGS value, 0 for none.
+    """Return the tag hash of a consume queue unit: the hash of the TAGS value, 0 for none.
 
     Cached, because a topic has few tags and every message asks.
     """
@@ -62,7 +62,7 @@ def tags_code_of_bytes(tags: bytes) -> int:
 
 
 def index_hash(topic: str, key: str) -> int:
-    """The key hash of an index unit: |hash(topic#key)|, and 0 where Java's abs stays negative."""
+    """Return the key hash of an index unit: |hash(topic#key)|, and 0 where Java's abs stays negative."""
     value = java_hash(f"{topic}#{key}")
     if value >= 0:
         return value

@@ -33,12 +33,12 @@ class OffsetIdMaker:
         self._prefix = store_host.hex().upper()
 
     def __call__(self, physical_offset: int) -> str:
-        """The id of the message at `physical_offset` (not negative)."""
+        """Return the id of the message at `physical_offset` (not negative)."""
         return f"{self._prefix}{physical_offset:016X}"
 
 
 def offset_msg_id(store_host: bytes, physical_offset: int) -> str:
-    """The offset message id of one message; `store_host` as packed by `pack_host`."""
+    """Return the offset message id of one message; `store_host` as packed by `pack_host`."""
     return OffsetIdMaker(store_host)(physical_offset)
 
 
@@ -62,7 +62,7 @@ def parse_offset_msg_id(text: str) -> tuple[str, int, int]:
 
 
 def month_start_ms(now_ms: int, utc_offset_ms: int = 0) -> int:
-    """The instant at which the month of `now_ms` began, in a zone that far ahead of UTC.
+    """Return the instant at which the month of `now_ms` began, in a zone that far ahead of UTC.
 
     Source: the civil-from-days arithmetic of the proleptic Gregorian calendar, years from March.
     """
@@ -95,7 +95,7 @@ class UniqKeyMaker:
         Args:
             address: 4 or 16 bytes of the client's IP address.
             process_id: its low 16 bits are used.
-            process_number: any int32 that tells processes with the same id apart.
+            process_number: any int32 that distinguishes processes with the same id.
             utc_offset_ms: the zone in which months start.
         """
         fixed = (
@@ -110,7 +110,7 @@ class UniqKeyMaker:
         self._counter = 0
 
     def next_key(self, now_ms: int) -> str:
-        """The next key: 32 characters for an IPv4 address, 56 for IPv6."""
+        """Return the next key: 32 characters for an IPv4 address, 56 for IPv6."""
         since_ms = now_ms - self._month_start_ms
         if now_ms >= self._month_end_ms or since_ms < -_CLOCK_STEP_BACK_MS:
             self._month_start_ms = month_start_ms(now_ms, self._utc_offset_ms)

@@ -63,37 +63,37 @@ SYSTEM_GROUPS: Final = (
 
 
 def is_retry_topic(topic: str) -> bool:
-    """Whether the topic holds the retries of a group."""
+    """Return whether the topic holds the retries of a group."""
     return topic.startswith(RETRY_PREFIX)
 
 
 def is_dlq_topic(topic: str) -> bool:
-    """Whether the topic holds the dead letters of a group."""
+    """Return whether the topic holds the dead letters of a group."""
     return topic.startswith(DLQ_PREFIX)
 
 
 def retry_topic(group: str) -> str:
-    """The topic that a group's failed messages come back on."""
+    """Return the topic that a group's failed messages come back on."""
     return RETRY_PREFIX + group
 
 
 def dlq_topic(group: str) -> str:
-    """The topic that a group's messages end on after the last retry."""
+    """Return the topic that a group's messages end on after the last retry."""
     return DLQ_PREFIX + group
 
 
 def is_system_topic(topic: str) -> bool:
-    """Whether users may neither create nor delete the topic (B7)."""
+    """Return whether users may neither create nor delete the topic (B7)."""
     return topic in _SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
 
 
 def is_system_group(group: str) -> bool:
-    """Whether the group belongs to the system (B7, B11)."""
+    """Return whether the group belongs to the system (B7, B11)."""
     return group in SYSTEM_GROUPS or group.startswith(SYSTEM_GROUP_PREFIX)
 
 
 def is_control_topic(topic: str) -> bool:
-    """Whether the fold carries out records on the topic, so that clients must never send to it."""
+    """Return whether the fold carries out records on the topic, so that clients must never send to it."""
     return topic.startswith(CONTROL_PREFIX)
 
 

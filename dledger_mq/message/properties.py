@@ -108,7 +108,7 @@ def encode_property(name: bytes, value: bytes) -> bytes:
 
 
 def find_property(properties: bytes, name: bytes) -> bytes | None:
-    """The value of one property, without reading the others; None when there is none."""
+    """Return the value of one property, without reading the others; None when there is none."""
     needle = b"\x02%b\x01" % name
     found = properties.rfind(needle)
     if found >= 0:
@@ -126,7 +126,7 @@ def find_property(properties: bytes, name: bytes) -> bytes | None:
 
 
 def remove_property(properties: bytes, *names: bytes) -> bytes:
-    """The properties without those names; the others keep their bytes and order."""
+    """Return the properties without those names; the others keep their bytes and order."""
     if not any(name + NAME_VALUE_SEPARATOR in properties for name in names):
         return properties
     kept = [
@@ -138,14 +138,14 @@ def remove_property(properties: bytes, *names: bytes) -> bytes:
 
 
 def terminated(properties: bytes) -> bytes:
-    """The properties with a final 0x02, so that more can be appended."""
+    """Return the properties with a final 0x02, so that more can be appended."""
     if not properties or properties.endswith(PAIR_SEPARATOR):
         return properties
     return properties + PAIR_SEPARATOR
 
 
 def set_property(properties: bytes, name: bytes, value: bytes) -> bytes:
-    """The properties with exactly one pair of that name, at the end.
+    """Return the properties with exactly one pair of that name, at the end.
 
     Raises:
         PropertyError: name or value is empty or holds a separator.
@@ -154,5 +154,5 @@ def set_property(properties: bytes, name: bytes, value: bytes) -> bytes:
 
 
 def split_keys(keys: bytes) -> list[bytes]:
-    """The single keys of a KEYS value: parts between spaces, empty ones dropped."""
+    """Return the single keys of a KEYS value: parts between spaces, empty ones dropped."""
     return [key for key in keys.split(b" ") if key]

@@ -18,7 +18,7 @@ class HandleError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class RecallHandle:
-    """What the answer to a send gives the producer, to take the message back with (N14).
+    """The text by which a producer takes a message back, as the answer to the send gives it (N14).
 
     Attributes:
         due_ms: when the message is to be delivered; the text says one more, as RocketMQ's does (C21).
@@ -30,7 +30,7 @@ class RecallHandle:
     unique_key: str
 
     def encode(self) -> str:
-        """The text: URL-safe Base64 of `v1 topic broker timestamp key`."""
+        """Return the text: URL-safe Base64 of `v1 topic broker timestamp key`."""
         plain = (
             f"{HANDLE_VERSION} {self.topic} {self.broker_name} {self.due_ms + 1} {self.unique_key}"
         )

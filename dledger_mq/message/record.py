@@ -19,7 +19,7 @@ Layout, big-endian, B and S = 8 bytes for IPv4 or 20 for IPv6 (docs/formats/mess
      .       uint8 (V1) or int16 (V2)  topic length, then the topic in UTF-8
      .       int16  properties length, then the properties
 
-V2 is written only for topics that V1's length byte, signed in Java, cannot tell: above 127 bytes.
+V2 is written only for topics that V1's length byte, signed in Java, cannot hold: above 127 bytes.
 Source: RocketMQ common/message/MessageDecoder.java; bytes in docs/formats/message.md, "Values to check against".
 """
 
@@ -98,7 +98,7 @@ class StoredMessage(msgspec.Struct, frozen=True, gc=False):
     properties: bytes
 
     def find(self, name: bytes) -> bytes | None:
-        """The value of one property."""
+        """Return the value of one property."""
         return find_property(self.properties, name)
 
 
@@ -185,7 +185,7 @@ def _topic_piece(topic: bytes) -> tuple[int, bytes]:
 
 
 def record_size(body_length: int, topic_length: int, properties_length: int) -> int:
-    """Bytes of a record with IPv4 hosts."""
+    """Return the size in bytes of a record with IPv4 hosts."""
     wide = topic_length > TOPIC_BYTES_MAX_V1
     return RECORD_BYTES_MIN + wide + body_length + topic_length + properties_length
 

@@ -50,7 +50,7 @@ class Room(Protocol):
 
     @property
     def is_short(self) -> bool:
-        """Whether connections are to read small pieces."""
+        """True while connections are to read small pieces."""
         ...
 
     def want(self, holder: Connection, need_bytes: int, /) -> object:
@@ -58,7 +58,7 @@ class Room(Protocol):
         ...
 
     def is_waiting(self, holder: Connection, /) -> bool:
-        """Whether a connection has asked and has no room yet."""
+        """Return whether a connection has asked and has no room yet."""
         ...
 
     async def wait(self, holder: Connection, /) -> None:
@@ -169,12 +169,12 @@ class Connection:
 
     @property
     def is_closed(self) -> bool:
-        """Whether it was closed from this end or found ended."""
+        """True once it was closed from this end or found ended."""
         return bool(self.close_reason)
 
     @property
     def has_ended(self) -> bool:
-        """Whether it is closed, or the other end has closed it, though what came before was not read yet.
+        """True once it is closed, or the other end has closed it, though what came before was not read yet.
 
         A system call: for what is rare. Where the system cannot tell, an end is seen when it is read.
         """
@@ -262,12 +262,12 @@ class Connection:
 
     @property
     def waits_for_room(self) -> bool:
-        """Whether its sender is kept waiting."""
+        """True while its sender is kept waiting."""
         return self._has_asked and self._room is not None and self._room.is_waiting(self)
 
     @property
     def has_unread(self) -> bool:
-        """Whether the socket has bytes that were not taken yet."""
+        """True if the socket has bytes that were not read yet."""
         try:
             return bool(self._sock.recv(1, socket.MSG_PEEK))
         except OSError:
@@ -328,7 +328,7 @@ class Connection:
         self._drained.set()
 
     def _take_joined(self) -> bytes:
-        """The first queued pieces, joined; large ones alone."""
+        """Take the first queued pieces, joined; large ones alone."""
         queue = self._queue
         pieces = [queue.popleft()]
         size = len(pieces[0])

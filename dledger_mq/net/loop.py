@@ -35,7 +35,7 @@ class Event(Protocol):
 
 
 Starter: TypeAlias = "TaskGroup | trio.Nursery"
-"""Where tasks can be started."""
+"""The owner of tasks, in which they can be started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ def _trio_loop() -> Loop:
 
 
 def is_trio_running() -> bool:
-    """Whether trio runs the caller; it is not imported to find out."""
+    """Return whether trio runs the caller; it is not imported to find out."""
     trio = sys.modules.get("trio")
     return trio is not None and trio.lowlevel.in_trio_run()
 

@@ -13,7 +13,7 @@ import msgspec
 
 
 class RequestCode(IntEnum):
-    """What a command asks for."""
+    """The codes of requests."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -111,7 +111,7 @@ class RequestCode(IntEnum):
 
 
 class ResponseCode(IntEnum):
-    """How a request ended (docs/errors.md)."""
+    """The codes of answers (docs/errors.md)."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1
@@ -152,7 +152,7 @@ class ResponseCode(IntEnum):
 
 
 class ResponseRow(msgspec.Struct, frozen=True):
-    """What a client may conclude from a response code.
+    """The conclusions that a client may draw from a response code.
 
     Attributes:
         code: the number on the wire.
@@ -170,7 +170,7 @@ class ResponseRow(msgspec.Struct, frozen=True):
 
 
 def _row(code: ResponseCode, marks: str, prose: str) -> ResponseRow:
-    """A row; `marks` holds d for definite, r for retriable, s for a stale route."""
+    """Make a row; `marks` holds d for definite, r for retriable, s for a stale route."""
     return ResponseRow(code, "d" in marks, "r" in marks, "s" in marks, prose)
 
 
@@ -214,7 +214,7 @@ RESPONSES: Final = {
         _row(
             ResponseCode.SUBSCRIPTION_NOT_EXIST,
             "dr",
-            "The group has not told this subscription yet.",
+            "The group has not sent this subscription yet.",
         ),
         _row(ResponseCode.SUBSCRIPTION_NOT_LATEST, "dr", "The group's subscription is older here."),
         _row(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "dr", "The consumer group does not exist."),
@@ -257,7 +257,7 @@ REQUESTS: Final[dict[RequestCode, str]] = {
     RequestCode.GET_MIN_OFFSET: "the first queue offset that is kept",
     RequestCode.GET_EARLIEST_MSG_STORETIME: "when the oldest message of a queue was stored",
     RequestCode.VIEW_MESSAGE_BY_ID: "one message by its physical offset",
-    RequestCode.HEART_BEAT: "a client tells its groups and subscriptions",
+    RequestCode.HEART_BEAT: "a client reports its groups and subscriptions",
     RequestCode.UNREGISTER_CLIENT: "a client leaves its groups",
     RequestCode.CONSUMER_SEND_MSG_BACK: "give a message back to be delivered again later",
     RequestCode.END_TRANSACTION: "commit or roll back a half message",
@@ -272,7 +272,7 @@ REQUESTS: Final[dict[RequestCode, str]] = {
     RequestCode.PUT_KV_CONFIG: "name server: set a configuration value",
     RequestCode.GET_KV_CONFIG: "name server: read a configuration value",
     RequestCode.DELETE_KV_CONFIG: "name server: delete a configuration value",
-    RequestCode.REGISTER_BROKER: "name server: a broker tells its address and topics",
+    RequestCode.REGISTER_BROKER: "name server: a broker reports its address and topics",
     RequestCode.UNREGISTER_BROKER: "name server: a broker leaves",
     RequestCode.GET_ROUTEINFO_BY_TOPIC: "name server: the route of a topic",
     RequestCode.GET_BROKER_CLUSTER_INFO: "name server: all brokers and clusters",
@@ -338,7 +338,7 @@ REQUESTS: Final[dict[RequestCode, str]] = {
 
 
 def unsupported_remark(code: int) -> str:
-    """The remark of REQUEST_CODE_NOT_SUPPORTED, with Java's leading space."""
+    """Return the remark of REQUEST_CODE_NOT_SUPPORTED, with Java's leading space."""
     return f" request type {code} not supported"
 
 
@@ -347,6 +347,6 @@ DISK_FULL: Final = "[DISK_FULL]"
 
 
 def is_definite(code: int) -> bool:
-    """Whether a failure with this code says that nothing was done. When in doubt, no."""
+    """Return whether a failure with this code means that nothing was done. When in doubt, False."""
     row = RESPONSES.get(code)  # type: ignore[call-overload]  # an int finds its IntEnum key
     return row is not None and row.definite

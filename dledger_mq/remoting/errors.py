@@ -1,4 +1,4 @@
-"""What can be wrong with what a peer sent, told apart by what the receiver has to do about it."""
+"""The errors in what a peer sent, one for each thing that the receiver has to do about it."""
 
 from __future__ import annotations
 

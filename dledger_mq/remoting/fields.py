@@ -19,7 +19,7 @@ INT64_MAX: Final = 2**63 - 1
 
 
 def text(ext: Mapping[str, str], name: str) -> str:
-    """A field that has to be there.
+    """Return a field that has to be there.
 
     Raises:
         FieldError: it is missing.
@@ -31,7 +31,7 @@ def text(ext: Mapping[str, str], name: str) -> str:
 
 
 def optional_text(ext: Mapping[str, str], name: str) -> str | None:
-    """A field that may be missing; an empty one (C++ sends "") counts as missing."""
+    """Return a field that may be missing; an empty one (C++ sends "") counts as missing."""
     return ext.get(name) or None
 
 
@@ -44,7 +44,7 @@ def int32(ext: Mapping[str, str], name: str, default: None) -> int | None: ...
 def int32(
     ext: Mapping[str, str], name: str, default: int | type[FieldError] | None = FieldError
 ) -> int | None:
-    """A 32-bit number; without a default it has to be there.
+    """Return a 32-bit number; without a default it has to be there.
 
     Raises:
         FieldError: missing, no number, or out of range.
@@ -61,7 +61,7 @@ def int64(ext: Mapping[str, str], name: str, default: None) -> int | None: ...
 def int64(
     ext: Mapping[str, str], name: str, default: int | type[FieldError] | None = FieldError
 ) -> int | None:
-    """A 64-bit number; without a default it has to be there.
+    """Return a 64-bit number; without a default it has to be there.
 
     Raises:
         FieldError: missing, no number, or out of range.
@@ -88,7 +88,7 @@ def _number(
 
 
 def boolean(ext: Mapping[str, str], name: str, default: bool | None = None) -> bool:
-    """A truth value; without a default it has to be there.
+    """Return a truth value; without a default it has to be there.
 
     Raises:
         FieldError: missing, or neither true/false nor 1/0.

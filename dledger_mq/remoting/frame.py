@@ -29,7 +29,7 @@ _PREFIX_BYTES: Final = 8
 
 
 class SerializeType(IntEnum):
-    """How a header is written."""
+    """The encodings of a header."""
 
     JSON = 0
     ROCKETMQ = 1
@@ -75,7 +75,7 @@ class FrameDecoder:
             self._tail.clear()
 
     def next_frame(self) -> Frame | None:
-        """The next whole frame, None when more bytes are needed.
+        """Return the next whole frame, None when more bytes are needed.
 
         Raises:
             FrameError: a length, header length or serialize type is impossible. The stream cannot be
@@ -86,7 +86,7 @@ class FrameDecoder:
         return frames[0] if frames else None
 
     def frames(self) -> list[Frame]:
-        """All whole frames that were fed.
+        """Return all whole frames that were fed.
 
         Raises:
             FrameError: as `next_frame`; frames before the faulty one are lost with the connection.

@@ -67,7 +67,7 @@ def encode_lock_request(request: LockRequest) -> bytes:
 
 
 def encode_lock_reply(locked: Iterable[MessageQueue]) -> bytes:
-    """The queues now held by the asker; the member is there even when there are none."""
+    """Write the queues now held by the asker; the member is there even when there are none."""
     return msgspec.json.encode(_LockReply(list(locked)))
 
 
@@ -84,7 +84,7 @@ def decode_lock_reply(body: bytes) -> list[MessageQueue]:
 
 
 def encode_consumer_list(client_ids: Iterable[str]) -> bytes:
-    """The body of the answer to GET_CONSUMER_LIST_BY_GROUP."""
+    """Write the body of the answer to GET_CONSUMER_LIST_BY_GROUP."""
     return msgspec.json.encode(_ConsumerList(list(client_ids)))
 
 

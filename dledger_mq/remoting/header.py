@@ -23,7 +23,7 @@ from dledger_mq.remoting.errors import FrameError
 from dledger_mq.remoting.frame import Frame, SerializeType, encode_frame
 
 PROTOCOL_VERSION: Final = 409
-"""What our answers claim: release 4.9.8. It lets Java use SQL92 and promises nothing of 5.x."""
+"""The release that our answers claim: 4.9.8. It lets Java use SQL92 and promises nothing of 5.x."""
 
 LANGUAGE: Final = "JAVA"
 
@@ -81,12 +81,12 @@ class RemotingCommand(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_response(self) -> bool:
-        """Whether this answers a request of the receiver."""
+        """True if this answers a request of the receiver."""
         return bool(self.flag & FLAG_RESPONSE)
 
     @property
     def is_oneway(self) -> bool:
-        """Whether the sender asks for no answer."""
+        """True if the sender asks for no answer."""
         return bool(self.flag & FLAG_ONEWAY)
 
 
@@ -160,7 +160,7 @@ def _from_json(frame: Frame) -> RemotingCommand:
 
 
 def _text(value: str | int | float) -> str:
-    """The text of an ext value as the Java side would turn it into a string."""
+    """Return the text of an ext value as the Java side would turn it into a string."""
     if isinstance(value, str):
         return value
     if isinstance(value, bool):
@@ -248,7 +248,7 @@ def encode_command(command: RemotingCommand) -> bytes:
 
 
 def encode_binary_command(command: RemotingCommand) -> bytes:
-    """Write a command with a ROCKETMQ header, for a server that was told to answer in kind, and tests.
+    """Write a command with a ROCKETMQ header, for a server that is to answer in kind, and tests.
 
     Raises:
         FrameError: a number or a text does not fit its field (codes have 16 bits here).
@@ -278,7 +278,7 @@ def make_request(
     *,
     is_oneway: bool = False,
 ) -> RemotingCommand:
-    """A request of our own."""
+    """Make a request of our own."""
     return RemotingCommand(
         code=code,
         opaque=opaque,
@@ -295,7 +295,7 @@ def make_response(
     ext: Mapping[str, str] | None = None,
     body: bytes = b"",
 ) -> RemotingCommand:
-    """The answer to the request with that opaque. A failure always gets a remark: Node shows nothing else."""
+    """Make the answer to the request with that opaque. A failure always gets a remark: Node shows nothing else."""
     return RemotingCommand(
         code=code,
         opaque=opaque,

@@ -1,4 +1,4 @@
-"""Bodies of HEART_BEAT (34) and CHECK_CLIENT_CONFIG (46): what a client tells of its groups.
+"""Bodies of HEART_BEAT (34) and CHECK_CLIENT_CONFIG (46): what a client reports of its groups.
 
 Clients differ: C++ sends enums as ordinals, `subVersion` as text, and leaves empty members out; Go sends
 `codeSet` as texts; Node and Java send names. Codes of tags are not taken from the client (C++ sends
@@ -24,7 +24,7 @@ EXPRESSION_SQL92: Final = "SQL92"
 
 
 class ConsumeType(IntEnum):
-    """How a consumer gets its messages; ordinals as Java has them."""
+    """The ways in which a consumer gets its messages; ordinals as Java has them."""
 
     CONSUME_ACTIVELY = 0
     CONSUME_PASSIVELY = 1
@@ -32,14 +32,14 @@ class ConsumeType(IntEnum):
 
 
 class MessageModel(IntEnum):
-    """Whether members of a group share the queues or each reads all."""
+    """The two models of a group: members share the queues, or each reads all."""
 
     BROADCASTING = 0
     CLUSTERING = 1
 
 
 class ConsumeFromWhere(IntEnum):
-    """Where a group without an offset starts."""
+    """The places at which a group without an offset starts."""
 
     CONSUME_FROM_LAST_OFFSET = 0
     CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST = 1
@@ -50,7 +50,7 @@ class ConsumeFromWhere(IntEnum):
 
 
 class Subscription(msgspec.Struct, frozen=True):
-    """What a group reads of a topic.
+    """A topic that a group reads, and the selection of its messages.
 
     Attributes:
         expression: `*`, empty, `a || b`, or an SQL condition, by `expression_type`.
@@ -193,7 +193,7 @@ def _subscription(item: _SubscriptionIn) -> Subscription:
 
 
 def _member(kind: type[_E], value: int | str | None, default: _E) -> _E:
-    """The enum member that a name, an ordinal or an ordinal as text stands for."""
+    """Return the enum member that a name, an ordinal or an ordinal as text stands for."""
     if value is None:
         return default
     try:
@@ -218,7 +218,7 @@ def encode_heartbeat(heartbeat: Heartbeat, code_sets: Sequence[Sequence[int]] = 
     """Write a heartbeat as the Java client does.
 
     Args:
-        heartbeat: what to tell.
+        heartbeat: what is reported.
         code_sets: the tag hashes of each subscription, in order of all consumers' subscriptions; empty
             where none are given, which brokers accept.
     """

@@ -22,7 +22,7 @@ DEPTH_MAX: Final = 32
 JsonKey = str | int | MessageQueue
 Json = str | int | float | bool | list["Json"] | dict["JsonKey", "Json"] | None
 WritableJson = object
-"""What `write_json` takes: scalars, lists, tuples, mappings with JsonKey keys, and msgspec structs."""
+"""The values that `write_json` takes: scalars, lists, tuples, mappings with JsonKey keys, and msgspec structs."""
 
 _encode: Final = msgspec.json.Encoder().encode
 _QUEUE_MEMBERS: Final = {"brokerName", "queueId", "topic"}
@@ -249,7 +249,7 @@ class _Reader:
 
 
 def _queue_key(members: dict[JsonKey, Json]) -> MessageQueue:
-    """The queue that an object key names.
+    """Return the queue that an object key names.
 
     Raises:
         BodyError: the object is not one: no other object is ever a key.

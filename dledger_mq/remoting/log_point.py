@@ -1,4 +1,4 @@
-"""A committed place in a group's log, as brokers and our name server tell it to each other.
+"""A committed place in a group's log, as brokers and our name server send it to each other.
 
 It travels as JSON in one ext field of a registration (103) and in one of its answer. RocketMQ's own brokers and
 name servers neither send nor read them. What cannot be read counts as absent: a notice is not worth a route.
@@ -16,7 +16,7 @@ COMMITTED_FIELD: Final = "raftCommitted"
 """Ext field of a registration: how far its sender knows the log to be committed."""
 
 FURTHEST_FIELD: Final = "raftFurthest"
-"""Ext field of the answer: the furthest place that the name server was told before, if it is another one."""
+"""Ext field of the answer: the furthest place that was reported to the name server before, if it is another one."""
 
 RESTORATION_LENGTH_MAX: Final = 64
 TEXT_LENGTH_MAX: Final = 1024
@@ -44,12 +44,12 @@ _decode: Final = msgspec.json.Decoder(LogPoint).decode
 
 
 def write_log_point(point: LogPoint | None) -> str:
-    """The text of a field; empty without a place."""
+    """Write the text of a field; empty without a place."""
     return "" if point is None else msgspec.json.encode(point).decode()
 
 
 def read_log_point(text: str | None) -> LogPoint | None:
-    """What the text of a field says; None when there is none, or it is no place."""
+    """Read the text of a field; return None when there is none, or it is no place."""
     if not text or len(text) > TEXT_LENGTH_MAX:
         return None
     try:

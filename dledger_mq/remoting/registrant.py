@@ -39,22 +39,22 @@ ASK_REGISTRANT: Final = 50110
 mine."""
 
 REGISTER_AGAIN: Final = 50111
-"""From a name server, oneway, on the connection of a registration: something is to be told."""
+"""From a name server, oneway, on the connection of a registration: another registration is wanted."""
 
 _TOKEN: Final = re.compile(r"[0-9a-f]{32}")
 _LABEL: Final = b"dledger broker registration"
 
 
 def is_token(text: str | None) -> bool:
-    """Whether it is what our brokers draw: 32 hexadecimal digits. Nothing else is passed on to anybody."""
+    """Return whether a text is what our brokers draw: 32 hexadecimal digits. Nothing else is passed on to anybody."""
     return text is not None and _TOKEN.fullmatch(text) is not None
 
 
 def registration_proof(secret: str, nonce: str, ext: Mapping[str, str], body: bytes) -> str:
-    """The signature of a registration: over all its fields but the signature, its body, and the nonce."""
+    """Return the signature of a registration: over all its fields but the signature, its body, and the nonce."""
     proof = hmac.new(secret.encode(), digestmod=hashlib.sha256)
-    told = sorted((name, value) for name, value in ext.items() if name != PROOF_FIELD)
-    texts = [text.encode() for pair in told for text in pair]
+    signed = sorted((name, value) for name, value in ext.items() if name != PROOF_FIELD)
+    texts = [text.encode() for pair in signed for text in pair]
     for part in (_LABEL, nonce.encode(), *texts, body):
         proof.update(len(part).to_bytes(4, "big"))
         proof.update(part)

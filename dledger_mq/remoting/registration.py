@@ -1,4 +1,4 @@
-"""What brokers tell name servers: registration (103), unregistration (104), data version (322).
+"""What brokers send to name servers: registration (103), unregistration (104), data version (322).
 
 The body of a registration comes in three forms, all read here: plain JSON, the bare topic table of very
 old brokers, and a zlib stream of length-prefixed pieces. Layout of the last, big-endian, once inflated:
@@ -35,7 +35,7 @@ _TOPIC_PARTS_MIN: Final = 5
 
 
 class BrokerIdentity(msgspec.Struct, frozen=True):
-    """Who registers.
+    """The identity of a broker that registers.
 
     Attributes:
         broker_id: 0 for the leader.
@@ -55,7 +55,7 @@ class BrokerIdentity(msgspec.Struct, frozen=True):
 
 
 class Registration(msgspec.Struct, frozen=True):
-    """What a broker serves.
+    """The registration of a broker: its identity and the topics that it serves.
 
     Attributes:
         topics: None when the body had no topic table at all.
@@ -100,7 +100,7 @@ def identity_of(ext: Mapping[str, str]) -> BrokerIdentity:
 
 
 def identity_ext(identity: BrokerIdentity) -> dict[str, str]:
-    """The ext fields that `identity_of` reads."""
+    """Return the ext fields that `identity_of` reads."""
     ext = {
         "clusterName": identity.cluster_name,
         "brokerName": identity.broker_name,
@@ -153,7 +153,7 @@ def _registration(wrapper: _Wrapper, filter_servers: tuple[str, ...]) -> Registr
 
 
 def _named(config: TopicConfig, name: str) -> TopicConfig:
-    """The key of the table names the topic, whatever the entry says."""
+    """Name the topic as the key of the table does, whatever the entry says."""
     return config if config.topic_name == name else msgspec.structs.replace(config, topic_name=name)
 
 

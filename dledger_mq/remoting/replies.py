@@ -53,7 +53,7 @@ class SendReplies:
         recall_handle: str | None = None,
         code: int = 0,
     ) -> bytes:
-        """One answer, as a frame.
+        """Encode one answer as a frame.
 
         Args:
             opaque: of the request.

@@ -124,7 +124,7 @@ class _Envelope(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def is_oneway(self) -> bool:
-        """Whether the sender asks for no answer."""
+        """True if the sender asks for no answer."""
         return bool(self.flag & FLAG_ONEWAY)
 
 
@@ -210,7 +210,7 @@ def decode_request(frame: Frame) -> SendRequest | PullRequest | RemotingCommand:
 
 
 def send_request_of(command: RemotingCommand) -> SendRequest:
-    """A send from a command read the general way, with the names that its code has.
+    """Make a send of a command that was read the general way, with the names that its code has.
 
     Raises:
         FieldError: a field is missing or impossible.
@@ -267,7 +267,7 @@ def _send(command: RemotingCommand, names: Sequence[str]) -> SendRequest:
 
 
 def pull_request(command: RemotingCommand) -> PullRequest:
-    """A pull, from a command read the general way.
+    """Make a pull of a command that was read the general way.
 
     Raises:
         FieldError: a field is missing or impossible.

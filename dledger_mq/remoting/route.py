@@ -41,7 +41,7 @@ class BrokerData(msgspec.Struct, frozen=True):
 
 
 class TopicRoute(msgspec.Struct, frozen=True):
-    """Where a topic lives. Every queue data's broker name has a broker data."""
+    """The brokers and queues of a topic. Every queue data's broker name has a broker data."""
 
     queues: tuple[QueueData, ...]
     brokers: tuple[BrokerData, ...]
@@ -56,7 +56,7 @@ class ClusterInfo(msgspec.Struct, frozen=True):
 
 
 def wants_standard_json(version: int, ext: Mapping[str, str]) -> bool:
-    """Whether number keys are to be quoted for the asker."""
+    """Return whether number keys are to be quoted for the asker."""
     return (
         version >= STANDARD_JSON_VERSION or ext.get("acceptStandardJsonOnly", "").lower() == "true"
     )

@@ -23,7 +23,7 @@ class FakeClock:
 
     @property
     def now_ms(self) -> int:
-        """What time it is; rounded up, so never before the time that a client has read already."""
+        """The time; rounded up, so never before the time that a client has read already."""
         return math.ceil(1000 * (self._start_s + anyio.current_time())) + self._ahead_ms
 
     def at(self, due_ms: int, call: Callable[[], None]) -> None:

@@ -97,7 +97,7 @@ class FakeNode:
 
     @property
     def is_up(self) -> bool:
-        """Whether it accepts connections."""
+        """True while it accepts connections."""
         return self.scope is not None
 
 
@@ -276,7 +276,7 @@ class FakeGroup:
         return topic in self._queues or (topic == AUTO_CREATE_TOPIC and self.has_topics_on_demand)
 
     def _brokers(self) -> tuple[BrokerData, ...]:
-        """What is registered of the group: nothing while none of its nodes is up."""
+        """Return what is registered of the group: nothing while none of its nodes is up."""
         addresses = self._registered() if self.has_brokers else {}
         return (BrokerData(addresses, self.broker_name, CLUSTER),) if addresses else ()
 
@@ -702,7 +702,7 @@ async def _serve(
 
 
 def _first_kept(queue: list[bytes]) -> int:
-    """The first offset that retention has left."""
+    """Return the first offset that retention has left."""
     return next((offset for offset, record in enumerate(queue) if record), len(queue))
 
 

@@ -21,7 +21,7 @@ _TOLD = {
 
 
 class Store(Protocol):
-    """How the group stores messages."""
+    """A function that stores messages in the group."""
 
     def __call__(
         self,
@@ -39,10 +39,10 @@ class Store(Protocol):
 
 
 class Messages(Protocol):
-    """How the group's messages are read."""
+    """A function that reads the group's messages."""
 
     def __call__(self, topic: str) -> list[StoredMessage]:
-        """What is stored under a topic."""
+        """Return what is stored under a topic."""
         ...
 
 
@@ -72,7 +72,7 @@ class FakeTransactions:
         )
 
     def end(self, request: RemotingCommand) -> RemotingCommand:
-        """END_TRANSACTION: the first word counts, later ones are told of it."""
+        """Answer END_TRANSACTION: the first decision counts, later ones get it as answer."""
         place = int(request.ext["tranStateTableOffset"])
         wanted = int(request.ext["commitOrRollback"])
         recorded = self.verdicts.get(place)
@@ -94,7 +94,7 @@ class FakeTransactions:
         return make_response(request.opaque, code, ext={"commitOrRollback": str(recorded)})
 
     def checks(self, broker_name: str) -> list[bytes]:
-        """One CHECK_TRANSACTION_STATE frame for each open transaction."""
+        """Make a CHECK_TRANSACTION_STATE frame for each open transaction."""
         return [
             self._check(half, broker_name)
             for half in self._messages(HALF_TOPIC)
