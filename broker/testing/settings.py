@@ -8,16 +8,15 @@ from random import Random
 from broker.server.request import HOLD_MS
 from dledger.config import RaftConfig
 from dledger.raft.ids import NodeId
-from dledger.testing.sim_settings import (
+from dledger.testing.sim_draws import (
     DRAWS_CLASSIC,
     DRAWS_NOW,
     DRAWS_RIPE,
-    Purpose,
-    SimSettings,
     draw_settings,
-    only,
     purpose_of,
 )
+from dledger.testing.sim_purposes import Purpose, only
+from dledger.testing.sim_settings import SimSettings
 
 
 @dataclass(frozen=True, slots=True)

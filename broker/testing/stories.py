@@ -39,13 +39,12 @@ from broker.testing.sim_broker import SimBroker
 from broker.testing.story_actors import Actor, Places, Queue
 from dledger.raft.entry import Entry
 from dledger.raft.ids import NodeId
-from dledger.testing.datadriven import ScriptError
-from dledger.testing.script_words import Arguments
+from dledger.testing.datadriven import Arguments, Commands, ScriptError, begun
 from dledger.testing.sim_node import SimNode
 
 ANSWER_MS_MAX = 8_000
 TOLD_MS = 20
-"""What wants no answer has arrived by then."""
+"""The time by which a message has arrived that wants no answer."""
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
 _VERDICTS = {"commit": COMMIT, "rollback": ROLLBACK, "leave": UNKNOWN}
 
@@ -54,7 +53,7 @@ class StoryCluster(BrokerCluster):
     """A group whose messages are judged by the script, not by the model of what random clients sent."""
 
     def applied(self, broker: SimBroker, node: SimNode, entry: Entry) -> None:
-        """The log's own promises are checked as ever."""
+        """Check the log's own promises, as ever."""
         del broker
         self.checker.handed_out(node.node_id, [entry])
 
@@ -73,24 +72,30 @@ class Story:
         self._cluster: StoryCluster | None = None
         self._actors: dict[str, Actor] = {}
         self._places = Places({}, {}, {})
-        self._output: list[str] = []
-        self._commands: dict[str, Callable[[Arguments], None]] = {
-            "group": self._start,
-            "lead": self._lead,
-            "kill": lambda given: self.cluster.stop(self._node(given), power_loss=False),
-            "start": lambda given: self.cluster.start(self._node(given)),
-            "cut": self._cut,
-            "heal": lambda _given: self.cluster.network.heal(),
-            "run": lambda given: self._pass_time(int(given.words[0])),
-            "open": self._open,
-            "equal": self._equal,
-        }
+        self._commands = Commands(
+            {
+                "group": self._start,
+                "lead": self._lead,
+                "kill": lambda given: self.cluster.stop(self._node(given), power_loss=False),
+                "start": lambda given: self.cluster.start(self._node(given)),
+                "cut": self._cut,
+                "heal": lambda _given: self.cluster.network.heal(),
+                "run": lambda given: self._pass_time(
+                    given.number_at(0, "a number of milliseconds")
+                ),
+                "open": self._open,
+                "equal": self._equal,
+            },
+            otherwise=self._act,
+        )
+        self._print = self._commands.print
+        self.run = self._commands.run
         self._deeds: dict[str, Callable[[Actor, Arguments], None]] = {
             "join": lambda who, given: who.join(given.words[0], given.words[1:]),
             "produce": lambda who, given: who.produce(given.words[0]),
             "send": self._send,
             "half": self._send_half,
-            "recall": lambda who, given: who.recall(given.words[0]),
+            "recall": lambda who, given: who.recall(given.word(0, "a key")),
             "pull": self._pull,
             "back": self._give_back,
             "offset": lambda who, given: who.ask_offset(_queue(given), group=given.need("group")),
@@ -102,23 +107,7 @@ class Story:
     @property
     def cluster(self) -> StoryCluster:
         """The group of this story."""
-        if self._cluster is None:
-            raise ScriptError("no group yet: begin with `group n0 n1 n2`")
-        return self._cluster
-
-    def run(self, line: str) -> list[str]:
-        """Carry out one command; returns what it prints.
-
-        Raises:
-            ScriptError: the command or its arguments make no sense.
-        """
-        first, _, rest = line.partition(" ")
-        self._output = []
-        if first in self._commands:
-            self._commands[first](Arguments.parse(rest))
-        else:
-            self._act(first, *rest.partition(" ")[::2])
-        return self._output
+        return begun(self._cluster)
 
     # The group.
 
@@ -177,20 +166,19 @@ class Story:
         leader = self._serving()
         if leader is None:
             raise ScriptError("nobody leads")
-        self._say(f"{len(self.cluster.brokers[leader].state.transactions)} open")
+        self._print(f"{len(self.cluster.brokers[leader].state.transactions)} open")
 
     def _equal(self, _given: Arguments) -> None:
         self._pass_time(1_000)
         brokers = [self.cluster.brokers[node.node_id] for node in self.cluster.running()]
         digests = {(broker.state.applied_index, broker.state.digest()) for broker in brokers}
-        self._say(f"{len(brokers)} members, {'equal' if len(digests) == 1 else 'NOT EQUAL'}")
+        self._print(f"{len(brokers)} members, {'equal' if len(digests) == 1 else 'NOT EQUAL'}")
 
     # Clients.
 
-    def _say(self, line: str) -> None:
-        self._output.append(line)
-
-    def _act(self, name: str, deed: str, rest: str) -> None:
+    def _act(self, name: str, line: str) -> None:
+        """Let a client do what a line says that begins with its name."""
+        deed, _, rest = line.partition(" ")
         given = Arguments.parse(rest)
         if deed == "at":
             self._actor(name).go_to(self._node(given).node_id)
@@ -216,7 +204,7 @@ class Story:
     def _actor(self, name: str) -> Actor:
         if name not in self._actors:
             actor = Actor(self.cluster, self._settings, name, Counter())
-            actor.say, actor.places = self._say, self._places
+            actor.say, actor.places = self._print, self._places
             self._actors[name] = actor
         return self._actors[name]
 
@@ -226,30 +214,30 @@ class Story:
             properties["DELAY"] = given.named["level"]
         if "after" in given.named:
             properties["TIMER_DELAY_MS"] = given.named["after"]
-        who.send(_queue(given), given.words[1], properties, group=given.named.get("group", "P"))
+        who.send(
+            _queue(given), given.word(1, "a body"), properties, group=given.named.get("group", "P")
+        )
 
     def _send_half(self, who: Actor, given: Arguments) -> None:
         group = given.need("group")
         properties = {"UNIQ_KEY": given.need("key"), "TRAN_MSG": "true", "PGROUP": group}
-        who.send(_queue(given), given.words[1], properties, group=group)
+        who.send(_queue(given), given.word(1, "a body"), properties, group=group)
 
     def _pull(self, who: Actor, given: Arguments) -> None:
-        hold_ms = int(given.named.get("hold", 0))
+        hold_ms = given.number_or("hold", 0)
         who.pull(_queue(given), given.number("from"), group=given.need("group"), hold_ms=hold_ms)
 
     def _give_back(self, who: Actor, given: Arguments) -> None:
         who.give_back(
             given.words[0],
             group=given.need("group"),
-            level=int(given.named.get("level", 0)),
+            level=given.number_or("level", 0),
             times_max=given.number("max"),
         )
 
     def _commit_offset(self, who: Actor, given: Arguments) -> None:
-        who.commit(_queue(given), int(given.words[1]), group=given.need("group"))
+        who.commit(_queue(given), given.number_at(1, "an offset"), group=given.need("group"))
 
 
 def _queue(given: Arguments) -> Queue:
-    if not given.words:
-        raise ScriptError("name a queue: T/0")
-    return Queue.of(given.words[0])
+    return Queue.of(given.word(0, "a queue, as in T/0,"))

@@ -46,7 +46,7 @@ class GetCall(Header, frozen=True, tag="get"):
 
 
 class StatusCall(Header, frozen=True, tag="status"):
-    """How this member sees itself."""
+    """A member's view of itself."""
 
     token: Number
 
@@ -146,7 +146,7 @@ _ANSWERS = msgspec.msgpack.Decoder(
 
 
 def decode_call(header: bytes) -> Call:
-    """What a client may ask.
+    """Decode a request of a client.
 
     Raises:
         PeerProtocolError: it is something else.
@@ -156,7 +156,7 @@ def decode_call(header: bytes) -> Call:
 
 
 def decode_answer(header: bytes) -> Answer:
-    """What a member may answer.
+    """Decode an answer of a member.
 
     Raises:
         PeerProtocolError: it is something else.
@@ -166,7 +166,7 @@ def decode_answer(header: bytes) -> Answer:
 
 
 def failure_of(token: int, error: DLedgerError, *, leader_address: str = "") -> Failure:
-    """An error as it travels. What the caller may conclude is kept by its code."""
+    """Return an error as it travels. What the caller may conclude is kept by its code."""
     match error:
         case NotLeaderError(leader_id=leader_id, term=term):
             return Failure(
@@ -196,7 +196,7 @@ _REGISTRY = registry()
 
 
 def error_of(failure: Failure) -> DLedgerError:
-    """The error that a `Failure` stands for; an unknown code is an unknown outcome."""
+    """Return the error that a `Failure` stands for; an unknown code is an unknown outcome."""
     kind = _REGISTRY.get(failure.code, OutcomeUnknownError)
     if kind is NotLeaderError:
         # What stands behind the known part is for people.

@@ -20,7 +20,7 @@ from dledger.raft.entry import ENTRY_HEADER_BYTES, Entry, EntryKind
 from dledger.raft.ids import Index, Position, Term
 
 Bytes = bytes | memoryview
-"""What entries are decoded from."""
+"""The bytes that entries are decoded from."""
 
 _HEADER = struct.Struct(
     ">"
@@ -119,7 +119,7 @@ def seal(entry: Entry, prev_chain_crc: int) -> Entry:
 
 
 def chain_crc(entry: Entry) -> int:
-    """The chain CRC in a sealed entry's header."""
+    """Return the chain CRC in a sealed entry's header."""
     assert len(entry.header) == ENTRY_HEADER_BYTES, f"entry {entry.index} is not sealed"
     crc: int = _U32.unpack_from(entry.header, _CHAIN_CRC_AT)[0]
     return crc
@@ -161,19 +161,19 @@ def decode_header(data: Bytes, offset: int = 0) -> EntryHeader:
 
 
 def expected_chain_crc(header: bytes, prev_chain_crc: int) -> int:
-    """The chain CRC that these 48 header bytes ought to have."""
+    """Return the chain CRC that these 48 header bytes ought to have."""
     crc: int = crc32c(header[_BODY_CRC_AT:], crc32c(header[:_CHAIN_CRC_AT], prev_chain_crc))
     return crc
 
 
 def _chain_step(chain_crc: int) -> int:
-    """What the bytes of an all-zero header make of a chain CRC."""
+    """Return what the bytes of an all-zero header make of a chain CRC."""
     crc: int = crc32c(_ZERO_CHAINED, chain_crc)
     return crc
 
 
 def _invert_chain_step() -> tuple[int, ...]:
-    """The chain CRC's way back: for every bit of a difference behind a header the one before it.
+    """Return the chain CRC's way back: for every bit of a difference behind a header the one before it.
 
     For bytes of a fixed length a CRC is an affine, invertible function of the CRC that it started
     with (over GF(2)), whatever the bytes are. Gauss-Jordan elimination over its 32 columns.
@@ -196,7 +196,7 @@ _CHAIN_STEP_BACK = _invert_chain_step()
 
 
 def preceding_chain_crc(header: bytes) -> int:
-    """The chain CRC of the only entry that can stand before this header.
+    """Return the chain CRC of the only entry that can stand before this header.
 
     So an intact header names the entry before it, even when that entry is lost.
     """
@@ -346,7 +346,7 @@ def _difference(data: bytes, at: int, prev_chain_crc: int) -> EntryFormatError:
 
 
 class ScanEnd(Enum):
-    """Why a scan stopped."""
+    """The reason why a scan stopped."""
 
     NEEDS_MORE = "the bytes end within an entry that may be whole"
     BROKEN = "what stands there is not the next entry"
@@ -354,7 +354,7 @@ class ScanEnd(Enum):
 
 @dataclass(slots=True)
 class EntryScan:
-    """Walks entries back to back without building them; used to verify a segment on opening.
+    """A walk over entries back to back without building them; used to verify a segment on opening.
 
     Attributes:
         columns: the entries found so far.
@@ -428,7 +428,7 @@ class EntryScan:
 def find_headers(
     data: bytes, *, base_position: int, index_min: int
 ) -> Iterator[tuple[int, EntryHeader]]:
-    """Headers at any byte of `data` that name the very position at which they stand.
+    """Yield the headers at any byte of `data` that name the very position at which they stand.
 
     Used behind a broken place to ask whether anything whole follows; the caller verifies the bodies
     (`header.body_crc`). The chain cannot be verified there, for what stands before is broken.

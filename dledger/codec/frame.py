@@ -55,7 +55,7 @@ class Frame(NamedTuple):
 
 
 def encode_frame(header: bytes, blob: Buffer = b"", *, goes_on: bool = False) -> bytes:
-    """One frame. The blob must not exceed CHUNK_BYTES (`encode_frames` cuts it).
+    """Encode one frame. The blob must not exceed CHUNK_BYTES (`encode_frames` cuts it).
 
     An empty header makes it a further chunk of the open blob.
     """
@@ -71,7 +71,7 @@ def encode_frame(header: bytes, blob: Buffer = b"", *, goes_on: bool = False) ->
 
 
 def encode_frames(header: bytes, blob: Buffer = b"") -> list[bytes]:
-    """The frames of a header and a blob of any size, in order."""
+    """Encode the frames of a header and a blob of any size, in order."""
     assert header, "only a further chunk has no header"
     if len(blob) <= CHUNK_BYTES:
         return [encode_frame(header, blob)]
@@ -131,12 +131,12 @@ class FrameDecoder:
 
     @property
     def is_between_frames(self) -> bool:
-        """Whether the stream may end here without loss."""
+        """True where the stream may end without loss."""
         return not self._rest and self._open_header is None
 
     @property
     def need_bytes(self) -> int:
-        """How much may have to be held before what has begun is whole; 0 between frames.
+        """The bytes that may have to be held before what has begun is whole; 0 between frames.
 
         A blob does not tell its size when it begins: it may become as large as it may be.
         """
@@ -240,5 +240,5 @@ class FrameDecoder:
 
 
 def join_frames(frames: Sequence[bytes]) -> bytes:
-    """All frames of a message as one piece of bytes, for streams without anything in between."""
+    """Encode all frames of a message as one piece of bytes, for streams without anything in between."""
     return frames[0] if len(frames) == 1 else b"".join(frames)

@@ -33,7 +33,7 @@ RefusalCode = Literal["version", "group", "member", "secret", "busy", "duplicate
 
 
 class Hello(Header, frozen=True, tag="hello"):
-    """Who dials, and whom it means to reach.
+    """The dialer's greeting: its name, and the one that it means to reach.
 
     Attributes:
         process: drawn anew by every process; tells a reconnect from a second process that
@@ -53,7 +53,7 @@ class Hello(Header, frozen=True, tag="hello"):
 
 
 class Challenge(Header, frozen=True, tag="challenge"):
-    """Who was reached. `secret_needed`: this group has a secret."""
+    """The acceptor's greeting: its name. `secret_needed`: this group has a secret."""
 
     version: Number
     node_id: Name
@@ -87,7 +87,7 @@ _ACCEPTOR = msgspec.msgpack.Decoder(Challenge | Welcome | Refused)
 
 
 def decode_from_dialer(header: bytes) -> Hello | ProofOfSecret:
-    """What a dialer may say.
+    """Decode a message of a dialer.
 
     Raises:
         PeerProtocolError: it is something else.
@@ -97,7 +97,7 @@ def decode_from_dialer(header: bytes) -> Hello | ProofOfSecret:
 
 
 def decode_from_acceptor(header: bytes) -> Challenge | Welcome | Refused:
-    """What an acceptor may say.
+    """Decode a message of an acceptor.
 
     Raises:
         PeerProtocolError: it is something else.

@@ -62,7 +62,7 @@ class IndexFormatError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class IndexUnit:
-    """What the index remembers of one entry.
+    """The index's memory of one entry.
 
     Attributes:
         size_bytes: the whole entry, header included.

@@ -133,7 +133,7 @@ def decode_member_record(data: bytes) -> MemberRecord:
 
 
 def encode_handshake_record(record: MemberRecord, target: str) -> str:
-    """What is told to `target`: what is remembered of it first, then of others while there is room."""
+    """Return what is sent to `target`: what is remembered of it first, then of others while there is room."""
     order = sorted(record.seen, key=lambda node_id: (node_id != target, node_id))
     seen: dict[NodeId, Start] = {}
     text = _said(record, seen)
@@ -147,7 +147,7 @@ def encode_handshake_record(record: MemberRecord, target: str) -> str:
 
 
 def decode_handshake_record(node_id: NodeId, text: str) -> MemberRecord:
-    """What a member tells of itself.
+    """Return what a member says of itself.
 
     Raises:
         PeerProtocolError: it is something else.

@@ -198,7 +198,7 @@ _HEADER_OF: dict[type[PeerMessage], Callable[[Any], Header]] = {
 
 
 def encode_message(message: PeerMessage) -> bytes:
-    """The header of a message; the blob of one with entries is `encode_entries(its entries)`."""
+    """Encode the header of a message; the blob of one with entries is `encode_entries(its entries)`."""
     return encode_header(_HEADER_OF[type(message)](message))
 
 
@@ -230,7 +230,7 @@ def decode_entries(blob: Buffer, count: int) -> tuple[Entry, ...]:
 
 
 def decode_message(header: bytes, blob: Buffer) -> PeerMessage:
-    """A message with every field and every entry checked.
+    """Decode a message, with every field and every entry checked.
 
     Raises:
         PeerProtocolError: with the reason.

@@ -56,7 +56,7 @@ class SnapshotFormatError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotMeta:
-    """Which state it is.
+    """The state that a snapshot holds.
 
     Attributes:
         index, term: last entry that the state contains.
@@ -73,7 +73,7 @@ class SnapshotMeta:
 
 
 def encode_head(meta: SnapshotMeta) -> bytes:
-    """The first bytes of a snapshot."""
+    """Encode the first bytes of a snapshot."""
     head = _HEAD.pack(
         MAGIC,
         VERSION,
@@ -122,18 +122,18 @@ class FrameChain:
         self._count = 0
 
     def encode(self, data: bytes) -> bytes:
-        """The head of the frame that carries `data`."""
+        """Encode the head of the frame that carries `data`."""
         assert 0 < len(data) <= FRAME_BYTES_MAX, f"a frame of {len(data)} bytes"
         self._crc = crc32c(data, self._crc)
         self._count += 1
         return _FRAME.pack(len(data), self._crc)
 
     def end(self) -> bytes:
-        """What stands behind the last frame."""
+        """Encode what stands behind the last frame."""
         return _FRAME.pack(0, crc32c(_COUNT.pack(self._count), self._crc))
 
     def length(self, head: bytes, byte_offset: int) -> int:
-        """How many bytes of data follow the head of a frame; 0: it is the end.
+        """Return the bytes of data that follow the head of a frame; 0: it is the end.
 
         Raises:
             SnapshotFormatError: the file is cut, or the length is absurd.

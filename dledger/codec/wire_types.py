@@ -38,7 +38,7 @@ Attributes = Annotated[
     ],
     msgspec.Meta(max_length=32),
 ]
-"""What a member tells of itself."""
+"""A member's description of itself."""
 
 encode_header = msgspec.msgpack.Encoder().encode
 """A header value as msgpack."""

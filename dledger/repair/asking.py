@@ -38,7 +38,7 @@ NEVER_MS: Final = 1 << 62
 
 
 class Asking:
-    """What is still missing, and who has been asked for it.
+    """The ranges that are still missing, and the members that have been asked for them.
 
     Invariants: at most one request is under way; `_lacking` and `_tried` are about the first range.
 
@@ -62,11 +62,11 @@ class Asking:
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing is missing any more."""
+        """True once nothing is missing any more."""
         return not self.waits
 
     def add(self, missing: Missing) -> None:
-        """Something more is missing; known ranges are not taken twice."""
+        """Ask for another range as well; known ranges are not taken twice."""
         if all(
             each.last_index < missing.first_index or missing.last_index < each.first_index
             for each, _ in self.waits
@@ -75,21 +75,21 @@ class Asking:
             self.next_ms = 0
 
     def drop_first(self) -> None:
-        """The range that would be asked for next is here after all."""
+        """Stop asking for the first range: it is here after all."""
         self.waits.popleft()
         self._asked = None
         self._tried.clear()
         self.next_ms = 0
 
     def forget_from(self, first: Index) -> None:
-        """Nobody needs these entries any more."""
+        """Stop asking for these entries: nobody needs them any more."""
         self.waits = deque(each for each in self.waits if each[0].last_index < first)
         self._asked = None
         self._tried.clear()
         self.next_ms = 0
 
     def next_request(self, now_ms: int) -> tuple[NodeId, RepairRequest] | None:
-        """Whom to ask for what now; None: wait for an answer, or until `next_ms`."""
+        """Return the member to ask now, and the question; None: wait for an answer, or until `next_ms`."""
         if not self.waits:
             self.next_ms = NEVER_MS
             return None
@@ -120,7 +120,7 @@ class Asking:
         )
 
     def answered(self, answer: RepairAnswer) -> tuple[Entry, ...]:
-        """Take an answer; returns the entries that it brings, every one verified.
+        """Take an answer, and return the entries that it brings, every one verified.
 
         They are counted as here from now on: if writing them fails, begin anew.
         """
@@ -152,7 +152,7 @@ class Asking:
         return answer.entries
 
     def unknown_to_all(self) -> Missing | None:
-        """A range, not at the log's end, whose last entry no other member has: it was named wrongly."""
+        """Return a range, not at the log's end, whose last entry no other member has: it was named wrongly."""
         return next(
             (
                 each
@@ -163,21 +163,21 @@ class Asking:
         )
 
     def never_committed(self) -> Missing | None:
-        """The range at the log's end, when a majority of the group does not have its last entry."""
+        """Return the range at the log's end, when a majority of the group does not have its last entry."""
         needed = majority(len(self._peers) + 1)
         return next(
             (each for each, lacking in self.waits if each.is_tail and len(lacking) >= needed), None
         )
 
     def lacked_by_half(self, behind: Index) -> bool:
-        """Whether half of the others lack an entry that is missing here, behind this index."""
+        """Return whether half of the others lack an entry that is missing here, behind this index."""
         return any(
             each.last_index > behind and 2 * len(lacking) >= len(self._peers)
             for each, lacking in self.waits
         )
 
     def _rotate(self) -> None:
-        """Nobody helps with the first range now: the others have their turn."""
+        """Let the other ranges have their turn, since nobody helps with the first one now."""
         self.waits.rotate(-1)
         self._tried.clear()
 

@@ -39,13 +39,13 @@ class DamagePolicy:
         self._is_stopped = False
 
     def stop(self) -> None:
-        """The disk has failed: nothing more is looked for, nor asked for."""
+        """Neither look for damage nor ask for anything any more: the disk has failed."""
         self._is_stopped = True
 
     # Reading around damage.
 
     def read(self, first: Index, end: Index, bytes_max: int | None = None) -> list[Entry]:
-        """Entries up to the first damaged one, which is asked for; all of them when all are whole.
+        """Return the entries up to the first damaged one, which is asked for; all of them when all are whole.
 
         Raises:
             OSError, DLedgerError: they could not be read, and nobody can help.
@@ -72,7 +72,7 @@ class DamagePolicy:
             return []
 
     def read_now(self, first: Index, end: Index, bytes_max: int, now_ms: int) -> list[Entry]:
-        """As `read`, for somebody who waits: at least one entry.
+        """Read as `read` does, for somebody who waits: at least one entry.
 
         Raises:
             EntryDamagedError: the first one is damaged; it comes back sooner or later.
@@ -98,7 +98,7 @@ class DamagePolicy:
     # Giving to others, and asking them.
 
     def give(self, request: RepairRequest, *, is_voter: bool) -> RepairAnswer:
-        """The entries that are named, if this log has them: who leads does not matter."""
+        """Answer with the entries that are named, if this log has them: who leads does not matter."""
         log, last = self._log, request.last_index
         if not log.layout.has(last) or log.chain_crc_of(last) != request.last_chain_crc:
             return RepairAnswer(self._node_id, request.number, (), lacks=is_voter)
@@ -113,21 +113,21 @@ class DamagePolicy:
         return RepairAnswer(self._node_id, request.number, entries, lacks=False)
 
     def _whole_entries(self, first: Index, end: Index) -> list[Entry] | None:
-        """Entries as the disk gives them; None when not all of them are whole."""
+        """Return entries as the disk gives them; None when not all of them are whole."""
         try:
             return self._log.entries(first, end)
         except (OSError, CorruptionError):
             return None
 
     def next_request(self, now_ms: int) -> tuple[NodeId, RepairRequest] | None:
-        """Whom to ask now, and for what."""
+        """Return the member to ask now, and the question; None: nobody, for now."""
         repair = self.live_repair
         return repair.next_request(now_ms) if now_ms >= repair.next_deadline_ms() else None
 
     # Leading with damage.
 
     def cannot_send(self) -> None:
-        """A leader's request needs a damaged entry.
+        """Resign, since a leader's request needs a damaged entry.
 
         It counts as lost, as the network may lose it. Who could mend it may be out of reach, or, as long as it is
         not committed, nobody may have it: then only another leader gets the group on.
@@ -135,7 +135,7 @@ class DamagePolicy:
         self._resign("an entry to be sent is damaged")
 
     def hand_over_failed(self, error: DLedgerError) -> None:
-        """Nobody took over from a leader that needs a damaged entry."""
+        """Resign, since nobody took over from a leader that needs a damaged entry."""
         self._resign(f"an entry is damaged and does not come back ({error})")
 
     def _resign(self, reason: str) -> None:
@@ -143,13 +143,13 @@ class DamagePolicy:
         self._reason = reason
 
     def take_resignation(self) -> StepDown:
-        """What `must_resign` asks for; said once."""
+        """Return the event that `must_resign` asks for, once."""
         assert self.must_resign, "nobody must resign"
         self.must_resign = False
         return StepDown(self._reason)
 
     def why_hopeless(self, commit_index: Index) -> StepDown | None:
-        """Whether a leader misses an entry that is not committed and that the others do not have.
+        """Return the resignation of a leader that misses an uncommitted entry which the others do not have; or None.
 
         It can neither send this entry nor commit anything behind it.
         """
@@ -158,7 +158,7 @@ class DamagePolicy:
         return None
 
     def hand_over(self, waits_for: Index | None, now_ms: int) -> TransferRequested | None:
-        """Whether a leader has needed damaged entries for too long: another one should lead.
+        """Return a request to hand over once a leader has needed damaged entries for too long; else None.
 
         Planned, so that nobody waits for an election. If it fails, `hand_over_failed` is to be called.
 

@@ -52,7 +52,7 @@ class LiveRepair:
 
     @property
     def can_help(self) -> bool:
-        """Whether there is anybody to ask."""
+        """True if there is anybody to ask."""
         return bool(self._peers)
 
     @property
@@ -62,11 +62,11 @@ class LiveRepair:
 
     @property
     def is_full(self) -> bool:
-        """Whether so many are missing that nobody should look for more."""
+        """True while so many are missing that nobody should look for more."""
         return len(self._holes) >= HOLES_MAX
 
     def has_hole(self, index: Index) -> bool:
-        """Whether an entry is known to be damaged."""
+        """Return whether an entry is known to be damaged."""
         return index in self._holes
 
     def look(self, first: Index, end: Index) -> None:
@@ -84,7 +84,7 @@ class LiveRepair:
                 self.lose(index)
 
     def lose(self, index: Index) -> None:
-        """The disk does not give this entry: write it back from memory, or ask for it.
+        """Write an entry that the disk does not give back from memory, or ask for it.
 
         Raises:
             DLedgerError: the disk failed.
@@ -111,7 +111,7 @@ class LiveRepair:
         )
 
     def mend(self, entry: Entry) -> bool:
-        """Write an entry back that was got from somewhere; whether the disk gives it now.
+        """Write an entry back that was got from somewhere, and return whether the disk gives it now.
 
         Raises:
             DLedgerError: it is another one, or the disk failed.
@@ -134,16 +134,16 @@ class LiveRepair:
         self.notes.append((event, {"entry": index}))
 
     def need(self, index: Index, now_ms: int) -> None:
-        """Somebody waits for a damaged entry."""
+        """Note that somebody waits for an entry, if it is damaged."""
         if index in self._holes:
             self._needed_since_ms.setdefault(index, now_ms)
 
     def became_leader(self) -> None:
-        """This member leads from now on; who handed over did so that others would have the time."""
+        """Begin a leadership without any waiting behind it; who handed over did so that others would have the time."""
         self._needed_since_ms.clear()
 
     def must_hand_over(self, now_ms: int) -> bool:
-        """Whether a leader should let another one lead now; says so once in a while."""
+        """Return whether a leader should hand over now; True only once in a while."""
         if not self._needed_since_ms or now_ms < self._hand_over_from_ms:
             return False
         entry = min(self._needed_since_ms, key=lambda index: self._needed_since_ms[index])
@@ -155,7 +155,7 @@ class LiveRepair:
         return True
 
     def forget_from(self, first: Index) -> None:
-        """These entries were removed from the log: nobody needs them."""
+        """Forget entries that were removed from the log: nobody needs them."""
         for known in (self._holes, self._asked, self._not_kept):
             known.difference_update([index for index in known if index >= first])
         self._needed_since_ms = {
@@ -164,17 +164,18 @@ class LiveRepair:
         self._asking.forget_from(first)
 
     def is_lost(self, commit_index: Index) -> bool:
-        """Whether an entry that is not known to be committed is damaged, and others lack it."""
+        """Return whether an entry that is not known to be committed is damaged, and others lack it."""
         return self._asking.lacked_by_half(commit_index)
 
     def next_deadline_ms(self) -> int:
-        """When `next_request` is due; never when nothing is missing."""
+        """Return when `next_request` is due; never when nothing is missing."""
         return NEVER_MS if self._asking.is_done else self._asking.next_ms
 
     def next_request(self, now_ms: int) -> tuple[NodeId, RepairRequest] | None:
-        """Whom to ask now. Before an entry is asked for again the disk is: it may give it by now.
+        """Return the member to ask now, and the question.
 
-        Without that an entry that failed to be read once, and that no other member has, would stay lost.
+        Before an entry is asked for again the disk is: it may give it by now. Without that an entry that
+        failed to be read once, and that no other member has, would stay lost.
         """
         asking = self._asking
         if now_ms < asking.next_ms:

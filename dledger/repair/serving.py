@@ -19,7 +19,7 @@ ANSWER_COUNT_MAX: Final = 4096
 
 
 def first_to_give(size_of: Callable[[Index], int], first_index: Index, last_index: Index) -> Index:
-    """The first of the entries up to `last_index` that fit one answer; at least the last one."""
+    """Return the first of the entries up to `last_index` that fit one answer; at least the last one."""
     first = last_index
     size = size_of(first)
     first_index = max(first_index, Index(last_index + 1 - ANSWER_COUNT_MAX))
@@ -34,7 +34,7 @@ def first_to_give(size_of: Callable[[Index], int], first_index: Index, last_inde
 def whole_end(
     read: Callable[[Index, Index], Sequence[Entry] | None], first_index: Index, last_index: Index
 ) -> tuple[Entry, ...]:
-    """The whole entries at the end of first_index..last_index, as the disk gives them; may be none.
+    """Return the whole entries at the end of first_index..last_index, as the disk gives them; may be none.
 
     Args:
         read: gives the entries of a range (end excluded), or None when not all of them are whole.

@@ -88,23 +88,23 @@ class StoreRepair:
 
     @property
     def missing(self) -> list[Missing]:
-        """What is still missing."""
+        """The ranges that are still missing."""
         return [each for each, _ in self._asking.waits]
 
     def describe(self) -> str:
-        """One line for people."""
+        """Describe the state of the repair in one line, for people."""
         gone = self.missing
         count = sum(each.last_index - each.first_index + 1 for each in gone)
         first = f", first {gone[0]}" if gone else ""
         return f"{count} entries missing, {self.repaired_count} repaired{first}; {self.problem}"
 
     def take_outbox(self) -> list[tuple[NodeId, RepairMessage]]:
-        """Messages to send, in order."""
+        """Return the messages to send, in order, once."""
         taken, self._outbox = self._outbox, []
         return taken
 
     def next_deadline_ms(self) -> int:
-        """When `tick` is due at the latest."""
+        """Return when `tick` is due at the latest."""
         return NEVER_MS if self.is_done else self._asking.next_ms
 
     def tick(self, now_ms: int) -> None:
@@ -167,7 +167,7 @@ class StoreRepair:
             self._finish()
 
     def _doubt(self, wrong: Missing) -> None:
-        """Nobody has what the header behind a gap names: what stands behind it is no entry of this log.
+        """Doubt what stands behind a gap: nobody has the entry that its header names before it.
 
         The doubt goes on along its run, whose entries vouch for each other, and not into the next one: there may
         stand the only whole copy of an entry.
@@ -184,7 +184,7 @@ class StoreRepair:
         self._ask_anew()
 
     def _finish(self) -> None:
-        """Nothing is missing any more: make it durable and openable."""
+        """Make the log durable and openable, now that nothing is missing any more."""
         found = self._survey
         self._mender.sync()
         cut = self._cut_position
@@ -202,7 +202,7 @@ class StoreRepair:
         self.is_done = True
 
     def _end_position(self) -> Position:
-        """Where the log ends once everything that is named is back."""
+        """Return where the log ends once everything that is named is back."""
         tail = self._survey.tail
         end = self._survey.last_end().position
         return end if tail is None else max(end, Position(tail.position + tail.size_bytes))
@@ -232,7 +232,7 @@ class StoreRepair:
         return run.columns.chain_crcs[place] == request.last_chain_crc
 
     def _surely_lacks(self, request: RepairRequest) -> bool:
-        """Whether this log, damaged as it is, tells that the entry never was in it."""
+        """Return whether this log, damaged as it is, shows that the entry never was in it."""
         found = self._survey
         if found.is_tail_cut or not self._has_vote:
             return False
@@ -247,7 +247,7 @@ class StoreRepair:
         return not self._is_named(run, request)
 
     def _read(self, run: Run, first: Index, end: Index) -> list[Entry] | None:
-        """Entries of a run, each verified; None when the disk does not give all of them."""
+        """Return entries of a run, each verified; None when the disk does not give all of them."""
         columns = run.columns
         low, high = first - run.first_index, end - run.first_index
         names = self._survey.names
@@ -275,7 +275,7 @@ class StoreRepair:
 
 
 def is_repairable(config: LogConfig, error: Exception) -> CorruptionError | None:
-    """What a start can have mended by the other members, as a problem with its place; None: nothing."""
+    """Return what the other members can mend, as a problem with its place; None: nothing of this error."""
     if len(config.raft.voters) == 1:
         return None
     if isinstance(error, CorruptionError):

@@ -12,10 +12,10 @@ from typing import Protocol
 
 
 class ReadableFile(Protocol):
-    """What is needed to look at a file."""
+    """The part of a file that is needed to look at it."""
 
     def size(self) -> int:
-        """Bytes, preallocated ones included."""
+        """Return the size in bytes, preallocated ones included."""
         ...
 
     def read_at(self, offset: int, size: int) -> bytes:
@@ -28,11 +28,11 @@ class File(Protocol):
 
     @property
     def path(self) -> str:
-        """For error messages."""
+        """The file's name, for error messages."""
         ...
 
     def size(self) -> int:
-        """Bytes, preallocated ones included."""
+        """Return the size in bytes, preallocated ones included."""
         ...
 
     def read_at(self, offset: int, size: int) -> bytes:
@@ -76,7 +76,7 @@ class Disk(Protocol):
         ...
 
     def exists(self, path: str) -> bool:
-        """Whether a file is there."""
+        """Return whether a file is there."""
         ...
 
     def rename(self, source: str, target: str) -> None:

@@ -37,7 +37,7 @@ class EntryCache:
         return self._first_index
 
     def get(self, index: Index) -> Entry | None:
-        """The entry, or None when it is not held."""
+        """Return the entry, or None when it is not held."""
         return self._by_index.get(index)
 
     def add(self, entry: Entry) -> None:

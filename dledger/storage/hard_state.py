@@ -78,7 +78,7 @@ class HardStateStore:
 
     @property
     def state(self) -> HardState:
-        """What was saved last."""
+        """The hard state that was saved last."""
         return self._state
 
     def save(self, state: HardState) -> None:

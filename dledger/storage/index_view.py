@@ -22,7 +22,7 @@ from dledger.storage.tolerant_file import TolerantFile
 
 @dataclass(frozen=True, slots=True)
 class IndexView:
-    """What a segment's index claims; every unit by itself, since any may be damaged.
+    """The claims of a segment's index; every unit by itself, since any may be damaged.
 
     Attributes:
         units: by index, those that fit the majority's numbering.

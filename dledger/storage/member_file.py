@@ -143,7 +143,7 @@ def check_log_members(
 
 
 def other_members(given: Collection[str], wanted: Collection[str]) -> str:
-    """That members are given which are not the group's, and how they may be changed."""
+    """Describe that members are given which are not the group's, and how they may be changed."""
     return (
         f"--peers (dLegerPeers) names {names_of(given)}. A group's members cannot be changed yet: start with "
         f"the members of the store, {names_of(wanted)} (their addresses may change). A store that was begun with "
@@ -152,7 +152,7 @@ def other_members(given: Collection[str], wanted: Collection[str]) -> str:
 
 
 def _read(disk: Disk, path: str) -> tuple[MemberRecord, str | None]:
-    """The record, or an empty one and what was wrong with it.
+    """Return the record, or an empty one and what was wrong with it.
 
     Raises:
         OSError: the disk failed.

@@ -20,7 +20,7 @@ from dledger.storage.hard_state import HardStateStore
 from dledger.storage.segment import StorePaths, segment_positions
 
 SYNC_BYTES = 16 * 1024 * 1024
-"""What is written back is synced at the latest after so much."""
+"""Written entries are synced at the latest after so many bytes."""
 
 
 class LogMender:
@@ -67,7 +67,7 @@ class LogMender:
         self._unsynced_bytes = 0
 
     def finish(self, found: Survey, *, cut_position: Position | None) -> None:
-        """Everything that can be had is back: let the next opening make the indexes again.
+        """Make the log openable, now that everything is back: the next opening makes the indexes again.
 
         Args:
             found: the survey.

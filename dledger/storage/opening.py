@@ -46,7 +46,7 @@ _REWRITE_BYTES = 1024 * 1024
 
 @dataclass(slots=True)
 class OpenedLog:
-    """What was found and, where needed, mended.
+    """A log as it was found and, where needed, mended.
 
     Attributes:
         segments: in order; the last one is open for writing.
@@ -98,7 +98,7 @@ def _open_segments(
 
 
 def _check_row_of_names(disk: Disk, paths: StorePaths, positions: list[Position]) -> None:
-    """The row starts at 0, and no index file is without its data file.
+    """Make sure that the row starts at 0, and that no index file is without its data file.
 
     A data file is durable before its index file is created, and removed after it. So an index with
     units and without data is a lost data file; an empty one is swept away.
@@ -135,7 +135,7 @@ def _check_row_of_names(disk: Disk, paths: StorePaths, positions: list[Position]
 def _open_earlier(
     disk: Disk, segment: Segment, next_position: Position, log: OpenedLog
 ) -> EntryColumns:
-    """A finished segment, whose entries must reach exactly to the next one."""
+    """Open a finished segment, whose entries must reach exactly to the next one."""
     data, index = segment.open_data(disk), segment.open_index(disk)
     index_bytes = index.read_at(0, index.size())
     wanted_bytes = next_position - segment.first_position
@@ -186,7 +186,7 @@ def _compare_length(found_bytes: int, wanted_bytes: int) -> Length:
 def _sealed_columns(
     index_bytes: bytes, segment: Segment, end_position: Position | None
 ) -> EntryColumns | None:
-    """The index's entries if it is sealed and right; None when the data has to be scanned."""
+    """Return the index's entries if it is sealed and right; None when the data has to be scanned."""
     try:
         columns = decode_sealed(
             index_bytes, first_index=segment.first_index, first_position=segment.first_position
@@ -199,7 +199,7 @@ def _sealed_columns(
 
 
 def _first_header_follows(data: File, columns: EntryColumns, after: ChainEnd) -> bool:
-    """Whether the first header continues the chain, and the index knows it so."""
+    """Return whether the first header continues the chain, and the index knows it so."""
     header = data.read_at(0, ENTRY_HEADER_BYTES)
     return (
         columns.terms[0] >= after.term
@@ -218,7 +218,7 @@ def holds_last(data: ReadableFile, columns: EntryColumns) -> bool:
 
 
 def _open_last(disk: Disk, segment: Segment, log: OpenedLog) -> EntryColumns:
-    """The segment that is written to: read whole; a torn tail is cut."""
+    """Open the segment that is written to: it is read whole, and a torn tail is cut."""
     data, index = segment.open_data(disk), segment.open_index(disk)
     index_bytes = index.read_at(0, index.size())
     # What a killed process left of the index may be in memory only. A power cut would take the proofs of

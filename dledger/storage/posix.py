@@ -34,7 +34,7 @@ class PosixFile:
         return self._path
 
     def size(self) -> int:
-        """Bytes, preallocated ones included."""
+        """Return the size in bytes, preallocated ones included."""
         return os.fstat(self._descriptor).st_size
 
     def read_at(self, offset: int, size: int) -> bytes:
@@ -60,7 +60,7 @@ class PosixFile:
             offset += wanted
 
     def _write_rest(self, offset: int, rest: bytes) -> None:
-        """A short write is rare (a signal, a nearly full device): go on from where it stopped."""
+        """Go on from where a short write stopped, which is rare (a signal, a nearly full device)."""
         view = memoryview(rest)
         while view:
             written = os.pwrite(self._descriptor, view, offset)
@@ -136,7 +136,7 @@ class PosixDisk:
             make_durable_folder(full)
 
     def exists(self, path: str) -> bool:
-        """Whether a file is there."""
+        """Return whether a file is there."""
         return self._resolve(path).exists()
 
     def rename(self, source: str, target: str) -> None:

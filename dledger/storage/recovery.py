@@ -37,7 +37,7 @@ class Seal(Enum):
 
 
 class Tail(Enum):
-    """What stands behind the last whole entry."""
+    """The kind of bytes behind the last whole entry."""
 
     CLEAN = "nothing, or zeros to the end of the file"
     TORN = "other bytes, and no whole entry beyond the reach of one batch"
@@ -52,7 +52,7 @@ class Beyond(Enum):
 
 
 class Units(Enum):
-    """How the index units of the whole entries compare with the entries."""
+    """The outcome of comparing the whole entries' index units with the entries."""
 
     AGREE = "each says what its entry says"
     LACKING = "some are missing, the others agree"
@@ -69,7 +69,7 @@ class Length(Enum):
 
 
 class Entries(Enum):
-    """What a scan of a finished segment finds."""
+    """The outcome of scanning a finished segment."""
 
     WHOLE = "whole entries up to the next segment"
     BROKEN = "a place where the next entry is not whole"
@@ -82,7 +82,7 @@ class Entries(Enum):
 
 
 class Action(Enum):
-    """What is done."""
+    """The thing to do."""
 
     KEEP = "take it as it is"
     REBUILD_INDEX = "write the index again from the entries"
@@ -115,7 +115,7 @@ class Row(Generic[FactT]):
     problem: str = ""
 
     def matches(self, facts: tuple[FactT, ...]) -> bool:
-        """Whether the row is for these facts."""
+        """Return whether the row is for these facts."""
         assert len(facts) == len(self.when)
         return all(
             allowed is None or fact in allowed
@@ -271,7 +271,7 @@ EARLIER_SEGMENT: tuple[Row[Enum], ...] = (
 
 
 def decide(rows: Iterable[Row[Enum]], *facts: Enum) -> Row[Enum]:
-    """The one row for these facts."""
+    """Return the one row for these facts."""
     found = [row for row in rows if row.matches(facts)]
     assert len(found) == 1, f"{facts} match rows {[row.label for row in found]}"
     return found[0]

@@ -36,7 +36,7 @@ class ChainEnd:
 
 
 NOTHING_BEFORE: Final = ChainEnd(NO_INDEX, NO_TERM, Position(0), 0)
-"""What the first entry follows."""
+"""The end that the first entry of all follows."""
 
 
 def scan_data(
@@ -66,7 +66,7 @@ def scan_data(
 
 
 def classify_tail(file: File, scan: EntryScan) -> Tail:
-    """What stands behind the last whole entry."""
+    """Classify what stands behind the last whole entry."""
     first_position = scan.columns.first_position
     stop = scan.columns.end_position - first_position
     size = file.size()
@@ -87,7 +87,7 @@ def classify_tail(file: File, scan: EntryScan) -> Tail:
 
 
 def _has_entry_beyond(file: File, data: bytes, offset: int, scan: EntryScan) -> bool:
-    """Whether a whole entry starts in `data` that no write batch with the broken entry contained."""
+    """Return whether a whole entry starts in `data` that no write batch with the broken entry contained."""
     columns = scan.columns
     first_position = columns.first_position
     reach = columns.end_position + WRITE_BATCH_BYTES_MAX
@@ -157,7 +157,7 @@ def compare_index(data: bytes, columns: EntryColumns, last_term: Term) -> IndexF
 
 
 def _unit_beyond(rest: bytes, columns: EntryColumns, last_term: Term) -> Beyond:
-    """Whether `rest`, the index behind the whole entries' units, has a unit that fits the log's end."""
+    """Return whether `rest`, the index behind the whole entries' units, has a unit that fits the log's end."""
     if not rest.strip(b"\0"):
         return Beyond.NOTHING
     next_index, end_position = columns.first_index + len(columns), columns.end_position

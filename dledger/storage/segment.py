@@ -32,7 +32,7 @@ _NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
 
 @dataclass(frozen=True, slots=True)
 class StorePaths:
-    """Where a log's files are."""
+    """The paths of a log's files."""
 
     folder: str
 
@@ -52,11 +52,11 @@ class StorePaths:
         return f"{self.folder}/{BEGUN_NAME}" if self.folder else BEGUN_NAME
 
     def data_path(self, first_position: Position) -> str:
-        """Data file of the segment that starts at a position."""
+        """Return the path of the data file of the segment that starts at a position."""
         return f"{self.data_folder}/{first_position:0{SEGMENT_NAME_DIGITS}d}"
 
     def index_path(self, first_position: Position) -> str:
-        """Index file of the segment that starts at a position."""
+        """Return the path of the index file of the segment that starts at a position."""
         return f"{self.index_folder}/{first_position:0{SEGMENT_NAME_DIGITS}d}"
 
 
@@ -94,7 +94,7 @@ def open_new(disk: Disk, path: str) -> File:
 
 
 def segment_positions(disk: Disk, folder: str) -> list[Position]:
-    """First positions of the segment files in a folder, ascending. Other names are not ours."""
+    """Return the first positions of the segment files in a folder, ascending. Other names are not ours."""
     return [
         Position(int(name))
         for name in disk.list(folder)
@@ -149,7 +149,7 @@ class Segment:
         self.unsynced_unit_writes = 0
 
     def open_data(self, disk: Disk) -> File:
-        """The data file, opened when needed."""
+        """Return the data file, opened when needed."""
         if self.data is None:
             self.data = disk.open(self.paths.data_path(self.first_position))
         return self.data
@@ -193,7 +193,7 @@ class Segment:
         self.data_reserved_bytes = data_bytes
 
     def open_index(self, disk: Disk) -> File:
-        """The index file, created when missing."""
+        """Return the index file, created when missing."""
         if self.index is None:
             self.index = disk.open(self.paths.index_path(self.first_position), create=True)
             self.index_reserved_bytes = self.index.size()
@@ -212,7 +212,7 @@ class Segment:
         self._reserve_index(units)
 
     def _reserve_index(self, units: int) -> None:
-        """Room for that many more units, and the seal."""
+        """Make room for that many more units, and the seal."""
         assert self.index is not None, "reserve on an index that is not open"
         wanted = (self.unit_count + units + 1) * INDEX_UNIT_BYTES
         if self.index_reserved_bytes < wanted:

@@ -36,7 +36,7 @@ class SegmentRow:
         return self._segments[-1] if self._segments else None
 
     def find(self, position: Position) -> tuple[Segment, Index | None]:
-        """The segment that holds a position, and where its entries end: the next one's first index."""
+        """Return the segment that holds a position, and the next one's first index: there its entries end."""
         place = bisect_right(self._firsts, position) - 1
         assert place >= 0, f"position {position} lies before the first segment"
         following = place + 1
@@ -65,13 +65,13 @@ class SegmentRow:
         return self._segments[place], removed
 
     def open_data(self, segment: Segment) -> File:
-        """The data file of a segment, opened when needed; the one opened first is closed for it."""
+        """Return the data file of a segment, opened when needed; the one opened first is closed for it."""
         if segment.data is None and segment is not self._segments[-1]:
             self.note_finished(segment)
         return segment.open_data(self._disk)
 
     def note_finished(self, segment: Segment) -> None:
-        """The segment's data file is open and is only read from now on."""
+        """Note that the segment's data file is open and is only read from now on."""
         if len(self._readers) >= OPEN_SEGMENTS_MAX:
             self._readers.popleft().close_data()
         self._readers.append(segment)

@@ -200,7 +200,7 @@ class SnapshotStore:
         disk.sync_folder(self._folder)
 
     def newest_first(self) -> tuple[list[SnapshotFile], list[CorruptionError]]:
-        """The snapshots whose heads are good, and what is wrong with the others.
+        """Return the snapshots whose heads are good, and what is wrong with the others.
 
         Raises:
             OSError: the disk failed.
@@ -220,7 +220,7 @@ class SnapshotStore:
         return good, bad
 
     def chunks(self, snapshot: SnapshotFile) -> Iterator[bytes]:
-        """The state's bytes, each frame verified before it is given out.
+        """Yield the state's bytes, each frame verified before it is given out.
 
         Raises:
             CorruptionError: names file and byte.
@@ -275,7 +275,7 @@ class SnapshotStore:
             )
 
     def part(self, snapshot: SnapshotFile, offset: int) -> bytes:
-        """Bytes of the file for another member; none behind its end.
+        """Return bytes of the file for another member; none behind its end.
 
         Raises:
             OSError: it is gone, or the disk failed.

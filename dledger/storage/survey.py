@@ -94,7 +94,7 @@ class _SegmentData:
 
     @property
     def size_bytes(self) -> int:
-        """How much of the file is the segment's."""
+        """The bytes of the file that are the segment's."""
         size_bytes = self.file.size()
         return size_bytes if self.end is None else min(size_bytes, self.end - self.name)
 

@@ -11,7 +11,7 @@ ASIDE_SUFFIX = ".aside"
 
 
 def path_in(folder: str, name: str) -> str:
-    """A file's path on its disk."""
+    """Return a file's path on its disk."""
     return f"{folder}/{name}" if folder else name
 
 

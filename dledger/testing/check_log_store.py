@@ -180,7 +180,7 @@ def _check_refusals(log: SegmentedLog) -> None:
 
 
 def _strange_entry(log: SegmentedLog) -> Entry:
-    """A sealed entry that fits the log's end in all but its chain."""
+    """Return a sealed entry that fits the log's end in all but its chain."""
     (made,) = new_entries(log, 5, [7])
     return seal(made, 12345)
 
@@ -201,7 +201,7 @@ def _check_truncating(log: SegmentedLog) -> None:
 
 
 def _check_followers_copy(leader: SegmentedLog, disk: Disk) -> None:
-    """A follower keeps the leader's bytes."""
+    """Check that a follower keeps the leader's bytes."""
     follower = _open(disk)
     entries = leader.entries(Index(1), Index(leader.last_id.index + 1))
     assert follower.append(entries) == tuple(entries)

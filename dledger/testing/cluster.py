@@ -58,7 +58,7 @@ STATES = (
     "torn",
     "truncated",
 )
-"""What runs are to lead to (docs/testing.md tells what each means); `SimCluster.reached` counts them."""
+"""The states that runs are to lead to (docs/testing.md explains each); `SimCluster.reached` counts them."""
 
 NEVER_MS = 1 << 60
 """A moment that no run reaches."""
@@ -165,7 +165,7 @@ class SimCluster(SimLoop):
         self.start_later(node)
 
     def _opened(self, node: SimNode, engine: Engine) -> int:
-        """A store was opened. A group with a state machine restores it here.
+        """Note that a store was opened. A group with a state machine restores it here.
 
         Returns:
             What the state machine contains already.
@@ -176,7 +176,7 @@ class SimCluster(SimLoop):
         return 0
 
     def refuse_start(self, node: SimNode, error: Exception) -> None:
-        """Nobody can mend a damaged store: the member stays down until its disk is replaced."""
+        """Leave a member down whose damaged store nobody can mend, until its disk is replaced."""
         node.engine = None
         node.life += 1
         node.refusal = str(error)
@@ -187,7 +187,7 @@ class SimCluster(SimLoop):
             self.start_later(node)
 
     def stop(self, node: SimNode, *, power_loss: bool) -> None:
-        """A member dies. Without power loss everything that it wrote is still there, synced or not."""
+        """Let a member die. Without power loss everything that it wrote is still there, synced or not."""
         if node.engine is None and node.repair is None:
             return
         power_loss = power_loss and self.settings.fsync and not node.is_damaged
@@ -207,7 +207,7 @@ class SimCluster(SimLoop):
         self.on_stopped(node)
 
     def pause(self, node: SimNode, until_ms: int) -> None:
-        """A member does nothing for a while; what comes for it waits."""
+        """Let a member do nothing for a while; what comes for it waits."""
         node.paused_until_ms = until_ms
         self.say(node, f"pauses until {until_ms}")
         if self.settings.sockets:
@@ -221,7 +221,7 @@ class SimCluster(SimLoop):
         return True
 
     def leaders(self) -> list[SimNode]:
-        """Members that are up, do not pause and lead; those of the past may not know it yet."""
+        """Return the members that are up, do not pause and lead; those of the past may not know it yet."""
         return [
             node
             for node in self.nodes.values()
@@ -231,7 +231,7 @@ class SimCluster(SimLoop):
         ]
 
     def leader(self) -> SimNode | None:
-        """The leader of the highest term among them."""
+        """Return the leader of the highest term among them."""
         best: SimNode | None = None
         best_term = -1
         for node in self.leaders():
@@ -240,7 +240,7 @@ class SimCluster(SimLoop):
         return best
 
     def running(self) -> list[SimNode]:
-        """Members that are up, in order of their names."""
+        """Return the members that are up, in order of their names."""
         return [node for node in self.nodes.values() if node.engine is not None]
 
     def say(self, node: SimNode | None, text: str) -> None:
@@ -252,7 +252,7 @@ class SimCluster(SimLoop):
     # How a step goes.
 
     def _step(self, node: SimNode, engine: Engine, event: Event) -> None:
-        """One event, and everything that follows from it at once."""
+        """Give a member one event, and do everything that follows from it at once."""
         self.step_count += 1
         with self.disk_of(node):
             engine.step(event, node.local_ms(self.now_ms))
@@ -260,7 +260,7 @@ class SimCluster(SimLoop):
 
     @contextmanager
     def disk_of(self, node: SimNode) -> Iterator[None]:
-        """A member whose disk fails stops, and starts again later."""
+        """Stop a member whose disk fails; it starts again later."""
         try:
             yield
         except (OSError, DiskFailedError) as error:
@@ -316,7 +316,7 @@ class SimCluster(SimLoop):
             self.say(node, log_state)
 
     def _check_reign(self, node: SimNode, engine: Engine) -> None:
-        """Nobody leads without a reason, where none was given; nobody has a lease whose successor has committed."""
+        """Check that nobody leads without a reason, and that nobody has a lease whose successor has committed."""
         checker = self.checker
         allowed = self.leaders_allowed
         if allowed is not None and checker.leader_count > allowed:
@@ -359,7 +359,7 @@ class SimCluster(SimLoop):
             self.at(arrival, self._deliver, self.nodes[to], message)
 
     def _deliver(self, node: SimNode, message: PeerMessage) -> None:
-        """A message arrives, unless its link was cut meanwhile or its target is away."""
+        """Let a message arrive, unless its link was cut meanwhile or its target is away."""
         engine = node.engine
         if not self.network.is_open(message.source, node.node_id):
             return
@@ -386,7 +386,7 @@ class SimCluster(SimLoop):
             self.at(due_ms, self._tick, node, node.life, due_ms)
 
     def _tick(self, node: SimNode, life: int, due_ms: int) -> None:
-        """A scheduled moment has come: tick if the member's deadline has."""
+        """Tick at a scheduled moment, if the member's deadline has come."""
         engine = node.engine
         if engine is None or node.life != life or node.timer_ms != due_ms:
             return
@@ -408,7 +408,7 @@ class SimCluster(SimLoop):
     # The world.
 
     def wipe(self, node: SimNode) -> None:
-        """A stopped member's disk is replaced by an empty one."""
+        """Replace a stopped member's disk by an empty one."""
         assert node.engine is None, f"{node.node_id} is up"
         fired = node.disk.fired
         node.disk = SimDisk(Random(f"disk/{self.settings.seed}/{node.node_id}/{node.life}"))
@@ -421,7 +421,7 @@ class SimCluster(SimLoop):
         self.checker.wiped(node.node_id)
 
     def put_back(self, node: SimNode) -> None:
-        """A stopped member's disk is replaced by the copy that was made of it."""
+        """Replace a stopped member's disk by the copy that was made of it."""
         assert node.engine is None, f"{node.node_id} is up"
         assert node.old_disk is not None, f"{node.node_id} has no copy"
         fired = node.disk.fired
@@ -465,7 +465,7 @@ class SimCluster(SimLoop):
             self.start(node)
 
     def _wake(self, node: SimNode) -> None:
-        """A pause without an end has ended: what waits for that is due now."""
+        """End a pause without an end: what waits for that is due now."""
         waiting: list[Callable[..., object]] = [
             self._deliver,
             self._repairs.deliver,
@@ -476,7 +476,7 @@ class SimCluster(SimLoop):
         self.hurry(node, waiting)
 
     def _make_node(self, node_id: NodeId) -> SimNode:
-        """A member with an empty disk and a clock of its own."""
+        """Make a member with an empty disk and a clock of its own."""
         settings = self.settings
         draws = Random(f"draws/{settings.seed}/{node_id}")
         return SimNode(
@@ -494,5 +494,5 @@ class SimCluster(SimLoop):
         return self.rng.randint(-most, most)
 
     def config_of(self, node_id: NodeId) -> LogConfig:
-        """A member's settings."""
+        """Return a member's settings."""
         return log_config(self.settings, self.voters, node_id)

@@ -53,7 +53,7 @@ class SafetyViolationError(AssertionError):
 
 
 class SafetyChecker:
-    """What must hold in every group at every moment (Raft paper, figure 3).
+    """The safety properties that hold in every group at every moment (Raft paper, figure 3).
 
     Votes and leaders are remembered for the whole run, over crashes.
     """
@@ -76,7 +76,7 @@ class SafetyChecker:
         )
 
     def voted(self, voter: NodeId, term: Term, candidate: NodeId) -> None:
-        """One vote in a term, counted when it leaves the voter."""
+        """Check that a voter has one vote in a term, counted when it leaves the voter."""
         other = self._votes.setdefault((term, voter), candidate)
         self._require(other == candidate, f"{voter} voted for {other} and {candidate} in {term}")
 
@@ -92,16 +92,16 @@ class SafetyChecker:
         member.checked_commit = index
 
     def truncated(self, member: Member, first: Index) -> None:
-        """A member never removes what it knows to be committed."""
+        """Check that a member never removes what it knows to be committed."""
         self._require(first > member.checked_commit, f"{member.name} cut committed {first}")
 
     def resolved(self, token: int) -> None:
-        """One answer for each token."""
+        """Check that each token is answered once."""
         self._require(token not in self._answered, f"token {token} is answered twice")
         self._answered.add(token)
 
     def read_asked(self, token: int) -> None:
-        """A read must see what anybody knew to be committed when it came."""
+        """Check that a read sees what anybody knew to be committed when it came."""
         self._reads[token] = len(self._committed)
 
     def read_answered(self, token: int, index: Index) -> None:
@@ -300,7 +300,7 @@ class CoreGroup:
         return member.step(Received(mail.message)) if member.is_up else []
 
     def leaders(self) -> list[Member]:
-        """Who leads, as far as they know themselves."""
+        """Return the members that lead, as far as they know themselves."""
         return [
             member
             for member in self.members.values()

@@ -40,7 +40,7 @@ from dledger.raft.messages import (
 
 
 def entry_line(entry: Entry) -> str:
-    """An entry: `index@term body`, or the kind where it has no body."""
+    """Word an entry: `index@term body`, or the kind where it has no body."""
     what = entry.body.decode(errors="backslashreplace")
     if entry.kind is not EntryKind.NORMAL:
         what = entry.kind.name.lower()
@@ -48,12 +48,12 @@ def entry_line(entry: Entry) -> str:
 
 
 def entries_line(entries: tuple[Entry, ...]) -> str:
-    """A row of entries in brackets."""
+    """Word a row of entries, in brackets."""
     return "[" + ", ".join(entry_line(entry) for entry in entries) + "]"
 
 
 def span_line(entries: tuple[Entry, ...]) -> str:
-    """A row of entries by its ends, where there are too many to read: `[3@2..7@2]`."""
+    """Word a row of entries by its ends, where there are too many to read: `[3@2..7@2]`."""
     if len(entries) < 2:
         return f"[{entries[0].id if entries else ''}]"
     return f"[{entries[0].id}..{entries[-1].id}]"
@@ -62,7 +62,7 @@ def span_line(entries: tuple[Entry, ...]) -> str:
 def message_line(
     message: PeerMessage, entries: Callable[[tuple[Entry, ...]], str] = entries_line
 ) -> str:
-    """A message without its sender; `entries` says those that it carries."""
+    """Word a message without its sender; `entries` words those that it carries."""
     match message:
         case PreVoteRequest():
             return f"pre-vote-request term={message.term} last={message.last_index}@{message.last_term}"
@@ -101,7 +101,7 @@ def message_line(
 
 
 def outcome_line(outcome: Outcome) -> str:
-    """The answer to a token."""
+    """Word the answer to a token."""
     match outcome:
         case Committed():
             return f"committed {outcome.first}..{outcome.last}"
@@ -115,7 +115,7 @@ def outcome_line(outcome: Outcome) -> str:
 
 
 def effect_line(effect: Effect | News) -> str:
-    """An effect or a piece of news, without the node that it belongs to."""
+    """Word an effect or a piece of news, without the node that it belongs to."""
     match effect:
         case SaveHardState():
             return f"save term={effect.term} vote={effect.vote or '-'}"

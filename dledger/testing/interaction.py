@@ -6,7 +6,7 @@ Commands, one a line; NODE is a member's name, [x] may be left out:
         commit-rule=any-term          plant the bug of the paper's figure 8
         n0.timeout=500                what n0 draws, where the bounds allow it; else the lower bound
         n0.log=1,1,2  n0.term=3  n0.vote=n1   what n0's disk holds: the term of each entry, hard state
-    quiet / loud                      stop and resume printing (for the set-up)
+    quiet / loud                      stop and resume printing (datadriven.py)
     disk NODE manual|auto             whether saves become durable at once (auto, the default)
     sync NODE [COUNT]                 make the oldest saves durable
     time MS                           let time pass; members act at their deadlines, in order
@@ -30,7 +30,7 @@ Every command prints the effects of the steps that it caused as `NODE: effect`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -52,15 +52,17 @@ from dledger.raft.ids import Index, NodeId, Term
 from dledger.raft.quorum import CommitRule, commit_by_count, reached_by_majority
 from dledger.testing.core_group import CoreGroup, Draw, Mail, Member, SafetyViolationError
 from dledger.testing.core_trace import effect_line, entries_line, message_line
-from dledger.testing.datadriven import ScriptError
-from dledger.testing.script_words import Arguments, make_message, seeded_entries
+from dledger.testing.datadriven import Arguments, Commands, ScriptError, begun
+from dledger.testing.script_words import make_message, seeded_entries
 
 STABILIZE_STEPS_MAX = 10_000
 """A group that still talks after so many deliveries will never stop."""
 
 
-def commit_any_term(matches: Any, *, commit_index: Index, term_first_index: Index) -> Index:
-    """The bug of figure 8, planted: entries of earlier terms are committed by counting."""
+def commit_any_term(
+    matches: Sequence[int], *, commit_index: Index, term_first_index: Index
+) -> Index:
+    """Commit entries of earlier terms by counting: the bug of figure 8, planted."""
     del term_first_index
     return Index(max(reached_by_majority(matches), commit_index))
 
@@ -75,56 +77,40 @@ class Interaction:
         self._group: CoreGroup | None = None
         self._auto: dict[NodeId, bool] = {}
         self._cut: list[NodeId] = []
-        self._is_quiet = False
-        self._output: list[str] = []
-        self._commands: dict[str, Callable[[Arguments], None]] = {
-            "group": self._start,
-            "disk": self._disk,
-            "sync": self._sync,
-            "time": lambda given: self._time(given, is_running=False),
-            "run": lambda given: self._time(given, is_running=True),
-            "campaign": self._campaign,
-            "elect": self._elect,
-            "cut": self._cut_off,
-            "deliver": self._deliver,
-            "lose": self._lose,
-            "stabilize": self._stabilize,
-            "mail": self._mail,
-            "propose": self._propose,
-            "read": lambda given: self._local(given, ReadRequested(given.number("token"))),
-            "transfer": self._transfer,
-            "unreachable": self._unreachable,
-            "step-down": lambda given: self._local(given, StepDown("told by the script")),
-            "crash": lambda given: self._member(given).crash(),
-            "restart": lambda given: self._member(given).restart(),
-            "receive": self._receive,
-            "status": self._status,
-            "log": self._log,
-            "lease": self._lease,
-        }
+        self._commands = Commands(
+            {
+                "group": self._start,
+                "disk": self._disk,
+                "sync": self._sync,
+                "time": lambda given: self._time(given, is_running=False),
+                "run": lambda given: self._time(given, is_running=True),
+                "campaign": self._campaign,
+                "elect": self._elect,
+                "cut": self._cut_off,
+                "deliver": self._deliver,
+                "lose": self._lose,
+                "stabilize": self._stabilize,
+                "mail": self._mail,
+                "propose": self._propose,
+                "read": lambda given: self._local(given, ReadRequested(given.number("token"))),
+                "transfer": self._transfer,
+                "unreachable": self._unreachable,
+                "step-down": lambda given: self._local(given, StepDown("told by the script")),
+                "crash": lambda given: self._member(given).crash(),
+                "restart": lambda given: self._member(given).restart(),
+                "receive": self._receive,
+                "status": self._status,
+                "log": self._log,
+                "lease": self._lease,
+            }
+        )
+        self._print = self._commands.print
+        self.run = self._commands.run
 
     @property
     def group(self) -> CoreGroup:
         """The group of this script."""
-        if self._group is None:
-            raise ScriptError("no group yet: begin with `group n0 n1 n2`")
-        return self._group
-
-    def run(self, line: str) -> list[str]:
-        """Carry out one command; returns what it prints.
-
-        Raises:
-            ScriptError: the command or its arguments make no sense.
-        """
-        name, _, rest = line.partition(" ")
-        self._output = []
-        if name in {"quiet", "loud"}:
-            self._is_quiet = name == "quiet"
-            return []
-        if name not in self._commands:
-            raise ScriptError(f"no such command: {name}")
-        self._commands[name](Arguments.parse(rest))
-        return [] if self._is_quiet else self._output
+        return begun(self._group)
 
     # --- the group ---
 
@@ -165,9 +151,6 @@ class Interaction:
             raise ScriptError(f"name a member: {', '.join(self.group.members)}")
         return self.group.members[NodeId(given.words[0])]
 
-    def _print(self, line: str) -> None:
-        self._output.append(line)
-
     def _show(self, member: Member, effects: list[Effect]) -> None:
         for effect in effects:
             self._print(f"{member.name}: {effect_line(effect)}")
@@ -197,11 +180,11 @@ class Interaction:
 
     def _sync(self, given: Arguments) -> None:
         member = self._member(given)
-        self._show(member, member.sync(int(given.words[1]) if given.words[1:] else None))
+        self._show(member, member.sync(given.number_at(1, "a count") if given.words[1:] else None))
 
     def _time(self, given: Arguments, *, is_running: bool) -> None:
         group = self.group
-        end_ms = group.now_ms + int(given.words[0])
+        end_ms = group.now_ms + given.number_at(0, "a number of milliseconds")
         while True:
             due = [
                 (member.node.next_deadline_ms(), place, member)

@@ -21,7 +21,7 @@ N0, N1, N2 = NodeId("n0"), NodeId("n1"), NodeId("n2")
 
 
 def make_group(voter_count: int = 3, *, timeout_ms: int = 500) -> CoreGroup:
-    """A group of new members; every timeout is `timeout_ms`, where the bounds allow it."""
+    """Make a group of new members; every timeout is `timeout_ms`, where the bounds allow it."""
     names = tuple(NodeId(f"n{i}") for i in range(voter_count))
 
     def draw(_: NodeId) -> Draw:
@@ -47,12 +47,12 @@ def receive(member: Member, message: Message) -> list[Effect]:
 
 
 def sent(effects: list[Effect]) -> list[Message]:
-    """The messages among the effects."""
+    """Return the messages among the effects."""
     return [effect.message for effect in effects if isinstance(effect, Send)]
 
 
 def requests(effects: list[Effect]) -> list[SendEntries]:
-    """The append requests among the effects."""
+    """Return the append requests among the effects."""
     return [effect for effect in effects if isinstance(effect, SendEntries)]
 
 
@@ -65,7 +65,7 @@ def let_time_out(group: CoreGroup, member: Member) -> list[Effect]:
 
 
 def peers(group: CoreGroup, member: Member) -> list[NodeId]:
-    """The other members."""
+    """Return the other members."""
     return [name for name in group.members if name != member.name]
 
 
@@ -93,7 +93,7 @@ def elect(group: CoreGroup, member: Member) -> list[Effect]:
 def append_request(
     source: NodeId, term: int, prev: str, entries: str = "", *, commit: int = 0
 ) -> AppendRequest:
-    """A request for a log of equally long entries: `prev` as index@term, `entries` as terms."""
+    """Make a request for a log of equally long entries: `prev` as index@term, `entries` as terms."""
     index, _, prev_term = prev.partition("@")
     log = seeded_entries("1," * int(index) + entries)[int(index) :]
     return AppendRequest(
@@ -104,7 +104,7 @@ def append_request(
 def success(
     member: Member, source: NodeId, match: int, *, round_: int | None = None
 ) -> AppendResponse:
-    """An answer to the latest round (or to `round_`): the logs agree up to `match`."""
+    """Make an answer to the latest round (or to `round_`): the logs agree up to `match`."""
     return AppendResponse(
         member.node.term,
         source,
@@ -118,7 +118,7 @@ def success(
 
 
 def make_role(role: Role, terms: str = "", *, term: int = 0) -> tuple[CoreGroup, Member]:
-    """A new group whose n0 has that role, and the history of `seed` before."""
+    """Make a new group whose n0 has that role, and the history of `seed` before."""
     group = make_group()
     member = group.members[N0]
     seed(member, terms, term=term)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from dledger.testing.sim_command import Simulator, run_command
-from dledger.testing.sim_settings import draw_settings
+from dledger.testing.sim_draws import draw_settings
 from dledger.testing.simulation import run_settings
 
 LOG_SIMULATOR: Final = Simulator("dledger.testing.sim", "the log", draw_settings, run_settings)

@@ -39,7 +39,7 @@ class _Call:
 
 @dataclass(slots=True)
 class CallCounts:
-    """How the calls of a run ended."""
+    """The outcomes of the calls of a run."""
 
     acknowledged: int = 0
     refused: int = 0
@@ -89,11 +89,11 @@ class SimClients:
 
     @property
     def is_probe_acknowledged(self) -> bool:
-        """Whether the probe's entry was acknowledged."""
+        """True once the probe's entry was acknowledged."""
         return bool(self._probe_state)
 
     def unanswered(self) -> list[str]:
-        """Calls that calm members which are still up have not answered."""
+        """Return the calls that calm members which are still up have not answered."""
         nodes = self._cluster.nodes
         return [
             f"call {token} at {call.node_id}"
@@ -141,7 +141,7 @@ class SimClients:
             self._propose(client, node, self._bodies(f"c{client}", count))
 
     def _bodies(self, name: str, count: int) -> tuple[bytes, ...]:
-        """Bodies that nobody proposed before, of various lengths."""
+        """Make bodies that nobody proposed before, of various lengths."""
         room = self._settings.body_bytes_max
         return tuple(
             f"{name}-{self._token_count + 1}-{number}-".encode().ljust(
@@ -184,7 +184,7 @@ class SimClients:
         return token
 
     def _go_on(self, client: int | None, token: int, *, least_ms: int = 0) -> None:
-        """A call has ended for its client, by an answer, by a crash or by its patience."""
+        """End a call for its client, which got an answer, lost its member or its patience."""
         if client is not None and self._waits_for[client] == token:
             self._waits_for[client] = None
             self._think(client, least_ms=least_ms)
@@ -192,7 +192,7 @@ class SimClients:
     # What it hears.
 
     def _resolved(self, node: SimNode, token: int, outcome: Outcome) -> None:
-        """An outcome: check it, and let the client go on."""
+        """Check an outcome, and let the client go on."""
         call = self._calls.pop(token, None)
         if call is None or call.node_id != node.node_id:
             raise Violation(f"{node.node_id} answers call {token} that it was not asked, or twice")
@@ -220,7 +220,7 @@ class SimClients:
         self._go_on(call.client, token, least_ms=least_ms)
 
     def _failed(self, call: _Call, outcome: Failed) -> None:
-        """A call failed; a definite error is a promise that is checked from now on."""
+        """Note that a call failed; a definite error is a promise that is checked from now on."""
         if call.client is None:
             self._probe_state = None
         if outcome.error.definite:
@@ -230,7 +230,7 @@ class SimClients:
             self.counts.unknown += 1
 
     def _stopped(self, node: SimNode) -> None:
-        """A member died: what it was asked stays unknown."""
+        """Leave unknown what a member was asked that died."""
         for token, call in list(self._calls.items()):
             if call.node_id == node.node_id and call.life != node.life:
                 del self._calls[token]
@@ -241,5 +241,5 @@ class SimClients:
 
 
 def _name(client: int | None) -> str:
-    """A client's name in the trace."""
+    """Return a client's name in the trace."""
     return "probe" if client is None else f"c{client}"

@@ -25,7 +25,8 @@ from rich.console import Console
 from rich.table import Table
 
 from dledger.errors import UsageError
-from dledger.testing.sim_settings import DRAWS_CLASSIC, DRAWS_NOW, SimSettings
+from dledger.testing.sim_draws import DRAWS_CLASSIC, DRAWS_NOW
+from dledger.testing.sim_settings import SimSettings
 from dledger.testing.sim_shrink import assignments, override, shrink
 from dledger.testing.sim_tally import SILENT_SEEDS_MIN, Tally
 from dledger.testing.sim_trace import Trace
@@ -50,7 +51,7 @@ class Draws(Protocol):
     """Draws settings."""
 
     def __call__(self, seed: int, *, wire: bool = False, draws: int = DRAWS_NOW) -> SimSettings:
-        """The settings of a seed."""
+        """Return the settings of a seed."""
         ...
 
 
@@ -58,13 +59,13 @@ class Runs(Protocol):
     """Runs settings."""
 
     def __call__(self, settings: SimSettings, *, trace: Trace | None = None) -> SimResult:
-        """One run."""
+        """Run once."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Simulator:
-    """What there is to run. Both functions must be importable, for the workers.
+    """A simulation that can be run under seeds. Both functions must be importable, for the workers.
 
     Attributes:
         module: of its command, for `python -m`.
@@ -77,7 +78,7 @@ class Simulator:
     run: Runs
 
     def replay_command(self, seed: int, *, options: str = "") -> str:
-        """The command that shows a run again."""
+        """Return the command that shows a run again."""
         return f"python -m {self.module} --seed {seed} --trace{options}"
 
 
@@ -130,13 +131,13 @@ def _parser(simulator: Simulator) -> argparse.ArgumentParser:
 
 
 def _flags_text(options: argparse.Namespace) -> str:
-    """The flags that change what a seed means."""
+    """Return the flags that change what a seed means."""
     draws = "" if options.draws == DRAWS_NOW else f" --draws {options.draws}"
     return f"{' --wire' if options.wire else ''}{draws}"
 
 
 def _options_text(options: argparse.Namespace) -> str:
-    """All options that change what a seed means."""
+    """Return all options that change what a seed means."""
     return _flags_text(options) + "".join(f" --set {change}" for change in options.set)
 
 
@@ -191,7 +192,7 @@ def _last_line(result: SimResult) -> str:
 
 
 def _as_json(result: SimResult) -> dict[str, object]:
-    """A result for scripts."""
+    """Return a result as JSON has it, for scripts."""
     return {**asdict(result), "verdict": result.verdict.name.lower()}
 
 

@@ -10,7 +10,7 @@ from dledger.testing.sim_settings import SimSettings
 
 
 def log_config(settings: SimSettings, voters: Sequence[NodeId], node_id: NodeId) -> LogConfig:
-    """The configuration of one member."""
+    """Return the configuration of one member."""
     raft = RaftConfig(
         node_id=node_id,
         voters=tuple(voters),

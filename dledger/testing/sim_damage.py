@@ -23,7 +23,7 @@ SLICE_ENTRIES = (1, 3, 10)
 
 @dataclass(frozen=True, slots=True)
 class EntryPlace:
-    """Where an entry stands on one disk."""
+    """The place of an entry on one disk."""
 
     path: str
     offset: int
@@ -40,7 +40,7 @@ class Flip:
 
 
 def entry_places(disk: SimDisk) -> dict[EntryKey, EntryPlace]:
-    """Every entry of a log up to the first byte of each data file that begins none."""
+    """Return every entry of a log up to the first byte of each data file that begins none."""
     found: dict[EntryKey, EntryPlace] = {}
     for path in disk.paths():
         if not path.startswith("data/"):
@@ -60,7 +60,7 @@ def entry_places(disk: SimDisk) -> dict[EntryKey, EntryPlace]:
 def flips_on_all(
     replicas: Sequence[Mapping[EntryKey, EntryPlace]], share: float, chance: Random
 ) -> list[list[Flip]]:
-    """For each replica, bits of its entries; of each entry one copy is left alone. Pure.
+    """Choose for each replica bits of its entries; of each entry one copy is left alone. Pure.
 
     The copies that are left alone go round the replicas like the thread of a screw, so that every replica loses
     entries which only others have whole.

@@ -92,7 +92,7 @@ class SimFile:
             raise OSError(errno.EIO, "the machine crashed since this file was opened", self._path)
 
     def size(self) -> int:
-        """Bytes, preallocated ones included."""
+        """Return the size in bytes, preallocated ones included."""
         self._check()
         return len(self._inode.now)
 
@@ -214,7 +214,7 @@ class SimDisk:
         self._folders.update("/".join(parts[:count]) for count in range(1, len(parts) + 1))
 
     def exists(self, path: str) -> bool:
-        """Whether a file is there."""
+        """Return whether a file is there."""
         return path in self._now
 
     def rename(self, source: str, target: str) -> None:
@@ -254,7 +254,7 @@ class SimDisk:
     # --- faults -------------------------------------------------------------------------------
 
     def crash(self, *, keep: float | None = None) -> None:
-        """The power fails. Open files are dead; what was not synced is kept, lost or torn.
+        """Let the power fail. Open files are dead; what was not synced is kept, lost or torn.
 
         Args:
             keep: probability for each unsynced sector and folder change to have reached the disk;
@@ -279,7 +279,7 @@ class SimDisk:
         self.restart()
 
     def restart(self) -> None:
-        """The process ends and starts again: open files are dead, everything written is there."""
+        """End the process and start it again: open files are dead, everything written is there."""
         self.generation += 1
         self.forget_faults()
 
@@ -314,7 +314,7 @@ class SimDisk:
         return kept_count, count - kept_count
 
     def flip_bit(self, path: str, byte_offset: int, bit: int = 0) -> None:
-        """One bit of a file turns over, on the disk and for every reader."""
+        """Turn over one bit of a file, on the disk and for every reader."""
         inode = self._now[path]
         assert byte_offset < len(inode.now), f"{path} has {len(inode.now)} bytes"
         inode.now[byte_offset] ^= 1 << bit
@@ -322,50 +322,50 @@ class SimDisk:
             inode.durable[byte_offset] ^= 1 << bit
 
     def overwrite(self, path: str, content: bytes) -> None:
-        """A file is replaced by other bytes (an older copy, a shorter file), durably."""
+        """Replace a file by other bytes (an older copy, a shorter file), durably."""
         inode = self._now[path]
         inode.now, inode.durable = bytearray(content), bytearray(content)
         inode.unsynced.clear()
 
     def lose(self, path: str) -> None:
-        """A file is gone, durably."""
+        """Take a file away, durably."""
         self._now.pop(path)
         self._durable.pop(path, None)
         self._changes = [change for change in self._changes if change.target != path]
 
     def content(self, path: str) -> bytes:
-        """What a reader would see of a file."""
+        """Return what a reader would see of a file."""
         return bytes(self._now[path].now)
 
     def paths(self) -> builtins.list[str]:
-        """All files, sorted."""
+        """Return the paths of all files, sorted."""
         return sorted(self._now)
 
     def fail_sync(self, nth: int = 1) -> None:
-        """The n-th sync from now fails with EIO and forgets what it should have written."""
+        """Let the n-th sync from now fail with EIO and forget what it should have written."""
         self._failing_sync = nth
 
     def fail_write(self, nth: int = 1) -> None:
-        """The n-th write (or creation, rename, removal) from now fails with EIO."""
+        """Let the n-th write (or creation, rename, removal) from now fail with EIO."""
         self._failing_write = nth
 
     def fail_read(self, nth: int = 1) -> None:
-        """The n-th read from now fails with EIO."""
+        """Let the n-th read from now fail with EIO."""
         self._failing_read = nth
 
     def stop_at(self, nth: int) -> None:
-        """The machine stands still at the n-th write or sync from now: that one and all later ones fail.
+        """Let the machine stand still at the n-th write or sync from now: that one and all later ones fail.
 
         Unlike after `fail_sync` nothing is forgotten: a crash decides what of it the disk has.
         """
         self._steps_left = nth - 1
 
     def misdirect_write(self, nth: int = 1) -> None:
-        """The n-th write from now lands elsewhere in its file, whole sectors away, and nobody is told."""
+        """Let the n-th write from now land elsewhere in its file, whole sectors away, and report no error."""
         self._misdirected_write = nth
 
     def place_of(self, offset: int, size: int, file_bytes: int) -> int:
-        """Where a write really lands."""
+        """Return where a write really lands."""
         if not self._misdirected_write:
             return offset
         self._misdirected_write -= 1
@@ -377,7 +377,7 @@ class SimDisk:
 
     @contextmanager
     def only_looked_at(self) -> Iterator[None]:
-        """Reads are those of a checker, who looks from outside: none of them fails, and none is counted."""
+        """Let reads be those of a checker, who looks from outside: none of them fails, and none is counted."""
         before, self._is_only_looked_at = self._is_only_looked_at, True
         try:
             yield
@@ -385,7 +385,7 @@ class SimDisk:
             self._is_only_looked_at = before
 
     def statistics(self) -> SimDiskStatistics:
-        """Counts so far."""
+        """Return the counts so far."""
         return SimDiskStatistics(self._write_count, self._sync_count, self.generation)
 
     # --- called by files ----------------------------------------------------------------------
@@ -408,7 +408,7 @@ class SimDisk:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
 
     def go_on(self, path: str) -> None:
-        """One more write or sync begins, unless the machine stands still."""
+        """Begin one more write or sync, unless the machine stands still."""
         if self._steps_left is None:
             return
         if not self._steps_left:

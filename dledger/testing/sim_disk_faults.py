@@ -16,7 +16,7 @@ from dledger.testing.sim_node import SimNode
 from dledger.testing.sim_victims import Victims
 
 DAMAGE_ALL_SHARES = (0.05, 0.3, 1.0)
-"""How much of what may be damaged in all logs at once is."""
+"""The shares, in permille, of what may be damaged in all logs at once."""
 
 
 class DiskFaults:
@@ -32,7 +32,7 @@ class DiskFaults:
         self._crash = crash
 
     def strikes(self) -> dict[str, Callable[[], object]]:
-        """How to strike, by kind."""
+        """Return the function that strikes, by kind."""
         return {
             "slow-disk": self._slow_disk,
             "fail-sync": self._fail_sync,
@@ -74,7 +74,7 @@ class DiskFaults:
             node.disk.fail_write(self._rng.randint(1, 4))
 
     def _fail_start(self) -> bool:
-        """A member dies, and its disk fails at one of the first things that its next start does.
+        """Let a member die, and its disk fail at one of the first things that its next start does.
 
         A vote that cannot be read is lost, so a read fails only where a store may be lost.
         """
@@ -92,7 +92,7 @@ class DiskFaults:
         return True
 
     def _fail_sync_and_power(self) -> bool:
-        """A sync fails, and a little later the power: who took the sync for done has lost what it wrote."""
+        """Let a sync fail, and a little later the power: who took the sync for done has lost what it wrote."""
         node = self._victims.running()
         if node is None:
             return False
@@ -106,7 +106,7 @@ class DiskFaults:
             self._crash(node)
 
     def _full_disk(self) -> None:
-        """No file can grow for a while."""
+        """Let no file grow for a while."""
         node = self._victims.any()
         node.disk.capacity_bytes = 0
         length_ms = self._rng.randint(1, 2 * self._cluster.settings.election_min_ms)
@@ -119,7 +119,7 @@ class DiskFaults:
     # Lost, and put back.
 
     def _wipe_one(self) -> bool:
-        """A member loses its disk for ever."""
+        """Take a member's disk away for ever."""
         node = self._victims.running(self._victims.is_spare)
         if node is None:
             return False
@@ -130,7 +130,7 @@ class DiskFaults:
         return True
 
     def _old_copy(self) -> bool:
-        """A member's disk is copied at one of its ends, and at a later one the copy takes its place.
+        """Copy a member's disk at one of its ends, and put the copy in its place at a later one.
 
         Only when the others know of a start that the copy does not: what nobody remembers, nobody can notice.
         """
@@ -150,13 +150,13 @@ class DiskFaults:
         return True
 
     def _may_be_outdated(self, node: SimNode) -> bool:
-        """Whether this member's disk may be copied, or its copy put back, whichever is its turn."""
+        """Return whether this member's disk may be copied, or its copy put back, whichever is its turn."""
         if node.is_damaged or node.is_outdated or not self._victims.is_spare(node):
             return False
         return node.old_disk is None or self._is_known_to_be_old(node)
 
     def _is_known_to_be_old(self, node: SimNode) -> bool:
-        """Whether every other member remembers a start of this one that its copy does not know of."""
+        """Return whether every other member remembers a start of this one that its copy does not know of."""
         assert node.old_disk is not None, "there is a copy"
         copied = MemberFile.open(node.old_disk).record.start.count
         others = [each for each in self._cluster.nodes.values() if each is not node]
@@ -167,7 +167,7 @@ class DiskFaults:
     # Disks that lie.
 
     def _misdirect_write(self) -> bool:
-        """A write lands elsewhere, and nobody is told."""
+        """Let a write land elsewhere, without an error."""
         node = self._victims.running(self._victims.may_lie)
         if node is None:
             return False
@@ -176,7 +176,7 @@ class DiskFaults:
         return True
 
     def _flip(self, prefix: str) -> bool:
-        """A bit of a file turns over, where something was written."""
+        """Turn over a bit of a file, where something was written."""
         node = self._victims.running(self._victims.may_lie)
         if node is None or self._flip_bit(node, prefix) is None:
             return False
@@ -202,7 +202,7 @@ class DiskFaults:
         return path
 
     def _flip_snapshot(self) -> bool:
-        """A bit of a snapshot turns over. It is an aid, and no store is lost with it: any number may be struck."""
+        """Turn over a bit of a snapshot. It is an aid, and no store is lost with it: any number may be struck."""
         node = self._victims.any()
         path = self._flip_bit(node, "snapshots/")
         if path is not None:
@@ -210,7 +210,7 @@ class DiskFaults:
         return path is not None
 
     def _damage_all(self) -> bool:
-        """Entries of every log are damaged at once, each on all members but one; some members start anew.
+        """Damage entries of every log at once, each on all members but one; some members start anew.
 
         Only where every store counts: what is whole on one member must not go with it. All run, for one that is
         down may have lost the index units that would tell damage in its last entries from a torn tail.

@@ -26,7 +26,7 @@ WALL_JUMP_MS = 3_600_000
 """Far more than any delay in these runs."""
 
 STILL_MS_MIN, STILL_MS_MAX = 50, 3000
-"""How long a machine or a process stands still."""
+"""The milliseconds for which a machine or a process stands still."""
 
 STILL_SPREAD_MS = 5
 """The processes of a machine run again one after another."""
@@ -94,12 +94,12 @@ class SimFaults:
         return sum(self.counts.values())
 
     def stop(self) -> None:
-        """Nothing goes wrong any more."""
+        """Let nothing go wrong any more."""
         self._is_stopped = self._network.is_stopped = True
         self._armed.clear()
 
     def pick_core(self) -> list[NodeId]:
-        """A majority of members whose stores are sound, by chance; all that can start if there is none."""
+        """Choose a majority of members whose stores are sound, by chance; all that can start if there is none."""
         voters = self._cluster.voters
         self._victims.look_for_proof()
         lost = self._victims.lost_stores()
@@ -110,7 +110,7 @@ class SimFaults:
         return self._rng.sample(sound, self._rng.randint(least, len(sound)))
 
     def draws_even(self) -> bool:
-        """One of two ways, by chance."""
+        """Choose one of two ways, by chance."""
         return self._rng.random() < 0.5
 
     def _schedule(self) -> None:
@@ -162,7 +162,7 @@ class SimFaults:
             node.crashes_in_save = True
 
     def _cut_and_restart(self) -> bool:
-        """The leader loses the others one after another, and the last one starts anew, perhaps without its promise."""
+        """Cut the leader off from one after another, and start the last one anew, perhaps without its promise."""
         leader = self._cluster.leader()
         if leader is None or len(self._cluster.voters) < 3:
             return False
@@ -176,7 +176,7 @@ class SimFaults:
         return True
 
     def _restart(self, node: SimNode) -> None:
-        """A member is killed and comes back at once."""
+        """Kill a member, which comes back at once."""
         if not self._is_stopped and node.engine is not None:
             self._cluster.stop(node, power_loss=False)
             self._cluster.at(self._cluster.now_ms + 1, self._cluster.start, node)
@@ -190,7 +190,7 @@ class SimFaults:
             self._cluster.pause(node, self._cluster.now_ms + length_ms)
 
     def _stand_still(self) -> bool:
-        """Members stand still, in a way that is no reason to replace the leader.
+        """Let members stand still, in a way that is no reason to replace the leader.
 
         All of them for any time (one machine runs them), a follower for any time, or the leader for less than
         its followers wait.
@@ -217,14 +217,14 @@ class SimFaults:
         return True
 
     def _jump_wall_clock(self) -> None:
-        """A wall clock is set an hour wrong, or right again. Who starts then finds it right."""
+        """Set a wall clock an hour wrong, or right again. Who starts then finds it right."""
         node = self._victims.any()
         node.wall_jump_ms = self._rng.choice((-WALL_JUMP_MS, 0, WALL_JUMP_MS))
 
     # Armed.
 
     def _is_due(self, kind: str) -> bool:
-        """Whether an armed fault strikes now; it strikes once."""
+        """Return whether an armed fault strikes now, and disarm it: it strikes once."""
         if kind not in self._armed:
             return False
         del self._armed[kind]
@@ -233,7 +233,7 @@ class SimFaults:
         return True
 
     def _sent(self, node: SimNode, message: Message) -> None:
-        """A message left: what is armed for it strikes its sender once this step is over."""
+        """Note that a message left: what is armed for it strikes its sender once this step is over."""
         now_ms = self._cluster.now_ms
         match message:
             case VoteResponse(granted=True):
@@ -255,7 +255,7 @@ class SimFaults:
                 pass
 
     def _committed(self, node: SimNode) -> None:
-        """A member learned of a commit: a leader that learns it first may be cut off at once."""
+        """Note that a member learned of a commit: a leader that learns it first may be cut off at once."""
         engine = node.engine
         if engine is None or engine.node.role is not Role.LEADER:
             return

@@ -49,7 +49,7 @@ class SimGroup(Protocol):
         """Start a stopped member after a while."""
 
     def stop(self, node: SimNode, *, power_loss: bool) -> None:
-        """A member dies."""
+        """Let a member die."""
 
     def step(self, node: SimNode, event: Event) -> bool:
         """Give a member an event; False when it is down or pauses."""
@@ -64,4 +64,4 @@ class SimGroup(Protocol):
         """Let the network decide when a message arrives."""
 
     def disk_of(self, node: SimNode) -> AbstractContextManager[None]:
-        """A member whose disk fails stops, and starts again later."""
+        """Stop a member whose disk fails; it starts again later."""

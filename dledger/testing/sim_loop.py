@@ -38,7 +38,7 @@ class SimLoop:
         heappush(self._heap, (max(time_ms, self.now_ms), self._scheduled_count, action, args))
 
     def hurry(self, first_arg: object, actions: Collection[Callable[..., object]]) -> None:
-        """What is scheduled of these actions with this first argument is due now, in the order it had."""
+        """Make due now what is scheduled of these actions with this first argument, in the order it had."""
         for place, (_, number, action, args) in enumerate(self._heap):
             if args and args[0] is first_arg and action in actions:
                 self._heap[place] = (self.now_ms, number, action, args)

@@ -31,7 +31,7 @@ _Pair = frozenset[tuple[NodeId, int]]
 
 
 class Meetings:
-    """Who has met whom, and what follows from it."""
+    """The members that have met each other, and what follows from it."""
 
     def __init__(self, cluster: SimGroup, draw: Callable[[int, int], int]) -> None:
         self._cluster = cluster
@@ -40,7 +40,7 @@ class Meetings:
         self._planned: set[_Pair] = set()
 
     def started(self, node: SimNode) -> None:
-        """A member opens its store: this start counts before anything else.
+        """Count a member's start, which opens its store, before anything else.
 
         Raises:
             OSError, DiskFailedError: its disk failed.
@@ -65,7 +65,7 @@ class Meetings:
         node.counted_life = node.life
 
     def may_speak(self, node: SimNode, target: SimNode) -> bool:
-        """Whether the two have met; if not they will, if they can reach each other then."""
+        """Return whether the two have met; if not they will, if they can reach each other then."""
         pair = _pair(node, target)
         if pair in self._met:
             return True
@@ -76,7 +76,7 @@ class Meetings:
         return False
 
     def look_after(self, node: SimNode) -> None:
-        """A member has made a step: it gives up its vote, or has durably done so."""
+        """Look at a member after a step: it gives up its vote, or has durably done so."""
         engine, file = node.engine, node.member
         if engine is None or file is None or node.missed is None or not engine.is_hard_state_saved:
             return
@@ -103,7 +103,7 @@ class Meetings:
             self._met.add(pair)
 
     def _hears(self, node: SimNode, said: MemberRecord | None) -> bool:
-        """Whether a member has taken what another said; else it has stopped."""
+        """Let a member take what another said, and return whether it goes on; else it has stopped."""
         file = node.member
         if said is None or file is None:
             return True
@@ -127,12 +127,12 @@ class Meetings:
 
 
 def remembers(node: SimNode, whom: NodeId) -> Start:
-    """The latest start of another member that a member surely knows of."""
+    """Return the latest start of another member that a member surely knows of."""
     return Start() if node.member is None else node.member.record.seen.get(whom, Start())
 
 
 def will_hear_that_it_is_old(node: SimNode, others: Iterable[SimNode]) -> bool:
-    """Whether some store remembers a start of this member that the member does not know of.
+    """Return whether some store remembers a start of this member that the member does not know of.
 
     It may vote now, and will have no vote once the two have met: its record was lost, say, or it has met
     those who remember less.
@@ -146,7 +146,7 @@ def will_hear_that_it_is_old(node: SimNode, others: Iterable[SimNode]) -> bool:
 
 
 def _record_on_disk(node: SimNode) -> MemberRecord:
-    """What its next start would find, also while it is down, or has not read it."""
+    """Return what its next start would find, also while it is down, or has not read it."""
     if not node.disk.exists(MEMBER_NAME):
         return MemberRecord()
     try:
@@ -160,7 +160,7 @@ def _pair(node: SimNode, target: SimNode) -> _Pair:
 
 
 def _said(node: SimNode, to: SimNode) -> MemberRecord | None:
-    """What a member tells, as it arrives."""
+    """Return what a member says of itself, as it arrives."""
     if node.member is None:
         return None
     return decode_handshake_record(

@@ -18,7 +18,7 @@ from dledger.testing.sim_settings import SimSettings
 
 
 def through_wire(message: PeerMessage) -> PeerMessage:
-    """A message as its receiver decodes it from the bytes of the peer protocol."""
+    """Return a message as its receiver decodes it from the bytes of the peer protocol."""
     entries = message.entries if isinstance(message, AppendRequest | RepairAnswer) else ()
     return decode_message(encode_message(message), encode_entries(entries))
 
@@ -45,7 +45,7 @@ class SimNetwork:
         self.counts: Counter[str] = Counter()
 
     def arrivals(self, source: NodeId, target: NodeId, now_ms: int) -> tuple[int, ...]:
-        """When a message sent now arrives: never when it is lost, several times when it comes again."""
+        """Draw when a message sent now arrives: never when it is lost, several times when it comes again."""
         if (source, target) in self._cut:
             self.counts["cut"] += 1
             return ()
@@ -76,7 +76,7 @@ class SimNetwork:
         self._late_ms[source, target] = late_ms
 
     def is_open(self, source: NodeId, target: NodeId) -> bool:
-        """Whether a message that arrives now gets through."""
+        """Return whether a message that arrives now gets through."""
         return (source, target) not in self._cut
 
     def cut(self, sources: Iterable[NodeId], targets: Iterable[NodeId]) -> None:
@@ -108,11 +108,11 @@ class SimNetwork:
         self._late_ms.clear()
 
     def describe(self) -> str:
-        """The cut links, for a trace."""
+        """Return the cut links, for a trace."""
         return " ".join(f"{source}-x->{target}" for source, target in sorted(self._cut)) or "whole"
 
     def _delay(self) -> int:
-        """How long one message takes."""
+        """Draw how long one message takes."""
         settings = self._settings
         chance = self._rng.random
         if settings.spike_permille and chance() * 1000 < settings.spike_permille:

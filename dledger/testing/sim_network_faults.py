@@ -10,7 +10,7 @@ from dledger.raft.ids import NodeId
 from dledger.testing.cluster import SimCluster
 
 FLAP_COUNT = 6
-"""How often a flapping member is cut off and joined again."""
+"""The times that a flapping member is cut off and joined again."""
 
 
 class NetworkFaults:
@@ -26,7 +26,7 @@ class NetworkFaults:
         self._rng = rng
 
     def strikes(self) -> dict[str, Callable[[], object]]:
-        """How to strike, by kind."""
+        """Return the function that strikes, by kind."""
         return {
             "partition-half": self._half,
             "partition-one": self._one,
@@ -48,11 +48,11 @@ class NetworkFaults:
         self._split([lone])
 
     def deafen(self, lone: NodeId) -> None:
-        """One member is heard, but does not hear."""
+        """Let one member be heard, but not hear."""
         self._cluster.network.cut(self._others(lone), [lone])
 
     def report_unreachable(self, lost: NodeId) -> None:
-        """Members see the connection to `lost` break."""
+        """Let members see the connection to `lost` break."""
         now_ms = self._cluster.now_ms
         for node in self._cluster.nodes.values():
             if node.node_id != lost:
@@ -62,7 +62,7 @@ class NetworkFaults:
     def cut_one_by_one(
         self, leader: NodeId, *, after_ms: int = 0, least_ms: int = 0
     ) -> tuple[NodeId, int]:
-        """A leader of several loses the others one after another; gives who is lost last, and when."""
+        """Cut a leader of several off from one after another; returns the one that is lost last, and when."""
         others = self._others(leader)
         self._rng.shuffle(others)
         due_ms = last_ms = self._cluster.now_ms + after_ms
@@ -93,14 +93,14 @@ class NetworkFaults:
             self._split([leader.node_id])
 
     def _bridge(self) -> None:
-        """Two sides that do not see each other, and one member that sees both."""
+        """Make two sides that do not see each other, and one member that sees both."""
         voters = list(self._cluster.voters)
         self._rng.shuffle(voters)
         rest = voters[1:]
         self._cluster.network.cut_both(rest[: len(rest) // 2], rest[len(rest) // 2 :])
 
     def _creeping(self) -> None:
-        """The leader loses the others one after another, so their timeouts run out apart."""
+        """Cut the leader off from one after another, so their timeouts run out apart."""
         leader = self._cluster.leader()
         if leader is not None and len(self._cluster.voters) > 1:
             self.cut_one_by_one(leader.node_id)
@@ -110,7 +110,7 @@ class NetworkFaults:
             self._cluster.network.cut_both([one], [other])
 
     def _hold_answers(self) -> bool:
-        """The leader is not heard any more, and what was answered before comes late: perhaps to a past leader."""
+        """Let the leader be heard no more, and let what was answered before come late: perhaps to a past leader."""
         leader = self._cluster.leader()
         if leader is None or len(self._cluster.voters) < 2:
             return False
@@ -123,7 +123,7 @@ class NetworkFaults:
         return True
 
     def _late_answers(self) -> bool:
-        """All that the leader hears is old; then it is not heard any more, and goes on hearing for a while."""
+        """Let the leader hear old answers only; then it is not heard any more, and goes on hearing for a while."""
         leader = self._cluster.leader()
         if leader is None or len(self._cluster.voters) < 2:
             return False
@@ -138,12 +138,12 @@ class NetworkFaults:
         return True
 
     def _silence(self, lone: NodeId) -> None:
-        """One member hears, but is not heard."""
+        """Let one member hear, but not be heard."""
         if not self.is_stopped:
             self._cluster.network.cut([lone], self._others(lone))
 
     def _one_way(self) -> None:
-        """One member is not heard, or does not hear."""
+        """Let one member not be heard, or not hear."""
         lone = self._rng.choice(self._cluster.voters)
         if self._rng.random() < 0.5:
             self.deafen(lone)
@@ -151,7 +151,7 @@ class NetworkFaults:
             self._silence(lone)
 
     def _flap(self) -> None:
-        """A member is cut off and joined again, quickly, several times."""
+        """Cut a member off and join it again, quickly, several times."""
         lone = self._rng.choice(self._cluster.voters)
         pace_ms = 1 + self._rng.randint(0, self._cluster.settings.lease_ms)
         for turn in range(FLAP_COUNT):
@@ -167,11 +167,11 @@ class NetworkFaults:
             self._cluster.network.heal()
 
     def _clog(self) -> None:
-        """What one member sends to another is held back for a while, and comes all at once."""
+        """Hold back for a while what one member sends to another; it comes all at once."""
         source, target = self._rng.choices(self._cluster.voters, k=2)
         length_ms = self._rng.randint(1, self._cluster.settings.clog_ms_max)
         self._cluster.network.clog(source, target, self._cluster.now_ms + length_ms)
 
     def _unreachable(self) -> None:
-        """Connections break though nobody died."""
+        """Break connections though nobody died."""
         self.report_unreachable(self._rng.choice(self._cluster.voters))

@@ -74,19 +74,19 @@ class SimNode:
     traced_log: str = ""
 
     def pauses(self, now_ms: int) -> bool:
-        """Whether it does nothing at this moment, also one in which it is about to run again."""
+        """Return whether it does nothing at this moment, also one in which it is about to run again."""
         return self.paused_until_ms > now_ms or self.still_since_ms is not None
 
     def is_flipped(self, path: str) -> bool:
-        """Whether this snapshot is one that was damaged, and not another one in its place."""
+        """Return whether this snapshot is one that was damaged, and not another one in its place."""
         damaged = self.flipped_snapshots.get(path)
         return damaged is not None and self.disk.exists(path) and self.disk.content(path) == damaged
 
     def local_ms(self, now_ms: int) -> int:
-        """What its clock shows at a true time."""
+        """Return what its clock shows at a true time."""
         return self.clock_zero_ms + now_ms * (1000 + self.clock_drift_permille) // 1000
 
     def true_ms(self, local_ms: int) -> int:
-        """The first true time at which its clock shows `local_ms`."""
+        """Return the first true time at which its clock shows `local_ms`."""
         rate = 1000 + self.clock_drift_permille
         return -((self.clock_zero_ms - local_ms) * 1000 // rate)

@@ -16,7 +16,7 @@ class Repairs:
         self._cluster = cluster
 
     def start(self, node: SimNode, repair: StoreRepair) -> None:
-        """A member's log is damaged: it only asks for entries until it is whole."""
+        """Begin the repair of a member's damaged log: it only asks for entries until it is whole."""
         node.repair = repair
         self.carry_on(node, node.life)
 
@@ -36,7 +36,7 @@ class Repairs:
                 cluster.at(due_ms, self.carry_on, node, life)
 
     def deliver(self, node: SimNode, message: RepairMessage) -> None:
-        """A request for lost entries, or an answer to one, arrives."""
+        """Let a request for lost entries, or an answer to one, arrive."""
         cluster = self._cluster
         if node.engine is None and node.repair is None:
             return

@@ -41,7 +41,7 @@ class Saves:
         cluster.at(cluster.now_ms + self._sync_ms(node), self.end, node, node.life, job)
 
     def end(self, node: SimNode, life: int, job: PersistJob) -> None:
-        """A job writes, syncs and ends; or its disk fails; or the power does, half way."""
+        """Let a job write, sync and end; or its disk fail; or the power, half way."""
         cluster, engine = self._cluster, node.engine
         if engine is None or node.life != life:
             return
@@ -80,7 +80,7 @@ class Saves:
             cluster.drain(node, engine)
 
     def died(self, node: SimNode) -> None:
-        """A member dies: what it was saving has got so far."""
+        """Leave on the disk what a member that dies was saving, as far as it has got."""
         job, node.job = node.job, None
         if job is None or self._chance.random() * 1000 >= self._cluster.settings.torn_save_permille:
             return
@@ -95,7 +95,7 @@ class Saves:
             self._cluster.say(node, "dies at the end of a save")
 
     def _sync_ms(self, node: SimNode) -> int:
-        """How long a job takes."""
+        """Draw how long a job takes."""
         cluster = self._cluster
         if node.node_id in cluster.calm:
             return 0
@@ -105,7 +105,7 @@ class Saves:
         return int(cluster.rng.random() * (most + 1))
 
     def _crash(self, node: SimNode, job: PersistJob) -> None:
-        """The power fails at one of a job's writes, or when all are done and nobody knows yet."""
+        """Let the power fail at one of a job's writes, or when all are done and nobody knows yet."""
         cluster = self._cluster
         node.job = None
         nth = cluster.rng.randint(1, SAVE_WRITES_MAX)

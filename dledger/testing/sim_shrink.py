@@ -12,7 +12,8 @@ from dataclasses import fields, replace
 from typing import Any
 
 from dledger.errors import UsageError
-from dledger.testing.sim_settings import ALL_KINDS, SimSettings
+from dledger.testing.sim_fault_kinds import ALL_KINDS
+from dledger.testing.sim_settings import SimSettings
 from dledger.testing.simulation import SimResult, Verdict
 
 SIMPLEST: tuple[tuple[str, int], ...] = (
@@ -75,7 +76,7 @@ def _weights(settings: SimSettings, text: str) -> dict[str, int]:
 
 
 def assignments(drawn: SimSettings, wanted: SimSettings) -> list[str]:
-    """What `override` needs to make `wanted` of the settings that the seed gives."""
+    """Return what `override` needs to make `wanted` of the settings that the seed gives."""
     changed = [
         f"{field.name}={getattr(wanted, field.name)}"
         for field in fields(drawn)
@@ -89,7 +90,7 @@ def assignments(drawn: SimSettings, wanted: SimSettings) -> list[str]:
 
 
 def shrink(settings: SimSettings, run: Callable[[SimSettings], SimResult]) -> SimSettings:
-    """Settings of a smaller run that ends with the same verdict.
+    """Return the settings of a smaller run that ends with the same verdict.
 
     Args:
         settings: of a run that fails.

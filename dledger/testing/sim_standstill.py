@@ -30,23 +30,23 @@ class Standstills:
         self._sockets: defaultdict[NodeId, dict[NodeId, list[Message]]] = defaultdict(dict)
 
     def begin(self, node: SimNode) -> None:
-        """A member stands still until `paused_until_ms`."""
+        """Let a member stand still until `paused_until_ms`."""
         cluster = self._cluster
         if node.still_since_ms is None:
             node.still_since_ms = cluster.now_ms
         cluster.at(node.paused_until_ms, self.end, node, node.life)
 
     def came(self, node: SimNode, message: Message) -> None:
-        """A message has come to its socket."""
+        """Put a message into its socket."""
         self._sockets[node.node_id].setdefault(message.source, []).append(message)
 
     def died(self, node: SimNode) -> None:
-        """Its process is no more, and its sockets with it."""
+        """Forget its sockets, since its process is no more."""
         node.still_since_ms = None
         self._sockets.pop(node.node_id, None)
 
     def end(self, node: SimNode, life: int) -> None:
-        """It runs again, unless it is to stand still for longer."""
+        """Let it run again, unless it is to stand still for longer."""
         cluster = self._cluster
         since_ms = node.still_since_ms
         is_over = node.paused_until_ms <= cluster.now_ms and node.life == life
@@ -76,7 +76,7 @@ class Standstills:
             cluster.arm(node, engine)
 
     def _take(self, node: SimNode) -> list[Message]:
-        """What came, each source's in its order, and those of several in any."""
+        """Return what came, each source's in its order, and those of several in any."""
         sockets = list(self._sockets.pop(node.node_id, {}).values())
         taken: list[Message] = []
         while sockets:

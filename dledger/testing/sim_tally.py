@@ -35,7 +35,7 @@ class Tally:
         self._virtual_ms = 0
 
     def add(self, result: SimResult) -> None:
-        """One more run."""
+        """Count one more run."""
         self.seed_count += 1
         self._verdicts[result.verdict] += 1
         if result.verdict is not Verdict.FINE and len(self.bad) < BAD_KEPT_MAX:
@@ -71,11 +71,11 @@ class Tally:
         return min((int(verdict) for verdict in self._verdicts if verdict), default=0)
 
     def silent(self) -> list[str]:
-        """What never went wrong, and what was never come to, in all these runs though it could."""
+        """Return what never went wrong, and what was never come to, in all these runs though it could."""
         return sorted(name for name, seed_count in self.seeds.items() if not seed_count)
 
     def summary(self, took_s: float) -> dict[str, float]:
-        """Everything as numbers; `simulated_per_real` is virtual time by real time."""
+        """Return everything as numbers; `simulated_per_real` is virtual time by real time."""
         return {
             "seeds": self.seed_count,
             "seconds": round(took_s, 2),

@@ -26,7 +26,7 @@ ROLE_LETTERS = {
 
 
 class Trace:
-    """Collects the lines of one run."""
+    """The lines of one run, written out as they come, and their digest."""
 
     __slots__ = ("_digest", "_write")
 
@@ -47,5 +47,5 @@ class Trace:
             self._write(row)
 
     def digest(self) -> str:
-        """The digest of every line so far."""
+        """Return the digest of every line so far."""
         return self._digest.hexdigest()

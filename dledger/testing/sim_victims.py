@@ -30,7 +30,7 @@ class Victims:
         self._rng = rng
 
     def look_for_proof(self) -> None:
-        """Which members have become voters with their new stores, and will stay it."""
+        """Return the members that have become voters with their new stores, and will stay it."""
         nodes = self._cluster.nodes.values()
         for node in self._cluster.running():
             engine = node.engine
@@ -44,7 +44,7 @@ class Victims:
             self._founders.discard(node.node_id)
 
     def lost_stores(self) -> set[NodeId]:
-        """Members whose stores do not count."""
+        """Return the members whose stores do not count."""
         damaged = {node.node_id for node in self._cluster.nodes.values() if node.is_damaged}
         return self.unproven | damaged
 
@@ -53,7 +53,7 @@ class Victims:
         return self._rng.choice(list(self._cluster.nodes.values()))
 
     def running(self, is_fit: Callable[[SimNode], bool] | None = None) -> SimNode | None:
-        """A member that is up, by chance; None when there is none, or it is not fit.
+        """Choose a member that is up, by chance; None when there is none, or it is not fit.
 
         In runs that insist another one is then looked for.
         """
@@ -68,12 +68,12 @@ class Victims:
         return next(filter(is_fit, nodes), None)
 
     def is_spare(self, node: SimNode) -> bool:
-        """Whether this member's store may be lost."""
+        """Return whether this member's store may be lost."""
         lost = self.lost_stores() | {node.node_id}
         return len(lost) <= (len(self._cluster.voters) - 1) // 2
 
     def may_lie(self, node: SimNode) -> bool:
-        """Whether a log could tell that its disk lies: without syncs no index unit proves what was there.
+        """Return whether a log could show that its disk lies: without syncs no index unit proves what was there.
 
         Nor does one when both are damaged, so that one lie for each member and disk is enough. While a member
         runs on an old copy nobody may forget that it does.

@@ -24,16 +24,17 @@ from dledger.errors import CorruptionError
 from dledger.raft.ids import NodeId
 from dledger.testing.cluster import STATES, SimCluster
 from dledger.testing.sim_clients import CallCounts, SimClients
+from dledger.testing.sim_draws import draw_settings
 from dledger.testing.sim_faults import SimFaults
 from dledger.testing.sim_loop import StuckError
 from dledger.testing.sim_node import SimNode
-from dledger.testing.sim_settings import SimSettings, draw_settings
+from dledger.testing.sim_settings import SimSettings
 from dledger.testing.sim_trace import Trace
 from dledger.testing.state_checker import Violation
 
 
 class Verdict(IntEnum):
-    """How a run ended; the value is the exit code of the command."""
+    """The end of a run; the value is the exit code of the command."""
 
     FINE = 0
     WRONG = 1
@@ -85,7 +86,7 @@ class Clients(Protocol):
 
     @property
     def counts(self) -> CallCounts:
-        """How their calls ended."""
+        """The outcomes of their calls."""
         ...
 
     def start(self) -> None:
@@ -98,11 +99,11 @@ class Clients(Protocol):
 
     @property
     def is_probe_acknowledged(self) -> bool:
-        """Whether the last probe was."""
+        """Return whether the last probe was acknowledged."""
         ...
 
     def unanswered(self) -> list[str]:
-        """Calls that calm members which are still up owe an answer."""
+        """Return the calls that calm members which are still up owe an answer."""
         ...
 
 
@@ -130,7 +131,7 @@ class Simulation:
         return SimClients(self._cluster)
 
     def _work(self) -> dict[str, int]:
-        """What was done beside the clients' calls, by name."""
+        """Return what was done beside the clients' calls, by name."""
         return {}
 
     def run(self) -> SimResult:
@@ -182,14 +183,14 @@ class Simulation:
         cluster.leaders_allowed = None
 
     def _has_lease(self) -> bool:
-        """Whether somebody leads whom a majority has answered."""
+        """Return whether somebody leads whom a majority has answered."""
         leader = self._cluster.leader()
         if leader is None or leader.engine is None:
             return False
         return leader.engine.node.has_lease(leader.local_ms(self._cluster.now_ms))
 
     def _settle(self, phase: str, members: Iterable[NodeId]) -> None:
-        """Nothing fails at these members any more; they must come together and go on."""
+        """Let nothing fail at these members any more, and demand that they come together and go on."""
         cluster = self._cluster
         self._faults.stop()
         self._clients.is_stopped = True
@@ -201,13 +202,13 @@ class Simulation:
             raise StuckError(f"{phase}: {self._why_not_settled()}")
 
     def _settle_ms_max(self) -> int:
-        """How long a calm may take."""
+        """Return how long a calm may take."""
         settings = self._settings
         is_all_damaged = self._faults.counts["damage-all"] > 0
         return settings.settle_ms_max + (settings.repair_ms_max if is_all_damaged else 0)
 
     def _compare(self) -> None:
-        """Every member has the same bytes; or it says which are damaged, if its disk has lied."""
+        """Check that every member has the same bytes; or names those that are damaged, if its disk has lied."""
         for node in self._cluster.running():
             assert node.engine is not None, "it runs"
             try:
@@ -218,7 +219,7 @@ class Simulation:
                 self._cluster.say(node, f"has bytes that it refuses to give: {error}")
 
     def _coverage(self) -> dict[str, int]:
-        """What went wrong, and how often; what did not is there with 0."""
+        """Return what went wrong, and how often; what did not is there with 0."""
         counts = Counter(dict.fromkeys(self._settings.fault_weights, 0))
         counts.update(self._faults.counts)
         counts.update({f"message-{name}": n for name, n in self._cluster.network.counts.items()})
@@ -228,7 +229,7 @@ class Simulation:
         return dict(counts)
 
     def _reached(self) -> dict[str, int]:
-        """What the group came to, and how often; what it did not come to is there with 0."""
+        """Return what the group came to, and how often; what it did not come to is there with 0."""
         checker = self._cluster.checker
         counts = Counter(dict.fromkeys(STATES, 0))
         counts.update(self._cluster.reached)
@@ -245,7 +246,7 @@ class Simulation:
         return [nodes[node_id] for node_id in sorted(self._cluster.calm)]
 
     def _is_settled(self) -> bool:
-        """Whether the probe reached every calm member and nobody waits any more."""
+        """Return whether the probe reached every calm member and nobody waits any more."""
         if not self._clients.is_probe_acknowledged or self._clients.unanswered():
             return False
         if not self._is_core_alone and len(self._cluster.calm) < len(self._cluster.voters):
@@ -258,7 +259,7 @@ class Simulation:
         return True
 
     def _why_not_settled(self) -> str:
-        """What is missing after all that time."""
+        """Describe what is missing after all that time."""
         if not self._clients.is_probe_acknowledged:
             return f"no append was acknowledged in {self._settle_ms_max()} ms without faults"
         waiting = self._clients.unanswered()
@@ -269,7 +270,7 @@ class Simulation:
 
 
 def _place(node: SimNode) -> str:
-    """How far a member has come."""
+    """Describe how far a member has come."""
     if node.engine is None:
         return "down"
     voter = "" if node.engine.node.is_voter else " without a vote"

@@ -96,7 +96,7 @@ class StateChecker:
 
     @property
     def committed_count(self) -> int:
-        """How many entries are committed."""
+        """The number of committed entries."""
         return len(self._committed)
 
     @property
@@ -110,13 +110,13 @@ class StateChecker:
         return len(self._leaders)
 
     def is_committed(self, body: bytes) -> bool:
-        """Whether an entry with this body is committed."""
+        """Return whether an entry with this body is committed."""
         return body in self._bodies
 
     # Watching members.
 
     def started(self, node_id: NodeId, engine: Engine) -> None:
-        """A member has opened its store: it must still know what it promised before."""
+        """Check a member that has opened its store: it must still know what it promised before."""
         view = self._views[node_id]
         before = view.terms
         view.starts += 1
@@ -146,12 +146,12 @@ class StateChecker:
         view.term = node.term
 
     def wiped(self, node_id: NodeId) -> None:
-        """A stopped member has lost its store, and with it every promise; the group must cope."""
+        """Forget the promises of a stopped member that has lost its store; the group must cope."""
         self._views[node_id] = _View(starts=self._views[node_id].starts)
         self._votes = {key: vote for key, vote in self._votes.items() if key[0] != node_id}
 
     def observe(self, node_id: NodeId, engine: Engine) -> None:
-        """A member has made a step."""
+        """Check a member after a step."""
         view = self._views[node_id]
         node = engine.node
         layout = engine.log.layout
@@ -165,7 +165,7 @@ class StateChecker:
             self._commit_moved(node_id, view, int(node.commit_index), int(node.term))
 
     def sent(self, node_id: NodeId, to: NodeId, message: Message, engine: Engine) -> None:
-        """A message has left a member: whatever it tells of must survive a crash."""
+        """Check a message that has left a member: whatever it reports must survive a crash."""
         view = self._views[node_id]
         term = int(message.term)
         match message:
@@ -188,7 +188,7 @@ class StateChecker:
             view.promised_term = term
 
     def handed_out(self, node_id: NodeId, entries: Sequence[Entry]) -> None:
-        """A member has given committed entries to its state machine."""
+        """Check the committed entries that a member has given to its state machine."""
         view = self._views[node_id]
         for entry in entries:
             if entry.index != view.applied_index + 1:
@@ -205,11 +205,11 @@ class StateChecker:
             view.applied_index = int(entry.index)
 
     def restored(self, node_id: NodeId, applied_index: int) -> None:
-        """A member's state machine contains this much without having been handed it."""
+        """Note that a member's state machine contains this much without having been handed it."""
         self._views[node_id].applied_index = applied_index
 
     def compare(self, node_id: NodeId, engine: Engine) -> None:
-        """The group has settled: a member's log must hold, byte for byte, what was committed."""
+        """Check, once the group has settled, that a member's log holds byte for byte what was committed."""
         commit_index = int(engine.node.commit_index)
         if commit_index != len(self._committed):
             raise Violation(
@@ -225,7 +225,7 @@ class StateChecker:
     # Watching callers.
 
     def acknowledged(self, bodies: Sequence[bytes], outcome: Committed) -> None:
-        """A proposal was answered: its entries are committed, one for each body, in order."""
+        """Check a proposal that was answered: its entries are committed, one for each body, in order."""
         first = int(outcome.first.index)
         if int(outcome.last.index) != first + len(bodies) - 1:
             raise Violation(
@@ -240,7 +240,7 @@ class StateChecker:
         self.acknowledged_index = max(self.acknowledged_index, int(outcome.last.index))
 
     def refused(self, bodies: Sequence[bytes]) -> None:
-        """A proposal was refused for good: none of its bodies may ever be committed."""
+        """Note that a proposal was refused for good: none of its bodies may ever be committed."""
         for body in bodies:
             if body in self._bodies:
                 raise Violation(
@@ -249,7 +249,7 @@ class StateChecker:
             self._refused.add(body)
 
     def read(self, floor_index: int, index: Index) -> None:
-        """A read was answered; `floor_index` was told to a caller before it began (thesis 6.4)."""
+        """Check a read that was answered; `floor_index` was answered to a caller before it began (thesis 6.4)."""
         if index < floor_index:
             raise Violation(
                 f"a read is answered at entry {index}, but entry {floor_index} was acknowledged before it began"
@@ -285,7 +285,7 @@ class StateChecker:
         view.last_term = layout.last_term
 
     def _forget_behind(self, last: int) -> None:
-        """A lone member leads at once, and may lose that term and its entries, untold, in a crash."""
+        """Forget the entries behind `last`: a lone member leads at once, and may lose them in a crash unreported."""
         self._entries = {name: entry for name, entry in self._entries.items() if name[0] <= last}
 
     def _match(self, node_id: NodeId, entry: Entry) -> None:
@@ -334,7 +334,7 @@ class StateChecker:
         view.commit_index = index
 
     def _commit(self, index: int, entry_term: int, commit_term: int) -> None:
-        """An index is committed for the first time."""
+        """Note an index that is committed for the first time."""
         self._committed.append(entry_term)
         last = self._commit_terms[-1] if self._commit_terms else 0
         self._commit_terms.append(max(commit_term, last))
@@ -348,7 +348,7 @@ class StateChecker:
             raise Violation(f"{entry.id} holds the body of entry {self._bodies[entry.body]} again")
 
     def _confirmed(self, node_id: NodeId, view: _View, index: int) -> None:
-        """A member told its leader that it has everything up to `index`."""
+        """Note that a member has confirmed to its leader everything up to `index`."""
         if index > len(view.terms):
             raise Violation(
                 f"{node_id} confirms entry {index}, but its log ends at {len(view.terms)}"
@@ -356,7 +356,7 @@ class StateChecker:
         view.confirmed_index = index
 
     def _voted(self, node_id: NodeId, term: int, candidate: NodeId) -> None:
-        """One vote in a term (Raft paper 5.2)."""
+        """Check that a member has one vote in a term (Raft paper 5.2)."""
         if self._votes.setdefault((node_id, term), candidate) != candidate:
             raise Violation(
                 f"{node_id} votes in term {term} for {self._votes[node_id, term]} and for {candidate}"
@@ -364,7 +364,7 @@ class StateChecker:
 
 
 def _readable(engine: Engine, first: Index, end: Index) -> list[Entry]:
-    """A member's entries; of damaged ones, which the member gets back, only the others."""
+    """Return a member's entries; of damaged ones, which the member gets back, only the others."""
     log = engine.log
     try:
         return log.entries(first, end)

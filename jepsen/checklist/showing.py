@@ -13,7 +13,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from dledger.testing.sim_settings import MACHINE_KINDS
+from dledger.testing.sim_fault_kinds import MACHINE_KINDS
 from jepsen.catalogue import make_faults, network_for
 from jepsen.checklist.rows import Row
 from jepsen.checklist.script import play

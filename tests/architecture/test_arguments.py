@@ -12,7 +12,6 @@ ALLOWED: dict[str, int] = {
     "dledger/codec": 1,
     "dledger/raft": 2,
     "dledger/runtime": 5,
-    "dledger/storage": 4,
     "dledger_mq/client": 5,
     "dledger_mq/remoting": 1,
     "broker/namesrv": 3,

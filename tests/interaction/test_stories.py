@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from broker.store.transactions import Transactions
 from broker.testing.broker_simulation import silence
 from broker.testing.stories import Story
 from dledger.testing.datadriven import ScriptError, run_script
+from tests.interaction.checking import check_script
 
 COMMIT = ConsumerOffsets.commit
 STORIES = sorted((Path(__file__).parent / "stories").glob("*.txt"))
@@ -24,13 +24,8 @@ STORIES = sorted((Path(__file__).parent / "stories").glob("*.txt"))
 
 @pytest.mark.parametrize("path", STORIES, ids=lambda path: path.stem)
 def test_story(path: Path) -> None:
-    text = path.read_text()
     with silence():
-        actual = run_script(text, Story().run)
-    if os.environ.get("REWRITE"):
-        path.write_text(actual)
-        return
-    assert actual == text
+        check_script(path, Story().run)
 
 
 def test_there_are_stories() -> None:
@@ -76,6 +71,11 @@ def test_a_story_goes_otherwise_when_its_promise_is_broken(
         except (ScriptError, AssertionError):
             return  # it does not even come to its end
     assert told != text
+
+
+def test_a_story_begins_with_a_group() -> None:
+    with pytest.raises(ScriptError, match="begin with `group"):
+        Story().run("heal")
 
 
 def test_what_a_client_cannot_do_is_refused() -> None:

@@ -17,7 +17,8 @@ from dledger.raft.messages import RepairAnswer, RepairRequest
 from dledger.repair.store_repair import StoreRepair
 from dledger.testing.cluster import SimCluster
 from dledger.testing.sim_damage import EntryPlace, entry_places, flips_on_all
-from dledger.testing.sim_settings import SimSettings, draw_settings
+from dledger.testing.sim_draws import draw_settings
+from dledger.testing.sim_settings import SimSettings
 from dledger.testing.simulation import SimResult, Verdict, run_settings
 
 DAMAGE_ALL = {"damage-all": 5, "kill-one": 3, "partition-leader": 1, "heal": 4}

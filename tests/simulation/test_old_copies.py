@@ -17,7 +17,8 @@ from dledger.raft.ids import NodeId
 from dledger.raft.node import RaftNode
 from dledger.storage.member_file import MEMBER_NAME
 from dledger.testing.cluster import SimCluster
-from dledger.testing.sim_settings import SimSettings, draw_settings
+from dledger.testing.sim_draws import draw_settings
+from dledger.testing.sim_settings import SimSettings
 from dledger.testing.sim_victims import Victims
 from dledger.testing.simulation import Simulation, Verdict, run_settings
 

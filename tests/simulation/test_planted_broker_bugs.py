@@ -32,7 +32,7 @@ from broker.testing.settings import (
     is_register_run,
 )
 from dledger.engine import Engine
-from dledger.testing.sim_settings import Purpose
+from dledger.testing.sim_purposes import Purpose
 from dledger.testing.simulation import Verdict
 from dledger_mq.message.record import StoredMessage
 from dledger_mq.remoting.codes import ResponseCode

@@ -28,8 +28,9 @@ from dledger.raft.quorum import reached_by_majority
 from dledger.raft.reads import WaitingReads
 from dledger.storage.hard_state import HardStateStore
 from dledger.testing.sim_disk import SimFile
+from dledger.testing.sim_draws import purpose_of
 from dledger.testing.sim_node import SimNode
-from dledger.testing.sim_settings import Purpose, purpose_of
+from dledger.testing.sim_purposes import Purpose
 from dledger.testing.sim_standstill import Standstills
 from dledger.testing.simulation import Verdict, run_seed
 

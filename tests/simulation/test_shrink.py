@@ -12,7 +12,9 @@ from dledger.errors import UsageError
 from dledger.raft.hard_state import HardState
 from dledger.storage.hard_state import HardStateStore
 from dledger.testing import sim
-from dledger.testing.sim_settings import ALL_KINDS, SimSettings, draw_settings
+from dledger.testing.sim_draws import draw_settings
+from dledger.testing.sim_fault_kinds import ALL_KINDS
+from dledger.testing.sim_settings import SimSettings
 from dledger.testing.sim_shrink import assignments, override, shrink
 from dledger.testing.simulation import Verdict, run_settings
 

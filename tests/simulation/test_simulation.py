@@ -19,10 +19,11 @@ from dledger.testing.cluster import STATES, SimCluster
 from dledger.testing.sim_clients import SimClients
 from dledger.testing.sim_command import show_tally
 from dledger.testing.sim_disk import SimDisk
+from dledger.testing.sim_fault_kinds import ALL_KINDS
 from dledger.testing.sim_faults import SimFaults
 from dledger.testing.sim_network import SimNetwork
 from dledger.testing.sim_node import SimNode
-from dledger.testing.sim_settings import ALL_KINDS, SimSettings
+from dledger.testing.sim_settings import SimSettings
 from dledger.testing.sim_tally import SILENT_SEEDS_MIN, Tally
 from dledger.testing.sim_trace import Trace
 from dledger.testing.simulation import SimResult, Simulation, Verdict, run_seed

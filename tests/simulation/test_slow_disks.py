@@ -8,7 +8,9 @@ from dledger.raft.effects import Role
 from dledger.raft.events import Propose
 from dledger.raft.ids import NodeId
 from dledger.testing.cluster import SimCluster
-from dledger.testing.sim_settings import ALL_KINDS, SimSettings, draw_settings
+from dledger.testing.sim_draws import draw_settings
+from dledger.testing.sim_fault_kinds import ALL_KINDS
+from dledger.testing.sim_settings import SimSettings
 from dledger.testing.simulation import Verdict, run_settings
 
 SLOW_FOR_MS = 60_000

@@ -11,8 +11,10 @@ from dledger.raft.events import Event, Received
 from dledger.raft.ids import Index, NodeId, Term
 from dledger.raft.messages import VoteRequest
 from dledger.testing.cluster import SimCluster
+from dledger.testing.sim_draws import draw_settings, purpose_of
 from dledger.testing.sim_node import SimNode
-from dledger.testing.sim_settings import Purpose, SimSettings, draw_settings, purpose_of
+from dledger.testing.sim_purposes import Purpose
+from dledger.testing.sim_settings import SimSettings
 from dledger.testing.sim_shrink import override
 from dledger.testing.simulation import Verdict, run_settings
 

@@ -11,7 +11,8 @@ import pytest
 
 from dledger.engine import Engine
 from dledger.storage.hard_state import HardStateStore
-from dledger.testing.sim_settings import SimSettings, draw_settings
+from dledger.testing.sim_draws import draw_settings
+from dledger.testing.sim_settings import SimSettings
 from dledger.testing.simulation import Simulation, Verdict, run_settings
 
 WIPES = {"wipe-one": 4, "crash-one": 1, "partition-leader": 2, "partition-one": 1, "heal": 3}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dledger.testing.sim_settings import ALL_KINDS
+from dledger.testing.sim_fault_kinds import ALL_KINDS
 from jepsen.catalogue import make_faults, workload_entry
 from jepsen.checklist.command import NoRowError, exit_code, record, rows_asked_for
 from jepsen.checklist.page import page
