@@ -14,8 +14,9 @@ import trio
 from broker.net.listener import Listener, ListenerLimits
 from broker.server.clock import SteadyWallClock
 from broker.server.config import BrokerConfig
-from broker.server.controller import BrokerController, Environment
+from broker.server.controller import BrokerController
 from broker.server.deliveries import keep_delivering
+from broker.server.environment import Environment
 from broker.server.loss_watch import LossWatch
 from broker.server.origin import ClientOrigin, Outputs
 from broker.server.private_codes import LINK_NONCE, SERVICE_ADDRESS

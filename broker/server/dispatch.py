@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 from broker.server.origin import ForwardedOrigin, Origin, answer
 from broker.server.questions import Question, Questions
-from broker.server.request import HOLD_MS, Handler, PendingRequest, Where
+from broker.server.request import HOLD_MS, AnyHandler, Handler, PendingRequest, Where
 from broker.server.router import Router, refuse_fault
 from broker.service.conclusions import Kind
 from dledger import EntryDamagedError
@@ -24,15 +23,15 @@ class Dispatch:
     def __init__(self, router: Router, now_ms: Callable[[], int]) -> None:
         self._router = router
         self._now_ms = now_ms
-        self._handlers: dict[int, Handler[Any]] = {}
+        self._handlers: dict[int, AnyHandler] = {}
         self._questions = Questions()
 
     @property
-    def handlers(self) -> tuple[Handler[Any], ...]:
+    def handlers(self) -> tuple[AnyHandler, ...]:
         """All handlers that are registered, in the order of their codes."""
         return tuple(self._handlers[code] for code in sorted(self._handlers))
 
-    def register(self, handlers: Iterable[Handler[Any]]) -> None:
+    def register(self, handlers: Iterable[AnyHandler]) -> None:
         """Add the handlers of a service."""
         for handler in handlers:
             assert handler.code >= 0, f"{handler.code} is no code of a request"
@@ -112,5 +111,5 @@ def _refuse_unknown(request: PendingRequest, _command: object) -> None:
     request.refuse_as_unknown()
 
 
-_UNKNOWN: Handler[Any] = Handler(-1, _refuse_unknown, Kind.READ, Where.HERE)
+_UNKNOWN: AnyHandler = Handler(-1, _refuse_unknown, Kind.READ, Where.HERE)
 """The handler of every code that nobody has registered."""

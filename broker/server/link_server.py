@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from broker.server.origin import ClientOrigin, ForwardedOrigin, Origin, answer
 from broker.server.private_codes import (
@@ -18,7 +17,7 @@ from broker.server.private_codes import (
     PrivateCode,
     refuse_hello,
 )
-from broker.server.request import Handler, PendingRequest, Where
+from broker.server.request import AnyHandler, Handler, PendingRequest, Where
 from broker.service.conclusions import Kind
 from dledger_mq.remoting import fields
 from dledger_mq.remoting.codes import ResponseCode
@@ -68,7 +67,7 @@ class LinkServer:
         self._sync_clients = sync_clients
         self._trusted: set[int] = set()
 
-    def handlers(self) -> tuple[Handler[Any], ...]:
+    def handlers(self) -> tuple[AnyHandler, ...]:
         """Return the handlers of its codes."""
         known: dict[PrivateCode, OfNode] = {
             PrivateCode.FORWARD: self._forward,

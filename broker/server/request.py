@@ -60,7 +60,7 @@ class PendingRequest(msgspec.Struct):
     """
 
     origin: Origin
-    handler: Handler[Any]
+    handler: AnyHandler
     frame: Frame
     command: Command
     opaque: int
@@ -171,3 +171,8 @@ class Handler(Generic[C]):
         assert not self.is_confirmed or self.where is Where.LEADER, (
             f"code {self.code} is served {self.where.value}, where nobody asks for a confirmation"
         )
+
+
+AnyHandler = Handler[Any]
+"""A handler of any code. Which type of command it takes follows from its code, which types cannot express;
+`tests/unit/server/test_handlers.py` holds the two together."""

@@ -8,7 +8,8 @@ from typing import Any, Protocol, cast
 
 from broker.server.clock import SteadyWallClock
 from broker.server.config import BrokerConfig
-from broker.server.controller import BrokerController, Environment
+from broker.server.controller import BrokerController
+from broker.server.environment import Environment
 from broker.server.linear import LinearReads
 from broker.server.link import Link
 from broker.server.origin import ClientOrigin, Outputs

@@ -86,7 +86,7 @@ async def test_an_answer_for_a_client_that_is_gone_is_no_confirmation(
         commits.flush = flush
         leader._controller.commits.flush()
         await cluster.wait(lambda: leader.state.queues.min_max("T", 1)[1] == 2)
-        repeats = leader._controller._repeats
+        repeats = leader._controller.services.repeats
         assert repeats is not None
         await cluster.wait(lambda: bool(repeats._unanswered))
         assert (await send(wire, born=2)).ext["queueOffset"] == "1"

@@ -1,0 +1,49 @@
+"""The process that a broker runs in, as its services see it: clocks, chance, tasks, and what others tell of it.
+
+`Broker` makes one of the real process; the simulator (broker/testing) has a virtual one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import trio
+
+from broker.server.linear import LinearReads
+from broker.server.origin import Outputs
+from dledger import LogServer
+from dledger_mq.net.address import Address
+
+MakeLinear = Callable[[LogServer, Outputs, trio.Nursery], LinearReads]
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """The parts of a process that a broker runs on.
+
+    Attributes:
+        service_address: the address where clients connect.
+        link_nonce: a text that only a node can know which has read the attributes of this process.
+        wall_ms: returns the milliseconds since 1970, without jumps.
+        monotonic_ms: returns the milliseconds of a clock that never goes back, for everything that waits.
+        pick: returns a random number from 0 on, below its argument.
+        key_numbers: two numbers that make the unique keys of this process its own.
+        nursery: the nursery of the tasks that wait.
+        clock_ahead_ms: returns the distance of the wall clock ahead of what most members show.
+        loss_notice: returns what the group was found to have lost; empty: nothing.
+        made: returns True if this node registers somewhere with a token.
+        make_linear: builds the service that confirms reads; it may start tasks in the nursery.
+    """
+
+    service_address: Address
+    link_nonce: str
+    wall_ms: Callable[[], int]
+    monotonic_ms: Callable[[], int]
+    pick: Callable[[int], int]
+    key_numbers: tuple[int, int]
+    nursery: trio.Nursery
+    clock_ahead_ms: Callable[[], int] = lambda: 0
+    loss_notice: Callable[[], str] = lambda: ""
+    made: Callable[[str], bool] = lambda _token: False
+    make_linear: MakeLinear = LinearReads

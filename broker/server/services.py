@@ -1,0 +1,335 @@
+"""The services of one broker, built and joined: who gets which part of the others stands here, and nowhere else.
+
+They decide and answer, without sockets, files and clocks of their own; what happens to them is the controller's.
+"""
+
+from __future__ import annotations
+
+from broker.server.admin import Admin
+from broker.server.commits import Commits
+from broker.server.committers import Committers
+from broker.server.config import BrokerConfig
+from broker.server.delays import Delays
+from broker.server.digest_watch import DigestWatch
+from broker.server.dispatch import Dispatch
+from broker.server.environment import Environment
+from broker.server.link import LeaderLink
+from broker.server.link_server import LinkServer
+from broker.server.locks import Locks
+from broker.server.members import Members
+from broker.server.offsets import Offsets
+from broker.server.origin import Outputs
+from broker.server.pulls import Pulls
+from broker.server.router import Router
+from broker.server.row_sends import RowSends
+from broker.server.runtime_info import RuntimeInfo
+from broker.server.send_answers import SendAnswers
+from broker.server.send_backs import SendBacks
+from broker.server.sends import Sends
+from broker.server.timers import Timers
+from broker.server.transaction_checks import TransactionChecks
+from broker.server.transaction_resumes import TransactionResumes
+from broker.server.transactions import TransactionEnds
+from broker.service.catalog import Catalog
+from broker.service.pull import PullRules
+from broker.service.repeats import Repeats
+from broker.service.send import SendRules, SendSettings
+from broker.service.send_back import SendBackRules
+from broker.service.timers import RecallRules, TimerRules
+from broker.service.transactions import EndRules
+from broker.store.reading import MessageGoneError, read_message
+from broker.store.staging import Staging
+from broker.store.state import BrokerState
+from dledger import LogServer
+from dledger_mq.message.hosts import pack_host
+from dledger_mq.message.ids import OffsetIdMaker, UniqKeyMaker
+from dledger_mq.message.record import StoredMessage
+from dledger_mq.remoting.replies import SendReplies
+
+
+class Services:
+    """All services of one broker.
+
+    Attributes:
+        commits, link, router, members, offsets, ends, pulls, delays, timers, checks, digests, runtime, sends: the
+            services whose events the controller passes on.
+        repeats: the notes on answers to sends; None where repeats are not recognised.
+        link_server: this node's end of the links of other nodes.
+        dispatch: the table of all handlers.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        log: LogServer,
+        state: BrokerState,
+        outputs: Outputs,
+        environment: Environment,
+    ) -> None:
+        self._config = config
+        self._log = log
+        self._state = state
+        self._outputs = outputs
+        self._environment = environment
+        address = environment.service_address
+        self._store_host = pack_host(address.host, address.port)
+        self._catalog = Catalog(state.topics.get, state.groups.get)
+        self._answers = SendAnswers(
+            SendReplies(config.region, trace_on=config.trace_on),
+            OffsetIdMaker(self._store_host),
+            config.broker_name,
+        )
+        self.commits = self._make_commits()
+        self.link = self._make_link()
+        self.router = self._make_router()
+        self.members = self._make_members()
+        self._committers = Committers(state.locks, self.members.members)
+        self.offsets = Offsets(
+            log, state, self.commits, self.router, self._committers, environment.monotonic_ms
+        )
+        self.repeats = Repeats(state, self._load) if config.recognise_repeats else None
+        self.ends = self._make_ends()
+        self.pulls = self._make_pulls()
+        self.delays = Delays(log, state, self.commits, self._log_ms)
+        self.timers = self._make_timers()
+        self.checks = self._make_checks()
+        self.digests = DigestWatch(log, state, self.commits)
+        self.runtime = RuntimeInfo(
+            config,
+            log,
+            state,
+            environment.wall_ms(),
+            environment.clock_ahead_ms,
+            environment.loss_notice,
+        )
+        self.sends = self._make_sends()
+        self.dispatch = Dispatch(self.router, environment.monotonic_ms)
+        self.link_server = self._make_link_server()
+        self._register()
+
+    def _make_commits(self) -> Commits:
+        limits = self._config.limits
+        return Commits(
+            self._log,
+            Staging(self._state, self._store_host),
+            self._catalog,
+            self._outputs,
+            count_max=limits.staged_messages_max,
+            bytes_max=limits.staged_bytes_max,
+            entry_bytes_max=self._log.config.raft.entry_body_bytes_max,
+            now_ms=self._environment.wall_ms,
+        )
+
+    def _make_link(self) -> LeaderLink:
+        config = self._config
+        return LeaderLink(
+            self._log,
+            secret=config.secret,
+            asked_max=config.limits.forwards_max,
+            asked_bytes_max=config.limits.staged_bytes_max,
+            now_ms=self._environment.monotonic_ms,
+        )
+
+    def _make_router(self) -> Router:
+        environment = self._environment
+        return Router(
+            self._log,
+            self.link,
+            environment.make_linear(self._log, self._outputs, environment.nursery),
+            self.commits,
+            waiting_max=self._config.limits.requests_max,
+            now_ms=environment.monotonic_ms,
+        )
+
+    def _make_members(self) -> Members:
+        config = self._config
+        return Members(
+            self._log,
+            self.commits,
+            self._catalog,
+            self.link,
+            self._outputs,
+            self._environment.nursery,
+            auto_create_groups=config.auto_create_groups,
+            tasks_max=config.limits.requests_max,
+            now_ms=self._environment.monotonic_ms,
+        )
+
+    def _make_timers(self) -> Timers:
+        config = self._config
+        return Timers(
+            self._log,
+            self._state,
+            self.commits,
+            self.router,
+            RecallRules(config.recall, config.broker_name, self._state.topics.__contains__),
+            self._log_ms,
+        )
+
+    def _make_link_server(self) -> LinkServer:
+        config = self._config
+        return LinkServer(
+            group=config.group,
+            node_ids=frozenset(str(peer.node_id) for peer in config.peers),
+            secret=config.secret,
+            nonce=self._environment.link_nonce,
+            frame_bytes_max=config.limits.frame_bytes_max,
+            handle=self.dispatch.handle,
+            delivered=self.sends.delivered,
+            sync_clients=self.members.exchange.sync_from,
+        )
+
+    def _make_admin(self) -> Admin:
+        return Admin(
+            self._log,
+            self._state,
+            self.commits,
+            self.router,
+            self.members,
+            broker_name=self._config.broker_name,
+            config_text=self.runtime.config_text,
+            runtime=self.runtime.table,
+            made=self._environment.made,
+        )
+
+    def _register(self) -> None:
+        """Register the handlers of all services."""
+        for service in (
+            self.sends,
+            self._make_send_backs(),
+            self.pulls,
+            self.offsets,
+            self.members,
+            Locks(self.commits, self.router, self._state.locks, self._committers),
+            self.ends,
+            self._make_resumes(),
+            self.timers,
+            self._make_admin(),
+            self.link_server,
+        ):
+            self.dispatch.register(service.handlers())
+
+    def _make_sends(self) -> Sends:
+        config = self._config
+        keys = UniqKeyMaker(self._store_host[:4], *self._environment.key_numbers)
+        rules = SendRules(
+            self._catalog,
+            SendSettings(
+                message_bytes_max=config.message_bytes_max,
+                auto_create_topics=config.auto_create_topics,
+                auto_create_groups=config.auto_create_groups,
+                permission=config.permission,
+                delay_level_max=len(config.delay_levels_ms),
+                reject_transactions=config.reject_transactions,
+                stamp=SendSettings.make_stamp(
+                    region=config.region, trace_on=config.trace_on, cluster=config.cluster
+                ),
+            ),
+            pick=self._environment.pick,
+            new_key=lambda: keys.next_key(self._environment.wall_ms()),
+            timers=self._timer_rules(),
+            has_live_lock=lambda group: self._state.locks.has_live_lock(group, self._log_ms()),
+        )
+        rows = RowSends(self.commits, self.router, self._state.sinks, self._answers.ids)
+        return Sends(
+            self.commits,
+            self.router,
+            rules,
+            self._answers,
+            ends=self.ends,
+            rows=rows,
+            repeats=self.repeats,
+        )
+
+    def _make_send_backs(self) -> SendBacks:
+        config = self._config
+        rules = SendBackRules(
+            self._catalog,
+            permission=config.permission,
+            auto_create_groups=config.auto_create_groups,
+            delay_level_max=len(config.delay_levels_ms),
+            load=self._load,
+            pick=self._environment.pick,
+        )
+        return SendBacks(self.commits, self.router, rules)
+
+    def _make_ends(self) -> TransactionEnds:
+        config = self._config
+        return TransactionEnds(
+            self._log,
+            self.commits,
+            self.router,
+            self._state.transactions,
+            EndRules(
+                self._state.transactions,
+                timeout_ms=config.transaction_timeout_ms,
+                delay_level_max=len(config.delay_levels_ms),
+                timers=self._timer_rules(),
+                load=self._load,
+            ),
+            self._answers,
+            repeats=self.repeats,
+            open_max=config.limits.open_transactions_max,
+            now_ms=self._environment.wall_ms,
+        )
+
+    def _make_resumes(self) -> TransactionResumes:
+        return TransactionResumes(
+            self.commits,
+            self.router,
+            self._state.transactions,
+            self.ends,
+            self._load,
+            self._log_ms,
+        )
+
+    def _make_checks(self) -> TransactionChecks:
+        config = self._config
+        return TransactionChecks(
+            self._log,
+            self._state,
+            self.commits,
+            self.ends,
+            self._catalog,
+            self.members.ask_producer,
+            broker_name=config.broker_name,
+            timeout_ms=config.transaction_timeout_ms,
+            interval_ms=config.transaction_check_interval_ms,
+            check_max=config.transaction_check_max,
+            wall_ms=self._environment.wall_ms,
+            monotonic_ms=self._environment.monotonic_ms,
+        )
+
+    def _timer_rules(self) -> TimerRules | None:
+        config = self._config
+        return TimerRules(config.timer_delay_max_ms, self._log_ms) if config.timers else None
+
+    def _log_ms(self) -> int:
+        """Return this node's time, but never one before the log's: due times are judged by it."""
+        return max(self._environment.wall_ms(), self._state.last_store_ms)
+
+    def _load(self, physical_offset: int) -> StoredMessage | None:
+        try:
+            return read_message(self._log.reader, physical_offset)
+        except MessageGoneError:
+            return None
+
+    def _make_pulls(self) -> Pulls:
+        config = self._config
+        rules = PullRules(
+            self._catalog,
+            permission=config.permission,
+            auto_create_groups=config.auto_create_groups,
+            members=self.members.members,
+            forbidden_bits=self._state.groups.forbidden_bits,
+        )
+        return Pulls(
+            self._log,
+            self._state,
+            self.commits,
+            rules,
+            held_max=config.limits.held_pulls_max,
+            long_polling=config.long_polling,
+            now_ms=self._environment.monotonic_ms,
+            commit_offset=self.offsets.pulled,
+        )
