@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return trio.run(_run, options)
     except BaseException as error:  # noqa: BLE001  # the root: everything becomes a line and a code
-        return _tell(_innermost(error), options)
+        return _exit_with(_innermost(error), options)
 
 
 def _innermost(error: BaseException) -> BaseException:
@@ -81,8 +81,8 @@ def _innermost(error: BaseException) -> BaseException:
     return error
 
 
-def _tell(error: BaseException, options: argparse.Namespace) -> int:
-    """One line for the user, and the exit code."""
+def _exit_with(error: BaseException, options: argparse.Namespace) -> int:
+    """Print one line for the user; return the exit code."""
     match error:
         case ConfigError() | UsageError():
             complain(str(error))

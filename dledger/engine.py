@@ -6,7 +6,7 @@ a message may leave stands here, so that it is tested under simulated disks and 
 
 The order rule (Raft paper 5.2 and figure 2, thesis 10.2.1): a `Send` leaves once every save queued
 before it is durable, unless it says that it need not. Saves are numbered as they are queued; a message
-remembers the number of the last save before it, and a finished job tells up to which number everything
+remembers the number of the last save before it, and a finished job says up to which number everything
 is durable. Because jobs take everything that is queued, several saves share one sync, and only the last
 hard state of several is written: a later term includes every promise made for an earlier one. What a
 follower says of entries that are durable already does not wait for those that are not: however long a
@@ -116,7 +116,7 @@ class Engine:
     """
 
     node_type: ClassVar[Callable[..., RaftNode]] = RaftNode
-    """What is built; tests of the simulator put broken ones here."""
+    """The class of the node; tests of the simulator put broken ones here."""
     store_type: ClassVar[type[HardStateStore]] = HardStateStore
     """The same for the hard state."""
 
@@ -506,7 +506,7 @@ class Engine:
             case Resolve(token=token, outcome=outcome):
                 self._resolve(token, outcome)
             case RoleChanged() | HandsOver():
-                self._tell(effect)
+                self._note_news(effect)
             case SaveHardState(term=term, vote=vote, is_voter=is_voter):
                 if self.failure is None:
                     self._held.saves_hard_state()
@@ -520,7 +520,7 @@ class Engine:
             case _:
                 assert_never(effect)
 
-    def _tell(self, news: RoleChanged | HandsOver) -> None:
+    def _note_news(self, news: RoleChanged | HandsOver) -> None:
         if isinstance(news, RoleChanged) and news.role is Role.LEADER:
             self.live_repair.became_leader()
         self._news.append(news)

@@ -1,4 +1,4 @@
-"""Who waits for what: proposals for their entries to be applied, reads and hand-overs for answers.
+"""The waiting callers: proposals until their entries are applied, reads and hand-overs until their answers.
 
 Knows the engine only as tokens and outcomes. A proposal's callback comes when its entry was applied
 at this node, so what the caller reads next includes it.
@@ -22,7 +22,9 @@ Answered = Callable[[Outcome], None]
 
 
 class Callers:
-    """Invariants: every callback is called once; those of proposals in log order.
+    """The callers that wait for an outcome or for an entry to be applied.
+
+    Invariants: every callback is called once; those of proposals in log order; pending_count >= 0.
 
     Attributes:
         pending_count: entries that were taken from callers and are not yet decided.
@@ -39,26 +41,26 @@ class Callers:
 
     @property
     def are_idle(self) -> bool:
-        """Whether nobody waits for the engine."""
+        """True while nobody waits for the engine."""
         return not self._answers and not self._staged
 
     @property
     def has_staged(self) -> bool:
-        """Whether bodies wait to be proposed."""
+        """True while bodies wait to be proposed."""
         return bool(self._staged)
 
     def add(self, answered: Answered) -> int:
-        """A token for a question to the engine."""
+        """Return a token for a question to the engine."""
         token = next(self._tokens)
         self._answers[token] = answered
         return token
 
     def remove(self, token: int) -> None:
-        """The question was not taken: `answered` is not called."""
+        """Forget a question that was not taken: `answered` is not called."""
         del self._answers[token]
 
     def add_proposal(self, done: Done) -> int:
-        """A token for one entry."""
+        """Return a token for one entry."""
         self.pending_count += 1
 
         def decided(outcome: Outcome) -> None:
@@ -72,17 +74,17 @@ class Callers:
         return self.add(decided)
 
     def remove_proposal(self, token: int) -> None:
-        """The proposal was not taken: `done` is not called."""
+        """Forget a proposal that was not taken: `done` is not called."""
         self.pending_count -= 1
         self.remove(token)
 
     def stage(self, body: bytes, done: Done) -> None:
-        """An entry that shares the next proposal."""
+        """Keep an entry that shares the next proposal."""
         self.pending_count += 1
         self._staged.append((body, done))
 
     def take_staged(self) -> tuple[int, tuple[bytes, ...]]:
-        """One token for all staged bodies, one entry each, in order."""
+        """Return one token for all staged bodies, one entry each, in order."""
         staged, self._staged = self._staged, []
 
         def decided(outcome: Outcome) -> None:
@@ -100,7 +102,7 @@ class Callers:
         return self.add(decided), tuple(body for body, _ in staged)
 
     def keep_early(self, token: int, outcome: Outcome) -> None:
-        """An outcome that came in the middle of another caller's question."""
+        """Keep an outcome that came in the middle of another caller's question."""
         self._early.append((token, outcome))
 
     def answer(self, resolved: Iterable[tuple[int, Outcome]], applied_index: Index) -> None:
@@ -122,13 +124,13 @@ class Callers:
             heapq.heappop(waiting)[2].set()
 
     async def wait_applied(self, index: Index) -> None:
-        """Until `wake_applied` was called with `index` or more, or the node stopped."""
+        """Wait until `wake_applied` was called with `index` or more, or the node stopped."""
         event = trio.Event()
         heapq.heappush(self._applied, (index, next(self._tokens), event))
         await event.wait()
 
     def fail_all(self, error: DLedgerError) -> None:
-        """The node has stopped: everybody gets an answer."""
+        """Answer everybody: the node has stopped."""
         if self._staged:
             self.take_staged()
         failed = Failed(error)

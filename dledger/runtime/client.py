@@ -134,7 +134,7 @@ class Client:
     async def append(
         self, body: bytes, *, timeout_s: float | None = None, retry_unknown: bool = False
     ) -> EntryId:
-        """Append one entry; returns when it is committed.
+        """Append one entry; return when it is committed.
 
         Args:
             body: of the entry.
@@ -165,7 +165,7 @@ class Client:
         timeout_s: float | None = None,
         local: NodeId | None = None,
     ) -> list[Entry]:
-        """Committed entries from `index`: at least one, fewer than `count` only where the log ends.
+        """Return committed entries from `index`: at least one, fewer than `count` only where the log ends.
 
         Without `local` this is a linearizable read: the leader confirms that it still leads, so an entry that was
         acknowledged to anybody before the call is there. A large range is read in parts, and ends where the log
@@ -224,7 +224,7 @@ class Client:
     async def status(
         self, *, timeout_s: float | None = None
     ) -> Mapping[NodeId, StatusAnswer | DLedgerError]:
-        """How every member sees itself, or why it did not say; in the order of the peers."""
+        """Return every member's view of itself, or why it gave none; in the order of the peers."""
         found: dict[NodeId, StatusAnswer | DLedgerError] = {}
         search = self._search(timeout_s)
 
@@ -252,11 +252,11 @@ class Client:
     async def transfer(
         self, target: NodeId | None = None, *, timeout_s: float | None = None
     ) -> NodeId:
-        """Hand leadership to `target`, or to the best follower; returns who was told to lead.
+        """Hand leadership to `target`, or to the best follower; return who was asked to lead.
 
         Raises:
             RefusedError: it was not handed over.
-            OutcomeUnknownError: it may have been; `status` tells.
+            OutcomeUnknownError: it may have been; `status` shows it.
         """
         if target is not None and target not in self._by_id:
             raise UsageError(f"{target} is none of the members {', '.join(self._by_id)}")
@@ -298,7 +298,7 @@ class Client:
         *,
         may_repeat: bool,
     ) -> Answered:
-        """As `_at_leader`; what is raised is true of the last attempt only."""
+        """Try as `_at_leader` does; what is raised is true of the last attempt only."""
         while search.remaining_s > 0:
             node_id = self._leader_id
             try:
@@ -331,7 +331,7 @@ class Client:
         raise search.failure()
 
     def _follow(self, node_id: NodeId, error: NotLeaderError) -> bool:
-        """Go where a member sent us; False when it knows no other."""
+        """Go on at the leader that a member named; return False when it knows no other."""
         leader_id = NodeId(error.leader_id or "")
         if leader_id not in self._by_id or leader_id == node_id:
             self._try_next(node_id)
@@ -340,13 +340,13 @@ class Client:
         return True
 
     def _try_next(self, node_id: NodeId) -> None:
-        """Another member, unless somebody has already gone elsewhere."""
+        """Turn to another member, unless somebody has already gone elsewhere."""
         if self._leader_id == node_id:
             names = list(self._by_id)
             self._leader_id = names[(names.index(node_id) + 1) % len(names)]
 
     async def _connect_in_time(self, node_id: NodeId, search: _Search) -> MemberConnection:
-        """The connection to a member.
+        """Return the connection to a member.
 
         Raises:
             DeadlineError: not before the time is over.
@@ -359,7 +359,7 @@ class Client:
         raise DeadlineError(f"no connection to {self._by_id[node_id]} before the time was over")
 
     async def _connect(self, node_id: NodeId) -> MemberConnection:
-        """The connection to a member, opened when there is none.
+        """Return the connection to a member, opened when there is none.
 
         Raises:
             RefusedError: there is none to be had.
@@ -400,24 +400,24 @@ class _Search:
         return self._deadline_s - now_s()
 
     def unknown(self, error: OutcomeUnknownError) -> None:
-        """An attempt may have happened."""
+        """Note that an attempt may have happened."""
         self.is_unknown = True
         self._last = error
 
     def refused(self, error: RefusedError) -> None:
-        """An attempt has surely not happened."""
+        """Note that an attempt has surely not happened."""
         self._last = error
 
     def too_late(self, error: DeadlineError) -> None:
-        """The time was over before another attempt; what came before it says more."""
+        """Note that the time was over before another attempt; what came before it says more."""
         self._last = self._last or error
 
     def not_connected(self, node_id: NodeId, error: DLedgerError) -> None:
-        """A member is down, or turned us away."""
+        """Note that a member is down, or turned this client away."""
         self._not_connected[node_id] = error
 
     def is_turned_away_by_all(self, members: Iterable[NodeId]) -> bool:
-        """Whether waiting is in vain: no member has let us in, and some have said why."""
+        """Return whether waiting is in vain: no member has let us in, and some have said why."""
         errors = [self._not_connected.get(node_id) for node_id in members]
         refusals = [error for error in errors if isinstance(error, HandshakeRefusedError)]
         if None in errors or not refusals:
@@ -426,7 +426,7 @@ class _Search:
         return True
 
     def may_follow_at_once(self) -> bool:
-        """Two redirects lead anywhere; more are an election, and that takes its time."""
+        """Count a redirect: two lead anywhere; more are an election, and that takes its time."""
         self._redirect_count += 1
         return self._redirect_count <= REDIRECTS_AT_ONCE
 
@@ -436,7 +436,7 @@ class _Search:
         self._pause_s = min(2 * self._pause_s, PAUSE_MAX_S)
 
     def failure(self) -> DLedgerError:
-        """What the caller may conclude when time is up."""
+        """Return the error from which the caller may conclude what happened, when time is up."""
         why = f"; the last attempt: {self._last}" if self._last else ""
         when = "not done" if self.remaining_s > 0 else f"not done within {self._limit_s:g} s"
         text = f"{when}{why}"

@@ -60,7 +60,7 @@ GET_BYTES_MAX: Final = 4 * 1024 * 1024
 
 
 class Member(Protocol):
-    """What clients get to use of a member (LogServer)."""
+    """The part of a member that clients may use (LogServer)."""
 
     @property
     def appender(self) -> LogAppender:
@@ -74,11 +74,11 @@ class Member(Protocol):
 
     @property
     def status(self) -> MemberStatus:
-        """What it says of itself."""
+        """The facts that it reports of itself."""
         ...
 
     async def transfer(self, target: NodeId | None, *, timeout_s: float) -> NodeId:
-        """Hand over."""
+        """Hand leadership over."""
         ...
 
 
@@ -107,7 +107,7 @@ class ClientConnection:
             self.stream.send_soon(data)
 
     async def wait_room(self) -> None:
-        """Until another large answer may be made: the client takes what it asked for before."""
+        """Wait until another large answer may be made: the client takes what it asked for before."""
         while self.stream.queued_bytes > QUEUED_BYTES_MAX and not self.stream.is_closed:
             await self.stream.wait_drained()
 
@@ -190,7 +190,7 @@ class ClientPort:
         work: Callable[[], Awaitable[None]],
         tasks: TaskGroup,
     ) -> None:
-        """Work that waits: in a task of the connection, which ends with it."""
+        """Start work that waits: in a task of the connection, which ends with it."""
 
         async def run() -> None:
             try:
@@ -252,7 +252,7 @@ class ClientPort:
         self._answer(connection, answer, encode_entries(entries))
 
     async def _read(self, call: GetCall) -> list[Entry]:
-        """Committed entries; a damaged one is waited for a little."""
+        """Return committed entries; wait a little for a damaged one."""
         damaged: EntryDamagedError | None = None
         with trio.move_on_after(MEND_TIMEOUT_S):
             while True:

@@ -14,20 +14,20 @@ that its lease is long over (Linux's CLOCK_MONOTONIC stands still, and others we
 
 
 def now_ms() -> int:
-    """Milliseconds of a clock that never goes back; only differences mean something."""
+    """Return milliseconds of a clock that never goes back; only differences mean something."""
     return time.clock_gettime_ns(_CLOCK) // 1_000_000
 
 
 def now_s() -> float:
-    """The same clock in seconds, for measuring."""
+    """Return the same clock in seconds, for measuring."""
     return time.monotonic()
 
 
 def draw(low: int, high: int) -> int:
-    """A random integer, both bounds included."""
+    """Draw a random integer, both bounds included."""
     return _CHANCE.randint(low, high)
 
 
 def draw_process_number() -> int:
-    """A number that no other process of the group has."""
+    """Draw a number that no other process of the group has."""
     return _CHANCE.getrandbits(63)

@@ -1,7 +1,7 @@
-"""What the `dledger` command does with a group: append, get, status, transfer.
+"""The work of the `dledger` command with a group: append, get, status, transfer.
 
 Every command returns its exit code and writes its result to standard output; errors that end it are
-raised and told by the caller.
+raised, and printed by the caller.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ TABLE_WIDTH: Final = 120
 
 
 def say(text: str) -> None:
-    """One line of result."""
+    """Write one line of result."""
     sys.stdout.write(text + "\n")
 
 
 def complain(text: str) -> None:
-    """One line of error."""
+    """Write one line of error."""
     sys.stderr.write(f"dledger: {text}\n")
 
 
 def exit_code_of(error: DLedgerError) -> int:
-    """What the shell may conclude."""
+    """Return the exit code from which the shell may conclude what happened."""
     return EXIT_REFUSED if error.definite else EXIT_UNKNOWN
 
 
 @dataclass(slots=True)
 class _Tally:
-    """How many appends ended how."""
+    """The outcomes of appends, counted."""
 
     done: list[EntryId] = field(default_factory=list)
     refused_count: int = 0
@@ -59,7 +59,7 @@ class _Tally:
     reason: str = ""
 
     def add_error(self, error: DLedgerError) -> None:
-        """One append was not confirmed."""
+        """Count one append that was not confirmed."""
         if error.definite:
             self.refused_count += 1
         else:
@@ -67,7 +67,7 @@ class _Tally:
         self.reason = str(error)
 
     def exit_code(self) -> int:
-        """Unknown outweighs refused: somebody must look."""
+        """Return the worst: unknown outweighs refused, for somebody must look."""
         if self.unknown_count:
             return EXIT_UNKNOWN
         return EXIT_REFUSED if self.refused_count else EXIT_DONE
@@ -160,7 +160,7 @@ def _entry_fields(entry: Entry) -> dict[str, object]:
 
 
 async def status(client: Client, *, as_json: bool) -> int:
-    """Print how every member sees itself; refused only when none answers."""
+    """Print every member's view of itself; refused only when none answers."""
     members = await client.status()
     if as_json:
         say(json.dumps({"members": _status_fields(client, members)}))
@@ -244,7 +244,7 @@ def _status_table(client: Client, members: Mapping[NodeId, StatusAnswer | DLedge
 
 
 def _disk_word(seen: StatusAnswer) -> str:
-    """What is wrong with the disk in one word: slow or full."""
+    """Return what is wrong with the disk in one word: slow or full."""
     trouble, _, _ = seen.attributes.get("disk", "").partition(":")
     return f" {trouble}" if trouble else ""
 
@@ -254,7 +254,7 @@ async def transfer(client: Client, target: NodeId | None, *, as_json: bool) -> i
     try:
         reached = await client.transfer(target)
     except OutcomeUnknownError as error:
-        complain(f"{error}; `dledger status` tells who leads")
+        complain(f"{error}; `dledger status` shows who leads")
         return EXIT_UNKNOWN
     say(json.dumps({"leader_id": reached}) if as_json else f"{reached} takes over")
     return EXIT_DONE

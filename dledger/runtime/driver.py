@@ -10,7 +10,7 @@ the loop would cost more: 413 against 536 microseconds for one append, measured)
 all; passes go on meanwhile, so heartbeats are not held up. Committed entries are folded in bounded
 chunks with a turn for everybody else in between, so a long replay costs no leadership.
 
-When the loop itself stood still, the core is told before anything else, then what waits in the sockets is
+When the loop itself stood still, the core learns that before anything else, then what waits in the sockets is
 read, and only then a deadline counts (docs/adr/0161).
 """
 
@@ -53,7 +53,7 @@ from dledger.raft.messages import PeerMessage, RepairAnswer, RepairRequest
 from dledger.runtime.callers import Answered, Callers, Done
 from dledger.runtime.clock import now_ms
 from dledger.runtime.events_log import LimitedLog, log_event
-from dledger.runtime.loop_watch import TOLD_MS, LoopStall, LoopWatch
+from dledger.runtime.loop_watch import LOGGED_MS, LoopStall, LoopWatch
 from dledger.runtime.obstacles import Obstacles
 from dledger.runtime.storage_thread import StorageThread, Work
 from dledger.runtime.sync_pace import SyncPace
@@ -75,7 +75,7 @@ DISK_FULL_RETRY_MS: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class RoleView:
-    """What a node is. `is_serving`: it leads, and the first entry of its term is applied here."""
+    """The role of a node. `is_serving`: it leads, and the first entry of its term is applied here."""
 
     role: Role
     term: Term
@@ -126,7 +126,7 @@ class Driver:
         self._tasks: TaskGroup | None = None
         self._wake = trio.Event()
         self._mended = trio.Event()
-        self._told_mended_count = 0
+        self._announced_mended_count = 0
         self._armed_ms = 0
         self._pulse_ms = config.heartbeat_interval_ms
         self._watch = LoopWatch(self._pulse_ms, now_ms())
@@ -204,17 +204,17 @@ class Driver:
 
     @property
     def is_serving(self) -> bool:
-        """Whether this node leads and the first entry of its term is applied."""
+        """True while this node leads and the first entry of its term is applied."""
         noop_index = self.engine.node.noop_index
         return noop_index is not None and self.applied_index >= noop_index
 
     async def wait_applied(self, index: Index) -> None:
-        """Until the state machine contains `index`, or the node has stopped."""
+        """Wait until the state machine contains `index`, or the node has stopped."""
         if self.applied_index < index:
             await self.callers.wait_applied(index)
 
     def read(self, first: Index, end: Index, bytes_max: int) -> list[Entry]:
-        """Entries from memory or disk; see `Engine.read`. What is damaged is asked for with the next pass."""
+        """Return entries from memory or disk; see `Engine.read`. A damaged one is asked for with the next pass."""
         try:
             return self.engine.read(first, end, bytes_max, now_ms())
         finally:
@@ -222,11 +222,11 @@ class Driver:
                 self.wake()
 
     async def wait_mended(self) -> None:
-        """Until some damaged entry is back; none may be missing."""
+        """Wait until some damaged entry is back; none may be missing."""
         await self._mended.wait()
 
     def state_replaced(self, index: Index, chain_crc: int | None) -> None:
-        """The state machine was restored to this entry; see `Engine.state_replaced`."""
+        """Go on from this entry, to which the state machine was restored; see `Engine.state_replaced`."""
         self.engine.state_replaced(index, chain_crc)
         self.applied_index = index
         self.callers.wake_applied(index)
@@ -237,7 +237,7 @@ class Driver:
         self._wake.set()
 
     def give_up_vote(self, reason: str, saved: Callable[[], bool]) -> None:
-        """This member's store is an older copy of itself.
+        """Give up the vote: this member's store is an older copy of itself.
 
         Args:
             reason: how that is known.
@@ -252,7 +252,7 @@ class Driver:
                 self._step(GiveUpVote())
         self.wake()
 
-    def _tell_vote_given_up(self) -> None:
+    def _confirm_vote_given_up(self) -> None:
         if (
             self._vote_given_up is not None
             and self.engine.is_hard_state_saved
@@ -261,7 +261,7 @@ class Driver:
             self._vote_given_up = None
 
     def _ask(self, event: Propose | ReadRequested | TransferRequested) -> None:
-        """Step; a refusal that is there at once is raised.
+        """Step; raise a refusal that is there at once.
 
         When the engine fails in this very step the outcome is unknown: the next pass raises the
         failure, and the caller is answered with all others.
@@ -287,7 +287,7 @@ class Driver:
     # Passes.
 
     async def run(self) -> None:
-        """Passes until cancelled or failed.
+        """Run passes until cancelled or failed.
 
         Raises:
             DLedgerError: the disk has failed.
@@ -300,7 +300,7 @@ class Driver:
             tasks.start(self._run_on_wake, name="driver")
 
     async def _run_on_wake(self) -> None:
-        """Passes for proposals and deadlines, and for the watch of the loop."""
+        """Run passes for proposals and deadlines, and for the watch of the loop."""
         while True:
             self._armed_ms = min(self._next_deadline_ms(), now_ms() + self._pulse_ms)
             with trio.move_on_after(max(0, self._armed_ms - now_ms()) / 1000):
@@ -309,13 +309,13 @@ class Driver:
             self.run_pass()
 
     async def _run_on_sockets(self) -> None:
-        """Passes for what members send."""
+        """Run passes for what members send."""
         while True:
             await self._transport.wait_ready()
             self.run_pass()
 
     def run_pass(self) -> None:
-        """One pass.
+        """Run one pass.
 
         Raises:
             DLedgerError: the engine has failed; the node stops.
@@ -344,8 +344,8 @@ class Driver:
         self._send()
         self._settle()
         watch.mark("state and answers", now_ms())
-        self._tell_repairs()
-        self._tell_vote_given_up()
+        self._announce_repairs()
+        self._confirm_vote_given_up()
         for ended in self.pass_end_watchers:
             ended()
         if engine.failure is not None:
@@ -355,11 +355,11 @@ class Driver:
             self.wake()
 
     def _stood_still(self, stall: LoopStall) -> None:
-        """What came meanwhile is read next; the core must not count the silence."""
+        """Report a stall to the core, which must not count the silence; what came meanwhile is read next."""
         self.stall_count += 1
         self.stall_longest_ms = max(self.stall_longest_ms, stall.length_ms)
         self._step(StoodStill(stall.length_ms))
-        if stall.length_ms < TOLD_MS:
+        if stall.length_ms < LOGGED_MS:
             return
         node = self.engine.node
         self._stall_lines.log_event(
@@ -373,15 +373,15 @@ class Driver:
             doing=stall.doing,
         )
 
-    def _tell_repairs(self) -> None:
+    def _announce_repairs(self) -> None:
         notes = self.engine.live_repair.notes
         if not notes:
             return
         for event, fields in notes:
             self._log(logging.ERROR, event, **fields)
         notes.clear()
-        if self.engine.live_repair.repaired_count > self._told_mended_count:
-            self._told_mended_count = self.engine.live_repair.repaired_count
+        if self.engine.live_repair.repaired_count > self._announced_mended_count:
+            self._announced_mended_count = self.engine.live_repair.repaired_count
             self._mended.set()
             self._mended = trio.Event()
 
@@ -442,7 +442,7 @@ class Driver:
     async def _wait_written(
         self, job: PersistJob, work: Work, blocks: Callable[[], object]
     ) -> None:
-        # A write that was begun is finished and told of, even while the node shuts down.
+        # A write that was begun is finished and reported, even while the node shuts down.
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(blocks)
             self._is_writing = False
@@ -450,7 +450,7 @@ class Driver:
         self.wake()
 
     def _written(self, job: PersistJob, work: Work) -> None:
-        """A job has run."""
+        """Take the outcome of a job that has run."""
         error = work.error
         if error is None:
             self._persisted(job, work.took_ms)
@@ -472,7 +472,7 @@ class Driver:
             raise self.engine.failure from error
 
     def _persist_failed(self, job: PersistJob, error: OSError | DLedgerError) -> None:
-        """A full disk has changed nothing: wait for room, without leading. All else is the end."""
+        """Wait for room, without leading, if the disk is full: nothing has changed. All else is the end."""
         self.pace.failed()
         if not isinstance(error, DiskFullError):
             self._log(logging.CRITICAL, "persist-failed", reason=error)
@@ -503,7 +503,7 @@ class Driver:
     # Outcomes and the fold.
 
     def _settle(self) -> None:
-        """Failures and lost roles first: what is folded next may be another leader's."""
+        """Answer callers and fold. Failures and lost roles first: what is folded next may be another leader's."""
         engine, callers = self.engine, self.callers
         callers.answer(engine.take_resolved(), self.applied_index)
         self._announce()
@@ -529,9 +529,9 @@ class Driver:
         self.callers.wake_applied(self.applied_index)
 
     def _announce(self) -> None:
-        """Tell of changes of role, and of the moment in which a leader begins to serve."""
+        """Announce changes of role, and the moment in which a leader begins to serve."""
         for news in self.engine.take_news():
-            self._tell(news)
+            self._log_news(news)
         view = self._view()
         if view == self._role_view:
             return
@@ -542,7 +542,7 @@ class Driver:
         for watcher in self.role_watchers:
             watcher(view)
 
-    def _tell(self, news: News) -> None:
+    def _log_news(self, news: News) -> None:
         if isinstance(news, RoleChanged):
             self._log(logging.INFO, "role-changed", role=news.role.value, leader=news.leader_id)
             return
@@ -570,7 +570,7 @@ class Driver:
         return RoleView(node.role, node.term, node.leader_id, self.is_serving)
 
     def _log(self, level: int, event: str, **fields: object) -> None:
-        """A log line with node, term and index."""
+        """Write a log line with node, term and index."""
         node = self.engine.node
         log_event(
             level,

@@ -24,7 +24,7 @@ def log_event(level: int, event: str, **fields: object) -> None:
 
 
 def format_event(event: str, fields: dict[str, object]) -> str:
-    """`event key=value ...`; values with spaces or control characters are quoted."""
+    """Format `event key=value ...`; values with spaces or control characters are quoted."""
     parts = [event]
     for name, value in fields.items():
         text = str(value)
@@ -34,7 +34,7 @@ def format_event(event: str, fields: dict[str, object]) -> str:
 
 
 class LimitedLog:
-    """At most `per_s` lines a second; the next line that passes tells how many did not."""
+    """A log of at most `per_s` lines a second; the next line that passes says how many did not."""
 
     def __init__(self, per_s: float = OUTSIDER_LINES_PER_S) -> None:
         self._per_s = per_s

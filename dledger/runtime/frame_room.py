@@ -34,7 +34,7 @@ class Holder(Protocol):
 
     @property
     def has_unread(self) -> bool:
-        """Whether something was sent that was not read yet: then this side is slow, and not the other."""
+        """True while something was sent that was not read yet: then this side is slow, and not the other."""
         ...
 
     def cut_off(self, reason: str) -> None:
@@ -53,7 +53,7 @@ class _Waiter:
 
 
 class FrameRoom:
-    """Who has room, and who waits for it.
+    """The room of all connections: given to some, waited for by others.
 
     Invariants: `used_bytes` is the sum of what was given and at most `bytes_max`; a holder has room or
     waits for it, never both; who waits is given room in the order in which it came.
@@ -73,7 +73,7 @@ class FrameRoom:
 
     @property
     def is_short(self) -> bool:
-        """Whether one of the largest frames might have to wait: small pieces are read then."""
+        """True while one of the largest frames might have to wait: small pieces are read then."""
         return 2 * self.used_bytes > self.bytes_max
 
     @property
@@ -82,7 +82,7 @@ class FrameRoom:
         return len(self._waiting)
 
     def want(self, holder: Holder, need_bytes: int) -> bool:
-        """A frame of this size was begun; False: `wait` before reading on."""
+        """Ask for room for a frame that was begun; return False where `wait` comes before reading on."""
         assert holder not in self._given, "one frame at a time"
         if not self._waiting and self.used_bytes + need_bytes <= self.bytes_max:
             self._give(holder, need_bytes)
@@ -92,17 +92,17 @@ class FrameRoom:
         return False
 
     def is_waiting(self, holder: Holder) -> bool:
-        """Whether it wants room and has none yet."""
+        """Return whether it wants room and has none yet."""
         return holder in self._waiting
 
     async def wait(self, holder: Holder) -> None:
-        """Until the holder has the room that it wanted, or has left."""
+        """Wait until the holder has the room that it wanted, or has left."""
         waiter = self._waiting.get(holder)
         if waiter is not None:
             await waiter.event.wait()
 
     def leave(self, holder: Holder) -> None:
-        """The frame is whole, or the connection is gone."""
+        """Give room back: the frame is whole, or the connection is gone."""
         given = self._given.pop(holder, 0)
         self.used_bytes -= given
         self._received_before.pop(holder, None)
@@ -125,20 +125,24 @@ class FrameRoom:
         self.used_bytes += need_bytes
         self._given[holder] = need_bytes
 
-    async def keep_pace(self, tell: Callable[[list[Holder]], None]) -> None:
-        """While some wait for room, those who have it must use it. Until cancelled; `tell` is told who was closed."""
+    async def keep_pace(self, on_closed: Callable[[list[Holder]], None]) -> None:
+        """Close holders that have room and do not use it while others wait. Runs until cancelled.
+
+        Args:
+            on_closed: called with those that were closed.
+        """
         while True:
             await self._contended.wait()
             await trio.sleep(PACE_S)
             closed = self.close_slow()
             if closed:
-                tell(closed)
+                on_closed(closed)
 
     def close_slow(self) -> list[Holder]:
-        """Close who has had room since the last call and has filled too little of it; for every PACE_S.
+        """Close holders that have had room since the last call and filled too little of it; for every PACE_S.
 
         Returns:
-            Who was closed.
+            The holders that were closed.
         """
         if not self._waiting:
             self._received_before.clear()

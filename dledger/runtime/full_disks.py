@@ -1,4 +1,4 @@
-"""Whose disks are full, as far as this member knows: why nobody leads, when that is the reason.
+"""The members whose disks are full, as far as this one knows: why nobody leads, when that is the reason.
 
 A member whose disk is full writes nothing, so it neither votes nor confirms: with too many of them nobody can
 lead (obstacles.py says how members hear of it).
@@ -19,9 +19,9 @@ FULL_ATTRIBUTE: Final = "disk_full"
 
 
 class FullDisks:
-    """What is known of the disks of all members.
+    """The disks of all members, as far as they are known to be full.
 
-    Invariant: of others only what they have told while this node had no leader or a full disk itself.
+    Invariant: of others only what they have reported while this node had no leader or a full disk itself.
 
     Attributes:
         own: why the own store takes no more; empty: it does.
@@ -36,12 +36,12 @@ class FullDisks:
         self._wanted = trio.Event()
 
     def own_changed(self, reason: str) -> None:
-        """The own disk has no room, with the reason, or has it again."""
+        """Note that the own disk has no room, with the reason, or has it again."""
         self.own = reason
         self._decide()
 
     def leader_changed(self, leader_id: NodeId | None) -> None:
-        """Who leads, as far as this node knows."""
+        """Note who leads, as far as this node knows."""
         self._has_leader = leader_id is not None
         self._decide()
 
@@ -54,15 +54,15 @@ class FullDisks:
             self._others.clear()
 
     async def wait_wanted(self) -> None:
-        """Until it is worth asking the others."""
+        """Wait until it is worth asking the others."""
         await self._wanted.wait()
 
     def own_attributes(self) -> Mapping[str, str]:
-        """The attribute for handshakes."""
+        """Return the attribute for handshakes."""
         return {FULL_ATTRIBUTE: "true"} if self.own else {}
 
     def learn(self, node_id: NodeId, attributes: Mapping[str, str] | None) -> None:
-        """What a member has told just now; None: it cannot be asked."""
+        """Take what a member has just reported; None: it cannot be asked."""
         is_full = bool((attributes or {}).get(FULL_ATTRIBUTE))
         if is_full and self._wanted.is_set():
             self._others.add(node_id)
@@ -80,13 +80,13 @@ class FullDisks:
 
     @property
     def leave_no_majority(self) -> bool:
-        """Whether nothing can be stored before one of them has room."""
+        """True if nothing can be stored before one of them has room."""
         if not self.own and not self._others:
             return False
         return len(self._members) - len(self.full) < majority(len(self._members))
 
     def describe(self) -> str:
-        """The fact in words; empty when no disk is known to be full."""
+        """Return the fact in words; empty when no disk is known to be full."""
         full = self.full
         if not full:
             return ""

@@ -1,6 +1,6 @@
-"""Whether another member's store belongs to this group: the same members, and no other history.
+"""The check that another member's store belongs to this group: the same members, and no other history.
 
-Both sides tell in every handshake who the members are, and the last entry that they know to be committed.
+Both sides send in every handshake the members' ids, and the last entry that they know to be committed.
 Members that differ on the one, or have committed different entries, refuse each other by name: the group
 never mixes with a store that was run apart from it (docs/adr/0155).
 """
@@ -38,7 +38,7 @@ _WHAT_TO_DO: Final = (
 
 
 class EntryFingerprint(NamedTuple):
-    """What names an entry, and with it the whole log up to there.
+    """The unique name of an entry, and with it of the whole log up to there.
 
     Attributes:
         term: of the entry.
@@ -50,7 +50,7 @@ class EntryFingerprint(NamedTuple):
 
 
 class GroupCheck:
-    """What this member tells for it, and what it concludes from what others tell."""
+    """The facts that members compare in each handshake, and the verdict on them."""
 
     def __init__(
         self,
@@ -74,25 +74,25 @@ class GroupCheck:
         self._forked: dict[NodeId, tuple[int, str]] = {}
 
     def own_attributes(self) -> Mapping[str, str]:
-        """The attributes for a handshake with a member."""
-        told = {MEMBERS_ATTRIBUTE: msgspec.json.encode(sorted(self._members)).decode()}
+        """Return the attributes for a handshake with a member."""
+        attributes = {MEMBERS_ATTRIBUTE: msgspec.json.encode(sorted(self._members)).decode()}
         index = self._commit_index()
         name = self._committed_fingerprint(index)
         if name is not None:
             place = (int(index), int(name.term), name.chain_crc)
-            told[COMMITTED_ATTRIBUTE] = msgspec.json.encode(place).decode()
-        return told
+            attributes[COMMITTED_ATTRIBUTE] = msgspec.json.encode(place).decode()
+        return attributes
 
     def why_not(self, node_id: str, process: int, attributes: Mapping[str, str]) -> str | None:
-        """Why a member must not be spoken to; None: it may.
+        """Return why a member must not be spoken to; None: it may.
 
         Args:
             node_id: the other one.
             process: the number of its process.
-            attributes: what it told.
+            attributes: of its handshake.
 
         Raises:
-            PeerProtocolError: what it told is not to be understood.
+            PeerProtocolError: they are not to be understood.
         """
         return (
             self._why_other_members(node_id, attributes)
@@ -101,7 +101,7 @@ class GroupCheck:
         )
 
     def note_forked(self, node_id: NodeId, process: int, error: ForkedError) -> None:
-        """A member that leads has shown another history: it is not spoken to until it is started again."""
+        """Refuse a member that leads with another history until it is started again."""
         reason = f"{error}. {_WHAT_TO_DO}"
         self._forked[node_id] = (process, reason)
         log_event(logging.ERROR, "forked", node=self._node_id, peer=node_id, reason=reason)
@@ -110,11 +110,11 @@ class GroupCheck:
         text = attributes.get(MEMBERS_ATTRIBUTE)
         if text is None:
             return None
-        told: list[str] = _decoded(_MEMBERS, MEMBERS_ATTRIBUTE, text)
-        if set(told) == self._members:
+        named: list[str] = _decoded(_MEMBERS, MEMBERS_ATTRIBUTE, text)
+        if set(named) == self._members:
             return None
         return (
-            f"{node_id} is configured with the members ({names_of(told)}), {self._node_id} with "
+            f"{node_id} is configured with the members ({names_of(named)}), {self._node_id} with "
             f"({names_of(self._members)}): "
             "start both with the same --peers (dLegerPeers), those of the group's stores (docs/operations-replicas.md)"
         )

@@ -1,4 +1,4 @@
-"""Who is there? Version, group, membership and the group's secret, checked on both sides.
+"""The handshake: version, group, membership and the group's secret, checked on both sides.
 
 The conversation stands in codec/hello.py. With a secret each side proves that it knows it by an
 HMAC-SHA256 over both openings (ids, roles, nonces and attributes included), with a label for the
@@ -51,16 +51,16 @@ _ACCEPTOR_LABEL: Final = b"dledger acceptor"
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What this side says of itself.
+    """The facts that this side reports of itself.
 
     Attributes:
         node_id: None for a client.
         process: drawn anew by every process.
         members: ids of the whole group.
-        clock: its wall clock is told; None: nothing is.
-        store_identity: what a member tells of its store, and whom it does not speak to for that.
-        obstacles: what keeps it from helping a leader is told; None: nothing is.
-        group_check: what it tells of its group, likewise.
+        clock: the wall clock that it shows; None: it shows none.
+        store_identity: the facts of a member's store, and the check of others' stores against them.
+        obstacles: what keeps it from helping a leader; None: it reports none.
+        group_check: the facts of its group, likewise.
     """
 
     group: str
@@ -75,20 +75,20 @@ class Identity:
     group_check: GroupCheck | None = None
 
     def own_attributes(self, target: str) -> dict[str, str]:
-        """The attributes as they are told now, to a member or, where `target` is empty, to anybody."""
-        told = dict(self.attributes)
+        """Return the attributes of this moment, for a member or, where `target` is empty, for anybody."""
+        own = dict(self.attributes)
         if self.clock is not None:
-            told.update(clock_attributes(self.clock))
+            own.update(clock_attributes(self.clock))
         if self.store_identity is not None and target:
-            told.update(self.store_identity.own_attributes(target))
+            own.update(self.store_identity.own_attributes(target))
         if self.obstacles is not None:
-            told.update(self.obstacles.own_attributes())
+            own.update(self.obstacles.own_attributes())
         if self.group_check is not None and target:
-            told.update(self.group_check.own_attributes())
-        return told
+            own.update(self.group_check.own_attributes())
+        return own
 
     def why_foreign(self, node_id: str, process: int, attributes: Mapping[str, str]) -> str | None:
-        """Why the stores of the two members do not belong together; None: they may.
+        """Return why the stores of the two members do not belong together; None: they may.
 
         Raises:
             PeerProtocolError: what the other says of its store is not to be understood.
@@ -103,10 +103,10 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """Who is on the other side; `node_id` is None for a client.
+    """The other side of a connection; `node_id` is None for a client.
 
     Attributes:
-        clock: its wall clock, where this side has dialled and the other one tells it.
+        clock: a reading of its wall clock, where this side has dialled and the other one shows it.
     """
 
     node_id: NodeId | None
@@ -116,12 +116,12 @@ class Remote:
 
 
 def opening_decoder() -> FrameDecoder:
-    """A decoder for a connection on which nobody is trusted yet."""
+    """Return a decoder for a connection on which nobody is trusted yet."""
     return FrameDecoder(frame_bytes_max=HELLO_FRAME_BYTES_MAX, blob_bytes_max=0)
 
 
 def _prove(secret: bytes | None, label: bytes, hello: bytes, challenge: bytes) -> bytes:
-    """HMAC over label, dialer's and acceptor's opening. Each has its length in front."""
+    """Return the HMAC over label, dialer's and acceptor's opening. Each has its length in front."""
     if secret is None:
         return b""
     proof = hmac.new(secret, digestmod=hashlib.sha256)
@@ -165,7 +165,7 @@ async def dial_member(
 
 
 async def dial(stream: FrameStream, me: Identity, target: NodeId | None) -> Remote:
-    """The dialer's side. The decoder's bounds stay; raise them for what follows.
+    """Shake hands as the dialer. The decoder's bounds stay; raise them for what follows.
 
     Args:
         stream: a fresh connection with an `opening_decoder`.
@@ -206,7 +206,7 @@ async def dial(stream: FrameStream, me: Identity, target: NodeId | None) -> Remo
     expected = _prove(me.secret, _ACCEPTOR_LABEL, hello, opening)
     if not hmac.compare_digest(welcome.proof, expected):
         raise HandshakeRefusedError("secret", f"{challenge.node_id} does not know the secret")
-    clock = reading_of(challenge.attributes, asked_ms, answered_ms)
+    clock = reading_of(challenge.attributes, asked_ms=asked_ms, answered_ms=answered_ms)
     return Remote(NodeId(challenge.node_id), challenge.process, challenge.attributes, clock)
 
 
@@ -217,7 +217,7 @@ def _not_refused(said: Challenge | Welcome | Refused) -> Challenge | Welcome:
 
 
 def _check_acceptor(challenge: Challenge, me: Identity, target: NodeId | None) -> None:
-    """Whether this is the member that we meant to reach."""
+    """Refuse an acceptor that is not the member that we meant to reach."""
     if challenge.version != PROTOCOL_VERSION:
         raise HandshakeRefusedError(
             "version",
@@ -245,7 +245,7 @@ async def accept(
     me: Identity,
     check_duplicate: Callable[[NodeId, int], str | None],
 ) -> Remote:
-    """The acceptor's side. The decoder's bounds stay; raise them for what follows.
+    """Shake hands as the acceptor. The decoder's bounds stay; raise them for what follows.
 
     Args:
         stream: a fresh connection with an `opening_decoder`.
@@ -253,7 +253,7 @@ async def accept(
         check_duplicate: why a member with this id and process cannot be taken now; None: it can.
 
     Raises:
-        HandshakeRefusedError: the dialer was turned away, and told why.
+        HandshakeRefusedError: the dialer was turned away, and got the reason.
         PeerProtocolError: the dialer does not speak this protocol.
         OSError: the connection broke.
     """
@@ -288,13 +288,13 @@ async def accept(
 
 
 async def _refuse(stream: FrameStream, code: RefusalCode, reason: str) -> NoReturn:
-    """Tell the dialer why, and end."""
+    """Send the dialer the reason, and end."""
     await stream.send(encode_frame(encode_header(Refused(code, reason))))
     raise HandshakeRefusedError(code, reason)
 
 
 async def _check_dialer(stream: FrameStream, hello: Hello, me: Identity) -> None:
-    """Turn away whoever cannot be meant. Names in reasons are those that the dialer itself gave."""
+    """Turn away a dialer that cannot be meant. Names in reasons are those that the dialer itself gave."""
     if hello.version != PROTOCOL_VERSION:
         await _refuse(
             stream,

@@ -19,7 +19,7 @@ class LogAppender:
 
     @property
     def end_position(self) -> Position:
-        """Where the header of the next proposed entry will stand."""
+        """The byte place of the next proposed entry's header."""
         return self._standing.running.engine.node.log.end_position
 
     @property

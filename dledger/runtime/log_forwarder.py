@@ -43,7 +43,7 @@ class LogForwarder:
         """Append an entry, and wait until it is applied here, whoever leads.
 
         A return says that the entry is committed. It is applied here too, unless the time was over before: this member
-        may be behind (`LogReader.applied_index` tells).
+        may be behind (see `LogReader.applied_index`).
 
         Raises:
             RefusedError: it surely did not happen.

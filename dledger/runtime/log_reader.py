@@ -52,7 +52,7 @@ class LogReader:
 
     @property
     def commit_index(self) -> Index:
-        """How far the log is known to be committed."""
+        """The last index that is known to be committed."""
         driver = self._standing.driver
         return driver.engine.node.commit_index if driver else NO_INDEX
 
@@ -63,15 +63,15 @@ class LogReader:
 
     @property
     def committed_position(self) -> Position:
-        """Where the first entry that is not known to be committed starts."""
+        """The byte place where the first entry starts that is not known to be committed."""
         return self.position_of(Index(self.commit_index + 1))
 
     def position_of(self, index: Index) -> Position:
-        """Byte place of an entry's header."""
+        """Return the byte place of an entry's header."""
         return self._standing.running.engine.log.layout.position_of(index)
 
     def committed_fingerprint(self, index: Index) -> EntryFingerprint | None:
-        """What names a committed entry; None when it is not committed, or not kept any more."""
+        """Return the fingerprint of a committed entry; None when it is not committed, or not kept any more."""
         driver = self._standing.driver
         if driver is None or index > self.commit_index:
             return None
@@ -87,7 +87,7 @@ class LogReader:
 
     @property
     def is_current(self) -> bool:
-        """Whether what is applied here is now all that anybody can have been told.
+        """True while what is applied here is all that anybody can have seen confirmed.
 
         The member serves, holds the lease, and has applied what is committed: large entries are folded in pieces,
         and a follower may be done sooner.
@@ -98,7 +98,7 @@ class LogReader:
         )
 
     async def barrier(self, *, timeout_s: float) -> Index:
-        """A linearizable read point: what was committed before the call is applied here.
+        """Return a linearizable read point: what was committed before the call is applied here.
 
         Raises:
             NotLeaderError: this node does not lead, or lost its leadership meanwhile.
@@ -121,7 +121,7 @@ class LogReader:
     # Entries.
 
     def get(self, index: Index) -> Entry:
-        """A committed entry.
+        """Return a committed entry.
 
         Raises:
             OutOfRangeError, CompactedError: it is not there.
@@ -132,7 +132,7 @@ class LogReader:
         return self.get_range(index, count_max=1, bytes_max=1)[0]
 
     def get_range(self, index: Index, *, count_max: int, bytes_max: int) -> list[Entry]:
-        """Committed entries from `index`: at least one, at most `count_max`, at most about `bytes_max`.
+        """Return committed entries from `index`: at least one, at most `count_max`, at most about `bytes_max`.
 
         Raises:
             OutOfRangeError, CompactedError: the first is not there.
@@ -156,7 +156,7 @@ class LogReader:
             raise DiskFailedError(f"entry {index} cannot be read: {error}") from error
 
     def entry_at(self, position: Position) -> Entry:
-        """The committed entry that covers a byte of the log.
+        """Return the committed entry that covers a byte of the log.
 
         Raises:
             OutOfRangeError, CompactedError: none does.
@@ -171,11 +171,11 @@ class LogReader:
         return self.get(index)
 
     async def wait_mended(self) -> None:
-        """Until some entry that was damaged is back."""
+        """Wait until some entry that was damaged is back."""
         await self._standing.running.wait_mended()
 
     async def snapshot_part(self, index: Index, offset: int) -> SnapshotPart:
-        """A part of this member's snapshot of the state, for another member."""
+        """Return a part of this member's snapshot of the state, for another member."""
         if self.snapshotter is None:
             return SnapshotPart(NO_INDEX, 0, 0, b"")
         return await self.snapshotter.part(index, offset)

@@ -1,4 +1,4 @@
-"""Notices that the event loop stood still, for how long, and what it was doing.
+"""A watch that notices that the event loop stood still, for how long, and what it was doing.
 
 A pass begins at least every heartbeat interval while the loop runs. Where one comes much later, the loop was busy
 with something that should have waited, or the whole process did not run: it was stopped, had no processor, or
@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
-TOLD_MS: Final = 250
+LOGGED_MS: Final = 250
 """From this length on a stall is logged: it is most of a lease."""
 
 OUTSIDE: Final = "other tasks of the loop, or nothing: the process did not run"
@@ -19,7 +19,7 @@ OUTSIDE: Final = "other tasks of the loop, or nothing: the process did not run"
 
 @dataclass(frozen=True, slots=True)
 class LoopStall:
-    """The loop stood still.
+    """One standstill of the loop.
 
     Attributes:
         length_ms: for how long, beyond one pulse.
@@ -37,7 +37,7 @@ class LoopWatch:
 
     Args:
         pulse_ms: a pass is due so long after the beginning of the one before, at the latest; one that comes later
-            than twice that tells of a stall.
+            than twice that is a stall.
         now_ms: the time of the first pass.
     """
 
@@ -51,7 +51,7 @@ class LoopWatch:
         self._doing = OUTSIDE
 
     def begin(self, now_ms: int) -> LoopStall | None:
-        """A pass begins; whether the loop stood still before it."""
+        """Begin a pass; return the stall before it, if the loop stood still."""
         self.mark(OUTSIDE, now_ms)
         cpu_ns = time.process_time_ns()
         late_ms = now_ms - self._begun_ms - self._pulse_ms
@@ -64,7 +64,7 @@ class LoopWatch:
         return stall
 
     def mark(self, done: str, now_ms: int) -> None:
-        """The time since the last mark went into this."""
+        """Note into what the time since the last mark went."""
         took_ms = now_ms - self._marked_ms
         if took_ms > self._longest_ms:
             self._longest_ms = took_ms

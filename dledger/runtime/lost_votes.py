@@ -1,4 +1,4 @@
-"""Who has no vote, as far as this member knows: why nobody leads, when too many stores are lost.
+"""The members without a vote, as far as this one knows: why nobody leads, when too many stores are lost.
 
 A member whose store was lost, or is an older copy, has no vote until a leader has admitted it (docs/adr/0061).
 Where that is so of too many, there never will be a leader: the others wait, rightly, and somebody has to say so
@@ -18,15 +18,15 @@ from dledger.runtime.events_log import log_event
 VOTE_ATTRIBUTE: Final = "no_vote"
 """`true`; not there: the member has a vote, or cannot tell yet."""
 
-TOLD_COUNT_MIN: Final = 6
+REPORT_COUNT_MIN: Final = 6
 """A member without a vote is taken for lost when it has said so this often, every half second: one that joins a
 working group is admitted meanwhile, and a group that is founded has its first leader."""
 
 
 class LostVotes:
-    """What is known of the votes of all members.
+    """The members that have no vote, as far as it is known.
 
-    Invariant: of others only what they have told, each time they were asked, since this node has no leader.
+    Invariant: of others only what they have reported, each time they were asked, since this node has no leader.
 
     Attributes:
         problem: that the majority is lost, and what to do; empty: it is not known to be.
@@ -53,33 +53,33 @@ class LostVotes:
         self._members = members
         self._has_vote = has_vote
         self._has_begun = has_begun
-        self._told_count: dict[NodeId, int] = {}
+        self._report_counts: dict[NodeId, int] = {}
         self._has_leader = False
 
     def leader_changed(self, leader_id: NodeId | None) -> None:
-        """Who leads, as far as this node knows."""
+        """Note who leads, as far as this node knows."""
         self._has_leader = leader_id is not None
         if self._has_leader:
-            self._told_count.clear()
+            self._report_counts.clear()
             self.problem = ""
 
     def own_attributes(self) -> Mapping[str, str]:
-        """The attribute for handshakes."""
+        """Return the attribute for handshakes."""
         return {} if self._has_vote() else {VOTE_ATTRIBUTE: "true"}
 
     def learn(self, node_id: NodeId, attributes: Mapping[str, str] | None) -> None:
-        """What a member has told just now, while nobody led; None: it cannot be asked."""
+        """Take what a member has just reported, while nobody led; None: it cannot be asked."""
         if self._has_leader or VOTE_ATTRIBUTE not in (attributes or {}):
-            self._told_count.pop(node_id, None)
+            self._report_counts.pop(node_id, None)
         else:
-            self._told_count[node_id] = self._told_count.get(node_id, 0) + 1
+            self._report_counts[node_id] = self._report_counts.get(node_id, 0) + 1
         self._judge()
 
     def _judge(self) -> None:
         lost = [
             member
             for member in self._members
-            if self._told_count.get(member, 0) >= TOLD_COUNT_MIN
+            if self._report_counts.get(member, 0) >= REPORT_COUNT_MIN
             or (member == self._node_id and not self._has_vote())
         ]
         voter_count = len(self._members) - len(lost)

@@ -62,7 +62,7 @@ class MemberConnection:
 
     @property
     def is_over(self) -> bool:
-        """Whether it broke or was closed."""
+        """True once it broke or was closed."""
         return self._is_over
 
     async def run(self) -> None:
@@ -75,7 +75,7 @@ class MemberConnection:
             nursery.cancel_scope.cancel()
 
     async def _read(self) -> str:
-        """Returns why it ended."""
+        """Take answers; return why the connection ended."""
         while True:
             try:
                 frames = await self._stream.receive()
@@ -99,7 +99,7 @@ class MemberConnection:
         waiter.event.set()
 
     def close(self, reason: str) -> None:
-        """End it; everybody who waits learns that."""
+        """End it; everybody who waits gets that as an error."""
         self._is_over = True
         self._stream.close()
         waiters, self._waiters = self._waiters, {}
@@ -110,7 +110,7 @@ class MemberConnection:
             waiter.event.set()
 
     def _send(self, data: bytes) -> None:
-        """At once when nothing else is under way, else with everything of this turn of the loop.
+        """Send at once when nothing else is under way, else with everything of this turn of the loop.
 
         Many callers at once would otherwise pay a system call here and a wake-up there for each.
         """
@@ -128,7 +128,7 @@ class MemberConnection:
             self._stream.send_soon(b"".join(batch))
 
     def next_token(self) -> int:
-        """A token for a call on this connection."""
+        """Return a token for a call on this connection."""
         return next(self._tokens)
 
     async def ask(

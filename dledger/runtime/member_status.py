@@ -1,4 +1,7 @@
-"""What a member says of itself when it is asked, and what the others told it of themselves."""
+"""A member's report of itself, for status calls, and the others' reports of themselves.
+
+Knows nothing of how a report is encoded or printed.
+"""
 
 from __future__ import annotations
 
@@ -38,17 +41,17 @@ class MemberStatus:
 
     @property
     def restoration(self) -> str:
-        """What the operator called the restoring of all members, the last time; empty: never."""
+        """The operator's name of the last restoring of all members; empty: never."""
         return self._store_identity.restoration
 
     def show(self, name: str, value: str) -> None:
-        """Add an attribute to what this member says of itself when it is asked for its status; empty: take it out."""
+        """Add an attribute to this member's answers to status calls; with an empty value take it out."""
         self._shown.pop(name, None)
         if value:
             self._shown[name] = value[:ATTRIBUTE_LENGTH_MAX]
 
     def attributes(self, node_id: NodeId) -> Mapping[str, str]:
-        """What a member told of itself; empty when it was never met."""
+        """Return what a member reports of itself; empty when it was never met."""
         if node_id != self._standing.node_id:
             return self._transport.attributes(node_id)
         own = {**self._config.service_attributes, **self._shown}
@@ -64,18 +67,18 @@ class MemberStatus:
         return own
 
     def address_of(self, node_id: str) -> str:
-        """`host:port` of a member; empty when there is no such member."""
+        """Return `host:port` of a member; empty when there is no such member."""
         for peer in self._config.peers:
             if peer.node_id == node_id:
                 return f"{peer.host}:{peer.port}"
         return ""
 
     def peers_connected(self) -> list[NodeId]:
-        """Members that this node can send to, in the order of the configuration."""
+        """Return the members that this node can send to, in the order of the configuration."""
         return self._transport.connected()
 
     def statistics(self) -> Statistics:
-        """This member as it sees itself."""
+        """Return this member as it sees itself."""
         standing = self._standing
         driver = standing.driver
         peers_connected = tuple(self.peers_connected())

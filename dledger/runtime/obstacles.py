@@ -1,6 +1,6 @@
-"""What keeps a group from having a leader, as far as this member knows: full disks, lost votes.
+"""The obstacles that keep a group from having a leader, as far as this member knows: full disks, lost votes.
 
-With nobody to lead there is nobody who would say why. So each member tells its own obstacles in every handshake, as
+With nobody to lead there is nobody who would say why. So each member names its own obstacles in every handshake, as
 attributes that older versions ignore. Whoever has no leader, or no room itself, asks the others now and then.
 """
 
@@ -14,7 +14,7 @@ from dledger.runtime.lost_votes import LostVotes
 
 
 class Obstacles:
-    """All that is known of them.
+    """The obstacles that are known: full disks, lost votes.
 
     Attributes:
         full_disks: whose disks are full.
@@ -34,19 +34,19 @@ class Obstacles:
         self.lost_votes = LostVotes(node_id, members, has_vote=has_vote, has_begun=has_begun)
 
     def leader_changed(self, leader_id: NodeId | None) -> None:
-        """Who leads, as far as this node knows."""
+        """Note who leads, as far as this node knows."""
         self.full_disks.leader_changed(leader_id)
         self.lost_votes.leader_changed(leader_id)
 
     async def wait_wanted(self) -> None:
-        """Until it is worth asking the others."""
+        """Wait until it is worth asking the others."""
         await self.full_disks.wait_wanted()
 
     def own_attributes(self) -> dict[str, str]:
-        """The attributes for handshakes: what this member itself has."""
+        """Return the attributes for handshakes: this member's own obstacles."""
         return {**self.full_disks.own_attributes(), **self.lost_votes.own_attributes()}
 
     def learn(self, node_id: NodeId, attributes: Mapping[str, str] | None) -> None:
-        """What a member has told just now; None: it cannot be asked."""
+        """Take what a member has just reported; None: it cannot be asked."""
         self.full_disks.learn(node_id, attributes)
         self.lost_votes.learn(node_id, attributes)

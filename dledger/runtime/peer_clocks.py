@@ -1,4 +1,4 @@
-"""What members tell one another of their wall clocks, and what a dialer learns from it.
+"""The wall clocks that members show one another, and what a dialer learns from them.
 
 A member's wall clock travels as an attribute of its handshake, so older versions are not disturbed, and beside it
 the time that the member goes by, once that is settled. The dialer knows that both were read after it had dialled and
@@ -26,12 +26,12 @@ _DIGITS_MAX: Final = 18
 
 @dataclass(frozen=True, slots=True)
 class ClockReading:
-    """A member's wall clock was read at some moment between two of this node's steady clock.
+    """One reading of a member's wall clock, at some moment between two of this node's steady clock.
 
     Attributes:
         wall_ms: what it showed.
         asked_ms, answered_ms: the two moments, of `dledger.runtime.clock.now_ms`.
-        settled_ms: the time that the member went by; None: it told none.
+        settled_ms: the time that the member went by; None: it reported none.
     """
 
     wall_ms: int
@@ -41,39 +41,39 @@ class ClockReading:
 
 
 class ClockWatch(Protocol):
-    """The service's clock: it is told to the other members, and told of theirs."""
+    """The service's clock: it is shown to the other members, and learns of theirs."""
 
     def wall_ms(self) -> int:
-        """The wall clock as it is, right or wrong."""
+        """Return the wall clock as it is, right or wrong."""
         ...
 
     def settled_ms(self) -> int | None:
-        """The time that this node goes by; None while it is not known to be that of most members."""
+        """Return the time that this node goes by; None while it is not known to be that of most members."""
         ...
 
     def learn(self, node_id: NodeId, reading: ClockReading) -> None:
-        """Another member's clock was read."""
+        """Take a reading of another member's clock."""
         ...
 
     @property
     def ahead_ms(self) -> int:
-        """By how much the wall clock is ahead of what most members show."""
+        """The time by which the wall clock is ahead of what most members show."""
         ...
 
 
 def clock_attributes(clock: ClockWatch) -> dict[str, str]:
-    """What this member tells of its clock now."""
-    told = {CLOCK_ATTRIBUTE: str(clock.wall_ms())}
+    """Return what this member reports of its clock now."""
+    attributes = {CLOCK_ATTRIBUTE: str(clock.wall_ms())}
     settled_ms = clock.settled_ms()
     if settled_ms is not None:
-        told[SETTLED_ATTRIBUTE] = str(settled_ms)
-    return told
+        attributes[SETTLED_ATTRIBUTE] = str(settled_ms)
+    return attributes
 
 
 def reading_of(
-    attributes: Mapping[str, str], asked_ms: int, answered_ms: int
+    attributes: Mapping[str, str], *, asked_ms: int, answered_ms: int
 ) -> ClockReading | None:
-    """What a member told between the two moments; None when it told no wall clock."""
+    """Read what a member reported between the two moments; None when it reported no wall clock."""
     wall_ms = _time_in(attributes, CLOCK_ATTRIBUTE)
     if wall_ms is None:
         return None
@@ -81,7 +81,7 @@ def reading_of(
 
 
 def _time_in(attributes: Mapping[str, str], name: str) -> int | None:
-    """None when it is not there, or is no time."""
+    """Read one time; None when it is not there, or is none."""
     text = attributes.get(name, "")
     is_time = 0 < len(text) <= _DIGITS_MAX and text.isascii() and text.isdigit()
     return int(text) if is_time else None

@@ -46,7 +46,7 @@ class BlobCache:
         self._blob = b""
 
     def encode(self, entries: tuple[Entry, ...]) -> bytes:
-        """Sealed entries back to back."""
+        """Join sealed entries back to back."""
         if not entries:
             return b""
         first, last = entries[0].id, entries[-1].id
@@ -57,7 +57,7 @@ class BlobCache:
 
 
 class PeerLink:
-    """What waits for one member, and the socket it goes to while there is one.
+    """The messages that wait for one member, and the socket they go to while there is one.
 
     Invariants: without a socket nothing waits; a frame that was begun is finished before anything
     else is sent; `_queued_bytes` is the size of the entries in `_ordered`.
@@ -100,7 +100,7 @@ class PeerLink:
         self.sock = sock
 
     def close(self) -> None:
-        """The connection is gone, and everything that waited for it."""
+        """Close the connection, and drop everything that waited for it."""
         if self.sock is not None:
             self.sock.close()
         self.sock = None
@@ -108,7 +108,7 @@ class PeerLink:
 
     @property
     def has_waiting(self) -> bool:
-        """Whether `flush` has something to send."""
+        """True while `flush` has something to send."""
         return bool(
             self._partial is not None
             or self._ordered
@@ -156,7 +156,7 @@ class PeerLink:
             self._ordered.append(heartbeat)
 
     def _oldest_waiting(self) -> AppendRequest | None:
-        """The oldest request with entries of which a part has not even been begun."""
+        """Return the oldest request with entries of which a part has not even been begun."""
         if self._chunks and self._cut_request is not None:
             return self._cut_request
         requests = (each for each in self._ordered if isinstance(each, AppendRequest))
@@ -164,7 +164,7 @@ class PeerLink:
         return oldest if oldest is not None and oldest.entries else None
 
     def flush(self) -> bool:
-        """Send as much as the kernel takes; returns whether something still waits.
+        """Send as much as the kernel takes; return whether something still waits.
 
         Raises:
             OSError: the connection is gone; call `close`.
@@ -185,7 +185,7 @@ class PeerLink:
             self._partial = self._partial[sent:] if sent < len(self._partial) else None
 
     def _next_bytes(self) -> bytes:
-        """Whole frames, the overtaking ones first, up to about SEND_BYTES."""
+        """Return whole frames, the overtaking ones first, up to about SEND_BYTES."""
         frames: list[bytes] = []
         room = SEND_BYTES
         while room > 0:
@@ -217,7 +217,7 @@ class PeerLink:
 
 
 def _entries_bytes(request: AppendRequest | RepairAnswer) -> int:
-    """Size of a request's entries; positions have no gaps."""
+    """Return the size of a request's entries; positions have no gaps."""
     if not request.entries:
         return 0
     return request.entries[-1].end_position - request.entries[0].position

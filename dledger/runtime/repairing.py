@@ -1,6 +1,6 @@
 """A member whose log is damaged, between opening its port and being a member: `StoreRepair` on sockets.
 
-Nothing else runs meanwhile: votes and entries that come are dropped, clients are told that nobody leads
+Nothing else runs meanwhile: votes and entries that come are dropped, clients get the answer that nobody leads
 here. The same connections serve the member afterwards.
 """
 
@@ -45,7 +45,7 @@ async def repair_on(transport: Transport, repair: StoreRepair, node_id: str) -> 
             transport.post(to, message)
         transport.flush()
         transport.take_lost()
-        _tell(repair, node_id)
+        _log_notes(repair, node_id)
         if repair.is_done:
             log_event(logging.WARNING, "log-repaired", node=node_id, entries=repair.repaired_count)
             return
@@ -56,7 +56,7 @@ async def repair_on(transport: Transport, repair: StoreRepair, node_id: str) -> 
             await transport.wait_ready()
 
 
-def _tell(repair: StoreRepair, node_id: str) -> None:
+def _log_notes(repair: StoreRepair, node_id: str) -> None:
     for note in repair.notes:
         log_event(logging.WARNING, "repair", node=node_id, note=note)
     repair.notes.clear()

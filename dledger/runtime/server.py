@@ -45,7 +45,7 @@ DRAIN_TIMEOUT_S: Final = 1.5
 """A hand-over before a stop takes two round trips; whoever needs longer is not waited for."""
 
 REFUSED_BODY_BYTES_MAX: Final = 64 * 1024
-"""Of an append to a group that takes none from clients, which is told so; who sends more is hung up on."""
+"""Of an append to a group that takes none from clients, which is refused by name; whoever sends more is hung up on."""
 
 
 class LogServer:
@@ -58,7 +58,7 @@ class LogServer:
         appender: appends while this member leads, and else says who does.
         forwarder: appends through whoever leads.
         reader: reads what is committed here, and knows how new that is.
-        status: what this member says of itself, and the others told it.
+        status: this member's report of itself, and the others' of themselves.
         full_disks: whose disks are known to be full.
         lost_votes: who is known to have no vote.
     """
@@ -211,7 +211,7 @@ class LogServer:
             task_status.started()
 
     def _stop(self, engine: Engine) -> None:
-        """Everybody gets an answer, and the store is closed."""
+        """Answer everybody, and close the store."""
         standing = self._standing
         standing.has_stopped = True
         try:
@@ -230,7 +230,7 @@ class LogServer:
         )
 
     async def drain(self) -> None:
-        """Before a planned stop: hand leadership over if this node leads, then take nothing more."""
+        """Prepare a planned stop: hand leadership over if this node leads, then take nothing more."""
         if self.is_leader and len(self.config.peers) > 1:
             with trio.move_on_after(DRAIN_TIMEOUT_S):
                 try:
@@ -248,7 +248,7 @@ class LogServer:
 
     @property
     def role(self) -> Role:
-        """What this node is."""
+        """The node's role."""
         return self._standing.role
 
     @property
@@ -263,21 +263,21 @@ class LogServer:
 
     @property
     def is_leader(self) -> bool:
-        """Whether this node leads."""
+        """True while this node leads."""
         return self.role is Role.LEADER
 
     @property
     def is_voter(self) -> bool:
-        """Whether it may vote and is counted (docs/adr/0061)."""
+        """True while it may vote and is counted (docs/adr/0061)."""
         return self._standing.is_voter
 
     @property
     def is_serving(self) -> bool:
-        """Whether it leads and has applied the first entry of its term."""
+        """True while it leads and has applied the first entry of its term."""
         return self._standing.is_serving
 
     def has_lease(self) -> bool:
-        """Whether it leads and no other node can have been elected up to now."""
+        """Return whether it leads and no other node can have been elected up to now."""
         return self._standing.has_lease()
 
     def watch_role(self, callback: Callable[[RoleView], None]) -> None:
@@ -285,7 +285,7 @@ class LogServer:
         self._role_watchers.append(callback)
 
     async def transfer(self, target: NodeId | None, *, timeout_s: float) -> NodeId:
-        """Hand leadership over, to the best follower when `target` is None; returns who was told.
+        """Hand leadership over, to the best follower when `target` is None; return who was asked to lead.
 
         Raises:
             RefusedError: it was not handed over, and this node goes on leading.

@@ -78,7 +78,7 @@ class SnapshotFetch:
                 self._copy.abandon()
 
     async def _has_fetched_from(self, peer: Peer) -> bool:
-        """Whether there is nothing more to do; else the member was not reached or broke off.
+        """Fetch from a member; return False where it was not reached or broke off.
 
         Raises:
             CorruptionError: what came is no whole snapshot.
@@ -117,7 +117,7 @@ class SnapshotFetch:
             self._take_in(snapshot)
 
     async def _copy_all(self, connection: MemberConnection) -> SnapshotFile | None:
-        """The file, whole and verified; None when the leader has none that is worth it."""
+        """Return the file, whole and verified; None when the leader has none that is worth it."""
         if self._copy is not None and self._source != connection.peer.node_id:
             self._copy.abandon()
             self._copy = None

@@ -1,4 +1,4 @@
-"""When a snapshot is taken, how without holding up the driver, and which one a start goes on from.
+"""Taking snapshots when they are due, without holding up the driver, and going on from the newest at a start.
 
 The state is taken at one moment, between two passes; that is short, because only its small tables are
 copied. The rest is read in chunks of 256 KiB with a turn for everybody else after each, and written
@@ -84,7 +84,7 @@ class Snapshotter:
 
     @property
     def size_bytes(self) -> int:
-        """Of the newest snapshot; 0 before the first."""
+        """The size of the newest snapshot; 0 before the first."""
         return self.newest.size_bytes if self.newest is not None else 0
 
     async def run(self) -> None:
@@ -95,7 +95,7 @@ class Snapshotter:
                 await self.take()
 
     async def take(self) -> bool:
-        """Take one now; whether there is a new one. A failure is logged and costs only the snapshot."""
+        """Take one now; return whether there is a new one. A failure is logged and costs only the snapshot."""
         started_s = now_s()
         writer: SnapshotWriter | None = None
         try:
@@ -136,7 +136,7 @@ class Snapshotter:
         )
 
     async def part(self, index: Index, offset: int) -> SnapshotPart:
-        """A part of the snapshot with that index; of the newest from its start if that is not it."""
+        """Return a part of the snapshot with that index; of the newest from its start if that is not it."""
         newest = self.newest
         if newest is None:
             return SnapshotPart(NO_INDEX, 0, 0, b"")
@@ -176,7 +176,7 @@ class Snapshotter:
             await trio.lowlevel.checkpoint()
 
     async def _wait_durable(self, index: Index) -> None:
-        """A follower may have applied what its own disk does not have yet."""
+        """Wait for the own disk: a follower may have applied what it does not have yet."""
         while self._engine.log.durable_index < index:  # noqa: ASYNC110  rare, and never for long
             await trio.sleep(CHECK_INTERVAL_S / 20)
 

@@ -33,7 +33,7 @@ RESOURCE_ERRORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, e
 
 
 def tune(sock: socket.socket) -> None:
-    """Options of every connection between members and of log clients."""
+    """Set the options of every connection between members and of log clients."""
     sock.setblocking(False)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -45,7 +45,7 @@ def tune(sock: socket.socket) -> None:
 
 
 async def listen(host: str, port: int) -> socket.socket:
-    """A listening socket.
+    """Open a listening socket.
 
     Raises:
         ListenError: the address is taken or not ours.
@@ -73,7 +73,7 @@ async def listen(host: str, port: int) -> socket.socket:
 
 
 async def connect(host: str, port: int) -> socket.socket:
-    """A connection, within CONNECT_TIMEOUT_S.
+    """Open a connection, within CONNECT_TIMEOUT_S.
 
     Raises:
         OSError: nobody answers there.
@@ -130,12 +130,12 @@ class FrameStream:
         self._is_drained = trio.Event()
 
     def share(self, room: FrameRoom) -> None:
-        """From here on what has begun and is not whole is held in a room that others use, too."""
+        """Hold what has begun and is not whole in a room that others use, too, from here on."""
         self._room = room
         self._ended_count = self.decoder.ended_count
 
     async def receive(self) -> list[Frame]:
-        """All frames that are there, at least one; empty at the end of the stream.
+        """Return all frames that are there, at least one; empty at the end of the stream.
 
         Raises:
             PeerProtocolError: the bytes are no frames, the stream ended within one, or it was cut off.
@@ -181,27 +181,27 @@ class FrameStream:
             self._room.leave(self)
 
     def _piece_bytes(self) -> int:
-        """How much to read: little where room is short and this stream has none."""
+        """Return how much to read: little where room is short and this stream has none."""
         is_short = self._room is not None and not self._room_bytes and self._room.is_short
         return FREE_BYTES if is_short else RECEIVE_BYTES
 
     @property
     def has_unread(self) -> bool:
-        """Whether the socket has bytes that were not taken yet."""
+        """True while the socket has bytes that were not taken yet."""
         try:
             return bool(self.sock.recv(1, socket.MSG_PEEK))
         except OSError:
             return False
 
     def cut_off(self, reason: str) -> None:
-        """End the conversation: its reader is told why, its writer finds it broken, and its owner closes it."""
+        """End the conversation: its reader gets the reason, its writer finds it broken, and its owner closes it."""
         self._cut_off_for = reason
         self._leave_room()
         with suppress(OSError):
             self.sock.shutdown(socket.SHUT_RDWR)
 
     async def receive_one(self) -> bytes:
-        """Exactly one header, for conversations in turns.
+        """Return exactly one header, for conversations in turns.
 
         Raises:
             PeerProtocolError: more came than was asked for, or nothing.
@@ -261,7 +261,7 @@ class FrameStream:
             self._is_drained.set()
 
     async def wait_drained(self) -> None:
-        """Until nothing is queued any more (back-pressure on the reader)."""
+        """Wait until nothing is queued any more (back-pressure on the reader)."""
         while self.queued_bytes and not self.is_closed:
             if self._is_drained.is_set():
                 self._is_drained = trio.Event()

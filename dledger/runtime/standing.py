@@ -1,4 +1,4 @@
-"""What a member is in its group right now: not open yet, following, leading, serving, stopped.
+"""The standing of a member in its group right now: not open yet, following, leading, serving, stopped.
 
 Everything that is asked of a member starts here: whether there is an engine to ask, and whether it may be
 asked. Knows nothing of how the engine came to be (store_opening.py), nor of what is asked of it.
@@ -31,7 +31,7 @@ class Standing:
     """
 
     def __init__(self, config: RaftConfig, *, clock_ms: Callable[[], int] = now_ms) -> None:
-        """A member that does not run yet.
+        """Prepare a member that does not run yet.
 
         Args:
             config: of the core.
@@ -52,7 +52,7 @@ class Standing:
 
     @property
     def running(self) -> Driver:
-        """The driver.
+        """The driver of a member whose store is open.
 
         Raises:
             UsageError: the store is not open yet.
@@ -63,7 +63,7 @@ class Standing:
 
     @property
     def role(self) -> Role:
-        """What this node is."""
+        """The node's role."""
         return self.driver.engine.node.role if self.driver else Role.FOLLOWER
 
     @property
@@ -78,20 +78,20 @@ class Standing:
 
     @property
     def is_voter(self) -> bool:
-        """Whether it may vote and is counted (docs/adr/0061)."""
+        """True while it may vote and is counted (docs/adr/0061)."""
         return self.driver is not None and self.driver.engine.node.is_voter
 
     @property
     def is_serving(self) -> bool:
-        """Whether it leads and has applied the first entry of its term."""
+        """True while it leads and has applied the first entry of its term."""
         return self.driver is not None and self.driver.is_serving and not self.has_stopped
 
     def has_lease(self) -> bool:
-        """Whether it leads and no other node can have been elected up to now."""
+        """Return whether it leads and no other node can have been elected up to now."""
         return self.driver is not None and self.driver.engine.node.has_lease(self._clock_ms())
 
     def check_leads(self) -> Driver:
-        """The driver, of a member that leads.
+        """Return the driver of a member that leads.
 
         Raises:
             NotLeaderError: it does not.
@@ -101,7 +101,7 @@ class Standing:
         return self.driver
 
     def check_serving(self) -> Driver:
-        """The driver, of a member that takes appends and answers reads for the group.
+        """Return the driver of a member that takes appends and answers reads for the group.
 
         Raises:
             RefusedError: it does not now; the class says why, and nothing has happened.

@@ -42,7 +42,7 @@ class Statistics:
 
 
 def nothing_yet(node_id: NodeId, peers_connected: tuple[NodeId, ...]) -> Statistics:
-    """A member whose log is not open: it is being repaired."""
+    """Return the statistics of a member whose log is not open: it is being repaired."""
     return Statistics(
         node_id=node_id,
         role=Role.FOLLOWER,

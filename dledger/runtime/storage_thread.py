@@ -42,7 +42,7 @@ class Work:
         self._busy.release()
 
     def wait(self, patience_s: float | None = None) -> bool:
-        """Block until it is done, at most so long; whether it is."""
+        """Block until it is done, at most so long; return whether it is."""
         is_done = self._busy.acquire(timeout=-1 if patience_s is None else patience_s)
         if is_done:
             self._busy.release()
@@ -50,7 +50,7 @@ class Work:
 
 
 class StorageThread:
-    """Does what it is given, in order. Its thread begins with the first work."""
+    """A thread that does what it is given, in order. It begins with the first work."""
 
     def __init__(self) -> None:
         self._queue: SimpleQueue[Work | None] = SimpleQueue()
@@ -65,7 +65,7 @@ class StorageThread:
         self._queue.put(work)
 
     def close(self) -> None:
-        """No more work comes; the thread ends when it has done what there is."""
+        """End the thread when it has done what there is; no more work may come."""
         if self._thread is not None:
             self._queue.put(None)
             self._thread = None

@@ -1,8 +1,8 @@
-"""What a member tells of its store when it connects, and what it remembers of the others' stores.
+"""The facts of its store that a member sends when it connects, and those that it remembers of others' stores.
 
 A connection between members opens once both sides have taken what the other said, and have made durable
 what is new in it: so whoever has confirmed anything to a member is remembered there. What follows for
-the vote is the driver's to do; it is told by `on_missed`.
+the vote is the driver's to do; `on_missed` calls it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dledger.storage.member_file import MemberFile, check_members, check_owner
 
 
 class StoreIdentity:
-    """Owns the member's record, in memory and on disk. Says and hears nothing before `open`.
+    """The owner of the member's record, in memory and on disk. Sends and learns nothing before `open`.
 
     Attributes:
         missed: how it is known that this store is an older copy of itself; None: it is not known. It is
@@ -85,7 +85,7 @@ class StoreIdentity:
         self._record = record
 
     def adopt_members(self) -> None:
-        """The log says that these are the members: an older store, or one that lost its record, knows it from here.
+        """Record the members that the log names: an older store, or one that lost its record, knows them from here.
 
         Raises:
             DiskFailedError: the disk failed; the node must stop.
@@ -96,17 +96,17 @@ class StoreIdentity:
 
     @property
     def restoration(self) -> str:
-        """What the operator called the restoring of all members, the last time; empty: never."""
+        """The operator's name of the last restoring of all members; empty: never."""
         return self._record.restoration or ""
 
     def own_attributes(self, target: str) -> Mapping[str, str]:
-        """The attribute for a handshake with a member."""
+        """Return the attribute for a handshake with a member."""
         if self._file is None:
             return {}
         return {MEMBER_ATTRIBUTE: encode_handshake_record(self._record, target)}
 
     def why_foreign(self, node_id: str, attributes: Mapping[str, str]) -> str | None:
-        """Why the two members must not speak to each other; None: they may.
+        """Return why the two members must not speak to each other; None: they may.
 
         Raises:
             PeerProtocolError: what the other says of its store is no record.
@@ -157,7 +157,7 @@ class StoreIdentity:
                     await trio.to_thread.run_sync(self._save, self._record)
 
     def overtake(self) -> bool:
-        """The member has durably given up its vote: from now on it is the latest start of its store.
+        """Become the latest start of the store: the member has durably given up its vote.
 
         Returns:
             False: a record is being saved at this moment; call again.
@@ -173,7 +173,7 @@ class StoreIdentity:
         return True
 
     def _save(self, record: MemberRecord) -> None:
-        assert self._file is not None, "nothing is told before the file is open"
+        assert self._file is not None, "nothing is learned before the file is open"
         try:
             self._file.save(record)
         except DiskFullError as error:
@@ -181,6 +181,6 @@ class StoreIdentity:
             log_event(logging.WARNING, "not-remembered", node=self._node_id, reason=error)
 
     def _said(self, node_id: str, attributes: Mapping[str, str]) -> MemberRecord | None:
-        """What the other side said; None if its version is too old to say anything."""
+        """Decode what the other side said; None if its version is too old to say anything."""
         text = attributes.get(MEMBER_ATTRIBUTE)
         return None if text is None else decode_handshake_record(NodeId(node_id), text)

@@ -81,7 +81,7 @@ class StoreOpening:
             machine: brought to the newest good snapshot, if it has any.
             disk: where the store is.
             store_identity: what the member remembers.
-            standing: told what is being repaired.
+            standing: shows what is being repaired.
         """
         self._config = config
         self._machine = machine
@@ -90,7 +90,7 @@ class StoreOpening:
         self._standing = standing
 
     def count_start(self) -> None:
-        """This start counts before anybody hears of it. Blocks.
+        """Count this start, before anybody hears of it. Blocks.
 
         Raises:
             ConfigError: the store is another member's.
@@ -134,7 +134,7 @@ class StoreOpening:
         raise AssertionError("the last turn returns or raises")
 
     def _open(self) -> OpenStore | CorruptionError:
-        """The store, or the damage that other members can mend. Blocks."""
+        """Return the store, or the damage that other members can mend. Blocks."""
         node_id = self._standing.node_id
         try:
             engine = Engine(
@@ -164,7 +164,7 @@ class StoreOpening:
         return OpenStore(engine)
 
     def _check_log(self, engine: Engine) -> None:
-        """The log's last term must have been led by the members of the configuration.
+        """Refuse a log whose last term was led by other members than those of the configuration.
 
         Raises:
             ConfigError: others did.

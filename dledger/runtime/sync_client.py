@@ -23,7 +23,7 @@ Answer = TypeVar("Answer")
 
 
 class SyncClient:
-    """Use it as `with SyncClient(...) as client`. Errors are those of `Client`."""
+    """A client for programs without trio: `with SyncClient(...) as client`. Errors are those of `Client`."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class SyncClient:
         secret: str | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        """As `Client`."""
+        """Prepare, as `Client` does."""
         self._client = Client(peers, group=group, secret=secret, timeout_s=timeout_s)
         self._thread: threading.Thread | None = None
         self._is_open = threading.Event()
@@ -79,7 +79,7 @@ class SyncClient:
     def append(
         self, body: bytes, *, timeout_s: float | None = None, retry_unknown: bool = False
     ) -> EntryId:
-        """As `Client.append`."""
+        """Append as `Client.append` does."""
         return self._call(
             lambda: self._client.append(body, timeout_s=timeout_s, retry_unknown=retry_unknown)
         )
@@ -92,15 +92,15 @@ class SyncClient:
         timeout_s: float | None = None,
         local: NodeId | None = None,
     ) -> list[Entry]:
-        """As `Client.get`."""
+        """Read as `Client.get` does."""
         return self._call(lambda: self._client.get(index, count, timeout_s=timeout_s, local=local))
 
     def status(
         self, *, timeout_s: float | None = None
     ) -> Mapping[NodeId, StatusAnswer | DLedgerError]:
-        """As `Client.status`."""
+        """Ask as `Client.status` does."""
         return self._call(lambda: self._client.status(timeout_s=timeout_s))
 
     def transfer(self, target: NodeId | None = None, *, timeout_s: float | None = None) -> NodeId:
-        """As `Client.transfer`."""
+        """Hand over as `Client.transfer` does."""
         return self._call(lambda: self._client.transfer(target, timeout_s=timeout_s))

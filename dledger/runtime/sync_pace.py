@@ -1,7 +1,7 @@
-"""How long syncs take: whether the loop can wait for them, and what is wrong with the disk, in words.
+"""The pace of syncs: whether the loop can wait for them, and what is wrong with the disk, in words.
 
 What the group makes of a leader with a slow disk is decided by the core (dledger/raft/slow_disk.py), which
-sees more than one disk. This is one member's own measure: it is told whatever its role is.
+sees more than one disk. This is one member's own measure, and shown whatever its role is.
 """
 
 from __future__ import annotations
@@ -22,32 +22,34 @@ WEIGHT: Final = 0.1
 
 
 class SyncPace:
-    """Invariant: `is_slow` changes only at the two bounds.
+    """The pace of the own syncs.
+
+    Invariant: `is_slow` changes only at the two bounds.
 
     Args:
-        told_ms: a sync that takes so long is one of a slow disk.
+        slow_disk_ms: a sync that takes so long is one of a slow disk.
     """
 
-    __slots__ = ("_begun_ms", "_latest_ms", "_told_ms", "average_ms", "count", "is_slow")
+    __slots__ = ("_begun_ms", "_latest_ms", "_slow_disk_ms", "average_ms", "count", "is_slow")
 
-    def __init__(self, told_ms: int) -> None:
+    def __init__(self, slow_disk_ms: int) -> None:
         self.average_ms = 0.0
         self.count = 0
         self.is_slow = False
-        self._told_ms = told_ms
+        self._slow_disk_ms = slow_disk_ms
         self._latest_ms: deque[float] = deque(maxlen=SLOW_COUNT)
         self._begun_ms: int | None = None
 
     def begin(self, now_ms: int) -> None:
-        """A write with its sync runs elsewhere from now on, until it is added or has failed."""
+        """Note that a write with its sync runs elsewhere from now on, until it is added or has failed."""
         self._begun_ms = now_ms
 
     def failed(self) -> None:
-        """It has failed: that took no time that means anything."""
+        """Forget the write that runs: it has failed, and took no time that means anything."""
         self._begun_ms = None
 
     def add(self, sync_ms: float) -> None:
-        """One write with its sync has taken so long."""
+        """Measure one write with its sync."""
         self._begun_ms = None
         self._latest_ms.append(sync_ms)
         self.count += 1
@@ -58,11 +60,11 @@ class SyncPace:
             self.is_slow = False
 
     def trouble(self, now_ms: int) -> str:
-        """What is wrong with the disk, for people; empty when nothing is."""
+        """Return what is wrong with the disk, for people; empty when nothing is."""
         runs_ms = 0 if self._begun_ms is None else now_ms - self._begun_ms
-        if runs_ms >= STUCK_TIMES * self._told_ms:
+        if runs_ms >= STUCK_TIMES * self._slow_disk_ms:
             return f"slow: a sync has been running for {runs_ms} ms"
         latest_ms = self._latest_ms
-        if len(latest_ms) == SLOW_COUNT and min(latest_ms) >= self._told_ms:
+        if len(latest_ms) == SLOW_COUNT and min(latest_ms) >= self._slow_disk_ms:
             return f"slow: the last {SLOW_COUNT} syncs took {min(latest_ms):.0f} to {max(latest_ms):.0f} ms"
         return ""

@@ -51,7 +51,7 @@ class TaskGroup:
 
 @asynccontextmanager
 async def open_task_group() -> AsyncIterator[TaskGroup]:
-    """A task group for the time of the block; waits for its tasks at the end.
+    """Open a task group for the time of the block; it waits for its tasks at the end.
 
     Raises:
         Exception: the first failure of a task, as it is.

@@ -183,22 +183,22 @@ class Transport:
                 self._flush_one(outgoing)
 
     def take_lost(self) -> list[NodeId]:
-        """Members whose connection broke since the last call."""
+        """Return the members whose connection broke since the last call."""
         taken, self._lost = self._lost, []
         return taken
 
     async def wait_ready(self) -> None:
-        """Until `receive` has something to do."""
+        """Wait until `receive` has something to do."""
         await trio.lowlevel.wait_readable(self._epoll)
 
     # What others may know.
 
     def attributes(self, node_id: NodeId) -> Mapping[str, str]:
-        """What a member last told of itself; empty when it was never met."""
+        """Return what a member last reported of itself; empty when it was never met."""
         return self._attributes.get(node_id, {})
 
     def connected(self) -> list[NodeId]:
-        """Members that we can send to, in the order of the configuration."""
+        """Return the members that we can send to, in the order of the configuration."""
         return [
             node_id
             for node_id, outgoing in self._outgoing.items()
@@ -240,7 +240,7 @@ class Transport:
                 return
 
     def _part_from(self, incoming: Incoming, error: ForkedError) -> None:
-        """A member leads with another history: nothing more is said to it or heard from it."""
+        """End all conversation with a member that leads with another history."""
         if self._me.group_check is not None:
             self._me.group_check.note_forked(incoming.node_id, incoming.process, error)
         self._end_incoming(incoming)
@@ -260,7 +260,7 @@ class Transport:
             self._epoll.modify(sock, _READ_AND_WRITE if waits else _READ)
 
     def _notice_end(self, outgoing: Outgoing) -> None:
-        """The member never speaks on this connection: readable means over, or a broken protocol."""
+        """Read from a connection on which the member never speaks: it is over, or a broken protocol."""
         assert outgoing.link.sock is not None
         try:
             data = outgoing.link.sock.recv(1)
@@ -288,7 +288,7 @@ class Transport:
         )
 
     def _end_incoming(self, incoming: Incoming) -> None:
-        """The member speaks no more. That it is gone is told once: by the outgoing side, if open."""
+        """Close a member's connection. That it is gone is reported once: by the outgoing side, if open."""
         self._close_incoming(incoming)
         outgoing = self._outgoing.get(incoming.node_id)
         if outgoing is None or outgoing.link.sock is None:
@@ -317,7 +317,7 @@ class Transport:
         assert self._listener is not None, "listen first"
         async with open_task_group() as tasks:
             tasks.start(self._accept_all, self._listener, tasks, name="accept")
-            tasks.start(self._room.keep_pace, self._tell_slow, name="pace")
+            tasks.start(self._room.keep_pace, self._log_cut_off, name="pace")
             for peer in self._peers:
                 if peer.node_id != self._me.node_id:
                     tasks.start(self._keep_dialing, peer, name=f"dial {peer.node_id}")
@@ -372,7 +372,7 @@ class Transport:
             tasks.start(self._serve, sock, name="incoming")
 
     async def _serve(self, sock: socket.socket) -> None:
-        """One connection that came in, from its handshake on."""
+        """Serve one connection that came in, from its handshake on."""
         stream = FrameStream(sock, opening_decoder())
         self._connection_count += 1
         is_adopted = False
@@ -395,7 +395,7 @@ class Transport:
                 stream.close()
 
     async def _shake_hands(self, stream: FrameStream) -> Remote | None:
-        """None when nobody came out of it; the reason is in the log."""
+        """Return the other side, or None when nobody came out of it; the reason is in the log."""
         reason: object
         self._untrusted_count += 1
         try:
@@ -411,7 +411,7 @@ class Transport:
         self._log_outsider("connection-refused", stream, reason)
         return None
 
-    def _tell_slow(self, closed: list[Holder]) -> None:
+    def _log_cut_off(self, closed: list[Holder]) -> None:
         log_event(
             logging.WARNING,
             "unfinished-frames-cut-off",
@@ -440,7 +440,7 @@ class Transport:
         return f"another process is connected as {node_id}"
 
     def _adopt(self, node_id: NodeId, remote: Remote, stream: FrameStream) -> None:
-        """From here on the driver reads this connection."""
+        """Let the driver read this connection from here on."""
         old = self._incoming.get(node_id)
         if old is not None:
             self._close_incoming(old)
@@ -493,7 +493,7 @@ class Transport:
             pause_ms = min(2 * pause_ms, REDIAL_MAX_MS)
 
     async def _dial(self, peer: Peer, outgoing: Outgoing) -> None:
-        """One attempt.
+        """Try once to reach a member.
 
         Raises:
             UnreachableError: nobody answers there.
@@ -534,7 +534,7 @@ class Transport:
             obstacles.learn(peer.node_id, None if remote is None else remote.attributes)
 
     async def _look_at(self, peer: Peer) -> Remote | None:
-        """What a connected member tells of itself now, by a handshake as a client that asks nothing more."""
+        """Return what a connected member reports of itself now, by a handshake as a client that asks nothing more."""
         if self._outgoing[peer.node_id].link.sock is None:
             return None
         reader = replace(
@@ -550,14 +550,14 @@ class Transport:
         try:
             stream, remote = await dial_member(peer, reader)
         except DLedgerError:
-            # Whoever cannot be reached is told of where its own connection breaks.
+            # A member that cannot be reached is logged where its own connection breaks.
             return None
         stream.close()
         return remote
 
 
 def _level_of(error: BaseException) -> int:
-    """A member that is down is a matter of course, one of another group or with another history is an error."""
+    """Return the log level: a member that is down is a matter of course, one of another group is an error."""
     if isinstance(error, UnreachableError):
         return logging.INFO
     is_foreign = isinstance(error, HandshakeRefusedError) and error.kind == "group"
@@ -565,7 +565,7 @@ def _level_of(error: BaseException) -> int:
 
 
 def _trust(stream: FrameStream, blob_bytes_max: int) -> None:
-    """The handshake is done: larger frames are welcome, as far as such blobs need them."""
+    """Take larger frames, as far as such blobs need them: the handshake is done."""
     frame_bytes_max = min(FRAME_BYTES_MAX, HELLO_FRAME_BYTES_MAX + blob_bytes_max)
     stream.decoder.raise_bounds(frame_bytes_max=frame_bytes_max, blob_bytes_max=blob_bytes_max)
 
@@ -576,7 +576,7 @@ def _check_source(message: PeerMessage, node_id: NodeId) -> None:
 
 
 def _has_ended(sock: socket.socket) -> bool:
-    """Whether the other side is known to be gone, though nobody has read that far."""
+    """Return whether the other side is known to be gone, though nobody has read that far."""
     try:
         return not sock.recv(1, socket.MSG_PEEK)
     except BlockingIOError:

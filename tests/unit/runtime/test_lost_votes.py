@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from dledger.raft.ids import NodeId
-from dledger.runtime.lost_votes import TOLD_COUNT_MIN, VOTE_ATTRIBUTE, LostVotes
+from dledger.runtime.lost_votes import REPORT_COUNT_MIN, VOTE_ATTRIBUTE, LostVotes
 
 N0, N1, N2 = NodeId("n0"), NodeId("n1"), NodeId("n2")
 LOST = {VOTE_ATTRIBUTE: "true"}
@@ -18,7 +18,7 @@ def votes(*, has_vote: bool = True, has_begun: bool = True) -> LostVotes:
 
 
 def learn_for_long(known: LostVotes, *members: NodeId) -> None:
-    for _ in range(TOLD_COUNT_MIN):
+    for _ in range(REPORT_COUNT_MIN):
         for member in members:
             known.learn(member, LOST)
 

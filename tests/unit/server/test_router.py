@@ -28,7 +28,7 @@ from dledger import (
     Role,
 )
 from dledger.runtime.full_disks import FULL_ATTRIBUTE, FullDisks
-from dledger.runtime.lost_votes import TOLD_COUNT_MIN, VOTE_ATTRIBUTE, LostVotes
+from dledger.runtime.lost_votes import REPORT_COUNT_MIN, VOTE_ATTRIBUTE, LostVotes
 from dledger_mq.remoting.codes import ResponseCode
 from dledger_mq.remoting.errors import FieldError
 from dledger_mq.remoting.frame import FrameDecoder
@@ -178,7 +178,7 @@ def test_a_send_that_no_majority_has_room_for_is_refused_at_once_with_the_cause(
 
 
 def test_who_waits_for_a_leader_is_told_that_there_will_be_none(bench: Bench) -> None:
-    for _ in range(TOLD_COUNT_MIN):
+    for _ in range(REPORT_COUNT_MIN):
         for name in ("n1", "n2"):
             bench.log.lost_votes.learn(NodeId(name), {VOTE_ATTRIBUTE: "true"})
     send = bench.request()
