@@ -56,8 +56,8 @@ from dledger.version import __version__
 
 if TYPE_CHECKING:
     from dledger.codec.client_rpc import StatusAnswer
+    from dledger.runtime.announcer import RoleView
     from dledger.runtime.client import Client
-    from dledger.runtime.driver import RoleView
     from dledger.runtime.log_appender import LogAppender
     from dledger.runtime.log_forwarder import LogForwarder
     from dledger.runtime.log_reader import LogReader
@@ -76,7 +76,7 @@ _RUNTIME_NAMES = {
     "LogReader": "dledger.runtime.log_reader",
     "LogServer": "dledger.runtime.server",
     "MemberStatus": "dledger.runtime.member_status",
-    "RoleView": "dledger.runtime.driver",
+    "RoleView": "dledger.runtime.announcer",
     "Statistics": "dledger.runtime.statistics",
     "StatusAnswer": "dledger.codec.client_rpc",
     "SyncClient": "dledger.runtime.sync_client",

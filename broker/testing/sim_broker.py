@@ -21,7 +21,7 @@ from dledger.config import LogConfig
 from dledger.engine import Engine
 from dledger.raft.entry import Entry
 from dledger.raft.ids import NodeId
-from dledger.runtime.driver import RoleView
+from dledger.runtime.announcer import RoleView
 from dledger.testing.sim_group import SimGroup
 from dledger.testing.sim_node import SimNode
 from dledger_mq.net.address import Address

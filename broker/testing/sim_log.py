@@ -60,7 +60,13 @@ class SimDriver(Driver):
         self.obstacles = Obstacles(  # the other members tell nothing here
             config.raft.node_id, config.raft.voters, has_vote=lambda: True, has_begun=lambda: True
         )
-        super().__init__(config.raft, engine, machine, None, self.obstacles)  # type: ignore[arg-type]  # posts nothing
+        super().__init__(
+            config.raft,
+            engine,
+            machine,
+            transport=None,  # type: ignore[arg-type]  # posts nothing
+            obstacles=self.obstacles,
+        )
         self.machine = machine
         self._now_ms = now_ms
         self._wake_pass = wake
@@ -124,7 +130,7 @@ class SimLog(LogServer):
         self.appender = LogAppender(standing)
         self.reader = SimReader(standing, driver)
         self.status = cast("MemberStatus", SimStatus(attributes))
-        self._role_watchers = driver.role_watchers
+        self._role_watchers = driver.announcer.role_watchers
 
     def stopped(self) -> None:
         """The member is no more."""

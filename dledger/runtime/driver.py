@@ -5,10 +5,9 @@ what may leave, write and sync once for everything that gathered (group commit),
 released, fold what is committed. Two tasks start passes, one when a socket is ready, one when
 something was proposed or a deadline is due; since a pass never waits, there is nothing to lock.
 
-Syncs run in a thread of their own. A pass waits for one only as long as a quick one takes (another turn of
-the loop would cost more: 413 against 536 microseconds for one append, measured), and on a slow disk not at
-all; passes go on meanwhile, so heartbeats are not held up. Committed entries are folded in bounded
-chunks with a turn for everybody else in between, so a long replay costs no leadership.
+Syncs run in a thread of their own (disk_writer.py), and what becomes of the node is announced by announcer.py.
+Committed entries are folded in bounded chunks with a turn for everybody else in between, so a long replay costs no
+leadership.
 
 When the loop itself stood still, the core learns that before anything else, then what waits in the sockets is
 read, and only then a deadline counts (docs/adr/0161).
@@ -19,22 +18,20 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 import trio
 
 from dledger.config import RaftConfig
-from dledger.engine import Engine, PersistJob
+from dledger.engine import Engine
 from dledger.errors import (
     DiskFailedError,
-    DiskFullError,
     DLedgerError,
     ShutdownError,
     TooLargeError,
     TooManyPendingError,
 )
-from dledger.raft.effects import EntriesCut, Failed, News, Role, RoleChanged
+from dledger.raft.effects import Failed, Role
 from dledger.raft.entry import Entry
 from dledger.raft.events import (
     Event,
@@ -48,39 +45,25 @@ from dledger.raft.events import (
     Tick,
     TransferRequested,
 )
-from dledger.raft.ids import EntryId, Index, NodeId, Term
+from dledger.raft.ids import EntryId, Index, NodeId
 from dledger.raft.messages import PeerMessage, RepairAnswer, RepairRequest
+from dledger.runtime.announcer import Announcer
 from dledger.runtime.callers import Answered, Callers, Done
 from dledger.runtime.clock import now_ms
-from dledger.runtime.events_log import LimitedLog, log_event
+from dledger.runtime.disk_writer import DiskWriter, raise_latched
+from dledger.runtime.events_log import LimitedLog
 from dledger.runtime.loop_watch import LOGGED_MS, LoopStall, LoopWatch
 from dledger.runtime.obstacles import Obstacles
-from dledger.runtime.storage_thread import StorageThread, Work
 from dledger.runtime.sync_pace import SyncPace
-from dledger.runtime.task_group import TaskGroup, open_task_group
+from dledger.runtime.task_group import open_task_group
 from dledger.runtime.transport import Transport
 from dledger.state_machine import StateMachine
 
 APPLY_BYTES_MAX: Final = 1024 * 1024
 """Entries folded in one pass: some 5 ms of 1 KiB messages, a fraction of a heartbeat interval."""
 
-SYNC_WAIT_S: Final = 0.01
-"""How long a pass waits for a sync on a disk that was fast so far: a sixth of a heartbeat interval."""
-
 STALL_LINES_PER_S: Final = 1.0
-
-DISK_FULL_RETRY_MS: Final = 1000
-"""Pause before a write is tried again for which there was no room."""
-
-
-@dataclass(frozen=True, slots=True)
-class RoleView:
-    """The role of a node. `is_serving`: it leads, and the first entry of its term is applied here."""
-
-    role: Role
-    term: Term
-    leader_id: NodeId | None
-    is_serving: bool
+"""Stalls may come in every pass of a machine that is too small; one line a second says enough."""
 
 
 class Driver:
@@ -90,7 +73,10 @@ class Driver:
     pass raises it.
 
     Attributes:
-        role_watchers: called with every new `RoleView`.
+        callers: who waits for what was asked of the engine.
+        pace: of the own syncs.
+        announcer: says to people and watchers what becomes of the node.
+        applied_index: the last entry that the state machine contains.
         applied_watchers: called after entries were applied and their proposers were answered.
         pass_end_watchers: called at the end of every pass.
         stall_count, stall_longest_ms: how often, and how long at most, the loop stood still.
@@ -102,28 +88,26 @@ class Driver:
         config: RaftConfig,
         engine: Engine,
         machine: StateMachine,
+        *,
         transport: Transport,
         obstacles: Obstacles,
     ) -> None:
         self.engine = engine
         self.callers = Callers()
         self.pace = SyncPace(config.slow_disk_ms)
+        self.announcer = Announcer(config.node_id, engine, obstacles)
         self.stall_count = 0
         self.stall_longest_ms = 0
         self.applied_index = machine.applied_index
         self.pass_count = 0
         self.applied_count = 0
-        self.role_watchers: list[Callable[[RoleView], None]] = []
         self.applied_watchers: list[Callable[[], None]] = []
         self.pass_end_watchers: list[Callable[[], None]] = []
         self._config = config
         self._machine = machine
         self._transport = transport
-        self._obstacles = obstacles
         self._vote_given_up: Callable[[], bool] | None = None
         self.store_is_old = False
-        self._role_view = self._view()
-        self._tasks: TaskGroup | None = None
         self._wake = trio.Event()
         self._mended = trio.Event()
         self._announced_mended_count = 0
@@ -131,10 +115,14 @@ class Driver:
         self._pulse_ms = config.heartbeat_interval_ms
         self._watch = LoopWatch(self._pulse_ms, now_ms())
         self._stall_lines = LimitedLog(STALL_LINES_PER_S)
-        self._storage = StorageThread()
-        self._is_writing = False
-        self._blocked_job: PersistJob | None = None
-        self._retry_ms = 0
+        self._writer = DiskWriter(
+            engine,
+            self.announcer,
+            obstacles.full_disks,
+            pace=self.pace,
+            on_full=lambda: self._step(StepDown(f"the disk of {config.node_id} is full")),
+            wake=self.wake,
+        )
 
     # What callers ask; nothing here waits.
 
@@ -246,7 +234,7 @@ class Driver:
         self._vote_given_up = saved
         if self.engine.node.is_voter:
             self.store_is_old = True
-            self._log(logging.ERROR, "store-is-old", reason=reason)
+            self.announcer.log(logging.ERROR, "store-is-old", reason=reason)
             # What the engine may fail with is raised by the next pass.
             with contextlib.suppress(DLedgerError):
                 self._step(GiveUpVote())
@@ -295,7 +283,7 @@ class Driver:
         """
         self._watch = LoopWatch(self._pulse_ms, now_ms())
         async with open_task_group() as tasks:
-            self._tasks = tasks
+            self._writer.tasks = tasks
             tasks.start(self._run_on_sockets, name="driver sockets")
             tasks.start(self._run_on_wake, name="driver")
 
@@ -339,7 +327,7 @@ class Driver:
             # Callers wait for what is committed; their answers should not wait for the next sync.
             self._settle()
         watch.mark("messages, and what they led to", now_ms())
-        self._persist()
+        self._writer.write()
         watch.mark("disk", now_ms())
         self._send()
         self._settle()
@@ -378,7 +366,7 @@ class Driver:
         if not notes:
             return
         for event, fields in notes:
-            self._log(logging.ERROR, event, **fields)
+            self.announcer.log(logging.ERROR, event, **fields)
         notes.clear()
         if self.engine.live_repair.repaired_count > self._announced_mended_count:
             self._announced_mended_count = self.engine.live_repair.repaired_count
@@ -386,9 +374,7 @@ class Driver:
             self._mended = trio.Event()
 
     def _next_deadline_ms(self) -> int:
-        deadline_ms = self.engine.next_deadline_ms()
-        is_to_retry = self._blocked_job is not None and not self._is_writing
-        return min(deadline_ms, self._retry_ms) if is_to_retry else deadline_ms
+        return self._writer.next_deadline_ms(self.engine.next_deadline_ms())
 
     def _deliver(self, message: PeerMessage) -> None:
         if isinstance(message, RepairRequest | RepairAnswer):
@@ -401,8 +387,7 @@ class Driver:
         try:
             self.engine.step(event, now_ms())
         except OSError as error:
-            assert self.engine.failure is not None, "the engine latches before it raises"
-            raise self.engine.failure from error
+            raise_latched(self.engine, error)
 
     def _send(self) -> None:
         outbox = self.engine.take_outbox()
@@ -412,91 +397,13 @@ class Driver:
                 post(to, message)
             self._transport.flush()
 
-    # The disk.
-
-    def _persist(self) -> None:
-        engine = self.engine
-        if self._is_writing:
-            return
-        if self._blocked_job is not None:
-            if now_ms() < self._retry_ms:
-                return
-            job: PersistJob | None = self._blocked_job
-        else:
-            job = None if engine.is_persisting else engine.begin_persist()
-        if job is None:
-            return
-        self.pace.begin(now_ms())
-        work = Work(job.run)
-        blocks: Callable[[], object] = work.do
-        if not self.pace.is_slow:
-            self._storage.begin(work)
-            if work.wait(SYNC_WAIT_S):
-                self._written(job, work)
-                return
-            blocks = work.wait
-        assert self._tasks is not None, "passes run within `run`"
-        self._is_writing = True
-        self._tasks.start(self._wait_written, job, work, blocks, name="persist")
-
-    async def _wait_written(
-        self, job: PersistJob, work: Work, blocks: Callable[[], object]
-    ) -> None:
-        # A write that was begun is finished and reported, even while the node shuts down.
-        with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(blocks)
-            self._is_writing = False
-            self._written(job, work)
-        self.wake()
-
-    def _written(self, job: PersistJob, work: Work) -> None:
-        """Take the outcome of a job that has run."""
-        error = work.error
-        if error is None:
-            self._persisted(job, work.took_ms)
-        elif isinstance(error, OSError | DLedgerError):
-            self._persist_failed(job, error)
-        else:
-            raise error
-
-    def _persisted(self, job: PersistJob, sync_ms: float) -> None:
-        self.pace.add(sync_ms)
-        if self._blocked_job is not None:
-            self._blocked_job = None
-            self._obstacles.full_disks.own_changed("")
-            self._log(logging.WARNING, "disk-has-room")
-        try:
-            self.engine.end_persist(job, now_ms())
-        except OSError as error:
-            assert self.engine.failure is not None, "the engine latches before it raises"
-            raise self.engine.failure from error
-
-    def _persist_failed(self, job: PersistJob, error: OSError | DLedgerError) -> None:
-        """Wait for room, without leading, if the disk is full: nothing has changed. All else is the end."""
-        self.pace.failed()
-        if not isinstance(error, DiskFullError):
-            self._log(logging.CRITICAL, "persist-failed", reason=error)
-            self.engine.fail_persist(job, error, now_ms())
-            return
-        if self._blocked_job is None:
-            self._log(logging.ERROR, "disk-full", reason=error)
-        self._blocked_job = job
-        self.engine.found_no_room(job)
-        self._retry_ms = now_ms() + DISK_FULL_RETRY_MS
-        self._obstacles.full_disks.own_changed(str(error))
-        self._step(StepDown(f"the disk of {self._config.node_id} is full"))
-
     def close(self) -> None:
         """Answer everybody and close the store; passes have ended.
 
         Raises:
             OSError, DLedgerError: the index could not be completed; the log is whole without it.
         """
-        if self._blocked_job is not None:
-            self.engine.fail_persist(
-                self._blocked_job, DiskFullError("the store has no room"), now_ms()
-            )
-        self._storage.close()
+        self._writer.close()
         self.callers.fail_all(ShutdownError("the node has stopped"))
         self.engine.close()
 
@@ -506,14 +413,14 @@ class Driver:
         """Answer callers and fold. Failures and lost roles first: what is folded next may be another leader's."""
         engine, callers = self.engine, self.callers
         callers.answer(engine.take_resolved(), self.applied_index)
-        self._announce()
+        self.announcer.announce(is_serving=self.is_serving)
         if not engine.has_committed:
             return
         self._apply()
         callers.answer((), self.applied_index)
         for applied in self.applied_watchers:
             applied()
-        self._announce()
+        self.announcer.announce(is_serving=self.is_serving)
 
     def _apply(self) -> None:
         """Fold one chunk."""
@@ -523,60 +430,10 @@ class Driver:
             raise DiskFailedError(f"committed entries cannot be read back: {error}") from error
         if not entries:
             return  # the next one is damaged; it is asked for
+        assert entries[0].index == self.applied_index + 1, (
+            f"entry {entries[0].index} would be folded after entry {self.applied_index}"
+        )
         self._machine.apply(entries)
         self.applied_index = entries[-1].index
         self.applied_count += len(entries)
         self.callers.wake_applied(self.applied_index)
-
-    def _announce(self) -> None:
-        """Announce changes of role, and the moment in which a leader begins to serve."""
-        for news in self.engine.take_news():
-            self._log_news(news)
-        view = self._view()
-        if view == self._role_view:
-            return
-        if view.is_serving and not self._role_view.is_serving:
-            self._log(logging.INFO, "serving")
-        self._role_view = view
-        self._obstacles.leader_changed(view.leader_id)
-        for watcher in self.role_watchers:
-            watcher(view)
-
-    def _log_news(self, news: News) -> None:
-        if isinstance(news, RoleChanged):
-            self._log(logging.INFO, "role-changed", role=news.role.value, leader=news.leader_id)
-            return
-        if isinstance(news, EntriesCut):
-            self._log(
-                logging.WARNING,
-                "entries-cut",
-                first=news.first,
-                last=news.last,
-                leader=self.engine.node.leader_id,
-                reason="they were never committed, as far as this node knows",
-            )
-            return
-        self._log(
-            logging.WARNING,
-            "hands-over",
-            reason="slow disk",
-            to=news.target,
-            own_ms=news.own_ms,
-            others_ms=news.others_ms,
-        )
-
-    def _view(self) -> RoleView:
-        node = self.engine.node
-        return RoleView(node.role, node.term, node.leader_id, self.is_serving)
-
-    def _log(self, level: int, event: str, **fields: object) -> None:
-        """Write a log line with node, term and index."""
-        node = self.engine.node
-        log_event(
-            level,
-            event,
-            node=self._config.node_id,
-            term=node.term,
-            index=node.log.last_index,
-            **fields,
-        )

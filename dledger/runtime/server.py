@@ -20,10 +20,11 @@ from dledger.errors import DLedgerError
 from dledger.raft.effects import Role, TransferDone
 from dledger.raft.entry import ENTRY_HEADER_BYTES
 from dledger.raft.ids import NodeId, Term
+from dledger.runtime.announcer import RoleView
 from dledger.runtime.callers import wait_outcome
 from dledger.runtime.client_port import ClientPort
 from dledger.runtime.clock import draw_process_number
-from dledger.runtime.driver import Driver, RoleView
+from dledger.runtime.driver import Driver
 from dledger.runtime.events_log import log_event
 from dledger.runtime.group_check import GroupCheck
 from dledger.runtime.handshake import Identity
@@ -181,9 +182,13 @@ class LogServer:
     async def _run_with(self, store: OpenStore, task_status: trio.TaskStatus[None]) -> None:
         engine = store.engine
         driver = Driver(
-            self.config.raft, engine, self._machine, self._transport, self._standing.obstacles
+            self.config.raft,
+            engine,
+            self._machine,
+            transport=self._transport,
+            obstacles=self._standing.obstacles,
         )
-        driver.role_watchers = self._role_watchers
+        driver.announcer.role_watchers = self._role_watchers
         driver.applied_watchers = self.reader.applied_watchers
         driver.pass_end_watchers.append(self._client_port.flush)
         self._standing.driver = driver

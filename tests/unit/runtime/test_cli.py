@@ -95,7 +95,7 @@ def test_every_error_is_one_line_and_a_code(
 ) -> None:
     group = BaseExceptionGroup("wrapped", [BaseExceptionGroup("twice", [error])])
     options = argparse.Namespace(command=command)
-    assert cli._tell(cli._innermost(group), options) == code
+    assert cli._exit_with(cli._innermost(group), options) == code
     told = capsys.readouterr().err
     assert "Traceback" not in told
     assert told.count("\n") == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import trio
+from trio.testing import wait_all_tasks_blocked
 
 from dledger.raft.ids import NodeId
 from dledger.runtime.full_disks import FULL_ATTRIBUTE, FullDisks
@@ -58,9 +59,18 @@ def test_what_was_heard_is_forgotten_with_the_reason_to_ask(disks: FullDisks) ->
 
 async def test_the_others_are_asked_without_a_leader_or_room(disks: FullDisks) -> None:
     async def is_wanted() -> bool:
-        with trio.move_on_after(0) as scope:
+        has_returned = False
+
+        async def wait() -> None:
+            nonlocal has_returned
             await disks.wait_wanted()
-        return not scope.cancelled_caught
+            has_returned = True
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait)
+            await wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+        return has_returned
 
     disks.leader_changed(None)
     assert await is_wanted()

@@ -1,0 +1,102 @@
+"""Announcing what becomes of a node: log lines for people, and calls for those who watch its role.
+
+Everything that a driver says of its engine to the outside goes through here; nothing here changes the engine.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import assert_never
+
+from dledger.engine import Engine
+from dledger.raft.effects import EntriesCut, HandsOver, News, Role, RoleChanged
+from dledger.raft.ids import NodeId, Term
+from dledger.runtime.events_log import log_event
+from dledger.runtime.obstacles import Obstacles
+
+
+@dataclass(frozen=True, slots=True)
+class RoleView:
+    """The role of a node. `is_serving`: it leads, and the first entry of its term is applied here."""
+
+    role: Role
+    term: Term
+    leader_id: NodeId | None
+    is_serving: bool
+
+
+class Announcer:
+    """The announcements of one node.
+
+    Invariant: each view differs from the one announced before, and its term is not lower.
+
+    Attributes:
+        role_watchers: called with every new `RoleView`.
+    """
+
+    def __init__(self, node_id: NodeId, engine: Engine, obstacles: Obstacles) -> None:
+        self.role_watchers: list[Callable[[RoleView], None]] = []
+        self._node_id = node_id
+        self._engine = engine
+        self._obstacles = obstacles
+        self._view = self._view_now(is_serving=False)
+
+    def announce(self, *, is_serving: bool) -> None:
+        """Announce changes of role, and the moment in which a leader begins to serve."""
+        for news in self._engine.take_news():
+            self._log_news(news)
+        view = self._view_now(is_serving=is_serving)
+        before = self._view
+        if view == before:
+            return
+        assert view.term >= before.term, f"term {view.term} after {before.term}"
+        assert view.role is Role.LEADER or not is_serving, f"a {view.role.value} serves"
+        if is_serving and not before.is_serving:
+            self.log(logging.INFO, "serving")
+        self._view = view
+        self._obstacles.leader_changed(view.leader_id)
+        for watcher in self.role_watchers:
+            watcher(view)
+
+    def log(self, level: int, event: str, **fields: object) -> None:
+        """Write a log line with node, term and index."""
+        node = self._engine.node
+        log_event(
+            level,
+            event,
+            node=self._node_id,
+            term=node.term,
+            index=node.log.last_index,
+            **fields,
+        )
+
+    def _log_news(self, news: News) -> None:
+        match news:
+            case RoleChanged(role=role, leader_id=leader_id):
+                self.log(logging.INFO, "role-changed", role=role.value, leader=leader_id)
+            case EntriesCut(first=first, last=last):
+                self.log(
+                    logging.WARNING,
+                    "entries-cut",
+                    first=first,
+                    last=last,
+                    leader=self._engine.node.leader_id,
+                    reason="they were never committed, as far as this node knows",
+                )
+            case HandsOver(target=target, own_ms=own_ms, others_ms=others_ms):
+                self.log(
+                    logging.WARNING,
+                    "hands-over",
+                    reason="slow disk",
+                    to=target,
+                    own_ms=own_ms,
+                    others_ms=others_ms,
+                )
+            case _:
+                assert_never(news)
+
+    def _view_now(self, *, is_serving: bool) -> RoleView:
+        node = self._engine.node
+        return RoleView(node.role, node.term, node.leader_id, is_serving)

@@ -1,0 +1,165 @@
+"""Running a node's persist jobs: group commit on a thread of its own, and waiting while the disk is full.
+
+A pass waits for a sync only as long as a quick one takes (another turn of the loop would cost more: 413 against
+536 microseconds for one append, measured), and on a slow disk not at all; passes go on meanwhile, so heartbeats are
+not held up. What is in a job is the engine's business, and what follows from its end is, too.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final, NoReturn
+
+import trio
+
+from dledger.engine import Engine, PersistJob
+from dledger.errors import DiskFullError, DLedgerError
+from dledger.runtime.announcer import Announcer
+from dledger.runtime.clock import now_ms
+from dledger.runtime.full_disks import FullDisks
+from dledger.runtime.storage_thread import StorageThread, Work
+from dledger.runtime.sync_pace import SyncPace
+from dledger.runtime.task_group import TaskGroup
+
+SYNC_WAIT_S: Final = 0.01
+"""Time that a pass waits for a sync on a disk that was fast so far: a sixth of a heartbeat interval."""
+
+DISK_FULL_RETRY_MS: Final = 1000
+"""Pause before a write is tried again for which there was no room."""
+
+
+def raise_latched(engine: Engine, error: OSError) -> NoReturn:
+    """Raise the failure that the engine has latched because of this error."""
+    assert engine.failure is not None, f"the engine raised {error!r} and did not latch"
+    raise engine.failure from error
+
+
+class DiskWriter:
+    """The writes of one node.
+
+    Invariants: at most one job runs; one that found the disk full runs again before any other.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        announcer: Announcer,
+        full_disks: FullDisks,
+        *,
+        pace: SyncPace,
+        on_full: Callable[[], None],
+        wake: Callable[[], None],
+    ) -> None:
+        """Prepare; nothing is written before `tasks` is set.
+
+        Args:
+            engine: whose jobs are run.
+            announcer: logs what becomes of them.
+            full_disks: learns when the own disk has no room, and when it has again.
+            pace: learns how long each write took.
+            on_full: called each time that a write found no room; the node must not lead any longer.
+            wake: has a pass soon, after a write that no pass waited for.
+        """
+        self.tasks: TaskGroup | None = None
+        self._engine = engine
+        self._announcer = announcer
+        self._full_disks = full_disks
+        self._pace = pace
+        self._on_full = on_full
+        self._wake = wake
+        self._storage = StorageThread()
+        self._is_writing = False
+        self._blocked_job: PersistJob | None = None
+        self._retry_ms = 0
+
+    def next_deadline_ms(self, otherwise_ms: int) -> int:
+        """Return when to call `write` at the latest, or `otherwise_ms` if that is sooner."""
+        is_to_retry = self._blocked_job is not None and not self._is_writing
+        return min(otherwise_ms, self._retry_ms) if is_to_retry else otherwise_ms
+
+    def write(self) -> None:
+        """Write and sync what waits, unless a write runs.
+
+        Raises:
+            DLedgerError: the engine has failed.
+        """
+        if self._is_writing:
+            return
+        job = self._next_job()
+        if job is None:
+            return
+        self._pace.begin(now_ms())
+        work = Work(job.run)
+        blocks: Callable[[], object] = work.do
+        if not self._pace.is_slow:
+            self._storage.begin(work)
+            if work.wait(SYNC_WAIT_S):
+                self._written(job, work)
+                return
+            blocks = work.wait
+        assert self.tasks is not None, "passes run within `Driver.run`"
+        self._is_writing = True
+        self.tasks.start(self._wait_written, job, work, blocks, name="persist")
+
+    def close(self) -> None:
+        """Give up the job that waits for room, and end the thread; no write runs any more."""
+        assert not self._is_writing, "a write runs"
+        if self._blocked_job is not None:
+            self._engine.fail_persist(
+                self._blocked_job, DiskFullError("the store has no room"), now_ms()
+            )
+        self._storage.close()
+
+    def _next_job(self) -> PersistJob | None:
+        if self._blocked_job is not None:
+            return self._blocked_job if now_ms() >= self._retry_ms else None
+        return None if self._engine.is_persisting else self._engine.begin_persist()
+
+    async def _wait_written(
+        self, job: PersistJob, work: Work, blocks: Callable[[], object]
+    ) -> None:
+        # A write that was begun is finished and reported, even while the node shuts down.
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(blocks)
+            self._is_writing = False
+            self._written(job, work)
+        self._wake()
+
+    def _written(self, job: PersistJob, work: Work) -> None:
+        """Take the outcome of a job that has run."""
+        blocked = self._blocked_job
+        assert blocked is None or blocked is job, "another job ran while one waits for room"
+        error = work.error
+        if error is None:
+            self._persisted(job, work.took_ms)
+        elif isinstance(error, OSError | DLedgerError):
+            self._failed(job, error)
+        else:
+            raise error
+
+    def _persisted(self, job: PersistJob, sync_ms: float) -> None:
+        self._pace.add(sync_ms)
+        if self._blocked_job is not None:
+            self._blocked_job = None
+            self._full_disks.own_changed("")
+            self._announcer.log(logging.WARNING, "disk-has-room")
+        try:
+            self._engine.end_persist(job, now_ms())
+        except OSError as error:
+            raise_latched(self._engine, error)
+
+    def _failed(self, job: PersistJob, error: OSError | DLedgerError) -> None:
+        """Wait for room, without leading, if the disk is full: nothing has changed. All else is the end."""
+        self._pace.failed()
+        if not isinstance(error, DiskFullError):
+            self._announcer.log(logging.CRITICAL, "persist-failed", reason=error)
+            self._engine.fail_persist(job, error, now_ms())
+            return
+        if self._blocked_job is None:
+            self._announcer.log(logging.ERROR, "disk-full", reason=error)
+        self._blocked_job = job
+        self._engine.found_no_room(job)
+        self._retry_ms = now_ms() + DISK_FULL_RETRY_MS
+        self._full_disks.own_changed(str(error))
+        self._on_full()
