@@ -174,10 +174,12 @@ def test_without_a_majority_the_own_clock_is_kept_and_nothing_is_settled() -> No
 
 def test_what_members_tell_is_a_time_or_nothing() -> None:
     told = {"wall_clock_ms": "1700000000000"}
-    assert reading_of(told, 3, 5) == ClockReading(TRUE, 3, 5, None)
+    assert reading_of(told, asked_ms=3, answered_ms=5) == ClockReading(TRUE, 3, 5, None)
     settled = {**told, "settled_clock_ms": "1700000000001"}
-    assert reading_of(settled, 3, 5) == ClockReading(TRUE, 3, 5, TRUE + 1)
+    assert reading_of(settled, asked_ms=3, answered_ms=5) == ClockReading(TRUE, 3, 5, TRUE + 1)
     for text in ("", "-1", "1e9", "1_000", "٣", "9" * 19, "now"):
-        assert reading_of({"wall_clock_ms": text}, 3, 5) is None
-        assert reading_of({**told, "settled_clock_ms": text}, 3, 5) == reading_of(told, 3, 5)
-    assert reading_of({}, 3, 5) is None
+        assert reading_of({"wall_clock_ms": text}, asked_ms=3, answered_ms=5) is None
+        assert reading_of(
+            {**told, "settled_clock_ms": text}, asked_ms=3, answered_ms=5
+        ) == reading_of(told, asked_ms=3, answered_ms=5)
+    assert reading_of({}, asked_ms=3, answered_ms=5) is None
