@@ -1,4 +1,4 @@
-"""What tools and name servers ask: topics, groups, statistics, messages by id and key, registrations."""
+"""Answers to tools and name servers: topics, groups, statistics, messages by id and key, registrations."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from broker.store.state import BrokerState
 from broker.store.topics import QUEUE_COUNT_MAX, TopicConfig
 from dledger import Index, LogServer
 from dledger_mq.message import names
-from dledger_mq.message.numbers import StoreTimeMs
+from dledger_mq.message.numbers import PhysicalOffset, StoreTimeMs
 from dledger_mq.remoting import fields
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.header import RemotingCommand
@@ -314,10 +314,10 @@ class Admin:
         Raises:
             FieldError: the offset is missing.
         """
-        offset = fields.int64(command.ext, "offset")
+        offset = PhysicalOffset(fields.int64(command.ext, "offset"))
         self._find(request, partial(self._message_at, offset))
 
-    def _message_at(self, offset: int) -> _Found | Refusal:
+    def _message_at(self, offset: PhysicalOffset) -> _Found | Refusal:
         try:
             record = RecordReader(self._log.reader).read_at(offset)
         except MessageGoneError as error:
@@ -375,7 +375,7 @@ class Admin:
 
 
 class _Found(NamedTuple):
-    """What was looked for."""
+    """A message, or several, that were looked for."""
 
     body: bytes
     ext: dict[str, str] | None = None

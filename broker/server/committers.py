@@ -1,4 +1,4 @@
-"""Which client commits an offset: RocketMQ's requests do not say, and locks belong to clients.
+"""Finds the client that commits an offset: RocketMQ's requests do not name it, and locks belong to clients.
 
 Our client says it (ext `clientId`). Others are known by the connection that their request came over,
 at whatever node that ended: their heartbeats and lock requests came over the same one.
@@ -11,8 +11,10 @@ from typing import Final
 
 from broker.service.clients import ConsumerClient
 from broker.store.locks import QueueLocks
+from dledger_mq.message.numbers import QueueId
 
 LOCKERS_MAX: Final = 10_000
+"""Clients that asked for locks and are remembered, one for each group and address; the oldest is forgotten first."""
 
 
 class Committers:
@@ -35,7 +37,7 @@ class Committers:
         if len(self._lockers) > LOCKERS_MAX:
             del self._lockers[next(iter(self._lockers))]
 
-    def who(self, group: str, topic: str, queue_id: int, *, address: str, said: str) -> str:
+    def who(self, group: str, topic: str, queue_id: QueueId, *, address: str, said: str) -> str:
         """Find the client id behind a commit for this queue.
 
         Returns:

@@ -35,7 +35,7 @@ _STOP_S = 6.0
 
 @dataclass(frozen=True, slots=True)
 class DevOptions:
-    """What --dev was asked for."""
+    """The options of --dev."""
 
     store: Path
     first_port: int

@@ -30,7 +30,7 @@ NEAR_MS: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class PeerClock:
-    """What is known of a member's wall clock: at `at_ms` it was ahead by `low_ms` to `high_ms`.
+    """The knowledge of a member's wall clock: at `at_ms` it was ahead by `low_ms` to `high_ms`.
 
     Attributes:
         settled_ms: by how much the time was ahead that the member went by, at least; None: it knew none.

@@ -1,7 +1,7 @@
-"""Has this group lost what it had committed? A name server remembers how far it was, the leader judges.
+"""Detects that this group has lost what it had committed: a name server remembers how far it was, the leader judges.
 
 All stores of a group, put back from backups of one moment, agree with one another: inside nothing is wrong. Name
-servers stand outside and live on. The leader hears from them the furthest place that any node ever told to be
+servers stand outside and live on. The leader hears from them the furthest place that any node ever announced as
 committed, and only then confirms that it leads, as for a linearizable read. Raft has such a leader know
 everything that was committed before. So a log that ends below that place, or has another entry there, has
 lost committed entries. A follower may lag and a deposed leader may be late: they judge nothing.
@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from dledger import Index, LogServer, OutcomeUnknownError, RefusedError
+from dledger import Index, LogServer, OutcomeUnknownError, RefusedError, Term
 from dledger.runtime.events_log import log_event
 from dledger_mq.remoting.log_point import LogPoint
 
@@ -35,27 +35,33 @@ class Loss(NamedTuple):
         first, last: their indexes.
     """
 
-    first: int
-    last: int
+    first: Index
+    last: Index
+
+    @staticmethod
+    def between(first: int, last: int) -> Loss:
+        """Build it of two bounds."""
+        assert first <= last, f"entries {first}..{last} cannot be gone"
+        return Loss(Index(first), Index(last))
 
 
 def find_loss(
-    furthest: LogPoint, *, restoration: str, confirmed_index: int, chain_crc: int | None
+    furthest: LogPoint, *, restoration: str, confirmed_index: Index, chain_crc: int | None
 ) -> Loss | None:
     """Find what a leader has lost of what was announced as committed; None if no loss can be seen.
 
     Args:
-        furthest: told before the leader confirmed that it leads.
+        furthest: the place that was announced before the leader confirmed that it leads.
         restoration: the incarnation of its group.
-        confirmed_index: how far its log was committed when it had confirmed that.
-        chain_crc: of its own entry at the place that was told; None: it has none, or keeps it no more.
+        confirmed_index: the last committed entry when it had confirmed that.
+        chain_crc: of its own entry at the announced place; None: it has none, or keeps it no more.
     """
     if furthest.restoration != restoration:
         return None
     if furthest.index > confirmed_index:
-        return Loss(confirmed_index + 1, furthest.index)
+        return Loss.between(confirmed_index + 1, furthest.index)
     if chain_crc is not None and chain_crc != furthest.chain_crc:
-        return Loss(furthest.index, furthest.index)
+        return Loss.between(furthest.index, furthest.index)
     return None
 
 
@@ -63,7 +69,7 @@ class LossWatch:
     """Judges what name servers remember; one log line for each term of leadership.
 
     Attributes:
-        notice: what was found last, for tools; empty: nothing since this process started.
+        notice: the loss that was found last, for tools; empty: none since this process started.
     """
 
     def __init__(self, log: LogServer, has_records: Callable[[], bool] = lambda: True) -> None:
@@ -71,13 +77,13 @@ class LossWatch:
 
         Args:
             log: the member that is judged.
-            has_records: whether a record was ever applied. The log of a group that was just founded is that of
+            has_records: returns True once a record was applied. The log of a group that was just founded is that of
                 any other group; with its first record, which has a time and an address, it is its own.
         """
         self.notice = ""
         self._log = log
         self._has_records = has_records
-        self._told_term = 0
+        self._reported_term = Term(0)
         self._is_confirming = False
 
     def own_point(self) -> LogPoint | None:
@@ -109,13 +115,14 @@ class LossWatch:
             chain_crc=None if name is None else name.chain_crc,
         )
         if loss is not None:
-            self._tell(furthest, confirmed_index, loss)
+            self._report(furthest, confirmed_index, loss)
 
-    def _tell(self, furthest: LogPoint, confirmed_index: int, loss: Loss) -> None:
-        term = int(self._log.term)
-        if term == self._told_term:
+    def _report(self, furthest: LogPoint, confirmed_index: Index, loss: Loss) -> None:
+        """Log a loss, and show it to tools; once in each term."""
+        term = self._log.term
+        if term == self._reported_term:
             return
-        self._told_term = term
+        self._reported_term = term
         self.notice = (
             f"index {furthest.index} of term {furthest.term} was committed; in term {term} the log is committed "
             f"up to {confirmed_index}: lost at least {loss.first}..{loss.last}"

@@ -1,4 +1,4 @@
-"""Does another group register under this one's broker name? Name servers hear both, and tell both.
+"""Detects another group that registers under this one's broker name: name servers hear both, and answer so to both.
 
 Most often somebody copied a broker.conf and changed the members, but not the name. The name server keeps the route
 with the group that had the name first; clients of the other one find no brokers, or those of the wrong group.
@@ -23,7 +23,7 @@ _SHOWN_MAX: Final = 64
 
 
 class NameContested:
-    """What each name server last said of rivals; one log line when one appears, one when none is left."""
+    """The rivals that each name server last named; one log line when one appears, one when none is left."""
 
     def __init__(self, log: LogServer, broker_name: str) -> None:
         self._log = log
@@ -41,14 +41,14 @@ class NameContested:
         self._log.status.show(STATUS_ATTRIBUTE, notice)
         if bool(self._rivals) == was_contested:
             return
-        told = {"node": self._log.node_id, "group": self._log.config.group}
+        which = {"node": self._log.node_id, "group": self._log.config.group}
         if was_contested:
-            log_event(logging.INFO, "name-free-again", **told, name=self._broker_name)
+            log_event(logging.INFO, "name-free-again", **which, name=self._broker_name)
         else:
             log_event(
                 logging.ERROR,
                 "name-contested",
-                **told,
+                **which,
                 name=self._broker_name,
                 rival=rival[:_SHOWN_MAX],
                 name_server=server,

@@ -2,7 +2,7 @@
 
 A leader with its lease knows the queue's end, so the consumer has seen another past: the group of brokers
 was restored from an older backup, or the topic was deleted and made again, or the consumer made the offset
-up. Which of them it was nobody here can tell (docs/restoring.md).
+up. This node cannot find out which of them it was (docs/restoring.md).
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from __future__ import annotations
 import logging
 from typing import Final
 
+from dledger import NodeId
 from dledger.runtime.events_log import log_event
+from dledger_mq.message.numbers import QueueId, QueueOffset
 
 LINES_MAX: Final = 1000
 """Groups and queues that get a line in the life of a process; clients choose their names."""
@@ -22,26 +24,27 @@ _REASON: Final = (
 
 
 class OffsetOverflows:
-    """Remembers which groups and queues had their line."""
+    """The groups and queues that had their line."""
 
     def __init__(self) -> None:
-        self._told: set[tuple[str, str, int]] = set()
+        self._logged: set[tuple[str, str, QueueId]] = set()
 
     def note(
         self,
-        node_id: str,
+        node_id: NodeId,
         group: str,
         topic: str,
-        queue_id: int,
+        queue_id: QueueId,
         *,
-        offset: int,
+        offset: QueueOffset,
         max_offset: int,
     ) -> None:
         """Log that a pull asked `node_id` for an offset above the queue's end."""
+        assert offset > max_offset, f"offset {offset} is not above the queue's end, {max_offset}"
         key = group, topic, queue_id
-        if key in self._told or len(self._told) >= LINES_MAX:
+        if key in self._logged or len(self._logged) >= LINES_MAX:
             return
-        self._told.add(key)
+        self._logged.add(key)
         log_event(
             logging.WARNING,
             "offset-beyond-end",

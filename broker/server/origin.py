@@ -1,4 +1,4 @@
-"""Who asked: a client's own connection, or a client behind another node. Answers go back through it."""
+"""The origin of a request: a client's own connection, or a client behind another node. Answers go back through it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _numbers = count(1)
 
 
 class Origin(Protocol):
-    """Where a request came from."""
+    """The client that sent a request, and the way back to it."""
 
     @property
     def number(self) -> int:

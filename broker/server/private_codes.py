@@ -68,7 +68,7 @@ def link_proof(secret: str | None, *, group: str, node_id: str, nonce: str) -> s
 
 
 class HelloRefusal(NamedTuple):
-    """Why a HELLO is not taken.
+    """A refusal of a HELLO.
 
     Attributes:
         code: of the answer.

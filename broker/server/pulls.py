@@ -1,10 +1,10 @@
 """Pulls and long polling on any node: read from the applied state, hold what finds nothing (11, 361).
 
 A pull goes through three steps: its group and topic are *checked*, its queue is *read*, and if there is nothing it is
-*held* until a message comes. A step that meets a damaged entry is put off and tried again at every turn until that is
-back, for a little while; then the pull is refused, and its client asks again from the same offset. Nothing is skipped.
+*held* until a message comes. A step that meets a damaged entry is put off and tried again at every tick until that is
+back, for HOLD_MS at most; then the pull is refused, and its client asks again from the same offset. Nothing is skipped.
 So is a pull from a topic or group of which a node that does not lead knows nothing: after a restart it has applied
-nothing yet.
+nothing yet. Why pulls do not wait with the router stands in docs/adding-a-code.md.
 """
 
 from __future__ import annotations
@@ -38,11 +38,12 @@ class Pull(PendingRequest, eq=False):
     """A pull that is not answered yet.
 
     Attributes:
-        is_checked: it may read.
-        tags: hashes of those that it wants; None for everything.
+        is_checked: True once it may read.
+        tags: hashes of the tags that it wants; None for everything.
         next_offset: first queue offset that was not looked at yet; grows while it is held and nothing matches.
-        held_until_ms: when it is answered with what is there.
-        is_held: whether it waits for a message.
+            Invariant: never below the offset that was asked for, once it was read.
+        held_until_ms: end of the hold, by the monotonic clock; it is answered with what is there then.
+        is_held: True while it waits for a message.
     """
 
     is_checked: bool = False
@@ -68,7 +69,7 @@ class Pull(PendingRequest, eq=False):
 
 
 class _NotKnownHereError(Exception):
-    """This node knows nothing of what is asked for, and need not be right."""
+    """Raised when this node knows nothing of what is asked for, which others may know."""
 
 
 _NOT_NOW = (EntryDamagedError, _NotKnownHereError)
@@ -150,10 +151,12 @@ class Pulls:
         self._go_on(pull)
 
     def _check_anew(self, pull: Pull) -> None:
+        """Begin a pull again with its first step."""
         pull.is_checked = False
         self._read_anew(pull)
 
     def _try_put_off(self, now_ms: int) -> None:
+        """Go on with the pulls that were put off."""
         waiting, self._put_off = self._put_off, []
         for pull in waiting:
             if not pull.is_closed:
@@ -196,7 +199,13 @@ class Pulls:
         _answer(pull, result, outcome)
 
     def _read(self, pull: Pull) -> tuple[GetResult, PullOutcome]:
+        """Read its queue from where it has come to.
+
+        Raises:
+            EntryDamagedError: a message cannot be read now.
+        """
         fields, offset = pull.fields, pull.next_offset
+        assert pull.is_checked, f"a pull of {fields.topic} reads, and was not checked"
         result = get_messages(
             self._state,
             self._log.reader,
@@ -304,6 +313,7 @@ class Pulls:
         self._held.connection_closed(number)
 
     def _look_again(self, pull: Pull) -> None:
+        """Answer a held pull that finds something now; drop one whose client is gone."""
         if pull.is_closed:
             self._held.release(pull)
             return
@@ -317,6 +327,9 @@ class Pulls:
             return
         if outcome.code == ResponseCode.PULL_RETRY_IMMEDIATELY:
             # Messages came, none with a wanted tag: keep waiting behind them.
+            assert outcome.next_offset >= pull.next_offset, (
+                f"a held pull goes back from {pull.next_offset} to {outcome.next_offset}"
+            )
             pull.next_offset = outcome.next_offset
             return
         self._held.release(pull)
@@ -340,6 +353,7 @@ class Pulls:
 
 
 def _answer(pull: Pull, result: GetResult, outcome: PullOutcome) -> None:
+    """Answer a pull with what was read, in one frame."""
     head = pull_reply_head(
         pull.opaque,
         outcome.code,

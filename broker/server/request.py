@@ -2,8 +2,9 @@
 
 A request is one value, `PendingRequest`. Its code finds a `Handler`, which a service has registered; that decides. What
 is not answered at once waits: for a leader (`Router.park`), for a commit (`Router.when_committed`), for confirmation
-that this node leads (`Router.when_confirmed`), or for messages (`Pulls`). It is answered once, through `reply`; a
-second answer is dropped. Whether somebody still waits for it is asked here, and nowhere else.
+that this node leads (`Router.when_confirmed`), or with pulls and heartbeats, which differ and have reasons to
+(docs/adding-a-code.md). It is answered once, through `reply`; a second answer is dropped. Whether somebody still waits
+for it is asked here, and nowhere else.
 
 How to add a code: docs/adding-a-code.md.
 """
@@ -34,7 +35,7 @@ C = TypeVar("C", SendRequest, PullRequest, RemotingCommand)
 
 
 class Where(Enum):
-    """Where a request is carried out."""
+    """The node by which a request is carried out."""
 
     LEADER = "by the leader: other nodes pass it on, and hold it while there is none"
     ANY = "by this node as far as it can; the handler routes the rest to the leader"

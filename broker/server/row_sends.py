@@ -25,6 +25,7 @@ from broker.store.staging import StagedEntry
 from dledger import DLedgerError
 from dledger_mq.message.errors import RecordError
 from dledger_mq.message.ids import OffsetIdMaker
+from dledger_mq.message.numbers import QueueId
 from dledger_mq.remoting.codes import ResponseCode
 from dledger_mq.remoting.requests import ROWS_STORED
 
@@ -41,7 +42,7 @@ class _Flight:
 
     request: PendingRequest
     rows: Rows
-    queue_id: int
+    queue_id: QueueId
     wanted: list[bool]
     fresh: frozenset[bytes]
     behind: list[PendingRequest] = field(default_factory=list)
@@ -141,7 +142,7 @@ class RowSends:
     def _answer(
         self,
         request: PendingRequest,
-        queue_id: int,
+        queue_id: QueueId,
         wanted: list[bool],
         staged: StagedEntry | None = None,
         place: int = -1,
