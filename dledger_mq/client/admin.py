@@ -46,6 +46,7 @@ from dledger_mq.message.names import (
     is_system_topic,
     system_topic_problem,
 )
+from dledger_mq.message.numbers import QueueOffset
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.errors import BodyError
 from dledger_mq.remoting.group_bodies import decode_consumer_list
@@ -69,7 +70,7 @@ class TopicDescription:
     """
 
     topic: str
-    queues: dict[MessageQueue, tuple[int, int]]
+    queues: dict[MessageQueue, tuple[QueueOffset, QueueOffset]]
 
     @property
     def messages(self) -> int:
@@ -88,7 +89,7 @@ class GroupDescription:
 
     group: str
     members: tuple[str, ...]
-    offsets: dict[MessageQueue, int]
+    offsets: dict[MessageQueue, QueueOffset]
 
 
 class Admin(Lifetime):
@@ -226,7 +227,7 @@ class Admin(Lifetime):
         """Return a group's members and offsets; of a group that nobody knows, none. Raises ClientError."""
         check_group(group)
         members: set[str] = set()
-        offsets: dict[MessageQueue, int] = {}
+        offsets: dict[MessageQueue, QueueOffset] = {}
         for name in await self._inspector.broker_names():
             members.update(await self._members(group, name))
             for topic, queues in (
@@ -251,7 +252,7 @@ class Admin(Lifetime):
 
     async def reset_offsets(
         self, group: str, topic: str, to: Place | Mapping[MessageQueue, int]
-    ) -> dict[MessageQueue, int]:
+    ) -> dict[MessageQueue, QueueOffset]:
         """Let a group begin elsewhere in a topic, and return where. Nobody of the group may be online.
 
         A member that runs knows its own offsets and would store them again: there, use its `seek`.

@@ -19,6 +19,7 @@ from typing import SupportsIndex
 from dledger_mq.client.errors import ClientUsageError
 from dledger_mq.client.queues import MessageQueue
 from dledger_mq.message.names import group_problem, topic_problem
+from dledger_mq.message.numbers import QueueOffset
 
 
 def wrong_type(name: str, value: object, wanted: str) -> str:
@@ -85,6 +86,11 @@ def whole_number(name: str, value: object) -> int:
     return operator.index(value)
 
 
+def queue_offset(name: str, value: object) -> QueueOffset:
+    """Return the offset of a message in its queue."""
+    return QueueOffset(whole_number(name, value))
+
+
 def check_queue(value: object) -> MessageQueue:
     """Return a queue."""
     if not isinstance(value, MessageQueue):
@@ -105,12 +111,12 @@ def queue_list(values: object) -> list[MessageQueue]:
     return [check_queue(value) for value in values]
 
 
-def queue_offsets(values: object) -> dict[MessageQueue, int]:
+def queue_offsets(values: object) -> dict[MessageQueue, QueueOffset]:
     """Return offsets by queue."""
     if not isinstance(values, Mapping):
         raise ClientUsageError(wrong_type("offsets", values, "a dict of MessageQueue and offset"))
     return {
-        check_queue(queue): whole_number(f"the offset of {queue}", offset)
+        check_queue(queue): queue_offset(f"the offset of {queue}", offset)
         for queue, offset in values.items()
     }
 

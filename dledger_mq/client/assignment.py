@@ -27,6 +27,7 @@ from dledger_mq.client.rebalance_listener import RebalanceListener
 from dledger_mq.client.session import Session
 from dledger_mq.client.subscriptions import TopicSubscription
 from dledger_mq.message.names import is_retry_topic
+from dledger_mq.message.numbers import QueueOffset
 from dledger_mq.remoting.codes import ResponseCode
 
 REBALANCE_S: Final = 20.0
@@ -241,12 +242,12 @@ class Assignment:
         nursery.start_soon(reader.run, name=f"reader {queue}")
         return True
 
-    async def _committed(self, queue: MessageQueue) -> int | None:
+    async def _committed(self, queue: MessageQueue) -> QueueOffset | None:
         if self._local is not None:
             return self._local.committed(queue)
         return await self.requests.committed(queue)
 
-    async def _first_offset(self, queue: MessageQueue) -> int:
+    async def _first_offset(self, queue: MessageQueue) -> QueueOffset:
         """Return the offset at which a group without a stored one begins (rule I6).
 
         What a retry topic holds was given back by the group itself, so it is wanted from its start;
@@ -259,7 +260,7 @@ class Assignment:
             return await requests.max_offset(queue)
         return await requests.offset_at(queue, self._start_from)
 
-    async def move(self, offsets: Mapping[MessageQueue, int]) -> None:
+    async def move(self, offsets: Mapping[MessageQueue, QueueOffset]) -> None:
         """Go on elsewhere, as an operator wants it: drop what was read of these queues.
 
         What cannot be committed stays where it was, with a line in the log; queues that we do not
@@ -331,7 +332,7 @@ class Assignment:
         if held.committed != offset and await self._store(held.queue, offset):
             held.committed = offset
 
-    async def _store(self, queue: MessageQueue, offset: int) -> bool:
+    async def _store(self, queue: MessageQueue, offset: QueueOffset) -> bool:
         """Store one offset, where this member's offsets are kept; whether that succeeded."""
         if self._local is not None:
             return await self._save({queue: offset})
@@ -342,7 +343,7 @@ class Assignment:
             return False
         return True
 
-    async def _save(self, offsets: Mapping[MessageQueue, int]) -> bool:
+    async def _save(self, offsets: Mapping[MessageQueue, QueueOffset]) -> bool:
         assert self._local is not None
         async with self._committing:
             if all(self._local.committed(queue) == offset for queue, offset in offsets.items()):

@@ -31,6 +31,7 @@ from dledger_mq.client.messages import ReceivedMessage
 from dledger_mq.client.queue_reader import QueueReader
 from dledger_mq.client.queues import MessageQueue
 from dledger_mq.client.rates import ConsumeRates
+from dledger_mq.message.numbers import QueueOffset
 
 LOCAL_RETRY_S: Final = 5.0  # a message that could not be given back is tried again here
 TIMED_OUT_LEVEL: Final = 3
@@ -141,7 +142,7 @@ class Dispatcher:
         async for reader, messages in self._work:
             if not reader.begin(messages):
                 continue
-            finished: list[int] = []
+            finished: list[QueueOffset] = []
             try:
                 left = await self._consume(reader, messages, finished)
             except UnfinishedError:
@@ -152,7 +153,9 @@ class Dispatcher:
                 assert self._nursery is not None
                 self._nursery.start_soon(self._again_later, reader, left)
 
-    async def _consume(self, reader: QueueReader, messages: _Batch, finished: list[int]) -> _Batch:
+    async def _consume(
+        self, reader: QueueReader, messages: _Batch, finished: list[QueueOffset]
+    ) -> _Batch:
         """Handle some messages; return those that neither the handler nor the broker took."""
         later = await self._handle(messages)
         if later is None:
@@ -202,7 +205,7 @@ class Dispatcher:
             batch = tuple(islice(waiting, self._settings.consume_batch_max))
             if not batch or not reader.begin(batch):
                 break
-            finished: list[int] = []
+            finished: list[QueueOffset] = []
             later: Later | None = None
             left: list[ReceivedMessage] = []
             try:

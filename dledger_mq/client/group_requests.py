@@ -16,6 +16,7 @@ from dledger_mq.client.queues import MessageQueue
 from dledger_mq.client.session import Session, raise_for
 from dledger_mq.client.subscriptions import TopicSubscription
 from dledger_mq.message.errors import MessageFormatError
+from dledger_mq.message.numbers import QueueOffset
 from dledger_mq.message.record import decode_records
 from dledger_mq.remoting import fields
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
@@ -54,9 +55,9 @@ class PullAnswer(msgspec.Struct, frozen=True):
     """
 
     messages: tuple[ReceivedMessage, ...]
-    next_offset: int
-    min_offset: int
-    max_offset: int
+    next_offset: QueueOffset
+    min_offset: QueueOffset
+    max_offset: QueueOffset
     is_offset_wrong: bool
     is_empty: bool
 
@@ -71,9 +72,9 @@ class PulledRecords(msgspec.Struct, frozen=True):
     """
 
     records: bytes
-    next_offset: int
-    min_offset: int
-    max_offset: int
+    next_offset: QueueOffset
+    min_offset: QueueOffset
+    max_offset: QueueOffset
     is_offset_wrong: bool
     is_empty: bool
 
@@ -87,7 +88,7 @@ class GroupRequests:
 
     # --- offsets
 
-    async def committed(self, queue: MessageQueue) -> int | None:
+    async def committed(self, queue: MessageQueue) -> QueueOffset | None:
         """Return the group's stored offset, None when it has none.
 
         Raises:
@@ -96,10 +97,10 @@ class GroupRequests:
         answer = await self._ask(RequestCode.QUERY_CONSUMER_OFFSET, queue, of_group=True)
         if answer.code == ResponseCode.QUERY_NOT_FOUND:
             return None
-        offset = _number(raise_for(answer), "offset")
+        offset = _offset(raise_for(answer), "offset")
         return offset if offset >= 0 else None
 
-    async def commit(self, queue: MessageQueue, offset: int) -> None:
+    async def commit(self, queue: MessageQueue, offset: QueueOffset) -> None:
         """Store the group's offset: everything below it is finished.
 
         Raises:
@@ -109,23 +110,23 @@ class GroupRequests:
         extra = {"commitOffset": str(offset), "clientId": self._session.client_id}
         raise_for(await self._ask(RequestCode.UPDATE_CONSUMER_OFFSET, queue, extra, of_group=True))
 
-    async def max_offset(self, queue: MessageQueue) -> int:
+    async def max_offset(self, queue: MessageQueue) -> QueueOffset:
         """Return the next offset to be written. Raises ClientError."""
         return await self._bound(RequestCode.GET_MAX_OFFSET, queue)
 
-    async def min_offset(self, queue: MessageQueue) -> int:
+    async def min_offset(self, queue: MessageQueue) -> QueueOffset:
         """Return the first offset that is kept. Raises ClientError."""
         return await self._bound(RequestCode.GET_MIN_OFFSET, queue)
 
-    async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
+    async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> QueueOffset:
         """Return the first offset stored at or after a time. Raises ClientError."""
         extra = {"timestamp": str(timestamp_ms)}
         return await self._bound(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, queue, extra)
 
     async def _bound(
         self, code: RequestCode, queue: MessageQueue, extra: dict[str, str] | None = None
-    ) -> int:
-        return _number(raise_for(await self._ask(code, queue, extra)), "offset")
+    ) -> QueueOffset:
+        return _offset(raise_for(await self._ask(code, queue, extra)), "offset")
 
     async def _ask(
         self,
@@ -198,7 +199,7 @@ class GroupRequests:
         self,
         address: str,
         queue: MessageQueue,
-        offset: int,
+        offset: QueueOffset,
         subscription: TopicSubscription,
         *,
         max_messages: int,
@@ -213,13 +214,13 @@ class GroupRequests:
         pulled = await self.pull_records(
             address, queue, offset, subscription, max_messages=max_messages, hold_s=hold_s
         )
-        return _pull_answer(pulled, queue, offset, subscription)
+        return decode_pulled(pulled, queue, offset, subscription)
 
     async def pull_records(
         self,
         address: str,
         queue: MessageQueue,
-        offset: int,
+        offset: QueueOffset,
         subscription: TopicSubscription,
         *,
         max_messages: int,
@@ -254,9 +255,9 @@ class GroupRequests:
             raise RequestFailedError(answer.code, answer.remark or "")
         return PulledRecords(
             answer.body if answer.code == ResponseCode.SUCCESS else b"",
-            _number(answer, "nextBeginOffset"),
-            _number(answer, "minOffset"),
-            _number(answer, "maxOffset"),
+            _offset(answer, "nextBeginOffset"),
+            _offset(answer, "minOffset"),
+            _offset(answer, "maxOffset"),
             answer.code == ResponseCode.PULL_OFFSET_MOVED,
             answer.code == ResponseCode.PULL_NOT_FOUND,
         )
@@ -287,20 +288,33 @@ class GroupRequests:
         )
 
 
-def _number(answer: RemotingCommand, name: str) -> int:
+def _offset(answer: RemotingCommand, name: str) -> QueueOffset:
     try:
-        return fields.int64(answer.ext, name)
+        return QueueOffset(fields.int64(answer.ext, name))
     except RemotingError as error:
         raise RequestFailedError(answer.code, f"unreadable answer: {error}") from error
 
 
-def _pull_answer(
-    pulled: PulledRecords, queue: MessageQueue, offset: int, subscription: TopicSubscription
+def decode_pulled(
+    pulled: PulledRecords, queue: MessageQueue, offset: QueueOffset, subscription: TopicSubscription
 ) -> PullAnswer:
+    """Read the records of a pull that began at `offset`.
+
+    Raises:
+        ConnectionLostError: they cannot be read, or their offsets do not rise towards the next one.
+    """
     try:
         records = decode_records(pulled.records)
     except MessageFormatError as error:
         raise ConnectionLostError(f"a pull of {queue} brought damaged records: {error}") from error
+    last = -1
+    for record in records:
+        if not last < record.queue_offset < pulled.next_offset:
+            raise ConnectionLostError(
+                f"a pull of {queue} brought offset {record.queue_offset} behind {last}, and says that "
+                f"{pulled.next_offset} comes next"
+            )
+        last = record.queue_offset
     messages = tuple(
         message
         for record in records

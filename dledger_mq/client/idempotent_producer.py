@@ -28,6 +28,7 @@ from dledger_mq.client.queues import MessageQueue
 from dledger_mq.client.send_maker import Row
 from dledger_mq.message.batch import BATCH_ITEMS_MAX
 from dledger_mq.message.names import is_retry_topic
+from dledger_mq.message.numbers import QueueOffset
 from dledger_mq.message.row_keys import KEY_BYTES, SINK_ID_BYTES_MAX
 from dledger_mq.remoting.codes import ResponseCode
 
@@ -58,7 +59,7 @@ class RowsResult(msgspec.Struct, frozen=True):
 
     stored: tuple[bool, ...]
     queue: MessageQueue
-    queue_offset: int
+    queue_offset: QueueOffset
 
     @property
     def stored_count(self) -> int:

@@ -23,6 +23,7 @@ from dledger_mq.client.pull_consumer import PULL_TIMEOUT_S, PullConsumer
 from dledger_mq.client.retry import backoff_s
 from dledger_mq.client.session import is_transient, raise_for
 from dledger_mq.message.errors import RecordError
+from dledger_mq.message.numbers import QueueOffset
 from dledger_mq.message.record import StoredMessage, decode_records
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.errors import BodyError
@@ -35,7 +36,7 @@ TOOLS_GROUP: Final = "TOOLS_CONSUMER"
 MATCHES_MAX: Final = 64
 _FOREVER_MS: Final = 2**62
 
-GroupOffsets = dict[str, dict[str, dict[int, int]]]
+GroupOffsets = dict[str, dict[str, dict[int, QueueOffset]]]
 """Group, topic, queue id, and the next queue offset that the group will consume."""
 
 
@@ -65,7 +66,9 @@ class Inspector(Lifetime):
         answer = raise_for(await self.ask(broker_name, RequestCode.GET_ALL_CONSUMER_OFFSET, {}))
         try:
             table = msgspec.convert(
-                read_object(answer.body).get("offsetTable"), dict[str, dict[int, int]], strict=False
+                read_object(answer.body).get("offsetTable"),
+                dict[str, dict[int, QueueOffset]],
+                strict=False,
             )
         except (BodyError, msgspec.ValidationError) as error:
             raise RequestFailedError(answer.code, f"unreadable offsets: {error}") from error

@@ -9,6 +9,7 @@ from dledger_mq.client.errors import ClientError
 from dledger_mq.client.inspector import Inspector
 from dledger_mq.client.queues import MessageQueue
 from dledger_mq.message.names import is_system_topic
+from dledger_mq.message.numbers import QueueOffset
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +25,9 @@ class QueueLag:
     topic: str
     broker_name: str
     queue_id: int
-    committed: int
-    start: int
-    end: int
+    committed: QueueOffset
+    start: QueueOffset
+    end: QueueOffset
 
     @property
     def lag(self) -> int:

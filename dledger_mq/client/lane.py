@@ -37,6 +37,7 @@ from dledger_mq.client.queues import MessageQueue
 from dledger_mq.client.retry import SEND_STATUS, Verdict, backoff_s, judge
 from dledger_mq.client.send_frames import SendAnswer, decode_answer
 from dledger_mq.client.wire import Wire, open_wire
+from dledger_mq.message.numbers import QueueId, QueueOffset
 from dledger_mq.net.loop import Event, Loop
 from dledger_mq.remoting.codes import is_definite
 from dledger_mq.remoting.frame import Frame
@@ -48,6 +49,8 @@ SETTLE_S: Final = 0.5  # how long the other answers are waited for before sends 
 QUIET_S: Final = 0.25  # no answer for so long: ask who leads, again and again
 STUCK_S: Final = 3.0  # no answer for so long: try another node
 ATTEMPTS_MAX: Final = 2**31  # no bound but the deadline
+_NO_OFFSET: Final = QueueOffset(-1)  # of a send that asked for no answer
+_NO_QUEUE: Final = QueueId(-1)
 IDLE_CLOSE_S: Final = 100.0  # brokers close connections that are silent for 120 s
 
 
@@ -327,10 +330,11 @@ class Lane:
             pending.attempts += 1
             frames.append(pending.frame)
             if pending.is_oneway:
-                self._succeed(pending, "", -1, None)
+                self._succeed(pending, "", _NO_OFFSET, None)
                 continue
             if not in_flight:
                 self._heard_at = now
+            assert pending.opaque not in in_flight, f"{pending.opaque} is the number of two sends"
             in_flight[pending.opaque] = pending
             self._in_flight_bytes += len(pending.frame)
         if frames:
@@ -383,16 +387,18 @@ class Lane:
         self,
         pending: PendingSend,
         message_id: str,
-        queue_offset: int,
+        queue_offset: QueueOffset,
         transaction_id: str | None,
         *,
         recall_handle: str | None = None,
         rows_stored: str | None = None,
         status: str = "SEND_OK",
-        queue_id: int = -1,
+        queue_id: QueueId = _NO_QUEUE,
     ) -> None:
+        assert pending.result is None, f"{pending.unique_key} ends twice"
+        assert pending.error is None, f"{pending.unique_key} ends twice"
         queue = pending.queue
-        if queue_id not in (-1, queue.queue_id):  # the broker chose
+        if queue_id not in (_NO_QUEUE, queue.queue_id):  # the broker chose
             queue = MessageQueue(queue.topic, queue.broker_name, queue_id)
         pending.result = SendResult(
             status,
@@ -408,6 +414,8 @@ class Lane:
         self._on_settled(pending)
 
     def _fail(self, pending: PendingSend, why: str) -> None:
+        assert pending.result is None, f"{pending.unique_key} ends twice"
+        assert pending.error is None, f"{pending.unique_key} ends twice"
         pending.error = pending.describe_failure(why)
         pending.settle()
         self._on_settled(pending)

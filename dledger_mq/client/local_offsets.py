@@ -11,11 +11,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeGuard
 
 from dledger_mq.client.durable_file import replace_file
 from dledger_mq.client.errors import ClientUsageError
 from dledger_mq.client.queues import MessageQueue
+from dledger_mq.message.numbers import QueueOffset
 from dledger_mq.remoting.errors import BodyError
 from dledger_mq.remoting.json_body import read_object, write_json
 from dledger_mq.remoting.message_queue import MessageQueue as WireQueue
@@ -40,7 +41,7 @@ class LocalOffsets:
         if "/" in client_id or client_id in ("", ".", ".."):
             raise ClientUsageError(f"client id {client_id!r} cannot name a folder")
         self.path = Path(folder).expanduser() / client_id / group / _NAME
-        self._offsets: dict[MessageQueue, int] = {}
+        self._offsets: dict[MessageQueue, QueueOffset] = {}
 
     def load(self) -> None:
         """Read what was stored before; a damaged file is reported, and the one before it is used.
@@ -61,11 +62,11 @@ class LocalOffsets:
             else:
                 return
 
-    def committed(self, queue: MessageQueue) -> int | None:
+    def committed(self, queue: MessageQueue) -> QueueOffset | None:
         """Return the stored offset, None when there is none."""
         return self._offsets.get(queue)
 
-    def save(self, offsets: Mapping[MessageQueue, int]) -> None:
+    def save(self, offsets: Mapping[MessageQueue, QueueOffset]) -> None:
         """Store these in addition to the others, durably; blocks for the disk.
 
         Raises:
@@ -80,7 +81,7 @@ class LocalOffsets:
         return self.path.with_name(f"{_NAME}.bak")
 
 
-def encode_offsets(offsets: Mapping[MessageQueue, int]) -> bytes:
+def encode_offsets(offsets: Mapping[MessageQueue, QueueOffset]) -> bytes:
     """Write a table of offsets as RocketMQ's clients and brokers do (docs/formats/remoting.md, "Offsets as a body")."""
     table = {
         WireQueue(queue.broker_name, queue.queue_id, queue.topic): offset
@@ -89,7 +90,7 @@ def encode_offsets(offsets: Mapping[MessageQueue, int]) -> bytes:
     return write_json({"offsetTable": table})
 
 
-def decode_offsets(data: bytes) -> dict[MessageQueue, int]:
+def decode_offsets(data: bytes) -> dict[MessageQueue, QueueOffset]:
     """Read a table of offsets, as an object with queues as keys or as the list for C++ clients.
 
     Raises:
@@ -98,12 +99,11 @@ def decode_offsets(data: bytes) -> dict[MessageQueue, int]:
     if len(data) > FILE_BYTES_MAX:
         raise BodyError(f"more than {FILE_BYTES_MAX} bytes")
     table = read_object(data).get("offsetTable")
-    found: dict[MessageQueue, int] = {}
+    found: dict[MessageQueue, QueueOffset] = {}
     if isinstance(table, dict):
         for key, offset in table.items():
             if not isinstance(key, WireQueue) or not _is_offset(offset):
                 raise BodyError(f"offsetTable holds {key!r}: {offset!r}")
-            assert isinstance(offset, int)
             found[MessageQueue(key.topic, key.broker_name, key.queue_id)] = offset
         return found
     if not isinstance(table, list):
@@ -122,5 +122,5 @@ def decode_offsets(data: bytes) -> dict[MessageQueue, int]:
     return found
 
 
-def _is_offset(value: object) -> bool:
+def _is_offset(value: object) -> TypeGuard[QueueOffset]:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63

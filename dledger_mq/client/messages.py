@@ -23,6 +23,7 @@ from dledger_mq.message import sys_flags
 from dledger_mq.message.errors import PropertyError
 from dledger_mq.message.ids import offset_msg_id
 from dledger_mq.message.names import is_retry_topic, send_problem, topic_problem
+from dledger_mq.message.numbers import PhysicalOffset, QueueOffset, StoreTimeMs
 from dledger_mq.message.properties import decode_properties, encode_properties
 from dledger_mq.message.record import StoredMessage
 
@@ -167,7 +168,7 @@ class SendResult(msgspec.Struct, frozen=True):
     unique_key: str
     message_id: str
     queue: MessageQueue
-    queue_offset: int
+    queue_offset: QueueOffset
     transaction_id: str | None = None
     recall_handle: str | None = None
     rows_stored: str | None = None
@@ -197,8 +198,8 @@ class ReceivedMessage(msgspec.Struct, frozen=True):
     topic: str
     body: bytes
     queue: MessageQueue
-    queue_offset: int
-    physical_offset: int
+    queue_offset: QueueOffset
+    physical_offset: PhysicalOffset
     message_id: str
     unique_key: str
     tags: str | None
@@ -206,7 +207,7 @@ class ReceivedMessage(msgspec.Struct, frozen=True):
     properties: dict[str, str]
     flag: int
     born_timestamp_ms: int
-    store_timestamp_ms: int
+    store_timestamp_ms: StoreTimeMs
     reconsume_times: int
     is_packed: bool = False
     value: Any = None

@@ -16,10 +16,11 @@ from dledger_mq.client.errors import ClientError, ClientUsageError
 from dledger_mq.client.group_requests import PullAnswer
 from dledger_mq.client.messages import ReceivedMessage
 from dledger_mq.client.queues import MessageQueue
+from dledger_mq.message.numbers import QueueOffset
 
 HOLD_S: Final = 15.0  # brokers hold a pull no longer
 
-Pull = Callable[[MessageQueue, int, int, float], Awaitable[PullAnswer]]
+Pull = Callable[[MessageQueue, QueueOffset, int, float], Awaitable[PullAnswer]]
 """Pulls from a queue: offset, at most so many messages, held by the broker for so long (seconds)."""
 
 
@@ -32,11 +33,11 @@ class Poller:
     """
 
     def __init__(self, pull: Pull) -> None:
-        self.positions: dict[MessageQueue, int] = {}
+        self.positions: dict[MessageQueue, QueueOffset] = {}
         self.paused: set[MessageQueue] = set()
         self._pull = pull
 
-    def assign(self, positions: Mapping[MessageQueue, int]) -> None:
+    def assign(self, positions: Mapping[MessageQueue, QueueOffset]) -> None:
         """Read these queues and no others, from these offsets on."""
         self.positions = dict(positions)
         self.paused.intersection_update(positions)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from dledger_mq.client.queues import MessageQueue
+from dledger_mq.message.numbers import QueueOffset
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,33 +33,39 @@ class ProcessQueue:
 
     __slots__ = ("_sizes", "byte_count", "committed", "next_offset", "queue")
 
-    def __init__(self, queue: MessageQueue, next_offset: int) -> None:
+    def __init__(self, queue: MessageQueue, next_offset: QueueOffset) -> None:
         self.queue = queue
         self.next_offset = next_offset  # the next offset to pull
         self.byte_count = 0  # bodies of unfinished messages
-        self.committed: int | None = None  # what the broker has confirmed, None before the first
-        self._sizes: dict[int, int] = {}  # offset -> body bytes, ascending by insertion
+        self.committed: QueueOffset | None = (
+            None  # what the broker has confirmed, None before the first
+        )
+        self._sizes: dict[QueueOffset, int] = {}  # offset -> body bytes, ascending by insertion
 
-    def add(self, messages: Iterable[tuple[int, int]], next_offset: int) -> None:
+    def add(self, messages: Iterable[tuple[QueueOffset, int]], next_offset: QueueOffset) -> None:
         """Take note of one pull: (offset, body bytes) ascending, and where the next pull starts."""
+        last = self.next_offset - 1
         for offset, size in messages:
+            assert last < offset < next_offset, f"{offset} is not in {last + 1}..{next_offset - 1}"
             self._sizes[offset] = size
             self.byte_count += size
+            last = offset
         self.next_offset = max(self.next_offset, next_offset)
 
-    def finish(self, offset: int) -> None:
+    def finish(self, offset: QueueOffset) -> None:
         """Mark one message as dealt with. Offsets that are not held (after a reset) are ignored."""
         self.byte_count -= self._sizes.pop(offset, 0)
+        assert self.byte_count >= 0, f"{self.byte_count} bytes are held of {self.queue}"
 
-    def holds(self, offset: int) -> bool:
+    def holds(self, offset: QueueOffset) -> bool:
         """Return whether a message is unfinished here."""
         return offset in self._sizes
 
-    def first_offsets(self, count: int) -> list[int]:
+    def first_offsets(self, count: int) -> list[QueueOffset]:
         """Return the lowest unfinished offsets, ascending."""
         return list(islice(self._sizes, count))
 
-    def reset(self, next_offset: int) -> None:
+    def reset(self, next_offset: QueueOffset) -> None:
         """Drop everything held and go on at `next_offset`, forwards or backwards."""
         self._sizes.clear()
         self.byte_count = 0
@@ -70,12 +77,12 @@ class ProcessQueue:
         return len(self._sizes)
 
     @property
-    def last_offset(self) -> int | None:
+    def last_offset(self) -> QueueOffset | None:
         """The highest unfinished offset."""
         return next(reversed(self._sizes), None)
 
     @property
-    def committable(self) -> int:
+    def committable(self) -> QueueOffset:
         """The offset to commit: everything below it is finished."""
         return next(iter(self._sizes), self.next_offset)
 

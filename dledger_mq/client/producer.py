@@ -508,6 +508,8 @@ class Producer(Lifetime):
     def _on_settled(self, pending: PendingSend) -> None:
         self._pending -= 1
         self._pending_bytes -= len(pending.frame)
+        assert self._pending >= 0, f"{self._pending} sends are pending"
+        assert self._pending_bytes >= 0, f"{self._pending_bytes} bytes are pending"
         if pending.error is None:
             self._succeeded += 1
         elif pending.error.definite:

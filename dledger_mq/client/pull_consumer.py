@@ -28,6 +28,7 @@ from dledger_mq.client.arguments import (
     check_seconds,
     check_topic,
     queue_list,
+    queue_offset,
     queue_offsets,
     whole_number,
 )
@@ -54,6 +55,7 @@ from dledger_mq.client.queues import MessageQueue
 from dledger_mq.client.retry import backoff_s
 from dledger_mq.client.session import Session, is_transient, raise_for
 from dledger_mq.client.subscriptions import EVERYTHING, TopicSubscription, subscribe
+from dledger_mq.message.numbers import QueueOffset
 from dledger_mq.remoting.codes import RequestCode
 from dledger_mq.remoting.errors import BodyError
 from dledger_mq.remoting.route import decode_topic_list
@@ -141,24 +143,24 @@ class PullConsumer(Lifetime):
         """
         return await self._read_queues(check_topic(topic))
 
-    async def committed(self, queue: MessageQueue) -> int | None:
+    async def committed(self, queue: MessageQueue) -> QueueOffset | None:
         """Return the group's stored offset, None when it has none. Raises ClientError."""
         return await (await self._for(queue)).committed(queue)
 
     async def commit(self, queue: MessageQueue, offset: int) -> None:
         """Store the group's offset: everything below it is finished. Raises ClientError."""
-        offset = whole_number("offset", offset)
-        await (await self._for(queue)).commit(queue, offset)
+        place = queue_offset("offset", offset)
+        await (await self._for(queue)).commit(queue, place)
 
-    async def min_offset(self, queue: MessageQueue) -> int:
+    async def min_offset(self, queue: MessageQueue) -> QueueOffset:
         """Return the first offset that is kept. Raises ClientError."""
         return await (await self._for(queue)).min_offset(queue)
 
-    async def max_offset(self, queue: MessageQueue) -> int:
+    async def max_offset(self, queue: MessageQueue) -> QueueOffset:
         """Return the next offset to be written. Raises ClientError."""
         return await (await self._for(queue)).max_offset(queue)
 
-    async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
+    async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> QueueOffset:
         """Return the first offset stored at or after a time (ms since 1970). Raises ClientError."""
         timestamp_ms = whole_number("timestamp_ms", timestamp_ms)
         return await (await self._for(queue)).offset_at(queue, timestamp_ms)
@@ -181,7 +183,9 @@ class PullConsumer(Lifetime):
         except BodyError as error:
             raise RequestFailedError(answer.code, f"unreadable topic list: {error}") from error
 
-    async def bounds(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, tuple[int, int]]:
+    async def bounds(
+        self, queues: Iterable[MessageQueue]
+    ) -> dict[MessageQueue, tuple[QueueOffset, QueueOffset]]:
         """Return min and max offset of queues, all asked at once.
 
         The max offset is what is committed at the time of the call, never less.
@@ -190,7 +194,7 @@ class PullConsumer(Lifetime):
             ClientError: the failure of one that could not be asked.
         """
 
-        async def ask(queue: MessageQueue) -> tuple[int, int]:
+        async def ask(queue: MessageQueue) -> tuple[QueueOffset, QueueOffset]:
             requests = await self._for(queue)
             end = await requests.max_offset(queue)
             return await requests.min_offset(queue), end
@@ -222,7 +226,7 @@ class PullConsumer(Lifetime):
             self._poller.assign(queue_offsets(queues))
             return
 
-        async def begin(queue: MessageQueue) -> int:
+        async def begin(queue: MessageQueue) -> QueueOffset:
             offset = await self.committed(queue)
             return await self.min_offset(queue) if offset is None else offset
 
@@ -249,7 +253,7 @@ class PullConsumer(Lifetime):
             check_int("max_messages", max_messages), check_seconds("timeout_s", timeout_s)
         )
 
-    def position(self, queue: MessageQueue) -> int:
+    def position(self, queue: MessageQueue) -> QueueOffset:
         """Return the next offset that `poll` reads of an assigned queue."""
         self._poller.check([queue])
         return self._poller.positions[queue]
@@ -257,7 +261,7 @@ class PullConsumer(Lifetime):
     def seek(self, queue: MessageQueue, offset: int) -> None:
         """Let `poll` go on at another offset of an assigned queue."""
         self._poller.check([queue])
-        self._poller.positions[queue] = whole_number("offset", offset)
+        self._poller.positions[queue] = queue_offset("offset", offset)
 
     def pause(self, *queues: MessageQueue) -> None:
         """Let `poll` pass over some of the assigned queues."""
@@ -296,14 +300,14 @@ class PullConsumer(Lifetime):
             ClientError: it did not succeed in time, or was refused.
         """
         subscription = _subscribe(queue, expression)
-        offset = whole_number("offset", offset)
+        place = queue_offset("offset", offset)
         check_int("max_messages", max_messages)
         check_seconds("hold_s", hold_s)
         requests = await self._for(queue)
 
         async def ask(address: str) -> PullAnswer:
             return await requests.pull(
-                address, queue, offset, subscription, max_messages=max_messages, hold_s=hold_s
+                address, queue, place, subscription, max_messages=max_messages, hold_s=hold_s
             )
 
         return await self._at_some_node(queue, ask, hold_s)
@@ -334,7 +338,7 @@ class PullConsumer(Lifetime):
             ClientError: it did not succeed in time, or was refused.
         """
         subscription = _subscribe(queue, expression)
-        offset = whole_number("offset", offset)
+        place = queue_offset("offset", offset)
         check_int("max_messages", max_messages)
         check_seconds("answer_within_s", answer_within_s)
         if node is not None:
@@ -345,7 +349,7 @@ class PullConsumer(Lifetime):
             return await requests.pull_records(
                 address,
                 queue,
-                offset,
+                place,
                 subscription,
                 max_messages=max_messages,
                 hold_s=0.0,

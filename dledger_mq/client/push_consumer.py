@@ -36,7 +36,7 @@ from dledger_mq.client.arguments import (
     check_queue,
     check_text,
     queue_list,
-    whole_number,
+    queue_offset,
 )
 from dledger_mq.client.assignment import Assignment
 from dledger_mq.client.consume_results import (
@@ -62,6 +62,7 @@ from dledger_mq.client.service import open_service_nursery
 from dledger_mq.client.session import Session, make_client_id
 from dledger_mq.client.subscriptions import EVERYTHING, TopicSubscription, subscribe
 from dledger_mq.message.names import retry_topic
+from dledger_mq.message.numbers import QueueOffset
 from dledger_mq.remoting.codes import RequestCode
 from dledger_mq.remoting.header import RemotingCommand
 from dledger_mq.remoting.heartbeat import (
@@ -96,7 +97,7 @@ class ConsumerStatistics:
 
     consumed: int
     given_back: int
-    next_offsets: dict[MessageQueue, int]
+    next_offsets: dict[MessageQueue, QueueOffset]
     unfinished: int
     offset_resets: int
 
@@ -352,10 +353,10 @@ class PushConsumer(Lifetime):
             ClientUsageError: the queue is not ours now, or the offset is negative.
         """
         assignment = self._owned()
-        offset = whole_number("offset", offset)
-        if check_queue(queue) not in assignment.readers or offset < 0:
+        place = queue_offset("offset", offset)
+        if check_queue(queue) not in assignment.readers or place < 0:
             raise ClientUsageError(f"{queue} is not ours to go to {offset}")
-        await assignment.move({queue: offset})
+        await assignment.move({queue: place})
 
     async def commit(self) -> None:
         """Commit what is consumed now, without waiting for the interval."""

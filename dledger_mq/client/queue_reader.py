@@ -32,6 +32,7 @@ from dledger_mq.client.rates import Rate
 from dledger_mq.client.retry import backoff_s
 from dledger_mq.client.session import Session, is_transient
 from dledger_mq.client.subscriptions import TopicSubscription
+from dledger_mq.message.numbers import QueueOffset
 from dledger_mq.remoting.codes import ResponseCode
 
 HOLD_S: Final = 15.0  # what brokers are asked to hold an empty pull; the Java client's
@@ -97,7 +98,9 @@ class QueueReader:
         self._pull = pull
         self._on_messages = on_messages
         self._running = 0  # calls of the handler
-        self._begun: dict[int, tuple[ReceivedMessage, float]] = {}  # with the handler, since
+        self._begun: dict[
+            QueueOffset, tuple[ReceivedMessage, float]
+        ] = {}  # with the handler, since
         self._changed = anyio.Event()
         self._scope = anyio.CancelScope()
         self._beyond_end_since: float | None = None
@@ -114,9 +117,10 @@ class QueueReader:
             self._begun[message.queue_offset] = (message, now)
         return True
 
-    def end(self, messages: Iterable[ReceivedMessage], finished: Iterable[int]) -> None:
+    def end(self, messages: Iterable[ReceivedMessage], finished: Iterable[QueueOffset]) -> None:
         """Say that messages begun before left the handler, and which offsets are finished."""
         self._running -= 1
+        assert self._running >= 0, f"a handler of {self.held.queue} ends that never began"
         self.consumed_at_ms = time.time_ns() // 1_000_000
         for message in messages:
             self._begun.pop(message.queue_offset, None)
@@ -124,7 +128,7 @@ class QueueReader:
             self.held.finish(offset)
         self._changed.set()
 
-    def finish(self, offset: int) -> None:
+    def finish(self, offset: QueueOffset) -> None:
         """Say that a message is finished although the handler still has it."""
         self.held.finish(offset)
         self._changed.set()

@@ -14,7 +14,10 @@ from zlib import crc32
 
 @dataclass(frozen=True, slots=True, order=True)
 class MessageQueue:
-    """One queue of a topic. Sorts as Java's MessageQueue does: topic, broker name, queue id."""
+    """One queue of a topic. Sorts as Java's MessageQueue does: topic, broker name, queue id.
+
+    Applications make them too, so the queue id is an `int`.
+    """
 
     topic: str
     broker_name: str

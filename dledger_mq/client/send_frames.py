@@ -19,6 +19,7 @@ import msgspec
 from dledger_mq.client.errors import ConnectionLostError
 from dledger_mq.client.queues import MessageQueue
 from dledger_mq.message.names import AUTO_CREATE_TOPIC
+from dledger_mq.message.numbers import QueueId, QueueOffset
 from dledger_mq.remoting.codes import RequestCode
 from dledger_mq.remoting.frame import Frame
 from dledger_mq.remoting.header import FLAG_ONEWAY, PROTOCOL_VERSION
@@ -105,8 +106,8 @@ class SendAnswerFields(msgspec.Struct, rename="camel", gc=False):
     """The ext fields of an answer to a send."""
 
     msg_id: str = ""
-    queue_id: int = -1
-    queue_offset: int = -1
+    queue_id: QueueId = QueueId(-1)
+    queue_offset: QueueOffset = QueueOffset(-1)
     transaction_id: str | None = None
     recall_handle: str | None = None
     rows_stored: str | None = msgspec.field(name=ROWS_STORED, default=None)

@@ -14,6 +14,7 @@ from typing import Final
 
 from dledger_mq.message.errors import MessageIdError
 from dledger_mq.message.hosts import HOST_V4_BYTES, HOST_V6_BYTES, unpack_host
+from dledger_mq.message.numbers import PhysicalOffset
 
 _OFFSET_HEX_CHARS: Final = 16
 _ID_CHARS_V4: Final = 2 * HOST_V4_BYTES + _OFFSET_HEX_CHARS
@@ -42,8 +43,8 @@ def offset_msg_id(store_host: bytes, physical_offset: int) -> str:
     return OffsetIdMaker(store_host)(physical_offset)
 
 
-def parse_offset_msg_id(text: str) -> tuple[str, int, int]:
-    """Address, port and physical offset of an offset message id, upper or lower case.
+def parse_offset_msg_id(text: str) -> tuple[str, int, PhysicalOffset]:
+    """Return address, port and physical offset of an offset message id, upper or lower case.
 
     Raises:
         MessageIdError: not 32 or 56 hex digits, or a negative offset.
@@ -58,7 +59,7 @@ def parse_offset_msg_id(text: str) -> tuple[str, int, int]:
     if physical_offset < 0:
         raise MessageIdError(f"{text!r} holds the negative offset {physical_offset}")
     address, port = unpack_host(data[:-8])
-    return address, port, physical_offset
+    return address, port, PhysicalOffset(physical_offset)
 
 
 def month_start_ms(now_ms: int, utc_offset_ms: int = 0) -> int:

@@ -322,6 +322,7 @@ class Connection:
             data = self._take_joined()
             sent = self._try_send(data)
             self.unsent_bytes -= sent
+            assert self.unsent_bytes >= 0, f"{self.unsent_bytes} bytes wait for {self.peer}"
             if sent < len(data):
                 self._queue.appendleft(data[sent:])
         self._is_draining = False

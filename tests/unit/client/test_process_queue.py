@@ -2,18 +2,20 @@ from __future__ import annotations
 
 from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dledger_mq.client.process_queue import FlowLimits, ProcessQueue
 from dledger_mq.client.queues import MessageQueue
+from dledger_mq.message.numbers import QueueOffset
 
 QUEUE = MessageQueue("T", "broker-a", 0)
 
 
 def held(*offsets: int, next_offset: int) -> ProcessQueue:
-    queue = ProcessQueue(QUEUE, offsets[0] if offsets else next_offset)
-    queue.add([(offset, 10) for offset in offsets], next_offset)
+    queue = ProcessQueue(QUEUE, QueueOffset(offsets[0] if offsets else next_offset))
+    queue.add([(QueueOffset(offset), 10) for offset in offsets], QueueOffset(next_offset))
     return queue
 
 
@@ -61,7 +63,7 @@ def test_pulling_pauses_at_each_limit() -> None:
 def test_needs_commit_until_the_broker_knows() -> None:
     queue = held(next_offset=4)
     assert queue.needs_commit
-    queue.committed = 4
+    queue.committed = QueueOffset(4)
     assert not queue.needs_commit
 
 
@@ -69,8 +71,8 @@ def test_needs_commit_until_the_broker_knows() -> None:
 def test_committable_never_falls_and_covers_only_finished_ones(
     offsets: set[int], chance: Random
 ) -> None:
-    queue = ProcessQueue(QUEUE, 0)
-    queue.add([(offset, 1) for offset in sorted(offsets)], 61)
+    queue = ProcessQueue(QUEUE, QueueOffset(0))
+    queue.add([(QueueOffset(offset), 1) for offset in sorted(offsets)], QueueOffset(61))
     unfinished, last = set(offsets), 0
     for offset in chance.sample(sorted(offsets), len(offsets)):
         queue.finish(offset)
@@ -79,3 +81,12 @@ def test_committable_never_falls_and_covers_only_finished_ones(
         assert queue.committable >= last
         last = queue.committable
     assert (queue.byte_count, queue.message_count) == (0, 0)
+
+
+@pytest.mark.parametrize("offsets", [(4,), (6, 5), (5, 5), (7,)])
+def test_offsets_come_in_order_from_where_the_pull_began_to_where_the_next_begins(
+    offsets: tuple[int, ...],
+) -> None:
+    queue = ProcessQueue(QUEUE, QueueOffset(5))
+    with pytest.raises(AssertionError):
+        queue.add([(QueueOffset(offset), 1) for offset in offsets], QueueOffset(7))
