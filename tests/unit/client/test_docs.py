@@ -21,6 +21,11 @@ async def test_every_example_runs() -> None:
             code = compile(
                 example.replace("127.0.0.1:9876", group.namesrv), f"example {number}", "exec"
             )
-            with trio.fail_after(60):  # each runs its own trio, so in a thread of its own
+            with trio.fail_after(60):  # each runs its own loop, so in a thread of its own
                 await trio.to_thread.run_sync(exec, code, {"__name__": "__main__"})
     assert len(group.messages("Orders")) > 1000
+
+
+def test_the_examples_are_for_asyncio_but_the_one_that_shows_trio() -> None:
+    examples = BLOCK.findall(PAGE.read_text())
+    assert sum("import trio" in example for example in examples) == 1
