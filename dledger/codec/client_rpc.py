@@ -139,10 +139,8 @@ class Failure(Header, frozen=True, tag="failed"):
 Call = AppendCall | GetCall | StatusCall | TransferCall | SnapshotCall
 Answer = AppendAnswer | EntriesAnswer | StatusAnswer | TransferAnswer | SnapshotAnswer | Failure
 
-_CALLS = msgspec.msgpack.Decoder(AppendCall | GetCall | StatusCall | TransferCall | SnapshotCall)
-_ANSWERS = msgspec.msgpack.Decoder(
-    AppendAnswer | EntriesAnswer | StatusAnswer | TransferAnswer | SnapshotAnswer | Failure
-)
+_CALLS: msgspec.msgpack.Decoder[Call] = msgspec.msgpack.Decoder(Call)
+_ANSWERS: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
 
 
 def decode_call(header: bytes) -> Call:
@@ -151,8 +149,7 @@ def decode_call(header: bytes) -> Call:
     Raises:
         PeerProtocolError: it is something else.
     """
-    call: Call = decode_with(_CALLS, header, "call")
-    return call
+    return decode_with(_CALLS, header, "call")
 
 
 def decode_answer(header: bytes) -> Answer:
@@ -161,8 +158,7 @@ def decode_answer(header: bytes) -> Answer:
     Raises:
         PeerProtocolError: it is something else.
     """
-    answer: Answer = decode_with(_ANSWERS, header, "answer")
-    return answer
+    return decode_with(_ANSWERS, header, "answer")
 
 
 def failure_of(token: int, error: DLedgerError, *, leader_address: str = "") -> Failure:

@@ -15,6 +15,7 @@ from enum import Enum
 
 from crc32c import crc32c
 
+from dledger.codec.format_error import FormatError
 from dledger.codec.index_unit import EntryColumns, IndexUnit
 from dledger.raft.entry import ENTRY_HEADER_BYTES, Entry, EntryKind
 from dledger.raft.ids import Index, Position, Term
@@ -47,18 +48,8 @@ ENTRY_BODY_BYTES_MAX = 2**31 - 1 - ENTRY_HEADER_BYTES
 """The header's size is a signed 32-bit number. The configured maximum is far smaller."""
 
 
-class EntryFormatError(ValueError):
-    """Bytes that are not the entry they should be.
-
-    Attributes:
-        byte_offset: where, counted from the start of the given bytes.
-        problem: what is wrong there.
-    """
-
-    def __init__(self, byte_offset: int, problem: str) -> None:
-        self.byte_offset = byte_offset
-        self.problem = problem
-        super().__init__(f"byte {byte_offset}: {problem}")
+class EntryFormatError(FormatError):
+    """Bytes that are not the entry they should be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +94,8 @@ def seal(entry: Entry, prev_chain_crc: int) -> Entry:
     body = entry.body
     body_bytes = len(body)
     assert body_bytes <= ENTRY_BODY_BYTES_MAX, f"body of {body_bytes} bytes"
+    assert entry.index >= 0 <= entry.term, f"an entry {entry.id}"
+    assert entry.position >= 0, f"entry {entry.id} at position {entry.position}"
     head = _TO_CHAIN_CRC.pack(
         entry.kind, ENTRY_HEADER_BYTES + body_bytes, entry.index, entry.term, entry.position, 0
     )
@@ -228,11 +221,16 @@ def check_entry(entry: Entry, prev_chain_crc: int | None = None) -> None:
         len(entry.body),
     ):
         raise EntryFormatError(0, f"the header of entry {entry.index} belongs to another entry")
-    _check_crcs(entry.header, entry.body, header, prev_chain_crc, offset=0)
+    _check_crcs(entry.header, entry.body, header, prev_chain_crc=prev_chain_crc, offset=0)
 
 
 def _check_crcs(
-    header_bytes: bytes, body: bytes, header: EntryHeader, prev_chain_crc: int | None, offset: int
+    header_bytes: bytes,
+    body: bytes,
+    header: EntryHeader,
+    *,
+    prev_chain_crc: int | None,
+    offset: int,
 ) -> None:
     if prev_chain_crc is not None:
         chain = expected_chain_crc(header_bytes, prev_chain_crc)
@@ -268,7 +266,7 @@ def decode_entry(data: Bytes, offset: int = 0, prev_chain_crc: int | None = None
         )
     header_bytes = bytes(data[offset:body_at])
     body = bytes(data[body_at:end])
-    _check_crcs(header_bytes, body, header, prev_chain_crc, offset)
+    _check_crcs(header_bytes, body, header, prev_chain_crc=prev_chain_crc, offset=offset)
     return Entry(header.index, header.term, header.position, header.kind, body, header_bytes)
 
 

@@ -185,6 +185,7 @@ class FrameDecoder:
             at += 4 + length
         if at < end:
             self._rest = bytearray(view[at:])
+        assert len(self._rest) < self._need, f"{len(self._rest)} bytes are kept of {self._need}"
         return frames
 
     def _open(self, rest: memoryview) -> Frame | None:
@@ -226,6 +227,7 @@ class FrameDecoder:
                 raise PeerProtocolError("an empty chunk: the blob would never end")
             return None
         whole = Frame(self._open_header, b"".join(self._pieces))
+        assert len(whole.blob) == self._blob_bytes, f"{len(whole.blob)} of {self._blob_bytes} bytes"
         self._open_header = None
         self._pieces = []
         self._blob_bytes = 0

@@ -6,6 +6,7 @@ import struct
 
 from crc32c import crc32c
 
+from dledger.codec.format_error import FormatError
 from dledger.raft.hard_state import HardState
 from dledger.raft.ids import NodeId, Term
 
@@ -25,18 +26,8 @@ VOTE_BYTES_MAX = 1024
 """A node id is a short name; a longer one is a sign of damage."""
 
 
-class HardStateFormatError(ValueError):
-    """Bytes that are no hard state.
-
-    Attributes:
-        byte_offset: where, counted from the start of the given bytes.
-        problem: what is wrong there.
-    """
-
-    def __init__(self, byte_offset: int, problem: str) -> None:
-        self.byte_offset = byte_offset
-        self.problem = problem
-        super().__init__(f"byte {byte_offset}: {problem}")
+class HardStateFormatError(FormatError):
+    """Bytes that are no hard state."""
 
 
 def encode_hard_state(state: HardState) -> bytes:
@@ -53,6 +44,7 @@ def encode_hard_state(state: HardState) -> bytes:
     Source: bytes in tests/unit/codec/test_hard_state.py. DLedger keeps both as a text file without
     a checksum (docs/divergence.md).
     """
+    assert state.term >= 0, f"a hard state of term {state.term}"
     vote = b"" if state.vote is None else state.vote.encode()
     assert len(vote) <= VOTE_BYTES_MAX, f"a node id of {len(vote)} bytes"
     vote_bytes = _NO_VOTE if state.vote is None else len(vote)

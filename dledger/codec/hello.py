@@ -82,25 +82,26 @@ class Refused(Header, frozen=True, tag="refused"):
     reason: Text
 
 
-_DIALER = msgspec.msgpack.Decoder(Hello | ProofOfSecret)
-_ACCEPTOR = msgspec.msgpack.Decoder(Challenge | Welcome | Refused)
+FromDialer = Hello | ProofOfSecret
+FromAcceptor = Challenge | Welcome | Refused
+
+_DIALER: msgspec.msgpack.Decoder[FromDialer] = msgspec.msgpack.Decoder(FromDialer)
+_ACCEPTOR: msgspec.msgpack.Decoder[FromAcceptor] = msgspec.msgpack.Decoder(FromAcceptor)
 
 
-def decode_from_dialer(header: bytes) -> Hello | ProofOfSecret:
+def decode_from_dialer(header: bytes) -> FromDialer:
     """Decode a message of a dialer.
 
     Raises:
         PeerProtocolError: it is something else.
     """
-    said: Hello | ProofOfSecret = decode_with(_DIALER, header, "handshake")
-    return said
+    return decode_with(_DIALER, header, "handshake")
 
 
-def decode_from_acceptor(header: bytes) -> Challenge | Welcome | Refused:
+def decode_from_acceptor(header: bytes) -> FromAcceptor:
     """Decode a message of an acceptor.
 
     Raises:
         PeerProtocolError: it is something else.
     """
-    said: Challenge | Welcome | Refused = decode_with(_ACCEPTOR, header, "handshake")
-    return said
+    return decode_with(_ACCEPTOR, header, "handshake")

@@ -15,6 +15,7 @@ from itertools import accumulate
 
 from crc32c import crc32c
 
+from dledger.codec.format_error import FormatError
 from dledger.raft.ids import Index, Position, Term
 
 INDEX_UNIT_BYTES = 32
@@ -46,18 +47,8 @@ _SIZES, _CHAIN_CRCS = _every(24, 4), _every(_CHAIN_CRC_AT, 4)
 """The places of each column in the units' bytes, read as 64-bit and as 32-bit numbers."""
 
 
-class IndexFormatError(ValueError):
-    """Bytes that are not the index they should be.
-
-    Attributes:
-        byte_offset: where, counted from the start of the given bytes.
-        problem: what is wrong there.
-    """
-
-    def __init__(self, byte_offset: int, problem: str) -> None:
-        self.byte_offset = byte_offset
-        self.problem = problem
-        super().__init__(f"byte {byte_offset}: {problem}")
+class IndexFormatError(FormatError):
+    """Bytes that are not the index they should be."""
 
 
 @dataclass(frozen=True, slots=True)

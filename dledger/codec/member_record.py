@@ -1,4 +1,4 @@
-"""A member's record as bytes of its store (docs/formats/member.md), and as it is told in a handshake."""
+"""A member's record as bytes of its store (docs/formats/member.md), and as it is sent in a handshake."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Annotated, Final
 import msgspec
 from crc32c import crc32c
 
-from dledger.codec.wire_types import Name, Number, OptionalName
+from dledger.codec.format_error import FormatError
+from dledger.codec.wire_types import UNDECODABLE, Name, Number, OptionalName
 from dledger.errors import PeerProtocolError
 from dledger.raft.ids import NodeId
 from dledger.raft.member_record import MemberRecord, Start
@@ -30,24 +31,17 @@ _MAGIC = b"DLMB"
 _VERSION = 1
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
-"""Of starts, as it is told; what is saved may be one more."""
+"""A number of starts, as it is sent; what is saved may be one more."""
 
 _Restoration = Annotated[str, msgspec.Meta(max_length=RESTORATION_LENGTH_MAX)] | None
-_Starts = dict[Name, tuple[Number, Number]]
+_Pair = tuple[Number, Number]
+"""A `Start`: count and process."""
+
+_Starts = dict[Name, _Pair]
 
 
-class MemberRecordFormatError(ValueError):
-    """Bytes that are no member's record.
-
-    Attributes:
-        byte_offset: where, counted from the start of the given bytes.
-        problem: what is wrong there.
-    """
-
-    def __init__(self, byte_offset: int, problem: str) -> None:
-        self.byte_offset = byte_offset
-        self.problem = problem
-        super().__init__(f"byte {byte_offset}: {problem}")
+class MemberRecordFormatError(FormatError):
+    """Bytes that are no member's record."""
 
 
 class _Saved(msgspec.Struct, frozen=True, array_like=True):
@@ -87,14 +81,16 @@ def encode_member_record(record: MemberRecord) -> bytes:
 
     Source: bytes in tests/unit/codec/test_member_record.py.
     """
+    assert record.start.count >= 0, f"{record.node_id} counts {record.start.count} starts"
+    assert all(start.count >= 0 for start in record.seen.values()), f"{record.seen} seen"
     saved = _Saved(
-        record.group,
-        record.node_id,
-        record.restoration,
-        record.start.count,
-        record.start.process,
-        _pairs(record.seen),
-        sorted(record.members),
+        group=record.group,
+        node_id=record.node_id,
+        restoration=record.restoration,
+        count=record.start.count,
+        process=record.start.process,
+        seen=_pairs(record.seen),
+        members=sorted(record.members),
     )
     data = _HEAD.pack(_MAGIC, _VERSION) + msgspec.msgpack.encode(saved)
     return data + _CRC.pack(crc32c(data))
@@ -120,15 +116,15 @@ def decode_member_record(data: bytes) -> MemberRecord:
         raise MemberRecordFormatError(4, f"version {version} is unknown; this program knows 1")
     try:
         saved = _SAVED.decode(data[_HEAD.size : crc_at])
-    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+    except UNDECODABLE as error:
         raise MemberRecordFormatError(_HEAD.size, str(error)) from error
     return MemberRecord(
-        saved.group,
-        saved.node_id,
-        saved.restoration,
-        Start(saved.count, saved.process),
-        _starts(saved.seen),
-        frozenset(map(NodeId, saved.members)),
+        group=saved.group,
+        node_id=NodeId(saved.node_id),
+        restoration=saved.restoration,
+        start=Start(saved.count, saved.process),
+        seen=_starts(saved.seen),
+        members=frozenset(map(NodeId, saved.members)),
     )
 
 
@@ -154,7 +150,7 @@ def decode_handshake_record(node_id: NodeId, text: str) -> MemberRecord:
     """
     try:
         said = _SAID.decode(text)
-    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+    except UNDECODABLE as error:
         raise PeerProtocolError(f"{MEMBER_ATTRIBUTE}: {error}") from error
     start = Start(said.count, said.process)
     return MemberRecord("", node_id, said.restoration, start, _starts(said.seen))
@@ -166,9 +162,9 @@ def _said(record: MemberRecord, seen: Mapping[NodeId, Start]) -> str:
     return msgspec.json.encode(said).decode()
 
 
-def _pairs(seen: Mapping[NodeId, Start]) -> dict[str, tuple[int, int]]:
+def _pairs(seen: Mapping[NodeId, Start]) -> dict[str, _Pair]:
     return {str(node_id): (start.count, start.process) for node_id, start in seen.items()}
 
 
-def _starts(pairs: Mapping[str, tuple[int, int]]) -> dict[NodeId, Start]:
+def _starts(pairs: Mapping[str, _Pair]) -> dict[NodeId, Start]:
     return {NodeId(name): Start(*pair) for name, pair in pairs.items()}

@@ -8,8 +8,8 @@ decrease, and every checksum is right. Whether they fit the receiver's log is fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, cast
+from collections.abc import Sequence
+from typing import assert_never, cast
 
 import msgspec
 
@@ -138,7 +138,7 @@ class RepairReply(Header, frozen=True, tag="repair-answer"):
     lacks: bool
 
 
-_DECODER = msgspec.msgpack.Decoder(
+PeerHeader = (
     PreVoteCall
     | PreVoteAnswer
     | VoteCall
@@ -150,60 +150,96 @@ _DECODER = msgspec.msgpack.Decoder(
     | RepairReply
 )
 
+_DECODER: msgspec.msgpack.Decoder[PeerHeader] = msgspec.msgpack.Decoder(PeerHeader)
 
-def _header_of_append(m: AppendRequest) -> Header:
-    ordinary = (
-        m.term,
-        m.source,
-        m.prev_index,
-        m.prev_term,
-        m.commit_index,
-        m.round,
-        len(m.entries),
+
+def _header_of_append(message: AppendRequest) -> Header:
+    ordinary = OrdinaryAppendCall(
+        term=message.term,
+        source=message.source,
+        prev_index=message.prev_index,
+        prev_term=message.prev_term,
+        commit_index=message.commit_index,
+        round=message.round,
+        count=len(message.entries),
     )
-    if not m.admits:
-        return OrdinaryAppendCall(*ordinary)
-    return AppendCall(*ordinary, True, m.admits)
+    if not message.admits:
+        return ordinary
+    fields = {**msgspec.structs.asdict(ordinary), "admits": True, "admits_store": message.admits}
+    return AppendCall(**fields)
 
 
-def _header_of_append_answer(m: AppendResponse) -> Header:
-    return AppendAnswer(
-        m.term,
-        m.source,
-        m.round,
-        m.success,
-        m.match_index,
-        m.conflict_index,
-        m.conflict_term,
-        m.last_index,
-        m.store,
-    )
-
-
-_HEADER_OF: dict[type[PeerMessage], Callable[[Any], Header]] = {
-    AppendRequest: _header_of_append,
-    AppendResponse: _header_of_append_answer,
-    PreVoteRequest: lambda m: PreVoteCall(m.term, m.source, m.last_index, m.last_term, m.campaign),
-    PreVoteResponse: lambda m: PreVoteAnswer(m.term, m.source, m.granted, m.new_store, m.campaign),
-    VoteRequest: lambda m: VoteCall(
-        m.term, m.source, m.last_index, m.last_term, m.is_transfer, m.new_store
-    ),
-    VoteResponse: lambda m: VoteAnswer(m.term, m.source, m.granted),
-    TimeoutNow: lambda m: TimeoutNowCall(m.term, m.source),
-    RepairRequest: lambda m: RepairCall(
-        m.source, m.number, m.first_index, m.last_index, m.last_chain_crc
-    ),
-    RepairAnswer: lambda m: RepairReply(m.source, m.number, len(m.entries), m.lacks),
-}
+def _header_of(message: PeerMessage) -> Header:
+    match message:
+        case AppendRequest():
+            return _header_of_append(message)
+        case AppendResponse():
+            return AppendAnswer(
+                term=message.term,
+                source=message.source,
+                round=message.round,
+                success=message.success,
+                match_index=message.match_index,
+                conflict_index=message.conflict_index,
+                conflict_term=message.conflict_term,
+                last_index=message.last_index,
+                store=message.store,
+            )
+        case PreVoteRequest():
+            return PreVoteCall(
+                term=message.term,
+                source=message.source,
+                last_index=message.last_index,
+                last_term=message.last_term,
+                campaign=message.campaign,
+            )
+        case PreVoteResponse():
+            return PreVoteAnswer(
+                term=message.term,
+                source=message.source,
+                granted=message.granted,
+                new_store=message.new_store,
+                campaign=message.campaign,
+            )
+        case VoteRequest():
+            return VoteCall(
+                term=message.term,
+                source=message.source,
+                last_index=message.last_index,
+                last_term=message.last_term,
+                is_transfer=message.is_transfer,
+                new_store=message.new_store,
+            )
+        case VoteResponse():
+            return VoteAnswer(term=message.term, source=message.source, granted=message.granted)
+        case TimeoutNow():
+            return TimeoutNowCall(term=message.term, source=message.source)
+        case RepairRequest():
+            return RepairCall(
+                source=message.source,
+                number=message.number,
+                first_index=message.first_index,
+                last_index=message.last_index,
+                last_chain_crc=message.last_chain_crc,
+            )
+        case RepairAnswer():
+            return RepairReply(
+                source=message.source,
+                number=message.number,
+                count=len(message.entries),
+                lacks=message.lacks,
+            )
+        case _:
+            assert_never(message)
 
 
 def encode_message(message: PeerMessage) -> bytes:
     """Encode the header of a message; the blob of one with entries is `encode_entries(its entries)`."""
-    return encode_header(_HEADER_OF[type(message)](message))
+    return encode_header(_header_of(message))
 
 
 def encode_entries(entries: Sequence[Entry]) -> bytes:
-    """Sealed entries back to back."""
+    """Return sealed entries back to back."""
     parts: list[bytes] = []
     for entry in entries:
         assert len(entry.header) == ENTRY_HEADER_BYTES, f"entry {entry.id} is not sealed"
@@ -213,7 +249,7 @@ def encode_entries(entries: Sequence[Entry]) -> bytes:
 
 
 def decode_entries(blob: Buffer, count: int) -> tuple[Entry, ...]:
-    """Exactly `count` whole entries that follow each other.
+    """Decode exactly `count` whole entries that follow each other.
 
     Raises:
         PeerProtocolError: a checksum, a length, the order or the count is wrong.
@@ -236,49 +272,73 @@ def decode_message(header: bytes, blob: Buffer) -> PeerMessage:
         PeerProtocolError: with the reason.
     """
     call = decode_with(_DECODER, header, "message")
-    if type(call) is AppendCall:
+    if isinstance(call, AppendCall):
         return _append_request(call, blob)
-    if type(call) is RepairReply:
+    if isinstance(call, RepairReply):
         entries = decode_entries(blob, call.count)
-        return RepairAnswer(NodeId(call.source), call.number, entries, call.lacks)
+        return RepairAnswer(NodeId(call.source), call.number, entries, lacks=call.lacks)
     if len(blob):
         raise PeerProtocolError(f"{len(blob)} bytes behind a message that has no blob")
+    return _without_blob(call)
+
+
+def _without_blob(
+    call: PreVoteCall
+    | PreVoteAnswer
+    | VoteCall
+    | VoteAnswer
+    | AppendAnswer
+    | TimeoutNowCall
+    | RepairCall,
+) -> PeerMessage:
     source = NodeId(call.source)
-    if type(call) is RepairCall:
+    if isinstance(call, RepairCall):
         return _repair_request(call)
     term = Term(call.term)
     match call:
         case AppendAnswer():
             return AppendResponse(
-                term,
-                source,
-                call.round,
-                call.success,
-                Index(call.match_index),
-                Index(call.conflict_index),
-                Term(call.conflict_term),
-                Index(call.last_index),
-                call.store,
+                term=term,
+                source=source,
+                round=call.round,
+                success=call.success,
+                match_index=Index(call.match_index),
+                conflict_index=Index(call.conflict_index),
+                conflict_term=Term(call.conflict_term),
+                last_index=Index(call.last_index),
+                store=call.store,
             )
         case PreVoteCall():
             return PreVoteRequest(
-                term, source, Index(call.last_index), Term(call.last_term), call.campaign
+                term=term,
+                source=source,
+                last_index=Index(call.last_index),
+                last_term=Term(call.last_term),
+                campaign=call.campaign,
             )
         case PreVoteAnswer():
-            return PreVoteResponse(term, source, call.granted, call.new_store, call.campaign)
+            return PreVoteResponse(
+                term=term,
+                source=source,
+                granted=call.granted,
+                new_store=call.new_store,
+                campaign=call.campaign,
+            )
         case VoteCall():
             return VoteRequest(
-                term,
-                source,
-                Index(call.last_index),
-                Term(call.last_term),
-                call.is_transfer,
-                call.new_store,
+                term=term,
+                source=source,
+                last_index=Index(call.last_index),
+                last_term=Term(call.last_term),
+                is_transfer=call.is_transfer,
+                new_store=call.new_store,
             )
         case VoteAnswer():
-            return VoteResponse(term, source, call.granted)
+            return VoteResponse(term=term, source=source, granted=call.granted)
+        case TimeoutNowCall():
+            return TimeoutNow(term=term, source=source)
         case _:
-            return TimeoutNow(term, source)
+            assert_never(call)
 
 
 def _repair_request(call: RepairCall) -> RepairRequest:
@@ -288,11 +348,11 @@ def _repair_request(call: RepairCall) -> RepairRequest:
             f"entries {call.first_index} to {call.last_index} with chain crc {call.last_chain_crc}"
         )
     return RepairRequest(
-        NodeId(call.source),
-        call.number,
-        Index(call.first_index),
-        Index(call.last_index),
-        call.last_chain_crc,
+        source=NodeId(call.source),
+        number=call.number,
+        first_index=Index(call.first_index),
+        last_index=Index(call.last_index),
+        last_chain_crc=call.last_chain_crc,
     )
 
 
@@ -310,12 +370,12 @@ def _append_request(call: AppendCall, blob: Buffer) -> AppendRequest:
         if last.term > call.term:
             raise PeerProtocolError(f"entry {last.id} in a request of term {call.term}")
     return AppendRequest(
-        Term(call.term),
-        NodeId(call.source),
-        Index(call.prev_index),
-        Term(call.prev_term),
-        entries,
-        Index(call.commit_index),
-        call.round,
-        call.admits_store,
+        term=Term(call.term),
+        source=NodeId(call.source),
+        prev_index=Index(call.prev_index),
+        prev_term=Term(call.prev_term),
+        entries=entries,
+        commit_index=Index(call.commit_index),
+        round=call.round,
+        admits=call.admits_store,
     )

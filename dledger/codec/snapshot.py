@@ -25,6 +25,7 @@ from dataclasses import dataclass
 
 from crc32c import crc32c
 
+from dledger.codec.format_error import FormatError
 from dledger.raft.ids import Index, Position, Term
 
 MAGIC = b"DLSS"
@@ -40,18 +41,8 @@ HEAD_BYTES = _HEAD.size + _CRC.size
 FRAME_HEAD_BYTES = _FRAME.size
 
 
-class SnapshotFormatError(ValueError):
-    """Bytes that are no snapshot.
-
-    Attributes:
-        byte_offset: where, counted from the start of the file.
-        problem: what is wrong there.
-    """
-
-    def __init__(self, byte_offset: int, problem: str) -> None:
-        self.byte_offset = byte_offset
-        self.problem = problem
-        super().__init__(f"byte {byte_offset}: {problem}")
+class SnapshotFormatError(FormatError):
+    """Bytes that are no snapshot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +65,9 @@ class SnapshotMeta:
 
 def encode_head(meta: SnapshotMeta) -> bytes:
     """Encode the first bytes of a snapshot."""
+    assert meta.index >= 1, f"a snapshot of entry {meta.index}"
+    assert meta.term >= 1, f"a snapshot of entry {meta.index}, of term {meta.term}"
+    assert meta.position >= 1, f"a snapshot that ends at position {meta.position}"
     head = _HEAD.pack(
         MAGIC,
         VERSION,

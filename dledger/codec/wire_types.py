@@ -7,11 +7,13 @@ behind the end. What comes out needs no further look.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Final, TypeVar
 
 import msgspec
 
 from dledger.errors import PeerProtocolError
+
+Decoded = TypeVar("Decoded")
 
 NUMBER_MAX: Final = 2**63 - 1
 
@@ -48,13 +50,17 @@ class Header(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     """Base of all headers: an array on the wire, unknown fields are refused."""
 
 
-def decode_with(decoder: msgspec.msgpack.Decoder[Any], header: bytes, what: str) -> Any:
-    """Decode a header.
+UNDECODABLE: Final = (msgspec.DecodeError, ValueError, RecursionError)
+"""The errors that msgspec raises for bytes that are not what they should be."""
+
+
+def decode_with(decoder: msgspec.msgpack.Decoder[Decoded], header: bytes, what: str) -> Decoded:
+    """Decode a header; `what` names it in the error.
 
     Raises:
         PeerProtocolError: it is none of the kinds that the decoder knows, or a field does not fit.
     """
     try:
         return decoder.decode(header)
-    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+    except UNDECODABLE as error:
         raise PeerProtocolError(f"{what}: {error}") from error

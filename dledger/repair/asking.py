@@ -12,7 +12,7 @@ round; a range that nobody can help with now lets the others go first.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
 
@@ -37,20 +37,30 @@ ROUND_PAUSE_MS: Final = 250
 NEVER_MS: Final = 1 << 62
 
 
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A range that is asked for.
+
+    Attributes:
+        lacking: the members that do not have its last entry.
+    """
+
+    missing: Missing
+    lacking: frozenset[NodeId] = frozenset()
+
+
 class Asking:
     """The ranges that are still missing, and the members that have been asked for them.
 
-    Invariants: at most one request is under way; `_lacking` and `_tried` are about the first range.
+    Invariants: at most one request is under way; `_tried` is about the first range; no two ranges overlap.
 
     Attributes:
-        waits: ranges in the order in which they are asked for, each with what is known to lack it.
+        waits: in the order in which they are asked for.
         next_ms: when `next_request` should be asked again.
     """
 
     def __init__(self, node_id: NodeId, peers: tuple[NodeId, ...], missing: list[Missing]) -> None:
-        self.waits: deque[tuple[Missing, frozenset[NodeId]]] = deque(
-            (each, frozenset()) for each in missing
-        )
+        self.waits = deque(map(Wait, missing))
         self.next_ms = 0
         self._node_id = node_id
         self._peers = peers
@@ -68,14 +78,16 @@ class Asking:
     def add(self, missing: Missing) -> None:
         """Ask for another range as well; known ranges are not taken twice."""
         if all(
-            each.last_index < missing.first_index or missing.last_index < each.first_index
-            for each, _ in self.waits
+            wait.missing.last_index < missing.first_index
+            or missing.last_index < wait.missing.first_index
+            for wait in self.waits
         ):
-            self.waits.append((missing, frozenset()))
+            self.waits.append(Wait(missing))
             self.next_ms = 0
 
     def drop_first(self) -> None:
         """Stop asking for the first range: it is here after all."""
+        assert self.waits, "nothing is asked for"
         self.waits.popleft()
         self._asked = None
         self._tried.clear()
@@ -83,7 +95,7 @@ class Asking:
 
     def forget_from(self, first: Index) -> None:
         """Stop asking for these entries: nobody needs them any more."""
-        self.waits = deque(each for each in self.waits if each[0].last_index < first)
+        self.waits = deque(wait for wait in self.waits if wait.missing.last_index < first)
         self._asked = None
         self._tried.clear()
         self.next_ms = 0
@@ -96,6 +108,7 @@ class Asking:
         if now_ms < self.next_ms:
             return None
         self._asked = None
+        assert len(self._tried) <= len(self._peers), f"{self._tried} were asked of {self._peers}"
         if len(self._tried) == len(self._peers):
             self._rotate()
             self._fruitless_count += 1
@@ -110,13 +123,13 @@ class Asking:
         self._asked = peer
         self._number += 1
         self.next_ms = now_ms + ANSWER_TIMEOUT_MS
-        wanted = self.waits[0][0]
+        wanted = self.waits[0].missing
         return peer, RepairRequest(
-            self._node_id,
-            self._number,
-            Index(wanted.first_index),
-            Index(wanted.last_index),
-            wanted.last_chain_crc,
+            source=self._node_id,
+            number=self._number,
+            first_index=wanted.first_index,
+            last_index=wanted.last_index,
+            last_chain_crc=wanted.last_chain_crc,
         )
 
     def answered(self, answer: RepairAnswer) -> tuple[Entry, ...]:
@@ -128,10 +141,11 @@ class Asking:
             return ()
         self._asked = None
         self.next_ms = 0
-        wanted, lacking = self.waits[0]
+        wait = self.waits[0]
+        wanted = wait.missing
         if not answer.entries:
             if answer.lacks:
-                self.waits[0] = (wanted, lacking | {answer.source})
+                self.waits[0] = replace(wait, lacking=wait.lacking | {answer.source})
             return ()
         if not _fits(wanted, answer.entries):
             return ()
@@ -148,16 +162,16 @@ class Asking:
                 last_chain_crc=preceding_chain_crc(first.header),
                 is_tail=False,
             )
-            self.waits.appendleft((rest, frozenset()))
+            self.waits.appendleft(Wait(rest))
         return answer.entries
 
     def unknown_to_all(self) -> Missing | None:
         """Return a range, not at the log's end, whose last entry no other member has: it was named wrongly."""
         return next(
             (
-                each
-                for each, lacking in self.waits
-                if not each.is_tail and len(lacking) == len(self._peers)
+                wait.missing
+                for wait in self.waits
+                if not wait.missing.is_tail and len(wait.lacking) == len(self._peers)
             ),
             None,
         )
@@ -166,14 +180,24 @@ class Asking:
         """Return the range at the log's end, when a majority of the group does not have its last entry."""
         needed = majority(len(self._peers) + 1)
         return next(
-            (each for each, lacking in self.waits if each.is_tail and len(lacking) >= needed), None
+            (
+                wait.missing
+                for wait in self.waits
+                if wait.missing.is_tail and len(wait.lacking) >= needed
+            ),
+            None,
         )
+
+    def give_up(self, missing: Missing) -> None:
+        """Stop asking for a range that is asked for."""
+        place = next(place for place, wait in enumerate(self.waits) if wait.missing is missing)
+        del self.waits[place]
 
     def lacked_by_half(self, behind: Index) -> bool:
         """Return whether half of the others lack an entry that is missing here, behind this index."""
         return any(
-            each.last_index > behind and 2 * len(lacking) >= len(self._peers)
-            for each, lacking in self.waits
+            wait.missing.last_index > behind and 2 * len(wait.lacking) >= len(self._peers)
+            for wait in self.waits
         )
 
     def _rotate(self) -> None:

@@ -102,12 +102,12 @@ class LiveRepair:
     def _named(self, index: Index) -> Missing:
         log = self._log
         return Missing(
-            index,
-            index,
-            log.layout.position_of(index),
-            log.layout.position_of(Index(index + 1)),
-            log.chain_crc_before(index),
-            log.chain_crc_of(index),
+            first_index=index,
+            last_index=index,
+            position=log.layout.position_of(index),
+            end_position=log.layout.position_of(Index(index + 1)),
+            prev_chain_crc=log.chain_crc_before(index),
+            last_chain_crc=log.chain_crc_of(index),
         )
 
     def mend(self, entry: Entry) -> bool:
@@ -147,6 +147,7 @@ class LiveRepair:
         if not self._needed_since_ms or now_ms < self._hand_over_from_ms:
             return False
         entry = min(self._needed_since_ms, key=lambda index: self._needed_since_ms[index])
+        assert entry in self._holes, f"entry {entry} is waited for, and not damaged"
         waited_ms = now_ms - self._needed_since_ms[entry]
         if waited_ms < HAND_OVER_MS:
             return False
@@ -181,7 +182,7 @@ class LiveRepair:
         if now_ms < asking.next_ms:
             return None
         while asking.waits:
-            index = Index(asking.waits[0][0].last_index)
+            index = asking.waits[0].missing.last_index
             if index not in self._asked or self._log.damaged(index, Index(index + 1)):
                 self._asked.add(index)
                 break

@@ -20,6 +20,7 @@ ANSWER_COUNT_MAX: Final = 4096
 
 def first_to_give(size_of: Callable[[Index], int], first_index: Index, last_index: Index) -> Index:
     """Return the first of the entries up to `last_index` that fit one answer; at least the last one."""
+    assert first_index <= last_index, f"entries {first_index} to {last_index} are asked for"
     first = last_index
     size = size_of(first)
     first_index = max(first_index, Index(last_index + 1 - ANSWER_COUNT_MAX))
@@ -41,6 +42,7 @@ def whole_end(
         first_index: the first that is of interest.
         last_index: the last.
     """
+    assert first_index <= last_index, f"entries {first_index} to {last_index} are to be read"
     entries = read(first_index, Index(last_index + 1))
     if entries is not None:
         return tuple(entries)

@@ -19,7 +19,7 @@ from dledger.codec.entry import EntryFormatError, decode_known
 from dledger.config import LogConfig
 from dledger.errors import CorruptionError, DiskFullError
 from dledger.raft.entry import Entry
-from dledger.raft.ids import EntryId, Index, NodeId, Position, Term
+from dledger.raft.ids import NO_INDEX, NO_TERM, EntryId, Index, NodeId, Position
 from dledger.raft.messages import RepairAnswer, RepairMessage, RepairRequest
 from dledger.repair.asking import NEVER_MS, Asking
 from dledger.repair.serving import first_to_give, whole_end
@@ -72,7 +72,7 @@ class StoreRepair:
         self._cut_position: Position | None = None
         self._survey: Survey = survey(disk, self._paths)
         last = self._survey.last_end()
-        last_id = EntryId(Term(last.term), Index(last.index))
+        last_id = EntryId(last.term, last.index)
         store = HardStateStore.open(disk, folder, last_id=last_id, may_forget=True)
         self._has_vote = store.state.is_voter and not store.is_new
         self._mender = LogMender(disk, self._paths, self._survey.names)
@@ -89,7 +89,7 @@ class StoreRepair:
     @property
     def missing(self) -> list[Missing]:
         """The ranges that are still missing."""
-        return [each for each, _ in self._asking.waits]
+        return [wait.missing for wait in self._asking.waits]
 
     def describe(self) -> str:
         """Describe the state of the repair in one line, for people."""
@@ -162,7 +162,7 @@ class StoreRepair:
         if cut is not None:
             self.notes.append(f"a majority never had {cut}: cut off, not committed")
             self._cut_position = cut.position
-            self._asking.waits.remove(next(each for each in self._asking.waits if each[0] is cut))
+            self._asking.give_up(cut)
         if self._asking.is_done:
             self._finish()
 
@@ -186,14 +186,15 @@ class StoreRepair:
     def _finish(self) -> None:
         """Make the log durable and openable, now that nothing is missing any more."""
         found = self._survey
-        self._mender.sync()
         cut = self._cut_position
+        assert cut is not None or not found.missing(), f"{found.missing()} are not back"
+        self._mender.sync()
         if cut is None and found.is_tail_cut:
             cut = self._end_position()
             self.notes.append(f"the log was longer than byte {cut}; what stood there is unknown")
         if cut is not None:
             at = max((run.end() for run in found.runs), key=lambda end: end.index, default=None)
-            last = EntryId(Term(at.term), Index(at.index)) if at else EntryId(Term(0), Index(0))
+            last = EntryId(at.term, at.index) if at else EntryId(NO_TERM, NO_INDEX)
             give_up_vote(self._disk, self._folder, last)
             self.has_cut = True
         elif found.is_end_unreadable:

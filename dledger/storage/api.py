@@ -68,7 +68,7 @@ class Disk(Protocol):
         ...
 
     def list(self, folder: str) -> list[str]:
-        """Sorted names in a folder; empty when the folder is missing."""
+        """Return the sorted names in a folder; empty when the folder is missing."""
         ...
 
     def make_folder(self, folder: str) -> None:
@@ -92,5 +92,5 @@ class Disk(Protocol):
         ...
 
     def free_bytes(self) -> int:
-        """Room left on the device."""
+        """Return the room left on the device, in bytes."""
         ...

@@ -52,6 +52,9 @@ class EntryCache:
         """Forget `first` and everything behind it."""
         for index in range(max(first, self._first_index), self._first_index + len(self._by_index)):
             self._bytes -= self._by_index.pop(Index(index)).size_bytes
+        assert bool(self._by_index) == (self._bytes > 0), (
+            f"{len(self._by_index)} entries of {self._bytes} bytes"
+        )
 
     def shrink(self, durable_index: Index) -> None:
         """Drop the oldest durable entries until the bound holds."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from dledger.raft.entry import Entry
+from dledger.raft.entry import ENTRY_HEADER_BYTES, Entry
 from dledger.raft.hard_state import HardState
 from dledger.raft.ids import EntryId, Position, Term
 from dledger.storage.api import Disk, File
@@ -48,6 +48,7 @@ class LogMender:
             assert place >= 0, f"no segment begins at or before byte {entry.position}"
             name = self._names[place]
             file = self._open(name)
+            assert len(entry.header) == ENTRY_HEADER_BYTES, f"entry {entry.id} is not sealed"
             file.write_at(entry.position - name, (entry.header, entry.body))
             self._unsynced_bytes += entry.size_bytes
         if self._unsynced_bytes >= SYNC_BYTES:
@@ -77,6 +78,7 @@ class LogMender:
             OSError: the disk failed; a later survey finds what is left to do.
         """
         self.sync()
+        assert not self._files, "bytes are not synced, and the indexes are their only memory"
         doubtful = found.doubtful | self.mended
         if cut_position is not None:
             doubtful |= {name for name in self._names if name >= cut_position}

@@ -94,6 +94,9 @@ def _open_segments(
             segment.close()
         else:
             columns = _open_last(disk, segment, log)
+        assert segment.unit_count == len(columns), (
+            f"segment {position} has {segment.unit_count} units of {len(columns)} entries"
+        )
         log.index.extend(columns)
 
 

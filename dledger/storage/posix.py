@@ -39,6 +39,7 @@ class PosixFile:
 
     def read_at(self, offset: int, size: int) -> bytes:
         """Read up to `size` bytes; fewer only at the end of the file."""
+        assert offset >= 0 <= size, f"{size} bytes at {offset} of {self._path}"
         data = os.pread(self._descriptor, size, offset)
         if len(data) == size or not data:
             return data
@@ -51,6 +52,8 @@ class PosixFile:
 
     def write_at(self, offset: int, parts: Sequence[bytes]) -> None:
         """Write all parts back to back from `offset`; whole or OSError."""
+        assert self._descriptor >= 0, f"{self._path} is closed"
+        assert offset >= 0, f"a write at {offset} of {self._path}"
         for first in range(0, len(parts), _IOV_MAX):
             group = parts[first : first + _IOV_MAX]
             wanted = sum(map(len, group))
@@ -84,6 +87,7 @@ class PosixFile:
         fdatasync also writes the size when that is needed to read the data back, so it is enough
         for a grown file too.
         """
+        assert self._descriptor >= 0, f"{self._path} is closed"
         os.fdatasync(self._descriptor)
 
     def close(self) -> None:
@@ -123,7 +127,7 @@ class PosixDisk:
         return PosixFile(str(full), os.open(full, flags, 0o640))
 
     def list(self, folder: str) -> list[str]:
-        """Sorted names in a folder; empty when the folder is missing."""
+        """Return the sorted names in a folder; empty when the folder is missing."""
         try:
             return sorted(each.name for each in self._resolve(folder).iterdir())
         except FileNotFoundError:
@@ -152,7 +156,7 @@ class PosixDisk:
         _sync_folder(self._resolve(folder))
 
     def free_bytes(self) -> int:
-        """Room left on the device for an ordinary user."""
+        """Return the room left on the device, in bytes, for an ordinary user."""
         status = os.statvfs(self._root)
         return status.f_bavail * status.f_frsize
 

@@ -93,7 +93,7 @@ def _has_entry_beyond(file: File, data: bytes, offset: int, scan: EntryScan) -> 
     reach = columns.end_position + WRITE_BATCH_BYTES_MAX
     size = file.size()
     for _, header in find_headers(
-        data, base_position=first_position + offset, index_min=columns.first_index + len(columns)
+        data, base_position=first_position + offset, index_min=columns.end_index
     ):
         end = header.position + header.size_bytes
         if end <= reach or end - first_position > size:

@@ -177,6 +177,7 @@ class Segment:
             DiskFullError: there is no room; both files are gone again.
             OSError: anything else.
         """
+        assert self.data is None, f"segment {self.first_position} is there already"
         try:
             self.data = open_new(disk, self.paths.data_path(self.first_position))
             reserve(self.data, data_bytes)
@@ -275,6 +276,7 @@ class Segment:
         Their checksum is that of what they ought to be: one that was damaged in the file meanwhile
         must not be sealed as if it were right.
         """
+        assert len(kept_units) % INDEX_UNIT_BYTES == 0, f"{len(kept_units)} bytes are no units"
         index = self.open_index(disk)
         self.unit_count = min(len(kept_units) // INDEX_UNIT_BYTES, self.unit_count)
         kept_bytes = self.unit_count * INDEX_UNIT_BYTES
@@ -289,6 +291,7 @@ class Segment:
         The file is cut and later grown again with zeros, so bytes of removed entries are not only
         unreachable but gone.
         """
+        assert keep_bytes >= 0, f"{keep_bytes} bytes of segment {self.first_position}"
         data = self.open_data(disk)
         if data.size() > keep_bytes:
             data.truncate(keep_bytes)

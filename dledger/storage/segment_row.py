@@ -45,7 +45,14 @@ class SegmentRow:
 
     def add(self, segment: Segment) -> None:
         """Put a segment behind the last one."""
-        assert not self._firsts or segment.first_position > self._firsts[-1]
+        if self._segments:
+            last = self._segments[-1]
+            assert segment.first_position > last.first_position, (
+                f"a segment at {segment.first_position} behind one at {last.first_position}"
+            )
+            assert segment.first_index > last.first_index, (
+                f"a segment from entry {segment.first_index} behind one from {last.first_index}"
+            )
         self._segments.append(segment)
         self._firsts.append(segment.first_position)
 
@@ -72,6 +79,7 @@ class SegmentRow:
 
     def note_finished(self, segment: Segment) -> None:
         """Note that the segment's data file is open and is only read from now on."""
+        assert segment is not self._segments[-1], f"{segment.first_position} is written to"
         if len(self._readers) >= OPEN_SEGMENTS_MAX:
             self._readers.popleft().close_data()
         self._readers.append(segment)

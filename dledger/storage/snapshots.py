@@ -104,7 +104,7 @@ class SnapshotWriter:
             self._disk.remove(aside)
 
     def _write(self, parts: list[bytes]) -> None:
-        assert self._file is not None, "the snapshot was given up"
+        assert self._file is not None, f"the snapshot of entry {self.meta.index} was given up"
         size = sum(map(len, parts))
         self._store.check_room(size)
         self._file.write_at(self.size_bytes, parts)
@@ -306,7 +306,7 @@ class SnapshotStore:
 
 
 def _damage(file: File, error: SnapshotFormatError | OSError) -> CorruptionError:
-    """Damage by its place. What the device does not give (EIO) is as damaged as what is wrong.
+    """Describe damage by its place. What the device does not give (EIO) is as damaged as what is wrong.
 
     Raises:
         OSError: it is none; the disk failed in another way.

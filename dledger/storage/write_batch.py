@@ -80,6 +80,9 @@ class Cut:
         has no gap. A crash in between brings the old tail back, which is a log that this member
         may have.
         """
+        assert all(each.first_position > self.segment.first_position for each in self.removed), (
+            f"segments before the cut in {self.segment.first_position} would be removed"
+        )
         self.segment.cut_index(disk, self.kept_units)
         for segment in self.removed:
             segment.remove_index(disk)
@@ -114,6 +117,9 @@ class Roll:
         Raises:
             DiskFullError: there is no room; nothing has changed.
         """
+        assert self.finished is None or self.end_position == self.segment.first_position, (
+            f"a segment at {self.segment.first_position} behind an end at {self.end_position}"
+        )
         if self.finished is not None:
             if self.finished_units:
                 self.finished.sync_data()
@@ -184,6 +190,13 @@ class WriteBatch:
             self.roll.run(self.disk)
             self.roll = None
         if self.segment is not None and self.parts:
+            end_offset = self.position + self.size_bytes - self.segment.first_position
+            assert end_offset <= self.data_bytes, (
+                f"{end_offset} bytes in room for {self.data_bytes}"
+            )
+            assert not self.units or len(self.units) == self.entry_count * INDEX_UNIT_BYTES, (
+                f"{len(self.units)} bytes of units for {self.entry_count} entries"
+            )
             self.segment.reserve(self.data_bytes, self.entry_count)
             if self.segment.unsynced_bytes + self.size_bytes > WRITE_BATCH_BYTES_MAX:
                 # Only without syncs: what a crash may tear stays within the reach of one batch.
@@ -191,7 +204,7 @@ class WriteBatch:
             self.segment.write_entries(self.position, self.parts)
             if self.syncs:
                 self.segment.sync_data()
-                # The error may have been told to a sync by which the log's owner wrote an entry back.
+                # The error may have been reported to a sync by which the log's owner wrote an entry back.
                 self.latch.check()
             if self.units:
                 self.segment.write_units(self.units)

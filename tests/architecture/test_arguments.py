@@ -9,7 +9,6 @@ from tests.architecture.ratchet import excess, product_modules
 POSITIONAL_MAX = 4
 
 ALLOWED: dict[str, int] = {
-    "dledger/codec": 1,
     "dledger/raft": 2,
     "dledger/runtime": 5,
     "dledger_mq/client": 5,
