@@ -148,13 +148,18 @@ def _log_to_stderr(verbosity: int) -> None:
 
 def _log_config(options: argparse.Namespace) -> LogConfig:
     peers = parse_peers(options.peers)
+    preferred = tuple(NodeId(each) for each in options.preferred_leader_id.split(";") if each)
+    members = [peer.node_id for peer in peers]
+    for node_id in preferred:
+        if node_id not in members:
+            raise ConfigError(
+                f"--preferred-leader-id {node_id} is not among the members {', '.join(members)} (--peers)"
+            )
     raft = RaftConfig(
         NodeId(options.id),
         tuple(peer.node_id for peer in peers),
         entry_body_bytes_max=BODY_BYTES_MAX,
-        preferred_leaders=tuple(
-            NodeId(each) for each in options.preferred_leader_id.split(";") if each
-        ),
+        preferred_leaders=preferred,
     )
     return LogConfig(
         group=options.group,
@@ -177,7 +182,8 @@ def _secret(options: argparse.Namespace) -> str | None:
     try:
         secret = Path(options.secret_file).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--secret-file {options.secret_file}: {error}") from error
+        why = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
+        raise ConfigError(f"--secret-file {options.secret_file} cannot be read: {why}") from error
     if not secret:
         raise ConfigError(f"--secret-file {options.secret_file}: the file is empty")
     return secret
@@ -193,16 +199,20 @@ def _body(options: argparse.Namespace) -> bytes:
 
 
 def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return value
+    if not (text.isascii() and text.isdigit() and len(text) <= 18 and int(text)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 on")
+    return int(text)
 
 
 def _seconds(text: str) -> float:
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
     if not 0 < value <= 24 * 3600:
-        raise argparse.ArgumentTypeError("must be above 0 and at most a day")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a number of seconds above 0 and at most a day"
+        )
     return value
 
 
@@ -258,7 +268,7 @@ def _parser() -> argparse.ArgumentParser:
         commands.add_parser(
             "restored",
             parents=[common],
-            help="say that all members were restored from backups",
+            help="mark a store whose whole group was restored from backups",
             description="Mark a store, before its member is started, as one of a whole group that was "
             "restored from backups of one moment, or from one copy. Do it to the store of every member, "
             "with the same name; whatever came after the backup is lost (docs/restoring.md).",
@@ -291,7 +301,7 @@ def _client_options() -> argparse.ArgumentParser:
         type=_seconds,
         default=TIMEOUT_S,
         metavar="SECONDS",
-        help="until when to try (%(default)g)",
+        help="how long to try (%(default)g)",
     )
     options.add_argument("--json", action="store_true", help="print JSON")
     return options
@@ -321,7 +331,11 @@ def _describe_server(server: argparse.ArgumentParser) -> None:
 
 
 def _describe_restored(restored: argparse.ArgumentParser) -> None:
-    restored.add_argument("name", metavar="NAME", help="of this restoring, for example a date")
+    restored.add_argument(
+        "name",
+        metavar="NAME",
+        help="name of this restoring, new and the same on all members, for example a date",
+    )
     restored.add_argument("-i", "--id", required=True, help="whose store it is from now on")
     restored.add_argument(
         "-s", "--store", required=True, metavar="FOLDER", help="the store; its member must not run"
@@ -335,7 +349,12 @@ def _describe_append(appending: argparse.ArgumentParser) -> None:
         "-f", "--file", metavar="FILE", help="file with the body; - for standard input"
     )
     appending.add_argument(
-        "-c", "--count", type=_positive, default=1, metavar="N", help="how many (%(default)s)"
+        "-c",
+        "--count",
+        type=_positive,
+        default=1,
+        metavar="N",
+        help="how many entries, each with this body (%(default)s)",
     )
     appending.add_argument(
         "--retry-unknown",
@@ -346,7 +365,12 @@ def _describe_append(appending: argparse.ArgumentParser) -> None:
 
 def _describe_get(getting: argparse.ArgumentParser) -> None:
     getting.add_argument(
-        "-i", "--index", type=_positive, default=1, metavar="I", help="of the first (%(default)s)"
+        "-i",
+        "--index",
+        type=_positive,
+        default=1,
+        metavar="I",
+        help="index of the first entry (%(default)s)",
     )
     getting.add_argument(
         "-c", "--count", type=_positive, default=1, metavar="N", help="how many (%(default)s)"

@@ -120,7 +120,8 @@ def parse_peers(text: str) -> tuple[Peer, ...]:
         is_port = port.isascii() and port.isdigit() and 0 < int(port[:6]) < 65536
         if not (node_id and dash and host and colon and is_port):
             raise ConfigError(
-                f"peers: {item!r} is not of the form id-host:port (for example n0-127.0.0.1:20911)"
+                f"peers: {item!r} is not of the form id-host:port with a port from 1 to 65535 (for example "
+                "n0-127.0.0.1:20911)"
             )
         peers.append(Peer(NodeId(node_id), host, int(port)))
     if not peers:

@@ -62,12 +62,12 @@ async def addresses_of_group(name_servers: Sequence[str], group: str | None) -> 
                 body = await _call(links, address, RequestCode.GET_BROKER_CLUSTER_INFO)
                 brokers = decode_cluster_info(body).brokers
             except (ClientError, BodyError) as error:
-                problems.append(f"{address}: {error}")
+                problems.append(_with_address(address, error))
                 continue
             break
         nursery.cancel_scope.cancel()
     if brokers is None:
-        raise NobodyAnsweredError("; ".join(problems) or "no name server was given")
+        raise NobodyAnsweredError(f"no name server answers: {'; '.join(problems)}")
     if group is None and len(brokers) == 1:
         (group,) = brokers
     if group is None or group not in brokers:
@@ -88,13 +88,20 @@ async def ask_all(addresses: Sequence[str]) -> list[NodeAnswer]:
                 body = await _call(links, address, RequestCode.GET_BROKER_RUNTIME_INFO)
                 answers[place] = NodeAnswer(address, _table(body))
             except (ClientError, BodyError) as error:
-                answers[place] = NodeAnswer(address, problem=str(error))
+                problem = str(error).removeprefix(f"{address}: ")
+                answers[place] = NodeAnswer(address, problem=problem)
 
         async with trio.open_nursery() as asking:
             for place, address in enumerate(addresses):
                 asking.start_soon(ask, place, address)
         nursery.cancel_scope.cancel()
     return answers
+
+
+def _with_address(address: str, error: Exception) -> str:
+    """Put the address before an error that does not begin with it."""
+    text = str(error)
+    return text if text.startswith(f"{address}: ") else f"{address}: {text}"
 
 
 def _table(body: bytes) -> dict[str, str]:

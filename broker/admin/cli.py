@@ -5,8 +5,8 @@
     dledger-admin lag        -n NAMESRV [--group NAME]    how far are consumer groups behind? (consumerProgress)
     dledger-admin resend-dlq -n NAMESRV GROUP ...         give dead letters another chance
 
-Exit codes: 0 well; 1 the replicas differ, or some dead letters could not be sent again; 2 wrong usage; 3 not
-all of the group could be asked.
+Exit codes: 0 nothing is wrong; 1 the replicas differ, or some dead letters could not be sent again; 2 wrong usage; 3
+not all of the group could be asked.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from dledger.version import __version__
 from dledger_mq.client.errors import ClientError, ClientUsageError
 from dledger_mq.client.lag import by_topic, consumer_lags
 from dledger_mq.client.name_servers import parse_name_servers
+from dledger_mq.message.names import group_problem
 
 LAG_NAMES: Final = ("lag", "consumerProgress")
 """Ours, and mqadmin's."""
@@ -39,6 +40,14 @@ EXIT_OK: Final = 0
 EXIT_DIFFERENT: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_UNKNOWN: Final = 3
+
+_EPILOG: Final = """\
+exit codes:
+  0  done, and nothing is wrong
+  1  the replicas differ, or some dead letters could not be sent again
+  2  the command line is wrong
+  3  not all of the group could be asked: what the others say is printed
+"""
 
 _SNAPSHOT_COLUMNS: Final = (
     ("node", "raftNode"),
@@ -53,7 +62,7 @@ _SNAPSHOT_COLUMNS: Final = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit code."""
+    """Run the command; return its exit code."""
     options = _parser().parse_args(arguments)
     if options.command == "resend-dlq":
         return _resend_dlq(options)
@@ -76,12 +85,9 @@ def _complain(error: Exception, exit_code: int) -> int:
 
 
 async def _ask(options: argparse.Namespace) -> list[NodeAnswer]:
-    addresses = (
-        list(parse_name_servers(options.brokers))
-        if options.brokers
-        else await addresses_of_group(parse_name_servers(options.namesrv), options.group)
-    )
-    return await ask_all(addresses)
+    if options.brokers is not None:
+        return await ask_all(options.brokers)
+    return await ask_all(await addresses_of_group(options.namesrv, options.group))
 
 
 def _verify(answers: list[NodeAnswer], *, as_json: bool) -> int:
@@ -140,7 +146,9 @@ def _snapshots(answers: list[NodeAnswer], *, as_json: bool) -> int:
 
 
 def _lag(options: argparse.Namespace) -> int:
-    ask = partial(consumer_lags, options.namesrv, group=options.consumer_group, topic=options.topic)
+    ask = partial(
+        consumer_lags, ";".join(options.namesrv), group=options.consumer_group, topic=options.topic
+    )
     try:
         lags = trio.run(ask)
     except ClientUsageError as error:
@@ -167,7 +175,7 @@ def _resend_dlq(options: argparse.Namespace) -> int:
 
     async def run() -> Outcome:
         return await resend(
-            options.namesrv,
+            ";".join(options.namesrv),
             options.consumer_group,
             choice,
             to=options.to,
@@ -205,9 +213,49 @@ def _print_json(value: object) -> None:
     sys.stdout.write("\n")
 
 
+def _addresses(text: str) -> tuple[str, ...]:
+    """Read a list of addresses.
+
+    Raises:
+        argparse.ArgumentTypeError: it is empty, or one is not host:port.
+    """
+    if not text.strip(";, "):
+        raise argparse.ArgumentTypeError("no address is given: host:port;host:port")
+    try:
+        return parse_name_servers(text)
+    except ClientUsageError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _consumer_group(text: str) -> str:
+    """Read the name of a consumer group.
+
+    Raises:
+        argparse.ArgumentTypeError: no group can have it.
+    """
+    problem = group_problem(text)
+    if problem is not None:
+        raise argparse.ArgumentTypeError(f"{text[:80]!r}: {problem}")
+    return text
+
+
+def _add_namesrv(command: argparse._ActionsContainer, *, required: bool = False) -> None:
+    command.add_argument(
+        "-n",
+        "--namesrv",
+        type=_addresses,
+        required=required,
+        metavar="LIST",
+        help="name servers, host:port;host:port",
+    )
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="dledger-admin", description="questions to a broker group"
+        prog="dledger-admin",
+        description="Questions to a broker group, and repairs.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -217,9 +265,17 @@ def _parser() -> argparse.ArgumentParser:
     ):
         command = commands.add_parser(name, help=text, description=text)
         where = command.add_mutually_exclusive_group(required=True)
-        where.add_argument("-n", "--namesrv", help="name servers, host:port;host:port")
-        where.add_argument("-b", "--brokers", help="the nodes themselves, host:port;host:port")
-        command.add_argument("-g", "--group", help="broker name; needed when there are several")
+        _add_namesrv(where)
+        where.add_argument(
+            "-b",
+            "--brokers",
+            type=_addresses,
+            metavar="LIST",
+            help="the nodes themselves, host:port;host:port",
+        )
+        command.add_argument(
+            "-g", "--group", help="broker name; needed when the name servers know several"
+        )
         command.add_argument("--json", action="store_true", help="one JSON object for scripts")
     _add_lag(commands)
     _add_resend_dlq(commands)
@@ -229,8 +285,10 @@ def _parser() -> argparse.ArgumentParser:
 def _add_lag(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     text = "how far consumer groups, and streaming queries with a commitGroup, are behind"
     command = commands.add_parser(LAG_NAMES[0], aliases=LAG_NAMES[1:], help=text, description=text)
-    command.add_argument("-n", "--namesrv", required=True, help="name servers, host:port;host:port")
-    command.add_argument("-g", "--group", dest="consumer_group", help="this consumer group only")
+    _add_namesrv(command, required=True)
+    command.add_argument(
+        "-g", "--group", dest="consumer_group", metavar="GROUP", help="this consumer group only"
+    )
     command.add_argument("-t", "--topic", help="this topic only")
     command.add_argument("--json", action="store_true", help="one JSON object for scripts")
 
@@ -238,8 +296,10 @@ def _add_lag(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 def _add_resend_dlq(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     text = "send the dead letters of a consumer group again"
     command = commands.add_parser("resend-dlq", help=text, description=text)
-    command.add_argument("consumer_group", metavar="GROUP", help="the consumer group")
-    command.add_argument("-n", "--namesrv", required=True, help="name servers, host:port;host:port")
+    command.add_argument(
+        "consumer_group", metavar="GROUP", type=_consumer_group, help="the consumer group"
+    )
+    _add_namesrv(command, required=True)
     command.add_argument("--topic", help="only those that were sent to this topic at first")
     command.add_argument(
         "--msg-id", action="append", metavar="ID", help="only this one; may be given several times"
@@ -253,7 +313,9 @@ def _add_resend_dlq(commands: argparse._SubParsersAction[argparse.ArgumentParser
         default=TO_RETRY,
         help="the group's retry topic (default), or the topic that each came from, for all its groups",
     )
-    command.add_argument("--limit", type=int, help="resend at most so many")
+    command.add_argument(
+        "--limit", type=int, metavar="N", help="send at most N of them again, N from 1 on"
+    )
     command.add_argument("--dry-run", action="store_true", help="list them without sending")
     command.add_argument("--json", action="store_true", help="one JSON object for scripts")
 

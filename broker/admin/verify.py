@@ -64,8 +64,12 @@ def compare(answers: Sequence[NodeAnswer]) -> Verdict:
     marks = [marks_of(each) for each in present]
     common = set.intersection(*map(set, marks)) if marks else set()
     index = max(common, default=NO_INDEX)
-    if not index:
-        problems.append("there is no mark that all nodes have; marks come with new records")
+    if not present:
+        problems.append("no node answered: nothing was compared")
+    elif not index:
+        problems.append(
+            "there is no mark that all nodes have, so nothing was compared; marks come with new records"
+        )
     rows = [each[index] for each in marks] if index else []
     components = sorted({component for row in rows for component in row})
     digests = {name: tuple(row.get(name, "") for row in rows) for name in components}

@@ -1,4 +1,8 @@
-"""The command `dledger-namesrv`."""
+"""The command `dledger-namesrv`.
+
+Exit status: 0 stopped in order; 1 it could not start or has failed, with one line that says why; 2 the command
+line or a setting is wrong.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ import trio
 from rich.console import Console
 from rich.markup import escape
 
+from broker.command_line import EXIT_FAILED, EXIT_OK, EXIT_USAGE
 from broker.namesrv.config import NameServerConfig, read_config
 from broker.namesrv.errors import ConfigError
 from broker.namesrv.server import NameServer
@@ -17,24 +22,24 @@ from dledger.runtime.stop_signals import handle_stop_signals
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a name server until it is told to stop; the exit status."""
+    """Run a name server until a signal stops it; return the exit status."""
     errors = Console(stderr=True)
     try:
         config = read_config(sys.argv[1:] if arguments is None else arguments)
     except ConfigError as error:
         errors.print(f"[red]dledger-namesrv:[/red] {escape(str(error))}", soft_wrap=True)
-        return 1
+        return EXIT_USAGE
     logging.basicConfig(
-        level=config.log_level,
+        level=config.log_level.upper(),
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
     for key in config.unknown_keys:
-        errors.print(f"[yellow]dledger-namesrv:[/yellow] {escape(key)} means nothing here, ignored")
-    status = 0
+        errors.print(f"[yellow]dledger-namesrv:[/yellow] {escape(key)} is unknown and not used")
+    status = EXIT_OK
     try:
         trio.run(_serve, config)
     except* ConfigError as group:
-        status = 1
+        status = EXIT_FAILED
         errors.print(f"[red]dledger-namesrv:[/red] {escape(_reason(group))}", soft_wrap=True)
     return status
 

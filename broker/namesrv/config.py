@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from broker.command_line import LOG_LEVELS, SERVER_EXIT_CODES, log_level, why_unreadable
 from broker.namesrv.errors import ConfigError
 from broker.namesrv.replicated_kv import KvGroup
 from broker.properties import read_properties
@@ -32,7 +33,7 @@ class NameServerConfig:
         group: the other name servers; None for one that stands alone.
         secrets: of broker names, by name or `*`; registrations of these must be signed.
         orders_messages: whether routes carry the order configuration of a topic.
-        log_level: name of a logging level.
+        log_level: one of `LOG_LEVELS`.
         unknown_keys: keys of namesrv.conf that mean nothing here.
     """
 
@@ -41,7 +42,7 @@ class NameServerConfig:
     group: KvGroup | None = None
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     orders_messages: bool = False
-    log_level: str = "WARNING"
+    log_level: str = "warning"
     unknown_keys: tuple[str, ...] = ()
 
 
@@ -49,7 +50,9 @@ def argument_parser() -> argparse.ArgumentParser:
     """Build the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="dledger-namesrv",
-        description="Tells RocketMQ clients and brokers where topics live.",
+        description="Gives RocketMQ clients and brokers the routes of topics: which brokers have them, and where.",
+        epilog=SERVER_EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
     add("--version", action="version", version=f"%(prog)s {__version__}")
@@ -76,10 +79,10 @@ def argument_parser() -> argparse.ArgumentParser:
     )
     add(
         "--log-level",
-        default="WARNING",
-        type=str.upper,
-        choices=("DEBUG", "INFO", "WARNING", "ERROR"),
-        help="what is written to standard error (default WARNING)",
+        default="warning",
+        type=log_level,
+        metavar="LEVEL",
+        help=f"what is written to standard error: {', '.join(LOG_LEVELS)} (default: warning)",
     )
     return parser
 
@@ -107,9 +110,11 @@ def read_config(arguments: Sequence[str]) -> NameServerConfig:
 
 def _read_file(path: Path) -> dict[str, str]:
     try:
-        return read_properties(path.read_text())
-    except (OSError, UnicodeDecodeError, PropertiesError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from error
+        return read_properties(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"-c {path} cannot be read: {why_unreadable(error)}") from error
+    except PropertiesError as error:
+        raise ConfigError(f"-c {path}, {error}") from error
 
 
 def _folder_of(values: Mapping[str, str]) -> Path | None:
@@ -142,7 +147,9 @@ def _boolean(values: Mapping[str, str], key: str) -> bool:
 def _group(options: argparse.Namespace, folder: Path | None) -> KvGroup | None:
     if options.kv_peers is None:
         if options.kv_listen is not None or options.kv_password_file is not None:
-            raise ConfigError("--kv-listen and --kv-password-file mean nothing without --kv-peers")
+            raise ConfigError(
+                "--kv-listen and --kv-password-file mean nothing without --kv-peers, the other name servers"
+            )
         return None
     for name in ("kv_listen", "kv_password_file"):
         if getattr(options, name) is None:
@@ -169,11 +176,18 @@ def _read_secrets(path: Path) -> dict[str, str]:
             continue
         if not secret.strip() or name in secrets:
             raise ConfigError(
-                f"--secret-file {path}, line {number}: a broker name (or *), once, and its group's secret"
+                f"--secret-file {path}, line {number}: "
+                + (
+                    f"{name} is named a second time"
+                    if name in secrets
+                    else f"no secret stands behind {name}; a line is a broker name (or *), a blank, and a secret"
+                )
             )
         secrets[name] = secret.strip()
     if not secrets:
-        raise ConfigError(f"--secret-file {path} names no broker")
+        raise ConfigError(
+            f"--secret-file {path} names no broker: it has no line with a name and a secret"
+        )
     return secrets
 
 
@@ -184,12 +198,12 @@ def _read_password(path: Path) -> str:
 def _read_guarded(option: str, path: Path) -> str:
     """Read a file that others must not be able to read."""
     try:
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
         is_open = path.stat().st_mode & 0o007
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{option} {path} cannot be read: {error}") from error
+        raise ConfigError(f"{option} {path} cannot be read: {why_unreadable(error)}") from error
     if is_open and os.name == "posix":
         raise ConfigError(
-            f"{path} can be read or changed by everybody on this machine: chmod o-rwx it"
+            f"{option} {path} can be read or changed by everybody on this machine: run chmod o-rwx {path}"
         )
     return text

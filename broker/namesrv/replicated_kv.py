@@ -72,6 +72,12 @@ class KvGroup:
             raise ConfigError(
                 "--kv-peers names no other name server; one that stands alone needs no --kv options"
             )
+        for address in (self.listen, *self.peers):
+            if not address.port:
+                raise ConfigError(
+                    f"{address}: name servers reach each other at fixed ports; --kv-listen and --kv-peers need them "
+                    "from 1 on"
+                )
         if self.listen in self.peers:
             raise ConfigError(
                 f"--kv-peers names {self.listen}, which is --kv-listen: name the other name servers only"

@@ -83,7 +83,9 @@ class Broker:
         except OSError as error:
             self._lock.release()
             why = error.strerror or error
-            raise ListenError(f"{config.listen} cannot be listened on: {why}") from error
+            raise ListenError(
+                f"{config.listen} cannot be listened on: {why} (--listen, or listenPort and bindAddress)"
+            ) from error
         self.addresses = [bound_address(sock) for sock in self._sockets]
         self.service_address = Address(config.advertised_host, self.addresses[0].port)
         self._link_nonce = secrets.token_hex(16)

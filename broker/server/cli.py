@@ -1,7 +1,7 @@
 """The command `dledger-broker`: one node of a broker group, or a whole group on this machine (--dev).
 
 Exit status: 0 stopped in order; 1 it could not start or has failed, with one line that says why; 2 the
-command line is wrong.
+command line or a setting is wrong.
 """
 
 from __future__ import annotations
@@ -19,6 +19,16 @@ import trio
 from rich.console import Console
 from rich.markup import escape
 
+from broker.command_line import (
+    EXIT_FAILED,
+    EXIT_OK,
+    EXIT_USAGE,
+    LOG_LEVELS,
+    SERVER_EXIT_CODES,
+    log_level,
+    port,
+    why_unreadable,
+)
 from broker.properties import read_properties
 from broker.server.broker import Broker
 from broker.server.config import BrokerConfig, read_config
@@ -31,7 +41,8 @@ from dledger_mq.net.address import parse_address
 _PROGRAM = "dledger-broker"
 _LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
-_EPILOG = """\
+_EPILOG = (
+    """\
 try it on this machine (name server and a group of three, Ctrl-C stops everything):
   dledger-broker --dev
 
@@ -45,15 +56,18 @@ with a RocketMQ broker.conf (the command line beats the file):
 
 Every setting stands in docs/configuration.md. Ctrl-C or SIGTERM stops in order: leadership is handed
 over first, what is on its way is answered.
+
 """
+    + SERVER_EXIT_CODES
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; gives its exit status."""
+    """Run the command; return its exit status."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     if not __debug__:
         _complain(console, "assertions guard the log: Python must not run with -O")
-        return 1
+        return EXIT_FAILED
     options = _parser().parse_args(arguments)
     logging.basicConfig(level=options.log_level.upper(), format=_LOG_FORMAT)
     try:
@@ -64,22 +78,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
             console.print(f"[yellow]{_PROGRAM}:[/yellow] {escape(warning)}")
         trio.run(_serve, config, console)
     except BaseException as error:  # noqa: BLE001  # the root: everything becomes a line and a status
-        return _tell(console, _innermost(error))
-    return 0
+        return _report(console, _innermost(error))
+    return EXIT_OK
 
 
-def _tell(console: Console, error: BaseException) -> int:
+def _report(console: Console, error: BaseException) -> int:
+    """Print what ended the command, in one line; return its exit status."""
     if isinstance(error, KeyboardInterrupt):
-        return 1
+        return EXIT_FAILED
+    if isinstance(error, ConfigError):
+        _complain(console, str(error))
+        return EXIT_USAGE
     if isinstance(error, DLedgerError | OSError):
         _complain(console, str(error))
-        return 1
+        return EXIT_FAILED
     logging.getLogger(__name__).debug("internal error", exc_info=error)
     _complain(
         console,
         f"internal error, please report it: {type(error).__name__}: {error} (--log-level debug shows where)",
     )
-    return 1
+    return EXIT_FAILED
 
 
 def _complain(console: Console, text: str) -> None:
@@ -125,14 +143,25 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--log-level",
         default="info",
-        choices=("debug", "info", "warning", "error"),
-        help="(default: info)",
+        type=log_level,
+        metavar="LEVEL",
+        help=f"what is written to standard error: {', '.join(LOG_LEVELS)} (default: info)",
     )
     dev = parser.add_argument_group("a whole group on this machine")
     dev.add_argument("--dev", action="store_true", help="name server and three nodes on 127.0.0.1")
-    dev.add_argument("--port", type=int, default=10911, help="first broker port (default: 10911)")
     dev.add_argument(
-        "--namesrv-port", type=int, default=9876, help="port of the name server (default: 9876)"
+        "--port",
+        type=port,
+        default=10911,
+        metavar="PORT",
+        help="first broker port (default: 10911)",
+    )
+    dev.add_argument(
+        "--namesrv-port",
+        type=port,
+        default=9876,
+        metavar="PORT",
+        help="port of the name server (default: 9876)",
     )
     return parser
 
@@ -141,7 +170,7 @@ def _dev_options(options: argparse.Namespace) -> DevOptions:
     for name in ("config", "group", "id", "peers", "listen", "namesrv", "secret_file"):
         if getattr(options, name) is not None:
             raise ConfigError(
-                f"--dev chooses --{name.replace('_', '-')} itself: leave one of them out"
+                f"--dev chooses --{name.replace('_', '-')} itself: leave one of the two out"
             )
     return DevOptions(
         store=Path(options.store or "data/dev"),
@@ -163,7 +192,11 @@ def _configure(options: argparse.Namespace) -> tuple[BrokerConfig, list[str]]:
         try:
             file_values = read_properties(Path(options.config).read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"-c {options.config} cannot be read: {error}") from error
+            raise ConfigError(
+                f"-c {options.config} cannot be read: {why_unreadable(error)}"
+            ) from error
+        except ConfigError as error:
+            raise ConfigError(f"-c {options.config}, {error}") from error
     flags = {
         "dLegerGroup": options.group,
         "dLegerSelfId": options.id,
@@ -191,7 +224,9 @@ def _read_secret(path: str) -> str:
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--secret-file {path} cannot be read: {error}") from error
+        raise ConfigError(
+            f"--secret-file {path} cannot be read: {why_unreadable(error)}"
+        ) from error
     secret = lines[0].strip() if lines else ""
     if not secret:
         raise ConfigError(f"--secret-file {path}: its first line is empty")
@@ -204,7 +239,8 @@ def _ipv4(host: str) -> str:
         found = socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)
     except OSError as error:
         raise ConfigError(
-            f"{host} is not an IPv4 address and cannot be resolved to one: {error}"
+            f"{host}, where clients are to find this node (brokerIP1, or the host of --listen or --peers), is not an "
+            f"IPv4 address and cannot be resolved to one: {error.strerror or error}"
         ) from error
     return str(found[0][4][0])
 

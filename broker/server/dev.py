@@ -63,9 +63,15 @@ async def run_dev(options: DevOptions, console: Console) -> int:
     Raises:
         ConfigError: the ports do not fit.
     """
-    if not 1 <= options.first_port <= 65_535 - _MEMBER_PORT_DISTANCE - PORT_STEP * len(NODES):
+    port_max = 65_535 - _MEMBER_PORT_DISTANCE - PORT_STEP * len(NODES)
+    if not 1 <= options.first_port <= port_max:
         raise ConfigError(
-            f"--port {options.first_port}: members listen {_MEMBER_PORT_DISTANCE} above it"
+            f"--port {options.first_port} is not from 1 to {port_max}: the members of the group listen on ports "
+            f"{_MEMBER_PORT_DISTANCE} above those of their brokers"
+        )
+    if options.namesrv_port in options.ports:
+        raise ConfigError(
+            f"--namesrv-port {options.namesrv_port} is also the port of a broker: {options.ports} (--port)"
         )
     options.store.mkdir(parents=True, exist_ok=True)
     namesrv = _Child("name server", _namesrv_command(options), options.store / "namesrv.log")

@@ -29,12 +29,22 @@ def mark_restored(store_path: str, group: str, node_id: NodeId, name: str) -> No
         DLedgerError: the disk failed.
     """
     if not (0 < len(name) <= RESTORATION_LENGTH_MAX and name.isprintable()):
-        raise ConfigError(f"a restoring has a name of 1 to {RESTORATION_LENGTH_MAX} characters")
+        raise ConfigError(
+            f"NAME {name[:80]!r} has {len(name)} characters: it must have 1 to {RESTORATION_LENGTH_MAX}, all "
+            "printable; nothing was changed"
+        )
     hard_state = Path(store_path, HARD_STATE_NAME)
     try:
         is_voter = decode_hard_state(hard_state.read_bytes()).is_voter
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"there is no store to go on with in {store_path}: it has no file {HARD_STATE_NAME}, which each member "
+            "writes before it first votes; nothing was changed"
+        ) from error
     except OSError as error:
-        raise ConfigError(f"there is no store to go on with in {store_path}: {error}") from error
+        raise ConfigError(
+            f"{hard_state} cannot be read: {error.strerror}; nothing was changed"
+        ) from error
     except HardStateFormatError as error:
         raise ConfigError(f"{hard_state}: {error}: take another backup") from error
     with StoreLock(store_path):

@@ -58,10 +58,10 @@ def split_address(address: str) -> Address:
     """
     try:
         parsed = parse_address(address)
-    except ValueError as error:
-        raise ClientUsageError(str(error)) from error
-    if not parsed.host or not parsed.port:
-        raise ClientUsageError(f"{address!r} is not HOST:PORT")
+    except ValueError:
+        parsed = None
+    if parsed is None or not parsed.host or not parsed.port:
+        raise ClientUsageError(f"{address!r} is not HOST:PORT with a port from 1 to 65535")
     return parsed
 
 

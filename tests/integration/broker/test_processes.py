@@ -137,7 +137,7 @@ def test_other_members_in_the_configuration_are_refused(group: Group) -> None:
         *("--store", str(group.folder / "n0")),
     ]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-    assert ended.returncode == 1
+    assert ended.returncode == 2
     (line,) = (line for line in ended.stderr.splitlines() if "dledger-broker:" in line)
     assert "belongs to a group of n0, n1, n2; --peers (dLegerPeers) names n0" in line
     assert "start with the members of the store, n0, n1, n2" in line
@@ -249,7 +249,7 @@ def test_what_users_read_when_it_cannot_start(arguments: list[str], text: str) -
         timeout=PATIENCE_S,
         check=False,
     )
-    assert ended.returncode == 1
+    assert ended.returncode == 2
     assert text in ended.stderr
     assert "Traceback" not in ended.stderr
 

@@ -164,4 +164,3 @@ async def test_the_command(capfd: pytest.CaptureFixture[str]) -> None:
         assert await command("--msg-id", "a", "--to", "origin") == 0
         assert bodies(group, "Orders") == [b"a"]
         assert await command("--limit", "0") == 2
-        assert await trio.to_thread.run_sync(main, ["resend-dlq", "a b", "-n", group.namesrv]) == 2
