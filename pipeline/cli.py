@@ -1,6 +1,6 @@
 """`dledger-pipeline JOB`: the jobs on Spark as commands.
 
-Exit codes: 0 fine; 1 differences were found, or something failed; 2 wrong usage, or it could not be told.
+Exit codes: 0 fine; 1 differences were found, or something failed; 2 wrong usage, or nothing can be concluded.
 Errors are one sentence on standard error; `--log-level info` lets Spark say more.
 """
 
@@ -84,7 +84,7 @@ def _parser(jobs: dict[str, Job]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="dledger-pipeline",
         description="jobs on the broker's topics and its log, with Spark",
-        epilog="Exit codes: 0 fine; 1 something was found, or failed; 2 wrong usage, or it could not be told; "
+        epilog="Exit codes: 0 fine; 1 something was found, or failed; 2 wrong usage, or nothing can be concluded; "
         "130 interrupted. Results go to standard output (one object with --json), the rest to standard error. "
         "docs/pipeline.md and docs/pipeline-jobs.md describe every job.",
     )

@@ -1,4 +1,7 @@
-"""Questions to the nodes of a group: their addresses, and the runtime information of each."""
+"""Questions to the nodes of a group: their addresses, and the runtime information of each.
+
+It must not judge what they answer, nor print.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dledger-admin resend-dlq`: gives a group's dead letters another chance (rule L20).
+"""The work of `dledger-admin resend-dlq`: give a group's dead letters another chance (rule L20).
 
 A dead letter is sent again under its old UNIQ_KEY with its reconsume times at 0, so the group tries it as
 often as at first: to the group's retry topic, where only this group finds it, or with `--to origin` to the
@@ -9,7 +9,7 @@ How far a group's dead letters were sent again is the group's own offset in the 
 filters a second run goes on where the first one stopped, and an interrupted one repeats at most what was
 in flight. What can never be sent (its topic is gone, it does not say where it came from) is reported and passed
 over; `--msg-id` finds it again. With `--msg-id`, `--topic` or `--all` it looks at everything that is kept, and
-moves no offset.
+moves no offset. It must not print: the command shows the `Outcome`.
 """
 
 from __future__ import annotations

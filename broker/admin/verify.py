@@ -1,4 +1,7 @@
-"""Compares the digests of all nodes at the same applied index. Pure: answers in, a verdict out."""
+"""The comparison of the digests of all nodes at the same applied index. Pure: answers in, a verdict out.
+
+It must not know how nodes are asked, nor how a verdict is shown.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Questions to a broker that registers: one small question on a connection of its own, bounded in time and bytes."""
+"""Questions to a broker that registers: one small question on a connection of its own, bounded in time and bytes.
+
+It must not know what follows from an answer: that is `registrants`'.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The settings of a name server: command line and namesrv.conf, checked before anything starts."""
+"""The settings of a name server: command line and namesrv.conf, checked before anything starts.
+
+It must not open anything but the files that it is given, nor print.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Disputes: broker names for which a second group tries to register. Pure: time comes in."""
+"""Disputes: broker names for which a second group tries to register. Pure: time comes in.
+
+It must not know how a rival was found out, nor who has the name.
+"""
 
 from __future__ import annotations
 

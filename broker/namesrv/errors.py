@@ -1,4 +1,7 @@
-"""Errors of the name server: refusals, and changes of unknown outcome."""
+"""Errors of the name server: refusals, and changes of unknown outcome.
+
+They must not know the protocol: `handlers` gives each its code.
+"""
 
 from __future__ import annotations
 

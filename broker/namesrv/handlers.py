@@ -2,7 +2,8 @@
 
 Most answers are made at once. A change of configuration values waits for its commit, and the first registration
 over a connection until the broker was asked back, so these run as tasks of their own; answers may therefore leave in
-another order than their requests came, as everywhere in the protocol.
+another order than their requests came, as everywhere in the protocol. It must not know
+sockets: an asker is a name, and an answer is returned.
 """
 
 from __future__ import annotations

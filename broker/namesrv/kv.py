@@ -1,7 +1,8 @@
 """The configuration values that name servers keep for tools: namespace, key, value, all texts.
 
 One name server alone keeps them in a file (here); several keep them consistent between each other
-(replicated_kv.py). Both are bounded, and both answer a change only once it is durable.
+(replicated_kv.py). Both are bounded, and both answer a change only once it is durable. It must not know what
+the values mean.
 """
 
 from __future__ import annotations

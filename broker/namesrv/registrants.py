@@ -5,7 +5,7 @@ back, `dledger_mq/remoting/registrant.py`), or when it is signed with the secret
 broker name. Asking back is done once for each connection, so a change of leader costs nothing; a signature is
 looked at each time. All others are *foreign*: RocketMQ's own brokers, and strangers.
 
-Proven brokers of one name must be of one group. What tells groups apart is the log: two members have the same chain
+Proven brokers of one name must be of one group. Groups differ in their logs: two members have the same chain
 CRC at every index that both have committed, two groups that only share a name do not. The newcomer is compared
 with the proven broker of the name that named the furthest place. Who cannot be compared yet has to try again;
 but where it is the one in the name already that does not answer, a leader is taken, and compared when it registers
@@ -14,6 +14,8 @@ next.
 Anybody can read a log where there is no secret, and claim to have it. So those who have the name are asked as well
 whether a member of theirs serves clients at the newcomer's address. What only followers without a leader could say is
 not waited for: they may be cut off from the newcomer.
+
+It must not know topics, nor change the routes: it only reads who holds a name.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ RocketMQ) follow the older rule: the last one wins.
 And two protect groups from strangers. What a registration changed ends with it: with its connection, or its
 silence. And a broker name belongs to the *proven* brokers that registered under it (`registrants.py` says how
 that is shown), as long as one of them is heard: *foreign* ones are refused there, and leave when the first
-proven one comes.
+proven one comes. The table must not know how anything is proven, nor ask anybody.
 """
 
 from __future__ import annotations

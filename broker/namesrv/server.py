@@ -1,4 +1,7 @@
-"""The name server as a process: listener, expiry of silent brokers, configuration values."""
+"""The name server as a process: listener, expiry of silent brokers, configuration values.
+
+It must not know what a request means: `handlers` answers it.
+"""
 
 from __future__ import annotations
 

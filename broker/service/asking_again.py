@@ -3,7 +3,7 @@
 A consumer that takes up a queue asks who else is in its group (38) and how far the group has come (14). Without a
 confirmed leader nobody knows, and clients do not all understand the same answer. An error code for 14 means "there
 is no offset" to most clients: they begin at the queue's end, which skips messages, or at its start. Tried with the
-clients, see docs/divergence.md.
+clients, see docs/divergence.md. It must not know what was asked, nor how long a question has waited.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Requests are decided before the entry that carries them is committed, so they must see what the entries
 before it will have created and deleted: the applied tables, and over them what is staged (`Catalog.note_*`).
-What is only read sees a topic until its deletion is committed.
+What is only read sees a topic until its deletion is committed. Pure: it must not know what makes a record
+of a creation, nor when that is committed; it is notified.
 """
 
 from __future__ import annotations

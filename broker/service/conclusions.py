@@ -11,7 +11,8 @@ follows depends on what doing a request twice would do, which is its `Kind`:
     READ        the same                    the next leader is asked      the next leader is asked
     QUESTION    the same                    the next leader is asked      the next leader is asked
 
-A refusal for good (too large for any leader) is passed on to the client. Pure.
+A refusal for good (too large for any leader) is passed on to the client. Pure; it must not know
+any request, only its kind.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Bodies with which tools see who is connected (203, 204). Pure."""
+"""Bodies with which tools see who is connected (203, 204). Pure.
+
+It must not know to which node a client is connected.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The pulls that wait for a message (long polling, rules F). Pure: when to look again, and at which."""
+"""The pulls that wait for a message (long polling, rules F). Pure.
+
+It knows when to look again, and at which pulls. It must not know what a pull asks for, nor read for it.
+"""
 
 from __future__ import annotations
 

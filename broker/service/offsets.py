@@ -1,4 +1,7 @@
-"""Consumer offsets: commits that are not staged yet, and the answers to queries. Pure; rules I."""
+"""Consumer offsets: commits that are not staged yet, and the answers to queries (rules I). Pure.
+
+It must not know locks: whether a commit counts, the fold decides.
+"""
 
 from __future__ import annotations
 

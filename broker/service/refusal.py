@@ -1,4 +1,4 @@
-"""A request that is refused: code and text of the answer."""
+"""The refusal of a request, which all services share. It must not know what was asked."""
 
 from __future__ import annotations
 

@@ -14,7 +14,8 @@ the answer:
 
 Any other send with a known key is another message, or is made on purpose (a Java producer that sends one Message
 object twice), and is stored. What is noted of answers is noted by place: one key may stand for many messages.
-Pure but for `load`, which reads the earlier record.
+Pure but for `load`, which reads the earlier record. It must not know sends that are on their way: those are
+`broker.server`'s (`known_sends`).
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ class Repeats:
                 made_later = record
             is_older = offset < recent.term_start and offset not in self._answered
             if not is_older and offset not in self._unanswered:
-                is_on_purpose = True  # but for what a copy before a confirmed one could tell
+                is_on_purpose = True  # but for what a copy before a confirmed one could show
             elif not is_on_purpose:
                 unconfirmed = record
         found = made_later or unconfirmed

@@ -1,4 +1,7 @@
-"""Decisions on messages that consumers give back: a later try, or the dead letters (rules L1 to L10). Pure."""
+"""Decisions on messages that consumers give back: a later try, or the dead letters (rules L1 to L10). Pure.
+
+It must not know when the copy becomes visible: that is the schedule's.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tag expressions (rules G): the tag hashes that a consumer wants. The broker compares hashes only (G4)."""
+"""Tag expressions (rules G): the tag hashes that a consumer wants. The broker compares hashes only (G4). Pure.
+
+It must not know messages: the clients compare the tags themselves.
+"""
 
 from __future__ import annotations
 

@@ -60,7 +60,9 @@ def take_store(store_path: str, stack: ExitStack) -> Disk:
         stack.enter_context(StoreLock(store_path))
         return PosixDisk(store_path)
     except OSError as error:
-        raise ConfigError(f"no store can be kept in {store_path}: {error}") from error
+        raise ConfigError(
+            f"no store can be kept in {store_path}: {error.strerror or error}"
+        ) from error
 
 
 class StoreOpening:

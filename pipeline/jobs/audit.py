@@ -1,6 +1,6 @@
 """`dledger-pipeline audit`: do replicas have the same committed log, and the same derived state?
 
-Exit codes: 0 identical; 1 different; 2 it could not be told.
+Exit codes: 0 identical; 1 different; 2 nothing can be concluded.
 """
 
 from __future__ import annotations
