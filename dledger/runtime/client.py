@@ -8,7 +8,7 @@ recognises duplicates, asks for `retry_unknown`.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Final, TypeVar
@@ -43,8 +43,8 @@ from dledger.errors import (
 )
 from dledger.raft.entry import Entry
 from dledger.raft.ids import EntryId, Index, NodeId, Term
-from dledger.runtime.clock import draw_process_number, now_s
 from dledger.runtime.handshake import Identity
+from dledger.runtime.leader_search import LeaderSearch
 from dledger.runtime.member_connection import MemberConnection, open_member_connection
 
 TIMEOUT_S: Final = 10.0
@@ -52,12 +52,6 @@ TIMEOUT_S: Final = 10.0
 
 ATTEMPT_TIMEOUT_S: Final = 2.0
 """For calls that may be repeated: how long one member may be silent before another is asked."""
-
-PAUSE_MIN_S: Final = 0.02
-PAUSE_MAX_S: Final = 0.05
-"""Between two attempts while nobody leads; it doubles. An election takes about half a second."""
-
-REDIRECTS_AT_ONCE: Final = 2
 
 ANSWER_BYTES_MAX: Final = 128 * 1024 * 1024
 """Largest answer: one entry of the largest configurable body."""
@@ -96,13 +90,7 @@ class Client:
         self.group = group
         self.timeout_s = timeout_s
         self._by_id = {peer.node_id: peer for peer in self.peers}
-        self._identity = Identity(
-            group,
-            None,
-            draw_process_number(),
-            frozenset(self._by_id),
-            secret.encode() if secret else None,
-        )
+        self._identity = Identity.of_client(group, frozenset(self._by_id), secret)
         self._connections: dict[NodeId, MemberConnection] = {}
         self._locks = {node_id: trio.Lock() for node_id in self._by_id}
         self._leader_id = self.peers[0].node_id
@@ -121,8 +109,8 @@ class Client:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        assert self._stack is not None
-        assert self._nursery is not None
+        assert self._stack is not None, "the client is left and was not entered"
+        assert self._nursery is not None, "the client is left twice"
         for connection in self._connections.values():
             connection.close("the client was closed")
         self._nursery.cancel_scope.cancel()
@@ -200,15 +188,21 @@ class Client:
         return entries
 
     async def _get_some(
-        self, index: Index, count: int, search: _Search, local: NodeId | None
+        self, index: Index, count: int, search: LeaderSearch, local: NodeId | None
     ) -> list[Entry]:
         async def attempt(connection: MemberConnection, remaining_s: float) -> list[Entry]:
-            call = GetCall(connection.next_token(), index, count, GET_BYTES_MAX, local is not None)
+            call = GetCall(
+                connection.next_token(),
+                index=index,
+                count=count,
+                bytes_max=GET_BYTES_MAX,
+                local=local is not None,
+            )
             answer, blob = await connection.ask(call, timeout_s=min(remaining_s, ATTEMPT_TIMEOUT_S))
             if not isinstance(answer, EntriesAnswer):
                 raise PeerProtocolError(f"{connection.peer} answered a get with {answer}")
             entries = decode_entries(blob, answer.count)
-            if not entries or entries[0].index != index:
+            if not 1 <= len(entries) <= count or entries[0].index != index:
                 raise PeerProtocolError(f"{connection.peer} answered with other entries")
             return list(entries)
 
@@ -239,7 +233,7 @@ class Client:
                 nursery.start_soon(ask, node_id)
         return {node_id: found[node_id] for node_id in self._by_id}
 
-    async def _status_of(self, node_id: NodeId, search: _Search) -> StatusAnswer:
+    async def _status_of(self, node_id: NodeId, search: LeaderSearch) -> StatusAnswer:
         connection = await self._connect_in_time(node_id, search)
         answer, _ = await connection.ask(
             StatusCall(connection.next_token()),
@@ -273,13 +267,13 @@ class Client:
 
     # Finding the leader.
 
-    def _search(self, timeout_s: float | None) -> _Search:
-        return _Search(self.timeout_s if timeout_s is None else timeout_s)
+    def _search(self, timeout_s: float | None) -> LeaderSearch:
+        return LeaderSearch(self.timeout_s if timeout_s is None else timeout_s)
 
     async def _at_leader(
         self,
         attempt: Callable[[MemberConnection, float], Awaitable[Answered]],
-        search: _Search,
+        search: LeaderSearch,
         *,
         may_repeat: bool,
     ) -> Answered:
@@ -294,7 +288,7 @@ class Client:
     async def _try_leaders(
         self,
         attempt: Callable[[MemberConnection, float], Awaitable[Answered]],
-        search: _Search,
+        search: LeaderSearch,
         *,
         may_repeat: bool,
     ) -> Answered:
@@ -345,7 +339,7 @@ class Client:
             names = list(self._by_id)
             self._leader_id = names[(names.index(node_id) + 1) % len(names)]
 
-    async def _connect_in_time(self, node_id: NodeId, search: _Search) -> MemberConnection:
+    async def _connect_in_time(self, node_id: NodeId, search: LeaderSearch) -> MemberConnection:
         """Return the connection to a member.
 
         Raises:
@@ -376,68 +370,3 @@ class Client:
                 self._connections[node_id] = connection
                 nursery.start_soon(connection.run, name=f"connection to {node_id}")
             return connection
-
-
-class _Search:
-    """One call on its way to the leader: deadline, pauses, and what is known of its outcome.
-
-    Attributes:
-        is_unknown: whether an attempt may have happened.
-    """
-
-    def __init__(self, limit_s: float) -> None:
-        self._not_connected: dict[NodeId, DLedgerError] = {}
-        self._limit_s = limit_s
-        self._deadline_s = now_s() + limit_s
-        self._pause_s = PAUSE_MIN_S
-        self._redirect_count = 0
-        self.is_unknown = False
-        self._last: DLedgerError | None = None
-
-    @property
-    def remaining_s(self) -> float:
-        """Time that is left."""
-        return self._deadline_s - now_s()
-
-    def unknown(self, error: OutcomeUnknownError) -> None:
-        """Note that an attempt may have happened."""
-        self.is_unknown = True
-        self._last = error
-
-    def refused(self, error: RefusedError) -> None:
-        """Note that an attempt has surely not happened."""
-        self._last = error
-
-    def too_late(self, error: DeadlineError) -> None:
-        """Note that the time was over before another attempt; what came before it says more."""
-        self._last = self._last or error
-
-    def not_connected(self, node_id: NodeId, error: DLedgerError) -> None:
-        """Note that a member is down, or turned this client away."""
-        self._not_connected[node_id] = error
-
-    def is_turned_away_by_all(self, members: Iterable[NodeId]) -> bool:
-        """Return whether waiting is in vain: no member has let us in, and some have said why."""
-        errors = [self._not_connected.get(node_id) for node_id in members]
-        refusals = [error for error in errors if isinstance(error, HandshakeRefusedError)]
-        if None in errors or not refusals:
-            return False
-        self._last = refusals[-1]
-        return True
-
-    def may_follow_at_once(self) -> bool:
-        """Count a redirect: two lead anywhere; more are an election, and that takes its time."""
-        self._redirect_count += 1
-        return self._redirect_count <= REDIRECTS_AT_ONCE
-
-    async def pause(self) -> None:
-        """Wait a little, then longer, but not beyond the deadline."""
-        await trio.sleep(min(self._pause_s, max(0.0, self.remaining_s)))
-        self._pause_s = min(2 * self._pause_s, PAUSE_MAX_S)
-
-    def failure(self) -> DLedgerError:
-        """Return the error from which the caller may conclude what happened, when time is up."""
-        why = f"; the last attempt: {self._last}" if self._last else ""
-        when = "not done" if self.remaining_s > 0 else f"not done within {self._limit_s:g} s"
-        text = f"{when}{why}"
-        return OutcomeUnknownError(text) if self.is_unknown else RefusedError(text)

@@ -20,7 +20,6 @@ from dledger.codec.client_rpc import (
     GetCall,
     SnapshotAnswer,
     SnapshotCall,
-    StatusAnswer,
     StatusCall,
     TransferAnswer,
     TransferCall,
@@ -173,7 +172,7 @@ class ClientPort:
             case AppendCall():
                 self._append(connection, call, bytes(frame.blob))
             case StatusCall():
-                self._answer(connection, self._status(call.token))
+                self._answer(connection, self._member.status.answer(call.token))
             case GetCall():
                 self._start(connection, call, partial(self._get, connection, call), tasks)
             case SnapshotCall():
@@ -220,27 +219,6 @@ class ClientPort:
     def _appended(self, token: int, entry_id: EntryId) -> AppendAnswer:
         position = self._member.reader.position_of(entry_id.index)
         return AppendAnswer(token, entry_id.term, entry_id.index, position)
-
-    def _status(self, token: int) -> StatusAnswer:
-        now = self._member.status.statistics()
-        return StatusAnswer(
-            token,
-            now.node_id,
-            now.role.value,
-            now.term,
-            now.leader_id or "",
-            now.first_index,
-            now.last_index,
-            now.commit_index,
-            now.applied_index,
-            now.durable_index,
-            now.is_serving,
-            list(now.peers_connected),
-            {str(name): int(index) for name, index in now.match_indexes.items()},
-            now.sync_latency_us,
-            now.pending_count,
-            dict(self._member.status.attributes(now.node_id)),
-        )
 
     async def _get(self, connection: ClientConnection, call: GetCall) -> None:
         if not call.local:

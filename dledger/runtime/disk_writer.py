@@ -73,10 +73,11 @@ class DiskWriter:
         self._blocked_job: PersistJob | None = None
         self._retry_ms = 0
 
-    def next_deadline_ms(self, otherwise_ms: int) -> int:
-        """Return when to call `write` at the latest, or `otherwise_ms` if that is sooner."""
+    def next_deadline_ms(self) -> int:
+        """Return when the next pass is due at the latest: for the engine, or for a write that waits for room."""
+        deadline_ms = self._engine.next_deadline_ms()
         is_to_retry = self._blocked_job is not None and not self._is_writing
-        return min(otherwise_ms, self._retry_ms) if is_to_retry else otherwise_ms
+        return min(deadline_ms, self._retry_ms) if is_to_retry else deadline_ms
 
     def write(self) -> None:
         """Write and sync what waits, unless a write runs.
@@ -86,7 +87,11 @@ class DiskWriter:
         """
         if self._is_writing:
             return
-        job = self._next_job()
+        job = self._blocked_job
+        if job is None:
+            job = None if self._engine.is_persisting else self._engine.begin_persist()
+        elif now_ms() < self._retry_ms:
+            return
         if job is None:
             return
         self._pace.begin(now_ms())
@@ -110,11 +115,6 @@ class DiskWriter:
                 self._blocked_job, DiskFullError("the store has no room"), now_ms()
             )
         self._storage.close()
-
-    def _next_job(self) -> PersistJob | None:
-        if self._blocked_job is not None:
-            return self._blocked_job if now_ms() >= self._retry_ms else None
-        return None if self._engine.is_persisting else self._engine.begin_persist()
 
     async def _wait_written(
         self, job: PersistJob, work: Work, blocks: Callable[[], object]

@@ -290,7 +290,7 @@ class Driver:
     async def _run_on_wake(self) -> None:
         """Run passes for proposals and deadlines, and for the watch of the loop."""
         while True:
-            self._armed_ms = min(self._next_deadline_ms(), now_ms() + self._pulse_ms)
+            self._armed_ms = min(self._writer.next_deadline_ms(), now_ms() + self._pulse_ms)
             with trio.move_on_after(max(0, self._armed_ms - now_ms()) / 1000):
                 await self._wake.wait()
             self._wake = trio.Event()
@@ -339,7 +339,7 @@ class Driver:
         if engine.failure is not None:
             raise engine.failure
         has_work = engine.has_committed or (engine.has_unsaved and not engine.is_persisting)
-        if has_work or self._next_deadline_ms() < self._armed_ms:
+        if has_work or self._writer.next_deadline_ms() < self._armed_ms:
             self.wake()
 
     def _stood_still(self, stall: LoopStall) -> None:
@@ -372,9 +372,6 @@ class Driver:
             self._announced_mended_count = self.engine.live_repair.repaired_count
             self._mended.set()
             self._mended = trio.Event()
-
-    def _next_deadline_ms(self) -> int:
-        return self._writer.next_deadline_ms(self.engine.next_deadline_ms())
 
     def _deliver(self, message: PeerMessage) -> None:
         if isinstance(message, RepairRequest | RepairAnswer):

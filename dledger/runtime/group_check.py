@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -27,8 +27,14 @@ COMMITTED_ATTRIBUTE: Final = "dledger.committed"
 
 OWN_ATTRIBUTES: Final = frozenset({MEMBERS_ATTRIBUTE, COMMITTED_ATTRIBUTE})
 
-_MEMBERS = msgspec.json.Decoder(Annotated[list[Name], msgspec.Meta(min_length=1)])
-_PLACE = msgspec.json.Decoder(tuple[Number, Number, Number])
+_MEMBERS: Final[msgspec.json.Decoder[list[str]]] = msgspec.json.Decoder(
+    Annotated[list[Name], msgspec.Meta(min_length=1)]
+)
+_PLACE: Final[msgspec.json.Decoder[tuple[int, int, int]]] = msgspec.json.Decoder(
+    tuple[Number, Number, Number]
+)
+
+Decoded = TypeVar("Decoded")
 
 _WHAT_TO_DO: Final = (
     "One of the two stores was run apart from its group (with other --peers, or as a copy). The group's log "
@@ -110,7 +116,7 @@ class GroupCheck:
         text = attributes.get(MEMBERS_ATTRIBUTE)
         if text is None:
             return None
-        named: list[str] = _decoded(_MEMBERS, MEMBERS_ATTRIBUTE, text)
+        named = _decoded(_MEMBERS, what=MEMBERS_ATTRIBUTE, text=text)
         if set(named) == self._members:
             return None
         return (
@@ -123,7 +129,7 @@ class GroupCheck:
         text = attributes.get(COMMITTED_ATTRIBUTE)
         if text is None:
             return None
-        index, term, chain_crc = _decoded(_PLACE, COMMITTED_ATTRIBUTE, text)
+        index, term, chain_crc = _decoded(_PLACE, what=COMMITTED_ATTRIBUTE, text=text)
         own = self._committed_fingerprint(Index(index))
         if own is None or own == (term, chain_crc):
             return None
@@ -137,8 +143,8 @@ class GroupCheck:
         return found[1] if found is not None and found[0] == process else None
 
 
-def _decoded(decoder: msgspec.json.Decoder[Any], what: str, text: str) -> Any:
-    """A value of the handshake.
+def _decoded(decoder: msgspec.json.Decoder[Decoded], *, what: str, text: str) -> Decoded:
+    """Decode a value of the handshake.
 
     Raises:
         PeerProtocolError: it is something else.

@@ -35,7 +35,7 @@ from dledger.codec.wire_types import encode_header
 from dledger.config import Peer
 from dledger.errors import HandshakeRefusedError, PeerProtocolError, UnreachableError
 from dledger.raft.ids import NodeId
-from dledger.runtime.clock import now_ms
+from dledger.runtime.clock import draw_process_number, now_ms
 from dledger.runtime.group_check import GroupCheck
 from dledger.runtime.obstacles import Obstacles
 from dledger.runtime.peer_clocks import ClockReading, ClockWatch, clock_attributes, reading_of
@@ -73,6 +73,17 @@ class Identity:
     store_identity: StoreIdentity | None = None
     obstacles: Obstacles | None = None
     group_check: GroupCheck | None = None
+
+    @classmethod
+    def of_client(cls, group: str, members: frozenset[NodeId], secret: str | None) -> Identity:
+        """Build the identity of a log client of a group."""
+        return cls(
+            group=group,
+            node_id=None,
+            process=draw_process_number(),
+            members=members,
+            secret=secret.encode() if secret else None,
+        )
 
     def own_attributes(self, target: str) -> dict[str, str]:
         """Return the attributes of this moment, for a member or, where `target` is empty, for anybody."""
@@ -120,7 +131,7 @@ def opening_decoder() -> FrameDecoder:
     return FrameDecoder(frame_bytes_max=HELLO_FRAME_BYTES_MAX, blob_bytes_max=0)
 
 
-def _prove(secret: bytes | None, label: bytes, hello: bytes, challenge: bytes) -> bytes:
+def _prove(secret: bytes | None, *, label: bytes, hello: bytes, challenge: bytes) -> bytes:
     """Return the HMAC over label, dialer's and acceptor's opening. Each has its length in front."""
     if secret is None:
         return b""
@@ -180,14 +191,14 @@ async def dial(stream: FrameStream, me: Identity, target: NodeId | None) -> Remo
     role: Literal["peer", "client"] = "client" if me.node_id is None else "peer"
     hello = encode_header(
         Hello(
-            PROTOCOL_VERSION,
-            role,
-            me.group,
-            me.node_id or "",
-            me.process,
-            target or "",
-            secrets.token_bytes(32),
-            me.own_attributes(target or ""),
+            version=PROTOCOL_VERSION,
+            role=role,
+            group=me.group,
+            node_id=me.node_id or "",
+            process=me.process,
+            target_id=target or "",
+            nonce=secrets.token_bytes(32),
+            attributes=me.own_attributes(target or ""),
         )
     )
     asked_ms = now_ms()
@@ -198,12 +209,12 @@ async def dial(stream: FrameStream, me: Identity, target: NodeId | None) -> Remo
     if not isinstance(challenge, Challenge):
         raise PeerProtocolError("a welcome came where a challenge was due")
     _check_acceptor(challenge, me, target)
-    proof = ProofOfSecret(_prove(me.secret, _DIALER_LABEL, hello, opening))
+    proof = ProofOfSecret(_prove(me.secret, label=_DIALER_LABEL, hello=hello, challenge=opening))
     await stream.send(encode_frame(encode_header(proof)))
     welcome = _not_refused(decode_from_acceptor(await stream.receive_one()))
     if not isinstance(welcome, Welcome):
         raise PeerProtocolError("a second challenge came where a welcome was due")
-    expected = _prove(me.secret, _ACCEPTOR_LABEL, hello, opening)
+    expected = _prove(me.secret, label=_ACCEPTOR_LABEL, hello=hello, challenge=opening)
     if not hmac.compare_digest(welcome.proof, expected):
         raise HandshakeRefusedError("secret", f"{challenge.node_id} does not know the secret")
     clock = reading_of(challenge.attributes, asked_ms=asked_ms, answered_ms=answered_ms)
@@ -265,24 +276,25 @@ async def accept(
     assert me.node_id is not None, "a client accepts nobody"
     challenge = encode_header(
         Challenge(
-            PROTOCOL_VERSION,
-            me.node_id,
-            me.process,
-            secrets.token_bytes(32),
-            me.secret is not None,
-            me.own_attributes(hello.node_id),
+            version=PROTOCOL_VERSION,
+            node_id=me.node_id,
+            process=me.process,
+            nonce=secrets.token_bytes(32),
+            secret_needed=me.secret is not None,
+            attributes=me.own_attributes(hello.node_id),
         )
     )
     await stream.send(encode_frame(challenge))
     answer = decode_from_dialer(await stream.receive_one())
     if not isinstance(answer, ProofOfSecret):
         raise PeerProtocolError("a second hello came where a proof was due")
-    if not hmac.compare_digest(answer.proof, _prove(me.secret, _DIALER_LABEL, opening, challenge)):
+    expected = _prove(me.secret, label=_DIALER_LABEL, hello=opening, challenge=challenge)
+    if not hmac.compare_digest(answer.proof, expected):
         await _refuse(stream, "secret", f"{hello.node_id or 'the client'} does not know the secret")
     node_id = NodeId(hello.node_id) if hello.role == "peer" else None
     if node_id is not None and (reason := check_duplicate(node_id, hello.process)):
         await _refuse(stream, "duplicate", reason)
-    welcome = Welcome(_prove(me.secret, _ACCEPTOR_LABEL, opening, challenge))
+    welcome = Welcome(_prove(me.secret, label=_ACCEPTOR_LABEL, hello=opening, challenge=challenge))
     await stream.send(encode_frame(encode_header(welcome)))
     return Remote(node_id, hello.process, hello.attributes)
 

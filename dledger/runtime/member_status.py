@@ -1,6 +1,6 @@
 """A member's report of itself, for status calls, and the others' reports of themselves.
 
-Knows nothing of how a report is encoded or printed.
+Knows nothing of how a report is printed.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from dledger.codec.client_rpc import StatusAnswer
 from dledger.config import LogConfig
 from dledger.raft.ids import NodeId
 from dledger.runtime.clock import now_ms
@@ -28,6 +29,7 @@ class MemberStatus:
         self,
         config: LogConfig,
         standing: Standing,
+        *,
         transport: Transport,
         store_identity: StoreIdentity,
         clock: ClockWatch | None,
@@ -104,6 +106,28 @@ class MemberStatus:
             pass_count=driver.pass_count,
             applied_count=driver.applied_count,
             disk_trouble=self._disk_trouble(),
+        )
+
+    def answer(self, token: int) -> StatusAnswer:
+        """Return the statistics and the attributes as the answer to a status call."""
+        now = self.statistics()
+        return StatusAnswer(
+            token=token,
+            node_id=now.node_id,
+            role=now.role.value,
+            term=now.term,
+            leader_id=now.leader_id or "",
+            first_index=now.first_index,
+            last_index=now.last_index,
+            commit_index=now.commit_index,
+            applied_index=now.applied_index,
+            durable_index=now.durable_index,
+            is_serving=now.is_serving,
+            peers_connected=list(now.peers_connected),
+            match_indexes={str(name): int(index) for name, index in now.match_indexes.items()},
+            sync_latency_us=now.sync_latency_us,
+            pending_count=now.pending_count,
+            attributes=dict(self.attributes(now.node_id)),
         )
 
     def _store_trouble(self) -> str:

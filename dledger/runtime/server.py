@@ -108,16 +108,16 @@ class LogServer:
             self.reader.committed_fingerprint,
         )
         identity = Identity(
-            config.group,
-            self.node_id,
-            process,
-            members,
-            config.secret.encode() if config.secret else None,
-            dict(config.service_attributes),
-            clock,
-            self._store_identity,
-            obstacles,
-            group_check,
+            group=config.group,
+            node_id=self.node_id,
+            process=process,
+            members=members,
+            secret=config.secret.encode() if config.secret else None,
+            attributes=dict(config.service_attributes),
+            clock=clock,
+            store_identity=self._store_identity,
+            obstacles=obstacles,
+            group_check=group_check,
         )
         body_bytes_max = config.raft.entry_body_bytes_max + ENTRY_HEADER_BYTES
         self._transport = Transport(
@@ -130,7 +130,11 @@ class LogServer:
             serve_client=self._client_port.serve,
         )
         self.status = MemberStatus(
-            config, self._standing, self._transport, self._store_identity, clock
+            config,
+            self._standing,
+            transport=self._transport,
+            store_identity=self._store_identity,
+            clock=clock,
         )
 
     # Life.
@@ -154,7 +158,11 @@ class LogServer:
             stack.callback(self._transport.close)
             await self._transport.listen()
             opening = StoreOpening(
-                self.config, self._machine, disk, self._store_identity, self._standing
+                self.config,
+                self._machine,
+                disk,
+                store_identity=self._store_identity,
+                standing=self._standing,
             )
             await trio.to_thread.run_sync(opening.count_start)
             async with open_task_group() as tasks:

@@ -20,7 +20,6 @@ from dledger.codec.client_rpc import SnapshotAnswer, SnapshotCall
 from dledger.config import LogConfig, Peer
 from dledger.errors import CorruptionError, DLedgerError, PeerProtocolError
 from dledger.raft.ids import Index, NodeId
-from dledger.runtime.clock import draw_process_number
 from dledger.runtime.driver import Driver
 from dledger.runtime.events_log import log_event
 from dledger.runtime.handshake import Identity
@@ -47,6 +46,7 @@ class SnapshotFetch:
         config: LogConfig,
         driver: Driver,
         machine: SnapshotMachine,
+        *,
         store: SnapshotStore,
         snapshotter: Snapshotter,
     ) -> None:
@@ -95,13 +95,7 @@ class SnapshotFetch:
 
     async def _fetch_from(self, peer: Peer) -> None:
         config = self._config
-        identity = Identity(
-            config.group,
-            None,
-            draw_process_number(),
-            frozenset(self._by_id),
-            config.secret.encode() if config.secret else None,
-        )
+        identity = Identity.of_client(config.group, frozenset(self._by_id), config.secret)
         connection = await open_member_connection(peer, identity, blob_bytes_max=PART_BYTES_MAX)
         snapshot: SnapshotFile | None = None
         async with open_task_group() as tasks:

@@ -63,6 +63,7 @@ class Snapshotter:
         config: LogConfig,
         machine: SnapshotMachine,
         engine: Engine,
+        *,
         store: SnapshotStore,
         newest: SnapshotFile | None,
     ) -> None:

@@ -63,13 +63,13 @@ class StoreIdentity:
         check_members(file.record, self._members, store_path)
         is_new = file.record.restoration is None
         record = MemberRecord(
-            self._group,
-            self._node_id,
-            file.record.restoration,
-            file.record.start,
-            file.record.seen,
+            group=self._group,
+            node_id=self._node_id,
+            restoration=file.record.restoration,
+            start=file.record.start,
+            seen=file.record.seen,
             # A store of an older version waits for what its log says.
-            self._members if is_new else file.record.members,
+            members=self._members if is_new else file.record.members,
         ).started(self._process)
         try:
             file.save(record)

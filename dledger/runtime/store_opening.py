@@ -73,6 +73,7 @@ class StoreOpening:
         config: LogConfig,
         machine: StateMachine,
         disk: Disk,
+        *,
         store_identity: StoreIdentity,
         standing: Standing,
     ) -> None:
@@ -188,11 +189,13 @@ class StoreOpening:
         engine.start_behind(machine.applied_index)
         if newest is not None:
             engine.start_committed(newest.meta.index)
-        snapshotter = Snapshotter(config, machine, engine, store, newest)
+        snapshotter = Snapshotter(config, machine, engine, store=store, newest=newest)
         if not engine.is_new_store:
             return OpenStore(engine, snapshotter)
         return OpenStore(
             engine,
             snapshotter,
-            lambda driver: SnapshotFetch(config, driver, machine, store, snapshotter),
+            lambda driver: SnapshotFetch(
+                config, driver, machine, store=store, snapshotter=snapshotter
+            ),
         )

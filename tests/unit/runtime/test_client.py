@@ -50,10 +50,10 @@ from dledger.codec.client_rpc import (
 from dledger.codec.frame import FRAME_BYTES_MAX, encode_frame
 from dledger.codec.wire_types import Header, encode_header
 from dledger.errors import DLedgerError
-from dledger.runtime.client import _Search
 from dledger.runtime.clock import now_s
 from dledger.runtime.commands import EXIT_DONE, EXIT_REFUSED, EXIT_UNKNOWN, append
 from dledger.runtime.handshake import Identity, accept, opening_decoder
+from dledger.runtime.leader_search import LeaderSearch
 from dledger.runtime.member_connection import MemberConnection
 from dledger.runtime.sockets import FrameStream, listen
 
@@ -182,12 +182,12 @@ async def test_only_refusals_until_the_deadline_are_a_refusal(
     refusing = NotLeaderError(None, 3)
     async with fake_group([refusing], [refusing], timeout_s=0.5) as (client, members):
 
-        async def pause(search: _Search) -> None:
+        async def pause(search: LeaderSearch) -> None:
             """The deadline falls into a pause: a call under way at that moment would be of unknown outcome."""
             if all(member.append_count for member in members):
                 await trio.sleep(search.remaining_s)
 
-        monkeypatch.setattr(_Search, "pause", pause)
+        monkeypatch.setattr(LeaderSearch, "pause", pause)
         with pytest.raises(RefusedError, match="not done within"):
             await client.append(b"x")
         assert all(member.append_count for member in members)
@@ -217,7 +217,7 @@ async def test_nothing_is_sent_when_the_time_is_over_before_it_could_be(
             passed_s = 2 * S
             return connection
 
-        monkeypatch.setattr("dledger.runtime.client.now_s", lambda: now_s() + passed_s)
+        monkeypatch.setattr("dledger.runtime.leader_search.now_s", lambda: now_s() + passed_s)
         monkeypatch.setattr(client, "_connect", connect_slowly)
         with pytest.raises(RefusedError, match="nothing was sent"):
             await ask(client)

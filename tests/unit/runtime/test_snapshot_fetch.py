@@ -64,8 +64,8 @@ class Fetching:
             settings,  # type: ignore[arg-type] # has what a fetch uses
             self.driver,  # type: ignore[arg-type]
             self.machine,
-            self.store,
-            self.snapshotter,  # type: ignore[arg-type]
+            store=self.store,
+            snapshotter=self.snapshotter,  # type: ignore[arg-type]
         )
 
     async def run(self) -> None:
