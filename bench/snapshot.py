@@ -23,6 +23,7 @@ from dledger.raft.entry import Entry, EntryKind
 from dledger.raft.ids import Index, Position, Term
 from dledger.storage.posix import PosixDisk
 from dledger.storage.snapshots import SnapshotStore
+from dledger_mq.message.numbers import QueueId
 from dledger_mq.message.properties import encode_properties
 
 ENTRY_COUNT = 32
@@ -50,7 +51,7 @@ def _run(folder: Path, messages: int) -> None:
         for number in range(first, first + ENTRY_COUNT):
             staging.stage(
                 b"Bench",
-                number % QUEUE_COUNT,
+                QueueId(number % QUEUE_COUNT),
                 b"x" * 1024,
                 encode_properties({"UNIQ_KEY": f"{number:032x}"}),
                 born_timestamp_ms=START_MS,

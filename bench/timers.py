@@ -27,6 +27,7 @@ from rich.table import Table
 from broker.store.timer_files import TimerFiles
 from broker.store.timers import PendingTimer, Timers
 from dledger_mq import Message, MessageQueue, NoRouteError, Producer, PullConsumer
+from dledger_mq.message.numbers import PhysicalOffset
 from jepsen.processes import Group
 
 TOPIC = "Timers"
@@ -126,11 +127,16 @@ def measure_fold(pending: int) -> FoldCost:
         files = TimerFiles(Path(folder))
         timers = Timers(files)
         before_mb = _memory_mb()
-        units = [PendingTimer(draw.randrange(10**12, 10**12 + 259_200_000), n) for n in range(1000)]
+        units = [
+            PendingTimer(draw.randrange(10**12, 10**12 + 259_200_000), PhysicalOffset(n))
+            for n in range(1000)
+        ]
         put_s = 0.0
         for start in range(0, pending, len(units)):
             due = [
-                PendingTimer(unit.due_ms + start, start * 1000 + unit.physical_offset)
+                PendingTimer(
+                    unit.due_ms + start, PhysicalOffset(start * 1000 + unit.physical_offset)
+                )
                 for unit in units
             ]
             begun = time.perf_counter()
@@ -161,15 +167,17 @@ def _deliver_us(timers: Timers, count: int) -> float:
 
 def _recall_us(timers: Timers) -> float:
     units = list(timers.units())
-    places = [PendingTimer(*_place(unit)) for unit in units[:: max(1, len(units) // 1000)]]
+    places = [_place(unit) for unit in units[:: max(1, len(units) // 1000)]]
     begun = time.perf_counter()
     for number, place in enumerate(places):
-        timers.recall(place.due_ms, b"12345678", [place.physical_offset], physical_offset=number)
+        offsets = [place.physical_offset]
+        timers.recall(place.due_ms, b"12345678", offsets, physical_offset=PhysicalOffset(number))
     return (time.perf_counter() - begun) / len(places) * 1e6
 
 
-def _place(unit: bytes) -> tuple[int, int]:
-    return int.from_bytes(unit[:8], "big"), int.from_bytes(unit[8:], "big")
+def _place(unit: bytes) -> PendingTimer:
+    due_ms, physical_offset = int.from_bytes(unit[:8], "big"), int.from_bytes(unit[8:], "big")
+    return PendingTimer(due_ms, PhysicalOffset(physical_offset))
 
 
 def _memory_mb() -> float:

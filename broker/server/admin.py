@@ -16,13 +16,14 @@ from broker.service.conclusions import Kind
 from broker.service.connections import consumer_connections, producer_connections
 from broker.service.refusal import Refusal
 from broker.store.control import Command, DeleteGroup, DeleteTopic, PutGroup, PutTopic
-from broker.store.reading import MessageGoneError, RecordReader, query_by_key, store_time_at
+from broker.store.lookups import query_by_key, store_time_at
+from broker.store.record_reader import MessageGoneError, RecordReader
 from broker.store.staging import StagedEntry
 from broker.store.state import BrokerState
 from broker.store.topics import QUEUE_COUNT_MAX, TopicConfig
 from dledger import Index, LogServer
 from dledger_mq.message import names
-from dledger_mq.message.numbers import PhysicalOffset, StoreTimeMs
+from dledger_mq.message.numbers import PhysicalOffset, QueueId, QueueOffset, StoreTimeMs
 from dledger_mq.remoting import fields
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.header import RemotingCommand
@@ -241,11 +242,18 @@ class Admin:
             text = "the topic does not exist"
             request.answer(ResponseCode.TOPIC_NOT_EXIST, text)
             return
-        last_store_ms: dict[int, StoreTimeMs] = {}
-        for queue_id in range(topic.write_queue_count):
-            end = self._state.queues.min_max(topic.name, queue_id)[1]
-            stored_ms = store_time_at(self._state, self._log.reader, topic.name, queue_id, end - 1)
-            last_store_ms[queue_id] = StoreTimeMs(max(0, stored_ms))
+        last_store_ms: dict[QueueId, StoreTimeMs] = {}
+        for queue_id in map(QueueId, range(topic.write_queue_count)):
+            _, end = self._state.queues.min_max(topic.name, queue_id)
+            stored_ms = store_time_at(
+                self._state,
+                self._log.reader,
+                topic.name,
+                queue_id,
+                offset=QueueOffset(end - 1),
+            )
+            if stored_ms is not None:
+                last_store_ms[queue_id] = stored_ms
         body = tables.topic_stats(topic, self._broker_name, self._state.queues, last_store_ms)
         _body(request, body)
 

@@ -11,6 +11,7 @@ from broker.store.schedule import DueMessage
 from broker.store.staging import StagedEntry
 from broker.store.state import BrokerState
 from dledger import DLedgerError, EntryDamagedError, LogServer
+from dledger_mq.message.numbers import QueueOffset
 
 
 class Delays:
@@ -57,7 +58,7 @@ class Delays:
             return
         place = -1
         for level, messages in by_level.items():
-            first, end = messages[0].queue_offset, messages[-1].queue_offset + 1
+            first, end = messages[0].queue_offset, QueueOffset(messages[-1].queue_offset + 1)
             place = self._commits.stage_control(AdvanceSchedule(level, first, end))
         self._is_waiting = True
         self._commits.wait(place, self)

@@ -9,10 +9,11 @@ import trio
 
 from broker.server.commits import Commits
 from broker.server.origin import Outputs
-from broker.store.reading import MessageGoneError, RecordReader
+from broker.store.record_reader import MessageGoneError, RecordReader
 from broker.store.schedule import delivery
 from dledger import EntryDamagedError, LogServer
 from dledger_mq.message.errors import RecordError
+from dledger_mq.message.numbers import PhysicalOffset, QueueId
 from dledger_mq.message.record import StoredMessage
 
 _log = logging.getLogger(__name__)
@@ -94,7 +95,7 @@ class Deliverer:
         """True once the entry has enough."""
         return self.staged_bytes >= DELIVERY_BYTES_MAX
 
-    def stage(self, physical_offset: int, more_properties: bytes = b"") -> None:
+    def stage(self, physical_offset: PhysicalOffset, more_properties: bytes = b"") -> None:
         """Stage one. What cannot be delivered, and never will be, is said and skipped (M8).
 
         Raises:
@@ -118,7 +119,7 @@ class Deliverer:
         self.staged_bytes += len(message.body) + len(properties)
 
     def _stage(
-        self, message: StoredMessage, topic: bytes, queue_id: int, properties: bytes
+        self, message: StoredMessage, topic: bytes, queue_id: QueueId, properties: bytes
     ) -> None:
         self._commits.staging.stage(
             topic,

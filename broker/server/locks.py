@@ -12,6 +12,7 @@ from broker.service.conclusions import Kind
 from broker.store.control import LockQueues, UnlockQueues
 from broker.store.locks import QueueLocks
 from broker.store.staging import StagedEntry
+from dledger_mq.message.numbers import QueueId
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.group_bodies import LockRequest, decode_lock_request, encode_lock_reply
 from dledger_mq.remoting.header import RemotingCommand
@@ -79,9 +80,9 @@ class Locks:
         request.answer(ResponseCode.SUCCESS, body=encode_lock_reply(held))
 
 
-def _queues(wanted: LockRequest) -> list[tuple[str, int]]:
+def _queues(wanted: LockRequest) -> list[tuple[str, QueueId]]:
     return [
-        (queue.topic, queue.queue_id)
+        (queue.topic, QueueId(queue.queue_id))
         for queue in wanted.mq_set
         if 0 <= queue.queue_id <= _QUEUE_ID_MAX
     ]

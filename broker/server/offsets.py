@@ -21,7 +21,8 @@ from broker.service.offsets import (
     fenced_remark,
 )
 from broker.store.control import CommitOffsets
-from broker.store.reading import MessageGoneError, earliest_store_time, offset_by_time
+from broker.store.lookups import earliest_store_time, offset_by_time
+from broker.store.record_reader import MessageGoneError
 from broker.store.staging import StagedEntry
 from broker.store.state import BrokerState
 from dledger import DLedgerError, LogServer
@@ -309,7 +310,7 @@ class Offsets:
 
         def act() -> None:
             stored_ms = earliest_store_time(self._state, self._log.reader, topic, queue_id)
-            _number(request, "timestamp", stored_ms)
+            _number(request, "timestamp", -1 if stored_ms is None else stored_ms)
 
         self._router.when_confirmed(request, act)
 
@@ -323,8 +324,8 @@ class _Commit:
     client_id: str
 
 
-def _queue(command: RemotingCommand) -> tuple[str, int]:
-    return fields.text(command.ext, "topic"), fields.int32(command.ext, "queueId")
+def _queue(command: RemotingCommand) -> tuple[str, QueueId]:
+    return fields.text(command.ext, "topic"), QueueId(fields.int32(command.ext, "queueId"))
 
 
 def _update_frame(pull: PullFields) -> bytes:

@@ -23,7 +23,7 @@ from broker.service.refusal import Refusal
 from broker.store.reading import GetResult, get_messages
 from broker.store.state import BrokerState
 from dledger import EntryDamagedError, LogServer
-from dledger_mq.message.numbers import QueueId
+from dledger_mq.message.numbers import QueueId, QueueOffset
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.replies import pull_reply_head
 from dledger_mq.remoting.requests import PULL_COMMIT_OFFSET, PULL_SUSPEND, PullFields, PullRequest
@@ -48,7 +48,7 @@ class Pull(PendingRequest, eq=False):
 
     is_checked: bool = False
     tags: frozenset[int] | None = None
-    next_offset: int = 0
+    next_offset: QueueOffset = QueueOffset(0)
     held_until_ms: int = 0
     is_held: bool = False
 

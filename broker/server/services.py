@@ -37,12 +37,13 @@ from broker.service.send import SendRules, SendSettings
 from broker.service.send_back import SendBackRules
 from broker.service.timers import RecallRules, TimerRules
 from broker.service.transactions import EndRules
-from broker.store.reading import MessageGoneError, read_message
+from broker.store.record_reader import MessageGoneError, read_message
 from broker.store.staging import Staging
 from broker.store.state import BrokerState
 from dledger import LogServer
 from dledger_mq.message.hosts import pack_host
 from dledger_mq.message.ids import OffsetIdMaker, UniqKeyMaker
+from dledger_mq.message.numbers import PhysicalOffset
 from dledger_mq.message.record import StoredMessage
 from dledger_mq.remoting.replies import SendReplies
 
@@ -308,7 +309,7 @@ class Services:
         """Return this node's time, but never one before the log's: due times are judged by it."""
         return max(self._environment.wall_ms(), self._state.last_store_ms)
 
-    def _load(self, physical_offset: int) -> StoredMessage | None:
+    def _load(self, physical_offset: PhysicalOffset) -> StoredMessage | None:
         try:
             return read_message(self._log.reader, physical_offset)
         except MessageGoneError:

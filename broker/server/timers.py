@@ -20,12 +20,13 @@ from broker.service.conclusions import Kind
 from broker.service.refusal import Refusal
 from broker.service.timers import RecallRules
 from broker.store.control import DeliverTimers, RecallTimer
-from broker.store.reading import MessageGoneError, read_message
+from broker.store.record_reader import MessageGoneError, read_message
 from broker.store.staging import StagedEntry
 from broker.store.state import BrokerState
 from broker.store.timers import PendingTimer, recall_key, timer_of
 from dledger import DLedgerError, EntryDamagedError, LogServer
 from dledger_mq.message.names import TIMER_TOPIC
+from dledger_mq.message.numbers import PhysicalOffset
 from dledger_mq.message.properties import REAL_TOPIC, TIMER_DEQUEUE_MS, UNIQ_KEY, encode_property
 from dledger_mq.message.recall_handle import RecallHandle
 from dledger_mq.remoting import fields
@@ -78,7 +79,7 @@ class Timers:
         due = self._state.timers.due(now_ms, DELIVERIES_MAX + len(self._recalling))
         deliverer = Deliverer(self._log, self._commits)
         more = encode_property(TIMER_DEQUEUE_MS, b"%d" % now_ms)
-        delivered: list[tuple[int, int]] = []
+        delivered: list[tuple[int, PhysicalOffset]] = []
         for timer in due:
             if timer in self._recalling:
                 continue

@@ -15,7 +15,7 @@ from broker.server.commits import Commits, OnCommit
 from broker.server.transactions import TransactionEnds, stage_op
 from broker.service.catalog import Catalog, special_topic
 from broker.store.control import CheckTransactions
-from broker.store.reading import MessageGoneError, read_message
+from broker.store.record_reader import MessageGoneError, read_message
 from broker.store.schedule import delivery
 from broker.store.staging import StagedEntry
 from broker.store.state import BrokerState
@@ -24,6 +24,7 @@ from dledger import DLedgerError, EntryDamagedError, LogServer
 from dledger_mq.message.errors import RecordError
 from dledger_mq.message.ids import offset_msg_id
 from dledger_mq.message.names import CHECK_MAX_TOPIC
+from dledger_mq.message.numbers import QueueId, QueueOffset
 from dledger_mq.message.properties import PGROUP, UNIQ_KEY
 from dledger_mq.message.record import StoredMessage, encode_record
 from dledger_mq.remoting.codes import RequestCode
@@ -198,12 +199,12 @@ class TransactionChecks:
             place, OnCommit(partial(self._given_up, offsets), partial(self._kept, offsets))
         )
 
-    def _given_up(self, offsets: list[int], _staged: StagedEntry, _place: int) -> None:
+    def _given_up(self, offsets: list[QueueOffset], _staged: StagedEntry, _place: int) -> None:
         self._ends.ended(offsets)
         self._is_waiting = False
         self.tick()
 
-    def _kept(self, offsets: list[int], error: DLedgerError) -> None:
+    def _kept(self, offsets: list[QueueOffset], error: DLedgerError) -> None:
         self._ends.ended(offsets, error)
         self._is_waiting = False
 
@@ -211,7 +212,7 @@ class TransactionChecks:
         try:
             self._commits.staging.stage(
                 _CHECK_MAX_TOPIC,
-                0,
+                QueueId(0),
                 half.body,
                 half.properties,
                 born_timestamp_ms=half.born_timestamp_ms,

@@ -23,6 +23,7 @@ from broker.store.transactions import OpenHalf, TransactionKey, Transactions, Ve
 from dledger_mq.message.errors import MessageIdError
 from dledger_mq.message.ids import parse_offset_msg_id
 from dledger_mq.message.names import CHECK_MAX_TOPIC, HALF_TOPIC
+from dledger_mq.message.numbers import PhysicalOffset, QueueId, QueueOffset
 from dledger_mq.message.properties import REAL_TOPIC, TRANSACTION_ID
 from dledger_mq.message.record import StoredMessage
 from dledger_mq.remoting import fields
@@ -35,7 +36,7 @@ _HALF = HALF_TOPIC.encode()
 class _CountAnew(NamedTuple):
     """The checks of an open half message are counted from the start."""
 
-    queue_offset: int
+    queue_offset: QueueOffset
 
 
 class _StoreAgain(NamedTuple):
@@ -54,7 +55,7 @@ class TransactionResumes:
         router: Router,
         transactions: Transactions,
         ends: TransactionEnds,
-        load: Callable[[int], StoredMessage | None],
+        load: Callable[[PhysicalOffset], StoredMessage | None],
         now_ms: Callable[[], int],
     ) -> None:
         """Prepare. `load` gives the committed message at a physical offset, or None."""
@@ -85,7 +86,7 @@ class TransactionResumes:
             request.refuse_as_busy()
             return
         try:
-            message = self._load(parse_offset_msg_id(text)[2])
+            message = self._load(PhysicalOffset(parse_offset_msg_id(text)[2]))
         except MessageIdError as error:
             request.refuse(ResponseCode.SYSTEM_ERROR, str(error))
             return
@@ -108,9 +109,10 @@ class TransactionResumes:
         """Decide how the checks of a message begin anew; None if there is nothing to check."""
         topic, name = message.find(REAL_TOPIC), message.find(TRANSACTION_ID)
         if message.topic == HALF_TOPIC:
-            verdict = self._transactions.verdict(message.queue_offset)
+            queue_offset = QueueOffset(message.queue_offset)
+            verdict = self._transactions.verdict(queue_offset)
             if verdict is Verdict.OPEN:
-                return _CountAnew(message.queue_offset)
+                return _CountAnew(queue_offset)
             if verdict is not Verdict.GIVEN_UP:
                 return None
         elif message.topic != CHECK_MAX_TOPIC:
@@ -135,7 +137,7 @@ class TransactionResumes:
     def _store_again(self, message: StoredMessage, asked: RequestedMessage) -> None:
         place = self._commits.staging.stage(
             _HALF,
-            0,
+            QueueId(0),
             message.body,
             message.properties,
             born_timestamp_ms=message.born_timestamp_ms,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from broker.server.commits import Commits
@@ -30,7 +30,7 @@ from broker.store.transactions import TransactionKey, Transactions, Verdict, enc
 from dledger import DLedgerError, LogServer, RefusedError
 from dledger_mq.message.errors import RecordError
 from dledger_mq.message.names import OP_HALF_TOPIC
-from dledger_mq.message.numbers import PhysicalOffset
+from dledger_mq.message.numbers import PhysicalOffset, QueueId, QueueOffset
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.header import RemotingCommand
 
@@ -319,11 +319,13 @@ def stage_end(staging: Staging, plan: CommitPlan | RollbackPlan, now_ms: int) ->
     return stage_op(staging, [half.queue_offset], Verdict.COMMITTED, now_ms)
 
 
-def stage_op(staging: Staging, queue_offsets: list[int], verdict: Verdict, now_ms: int) -> int:
+def stage_op(
+    staging: Staging, queue_offsets: Sequence[QueueOffset], verdict: Verdict, now_ms: int
+) -> int:
     """Stage an op record; gives its place."""
     body, properties = encode_op(queue_offsets, verdict)
     return staging.stage(
-        _OP, 0, body, properties, born_timestamp_ms=now_ms, born_host=staging.store_host
+        _OP, QueueId(0), body, properties, born_timestamp_ms=now_ms, born_host=staging.store_host
     )
 
 

@@ -108,5 +108,7 @@ def consumer_offset(
         return QueueOffset(0)
     if queue.min_offset > 0:
         return None
-    in_memory = log_end - queue.unit(0).physical_offset <= GetLimits().memory_span_bytes
+    in_memory = (
+        log_end - queue.unit(queue.min_offset).physical_offset <= GetLimits().memory_span_bytes
+    )
     return QueueOffset(0) if in_memory else None

@@ -15,6 +15,7 @@ from broker.service.refusal import Refusal
 from broker.service.tags import TagExpressionError, tag_hashes
 from broker.store.reading import GetResult, GetStatus
 from broker.store.topics import PERM_READ
+from dledger_mq.message.numbers import QueueOffset
 from dledger_mq.remoting.codes import ResponseCode
 from dledger_mq.remoting.heartbeat import EXPRESSION_TAG, MessageModel
 from dledger_mq.remoting.requests import PULL_SUBSCRIPTION, PullFields
@@ -148,8 +149,8 @@ class PullOutcome:
     """Code and offsets with which a read is answered."""
 
     code: ResponseCode
-    next_offset: int
-    max_offset: int
+    next_offset: QueueOffset
+    max_offset: QueueOffset
 
 
 _CODES = {
@@ -163,7 +164,7 @@ _CODES = {
 _AHEAD = (GetStatus.OFFSET_OVERFLOW_BADLY, GetStatus.NO_MESSAGE_IN_QUEUE)
 
 
-def outcome_of(result: GetResult, offset: int, *, is_authoritative: bool) -> PullOutcome:
+def outcome_of(result: GetResult, offset: QueueOffset, *, is_authoritative: bool) -> PullOutcome:
     """Choose the code and the next offset of a read from `offset` (E9).
 
     A node that does not lead may be behind its clients. What the leader would call illegal, an offset
@@ -173,5 +174,5 @@ def outcome_of(result: GetResult, offset: int, *, is_authoritative: bool) -> Pul
         return PullOutcome(ResponseCode.PULL_NOT_FOUND, offset, max(offset, result.max_offset))
     if result.status is GetStatus.NO_MESSAGE_IN_QUEUE:
         code = ResponseCode.PULL_OFFSET_MOVED if offset else ResponseCode.PULL_NOT_FOUND
-        return PullOutcome(code, 0, result.max_offset)
+        return PullOutcome(code, QueueOffset(0), result.max_offset)
     return PullOutcome(_CODES[result.status], result.next_offset, result.max_offset)

@@ -13,7 +13,7 @@ from broker.store.consume_queue import ConsumeQueues
 from broker.store.groups import Groups, SubscriptionGroupConfig
 from broker.store.offsets import ConsumerOffsets
 from broker.store.topics import DataVersion, TopicConfig, Topics
-from dledger_mq.message.numbers import StoreTimeMs
+from dledger_mq.message.numbers import QueueId, StoreTimeMs
 from dledger_mq.remoting import topic_config as wire
 from dledger_mq.remoting.errors import BodyError
 from dledger_mq.remoting.json_body import write_json
@@ -129,7 +129,7 @@ def topic_stats(
     topic: TopicConfig,
     broker_name: str,
     queues: ConsumeQueues,
-    last_store_ms: Mapping[int, StoreTimeMs],
+    last_store_ms: Mapping[QueueId, StoreTimeMs],
 ) -> bytes:
     """Encode the body of GET_TOPIC_STATS_INFO (202).
 
@@ -140,7 +140,7 @@ def topic_stats(
         last_store_ms: store time of each queue's newest message, by queue id.
     """
     table = {}
-    for queue_id in range(topic.write_queue_count):
+    for queue_id in map(QueueId, range(topic.write_queue_count)):
         low, high = queues.min_max(topic.name, queue_id)
         assert low <= high, f"queue {queue_id} of {topic.name} goes from {low} to {high}"
         table[MessageQueue(broker_name, queue_id, topic.name)] = {
@@ -162,7 +162,7 @@ def consume_stats(
     """Encode the body of GET_CONSUME_STATS (208): how far a group is in the topics."""
     table = {}
     for topic in topics:
-        for queue_id in range(topic.read_queue_count):
+        for queue_id in map(QueueId, range(topic.read_queue_count)):
             consumed = offsets.get(group, topic.name, queue_id)
             table[MessageQueue(broker_name, queue_id, topic.name)] = {
                 "brokerOffset": queues.min_max(topic.name, queue_id)[1],

@@ -16,6 +16,7 @@ from broker.store.sinks import Sinks
 from broker.store.timers import Timers
 from broker.store.topics import Topics, is_deletable
 from broker.store.transactions import Transactions
+from dledger_mq.message.numbers import PhysicalOffset, StoreTimeMs
 
 
 class Tables(Protocol):
@@ -34,7 +35,10 @@ class Tables(Protocol):
 
 
 def carry_out(
-    state: Tables, command: control.Command, now_ms: int, physical_offset: int
+    state: Tables,
+    command: control.Command,
+    now_ms: StoreTimeMs,
+    physical_offset: PhysicalOffset,
 ) -> RefusalKind | None:
     """Carry out one command; return why not, if so, with nothing changed.
 
@@ -79,19 +83,25 @@ def carry_out(
 
 
 def _commit_offsets(
-    state: Tables, command: control.CommitOffsets, now_ms: int, physical_offset: int
+    state: Tables,
+    command: control.CommitOffsets,
+    now_ms: StoreTimeMs,
+    physical_offset: PhysicalOffset,
 ) -> None:
     """Store each offset, but none of a queue that another client has locked; a reset asks nobody."""
     is_forced = command.is_forced
     for each in command.commits:
-        place = (each.group, each.topic, each.queue_id)
-        if is_forced or not state.locks.keeps_out(*place, each.client_id, now_ms, physical_offset):
-            state.offsets.commit(*place, each.offset, is_forced=is_forced)
+        key = (each.group, each.topic, each.queue_id)
+        if not is_forced and state.locks.keeps_out(key, each.client_id, now_ms):
+            state.locks.note_fenced(key, each.client_id, physical_offset)
+        else:
+            state.offsets.commit(*key, each.offset, is_forced=is_forced)
 
 
 def _change_schedule(
     state: Tables, command: control.SetDelayLevels | control.AdvanceSchedule
 ) -> RefusalKind | None:
+    """Note the progress of a delay level, or replace the levels."""
     if isinstance(command, control.AdvanceSchedule):
         return state.schedule.advance(command.level, command.first, command.end)
     state.schedule.set_delays(command.delays_ms)
@@ -101,6 +111,7 @@ def _change_schedule(
 def _change_transactions(
     state: Tables, command: control.CheckTransactions | control.ResumeTransaction
 ) -> None:
+    """Count checks of open transactions, or begin to count them anew."""
     if isinstance(command, control.CheckTransactions):
         state.transactions.check(command.queue_offsets, command.at_ms)
     else:
@@ -108,8 +119,11 @@ def _change_transactions(
 
 
 def _change_timers(
-    state: Tables, command: control.DeliverTimers | control.RecallTimer, physical_offset: int
+    state: Tables,
+    command: control.DeliverTimers | control.RecallTimer,
+    physical_offset: PhysicalOffset,
 ) -> RefusalKind | None:
+    """Take out what was delivered by its time, or what a client recalls."""
     if isinstance(command, control.DeliverTimers):
         return state.timers.deliver(command.timers)
     state.timers.recall(
@@ -119,8 +133,9 @@ def _change_timers(
 
 
 def _change_topics(
-    state: Tables, command: control.PutTopic | control.DeleteTopic, now_ms: int
+    state: Tables, command: control.PutTopic | control.DeleteTopic, now_ms: StoreTimeMs
 ) -> RefusalKind | None:
+    """Create, replace or delete a topic; with a topic goes everything that hangs on its name."""
     if isinstance(command, control.PutTopic):
         return state.topics.put(command.config, now_ms, only_if_missing=command.only_if_missing)
     if not is_deletable(command.name):
@@ -135,8 +150,9 @@ def _change_topics(
 def _change_groups(
     state: Tables,
     command: control.PutGroup | control.DeleteGroup | control.ForbidTopic,
-    now_ms: int,
+    now_ms: StoreTimeMs,
 ) -> RefusalKind | None:
+    """Create, replace or delete a group, or set what it may not do."""
     match command:
         case control.PutGroup():
             return state.groups.put(command.config, now_ms, only_if_missing=command.only_if_missing)

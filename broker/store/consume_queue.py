@@ -20,17 +20,20 @@ from typing import Final, NamedTuple, Protocol
 from crc32c import crc32c
 
 from broker.store.errors import NoRoomError
+from broker.store.key_index import key_seed
 from broker.store.saved import CHUNK_BYTES, QueueRow
+from dledger.raft.ids import Position
 from dledger.state_machine import SnapshotOvertakenError, SnapshotRefusedError
+from dledger_mq.message.numbers import PhysicalOffset, QueueId, QueueOffset, StoreTimeMs
 
 UNIT: Final = struct.Struct(">qiq")
 UNIT_BYTES: Final = UNIT.size
 
-QueueKey = tuple[bytes, int]
+QueueKey = tuple[bytes, QueueId]
 """Topic as it stands in the records, and queue id."""
 
-StoreTime = Callable[[int, int], int]
-"""Reads the store time (ms) of the record at a physical offset, given its size too."""
+StoreTime = Callable[[PhysicalOffset, int], StoreTimeMs]
+"""Reads the store time of the record at a physical offset, given its size in bytes too."""
 
 _KEY = struct.Struct(">qqI")
 
@@ -38,7 +41,7 @@ _KEY = struct.Struct(">qqI")
 class ConsumeQueueUnit(NamedTuple):
     """One unit, taken apart. `tag_hash` is the due time (ms) in the queues of the schedule topic."""
 
-    physical_offset: int
+    physical_offset: PhysicalOffset
     size_bytes: int
     tag_hash: int
 
@@ -46,7 +49,7 @@ class ConsumeQueueUnit(NamedTuple):
 class UnitStore(Protocol):
     """Where units go that no longer stay in memory. It may lose everything at a restart."""
 
-    def append(self, key: QueueKey, first: int, units: bytes) -> None:
+    def append(self, key: QueueKey, first: QueueOffset, units: bytes) -> None:
         """Keep whole units; `first` is the queue offset of the first, right behind the last kept one.
 
         Raises:
@@ -54,8 +57,8 @@ class UnitStore(Protocol):
         """
         ...
 
-    def read(self, key: QueueKey, first: int, count: int) -> bytes:
-        """Give back `count` kept units from queue offset `first`."""
+    def read(self, key: QueueKey, first: QueueOffset, count: int) -> bytes:
+        """Return `count` kept units from queue offset `first`."""
         ...
 
     def drop(self, key: QueueKey) -> None:
@@ -69,14 +72,14 @@ class MemoryUnitStore:
     def __init__(self) -> None:
         self._kept: dict[QueueKey, bytearray] = {}
 
-    def append(self, key: QueueKey, first: int, units: bytes) -> None:
+    def append(self, key: QueueKey, first: QueueOffset, units: bytes) -> None:
         """Keep units; see `UnitStore`."""
         kept = self._kept.setdefault(key, bytearray())
         assert len(kept) == first * UNIT_BYTES, f"{key}: units must be spilled in order"
         kept += units
 
-    def read(self, key: QueueKey, first: int, count: int) -> bytes:
-        """Give back units; see `UnitStore`."""
+    def read(self, key: QueueKey, first: QueueOffset, count: int) -> bytes:
+        """Return units; see `UnitStore`."""
         return bytes(self._kept[key][first * UNIT_BYTES : (first + count) * UNIT_BYTES])
 
     def drop(self, key: QueueKey) -> None:
@@ -89,6 +92,9 @@ class ConsumeQueue:
 
     The fold appends by itself, without a call per message: `tail += UNIT.pack(...)` and
     `max_offset += 1` belong together, and so does `put_bytes`.
+
+    Invariants: min_offset <= max_offset; tail_first <= max_offset; the tail has whole units, of
+    tail_first..max_offset.
 
     Attributes:
         min_offset: first queue offset whose record is still in the log.
@@ -115,25 +121,25 @@ class ConsumeQueue:
 
     def __init__(self, key: QueueKey, store: UnitStore, *, special: bool = False) -> None:
         self.key = key
-        self.min_offset = 0
-        self.max_offset = 0
+        self.min_offset = QueueOffset(0)
+        self.max_offset = QueueOffset(0)
         self.tail = bytearray()
-        self.tail_first = 0
+        self.tail_first = QueueOffset(0)
         self.put_bytes = 0
-        self.key_seed: int = crc32c(key[0] + b"#")
+        self.key_seed = key_seed(key[0])
         self.special = special
         self._store = store
         self._digest = 0
         self._digested_bytes = 0
 
-    def append(self, physical_offset: int, size_bytes: int, tag_hash: int) -> None:
+    def append(self, physical_offset: PhysicalOffset, size_bytes: int, tag_hash: int) -> None:
         """Add one unit; the spelled-out form of what the fold does inline."""
         self.tail += UNIT.pack(physical_offset, size_bytes, tag_hash)
-        self.max_offset += 1
+        self.max_offset = QueueOffset(self.max_offset + 1)
         self.put_bytes += size_bytes
 
-    def unit(self, offset: int) -> ConsumeQueueUnit:
-        """The unit of one queue offset.
+    def unit(self, offset: QueueOffset) -> ConsumeQueueUnit:
+        """Return the unit of one queue offset.
 
         Raises:
             IndexError: the offset is not within min_offset..max_offset.
@@ -145,8 +151,8 @@ class ConsumeQueue:
             return ConsumeQueueUnit(*UNIT.unpack_from(self.tail, place * UNIT_BYTES))
         return ConsumeQueueUnit(*UNIT.unpack(self._store.read(self.key, offset, 1)))
 
-    def units(self, first: int, count: int) -> memoryview:
-        """Up to `count` units from queue offset `first`, back to back; fewer only at the queue's end.
+    def units(self, first: QueueOffset, count: int) -> memoryview:
+        """Return up to `count` units from queue offset `first`, back to back; fewer only at the end.
 
         The view is of a copy, so it stays as it is while the queue grows.
 
@@ -160,39 +166,57 @@ class ConsumeQueue:
         spilled = self._store.read(self.key, first, split - first) if first < split else b""
         base = self.tail_first
         recent = bytes(self.tail[(split - base) * UNIT_BYTES : (end - base) * UNIT_BYTES])
-        return memoryview(spilled + recent if spilled else recent)
+        if not spilled:
+            return memoryview(recent)
+        assert len(spilled) == (split - first) * UNIT_BYTES, (
+            f"{self.key}: {len(spilled)} bytes were kept of units {first}..{split}"
+        )
+        return memoryview(spilled + recent)
 
-    def offset_by_time(self, time_ms: int, store_time: StoreTime, *, is_upper: bool = False) -> int:
-        """The queue offset that belongs to a store time (rules K1, K2).
+    def offset_by_time(
+        self, time_ms: int, store_time: StoreTime, *, is_upper: bool = False
+    ) -> QueueOffset:
+        """Return the queue offset that belongs to a store time (rules K1, K2).
 
         Lower: the first message stored at `time_ms` or later, max_offset if there is none. Upper: the
         last message stored at `time_ms` or earlier, min_offset if there is none. Store times never
         decrease along a queue, since leaders stamp records in log order.
         """
-        low, high = self.min_offset, self.max_offset
-        while low < high:
-            middle = (low + high) // 2
-            unit = self.unit(middle)
-            stored_ms = store_time(unit.physical_offset, unit.size_bytes)
-            if stored_ms < time_ms or (is_upper and stored_ms == time_ms):
-                low = middle + 1
-            else:
-                high = middle
-        return max(low - 1, self.min_offset) if is_upper else low
 
-    def trim(self, first_position: int) -> None:
+        def is_before(unit: ConsumeQueueUnit) -> bool:
+            stored_ms = store_time(unit.physical_offset, unit.size_bytes)
+            return stored_ms < time_ms or (is_upper and stored_ms == time_ms)
+
+        found = self._first_not(is_before)
+        return QueueOffset(max(found - 1, self.min_offset)) if is_upper else found
+
+    def trim(self, first_position: Position) -> None:
         """Move min_offset to the first message that the log still holds, from its first position on."""
+        first = self._first_not(lambda unit: unit.physical_offset < first_position)
+        assert self.min_offset <= first <= self.max_offset, (
+            f"{self.key}: min offset {self.min_offset} becomes {first}, max offset {self.max_offset}"
+        )
+        self.min_offset = first
+
+    def _first_not(self, is_before: Callable[[ConsumeQueueUnit], bool]) -> QueueOffset:
+        """Return the offset of the first unit that is not before the place wanted; max_offset if none is.
+
+        Along the queue the answers of `is_before` turn from true to false once.
+        """
         low, high = self.min_offset, self.max_offset
         while low < high:
-            middle = (low + high) // 2
-            if self.unit(middle).physical_offset < first_position:
-                low = middle + 1
+            middle = QueueOffset((low + high) // 2)
+            if is_before(self.unit(middle)):
+                low = QueueOffset(middle + 1)
             else:
                 high = middle
-        self.min_offset = low
+        return low
 
     def spill(self, keep: int) -> int:
         """Hand all but the newest `keep` units to the store; return how many went: none without room."""
+        assert len(self.tail) == (self.max_offset - self.tail_first) * UNIT_BYTES, (
+            f"{self.key}: {len(self.tail)} bytes of units of {self.tail_first}..{self.max_offset}"
+        )
         surplus = self.max_offset - self.tail_first - keep
         if surplus <= 0:
             return 0
@@ -203,19 +227,19 @@ class ConsumeQueue:
         except NoRoomError:
             return 0
         del self.tail[:leaving]
-        self.tail_first += surplus
+        self.tail_first = QueueOffset(self.tail_first + surplus)
         self._digested_bytes -= leaving
         return surplus
 
     def digest(self) -> int:
-        """CRC32C of all units ever appended; each unit is counted once, when asked or spilled."""
+        """Return the CRC32C of all units ever appended; each is counted once, when asked or spilled."""
         if self._digested_bytes < len(self.tail):
             self._digest = crc32c(memoryview(self.tail)[self._digested_bytes :], self._digest)
             self._digested_bytes = len(self.tail)
         return self._digest
 
     def row(self) -> QueueRow:
-        """The queue without its units, as a snapshot keeps it."""
+        """Return the queue without its units, as a snapshot keeps it."""
         topic, queue_id = self.key
         digest = self.digest()
         return QueueRow(topic, queue_id, self.min_offset, self.max_offset, self.put_bytes, digest)
@@ -226,13 +250,14 @@ class ConsumeQueue:
         Raises:
             SnapshotRefusedError: the units are not those that the row's digest counts.
         """
-        assert not self.max_offset, f"{self.key} has units"
+        assert not self.max_offset, f"{self.key} has {self.max_offset} units"
+        assert row.min_offset <= row.max_offset, f"{self.key}: {row.min_offset}..{row.max_offset}"
         self.min_offset = self.max_offset = self.tail_first = row.min_offset
         self.put_bytes = row.put_bytes
         for part in units:
             self.tail += part
             if len(self.tail) > 2 * keep * UNIT_BYTES:
-                self.max_offset = self.tail_first + len(self.tail) // UNIT_BYTES
+                self.max_offset = QueueOffset(self.tail_first + len(self.tail) // UNIT_BYTES)
                 self.spill(keep)
         self.max_offset = row.max_offset
         if not row.min_offset and self.digest() != row.digest:
@@ -242,7 +267,7 @@ class ConsumeQueue:
         # Units before the min offset are gone, and counted all the same.
         self._digest, self._digested_bytes = row.digest, len(self.tail)
 
-    def _out_of_range(self, offset: int) -> str:
+    def _out_of_range(self, offset: QueueOffset) -> str:
         return (
             f"{self.key}: queue offset {offset} is not within {self.min_offset}..{self.max_offset}"
         )
@@ -262,21 +287,21 @@ class ConsumeQueues:
         self._is_special = is_special
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
-        """In the order of their first message, which is the same on every replica."""
+        """Go through them in the order of their first message, the same on every replica."""
         return iter(self.by_key.values())
 
-    def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """The queue, or None before its first message."""
+    def get(self, topic: str, queue_id: QueueId) -> ConsumeQueue | None:
+        """Return the queue, or None before its first message."""
         return self.by_key.get((topic.encode(), queue_id))
 
     def of_topic(self, topic: str) -> list[ConsumeQueue]:
-        """The queues of a topic that have seen a message, in the order of their first one."""
+        """Return the queues of a topic that have seen a message, in the order of their first one."""
         return list(self._by_topic.get(topic.encode(), ()))
 
-    def min_max(self, topic: str, queue_id: int) -> tuple[int, int]:
-        """Min and max offset; (0, 0) before the first message (rule D13)."""
+    def min_max(self, topic: str, queue_id: QueueId) -> tuple[QueueOffset, QueueOffset]:
+        """Return min and max offset; (0, 0) before the first message (rule D13)."""
         queue = self.get(topic, queue_id)
-        return (queue.min_offset, queue.max_offset) if queue else (0, 0)
+        return (queue.min_offset, queue.max_offset) if queue else (QueueOffset(0), QueueOffset(0))
 
     def create(self, key: QueueKey) -> ConsumeQueue:
         """Begin a queue at offset 0."""
@@ -294,7 +319,7 @@ class ConsumeQueues:
         self._by_topic.clear()
 
     def saved_units(self, rows: Iterable[QueueRow]) -> Iterator[bytes]:
-        """The units that the rows of a snapshot speak of, in bounded parts, while the fold goes on.
+        """Yield the units that a snapshot's rows speak of, in bounded parts, while the fold goes on.
 
         Raises:
             SnapshotOvertakenError: a queue was dropped or trimmed since.
@@ -308,7 +333,7 @@ class ConsumeQueues:
             for first in range(row.min_offset, row.max_offset, step):
                 if self.by_key.get(queue.key) is not queue or queue.min_offset > first:
                     raise SnapshotOvertakenError(f"{queue.key} lost units from {first} on")
-                yield bytes(queue.units(first, min(step, row.max_offset - first)))
+                yield bytes(queue.units(QueueOffset(first), min(step, row.max_offset - first)))
 
     def drop_topic(self, topic: str) -> None:
         """Forget all queues of a topic (rule B13)."""
@@ -326,13 +351,13 @@ class ConsumeQueues:
             if queue.max_offset - queue.tail_first > 2 * keep:
                 queue.spill(keep)
 
-    def trim(self, first_position: int) -> None:
+    def trim(self, first_position: Position) -> None:
         """Move every queue's min offset behind what the log no longer holds."""
         for queue in self.by_key.values():
             queue.trim(first_position)
 
     def digest(self) -> int:
-        """CRC32C over all queues, sorted by key."""
+        """Return the CRC32C over all queues, sorted by key."""
         total: int = 0
         for key in sorted(self.by_key):
             queue = self.by_key[key]

@@ -15,16 +15,22 @@ from msgspec import Meta
 from broker.store.errors import NewerVersionError
 from broker.store.groups import SubscriptionGroupConfig
 from broker.store.topics import CONTROL_TOPICS, TopicConfig
+from dledger.raft.ids import NO_INDEX, Index
+from dledger_mq.message.numbers import PhysicalOffset, QueueId, QueueOffset
 from dledger_mq.message.row_keys import SINK_ID_BYTES_MAX
 
 VERSION: Final = 1
 
 TOPICS, GROUPS, OFFSETS, LOCKS, SCHEDULE, DIGESTS, TRANSACTIONS, SINKS = CONTROL_TOPICS
 
-QueueId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-Offset = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-DelayMs = Annotated[int, Meta(ge=0, le=2**40)]
-Bits = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+_LONG: Final = Meta(ge=0, le=2**63 - 1)
+_QueueId = Annotated[QueueId, Meta(ge=0, le=2**31 - 1)]
+_QueueOffset = Annotated[QueueOffset, _LONG]
+_PhysicalOffset = Annotated[PhysicalOffset, _LONG]
+_Index = Annotated[Index, _LONG]
+_Long = Annotated[int, _LONG]
+_DelayMs = Annotated[int, Meta(ge=0, le=2**40)]
+_Bits = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 
 
 class MalformedControlError(ValueError):
@@ -71,7 +77,7 @@ class ForbidTopic(_Command, frozen=True, tag="forbid_topic"):
 
     group: str
     topic: str
-    bits: Bits
+    bits: _Bits
     v: int = VERSION
 
 
@@ -83,8 +89,8 @@ class OffsetCommit(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_
 
     group: str
     topic: str
-    queue_id: QueueId
-    offset: Offset
+    queue_id: _QueueId
+    offset: _QueueOffset
     client_id: str = ""
 
 
@@ -109,7 +115,7 @@ class LockQueues(_Command, frozen=True, tag="lock_queues"):
 
     group: str
     client_id: str
-    queues: list[tuple[str, QueueId]]
+    queues: list[tuple[str, _QueueId]]
     v: int = VERSION
 
 
@@ -118,14 +124,14 @@ class UnlockQueues(_Command, frozen=True, tag="unlock_queues"):
 
     group: str
     client_id: str
-    queues: list[tuple[str, QueueId]]
+    queues: list[tuple[str, _QueueId]]
     v: int = VERSION
 
 
 class SetDelayLevels(_Command, frozen=True, tag="set_delay_levels"):
     """Replace the delays of levels 1, 2, ...; replicas must not read them from their configuration."""
 
-    delays_ms: Annotated[list[DelayMs], Meta(min_length=1, max_length=1024)]
+    delays_ms: Annotated[list[_DelayMs], Meta(min_length=1, max_length=1024)]
     v: int = VERSION
 
 
@@ -133,15 +139,15 @@ class AdvanceSchedule(_Command, frozen=True, tag="advance_schedule"):
     """Delayed messages first..end of a level were delivered, by the records before it in its entry."""
 
     level: Annotated[int, Meta(ge=1, le=1024)]
-    first: Offset
-    end: Offset
+    first: _QueueOffset
+    end: _QueueOffset
     v: int = VERSION
 
 
 class MarkDigests(_Command, frozen=True, tag="mark_digests"):
     """Every replica notes its digests behind this entry; the leader's at an earlier mark come along."""
 
-    marked_index: Offset = 0
+    marked_index: _Index = NO_INDEX
     digests: dict[str, Annotated[int, Meta(ge=0, le=2**32 - 1)]] = {}
     v: int = VERSION
 
@@ -149,35 +155,35 @@ class MarkDigests(_Command, frozen=True, tag="mark_digests"):
 class CheckTransactions(_Command, frozen=True, tag="check_transactions"):
     """The producers of open half messages (by half queue offset) are asked how they ended, at a time."""
 
-    queue_offsets: Annotated[list[Offset], Meta(max_length=4096)]
-    at_ms: Offset
+    queue_offsets: Annotated[list[_QueueOffset], Meta(max_length=4096)]
+    at_ms: _Long
     v: int = VERSION
 
 
-Due = Annotated[int, Meta(ge=0, le=10**18)]
+_DueMs = Annotated[int, Meta(ge=0, le=10**18)]
 
 
 class DeliverTimers(_Command, frozen=True, tag="deliver_timers"):
     """Pending messages (due time in ms, physical offset) were delivered by the records before it."""
 
-    timers: list[tuple[Due, Offset]]
+    timers: list[tuple[_DueMs, _PhysicalOffset]]
     v: int = VERSION
 
 
 class RecallTimer(_Command, frozen=True, tag="recall_timer"):
     """Take back what waits at these physical offsets for this due time; `key` names it (`timers.py`)."""
 
-    due_ms: Due
+    due_ms: _DueMs
     key: Annotated[bytes, Meta(min_length=8, max_length=8)]
-    offsets: list[Offset]
+    offsets: list[_PhysicalOffset]
     v: int = VERSION
 
 
 class ResumeTransaction(_Command, frozen=True, tag="resume_transaction"):
     """The checks of an open half message (by half queue offset) are counted anew from a time on."""
 
-    queue_offset: Offset
-    at_ms: Offset
+    queue_offset: _QueueOffset
+    at_ms: _Long
     v: int = VERSION
 
 
@@ -188,7 +194,7 @@ class TakeRows(_Command, frozen=True, tag="take_rows"):
     """
 
     sink_id: Annotated[str, Meta(min_length=1, max_length=SINK_ID_BYTES_MAX)]
-    batch_id: Offset
+    batch_id: _Long
     keys: bytes = b""
     v: int = VERSION
 
@@ -244,12 +250,12 @@ _version_decoder = msgspec.msgpack.Decoder(_Version)
 
 
 def control_topic(command: Command) -> str:
-    """The topic on which the command must stand; its queue id is 0."""
+    """Return the topic on which the command must stand; its queue id is 0."""
     return _TOPIC_OF[type(command)]
 
 
 def encode_control(command: Command) -> tuple[bytes, bytes]:
-    """Topic and body of the record that carries the command. It needs no properties."""
+    """Return topic and body of the record that carries the command. It needs no properties."""
     return control_topic(command).encode(), _encoder.encode(command)
 
 

@@ -15,6 +15,8 @@ from typing import Final
 
 import msgspec
 
+from dledger.raft.ids import NO_INDEX, Index
+
 MARKS_KEPT_MAX: Final = 16
 DIVERGENCES_KEPT_MAX: Final = 64
 
@@ -23,7 +25,7 @@ DIVERGENCES_KEPT_MAX: Final = 64
 class Divergence:
     """A component that differs here from the leader's at the same applied index."""
 
-    index: int
+    index: Index
     component: str
     own: int
     leaders: int
@@ -39,28 +41,30 @@ class DigestMarks:
 
     def __init__(self) -> None:
         self.divergences: list[Divergence] = []
-        self.compared_index = 0
-        self._kept: dict[int, dict[str, int]] = {}
+        self.compared_index: Index = NO_INDEX
+        self._kept: dict[Index, dict[str, int]] = {}
 
-    def latest(self) -> tuple[int, Mapping[str, int]]:
-        """The newest mark and the digests there; 0 and nothing before the first."""
+    def latest(self) -> tuple[Index, Mapping[str, int]]:
+        """Return the newest mark and the digests there; 0 and nothing before the first."""
         if not self._kept:
-            return 0, {}
+            return NO_INDEX, {}
         index = next(reversed(self._kept))
         return index, self._kept[index]
 
-    def kept(self) -> Mapping[int, Mapping[str, int]]:
-        """Digests by applied index, of the newest marks, oldest first."""
+    def kept(self) -> Mapping[Index, Mapping[str, int]]:
+        """Return the digests by applied index, of the newest marks, oldest first."""
         return self._kept
 
-    def mark(self, index: int, digests: dict[str, int]) -> None:
-        """The entry `index` was a mark; these are the digests behind it."""
+    def mark(self, index: Index, digests: dict[str, int]) -> None:
+        """Keep the digests as they are behind the entry `index`, which was a mark."""
+        latest, _ = self.latest()
+        assert index >= latest, f"entry {index} is marked after entry {latest}"
         self._kept[index] = digests
         if len(self._kept) > MARKS_KEPT_MAX:
             del self._kept[next(iter(self._kept))]
 
-    def compare(self, index: int, leaders: Mapping[str, int]) -> None:
-        """The leader had these digests at an earlier mark. Components that only one knows are left out."""
+    def compare(self, index: Index, leaders: Mapping[str, int]) -> None:
+        """Compare with what the leader had at an earlier mark, in the components that both know."""
         own = self._kept.get(index)
         if own is None:
             return
@@ -74,7 +78,7 @@ class DigestMarks:
                 )
 
     def dump(self) -> bytes:
-        """The marks as a snapshot keeps them."""
+        """Return the marks as a snapshot keeps them."""
         return msgspec.msgpack.encode(list(self._kept.items()))
 
     def load(self, data: bytes) -> None:
@@ -83,5 +87,5 @@ class DigestMarks:
         Raises:
             msgspec.DecodeError: they are none; nothing has changed.
         """
-        kept = msgspec.msgpack.decode(data, type=list[tuple[int, dict[str, int]]])
+        kept = msgspec.msgpack.decode(data, type=list[tuple[Index, dict[str, int]]])
         self._kept = dict(kept)

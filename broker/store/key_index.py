@@ -4,7 +4,7 @@ Units are chained per hash slot, as in RocketMQ's index files, because that is t
 do per message: no sorting, no rehashing, one read per slot and one per candidate when asked. What
 differs is the hash (CRC32C: one C call; Java's costs a microsecond per key here), times in full
 milliseconds, and that the slots fit the segment. The hash only finds candidates: whoever asks compares
-the key's text in the message itself (broker/store/reading.py), so collisions are never seen.
+the key's text in the message itself (broker/store/lookups.py), so collisions are never seen.
 
 The newest segment is in memory; full ones go to a `SegmentStore`, of which a few numbers stay in memory.
 
@@ -19,30 +19,40 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from crc32c import crc32c
 
 from broker.store.errors import NoRoomError
 from broker.store.saved import CHUNK_BYTES, ByteSource, KeyIndexRow, SegmentRow
-from dledger.state_machine import SnapshotOvertakenError
+from dledger.raft.ids import Position
+from dledger.state_machine import SnapshotOvertakenError, SnapshotRefusedError
+from dledger_mq.message.numbers import PhysicalOffset, StoreTimeMs
 
 SEGMENT_UNITS_DEFAULT: Final = 1 << 18
 
-KEY_UNIT: Final = struct.Struct(">Iqq")
-"""Hash, physical offset, store time in ms."""
+_UNIT: Final = struct.Struct(">Iqq")
 
 _NUMBER: Final = struct.Struct(">I")
-_UNIT_BYTES: Final = KEY_UNIT.size
+_UNIT_BYTES: Final = _UNIT.size
 _NUMBER_BYTES: Final = _NUMBER.size
 _CAPACITY_BYTES: Final = 2 * _NUMBER_BYTES + _UNIT_BYTES
 
+IndexedKey = tuple[bytes, int, PhysicalOffset, StoreTimeMs]
+"""A key of a message; its topic's `key_seed`; where the message stands, and when it was stored. What the
+index comes to keep of a key is added here, and packed by `KeyIndex.add` alone."""
+
+
+def key_seed(topic: bytes) -> int:
+    """Return the CRC32C of a topic and `#`, with which the hashes of its messages' keys begin."""
+    seed: int = crc32c(topic + b"#")
+    return seed
+
 
 def key_hash(topic: str, key: str) -> int:
-    """CRC32C of `topic#key`; the fold starts it with the queue's `key_seed`."""
-    hashed: int = crc32c(f"{topic}#{key}".encode())
+    """Return the CRC32C of `topic#key`, under which the index finds a key."""
+    hashed: int = crc32c(key.encode(), key_seed(topic.encode()))
     return hashed
 
 
@@ -50,7 +60,7 @@ class SegmentStore(Protocol):
     """Where full segments go. It may lose everything at a restart."""
 
     def write(self, number: int, segment: bytes) -> None:
-        """Keep a segment.
+        """Keep a segment under its number.
 
         Raises:
             NoRoomError: it is not kept.
@@ -58,7 +68,7 @@ class SegmentStore(Protocol):
         ...
 
     def read(self, number: int, offset: int, size: int) -> bytes:
-        """Give back a part of a kept segment."""
+        """Return a part of a kept segment."""
         ...
 
     def drop(self, number: int) -> None:
@@ -77,7 +87,7 @@ class MemorySegmentStore:
         self._segments[number] = segment
 
     def read(self, number: int, offset: int, size: int) -> bytes:
-        """Give back a part; see `SegmentStore`."""
+        """Return a part; see `SegmentStore`."""
         return self._segments[number][offset : offset + size]
 
     def drop(self, number: int) -> None:
@@ -86,15 +96,30 @@ class MemorySegmentStore:
 
 
 class _Sealed(NamedTuple):
+    """A full segment, as far as it stays in memory. Invariant: begin_ms <= end_ms.
+
+    Attributes:
+        begin_ms: store time of its first unit.
+        end_ms: store time of its last unit.
+        capacity: units that it holds, a power of two.
+    """
+
     number: int
-    begin_ms: int
-    end_ms: int
-    last_physical_offset: int
+    begin_ms: StoreTimeMs
+    end_ms: StoreTimeMs
+    last_physical_offset: PhysicalOffset
     capacity: int
+
+    def has_from(self, begin_ms: int, end_ms: int) -> bool:
+        """Return whether it may have messages stored within a time, both ends included."""
+        return self.begin_ms <= end_ms and self.end_ms >= begin_ms
 
 
 class KeyIndex:
     """The index. `add` is for the fold; everybody else asks.
+
+    Invariants: the newest segment has fewer units than its capacity, and as many links as units; the
+    sealed ones have rising numbers and times that do not overlap but at their ends.
 
     Attributes:
         last_store_ms: store time of the newest unit, 0 before the first.
@@ -104,8 +129,8 @@ class KeyIndex:
     def __init__(self, store: SegmentStore, segment_units: int = SEGMENT_UNITS_DEFAULT) -> None:
         if segment_units < 1 or segment_units & (segment_units - 1):
             raise ValueError(f"a segment of {segment_units} units: must be a power of two")
-        self.last_store_ms = 0
-        self.last_physical_offset = 0
+        self.last_store_ms = StoreTimeMs(0)
+        self.last_physical_offset = PhysicalOffset(0)
         self._store = store
         self._capacity = segment_units
         self._sealed: list[_Sealed] = []
@@ -115,6 +140,7 @@ class KeyIndex:
         self._begin()
 
     def _begin(self) -> None:
+        """Begin a segment."""
         self._slots = array("I", bytes(array("I").itemsize * self._capacity))
         self._links = array("I")
         self._units = bytearray()
@@ -125,55 +151,68 @@ class KeyIndex:
         """Full segments that are still in memory: there was no room for them."""
         return len(self._unwritten)
 
-    def add(self, hashes: list[int], units: list[bytes]) -> None:
-        """Add units, packed with `KEY_UNIT`, in the order of the log; store times must not decrease."""
-        first, count = 0, len(hashes)
-        while first < count:
-            end = min(count, first + self._capacity - len(self._links))
-            self._add_to_segment(hashes[first:end], units[first:end])
-            if len(self._links) == self._capacity:
-                self._seal()
-            first = end
-        if count:
-            _, self.last_physical_offset, self.last_store_ms = KEY_UNIT.unpack(units[-1])
+    def add(self, keys: Sequence[IndexedKey]) -> None:
+        """Add the keys of one entry, in the order of the log. Runs per key: no calls but C ones."""
+        if not keys:
+            return
+        _, _, first_offset, first_ms = keys[0]
+        assert first_ms >= self.last_store_ms, (
+            f"a key stored at {first_ms} comes after one stored at {self.last_store_ms}"
+        )
+        assert first_offset >= self.last_physical_offset, (
+            f"a key at {first_offset} comes after one at {self.last_physical_offset}"
+        )
+        hashes: list[int] = []
+        units = bytearray()
+        add_hash, pack = hashes.append, _UNIT.pack
+        for text, seed, physical_offset, store_ms in keys:
+            hashed = crc32c(text, seed)
+            add_hash(hashed)
+            units += pack(hashed, physical_offset, store_ms)
+        while len(hashes) >= (room := self._capacity - len(self._links)):
+            self._add_to_segment(hashes[:room], units[: room * _UNIT_BYTES])
+            hashes, units = hashes[room:], units[room * _UNIT_BYTES :]
+        self._add_to_segment(hashes, units)
+        _, _, self.last_physical_offset, self.last_store_ms = keys[-1]
 
-    def _add_to_segment(self, hashes: list[int], units: list[bytes]) -> None:
+    def _add_to_segment(self, hashes: list[int], units: bytes | bytearray) -> None:
+        """Add units, for which the newest segment has room, and seal it when it is full."""
         mask, slots, link = self._capacity - 1, self._slots, self._links.append
         for number, hashed in enumerate(hashes, len(self._links) + 1):
             slot = hashed & mask
             link(slots[slot])
             slots[slot] = number
-        self._units += b"".join(units)
+        self._units += units
+        if len(self._links) == self._capacity:
+            self._seal()
 
-    def candidates(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int]:
-        """Physical offsets of messages stored in begin_ms..end_ms (both included), newest first.
+    def candidates(
+        self, topic: str, key: str, begin_ms: int, end_ms: int
+    ) -> Iterator[PhysicalOffset]:
+        """Yield where messages stand that were stored in begin_ms..end_ms (both included), newest first.
 
         A few may have another key with the same hash.
         """
         hashed = key_hash(topic, key)
         yield from self._walk_active(hashed, begin_ms, end_ms)
         for sealed in reversed(self._sealed):
-            if sealed.begin_ms <= end_ms and sealed.end_ms >= begin_ms:
+            if sealed.has_from(begin_ms, end_ms):
                 yield from self._walk_sealed(sealed, hashed, begin_ms, end_ms)
 
-    def query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> list[int]:
-        """The first `max_count` candidates."""
-        return list(islice(self.candidates(topic, key, begin_ms, end_ms), max_count))
-
-    def trim(self, first_position: int) -> None:
+    def trim(self, first_position: Position) -> None:
         """Forget the segments all of whose messages the log no longer holds."""
         while self._sealed and self._sealed[0].last_physical_offset < first_position:
             self._drop(self._sealed.pop(0).number)
 
     def digest(self) -> int:
-        """CRC32C of all units ever added; segments of other sizes give the same."""
+        """Return the CRC32C of all units ever added; segments of other sizes give the same."""
         if self._digested_bytes < len(self._units):
             self._digest = crc32c(memoryview(self._units)[self._digested_bytes :], self._digest)
             self._digested_bytes = len(self._units)
         return self._digest
 
     def row(self) -> KeyIndexRow:
-        """The index without its units, as a snapshot keeps it."""
+        """Return the index without its units, as a snapshot keeps it."""
         return KeyIndexRow(
             [
                 SegmentRow(s.capacity, s.begin_ms, s.end_ms, s.last_physical_offset)
@@ -186,7 +225,7 @@ class KeyIndex:
         )
 
     def saved_units(self) -> Iterator[bytes]:
-        """What belongs to `row`, taken at the same moment: segments, then the units of the newest.
+        """Return what belongs to `row`, taken at the same moment: segments, then the newest one's units.
 
         Raises:
             SnapshotOvertakenError: a segment was trimmed since.
@@ -207,15 +246,20 @@ class KeyIndex:
         """Forget everything."""
         while self._sealed:
             self._drop(self._sealed.pop().number)
-        self.last_store_ms = self.last_physical_offset = self._digest = 0
+        self.last_store_ms, self.last_physical_offset = StoreTimeMs(0), PhysicalOffset(0)
+        self._digest = 0
         self._begin()
 
     def load(self, row: KeyIndexRow, source: ByteSource) -> None:
         """Take in an index from a snapshot; this one is empty.
 
         Segments stay as large as they were made; only new ones have this index's own size.
+
+        Raises:
+            SnapshotRefusedError: the bytes end too early, or the row speaks of another newest unit.
         """
-        assert not self._sealed, "the index has segments"
+        assert not self._sealed, f"the index has {len(self._sealed)} segments"
+        assert not self._units, f"the index has {len(self._units)} bytes of units"
         for segment in row.segments:
             self._write(self._next_number, source.read(segment.capacity * _CAPACITY_BYTES))
             self._sealed.append(
@@ -229,53 +273,64 @@ class KeyIndex:
             )
             self._next_number += 1
         self._digest = row.digest
-        left = row.active_count
+        left, last_unit = row.active_count, b""
         while left:
             count = min(left, self._capacity - len(self._links))
             data = source.read(count * _UNIT_BYTES)
-            hashes = [unit[0] for unit in KEY_UNIT.iter_unpack(data)]
-            self._add_to_segment(hashes, [data])
-            self._digested_bytes = len(self._units)
-            if len(self._links) == self._capacity:
-                self._seal()
-            left -= count
+            self._digested_bytes += len(data)  # the row's digest counts it
+            self._add_to_segment([hashed for hashed, _, _ in _UNIT.iter_unpack(data)], data)
+            left, last_unit = left - count, data[-_UNIT_BYTES:]
         self.last_store_ms = row.last_store_ms
         self.last_physical_offset = row.last_physical_offset
+        newest = (self.last_physical_offset, self.last_store_ms)
+        if last_unit and _UNIT.unpack(last_unit)[1:] != newest:
+            raise SnapshotRefusedError(f"the key index's newest unit is another one than {newest}")
 
-    def _walk_active(self, hashed: int, begin_ms: int, end_ms: int) -> Iterator[int]:
+    def _walk_active(self, hashed: int, begin_ms: int, end_ms: int) -> Iterator[PhysicalOffset]:
+        """Yield where the newest segment's messages under a hash stand."""
+        physical_offset: PhysicalOffset
         number = self._slots[hashed & (self._capacity - 1)]
         units, links = self._units, self._links
         while number:
-            found, physical_offset, store_ms = KEY_UNIT.unpack_from(
-                units, (number - 1) * _UNIT_BYTES
-            )
+            found, physical_offset, store_ms = _UNIT.unpack_from(units, (number - 1) * _UNIT_BYTES)
             if found == hashed and begin_ms <= store_ms <= end_ms:
                 yield physical_offset
-            number = links[number - 1]
+            older = links[number - 1]
+            assert older < number, f"unit {number} of the newest segment goes on to {older}"
+            number = older
 
     def _walk_sealed(
         self, sealed: _Sealed, hashed: int, begin_ms: int, end_ms: int
-    ) -> Iterator[int]:
+    ) -> Iterator[PhysicalOffset]:
+        """Yield where a full segment's messages under a hash stand."""
+        physical_offset: PhysicalOffset
         read, segment = self._read, sealed.number
         slots_bytes = links_bytes = sealed.capacity * _NUMBER_BYTES
         slot = hashed & (sealed.capacity - 1)
         (number,) = _NUMBER.unpack(read(segment, slot * _NUMBER_BYTES, _NUMBER_BYTES))
         while number:
             at = slots_bytes + links_bytes + (number - 1) * _UNIT_BYTES
-            found, physical_offset, store_ms = KEY_UNIT.unpack(read(segment, at, _UNIT_BYTES))
+            found, physical_offset, store_ms = _UNIT.unpack(read(segment, at, _UNIT_BYTES))
             if found == hashed and begin_ms <= store_ms <= end_ms:
                 yield physical_offset
             at = slots_bytes + (number - 1) * _NUMBER_BYTES
             (number,) = _NUMBER.unpack(read(segment, at, _NUMBER_BYTES))
 
     def _seal(self) -> None:
-        self.digest()
+        """Hand the newest segment, which is full, to the store, and begin another."""
+        begin_ms: StoreTimeMs
+        last_physical_offset: PhysicalOffset
+        end_ms: StoreTimeMs
+        self.digest()  # the bytes that leave must have been counted
         data = b"".join((_big_endian(self._slots), _big_endian(self._links), self._units))
-        self._write(self._next_number, data)
-        _, _, begin_ms = KEY_UNIT.unpack_from(self._units)
-        _, last_physical_offset, end_ms = KEY_UNIT.unpack_from(
-            self._units, len(self._units) - _UNIT_BYTES
+        assert len(data) == self._capacity * _CAPACITY_BYTES, (
+            f"a segment of {len(data)} bytes, {self._capacity} units have "
+            f"{self._capacity * _CAPACITY_BYTES}"
         )
+        _, _, begin_ms = _UNIT.unpack_from(self._units)
+        last_at = len(self._units) - _UNIT_BYTES
+        _, last_physical_offset, end_ms = _UNIT.unpack_from(self._units, last_at)
+        self._write(self._next_number, data)
         self._sealed.append(
             _Sealed(self._next_number, begin_ms, end_ms, last_physical_offset, self._capacity)
         )
@@ -304,7 +359,8 @@ class KeyIndex:
 
 
 def _big_endian(numbers: array[int]) -> bytes:
-    assert numbers.itemsize == _NUMBER_BYTES, "a C unsigned int has four bytes where this runs"
+    """Return the bytes of C unsigned ints, which have four bytes where this runs."""
+    assert numbers.itemsize == _NUMBER_BYTES, f"a C unsigned int has {numbers.itemsize} bytes"
     if sys.byteorder == "little":
         numbers = numbers[:]
         numbers.byteswap()

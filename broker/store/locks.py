@@ -11,17 +11,24 @@ While a lock is live, only its holder commits offsets of the queue (unlike Rocke
 from __future__ import annotations
 
 import struct
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 from crc32c import crc32c
+
+from dledger_mq.message.numbers import PhysicalOffset, QueueId, StoreTimeMs
 
 LOCK_LIVE_MS: Final = 60_000
 RESULTS_KEPT_MAX: Final = 4096
 PRUNE_EVERY: Final = 1024
 
-LockKey = tuple[str, str, int]
+LockKey = tuple[str, str, QueueId]
 """Group, topic, queue id."""
+
+TopicQueue = tuple[str, QueueId]
+"""Topic, queue id."""
+
+_Kept = TypeVar("_Kept")
 
 _CHANGE = struct.Struct(">iq")
 
@@ -33,7 +40,7 @@ class Lock(NamedTuple):
     renewed_ms: int
 
     def is_live(self, now_ms: int) -> bool:
-        """Whether others are still kept out."""
+        """Return whether others are still kept out."""
         return now_ms - self.renewed_ms <= LOCK_LIVE_MS
 
 
@@ -43,7 +50,7 @@ class QueueLocks:
     Attributes:
         digest: CRC32C chained over every grant and release.
         fenced_count: offset commits that were refused because another client held the queue.
-        awaits_time: a term has begun, and no record of it has told the time yet.
+        awaits_time: a term has begun, and no record of it has been folded yet, so the time is unknown.
     """
 
     def __init__(self) -> None:
@@ -51,82 +58,71 @@ class QueueLocks:
         self.fenced_count = 0
         self.awaits_time = False
         self._skipped_ms = 0
-        self._fenced_at: dict[int, list[tuple[LockKey, str]]] = {}
+        self._fenced_at: dict[PhysicalOffset, list[tuple[LockKey, str]]] = {}
         self._table: dict[LockKey, Lock] = {}
-        self._granted_at: dict[int, tuple[tuple[str, int], ...]] = {}
+        self._granted_at: dict[PhysicalOffset, tuple[TopicQueue, ...]] = {}
         self._commands_since_prune = 0
 
     def __len__(self) -> int:
         return len(self._table)
 
-    def holder(self, group: str, topic: str, queue_id: int, now_ms: int) -> str | None:
-        """The client that holds a queue, or None."""
+    def holder(self, group: str, topic: str, queue_id: QueueId, now_ms: int) -> str | None:
+        """Return the client that holds a queue, or None."""
         lock = self._table.get((group, topic, queue_id))
         is_held = lock is not None and lock.is_live(now_ms - self._skipped_ms)
         return lock.client_id if lock is not None and is_held else None
 
-    def owner(self, group: str, topic: str, queue_id: int) -> str | None:
-        """The client that locked a queue last, expired or not; None after an unlock."""
+    def owner(self, group: str, topic: str, queue_id: QueueId) -> str | None:
+        """Return the client that locked a queue last, expired or not; None after an unlock."""
         lock = self._table.get((group, topic, queue_id))
         return lock.client_id if lock is not None else None
 
     def has_live_lock(self, group: str, now_ms: int) -> bool:
-        """Whether any client of the group holds any queue (rule L16)."""
+        """Return whether any client of the group holds any queue (rule L16)."""
         lock_ms = now_ms - self._skipped_ms
         return any(key[0] == group and lock.is_live(lock_ms) for key, lock in self._table.items())
 
     def begin_term(self) -> None:
-        """Another leader: time stands still for the locks until its first record."""
+        """Let time stand still for the locks until another leader's first record."""
         self.awaits_time = True
 
-    def resume(self, now_ms: int, last_ms: int) -> None:
-        """The first record of a term tells the time; the last one before it was of `last_ms`."""
+    def resume(self, now_ms: StoreTimeMs, last_ms: StoreTimeMs) -> None:
+        """Let time go on with a term's first record; the last one before it was stored at `last_ms`."""
+        assert self.awaits_time, f"time has not stood still since {last_ms}"
         self.awaits_time = False
         if last_ms:
             self._skipped_ms += max(0, now_ms - last_ms)
 
-    def keeps_out(
-        self,
-        group: str,
-        topic: str,
-        queue_id: int,
-        client_id: str,
-        now_ms: int,
-        physical_offset: int,
-    ) -> bool:
-        """Whether an offset commit by this client is to be refused: another one holds the queue.
+    def keeps_out(self, key: LockKey, client_id: str, now_ms: StoreTimeMs) -> bool:
+        """Return whether an offset commit by this client is to be refused: another holds the queue."""
+        holder = self.holder(*key, now_ms)
+        return holder is not None and holder != client_id
 
-        The refusal is remembered under the physical offset of the commit's record.
-        """
-        holder = self.holder(group, topic, queue_id, now_ms)
-        if holder is None or holder == client_id:
-            return False
+    def note_fenced(self, key: LockKey, client_id: str, physical_offset: PhysicalOffset) -> None:
+        """Remember that the commit of one offset, in the record there, was refused."""
         self.fenced_count += 1
-        row = ((group, topic, queue_id), client_id)
-        self._fenced_at.setdefault(physical_offset, []).append(row)
-        if len(self._fenced_at) > RESULTS_KEPT_MAX:
-            del self._fenced_at[next(iter(self._fenced_at))]
-        return True
+        self._fenced_at.setdefault(physical_offset, []).append((key, client_id))
+        _forget_oldest(self._fenced_at)
 
-    def fenced_at(self, physical_offset: int) -> list[tuple[LockKey, str]]:
-        """Queue and client of the commits that were refused in the record there, as long as it is recent.
+    def fenced_at(self, physical_offset: PhysicalOffset) -> list[tuple[LockKey, str]]:
+        """Return queue and client of the commits that were refused in the record there, if it is recent.
 
         Only for the answers of the leader that folded it: no snapshot keeps it.
         """
         return self._fenced_at.get(physical_offset, [])
 
-    def granted_at(self, physical_offset: int) -> tuple[tuple[str, int], ...] | None:
-        """What the lock command in the record there was granted; None if it is long ago."""
+    def granted_at(self, physical_offset: PhysicalOffset) -> tuple[TopicQueue, ...] | None:
+        """Return what the lock command in the record there was granted; None if it is long ago."""
         return self._granted_at.get(physical_offset)
 
     def lock(
         self,
         group: str,
         client_id: str,
-        queues: list[tuple[str, int]],
+        queues: list[TopicQueue],
         *,
-        now_ms: int,
-        physical_offset: int,
+        now_ms: StoreTimeMs,
+        physical_offset: PhysicalOffset,
     ) -> None:
         """Grant each queue that is free, expired or the client's own, and remember which were."""
         granted = []
@@ -139,11 +135,10 @@ class QueueLocks:
                 self._changed(key, client_id, now_ms)
                 granted.append((topic, queue_id))
         self._granted_at[physical_offset] = tuple(granted)
-        if len(self._granted_at) > RESULTS_KEPT_MAX:
-            del self._granted_at[next(iter(self._granted_at))]
+        _forget_oldest(self._granted_at)
         self._prune(lock_ms)
 
-    def unlock(self, group: str, client_id: str, queues: list[tuple[str, int]]) -> None:
+    def unlock(self, group: str, client_id: str, queues: list[TopicQueue]) -> None:
         """Release the queues that the client holds."""
         for topic, queue_id in queues:
             key = (group, topic, queue_id)
@@ -159,7 +154,7 @@ class QueueLocks:
             self._changed(key, "", -1)
 
     def dump(self) -> bytes:
-        """The table as a snapshot keeps it."""
+        """Return the table as a snapshot keeps it."""
         saved = (
             [(*key, *lock) for key, lock in self._table.items()],
             list(self._granted_at.items()),
@@ -188,8 +183,8 @@ class QueueLocks:
         ) = msgspec.msgpack.decode(
             data,
             type=tuple[
-                list[tuple[str, str, int, str, int]],
-                list[tuple[int, tuple[tuple[str, int], ...]]],
+                list[tuple[str, str, QueueId, str, int]],
+                list[tuple[PhysicalOffset, tuple[TopicQueue, ...]]],
                 int,
                 int,
                 int,
@@ -217,3 +212,10 @@ class QueueLocks:
         group, topic, queue_id = key
         what = f"{group}\x01{topic}\x01{client_id}".encode() + _CHANGE.pack(queue_id, now_ms)
         self.digest = crc32c(what, self.digest)
+
+
+def _forget_oldest(results: dict[PhysicalOffset, _Kept]) -> None:
+    """Keep no more than the newest `RESULTS_KEPT_MAX` results."""
+    if len(results) > RESULTS_KEPT_MAX:
+        del results[next(iter(results))]
+    assert len(results) <= RESULTS_KEPT_MAX, f"{len(results)} results are kept"

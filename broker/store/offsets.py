@@ -14,9 +14,11 @@ from collections.abc import Callable, Iterator, Mapping
 import msgspec
 from crc32c import crc32c
 
+from dledger_mq.message.numbers import QueueId, QueueOffset
+
 _SET = struct.Struct(">iq")
 
-_SavedRow = tuple[str, str, list[tuple[int, int]], int | None]
+_SavedRow = tuple[str, str, list[tuple[QueueId, QueueOffset]], int | None]
 """Topic, group, offsets by queue id, how far they moved forward."""
 
 
@@ -29,44 +31,51 @@ class ConsumerOffsets:
         digest: CRC32C chained over every change.
     """
 
-    def __init__(self, max_offset: Callable[[str, int], int]) -> None:
+    def __init__(self, max_offset: Callable[[str, QueueId], QueueOffset]) -> None:
         self.change_count = 0
         self.ignored_count = 0
         self.digest: int = 0
         self._max_offset = max_offset
-        self._table: dict[tuple[str, str], dict[int, int]] = {}
+        self._table: dict[tuple[str, str], dict[QueueId, QueueOffset]] = {}
         self._consumed: dict[tuple[str, str], int] = {}
 
-    def get(self, group: str, topic: str, queue_id: int) -> int | None:
-        """The committed offset of one queue, or None."""
+    def get(self, group: str, topic: str, queue_id: QueueId) -> QueueOffset | None:
+        """Return the committed offset of one queue, or None."""
         queues = self._table.get((topic, group))
         return None if queues is None else queues.get(queue_id)
 
-    def of(self, group: str, topic: str) -> Mapping[int, int]:
-        """The committed offsets of a group in a topic, by queue id."""
+    def of(self, group: str, topic: str) -> Mapping[QueueId, QueueOffset]:
+        """Return the committed offsets of a group in a topic, by queue id."""
         return self._table.get((topic, group), {})
 
-    def items(self) -> Iterator[tuple[str, str, Mapping[int, int]]]:
-        """Topic, group and offsets by queue id, in the order of the first commit."""
+    def items(self) -> Iterator[tuple[str, str, Mapping[QueueId, QueueOffset]]]:
+        """Yield topic, group and offsets by queue id, in the order of the first commit."""
         return ((topic, group, queues) for (topic, group), queues in self._table.items())
 
     def topics_of(self, group: str) -> list[str]:
-        """Topics in which the group has committed an offset."""
+        """Return the topics in which the group has committed an offset."""
         return [topic for topic, owner in self._table if owner == group]
 
     def groups_of(self, topic: str) -> list[str]:
-        """Groups that have committed an offset in the topic."""
+        """Return the groups that have committed an offset in the topic."""
         return [group for place, group in self._table if place == topic]
 
     def consumed_count(self, group: str, topic: str) -> int:
-        """How far the group's commits have moved forward, all queues together: messages consumed."""
+        """Return how many messages the group's commits have moved over, all queues together."""
         return self._consumed.get((topic, group), 0)
 
     def commit(
-        self, group: str, topic: str, queue_id: int, offset: int, *, is_forced: bool = False
+        self,
+        group: str,
+        topic: str,
+        queue_id: QueueId,
+        offset: QueueOffset,
+        *,
+        is_forced: bool = False,
     ) -> bool:
         """Store an offset, unless that would rewind it by accident; return whether it is stored now."""
         queues = self._table.get((topic, group))
+        assert offset >= 0, f"{group} in {topic}, queue {queue_id}: offset {offset}"
         stored = None if queues is None else queues.get(queue_id)
         if stored is not None:
             if stored == offset:
@@ -95,7 +104,7 @@ class ConsumerOffsets:
             self._forget(key)
 
     def dump(self) -> bytes:
-        """The table as a snapshot keeps it."""
+        """Return the table as a snapshot keeps it."""
         rows = [
             (topic, group, list(queues.items()), self._consumed.get((topic, group)))
             for (topic, group), queues in self._table.items()
@@ -117,6 +126,7 @@ class ConsumerOffsets:
         }
 
     def _forget(self, key: tuple[str, str]) -> None:
+        assert key in self._table, f"there are no offsets of {key}"
         del self._table[key]
         self._consumed.pop(key, None)
         self._changed(key[0], key[1], b"-")

@@ -15,14 +15,28 @@ from typing import Final
 from broker.store.consume_queue import QueueKey
 from broker.store.errors import MisplacedRecordError
 from dledger_mq.message.hashes import tags_code_of_bytes
+from dledger_mq.message.numbers import PhysicalOffset, QueueId, QueueOffset, StoreTimeMs
 from dledger_mq.message.properties import KEYS, TAGS, UNIQ_KEY, find_property
 from dledger_mq.message.record import MAGIC_V1, RECORD_BYTES_MIN, StoredMessage, decode_record
 from dledger_mq.message.sys_flags import BORN_HOST_V6, STORE_HOST_V6, TRANSACTION_PREPARED
 
-ParsedRecord = tuple[QueueKey, int, int, int, int, int, bool, "bytes | None", "bytes | None"]
-"""Queue key; queue offset; physical offset; size in bytes; tag hash; store time (ms); whether it is a
-prepared or rolled-back message, which no queue shows; UNIQ_KEY; KEYS as it stands there. A plain
-tuple: building a class costs more than reading the record."""
+FoldedProperties = tuple[int, "bytes | None", "bytes | None"]
+"""Tag hash, 0 for none; UNIQ_KEY; KEYS as it stands in the record. What the fold comes to need of a
+record's properties is added here: those who build records hand these on without looking."""
+
+ParsedRecord = tuple[
+    QueueKey, QueueOffset, PhysicalOffset, int, StoreTimeMs, bool, FoldedProperties
+]
+"""Queue key; queue offset; physical offset; size in bytes; store time; whether it is a prepared or
+rolled-back message, which no queue shows; what the fold needs of the properties. A plain tuple: building
+a class costs more than reading the record. It is unpacked, or read by the names of its places below."""
+
+KEY: Final = 0
+QUEUE_OFFSET: Final = 1
+PHYSICAL_OFFSET: Final = 2
+SIZE_BYTES: Final = 3
+STORE_MS: Final = 4
+IS_HIDDEN: Final = 5
 
 # size, magic, queue id, queue offset, physical offset, system flag, store time, body length
 _HEAD: Final = struct.Struct(">ii4xi4xqqi16xq20xi")
@@ -36,28 +50,32 @@ _TAGS_BYTES: Final = len(_TAGS)
 _UNIQ_KEY_BYTES: Final = len(_UNIQ_KEY)
 _PAIR_END: Final = 2
 
-assert _HEAD_BYTES + 3 == RECORD_BYTES_MIN
+assert _HEAD_BYTES + 3 == RECORD_BYTES_MIN, f"{_HEAD_BYTES} bytes before the lengths of the texts"
 
 
-def parse_records(body: bytes, first_offset: int) -> list[ParsedRecord]:
+def parse_records(body: bytes, first_offset: PhysicalOffset) -> list[ParsedRecord]:
     """Read the records of an entry's body, whose first byte has the physical offset `first_offset`.
 
     Raises:
         RecordError: the bytes are not records from the first to the last.
         MisplacedRecordError: a record claims another physical offset than the one it stands at.
     """
+    queue_id: QueueId
+    queue_offset: QueueOffset
+    physical_offset: PhysicalOffset
+    store_ms: StoreTimeMs
     records: list[ParsedRecord] = []
     add = records.append
     unpack = _HEAD.unpack_from
-    position, end = 0, len(body)
-    while position < end:
-        if end - position < RECORD_BYTES_MIN:
-            decode_record(body, position)  # raises: torn
+    place, end = 0, len(body)
+    while place < end:
+        if end - place < RECORD_BYTES_MIN:
+            decode_record(body, place)  # raises: torn
         (size, magic, queue_id, queue_offset, physical_offset, sys_flag, store_ms, body_length) = (
-            unpack(body, position)
+            unpack(body, place)
         )
-        stop = position + size
-        topic_at = position + _HEAD_BYTES + body_length
+        stop = place + size
+        topic_at = place + _HEAD_BYTES + body_length
         if (
             magic != MAGIC_V1
             or sys_flag & _HOST_BITS
@@ -65,42 +83,41 @@ def parse_records(body: bytes, first_offset: int) -> list[ParsedRecord]:
             or topic_at + 4 > stop
             or stop > end
         ):
-            record = _parse_slowly(body, position)
-            size, physical_offset = record[3], record[2]
-            stop = position + size
+            record = parsed(decode_record(body, place, check_crc=False))
+            physical_offset = record[PHYSICAL_OFFSET]
+            stop = place + record[SIZE_BYTES]
         else:
             topic_end = topic_at + 1 + body[topic_at]
             properties = body[topic_end + 2 : stop]
             topic = body[topic_at + 1 : topic_end]
             if (
-                not topic
+                topic_end + 2 > stop
+                or not topic
                 or (body[topic_end] << 8 | body[topic_end + 1]) != len(properties)
                 or not (topic.isascii() or is_text(topic))
             ):
-                decode_record(body, position)  # raises: lengths disagree, or the topic is no text
-            tag_hash, uniq_key, keys = folded_properties(properties)
+                decode_record(body, place)  # raises: lengths disagree, or the topic is no text
             record = (
                 (topic, queue_id),
                 queue_offset,
                 physical_offset,
                 size,
-                tag_hash,
                 store_ms,
                 sys_flag & TRANSACTION_PREPARED != 0,
-                uniq_key,
-                keys,
+                folded_properties(properties),
             )
-        if physical_offset != first_offset + position:
+        if physical_offset != first_offset + place:
             raise MisplacedRecordError(
-                f"the record at physical offset {first_offset + position} says {physical_offset}"
+                f"the record at physical offset {first_offset + place} says {physical_offset}"
             )
         add(record)
-        position = stop
+        place = stop
+    assert place == end, f"the last record ends at byte {place} of a body of {end} bytes"
     return records
 
 
-def folded_properties(properties: bytes) -> tuple[int, bytes | None, bytes | None]:
-    """Tag hash, UNIQ_KEY and KEYS: the properties that the fold looks at."""
+def folded_properties(properties: bytes) -> FoldedProperties:
+    """Read the properties that the fold looks at."""
     tag_hash, uniq_key, keys = 0, None, None
     if (found := properties.rfind(_TAGS)) >= 0:
         start = found + _TAGS_BYTES
@@ -122,7 +139,7 @@ def folded_properties(properties: bytes) -> tuple[int, bytes | None, bytes | Non
 
 
 def is_text(topic: bytes) -> bool:
-    """Whether a topic is UTF-8: one that is not would stop every replica, so it is never staged."""
+    """Return whether a topic is UTF-8: one that is not would stop every replica, so it is never staged."""
     try:
         topic.decode()
     except UnicodeDecodeError:
@@ -131,20 +148,14 @@ def is_text(topic: bytes) -> bool:
 
 
 def parsed(message: StoredMessage) -> ParsedRecord:
-    """What the fold needs of a decoded record."""
+    """Return what the fold needs of a decoded record, of any shape."""
     tags = message.find(TAGS)
     return (
-        (message.topic.encode(), message.queue_id),
-        message.queue_offset,
-        message.physical_offset,
+        (message.topic.encode(), QueueId(message.queue_id)),
+        QueueOffset(message.queue_offset),
+        PhysicalOffset(message.physical_offset),
         message.size_bytes,
-        tags_code_of_bytes(tags) if tags else 0,
-        message.store_timestamp_ms,
+        StoreTimeMs(message.store_timestamp_ms),
         message.sys_flag & TRANSACTION_PREPARED != 0,
-        message.find(UNIQ_KEY),
-        message.find(KEYS),
+        (tags_code_of_bytes(tags) if tags else 0, message.find(UNIQ_KEY), message.find(KEYS)),
     )
-
-
-def _parse_slowly(body: bytes, position: int) -> ParsedRecord:
-    return parsed(decode_record(body, position, check_crc=False))

@@ -20,6 +20,9 @@ from typing import Final
 import msgspec
 from crc32c import crc32c
 
+from dledger.raft.ids import NO_TERM, Position, Term
+from dledger_mq.message.numbers import PhysicalOffset, StoreTimeMs
+
 KEYS_MAX: Final = 200_000
 """Ten seconds of 20 000 messages/s; about 160 bytes each."""
 
@@ -39,9 +42,9 @@ _OFFSETS: Final = struct.Struct(">qI")
 class RememberedEntry:
     """The keys of one entry and where their records begin, in the order of the log."""
 
-    store_ms: int
+    store_ms: StoreTimeMs
     keys: Sequence[bytes]
-    offsets: Sequence[int]
+    offsets: Sequence[PhysicalOffset]
 
 
 class RecentSends:
@@ -58,10 +61,10 @@ class RecentSends:
     """
 
     def __init__(self) -> None:
-        self.term = 0
-        self.term_start = 0
+        self.term: Term = NO_TERM
+        self.term_start = Position(0)
         self.digest: int = 0
-        self.by_key: dict[bytes, int | tuple[int, ...]] = {}
+        self.by_key: dict[bytes, PhysicalOffset | tuple[PhysicalOffset, ...]] = {}
         self._entries: deque[RememberedEntry] = deque()
         self._count = 0
 
@@ -71,20 +74,26 @@ class RecentSends:
     def __contains__(self, key: bytes) -> bool:
         return key in self.by_key
 
-    def offsets(self, key: bytes) -> tuple[int, ...]:
-        """Where records with this key begin, oldest first; empty when none is remembered."""
+    def offsets(self, key: bytes) -> tuple[PhysicalOffset, ...]:
+        """Return where records with this key begin, oldest first; empty when none is remembered."""
         found = self.by_key.get(key, ())
         return (found,) if isinstance(found, int) else found
 
     def entries(self) -> tuple[RememberedEntry, ...]:
-        """What is remembered, oldest first."""
+        """Return what is remembered, oldest first."""
         return tuple(self._entries)
 
-    def begin_term(self, term: int, position: int) -> None:
-        """The entry at `position` is the first of a newer term."""
+    def begin_term(self, term: Term, position: Position) -> None:
+        """Note that the entry at `position` is the first of a newer term."""
+        assert term > self.term, f"term {term} begins after term {self.term}"
+        assert position >= self.term_start, (
+            f"term {term} begins at {position}, before {self.term_start}"
+        )
         self.term, self.term_start = term, position
 
-    def add(self, keys: Sequence[bytes], offsets: Sequence[int], store_ms: int) -> None:
+    def add(
+        self, keys: Sequence[bytes], offsets: Sequence[PhysicalOffset], store_ms: StoreTimeMs
+    ) -> None:
         """Remember the records of one entry, and forget what is too old or too much.
 
         Args:
@@ -118,7 +127,7 @@ class RecentSends:
         self._forget(store_ms)
 
     def dump(self) -> bytes:
-        """The table as a snapshot keeps it."""
+        """Return the table as a snapshot keeps it."""
         saved = (
             self.term,
             self.term_start,
@@ -134,7 +143,13 @@ class RecentSends:
             msgspec.DecodeError: it is none; nothing has changed.
         """
         self.term, self.term_start, self.digest, entries = msgspec.msgpack.decode(
-            data, type=tuple[int, int, int, list[tuple[int, list[bytes], list[int]]]]
+            data,
+            type=tuple[
+                Term,
+                Position,
+                int,
+                list[tuple[StoreTimeMs, list[bytes], list[PhysicalOffset]]],
+            ],
         )
         self.by_key = {}
         self._entries = deque(RememberedEntry(*entry) for entry in entries)
@@ -142,21 +157,25 @@ class RecentSends:
             self._add_each(entry.keys, entry.offsets)
         self._count = sum(len(entry.keys) for entry in self._entries)
 
-    def _add_each(self, keys: Sequence[bytes], offsets: Sequence[int]) -> None:
+    def _add_each(self, keys: Sequence[bytes], offsets: Sequence[PhysicalOffset]) -> None:
+        """Add keys one by one: some were seen before."""
         found = self.by_key
         for key, offset in zip(keys, offsets, strict=True):
             earlier = self.offsets(key)
             found[key] = (*earlier, offset)[-COPIES_MAX:] if earlier else offset
 
-    def _forget(self, now_ms: int) -> None:
+    def _forget(self, now_ms: StoreTimeMs) -> None:
+        """Forget the oldest entries, as long as there are too many keys or they are too old."""
         entries = self._entries
         oldest_ms = now_ms - AGE_MAX_MS
         while len(entries) > 1 and (self._count > KEYS_MAX or entries[0].store_ms < oldest_ms):
             entry = entries.popleft()
             self._count -= len(entry.keys)
             self._forget_keys(entry)
+        assert len(self.by_key) <= self._count, f"{len(self.by_key)} keys of {self._count} records"
 
     def _forget_keys(self, entry: RememberedEntry) -> None:
+        """Forget where the keys of an entry stand there; newer copies stay."""
         found = self.by_key
         last = entry.offsets[-1]
         for key in entry.keys:

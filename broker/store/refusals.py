@@ -11,6 +11,9 @@ from typing import Final
 import msgspec
 from crc32c import crc32c
 
+from dledger.raft.ids import Index
+from dledger_mq.message.numbers import PhysicalOffset
+
 KEPT_MAX: Final = 256
 DETAIL_LENGTH_MAX: Final = 500
 _RECORD = struct.Struct(">qB")
@@ -44,8 +47,8 @@ ALARMS: Final = frozenset(
 class Refusal:
     """One record that was not carried out."""
 
-    index: int
-    physical_offset: int
+    index: Index
+    physical_offset: PhysicalOffset
     kind: RefusalKind
     detail: str
 
@@ -72,11 +75,12 @@ class Refusals:
         """Record one."""
         self.count += 1
         self.alarm_count += refusal.kind in ALARMS
+        assert self.alarm_count <= self.count, f"{self.alarm_count} alarms of {self.count} refusals"
         self.newest.append(refusal)
         self.digest = crc32c(_RECORD.pack(refusal.physical_offset, refusal.kind), self.digest)
 
     def dump(self) -> bytes:
-        """The table as a snapshot keeps it."""
+        """Return the table as a snapshot keeps it."""
         newest = [(r.index, r.physical_offset, int(r.kind), r.detail) for r in self.newest]
         return msgspec.msgpack.encode((newest, self.count, self.alarm_count, self.digest))
 
@@ -87,10 +91,10 @@ class Refusals:
             msgspec.DecodeError: it is none; nothing has changed.
         """
         newest, self.count, self.alarm_count, self.digest = msgspec.msgpack.decode(
-            data, type=tuple[list[tuple[int, int, RefusalKind, str]], int, int, int]
+            data, type=tuple[list[tuple[Index, PhysicalOffset, RefusalKind, str]], int, int, int]
         )
         self.newest = deque((Refusal(*row) for row in newest), maxlen=KEPT_MAX)
 
-    def at(self, physical_offset: int) -> Refusal | None:
-        """Why the record at a physical offset was not carried out, if it is among the newest refusals."""
+    def at(self, physical_offset: PhysicalOffset) -> Refusal | None:
+        """Return why the record at a physical offset was not carried out, if that is among the newest."""
         return next((r for r in self.newest if r.physical_offset == physical_offset), None)

@@ -21,7 +21,9 @@ from typing import Annotated, Final, Protocol
 import msgspec
 from msgspec import Meta
 
+from dledger.raft.ids import Index
 from dledger.state_machine import SnapshotRefusedError
+from dledger_mq.message.numbers import PhysicalOffset, QueueId, QueueOffset, StoreTimeMs
 
 VERSION: Final = 1
 CHUNK_BYTES: Final = 256 * 1024
@@ -29,7 +31,8 @@ HEAD_BYTES_MAX: Final = 1 << 30
 
 LENGTH: Final = struct.Struct(">I")
 
-Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+NOT_NEGATIVE: Final = Meta(ge=0, le=2**63 - 1)
+Count = Annotated[int, NOT_NEGATIVE]
 Crc = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 
 
@@ -37,7 +40,7 @@ class SavedTable(Protocol):
     """A component small enough to be written whole, at one moment."""
 
     def dump(self) -> bytes:
-        """Msgpack of everything that counts."""
+        """Return msgpack of everything that counts."""
         ...
 
     def load(self, data: bytes) -> None:
@@ -49,9 +52,9 @@ class QueueRow(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
     """One consume queue."""
 
     topic: bytes
-    queue_id: int
-    min_offset: Count
-    max_offset: Count
+    queue_id: QueueId
+    min_offset: Annotated[QueueOffset, NOT_NEGATIVE]
+    max_offset: Annotated[QueueOffset, NOT_NEGATIVE]
     put_bytes: Count
     digest: Crc
 
@@ -60,9 +63,9 @@ class SegmentRow(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     """One full segment of the key index; `capacity` units."""
 
     capacity: Annotated[int, Meta(ge=1, le=1 << 24)]
-    begin_ms: int
-    end_ms: int
-    last_physical_offset: Count
+    begin_ms: StoreTimeMs
+    end_ms: StoreTimeMs
+    last_physical_offset: Annotated[PhysicalOffset, NOT_NEGATIVE]
 
 
 class KeyIndexRow(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -71,16 +74,16 @@ class KeyIndexRow(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
     segments: list[SegmentRow]
     active_count: Count
     digest: Crc
-    last_store_ms: int
-    last_physical_offset: Count
+    last_store_ms: StoreTimeMs
+    last_physical_offset: Annotated[PhysicalOffset, NOT_NEGATIVE]
 
 
 class StateHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Everything but the units. `tables`: what each small component wrote of itself, by its name."""
 
     v: int
-    applied_index: Count
-    last_store_ms: int
+    applied_index: Annotated[Index, NOT_NEGATIVE]
+    last_store_ms: StoreTimeMs
     put_count: Count
     put_bytes: Count
     queues: list[QueueRow]
@@ -98,7 +101,7 @@ _version_decoder: Final = msgspec.msgpack.Decoder(_Version)
 
 
 def encode_head(head: StateHead) -> bytes:
-    """Length and head."""
+    """Encode the head, with its length before it."""
     data = _encoder.encode(head)
     return LENGTH.pack(len(data)) + data
 
@@ -119,7 +122,7 @@ def decode_head(data: bytes) -> StateHead:
 
 
 def in_chunks(parts: Iterable[bytes]) -> Iterator[bytes]:
-    """The same bytes in chunks of about `CHUNK_BYTES`; parts are not larger themselves."""
+    """Yield the same bytes in chunks of about `CHUNK_BYTES`; parts are not larger themselves."""
     waiting: list[bytes] = []
     size = 0
     for part in parts:
@@ -133,7 +136,7 @@ def in_chunks(parts: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def pieces(data: bytes) -> Iterator[bytes]:
-    """Bytes in parts of at most `CHUNK_BYTES`."""
+    """Yield bytes in parts of at most `CHUNK_BYTES`."""
     for start in range(0, len(data), CHUNK_BYTES):
         yield data[start : start + CHUNK_BYTES]
 
@@ -147,7 +150,7 @@ class ByteSource:
         self._place = 0
 
     def read(self, size: int) -> bytes:
-        """Exactly `size` bytes.
+        """Read exactly `size` bytes.
 
         Raises:
             SnapshotRefusedError: there are fewer.
@@ -155,7 +158,7 @@ class ByteSource:
         return b"".join(self.stream(size))
 
     def stream(self, size: int) -> Iterator[bytes]:
-        """Exactly `size` bytes in several parts.
+        """Yield exactly `size` bytes in several parts.
 
         Raises:
             SnapshotRefusedError: there are fewer.
@@ -168,6 +171,9 @@ class ByteSource:
             part = self._chunk[self._place : self._place + size]
             self._place += len(part)
             size -= len(part)
+            assert self._place <= len(self._chunk), (
+                f"read up to {self._place} of a chunk of {len(self._chunk)} bytes"
+            )
             yield part
 
     def check_end(self) -> None:

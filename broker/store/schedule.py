@@ -20,6 +20,7 @@ from crc32c import crc32c
 from broker.store.consume_queue import ConsumeQueue, ConsumeQueues
 from broker.store.refusals import RefusalKind
 from dledger_mq.message import names
+from dledger_mq.message.numbers import PhysicalOffset, QueueId, QueueOffset
 from dledger_mq.message.properties import REAL_QID, REAL_TOPIC, find_property, set_property
 from dledger_mq.message.properties import WAIT as WAIT_PROPERTY
 from dledger_mq.message.record import StoredMessage
@@ -58,8 +59,8 @@ class DueMessage(NamedTuple):
     """A delayed message whose time has come."""
 
     level: int
-    queue_offset: int
-    physical_offset: int
+    queue_offset: QueueOffset
+    physical_offset: PhysicalOffset
     size_bytes: int
     due_ms: int
 
@@ -68,12 +69,12 @@ class Delivery(NamedTuple):
     """The message to store in place of a delayed one; hosts, times and flags stay those of the original."""
 
     topic: bytes
-    queue_id: int
+    queue_id: QueueId
     properties: bytes
 
 
 def delivery(message: StoredMessage) -> Delivery | None:
-    """Where a due message goes, and with which properties (M7).
+    """Build the message to store in place of a due one (M7).
 
     Returns:
         None if it cannot be delivered: it names no topic or queue, or the half topic (M8).
@@ -84,11 +85,12 @@ def delivery(message: StoredMessage) -> Delivery | None:
         return None
     if not queue_id.isdigit() or int(queue_id) > 2**31 - 1:
         return None
-    return Delivery(topic, int(queue_id), set_property(message.properties, WAIT_PROPERTY, b"false"))
+    properties = set_property(message.properties, WAIT_PROPERTY, b"false")
+    return Delivery(topic, QueueId(int(queue_id)), properties)
 
 
 def level_of(properties: bytes) -> int:
-    """The delay level that a message asks for, 0 for none."""
+    """Return the delay level that a message asks for, 0 for none."""
     text = find_property(properties, b"DELAY")
     if text is None or not text.isdigit() or len(text) > 9:
         return 0
@@ -107,29 +109,29 @@ class Schedule:
         self.delays_ms: Sequence[int] = tuple(parse_delay_levels(DELAY_LEVELS_TEXT))
         self.digest: int = 0
         self._queues = queues
-        self._progress: dict[int, int] = {}
+        self._progress: dict[int, QueueOffset] = {}
 
     def clamp(self, level: int) -> int:
-        """The level that a wanted level means: those above the last mean the last (M2)."""
+        """Return the level that a wanted level means: those above the last mean the last (M2)."""
         return min(level, len(self.delays_ms))
 
     def delay_ms(self, level: int) -> int:
-        """The delay of a level, after clamping; an unknown one means one second."""
+        """Return the delay of a level, after clamping; an unknown one means one second."""
         level = self.clamp(level)
         return self.delays_ms[level - 1] if level >= 1 else UNKNOWN_LEVEL_DELAY_MS
 
-    def progress(self, level: int) -> int:
-        """Queue offset of the first message of a level that has not been delivered."""
-        return self._progress.get(level, 0)
+    def progress(self, level: int) -> QueueOffset:
+        """Return the queue offset of the first message of a level that has not been delivered."""
+        return self._progress.get(level, QueueOffset(0))
 
-    def progress_table(self) -> Mapping[int, int]:
-        """Progress by level, of levels that have delivered something."""
+    def progress_table(self) -> Mapping[int, QueueOffset]:
+        """Return the progress by level, of levels that have delivered something."""
         return self._progress
 
     def due(
-        self, now_ms: int, limit: int, after: Mapping[int, int] | None = None
+        self, now_ms: int, limit: int, after: Mapping[int, QueueOffset] | None = None
     ) -> list[DueMessage]:
-        """The messages whose time has come, earliest due first, in queue order within a level.
+        """Return the messages whose time has come, earliest due first, in queue order within a level.
 
         Args:
             now_ms: the leader's clock.
@@ -143,7 +145,7 @@ class Schedule:
         return list(islice(merge(*levels, key=lambda due: min(due.due_ms, now_ms)), limit))
 
     def next_due_ms(self) -> int | None:
-        """The earliest due time of the first messages of the levels; None when nothing waits.
+        """Return the earliest due time of the levels' first messages; None when nothing waits.
 
         By rule M6 one may be due before that.
         """
@@ -155,8 +157,9 @@ class Schedule:
         return min(heads, default=None)
 
     def _due_of(
-        self, level: int, queue: ConsumeQueue, offset: int, now_ms: int
+        self, level: int, queue: ConsumeQueue, offset: QueueOffset, now_ms: int
     ) -> Iterator[DueMessage]:
+        """Yield the messages of a level whose time has come, from a queue offset on."""
         while offset < queue.max_offset:
             unit = queue.unit(offset)
             # A due time further off than the level's delay means that the clock was set back, or
@@ -164,26 +167,27 @@ class Schedule:
             if now_ms < unit.tag_hash <= now_ms + self.delay_ms(level):
                 return
             yield DueMessage(level, offset, unit.physical_offset, unit.size_bytes, unit.tag_hash)
-            offset += 1
+            offset = QueueOffset(offset + 1)
 
     def set_delays(self, delays_ms: list[int]) -> None:
         """Replace the level table. Messages that wait keep their due times (but see M6)."""
         self.delays_ms = tuple(delays_ms)
         self.digest = crc32c(repr(delays_ms).encode(), self.digest)
 
-    def advance(self, level: int, first: int, end: int) -> RefusalKind | None:
+    def advance(self, level: int, first: QueueOffset, end: QueueOffset) -> RefusalKind | None:
         """Note that messages first..end of a level were delivered; return why not, if so."""
-        queue = self._queues.by_key.get((SCHEDULE_KEY, level - 1))
+        queue = self._queues.by_key.get((SCHEDULE_KEY, QueueId(level - 1)))
         if queue is None or not first <= end <= queue.max_offset:
             return RefusalKind.OUT_OF_RANGE
         if first < self.progress(level):  # above it: what lay between is no longer in the log
             return RefusalKind.STALE_PROGRESS
+        assert end >= self.progress(level), f"level {level}: {self.progress(level)} becomes {end}"
         self._progress[level] = end
         self.digest = crc32c(_ADVANCE.pack(level, end), self.digest)
         return None
 
     def dump(self) -> bytes:
-        """The table as a snapshot keeps it."""
+        """Return the table as a snapshot keeps it."""
         saved = (list(self.delays_ms), list(self._progress.items()), self.digest)
         return msgspec.msgpack.encode(saved)
 
@@ -194,19 +198,20 @@ class Schedule:
             msgspec.DecodeError: it is none; nothing has changed.
         """
         delays_ms, progress, self.digest = msgspec.msgpack.decode(
-            data, type=tuple[list[int], list[tuple[int, int]], int]
+            data, type=tuple[list[int], list[tuple[int, QueueOffset]], int]
         )
         self.delays_ms = tuple(delays_ms)
         self._progress = dict(progress)
 
     def _levels(self) -> list[tuple[int, ConsumeQueue]]:
-        """Every level that has seen a message, with its queue, lowest level first."""
+        """Return every level that has seen a message, with its queue, lowest level first."""
         queues = self._queues.of_topic(names.SCHEDULE_TOPIC)
         levels = ((queue.key[1] + 1, queue) for queue in queues if queue.key[1] >= 0)
         return sorted(levels, key=lambda pair: pair[0])
 
-    def _start(self, level: int, queue: ConsumeQueue, after: Mapping[int, int] | None) -> int:
-        progress = self.progress(level)
-        if after is not None:
-            progress = max(progress, after.get(level, 0))
-        return max(progress, queue.min_offset)
+    def _start(
+        self, level: int, queue: ConsumeQueue, after: Mapping[int, QueueOffset] | None
+    ) -> QueueOffset:
+        """Return the offset of a level's first message that is not delivered, and still in the log."""
+        staged = QueueOffset(0) if after is None else after.get(level, QueueOffset(0))
+        return max(self.progress(level), staged, queue.min_offset)

@@ -12,49 +12,43 @@ log. The rhythm, without a pause in between, is
 
 and `discard` when leadership is lost. What the fold needs of the records is known here already, and
 `proposed` gives it to the fold, which then does not parse the entry again.
-
-Runs per message on the leader, so the common record (V1, IPv4 hosts) is packed here with one struct;
-tests hold it against `encode_record`, which writes every other shape.
 """
 
 from __future__ import annotations
 
-import struct
-import zlib
 from dataclasses import dataclass
 from typing import Final
 
 from broker.store.consume_queue import QueueKey
 from broker.store.control import Command, DeleteTopic, encode_control
-from broker.store.parse import ParsedRecord, folded_properties, is_text
+from broker.store.entry_bodies import (
+    QueueEnd,
+    StagedMessage,
+    bytes_max,
+    encode_messages,
+    encode_unusual,
+)
+from broker.store.parse import (
+    IS_HIDDEN,
+    KEY,
+    PHYSICAL_OFFSET,
+    QUEUE_OFFSET,
+    SIZE_BYTES,
+    ParsedRecord,
+    is_text,
+)
 from broker.store.state import BrokerState
 from broker.store.topics import is_deletable
 from dledger.raft.entry import ENTRY_HEADER_BYTES
-from dledger.raft.ids import EntryId
+from dledger.raft.ids import EntryId, Position
 from dledger_mq.message.errors import RecordError
 from dledger_mq.message.hosts import HOST_V4_BYTES, HOST_V6_BYTES
+from dledger_mq.message.numbers import PhysicalOffset, QueueId, QueueOffset, StoreTimeMs
 from dledger_mq.message.properties import PROPERTIES_BYTES_MAX
-from dledger_mq.message.record import (
-    BODY_BYTES_MAX,
-    MAGIC_V1,
-    TOPIC_BYTES_MAX,
-    TOPIC_BYTES_MAX_V1,
-    encode_record,
-)
-from dledger_mq.message.sys_flags import BORN_HOST_V6, STORE_HOST_V6, TRANSACTION_PREPARED
+from dledger_mq.message.record import BODY_BYTES_MAX, TOPIC_BYTES_MAX
 
-RECORD_OVERHEAD_MAX: Final = 91 + 24 + 1
-"""Bytes of a record besides body, topic and properties: IPv6 hosts, V2."""
-
-_HEAD: Final = struct.Struct(">iiiiiqqiq8sq8siqi")
-_SHORT: Final = struct.Struct(">H")
-_HOST_BITS: Final = BORN_HOST_V6 | STORE_HOST_V6
 _HOST_LENGTHS: Final = (HOST_V4_BYTES, HOST_V6_BYTES)
 _INT32_MAX: Final = 2**31 - 1
-
-_Message = tuple["_Route", bytes, bytes, int, int, bytes, int, int, int]
-"""Route, body, properties, system flag, born time, born host, flag, reconsume times, prepared
-transaction offset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,39 +57,23 @@ class StagedEntry:
 
     Attributes:
         body: for `propose`.
-        records: one per staged message, by place; the fold's view, with queue offset ([1]) and physical
-            offset ([2]), which the answers to the producers carry.
+        records: one per staged message, by place; the fold's view.
         store_ms: the store time of all records.
+        offsets_before: the next offsets of all queues, where topics are deleted on the way; else None.
     """
 
     body: bytes
     records: list[ParsedRecord]
-    store_ms: int
-    offsets_before: dict[QueueKey, int] | None
+    store_ms: StoreTimeMs
+    offsets_before: dict[QueueKey, QueueOffset] | None
 
-    def queue_offset(self, place: int) -> int:
-        """The queue offset of the message that was staged at a place."""
-        return self.records[place][1]
+    def queue_offset(self, place: int) -> QueueOffset:
+        """Return the queue offset of the message that was staged at a place."""
+        return self.records[place][QUEUE_OFFSET]
 
-    def physical_offset(self, place: int) -> int:
-        """The physical offset of the message that was staged at a place."""
-        return self.records[place][2]
-
-
-class _Route:
-    """One queue as the leader sees it ahead of the fold; `topic_field` is empty for long topics."""
-
-    __slots__ = ("bytes_max", "key", "next_offset", "size", "topic_field")
-
-    def __init__(self, key: QueueKey, next_offset: int) -> None:
-        self.key = key
-        self.next_offset = next_offset
-        topic = key[0]
-        self.topic_field = b""
-        if len(topic) <= TOPIC_BYTES_MAX_V1:
-            self.topic_field = bytes((len(topic),)) + topic
-        self.size = _HEAD.size + len(self.topic_field) + _SHORT.size
-        self.bytes_max = RECORD_OVERHEAD_MAX + len(topic)
+    def physical_offset(self, place: int) -> PhysicalOffset:
+        """Return the physical offset of the message that was staged at a place."""
+        return self.records[place][PHYSICAL_OFFSET]
 
 
 class Staging:
@@ -107,15 +85,16 @@ class Staging:
     """
 
     def __init__(self, state: BrokerState, store_host: bytes) -> None:
-        assert len(store_host) in _HOST_LENGTHS, "see dledger_mq/message/hosts.py"
+        assert len(store_host) in _HOST_LENGTHS, f"a host field of {len(store_host)} bytes"
         self.staged_count = 0
         self.staged_bytes = 0
         self._state = state
         self._store_host = store_host
-        self._messages: list[_Message] = []
-        self._routes: dict[QueueKey, _Route] = {}
+        self._messages: list[StagedMessage] = []
+        self._queue_ends: dict[QueueKey, QueueEnd] = {}
+        # The topics that control records delete, by place.
         self._deletes: dict[int, str] = {}
-        self._last_store_ms = 0
+        self._last_store_ms = StoreTimeMs(0)
 
     @property
     def store_host(self) -> bytes:
@@ -125,7 +104,7 @@ class Staging:
     def stage(
         self,
         topic: bytes,
-        queue_id: int,
+        queue_id: QueueId,
         body: bytes,
         properties: bytes,
         *,
@@ -141,7 +120,8 @@ class Staging:
         Raises:
             RecordError: a field does not fit the record; nothing was staged.
         """
-        route = self._routes.get((topic, queue_id)) or self._open_route((topic, queue_id))
+        key = (topic, queue_id)
+        queue_end = self._queue_ends.get(key) or self._find_end(key)
         if (
             (sys_flag | reconsume_times) >> 31
             or (born_timestamp_ms | prepared_transaction_offset) >> 63
@@ -158,7 +138,7 @@ class Staging:
             )
         self._messages.append(
             (
-                route,
+                queue_end,
                 body,
                 properties,
                 sys_flag,
@@ -169,7 +149,7 @@ class Staging:
                 prepared_transaction_offset,
             )
         )
-        self.staged_bytes += route.bytes_max + len(body) + len(properties)
+        self.staged_bytes += queue_end.bytes_max + len(body) + len(properties)
         place = self.staged_count
         self.staged_count = place + 1
         return place
@@ -182,13 +162,13 @@ class Staging:
         """
         topic, body = encode_control(command)
         place = self.stage(
-            topic, 0, body, b"", born_timestamp_ms=now_ms, born_host=self._store_host
+            topic, QueueId(0), body, b"", born_timestamp_ms=now_ms, born_host=self._store_host
         )
         if isinstance(command, DeleteTopic) and is_deletable(command.name):
             self._deletes[place] = command.name
         return place
 
-    def build_entry(self, position: int, now_ms: int, count: int | None = None) -> StagedEntry:
+    def build_entry(self, position: Position, now_ms: int, count: int | None = None) -> StagedEntry:
         """Make one entry's body of what is staged.
 
         Args:
@@ -197,52 +177,54 @@ class Staging:
             count: how many messages it takes, the first ones; None: all. The places of those that stay
                 become smaller by as much.
         """
-        messages, self._messages = self._messages, []
-        left_deletes: dict[int, str] = {}
-        if count is None or count == len(messages):
-            self.staged_count = self.staged_bytes = 0
-        else:
-            messages, self._messages = messages[:count], messages[count:]
-            self.staged_count = len(self._messages)
-            self.staged_bytes = sum(map(_bytes_max, self._messages))
-            left_deletes = {
-                place - count: name for place, name in self._deletes.items() if place >= count
-            }
-            self._deletes = {place: name for place, name in self._deletes.items() if place < count}
-        before = self._offsets() if self._deletes else None
-        store_ms = max(now_ms, self._last_store_ms, self._state.last_store_ms)
+        messages, deletes = self._take_staged(self.staged_count if count is None else count)
+        before = self._next_offsets() if deletes else None
+        store_ms = StoreTimeMs(max(now_ms, self._last_store_ms, self._state.last_store_ms))
         self._last_store_ms = store_ms
-        if self._deletes or len(self._store_host) != HOST_V4_BYTES:
-            pieces, records = self._build_piecemeal(messages, position, store_ms)
+        first_offset = PhysicalOffset(position + ENTRY_HEADER_BYTES)
+        if deletes or len(self._store_host) != HOST_V4_BYTES:
+            pieces, records = self._encode_one_by_one(messages, deletes, first_offset, store_ms)
         else:
-            pieces, records = self._build(messages, position + ENTRY_HEADER_BYTES, store_ms)
-        self._deletes = left_deletes
-        return StagedEntry(b"".join(pieces), records, store_ms, before)
+            pieces, records = encode_messages(
+                messages, first_offset, store_ms=store_ms, store_host=self._store_host
+            )
+        body = b"".join(pieces)
+        if records:
+            end = records[-1][PHYSICAL_OFFSET] + records[-1][SIZE_BYTES]
+            assert end == first_offset + len(body), (
+                f"the last record ends at {end}, the body at {first_offset + len(body)}"
+            )
+        return StagedEntry(body, records, store_ms, before)
 
     def proposed(self, staged: StagedEntry, entry_id: EntryId) -> None:
-        """The log took the entry under that id."""
+        """Give the fold what it needs of an entry that the log took under an id."""
         self._state.expect(entry_id, staged.records)
 
     def withdraw(self, staged: StagedEntry) -> None:
-        """The log did not take the entry that was built last: its offsets are free again."""
+        """Free the offsets of the entry that was built last: the log did not take it."""
         if staged.offsets_before is not None:
-            for key, route in self._routes.items():
+            for key, queue_end in self._queue_ends.items():
                 before = staged.offsets_before.get(key)
-                route.next_offset = self._max_offset(key) if before is None else before
+                queue_end.next_offset = self._max_offset(key) if before is None else before
             return
-        for record in staged.records:
-            if not record[6]:
-                self._routes[record[0]].next_offset -= 1
+        for record in reversed(staged.records):
+            if not record[IS_HIDDEN]:
+                queue_end = self._queue_ends[record[KEY]]
+                queue_end.next_offset = QueueOffset(queue_end.next_offset - 1)
+                assert queue_end.next_offset == record[QUEUE_OFFSET], (
+                    f"{record[KEY]}: offset {queue_end.next_offset} becomes free, "
+                    f"the record withdrawn has {record[QUEUE_OFFSET]}"
+                )
 
     def discard(self) -> None:
-        """Leadership is lost: forget what is staged and every offset that was assigned ahead."""
+        """Forget what is staged and every offset that was assigned ahead: leadership is lost."""
         self._messages = []
         self._deletes = {}
-        self._routes = {}
+        self._queue_ends = {}
         self.staged_count = self.staged_bytes = 0
         self._state.forget_expected()
 
-    def _open_route(self, key: QueueKey) -> _Route:
+    def _find_end(self, key: QueueKey) -> QueueEnd:
         """Look at a queue for the first time.
 
         Raises:
@@ -253,143 +235,58 @@ class Staging:
             raise RecordError(f"topic {topic[:300]!r} is empty, too long, or no UTF-8")
         if not 0 <= queue_id <= _INT32_MAX:
             raise RecordError(f"queue id {queue_id} is not in 0..{_INT32_MAX}")
-        route = self._routes[key] = _Route(key, self._max_offset(key))
-        return route
+        queue_end = self._queue_ends[key] = QueueEnd(key, self._max_offset(key))
+        return queue_end
 
-    def _max_offset(self, key: QueueKey) -> int:
+    def _max_offset(self, key: QueueKey) -> QueueOffset:
+        """Return the queue offset that follows what is applied."""
         queue = self._state.queues.by_key.get(key)
-        return queue.max_offset if queue is not None else 0
+        return queue.max_offset if queue is not None else QueueOffset(0)
 
-    def _build(
-        self, messages: list[_Message], physical_offset: int, store_ms: int
+    def _take_staged(self, count: int) -> tuple[list[StagedMessage], dict[int, str]]:
+        """Take the first messages out, with the topics that they delete, by place."""
+        assert 0 <= count <= self.staged_count == len(self._messages), (
+            f"{count} of {self.staged_count} messages, of which {len(self._messages)} are there"
+        )
+        messages, deletes = self._messages, self._deletes
+        if count == self.staged_count:
+            self._messages, self._deletes = [], {}
+            self.staged_count = self.staged_bytes = 0
+            return messages, deletes
+        messages, self._messages = messages[:count], messages[count:]
+        self.staged_count -= count
+        self.staged_bytes = sum(map(bytes_max, self._messages))
+        self._deletes = {place - count: name for place, name in deletes.items() if place >= count}
+        return messages, {place: name for place, name in deletes.items() if place < count}
+
+    def _encode_one_by_one(
+        self,
+        messages: list[StagedMessage],
+        deletes: dict[int, str],
+        physical_offset: PhysicalOffset,
+        store_ms: StoreTimeMs,
     ) -> tuple[list[bytes], list[ParsedRecord]]:
-        """Encode the messages. No calls but C ones, except for rare shapes."""
+        """Encode messages when hosts are IPv6 or a topic is deleted on the way."""
         pieces: list[bytes] = []
         records: list[ParsedRecord] = []
-        store_host = self._store_host
-        pack, pack_short, crc32 = _HEAD.pack, _SHORT.pack, zlib.crc32
-        for message in messages:
-            route, body, properties, sys_flag, born_ms, born_host, flag, times, prepared = message
-            topic_field, queue_offset = route.topic_field, route.next_offset
-            if (
-                not topic_field
-                or len(born_host) != HOST_V4_BYTES
-                or sys_flag & (_HOST_BITS | TRANSACTION_PREPARED)
-            ):
-                record = self._encode_unusual(message, physical_offset, store_ms)
-                pieces.append(record[0])
-                records.append(record[1])
-                physical_offset += len(record[0])
-                continue
-            body_length, properties_length = len(body), len(properties)
-            size = route.size + body_length + properties_length
-            pieces += (
-                pack(
-                    size,
-                    MAGIC_V1,
-                    crc32(body) & 0x7FFF_FFFF,
-                    route.key[1],
-                    flag,
-                    queue_offset,
-                    physical_offset,
-                    sys_flag,
-                    born_ms,
-                    born_host,
-                    store_ms,
-                    store_host,
-                    times,
-                    prepared,
-                    body_length,
-                ),
-                body,
-                topic_field,
-                pack_short(properties_length),
-                properties,
-            )
-            tag_hash, uniq_key, keys = folded_properties(properties)
-            records.append(
-                (
-                    route.key,
-                    queue_offset,
-                    physical_offset,
-                    size,
-                    tag_hash,
-                    store_ms,
-                    False,
-                    uniq_key,
-                    keys,
-                )
-            )
-            route.next_offset = queue_offset + 1
-            physical_offset += size
-        return pieces, records
-
-    def _build_piecemeal(
-        self, messages: list[_Message], position: int, store_ms: int
-    ) -> tuple[list[bytes], list[ParsedRecord]]:
-        """Encode messages one by one, when hosts are IPv6 or a topic is deleted on the way."""
-        deletes, self._deletes = self._deletes, {}
-        pieces: list[bytes] = []
-        records: list[ParsedRecord] = []
-        physical_offset = position + ENTRY_HEADER_BYTES
         for place, message in enumerate(messages):
-            piece, record = self._encode_unusual(message, physical_offset, store_ms)
+            piece, record = encode_unusual(
+                message, physical_offset, store_ms=store_ms, store_host=self._store_host
+            )
             pieces.append(piece)
             records.append(record)
-            physical_offset += len(piece)
+            physical_offset = PhysicalOffset(physical_offset + len(piece))
             if place in deletes:
                 self._restart_topic(deletes[place])
         return pieces, records
 
-    def _encode_unusual(
-        self, message: _Message, physical_offset: int, store_ms: int
-    ) -> tuple[bytes, ParsedRecord]:
-        """Encode one message of any shape."""
-        route, body, properties, sys_flag, born_ms, born_host, flag, times, prepared = message
-        is_hidden = sys_flag & TRANSACTION_PREPARED != 0
-        queue_offset = 0 if is_hidden else route.next_offset
-        route.next_offset += not is_hidden
-        piece = encode_record(
-            topic=route.key[0],
-            queue_id=route.key[1],
-            queue_offset=queue_offset,
-            physical_offset=physical_offset,
-            sys_flag=sys_flag,
-            born_timestamp_ms=born_ms,
-            born_host=born_host,
-            store_timestamp_ms=store_ms,
-            store_host=self._store_host,
-            body=body,
-            properties=properties,
-            flag=flag,
-            reconsume_times=times,
-            prepared_transaction_offset=prepared,
-        )
-        tag_hash, uniq_key, keys = folded_properties(properties)
-        return piece, (
-            route.key,
-            queue_offset,
-            physical_offset,
-            len(piece),
-            tag_hash,
-            store_ms,
-            is_hidden,
-            uniq_key,
-            keys,
-        )
-
     def _restart_topic(self, topic: str) -> None:
-        """A topic is deleted by the record just built: its queues begin again at offset 0."""
+        """Begin a topic's queues again at offset 0: the record just built deletes it."""
         for queue in self._state.queues.of_topic(topic):
-            self._routes.setdefault(queue.key, _Route(queue.key, 0))
-        for key, route in self._routes.items():
+            self._queue_ends.setdefault(queue.key, QueueEnd(queue.key, QueueOffset(0)))
+        for key, queue_end in self._queue_ends.items():
             if key[0] == topic.encode():
-                route.next_offset = 0
+                queue_end.next_offset = QueueOffset(0)
 
-    def _offsets(self) -> dict[QueueKey, int]:
-        return {key: route.next_offset for key, route in self._routes.items()}
-
-
-def _bytes_max(message: _Message) -> int:
-    """What a message takes in an entry's body, at most."""
-    return message[0].bytes_max + len(message[1]) + len(message[2])
+    def _next_offsets(self) -> dict[QueueKey, QueueOffset]:
+        return {key: queue_end.next_offset for key, queue_end in self._queue_ends.items()}

@@ -8,9 +8,8 @@ one 16-byte unit per pending message, ordered by due time, and among equals by p
 
 Big-endian, so that the order of the bytes is the order of delivery. The units that fall due first (the
 *near* ones) are in memory in a sorted list; all that comes after them is *far*, in a `FarTimers` store
-that keeps them sorted on disk (`timer_files.py`). A unit is near if and only if it lies before
+that keeps them sorted on disk (`far_timers.py`, `timer_files.py`). A unit is near if and only if it lies before
 `_boundary`. Where the boundary lies depends on a replica's limits and shows in no answer and in no digest.
-Far units for which the disk has no room stay in memory, sorted as well, and are offered again with the next ones.
 
 A unit leaves when `DeliverTimers` names it, which stands behind the real messages in their entry, or
 when `RecallTimer` does. So a message is delivered once or recalled, and the log's order says which. A recall
@@ -22,19 +21,19 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
-from heapq import merge
 from itertools import chain, islice, pairwise
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import msgspec
 from crc32c import crc32c
 from sortedcontainers import SortedList
 
-from broker.store.errors import NoRoomError
+from broker.store.far_timers import FAR_WRITE_UNITS, FarTimers, FarUnits, MemoryFarTimers
 from broker.store.refusals import RefusalKind
 from broker.store.saved import ByteSource, Count
 from dledger.state_machine import SnapshotRefusedError
 from dledger_mq.message import names
+from dledger_mq.message.numbers import PhysicalOffset
 from dledger_mq.message.properties import TIMER_OUT_MS
 from dledger_mq.message.record import StoredMessage
 
@@ -50,11 +49,8 @@ DUE_DIGITS_MAX: Final = 18
 NEAR_MAX: Final = 32_768
 """Units in memory: about 3 MB, some seconds of deliveries at full speed."""
 
-FAR_WRITE_UNITS: Final = 4096
-"""Far units gather up to this count and are then written together."""
-
 RECALLED_MAX: Final = 65_536
-"""Recalls that are remembered, so that asking again after a lost answer tells the same."""
+"""Recalls that are remembered, so that asking again after a lost answer gives the same one."""
 
 OUTCOMES_MAX: Final = 32_768
 """Recent outcomes of recalls by place; more than can be in flight."""
@@ -64,91 +60,27 @@ class PendingTimer(NamedTuple):
     """A message that waits for its time."""
 
     due_ms: int
-    physical_offset: int
-
-
-class FarTimers(Protocol):
-    """Keeps units sorted outside memory. It may lose everything at a restart."""
-
-    def add(self, units: Sequence[bytes]) -> None:
-        """Keep units, in any order; none of them is there yet.
-
-        Raises:
-            NoRoomError: none of them is kept.
-        """
-        ...
-
-    def discard(self, unit: bytes) -> bool:
-        """Forget one unit; return whether it was there."""
-        ...
-
-    def take_first(self, count: int) -> list[bytes]:
-        """Remove the `count` first units and give them back in order; fewer when there are no more."""
-        ...
-
-    def first(self) -> bytes | None:
-        """The first unit, None when there is none."""
-        ...
-
-    def clear(self) -> None:
-        """Forget all units."""
-        ...
-
-    def frozen(self) -> Iterator[bytes]:
-        """All units in order, as they are now, however slowly they are then read."""
-        ...
-
-
-class MemoryFarTimers:
-    """A `FarTimers` for tests and for brokers that keep everything in memory."""
-
-    def __init__(self) -> None:
-        self._units: SortedList[bytes] = SortedList()
-
-    def add(self, units: Sequence[bytes]) -> None:
-        """Keep units; see `FarTimers`."""
-        self._units.update(units)
-
-    def discard(self, unit: bytes) -> bool:
-        """Forget one; see `FarTimers`."""
-        is_there = unit in self._units
-        self._units.discard(unit)
-        return is_there
-
-    def take_first(self, count: int) -> list[bytes]:
-        """Take; see `FarTimers`."""
-        taken = list(self._units[:count])
-        del self._units[:count]
-        return taken
-
-    def first(self) -> bytes | None:
-        """The first one; see `FarTimers`."""
-        return self._units[0] if self._units else None
-
-    def clear(self) -> None:
-        """Forget all; see `FarTimers`."""
-        self._units.clear()
-
-    def frozen(self) -> Iterator[bytes]:
-        """All of them; see `FarTimers`."""
-        return iter(list(self._units))
+    physical_offset: PhysicalOffset
 
 
 def recall_key(topic: bytes, unique_key: bytes) -> bytes:
-    """Under which a recall is remembered."""
+    """Return the key under which a recall is remembered."""
     return blake2b(topic + b"\x01" + unique_key, digest_size=8).digest()
 
 
 def timer_of(message: StoredMessage) -> PendingTimer | None:
-    """What a record on the timer topic waits for; None if it does not say."""
+    """Return what a record on the timer topic waits for; None if it does not say."""
     due = message.find(TIMER_OUT_MS)
     if due is None or not due.isdigit() or len(due) > DUE_DIGITS_MAX:
         return None
-    return PendingTimer(int(due), message.physical_offset)
+    return PendingTimer(int(due), PhysicalOffset(message.physical_offset))
 
 
 class Timers:
     """The pending messages. Changes are for the fold; everybody else reads.
+
+    Invariants: every near unit is less than the boundary, every far one is not; there is a boundary if and
+    only if there are far units; `count` is that of both together.
 
     Attributes:
         count: how many are pending.
@@ -161,13 +93,10 @@ class Timers:
         self.digest: int = 0
         self._near: SortedList[bytes] = SortedList()
         self._near_max = near_max
-        self._far: FarTimers = far if far is not None else MemoryFarTimers()
-        self._far_count = 0
-        self._far_unwritten: list[bytes] = []
-        self._far_without_room: SortedList[bytes] = SortedList()
+        self._far = FarUnits(far if far is not None else MemoryFarTimers())
         self._boundary: bytes | None = None
         self._recalled: dict[bytes, None] = {}
-        self._outcomes: dict[int, bool] = {}
+        self._outcomes: dict[PhysicalOffset, bool] = {}
 
     @property
     def near_count(self) -> int:
@@ -177,7 +106,7 @@ class Timers:
     # --- reading
 
     def due(self, now_ms: int, limit: int) -> list[PendingTimer]:
-        """The first messages whose time has come, at most `limit`, in the order they fall due.
+        """Return the first messages whose time has come, at most `limit`, in the order they fall due.
 
         There may be more than are given, even if fewer than `limit` are: far ones come near when the
         near ones are delivered.
@@ -191,31 +120,27 @@ class Timers:
         return found
 
     def next_due_ms(self) -> int | None:
-        """When the next message falls due; None when none is pending."""
+        """Return the time at which the next message falls due; None when none is pending."""
         if not self._near:
             return None
         due_ms: int = _DUE.unpack_from(self._near[0])[0]
         return due_ms
 
-    def was_recalled(self, physical_offset: int) -> bool | None:
-        """Whether the command in the record there found its message recalled, by itself or before.
+    def was_recalled(self, physical_offset: PhysicalOffset) -> bool | None:
+        """Return whether the command in the record there found its message recalled, by itself or before.
 
         None if that record is long ago.
         """
         return self._outcomes.get(physical_offset)
 
     def units(self) -> Iterator[bytes]:
-        """All pending units in order, as they are now."""
-        self._write_far()
-        near = list(self._near)
-        if not self._far_count:
-            return iter(near)
-        return chain(near, merge(list(self._far_without_room), self._far.frozen()))
+        """Return all pending units in order, as they are now."""
+        return chain(list(self._near), self._far.frozen())
 
     # --- the fold
 
     def add(self, timer: PendingTimer) -> None:
-        """A message was put in the timer topic."""
+        """Take in a message that was put in the timer topic."""
         unit = TIMER_UNIT.pack(*timer)
         self.count += 1
         self.digest = crc32c(b"+" + unit, self.digest)
@@ -224,13 +149,10 @@ class Timers:
             if len(self._near) > self._near_max:
                 self._evict()
         else:
-            self._far_count += 1
-            self._far_unwritten.append(unit)
-            if len(self._far_unwritten) >= FAR_WRITE_UNITS:
-                self._write_far()
+            self._far.add(unit)
 
-    def deliver(self, places: Iterable[tuple[int, int]]) -> RefusalKind | None:
-        """Messages, by due time and physical offset, were delivered; return why not, if so.
+    def deliver(self, places: Iterable[tuple[int, PhysicalOffset]]) -> RefusalKind | None:
+        """Take out messages that were delivered, by due time and physical offset; return why not, if so.
 
         One that is not pending was delivered or recalled before: the others count nevertheless.
         """
@@ -242,7 +164,12 @@ class Timers:
         return refusal
 
     def recall(
-        self, due_ms: int, key: bytes, offsets: Sequence[int], *, physical_offset: int
+        self,
+        due_ms: int,
+        key: bytes,
+        offsets: Sequence[PhysicalOffset],
+        *,
+        physical_offset: PhysicalOffset,
     ) -> None:
         """Take back the messages at these offsets, where they are pending; note the outcome."""
         name = _DUE.pack(due_ms) + key
@@ -260,11 +187,11 @@ class Timers:
     # --- snapshots
 
     def dump(self) -> bytes:
-        """What a snapshot keeps in its head: count, recalls and digest. The units come behind."""
+        """Return what a snapshot keeps in its head: count, recalls and digest. The units come behind."""
         return msgspec.msgpack.encode((self.count, list(self._recalled), self.digest))
 
     def saved_units(self) -> Iterator[bytes]:
-        """What belongs to `dump`, taken at the same moment: all units in order, in larger pieces."""
+        """Return what belongs to `dump`, taken at the same moment: all units in order, in larger pieces."""
         return _joined(self.units())
 
     def load(self, data: bytes) -> None:
@@ -279,9 +206,6 @@ class Timers:
         self._outcomes = {}
         self._near.clear()
         self._far.clear()
-        self._far_count = 0
-        self._far_unwritten = []
-        self._far_without_room.clear()
         self._boundary = None
 
     def load_units(self, source: ByteSource) -> None:
@@ -301,23 +225,18 @@ class Timers:
                 self._near.update(units)
             else:
                 self._boundary = self._boundary or units[0]
-                self._far_unwritten = units
-                self._far_count += count
-                self._write_far()
+                self._far.add_all(units)
             last, left = units[-1], left - count
         self._refill()
 
     # --- near and far
 
     def _remove(self, unit: bytes, mark: bytes) -> bool:
-        """Take out a unit, if it is pending."""
+        """Take out a unit, if it is pending; return whether it was."""
         if unit in self._near:
             self._near.remove(unit)
-        elif self._boundary is not None and unit >= self._boundary:
-            if not self._discard_far(unit):
-                return False
-            self._far_count -= 1
-            self._boundary = self._boundary if self._far_count else None
+        elif self._boundary is not None and unit >= self._boundary and self._far.discard(unit):
+            self._boundary = self._boundary if self._far.count else None
         else:
             return False
         self.count -= 1
@@ -325,63 +244,31 @@ class Timers:
         return True
 
     def _evict(self) -> None:
-        """Too many are near: the later half goes far."""
+        """Move the later half of the near units to the far ones: there are too many."""
         half = self._near_max // 2
         leaving = list(self._near[half:])
         del self._near[half:]
-        self._far_unwritten += leaving
-        self._far_count += len(leaving)
+        assert self._boundary is None or leaving[-1] < self._boundary, (
+            f"{leaving[-1].hex()} was near, the far ones begin at {self._boundary!r}"
+        )
+        self._far.add_all(leaving)
         self._boundary = leaving[0]
-        self._write_far()
 
     def _refill(self) -> None:
-        """Few are near: the first of the far ones come."""
+        """Bring the first of the far units near when few are left there."""
         quarter = self._near_max // 4
-        while self._far_count and len(self._near) < quarter:
-            coming = self._take_far(quarter)
-            self._near.update(coming)
-            self._far_count -= len(coming)
-            self._boundary = self._first_far() if self._far_count else None
-
-    def _discard_far(self, unit: bytes) -> bool:
-        self._write_far()
-        if unit in self._far_without_room:
-            self._far_without_room.remove(unit)
-            return True
-        return self._far.discard(unit)
-
-    def _take_far(self, count: int) -> list[bytes]:
-        """Remove the first of all far units, wherever they are."""
-        self._write_far()
-        taken = self._far.take_first(count)
-        waiting = self._far_without_room
-        if waiting:
-            both = sorted([*taken, *waiting[:count]])
-            taken = both[:count]
-            del waiting[:count]
-            waiting.update(both[count:])
-        return taken
-
-    def _first_far(self) -> bytes:
-        firsts = [self._far.first(), self._far_without_room[0] if self._far_without_room else None]
-        return min(first for first in firsts if first is not None)
-
-    def _write_far(self) -> None:
-        """Hand over what gathered; that for which there is no room is offered again with what comes."""
-        if not self._far_unwritten:
-            return
-        unwritten, self._far_unwritten = self._far_unwritten, []
-        waiting = self._far_without_room
-        try:
-            self._far.add(unwritten)
-            unwritten = []
-            if waiting:
-                self._far.add(list(waiting))
-                waiting.clear()
-        except NoRoomError:
-            waiting.update(unwritten)
+        while self._far.count and len(self._near) < quarter:
+            self._near.update(self._far.take_first(quarter))
+            self._boundary = self._far.first()
+        assert self._boundary is None or not self._near or self._near[-1] < self._boundary, (
+            f"{self._near[-1].hex()} is near, the far ones begin at {self._boundary!r}"
+        )
+        assert self.count == len(self._near) + self._far.count, (
+            f"{self.count} messages are pending, {len(self._near)} near and {self._far.count} far"
+        )
 
 
 def _joined(units: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield units in larger pieces."""
     while piece := b"".join(islice(units, FAR_WRITE_UNITS)):
         yield piece

@@ -1,4 +1,4 @@
-"""Transactions as the log tells them: which half messages are open, and how the others ended (rules O).
+"""Transactions as they stand in the log: which half messages are open, and how the others ended (rules O).
 
 A half message is a record in queue 0 of the half topic; from then on its transaction is open. An op
 record in queue 0 of the op topic ends it, in the same entry as the real message if it is a commit, so
@@ -12,7 +12,7 @@ How a transaction ended is remembered for the last `VERDICTS_KEPT` half messages
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from itertools import islice
 from typing import Final, NamedTuple
@@ -23,6 +23,7 @@ from sortedcontainers import SortedDict
 
 from broker.store.refusals import RefusalKind
 from dledger_mq.message import names
+from dledger_mq.message.numbers import PhysicalOffset, QueueOffset, StoreTimeMs
 from dledger_mq.message.properties import (
     CHECK_IMMUNITY_TIME_IN_SECONDS,
     REAL_TOPIC,
@@ -85,10 +86,10 @@ class OpenHalf(NamedTuple):
         checked_ms: time of the last one; before the first, when the wait for it began.
     """
 
-    queue_offset: int
-    physical_offset: int
+    queue_offset: QueueOffset
+    physical_offset: PhysicalOffset
     size_bytes: int
-    store_ms: int
+    store_ms: StoreTimeMs
     key: TransactionKey | None
     immunity_ms: int | None
     check_count: int
@@ -96,20 +97,20 @@ class OpenHalf(NamedTuple):
 
 
 def immunity_of(properties: bytes) -> int | None:
-    """CHECK_IMMUNITY_TIME_IN_SECONDS in milliseconds; None for the usual time (O17e: -1, or no number)."""
+    """Read CHECK_IMMUNITY_TIME_IN_SECONDS in ms; None for the usual time (O17e: -1, or no number)."""
     text = find_property(properties, CHECK_IMMUNITY_TIME_IN_SECONDS)
     if text is None or not text.isdigit():
         return None
     return min(int(text[:_DIGITS_MAX]) * 1000, IMMUNITY_MAX_MS)
 
 
-def encode_op(queue_offsets: list[int], verdict: Verdict) -> tuple[bytes, bytes]:
-    """Body and properties of the op record that ends transactions (O13: `7,` with the tag d)."""
+def encode_op(queue_offsets: Sequence[QueueOffset], verdict: Verdict) -> tuple[bytes, bytes]:
+    """Return body and properties of the op record that ends transactions (O13: `7,` with the tag d)."""
     body = b"".join(b"%d," % offset for offset in queue_offsets)
     return body, encode_property(TAGS, OP_TAG) + encode_property(_VERDICT, _NAMES[verdict])
 
 
-def decode_op(body: bytes, properties: bytes) -> tuple[list[int], Verdict] | None:
+def decode_op(body: bytes, properties: bytes) -> tuple[list[QueueOffset], Verdict] | None:
     """Read an op record; None if it is none."""
     verdict = _BY_NAME.get(find_property(properties, _VERDICT) or b"")
     texts = body.removesuffix(b",").split(b",")
@@ -117,11 +118,13 @@ def decode_op(body: bytes, properties: bytes) -> tuple[list[int], Verdict] | Non
         return None
     if not all(text.isdigit() and len(text) <= _DIGITS_MAX for text in texts):
         return None
-    return [int(text) for text in texts], verdict
+    return [QueueOffset(int(text)) for text in texts], verdict
 
 
 class Transactions:
     """All open transactions, and the verdicts. Changes are for the fold; everybody else reads.
+
+    Invariant: each open one waits for its next check in one place, and in one only.
 
     Attributes:
         digest: CRC32C chained over every change.
@@ -129,33 +132,33 @@ class Transactions:
 
     def __init__(self) -> None:
         self.digest: int = 0
-        self._open: dict[int, OpenHalf] = {}
-        self._by_key: dict[TransactionKey, int] = {}
+        self._open: dict[QueueOffset, OpenHalf] = {}
+        self._by_key: dict[TransactionKey, QueueOffset] = {}
         # Where one was begun more than once: the open ones but the newest, oldest first.
-        self._older: dict[TransactionKey, dict[int, None]] = {}
+        self._older: dict[TransactionKey, dict[QueueOffset, None]] = {}
         # Who is checked next. Store times and times of checks never decrease here, so the first two
         # are in order of time by themselves.
-        self._unchecked: dict[int, None] = {}
-        self._checked: dict[int, None] = {}
-        self._immune: SortedDict[tuple[int, int], None] = SortedDict()
+        self._unchecked: dict[QueueOffset, None] = {}
+        self._checked: dict[QueueOffset, None] = {}
+        self._immune: SortedDict[tuple[int, QueueOffset], None] = SortedDict()
         self._verdicts = bytearray()
-        self._end = 0
+        self._end = QueueOffset(0)
         self._last_check_ms = 0
 
     def __len__(self) -> int:
-        """How many are open."""
+        """Return how many are open."""
         return len(self._open)
 
     def __iter__(self) -> Iterator[OpenHalf]:
-        """The open ones, oldest first."""
+        """Go through the open ones, oldest first."""
         return iter([self._open[offset] for offset in sorted(self._open)])
 
-    def get(self, queue_offset: int) -> OpenHalf | None:
-        """An open one by its half queue offset."""
+    def get(self, queue_offset: QueueOffset) -> OpenHalf | None:
+        """Return an open one by its half queue offset."""
         return self._open.get(queue_offset)
 
     def newest(self, key: TransactionKey, limit: int) -> list[OpenHalf]:
-        """The open ones under a transaction's key, the newest first, at most `limit`.
+        """Return the open ones under a transaction's key, the newest first, at most `limit`.
 
         A producer may have several: the same transaction id says nothing of what is sent.
         """
@@ -165,8 +168,8 @@ class Transactions:
         older = islice(reversed(self._older.get(key, {})), limit - 1)
         return [self._open[each] for each in (offset, *older)]
 
-    def verdict(self, queue_offset: int) -> Verdict | None:
-        """How the transaction of a half message stands; None if there is none, or it is too long ago."""
+    def verdict(self, queue_offset: QueueOffset) -> Verdict | None:
+        """Return how the transaction of a half message stands; None if there is none, or long ago."""
         if queue_offset in self._open:
             return Verdict.OPEN
         if not max(0, self._end - VERDICTS_KEPT) <= queue_offset < self._end:
@@ -174,7 +177,7 @@ class Transactions:
         return Verdict(self._verdicts[queue_offset % VERDICTS_KEPT])
 
     def due(self, now_ms: int, *, timeout_ms: int, interval_ms: int, limit: int) -> list[OpenHalf]:
-        """Open transactions whose check is due.
+        """Return open transactions whose check is due.
 
         The first check comes when the half message is older than its immunity time, or `timeout_ms`
         if it has none; the others when the last one is `interval_ms` ago.
@@ -194,25 +197,24 @@ class Transactions:
 
     def begin(self, message: StoredMessage) -> None:
         """Take in a half message, whose queue offset is the next one."""
-        offset = message.queue_offset
+        offset = QueueOffset(message.queue_offset)
+        assert offset >= self._end, f"half message {offset} comes after {self._end} of them"
         if len(self._verdicts) < VERDICTS_KEPT:
             self._verdicts.append(Verdict.OPEN)
         else:
             self._verdicts[offset % VERDICTS_KEPT] = Verdict.OPEN
-        self._end = offset + 1
+        self._end = QueueOffset(offset + 1)
         topic, name = message.find(REAL_TOPIC), message.find(TRANSACTION_ID)
-        key = (topic, name) if topic is not None and name is not None else None
-        immunity_ms = immunity_of(message.properties)
-        store_ms = message.store_timestamp_ms
+        store_ms = StoreTimeMs(message.store_timestamp_ms)
         half = OpenHalf(
-            offset,
-            message.physical_offset,
-            message.size_bytes,
-            store_ms,
-            key,
-            immunity_ms,
-            0,
-            store_ms,
+            queue_offset=offset,
+            physical_offset=PhysicalOffset(message.physical_offset),
+            size_bytes=message.size_bytes,
+            store_ms=store_ms,
+            key=(topic, name) if topic is not None and name is not None else None,
+            immunity_ms=immunity_of(message.properties),
+            check_count=0,
+            checked_ms=store_ms,
         )
         self._open[offset] = half
         self._name(half)
@@ -234,9 +236,10 @@ class Transactions:
             if offset >= self._end - VERDICTS_KEPT:
                 self._verdicts[offset % VERDICTS_KEPT] = verdict
             self._changed(verdict, offset, half.physical_offset)
+        self._check_places()
         return None
 
-    def check(self, queue_offsets: list[int], at_ms: int) -> None:
+    def check(self, queue_offsets: Sequence[QueueOffset], at_ms: int) -> None:
         """Count a check of each; what has ended meanwhile does not matter."""
         for offset in queue_offsets:
             half = self._open.get(offset)
@@ -245,7 +248,7 @@ class Transactions:
             self._replace(half, half.check_count + 1, at_ms)
             self._changed(_CHECK, offset, at_ms)
 
-    def resume(self, queue_offset: int, at_ms: int) -> None:
+    def resume(self, queue_offset: QueueOffset, at_ms: int) -> None:
         """Begin to count the checks of a half message anew, as if it had come now; ended ones stay so."""
         half = self._open.get(queue_offset)
         if half is not None:
@@ -253,14 +256,16 @@ class Transactions:
             self._changed(_RESUME, queue_offset, at_ms)
 
     def _replace(self, half: OpenHalf, check_count: int, at_ms: int) -> None:
+        """Note a half message's count and time of checks; times of checks never decrease."""
         self._last_check_ms = max(self._last_check_ms, at_ms, half.checked_ms)
         self._leave_queue(half)
         fresh = half._replace(check_count=check_count, checked_ms=self._last_check_ms)
         self._open[half.queue_offset] = fresh
         self._enter_queue(fresh)
+        self._check_places()
 
     def dump(self) -> bytes:
-        """The table as a snapshot keeps it."""
+        """Return the table as a snapshot keeps it."""
         saved = (
             self.digest,
             self._end,
@@ -279,7 +284,10 @@ class Transactions:
             msgspec.DecodeError: it is none; nothing has changed.
         """
         digest, end, last_check_ms, verdicts, halves, unchecked, checked = msgspec.msgpack.decode(
-            data, type=tuple[int, int, int, bytes, list[OpenHalf], list[int], list[int]]
+            data,
+            type=tuple[
+                int, QueueOffset, int, bytes, list[OpenHalf], list[QueueOffset], list[QueueOffset]
+            ],
         )
         self.digest, self._end, self._last_check_ms = digest, end, last_check_ms
         self._verdicts = bytearray(verdicts)
@@ -295,7 +303,7 @@ class Transactions:
                 self._enter_queue(half)
 
     def _name(self, half: OpenHalf) -> None:
-        """From now on this one is found under its key."""
+        """Let this one be found under its key from now on."""
         if half.key is None:
             return
         newest = self._by_key.get(half.key)
@@ -304,7 +312,7 @@ class Transactions:
         self._by_key[half.key] = half.queue_offset
 
     def _forget_name(self, half: OpenHalf) -> None:
-        """This one has ended: what is found under its key is the newest of those that are still open."""
+        """Let the newest that is still open be found under the key of this one, which has ended."""
         if half.key is None:
             return
         older = self._older.get(half.key)
@@ -319,6 +327,7 @@ class Transactions:
             del self._older[half.key]
 
     def _enter_queue(self, half: OpenHalf) -> None:
+        """Let a half message wait for its next check."""
         offset = half.queue_offset
         if half.check_count:
             self._checked[offset] = None
@@ -328,6 +337,7 @@ class Transactions:
             self._immune[half.checked_ms + half.immunity_ms, offset] = None
 
     def _leave_queue(self, half: OpenHalf) -> None:
+        """Take a half message out of those that wait for their next check."""
         offset = half.queue_offset
         if half.check_count:
             del self._checked[offset]
@@ -336,5 +346,12 @@ class Transactions:
         else:
             del self._immune[half.checked_ms + half.immunity_ms, offset]
 
-    def _changed(self, what: int, offset: int, number: int) -> None:
+    def _check_places(self) -> None:
+        waiting = len(self._unchecked) + len(self._checked) + len(self._immune)
+        assert waiting == len(self._open), (
+            f"{waiting} half messages wait for a check, {len(self._open)} are open"
+        )
+
+    def _changed(self, what: int, offset: QueueOffset, number: int) -> None:
+        """Count a change in the digest."""
         self.digest = crc32c(_CHANGE.pack(what, offset, number), self.digest)

@@ -25,6 +25,7 @@ from typing import Final
 
 from broker.store.consume_queue import UNIT_BYTES, QueueKey
 from broker.store.errors import NoRoomError
+from dledger_mq.message.numbers import QueueOffset
 
 QUEUE_FILE_BYTES: Final = 6_000_000
 """300,000 units, as in RocketMQ."""
@@ -36,7 +37,7 @@ _UNSAFE = re.compile(rb"[^%|a-zA-Z0-9_-]")
 
 
 def folder_name(topic: bytes) -> str:
-    """A topic as the name of a folder: valid topics as they are, others escaped with `=`.
+    """Return a topic as the name of a folder: valid topics as they are, others escaped with `=`.
 
     `=` is no character of valid topics, so no two topics have the same name; a name that would be too
     long becomes a hash.
@@ -54,7 +55,7 @@ class _OpenFiles:
         self._open: OrderedDict[Path, int] = OrderedDict()
 
     def get(self, path: Path, *, create: bool = False) -> int:
-        """A descriptor for reading and writing."""
+        """Return a descriptor for reading and writing."""
         descriptor = self._open.get(path)
         if descriptor is None:
             if create:
@@ -74,8 +75,11 @@ class _OpenFiles:
 
 
 @contextmanager
-def _telling_no_room() -> Iterator[None]:
-    """What was written of it does no harm: it is written again at the same place, or never read."""
+def _reporting_no_room() -> Iterator[None]:
+    """Raise `NoRoomError` for a full disk.
+
+    The bytes that were written do no harm: they are written again at the same place, or never read.
+    """
     try:
         yield
     except OSError as error:
@@ -102,25 +106,26 @@ class UnitFiles:
     """A `UnitStore` in files: `consumequeue/` under a folder, which is wiped when this is made."""
 
     def __init__(self, folder: Path, file_bytes: int = QUEUE_FILE_BYTES) -> None:
-        assert file_bytes % UNIT_BYTES == 0, "a unit must not lie in two files"
+        assert file_bytes % UNIT_BYTES == 0, f"a unit would lie in two files of {file_bytes} bytes"
         self._root = folder / "consumequeue"
         self._file_bytes = file_bytes
         self._files = _OpenFiles()
         shutil.rmtree(self._root, ignore_errors=True)
         self._root.mkdir(parents=True)
 
-    def append(self, key: QueueKey, first: int, units: bytes) -> None:
+    def append(self, key: QueueKey, first: QueueOffset, units: bytes) -> None:
         """Keep units; see `UnitStore`."""
+        assert len(units) % UNIT_BYTES == 0, f"{key}: {len(units)} bytes are no whole units"
         start, view = first * UNIT_BYTES, memoryview(units)
         while view:
             path, offset = self._place(key, start)
             piece = view[: self._file_bytes - offset]
-            with _telling_no_room():
+            with _reporting_no_room():
                 _write_all(self._files.get(path, create=True), piece, offset)
             view, start = view[len(piece) :], start + len(piece)
 
-    def read(self, key: QueueKey, first: int, count: int) -> bytes:
-        """Give back units; see `UnitStore`."""
+    def read(self, key: QueueKey, first: QueueOffset, count: int) -> bytes:
+        """Return units; see `UnitStore`."""
         pieces = []
         start, left = first * UNIT_BYTES, count * UNIT_BYTES
         while left:
@@ -159,11 +164,11 @@ class SegmentFiles:
 
     def write(self, number: int, segment: bytes) -> None:
         """Keep a segment; see `SegmentStore`."""
-        with _telling_no_room():
+        with _reporting_no_room():
             _write_all(self._files.get(self._path(number), create=True), segment, 0)
 
     def read(self, number: int, offset: int, size: int) -> bytes:
-        """Give back a part; see `SegmentStore`."""
+        """Return a part; see `SegmentStore`."""
         path = self._path(number)
         return _read_all(self._files.get(path), size, offset, path)
 

@@ -12,6 +12,7 @@ from broker.testing.broker_cluster import BrokerCluster
 from broker.testing.settings import BrokerSimSettings
 from broker.testing.wires import SimConnection
 from dledger.raft.ids import NodeId
+from dledger_mq.message.numbers import QueueId
 from dledger_mq.remoting.frame import Frame
 from dledger_mq.remoting.header import RemotingCommand, decode_command, encode_command, make_request
 
@@ -81,12 +82,12 @@ class SimClient(ABC):
         return self.rng.random() * 1000 < permille
 
     def topic(self) -> str:
-        """One of the topics."""
+        """Draw one of the topics."""
         return f"T{self.rng.randrange(self.settings.topic_count)}"
 
-    def queue_id(self) -> int:
-        """One of the queues."""
-        return self.rng.randrange(self.settings.queue_count)
+    def queue_id(self) -> QueueId:
+        """Draw one of the queues."""
+        return QueueId(self.rng.randrange(self.settings.queue_count))
 
     def ask(
         self,

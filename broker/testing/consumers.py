@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from broker.store.locks import LockKey
 from broker.testing.client import GROUP, Prefers, SimClient
 from broker.testing.model import key_of
 from dledger_mq.message.record import StoredMessage, decode_records
@@ -47,7 +48,7 @@ class Consumer(SimClient):
         self.pause(self._ask_offset)
 
     @property
-    def _key(self) -> tuple[str, str, int]:
+    def _key(self) -> LockKey:
         return GROUP, *self._queue
 
     def _place(self) -> dict[str, str]:

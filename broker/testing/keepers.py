@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from broker.store.locks import LockKey
 from broker.testing.client import Prefers, SimClient
+from dledger_mq.message.numbers import QueueId
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.header import RemotingCommand
 
@@ -46,8 +48,8 @@ class Keeper(SimClient):
         )
 
     @property
-    def _key(self) -> tuple[str, str, int]:
-        return KEPT_GROUP, TOPIC, 0
+    def _key(self) -> LockKey:
+        return KEPT_GROUP, TOPIC, QueueId(0)
 
     def _place(self) -> dict[str, str]:
         group, topic, queue_id = self._key

@@ -14,7 +14,7 @@ It reads the records of the entries itself and knows nothing of the fold. Its ru
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -37,7 +37,7 @@ from broker.store.transactions import Verdict, decode_op
 from dledger.raft.entry import Entry, EntryKind
 from dledger.testing.state_checker import Violation
 from dledger_mq.message import names
-from dledger_mq.message.numbers import QueueId
+from dledger_mq.message.numbers import PhysicalOffset, QueueId
 from dledger_mq.message.properties import REAL_QID, REAL_TOPIC, UNIQ_KEY, decode_properties
 from dledger_mq.message.record import StoredMessage, decode_records
 
@@ -411,7 +411,7 @@ class BrokerModel:
             if self._locks.get(lock, ("", 0))[0] == command.client_id:
                 del self._locks[lock]
 
-    def _forget_timed(self, due_ms: int, offsets: list[int]) -> None:
+    def _forget_timed(self, due_ms: int, offsets: Sequence[PhysicalOffset]) -> None:
         for offset in offsets:
             self._timed.pop((due_ms, offset), None)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from broker.store.locks import LockKey
 from broker.testing.model import BrokerModel, Form, form_of, key_of
 from dledger.testing.state_checker import Violation
 from dledger_mq.message import names
@@ -15,16 +16,13 @@ from dledger_mq.message.ids import parse_offset_msg_id
 from dledger_mq.message.record import StoredMessage
 from dledger_mq.remoting.header import RemotingCommand
 
-QueuePlace = tuple[str, str, int]
-"""Group, topic, queue id."""
-
 
 class Told:
     """The answers of one group."""
 
     def __init__(self, model: BrokerModel) -> None:
         self._model = model
-        self._offsets: dict[QueuePlace, int] = {}
+        self._offsets: dict[LockKey, int] = {}
 
     def acknowledged(self, forms: Sequence[Form], answer: RemotingCommand) -> None:
         """A producer was told that its messages are stored, each in the place that its id names."""
@@ -107,7 +105,7 @@ class Told:
                 f"a pull of {topic}/{queue_id} from {offset} is told to go elsewhere, but {count} are stored"
             )
 
-    def offset_committed(self, place: QueuePlace, offset: int) -> None:
+    def offset_committed(self, place: LockKey, offset: int) -> None:
         """A consumer was told that its offset is committed."""
         known = self._model.offset_of(*place)
         if known < offset:
@@ -115,11 +113,11 @@ class Told:
         self._offsets[place] = max(offset, self.told_offset(place))
         self._model.counts["offsets_committed"] += 1
 
-    def told_offset(self, place: QueuePlace) -> int:
+    def told_offset(self, place: LockKey) -> int:
         """The highest offset that anybody knows to be committed; -1 when nobody knows of any."""
         return self._offsets.get(place, -1)
 
-    def offset_read(self, place: QueuePlace, offset: int, *, floor: int) -> None:
+    def offset_read(self, place: LockKey, offset: int, *, floor: int) -> None:
         """A consumer was told its offset (-1: there is none); `floor` was told before it asked."""
         known = self._model.offset_of(*place)
         if offset == 0 and known < 0:
@@ -131,7 +129,7 @@ class Told:
         self._offsets[place] = max(offset, self.told_offset(place))
         self._model.counts["offsets_read"] += 1
 
-    def locked(self, place: QueuePlace, client_id: str, *, granted_before: int) -> None:
+    def locked(self, place: LockKey, client_id: str, *, granted_before: int) -> None:
         """A consumer was told that a queue is its own; so often it was granted to it before it asked."""
         if self._model.grant_count(place, client_id) == granted_before:
             raise Violation(

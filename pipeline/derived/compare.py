@@ -15,6 +15,7 @@ import msgspec
 from broker.store.consume_queue import UNIT_BYTES, ConsumeQueue
 from broker.store.saved import LENGTH, ByteSource, decode_head
 from broker.store.state import BrokerState
+from dledger_mq.message.numbers import QueueOffset
 
 _UNITS_AT_ONCE: Final = 4096
 
@@ -72,11 +73,11 @@ def _size(queue: ConsumeQueue | None) -> str:
 
 def _unit_difference(where: str, one: ConsumeQueue, other: ConsumeQueue) -> Difference:
     first, end = max(one.min_offset, other.min_offset), min(one.max_offset, other.max_offset)
-    for start in range(first, end, _UNITS_AT_ONCE):
+    for start in map(QueueOffset, range(first, end, _UNITS_AT_ONCE)):
         count = min(_UNITS_AT_ONCE, end - start)
         place = first_byte(bytes(one.units(start, count)), bytes(other.units(start, count)))
         if place is not None:
-            offset = start + place // UNIT_BYTES
+            offset = QueueOffset(start + place // UNIT_BYTES)
             return Difference(
                 "queues",
                 f"{where}, offset {offset}",

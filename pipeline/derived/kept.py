@@ -23,6 +23,7 @@ from dledger.codec.snapshot import (
     decode_head,
 )
 from dledger.state_machine import SnapshotRefusedError
+from dledger_mq.message.numbers import QueueOffset
 from pipeline.derived.compare import Difference, first_byte
 from pipeline.errors import PipelineError
 from pipeline.scan.stores import Store
@@ -149,7 +150,7 @@ def _compare_queue(folder: Path, queue: ConsumeQueue) -> tuple[Difference | None
     for path in _unit_files(folder):
         start = int(path.name)
         kept = _content(path)[:QUEUE_FILE_BYTES]
-        first = start // UNIT_BYTES
+        first = QueueOffset(start // UNIT_BYTES)
         count = min(len(kept) // UNIT_BYTES, max(queue.max_offset - first, 0))
         kept = kept[: count * UNIT_BYTES]
         if not count:

@@ -34,6 +34,7 @@ from broker.testing.settings import (
 from dledger.engine import Engine
 from dledger.testing.sim_purposes import Purpose
 from dledger.testing.simulation import Verdict
+from dledger_mq.message.numbers import QueueOffset
 from dledger_mq.message.record import StoredMessage
 from dledger_mq.remoting.codes import ResponseCode
 from dledger_mq.remoting.group_bodies import decode_lock_request, encode_lock_reply
@@ -85,7 +86,7 @@ class RewoundOffsets(ConsumerOffsets):
     def load(self, data: bytes) -> None:
         super().load(data)
         self._table = {
-            key: {queue: max(0, offset - 1) for queue, offset in queues.items()}
+            key: {queue: QueueOffset(max(0, offset - 1)) for queue, offset in queues.items()}
             for key, queues in self._table.items()
         }
 

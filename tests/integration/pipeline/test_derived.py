@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from dledger_mq.message.numbers import QueueId
+
 pytest.importorskip("pyspark", reason="PySpark is not installed (extra `spark`)")
 
 from broker.store.commands import carry_out
@@ -108,7 +110,7 @@ def test_spark_names_a_queue_that_is_another(
     state = BrokerState()
     state.apply(sealed)
     assert checked_queues(spark, str(tmp_path), len(sealed), state) == []
-    queue = state.queues.by_key[b"orders", 1]
+    queue = state.queues.by_key[b"orders", QueueId(1)]
     queue.append(1, 2, 3)
     (told,) = checked_queues(spark, str(tmp_path), len(sealed), state)
     assert told.startswith("topic orders, queue 1: the fold has 16 units")
@@ -120,7 +122,7 @@ def test_the_first_difference_of_each_component_is_named(
     sealed = write_store(tmp_path, broker.log.entries)
 
     def twist(state: BrokerState) -> None:
-        queue = state.queues.by_key[b"orders", 0]
+        queue = state.queues.by_key[b"orders", QueueId(0)]
         queue.tail[3 * 20] ^= 1
         queue._digest = queue._digested_bytes = 0  # as if that unit had been folded
         carry_out(state, CommitOffsets([OffsetCommit("g", "orders", 0, 9)]), broker.now_ms, 0)

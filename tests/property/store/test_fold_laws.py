@@ -40,7 +40,7 @@ def answers(state: BrokerState) -> object:
         state.digest(),
         [(queue.key, queue.min_offset, queue.max_offset, units(queue)) for queue in state.queues],
         [
-            state.key_index.query(topic, key, 64, 0, 2**62)
+            list(state.key_index.candidates(topic, key, 0, 2**62))
             for topic in ("A", "B")
             for key in ("k1", "k2", "k3", "u1", "u2")
         ],

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.store.consume_queue import UNIT, ConsumeQueue, MemoryUnitStore
+from dledger_mq.message.numbers import StoreTimeMs
 
 steps = st.lists(
     st.tuples(st.just("append"), st.integers(1, 500))
@@ -45,5 +46,7 @@ def test_k1_k2_search_is_a_linear_search(
     queue.trim(least)
     lower = next((n for n in range(least, len(times)) if times[n] >= time_ms), len(times))
     upper = max((n for n in range(least, len(times)) if times[n] <= time_ms), default=least)
-    assert queue.offset_by_time(time_ms, lambda at, _: times[at]) == lower
-    assert queue.offset_by_time(time_ms, lambda at, _: times[at], is_upper=True) == upper
+    assert queue.offset_by_time(time_ms, lambda at, _: StoreTimeMs(times[at])) == lower
+    assert (
+        queue.offset_by_time(time_ms, lambda at, _: StoreTimeMs(times[at]), is_upper=True) == upper
+    )

@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.store.errors import NoRoomError
+from broker.store.far_timers import FarTimers, MemoryFarTimers
 from broker.store.refusals import RefusalKind
 from broker.store.saved import ByteSource
 from broker.store.timer_files import TimerFiles
-from broker.store.timers import FarTimers, MemoryFarTimers, PendingTimer, Timers
+from broker.store.timers import PendingTimer, Timers
 
 KEYS = [b"key-aaaa", b"key-bbbb"]
 

@@ -25,7 +25,7 @@ from broker.service.catalog import Catalog
 from broker.service.repeats import Repeats
 from broker.service.send import MessagePlan, SendPlan
 from broker.service.transactions import EndRules
-from broker.store.reading import MessageGoneError, read_message
+from broker.store.record_reader import MessageGoneError, read_message
 from broker.store.refusals import ALARMS
 from broker.store.staging import Staging
 from broker.store.state import BrokerState

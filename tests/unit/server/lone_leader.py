@@ -19,7 +19,7 @@ from broker.service.send import SendRules, SendSettings
 from broker.service.send_back import SendBackRules
 from broker.service.timers import RecallRules, TimerRules
 from broker.store.groups import SubscriptionGroupConfig
-from broker.store.reading import read_message
+from broker.store.record_reader import read_message
 from broker.store.staging import Staging
 from broker.store.state import BrokerState
 from broker.store.topics import TopicConfig

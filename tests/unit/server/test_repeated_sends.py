@@ -18,7 +18,7 @@ from broker.server.sends import Sends
 from broker.service.catalog import Catalog, Creation
 from broker.service.repeats import Repeats
 from broker.service.send import SendRules, SendSettings
-from broker.store.reading import read_message
+from broker.store.record_reader import read_message
 from broker.store.staging import Staging
 from broker.store.state import BrokerState
 from broker.store.topics import TopicConfig

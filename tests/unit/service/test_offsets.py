@@ -15,7 +15,7 @@ def state(*, first: int = 0, count: int = 0, stored: int | None = None) -> Broke
         queue = made.queues.create((b"T", 0))
         for number in range(count):
             queue.append(1000 * number, 100, 0)
-        queue.min_offset = first
+        queue.min_offset = QueueOffset(first)
     if stored is not None:
         made.offsets.commit("g", "T", 0, stored)
     return made

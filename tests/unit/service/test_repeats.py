@@ -9,7 +9,7 @@ from broker.service import repeats
 from broker.service.repeats import EarlierSend, Repeats
 from broker.service.sameness import HALF_ROOM_BYTES, requested_by_plan, stored_as
 from broker.service.send import MessagePlan, SendPlan
-from broker.store.reading import MessageGoneError, read_message
+from broker.store.record_reader import MessageGoneError, read_message
 from broker.store.schedule import DELIVERY_PROPERTIES_BYTES
 from dledger.raft.entry import EntryKind
 from dledger_mq.message.errors import RecordError

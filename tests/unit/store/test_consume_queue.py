@@ -6,6 +6,7 @@ import pytest
 
 from broker.store.consume_queue import ConsumeQueue, ConsumeQueues, MemoryUnitStore, QueueKey
 from broker.store.errors import NoRoomError
+from dledger_mq.message.numbers import StoreTimeMs
 
 
 def queue_of(count: int, store: MemoryUnitStore | None = None) -> ConsumeQueue:
@@ -124,8 +125,8 @@ def test_k1_result_stays_within_min_and_max() -> None:
     queue = queue_of(5)
     queue.trim(1200)
     times = TIMES.__getitem__
-    assert queue.offset_by_time(5, lambda at, _: times(at)) == 2
-    assert queue.offset_by_time(5, lambda at, _: times(at), is_upper=True) == 2
+    assert queue.offset_by_time(5, lambda at, _: StoreTimeMs(times(at))) == 2
+    assert queue.offset_by_time(5, lambda at, _: StoreTimeMs(times(at)), is_upper=True) == 2
 
 
 def queues_of() -> ConsumeQueues:

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 import pytest
 from crc32c import crc32c
+from msgspec import structs
 
 from broker.store.errors import NoRoomError
-from broker.store.key_index import KEY_UNIT, KeyIndex, MemorySegmentStore, key_hash
+from broker.store.key_index import KeyIndex, MemorySegmentStore, key_hash, key_seed
+from broker.store.saved import ByteSource
+from dledger.state_machine import SnapshotRefusedError
 
 
 def index_of(
     segment_units: int, units: list[tuple[str, int, int]], store: MemorySegmentStore | None = None
 ) -> KeyIndex:
     index = KeyIndex(store or MemorySegmentStore(), segment_units)
-    hashes = [key_hash("T", key) for key, _, _ in units]
-    packed = [KEY_UNIT.pack(hashed, *unit[1:]) for hashed, unit in zip(hashes, units, strict=True)]
+    keys = [(key.encode(), key_seed(b"T"), at, store_ms) for key, at, store_ms in units]
     for first in range(0, len(units), 23):
-        index.add(hashes[first : first + 23], packed[first : first + 23])
+        index.add(keys[first : first + 23])
     return index
+
+
+def query(index: KeyIndex, key: str, count: int, begin_ms: int, end_ms: int) -> list[int]:
+    return list(islice(index.candidates("T", key, begin_ms, end_ms), count))
 
 
 UNITS = [(f"k{n % 7}", n * 100, 1000 + n) for n in range(100)]
@@ -29,8 +37,8 @@ def test_queries_give_the_newest_first_whatever_the_segments(segment_units: int)
     for key in ("k0", "k3", "absent"):
         for begin_ms, end_ms in ((0, 2000), (1010, 1050), (1050, 1010), (1099, 1099)):
             expected = [at for k, at, t in reversed(UNITS) if k == key and begin_ms <= t <= end_ms]
-            assert index.query("T", key, 64, begin_ms, end_ms) == expected
-            assert index.query("T", key, 2, begin_ms, end_ms) == expected[:2]
+            assert query(index, key, 64, begin_ms, end_ms) == expected
+            assert query(index, key, 2, begin_ms, end_ms) == expected[:2]
 
 
 def test_segments_for_which_there_is_no_room_stay_in_memory_until_there_is() -> None:
@@ -46,15 +54,15 @@ def test_segments_for_which_there_is_no_room_stay_in_memory_until_there_is() -> 
     store = FullStore()
     index, twin = index_of(8, UNITS, store), index_of(8, UNITS)
     assert index.unwritten_count == 10
-    assert index.query("T", "k3", 64, 0, 2000) == twin.query("T", "k3", 64, 0, 2000)
+    assert query(index, "k3", 64, 0, 2000) == query(twin, "k3", 64, 0, 2000)
     assert list(index.saved_units()) == list(twin.saved_units())
     index.trim(UNITS[8 * 4][1])
     assert index.unwritten_count == 8
     store.room_count = 100
-    more = [KEY_UNIT.pack(n, 10_000 + n, 2000) for n in range(8)]
-    index.add(list(range(8)), more)
+    more = [(b"k%d" % n, key_seed(b"T"), 10_000 + n, 2000) for n in range(8)]
+    index.add(more)
     twin.trim(UNITS[8 * 4][1])
-    twin.add(list(range(8)), more)
+    twin.add(more)
     assert index.unwritten_count == 0
     assert list(index.saved_units()) == list(twin.saved_units())
     index.clear()
@@ -75,10 +83,10 @@ def test_the_hash_is_that_of_topic_and_key() -> None:
 def test_trim_forgets_segments_that_the_log_no_longer_covers() -> None:
     index = index_of(8, UNITS)
     index.trim(2000)
-    assert index.query("T", "k0", 64, 0, 9999)[-1] >= 1600
-    assert index.query("T", "k0", 64, 0, 9999)[0] == 9800
+    assert query(index, "k0", 64, 0, 9999)[-1] >= 1600
+    assert query(index, "k0", 64, 0, 9999)[0] == 9800
     index.trim(10**9)
-    assert index.query("T", "k0", 64, 0, 9999) == [9800]
+    assert query(index, "k0", 64, 0, 9999) == [9800]
 
 
 def test_the_newest_unit_is_remembered() -> None:
@@ -95,17 +103,36 @@ def test_segment_sizes_are_powers_of_two(size: int) -> None:
 def test_a_segment_has_the_bytes_of_the_format() -> None:
     store = MemorySegmentStore()
     index = KeyIndex(store, 2)
-    units = [(0x11, 0x1000, 0x2000), (0x23, 0x1100, 0x2001)]
-    index.add([unit[0] for unit in units], [KEY_UNIT.pack(*unit) for unit in units])
+    index.add([(b"a", key_seed(b"T"), 0x1000, 0x2000), (b"b", key_seed(b"T"), 0x1100, 0x2001)])
     assert store.read(0, 0, 56).hex() == (
         "00000000"
         "00000002"  # both hashes are odd: slot 1, whose newest unit is number 2
         "00000000"
         "00000001"  # unit 2 goes on to unit 1
-        "00000011"
+        "91bca1c9"
         "0000000000001000"
         "0000000000002000"
-        "00000023"
+        "82ec523d"
         "0000000000001100"
         "0000000000002001"
     )
+
+
+def test_a_snapshot_whose_row_names_another_newest_unit_is_refused() -> None:
+    index = index_of(8, UNITS[:5])
+    row, units = index.row(), b"".join(index.saved_units())
+    fresh = KeyIndex(MemorySegmentStore(), 8)
+    wrong = structs.replace(row, last_store_ms=row.last_store_ms + 1)
+    with pytest.raises(SnapshotRefusedError, match="newest unit"):
+        fresh.load(wrong, ByteSource(iter([units])))
+    fresh = KeyIndex(MemorySegmentStore(), 8)
+    fresh.load(row, ByteSource(iter([units])))
+    assert fresh.row() == row
+
+
+@pytest.mark.parametrize("key", [(b"k", 1, 5000, 1098), (b"k", 1, 9899, 1100)])
+def test_a_key_out_of_the_logs_order_stops_the_fold(key: tuple[bytes, int, int, int]) -> None:
+    index = index_of(8, UNITS)
+    with pytest.raises(AssertionError, match="comes after one"):
+        index.add([key])
+    assert index.row() == index_of(8, UNITS).row()

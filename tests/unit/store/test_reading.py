@@ -4,20 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from broker.store.key_index import KEY_UNIT, key_hash
-from broker.store.reading import (
-    GetLimits,
-    GetResult,
-    GetStatus,
-    MessageGoneError,
-    RecordReader,
-    earliest_store_time,
-    get_messages,
-    offset_by_time,
-    query_by_key,
-    read_message,
-    store_time_at,
-)
+from broker.store.key_index import key_seed
+from broker.store.lookups import earliest_store_time, offset_by_time, query_by_key, store_time_at
+from broker.store.reading import GetLimits, GetResult, GetStatus, get_messages
+from broker.store.record_reader import MessageGoneError, RecordReader, read_message
 from broker.store.staging import Staging
 from dledger import EntryDamagedError
 from dledger_mq.message.hashes import tags_code
@@ -193,9 +183,9 @@ def test_k1_k2_k4_times_are_read_from_the_records() -> None:
     assert offset_by_time(broker.state, broker.log, "T", 0, START_MS + 20, is_upper=True) == 2
     assert offset_by_time(broker.state, broker.log, "none", 0, START_MS) == 0
     assert earliest_store_time(broker.state, broker.log, "T", 0) == START_MS + 10
-    assert earliest_store_time(broker.state, broker.log, "none", 0) == -1
-    assert store_time_at(broker.state, broker.log, "T", 0, 3) == START_MS + 30
-    assert store_time_at(broker.state, broker.log, "T", 0, 4) == -1
+    assert earliest_store_time(broker.state, broker.log, "none", 0) is None
+    assert store_time_at(broker.state, broker.log, "T", 0, offset=3) == START_MS + 30
+    assert store_time_at(broker.state, broker.log, "T", 0, offset=4) is None
 
 
 def test_times_of_records_with_ipv6_hosts() -> None:
@@ -254,9 +244,8 @@ def test_t3_at_most_64_results() -> None:
 def test_t3_changed_collisions_of_hashes_are_not_given() -> None:
     broker = LoneBroker()
     staged = broker.send("T", 0, b"not it", KEYS="other")
-    hashed = key_hash("T", "k")
-    unit = KEY_UNIT.pack(hashed, staged.physical_offset(0), START_MS)
-    broker.state.key_index.add([hashed], [unit])
+    key = (b"k", key_seed(b"T"), staged.physical_offset(0), START_MS)
+    broker.state.key_index.add([key])
     assert found_bodies(broker, "k") == []
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.store.control import AdvanceSchedule, SetDelayLevels
-from broker.store.reading import read_message
+from broker.store.record_reader import read_message
 from broker.store.refusals import RefusalKind
 from broker.store.schedule import (
     DELAY_LEVELS_TEXT,

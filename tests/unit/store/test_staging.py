@@ -247,3 +247,20 @@ def test_what_does_not_fit_a_record_is_refused_alone(wrong: dict[str, object]) -
         staging.stage(**good | wrong)  # type: ignore[arg-type] # as above
     assert staging.staged_count == 2
     assert len(decode_records(staging.build_entry(0, START_MS).body)) == 2
+
+
+def test_only_the_entry_that_was_built_last_can_be_withdrawn() -> None:
+    broker = LoneBroker()
+    broker.stage("T")
+    first = broker.staging.build_entry(broker.log.end_position, broker.now_ms)
+    broker.stage("T")
+    broker.staging.build_entry(broker.log.end_position, broker.now_ms)
+    with pytest.raises(AssertionError, match="the record withdrawn has 0"):
+        broker.staging.withdraw(first)
+
+
+def test_an_entry_takes_no_more_than_is_staged() -> None:
+    broker = LoneBroker()
+    broker.stage("T")
+    with pytest.raises(AssertionError, match="2 of 1 messages"):
+        broker.staging.build_entry(broker.log.end_position, broker.now_ms, 2)

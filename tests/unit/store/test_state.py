@@ -58,8 +58,8 @@ def test_records_go_to_their_queues() -> None:
 def test_t3_unique_key_and_each_key_are_indexed() -> None:
     state = fold(record(48))
     for key in ("u", "a", "b"):
-        assert state.key_index.query("T", key, 64, 0, 2**62) == [48]
-    assert state.key_index.query("T", "a b", 64, 0, 2**62) == []
+        assert list(state.key_index.candidates("T", key, 0, 2**62)) == [48]
+    assert list(state.key_index.candidates("T", "a b", 0, 2**62)) == []
 
 
 def test_noops_and_configurations_only_advance() -> None:
@@ -236,3 +236,21 @@ def test_a_restored_state_goes_on_with_the_timers_that_were_pending() -> None:
     restored.restore(broker.state.snapshot())
     assert restored.timers.next_due_ms() == due_ms
     assert restored.digest() == broker.state.digest()
+
+
+def test_what_was_staged_for_another_place_is_never_folded() -> None:
+    broker = LoneBroker()
+    broker.stage("T")
+    staged = broker.staging.build_entry(broker.log.end_position + 1, broker.now_ms)
+    entry = broker.log.append(staged.body)
+    broker.staging.proposed(staged, entry.id)
+    with pytest.raises(AssertionError, match="records from"):
+        broker.state.apply([entry])
+
+
+def test_terms_never_fall_along_the_log() -> None:
+    log, state = FakeLog(), BrokerState()
+    log.append(b"", EntryKind.NOOP, term=2)
+    state.apply(log.entries)
+    with pytest.raises(AssertionError, match="term 1 after one of 2"):
+        state.apply([log.append(b"", EntryKind.NOOP, term=1)])

@@ -27,6 +27,7 @@ from broker.store.topics import (
     configured_system_topics,
 )
 from dledger_mq.message.names import SYSTEM_GROUPS
+from dledger_mq.message.numbers import QueueId
 from tests.unit.store.lone_broker import START_MS, LoneBroker
 
 
@@ -261,7 +262,7 @@ def test_consumed_counts_forward_moves() -> None:
 
 
 def lock(broker: LoneBroker, client: str, *queues: int) -> list[int]:
-    at = broker.command(LockQueues("g", client, [("T", queue) for queue in queues]))
+    at = broker.command(LockQueues("g", client, [("T", QueueId(queue)) for queue in queues]))
     granted = broker.state.locks.granted_at(at)
     assert granted is not None
     return [queue for _, queue in granted]

@@ -11,22 +11,16 @@ import pytest
 from broker.store import timer_files
 from broker.store.control import DeliverTimers, RecallTimer
 from broker.store.errors import NoRoomError
-from broker.store.reading import read_message
+from broker.store.far_timers import FarTimers, MemoryFarTimers
+from broker.store.record_reader import read_message
 from broker.store.refusals import RefusalKind
 from broker.store.saved import ByteSource
 from broker.store.schedule import delivery
 from broker.store.state import BrokerState, StateLimits
 from broker.store.timer_files import TimerFiles
-from broker.store.timers import (
-    OUTCOMES_MAX,
-    RECALLED_MAX,
-    FarTimers,
-    MemoryFarTimers,
-    PendingTimer,
-    Timers,
-    recall_key,
-)
+from broker.store.timers import OUTCOMES_MAX, RECALLED_MAX, PendingTimer, Timers, recall_key
 from dledger.state_machine import SnapshotRefusedError
+from dledger_mq.message.numbers import PhysicalOffset
 from dledger_mq.message.properties import decode_properties
 from tests.unit.store.lone_broker import START_MS, LoneBroker
 
@@ -192,11 +186,11 @@ def test_a_snapshot_is_of_one_moment_however_slowly_it_is_read(tmp_path: Path) -
         one.add(PendingTimer(number, number))
     head, units = one.dump(), one.saved_units()
     digest = one.digest
-    one.deliver([(number, number) for number in range(9_000)])
+    one.deliver([(number, PhysicalOffset(number)) for number in range(9_000)])
     restore(other, head, units)
     assert (other.count, other.digest) == (10_000, digest)
     assert [timer.due_ms for timer in other.due(10**6, 10**6)] == list(range(other.near_count))
-    other.deliver([(number, number) for number in range(9_000)])
+    other.deliver([(number, PhysicalOffset(number)) for number in range(9_000)])
     assert list(other.units()) == list(one.units())
 
 

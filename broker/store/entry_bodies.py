@@ -1,0 +1,171 @@
+"""Bodies of entries: the staged messages encoded as records, with queue and physical offsets assigned.
+
+Here the leader spends most of its time per message, so the common record (V1, IPv4 hosts) is packed with
+one struct, without a call but C ones; tests hold it against `encode_record`, which writes every other shape.
+What the fold needs of each record is known here already and comes along, so that the fold does not parse
+the entry again. Nothing here knows what is staged, proposed or withdrawn (broker/store/staging.py).
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import Final
+
+from broker.store.consume_queue import QueueKey
+from broker.store.parse import ParsedRecord, folded_properties
+from dledger_mq.message.hosts import HOST_V4_BYTES
+from dledger_mq.message.numbers import PhysicalOffset, QueueOffset, StoreTimeMs
+from dledger_mq.message.record import MAGIC_V1, TOPIC_BYTES_MAX_V1, encode_record
+from dledger_mq.message.sys_flags import BORN_HOST_V6, STORE_HOST_V6, TRANSACTION_PREPARED
+
+RECORD_OVERHEAD_MAX: Final = 91 + 24 + 1
+"""Bytes of a record besides body, topic and properties: IPv6 hosts, V2."""
+
+_HEAD: Final = struct.Struct(">iiiiiqqiq8sq8siqi")
+_SHORT: Final = struct.Struct(">H")
+_UNUSUAL_BITS: Final = BORN_HOST_V6 | STORE_HOST_V6 | TRANSACTION_PREPARED
+
+StagedMessage = tuple["QueueEnd", bytes, bytes, int, int, bytes, int, int, int]
+"""End of the queue, body, properties, system flag, born time (ms), born host, flag, reconsume times,
+prepared transaction offset. A plain tuple, as it is made per message; it is always unpacked."""
+
+
+class QueueEnd:
+    """The end of one queue as the leader sees it, ahead of the fold.
+
+    Attributes:
+        key: the queue.
+        next_offset: queue offset that the next message gets.
+        topic_field: the topic as it stands in a V1 record, with its length; empty for longer topics.
+        size: bytes of a V1 record besides body and properties.
+        bytes_max: bytes of a record besides body and properties, of any shape.
+    """
+
+    __slots__ = ("bytes_max", "key", "next_offset", "size", "topic_field")
+
+    def __init__(self, key: QueueKey, next_offset: QueueOffset) -> None:
+        self.key = key
+        self.next_offset = next_offset
+        topic, _ = key
+        self.topic_field = b""
+        if len(topic) <= TOPIC_BYTES_MAX_V1:
+            self.topic_field = bytes((len(topic),)) + topic
+        self.size = _HEAD.size + len(self.topic_field) + _SHORT.size
+        self.bytes_max = RECORD_OVERHEAD_MAX + len(topic)
+
+
+def bytes_max(message: StagedMessage) -> int:
+    """Return what a message takes in an entry's body, at most."""
+    queue_end, body, properties, *_ = message
+    return queue_end.bytes_max + len(body) + len(properties)
+
+
+def encode_messages(
+    messages: list[StagedMessage],
+    physical_offset: PhysicalOffset,
+    *,
+    store_ms: StoreTimeMs,
+    store_host: bytes,
+) -> tuple[list[bytes], list[ParsedRecord]]:
+    """Encode messages back to back from a physical offset on; each takes its queue's next offset.
+
+    The store host is an IPv4 one: for others, `encode_unusual` encodes each.
+
+    Returns:
+        The pieces of the body, and what the fold needs of each record.
+    """
+    pieces: list[bytes] = []
+    records: list[ParsedRecord] = []
+    pack, pack_short, crc32 = _HEAD.pack, _SHORT.pack, zlib.crc32
+    for message in messages:
+        queue_end, body, properties, sys_flag, born_ms, born_host, flag, times, prepared = message
+        topic_field, queue_offset = queue_end.topic_field, queue_end.next_offset
+        if not topic_field or len(born_host) != HOST_V4_BYTES or sys_flag & _UNUSUAL_BITS:
+            piece, record = encode_unusual(
+                message, physical_offset, store_ms=store_ms, store_host=store_host
+            )
+            pieces.append(piece)
+            records.append(record)
+            physical_offset += len(piece)  # type: ignore[assignment]  # see below
+            continue
+        body_length, properties_length = len(body), len(properties)
+        size = queue_end.size + body_length + properties_length
+        pieces += (
+            pack(
+                size,
+                MAGIC_V1,
+                crc32(body) & 0x7FFF_FFFF,
+                queue_end.key[1],
+                flag,
+                queue_offset,
+                physical_offset,
+                sys_flag,
+                born_ms,
+                born_host,
+                store_ms,
+                store_host,
+                times,
+                prepared,
+                body_length,
+            ),
+            body,
+            topic_field,
+            pack_short(properties_length),
+            properties,
+        )
+        records.append(
+            (
+                queue_end.key,
+                queue_offset,
+                physical_offset,
+                size,
+                store_ms,
+                False,
+                folded_properties(properties),
+            )
+        )
+        # An offset moved on is an offset, but to say so would cost a call per message.
+        queue_end.next_offset = queue_offset + 1  # type: ignore[assignment]
+        physical_offset += size  # type: ignore[assignment]
+    return pieces, records
+
+
+def encode_unusual(
+    message: StagedMessage,
+    physical_offset: PhysicalOffset,
+    *,
+    store_ms: StoreTimeMs,
+    store_host: bytes,
+) -> tuple[bytes, ParsedRecord]:
+    """Encode one message of any shape; a prepared one takes no queue offset."""
+    queue_end, body, properties, sys_flag, born_ms, born_host, flag, times, prepared = message
+    is_hidden = sys_flag & TRANSACTION_PREPARED != 0
+    queue_offset = QueueOffset(0) if is_hidden else queue_end.next_offset
+    queue_end.next_offset = QueueOffset(queue_end.next_offset + (not is_hidden))
+    topic, queue_id = queue_end.key
+    piece = encode_record(
+        topic=topic,
+        queue_id=queue_id,
+        queue_offset=queue_offset,
+        physical_offset=physical_offset,
+        sys_flag=sys_flag,
+        born_timestamp_ms=born_ms,
+        born_host=born_host,
+        store_timestamp_ms=store_ms,
+        store_host=store_host,
+        body=body,
+        properties=properties,
+        flag=flag,
+        reconsume_times=times,
+        prepared_transaction_offset=prepared,
+    )
+    return piece, (
+        queue_end.key,
+        queue_offset,
+        physical_offset,
+        len(piece),
+        store_ms,
+        is_hidden,
+        folded_properties(properties),
+    )

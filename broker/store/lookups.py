@@ -1,0 +1,107 @@
+"""Finding messages by time and by key. Pure decisions over the derived state; the log comes through `LogReader`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from broker.store.consume_queue import ConsumeQueue
+from broker.store.record_reader import LogReader, MessageGoneError, RecordReader
+from broker.store.state import BrokerState
+from dledger_mq.message.numbers import QueueId, QueueOffset, StoreTimeMs
+from dledger_mq.message.properties import KEYS, UNIQ_KEY, find_property, split_keys
+from dledger_mq.message.record import decode_record
+
+QUERY_COUNT_MAX: Final = 64
+"""Results of a query by key (T3)."""
+
+
+def offset_by_time(
+    state: BrokerState,
+    log: LogReader,
+    topic: str,
+    queue_id: QueueId,
+    time_ms: int,
+    *,
+    is_upper: bool = False,
+) -> QueueOffset:
+    """Return the queue offset that belongs to a store time (K1, K2); 0 in a queue without messages."""
+    queue = state.queues.get(topic, queue_id)
+    if queue is None:
+        return QueueOffset(0)
+    return queue.offset_by_time(time_ms, RecordReader(log).store_time, is_upper=is_upper)
+
+
+def earliest_store_time(
+    state: BrokerState, log: LogReader, topic: str, queue_id: QueueId
+) -> StoreTimeMs | None:
+    """Return the store time of the message at the min offset, None if there is none (K4)."""
+    queue = state.queues.get(topic, queue_id)
+    if queue is None or queue.min_offset == queue.max_offset:
+        return None
+    return _store_time_at(queue, RecordReader(log), queue.min_offset)
+
+
+def store_time_at(
+    state: BrokerState, log: LogReader, topic: str, queue_id: QueueId, *, offset: QueueOffset
+) -> StoreTimeMs | None:
+    """Return the store time of the message at a queue offset, None if there is none."""
+    queue = state.queues.get(topic, queue_id)
+    if queue is None or not queue.min_offset <= offset < queue.max_offset:
+        return None
+    return _store_time_at(queue, RecordReader(log), offset)
+
+
+def _store_time_at(
+    queue: ConsumeQueue, reader: RecordReader, offset: QueueOffset
+) -> StoreTimeMs | None:
+    """Return the store time of a unit's record, None if the log no longer holds it."""
+    unit = queue.unit(offset)
+    try:
+        return reader.store_time(unit.physical_offset, unit.size_bytes)
+    except MessageGoneError:
+        return None
+
+
+def query_by_key(
+    state: BrokerState,
+    log: LogReader,
+    topic: str,
+    key: str,
+    *,
+    count_max: int,
+    begin_ms: int,
+    end_ms: int,
+    is_unique_key: bool = False,
+) -> list[memoryview]:
+    """Return the newest messages that have a key, in log order (request 12; T2, T3).
+
+    Unlike RocketMQ's index this compares the key's text, so there are no others among them.
+
+    Raises:
+        EntryDamagedError: one of them cannot be read now, so that nobody knows whether it has the key.
+    """
+    reader = RecordReader(log)
+    count_max = min(count_max, QUERY_COUNT_MAX)
+    wanted = key.encode()
+    found: list[memoryview] = []
+    for physical_offset in state.key_index.candidates(topic, key, begin_ms, end_ms):
+        if len(found) >= count_max:
+            break
+        try:
+            record = reader.read_at(physical_offset)
+        except MessageGoneError:
+            continue
+        if _has_key(record, topic, wanted, is_unique_key=is_unique_key):
+            found.append(record)
+    found.reverse()
+    return found
+
+
+def _has_key(record: memoryview, topic: str, key: bytes, *, is_unique_key: bool) -> bool:
+    """Return whether a record is of the topic and has the key, as its unique one or among the others."""
+    message = decode_record(bytes(record), check_crc=False)
+    if message.topic != topic:
+        return False
+    if find_property(message.properties, UNIQ_KEY) == key:
+        return True
+    return not is_unique_key and key in split_keys(message.find(KEYS) or b"")

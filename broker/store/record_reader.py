@@ -1,0 +1,132 @@
+"""Records and messages by their place in the log, whose bytes come through `LogReader`.
+
+An entry that the disk does not give now (`EntryDamagedError`) is never taken for one that is gone: whoever
+reads must ask again later. Nothing here knows the derived state.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, Protocol
+
+from dledger.errors import CompactedError, OutOfRangeError
+from dledger.raft.entry import ENTRY_HEADER_BYTES, Entry
+from dledger.raft.ids import Position
+from dledger_mq.message.errors import RecordError
+from dledger_mq.message.numbers import PhysicalOffset, StoreTimeMs
+from dledger_mq.message.record import (
+    PHYSICAL_OFFSET_AT,
+    RECORD_BYTES_MIN,
+    SYS_FLAG_AT,
+    StoredMessage,
+    decode_record,
+)
+from dledger_mq.message.sys_flags import BORN_HOST_V6
+
+_SIZE: Final = struct.Struct(">i")
+_LONG: Final = struct.Struct(">q")
+_BORN_HOST_AT: Final = 48
+
+
+class LogReader(Protocol):
+    """The log, as far as readers need it."""
+
+    def entry_at(self, position: Position) -> Entry:
+        """Return the committed entry that covers a byte of the log.
+
+        Raises:
+            CompactedError: the log no longer holds it.
+            OutOfRangeError: the log ends before it.
+            EntryDamagedError: it has yet to come back from another node.
+        """
+        ...
+
+
+class MessageGoneError(LookupError):
+    """No record starts at that physical offset, or the log no longer holds it."""
+
+
+class RecordReader:
+    """Cuts records out of entries, and keeps the last entry because neighbours usually share it."""
+
+    def __init__(self, log: LogReader) -> None:
+        self._log = log
+        self._entry: Entry | None = None
+
+    def read(self, physical_offset: PhysicalOffset, size_bytes: int) -> memoryview:
+        """Return the record's bytes, without copying them.
+
+        Raises:
+            MessageGoneError: the log no longer holds them.
+        """
+        entry = self._entry
+        if entry is None or not entry.position <= physical_offset < entry.end_position:
+            entry = self._entry = self._fetch(physical_offset)
+            assert entry.position <= physical_offset, (
+                f"for physical offset {physical_offset} the log gave the entry at {entry.position}"
+            )
+        start = physical_offset - entry.position - ENTRY_HEADER_BYTES
+        if start < 0 or start + size_bytes > len(entry.body):
+            raise MessageGoneError(
+                f"no record of {size_bytes} bytes at physical offset {physical_offset}"
+            )
+        return memoryview(entry.body)[start : start + size_bytes]
+
+    def read_at(self, physical_offset: PhysicalOffset) -> memoryview:
+        """Return the record that starts at a physical offset which somebody claims (T1, but checked).
+
+        Raises:
+            MessageGoneError: no record starts there.
+        """
+        size_bytes: int = _SIZE.unpack(self.read(physical_offset, _SIZE.size))[0]
+        if size_bytes < RECORD_BYTES_MIN:
+            raise MessageGoneError(f"no record starts at physical offset {physical_offset}")
+        record = self.read(physical_offset, size_bytes)
+        if _LONG.unpack_from(record, PHYSICAL_OFFSET_AT)[0] != physical_offset:
+            raise MessageGoneError(f"no record starts at physical offset {physical_offset}")
+        return record
+
+    def message_at(self, physical_offset: PhysicalOffset) -> StoredMessage:
+        """Return the message that starts at a physical offset.
+
+        Raises:
+            MessageGoneError: no record starts there.
+        """
+        record = self.read_at(physical_offset)
+        try:
+            return decode_record(bytes(record))
+        except RecordError as error:
+            raise MessageGoneError(
+                f"no record at physical offset {physical_offset}: {error}"
+            ) from error
+
+    def store_time(self, physical_offset: PhysicalOffset, size_bytes: int) -> StoreTimeMs:
+        """Read the store time of a record from its bytes (docs/formats/message.md)."""
+        record = self.read(physical_offset, size_bytes)
+        is_v6 = record[SYS_FLAG_AT + 3] & BORN_HOST_V6
+        store_ms: StoreTimeMs = _LONG.unpack_from(record, _BORN_HOST_AT + (20 if is_v6 else 8))[0]
+        return store_ms
+
+    def _fetch(self, physical_offset: PhysicalOffset) -> Entry:
+        """Return the entry that covers a physical offset.
+
+        Raises:
+            MessageGoneError: the log does not hold it.
+        """
+        if physical_offset < 0:
+            raise MessageGoneError(f"physical offset {physical_offset} is negative")
+        try:
+            return self._log.entry_at(Position(physical_offset))
+        except (CompactedError, OutOfRangeError) as error:
+            raise MessageGoneError(
+                f"the log does not hold physical offset {physical_offset}: {error}"
+            ) from error
+
+
+def read_message(log: LogReader, physical_offset: PhysicalOffset) -> StoredMessage:
+    """Return the message that starts at a physical offset (request 33, send-back, delivery of delayed ones).
+
+    Raises:
+        MessageGoneError: no record starts there.
+    """
+    return RecordReader(log).message_at(physical_offset)

@@ -1,0 +1,94 @@
+"""The derived state as bytes of a snapshot, and back: in which order the components stand there.
+
+The format is that of `saved.py` (docs/formats/snapshot.md). Nothing here decides when a snapshot is taken, or what
+becomes of a state whose loading failed (broker/store/state.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from typing import Protocol
+
+import msgspec
+
+from broker.store import saved
+from broker.store.consume_queue import UNIT_BYTES, ConsumeQueues
+from broker.store.key_index import KeyIndex
+from broker.store.saved import ByteSource, QueueRow, SavedTable, StateHead
+from broker.store.timers import Timers
+from dledger.raft.ids import Index
+from dledger.state_machine import SnapshotRefusedError
+from dledger_mq.message.numbers import StoreTimeMs
+
+
+class SavedState(Protocol):
+    """The part of `BrokerState` that a snapshot keeps."""
+
+    applied_index: Index
+    last_store_ms: StoreTimeMs
+    put_count: int
+    put_bytes: int
+    queues: ConsumeQueues
+    key_index: KeyIndex
+    timers: Timers
+
+    def tables(self) -> Mapping[str, SavedTable]:
+        """Return the components that are kept whole, by the names of the format."""
+        ...
+
+
+def parts(state: SavedState) -> Iterator[bytes]:
+    """Return the state as it is now; its units are read later, while the fold goes on."""
+    head = StateHead(
+        saved.VERSION,
+        state.applied_index,
+        state.last_store_ms,
+        state.put_count,
+        state.put_bytes,
+        [queue.row() for queue in state.queues],
+        state.key_index.row(),
+        {name: msgspec.Raw(table.dump()) for name, table in state.tables().items()},
+    )
+    return chain(
+        saved.pieces(saved.encode_head(head)),
+        state.queues.saved_units(head.queues),
+        state.key_index.saved_units(),
+        state.timers.saved_units(),
+    )
+
+
+def load(state: SavedState, source: ByteSource, keep_units_max: int) -> None:
+    """Fill an empty state; of each queue, all but the newest units may leave memory on the way.
+
+    Raises:
+        SnapshotRefusedError: the bytes are no state of this version; a part of them may be loaded.
+        msgspec.DecodeError, UnicodeDecodeError: a table is none; the same holds.
+    """
+    assert not state.queues.by_key, f"the state has {len(state.queues.by_key)} queues already"
+    (head_bytes,) = saved.LENGTH.unpack(source.read(saved.LENGTH.size))
+    if head_bytes > saved.HEAD_BYTES_MAX:
+        raise SnapshotRefusedError(f"the state's head has {head_bytes} bytes")
+    head = saved.decode_head(source.read(head_bytes))
+    tables = state.tables()
+    if tables.keys() != head.tables.keys():
+        raise SnapshotRefusedError(f"the state has the tables {', '.join(sorted(head.tables))}")
+    for name, table in tables.items():
+        table.load(bytes(head.tables[name]))
+    for row in head.queues:
+        _load_queue(state, row, source, keep_units_max)
+    state.key_index.load(head.key_index, source)
+    state.timers.load_units(source)
+    source.check_end()
+    state.last_store_ms = head.last_store_ms
+    state.put_count, state.put_bytes = head.put_count, head.put_bytes
+    state.applied_index = head.applied_index
+
+
+def _load_queue(state: SavedState, row: QueueRow, source: ByteSource, keep_units_max: int) -> None:
+    """Read the units of one queue."""
+    key = (row.topic, row.queue_id)
+    if key in state.queues.by_key or row.min_offset > row.max_offset:
+        raise SnapshotRefusedError(f"queue {row.topic!r}, {row.queue_id} cannot be")
+    units = source.stream((row.max_offset - row.min_offset) * UNIT_BYTES)
+    state.queues.create(key).load(row, units, keep_units_max)
