@@ -291,7 +291,12 @@ class Offsets:
         def act() -> None:
             try:
                 offset = offset_by_time(
-                    self._state, self._log.reader, topic, queue_id, time_ms, is_upper=is_upper
+                    self._state,
+                    self._log.reader,
+                    topic,
+                    queue_id,
+                    time_ms=time_ms,
+                    is_upper=is_upper,
                 )
             except MessageGoneError as error:
                 request.answer(ResponseCode.SYSTEM_ERROR, str(error))

@@ -211,7 +211,7 @@ class Pulls:
             self._log.reader,
             fields.topic,
             fields.queue_id,
-            offset,
+            offset=offset,
             count_max=min(max(1, fields.max_msg_nums), _COUNT_MAX),
             log_end=self._log.reader.committed_position,
             bytes_max=fields.max_msg_bytes or 2**31 - 1,

@@ -144,6 +144,8 @@ def _change_topics(
     state.queues.drop_topic(command.name)
     state.offsets.remove_topic(command.name)
     state.locks.remove_topic(command.name)
+    left = state.queues.of_topic(command.name)
+    assert not left, f"topic {command.name} is deleted, {len(left)} queues are left"
     return None
 
 

@@ -47,7 +47,7 @@ class ConsumeQueueUnit(NamedTuple):
 
 
 class UnitStore(Protocol):
-    """Where units go that no longer stay in memory. It may lose everything at a restart."""
+    """The place for units that no longer stay in memory. It may lose everything at a restart."""
 
     def append(self, key: QueueKey, first: QueueOffset, units: bytes) -> None:
         """Keep whole units; `first` is the queue offset of the first, right behind the last kept one.

@@ -7,7 +7,7 @@ that know it would carry it out.
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated, Final, get_args
 
 import msgspec
 from msgspec import Meta
@@ -238,6 +238,8 @@ _TOPIC_OF: Final[dict[type[Command], str]] = {
     RecallTimer: SCHEDULE,
     TakeRows: SINKS,
 }
+
+assert _TOPIC_OF.keys() == set(get_args(Command)), "each command stands on one topic"
 
 
 class _Version(msgspec.Struct):

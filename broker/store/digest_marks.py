@@ -32,7 +32,7 @@ class Divergence:
 
 
 class DigestMarks:
-    """What this replica had at the newest marks. `mark` and `compare` are for the fold.
+    """The digests of this replica at the newest marks. `mark` and `compare` are for the fold.
 
     Attributes:
         divergences: differences seen by this process, oldest first; of this replica, not of the state.

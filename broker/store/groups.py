@@ -10,6 +10,7 @@ from crc32c import crc32c
 from broker.store.refusals import RefusalKind
 from broker.store.topics import DataVersion
 from dledger_mq.message import names
+from dledger_mq.message.numbers import StoreTimeMs
 
 
 class SubscriptionGroupConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -48,7 +49,7 @@ class Groups:
         self._forbidden: dict[tuple[str, str], int] = {}
 
     def __iter__(self) -> Iterator[SubscriptionGroupConfig]:
-        """In the order of creation, system groups first."""
+        """Go through them in the order of creation, system groups first."""
         return iter(self._table.values())
 
     def __len__(self) -> int:
@@ -58,19 +59,19 @@ class Groups:
         return name in self._table
 
     def get(self, name: str) -> SubscriptionGroupConfig | None:
-        """The group's configuration, or None."""
+        """Return the group's configuration, or None."""
         return self._table.get(name)
 
     def forbidden_bits(self, group: str, topic: str) -> int:
-        """What the group may not do with the topic, a bit mask; 0 for nothing (rule B12)."""
+        """Return what the group may not do with the topic, a bit mask; 0 for nothing (rule B12)."""
         return self._forbidden.get((group, topic), 0)
 
     def forbidden(self) -> Iterator[tuple[str, str, int]]:
-        """Group, topic and bits of every prohibition, in the order they were made."""
+        """Yield group, topic and bits of every prohibition, in the order they were made."""
         return ((group, topic, bits) for (group, topic), bits in self._forbidden.items())
 
     def put(
-        self, config: SubscriptionGroupConfig, now_ms: int, *, only_if_missing: bool = False
+        self, config: SubscriptionGroupConfig, now_ms: StoreTimeMs, *, only_if_missing: bool = False
     ) -> RefusalKind | None:
         """Create or replace a group; return why not, if so. Nothing to change is not a refusal."""
         if names.group_problem(config.name) is not None:
@@ -82,7 +83,7 @@ class Groups:
         self._changed(msgspec.msgpack.encode(config), now_ms)
         return None
 
-    def delete(self, name: str, now_ms: int) -> RefusalKind | None:
+    def delete(self, name: str, now_ms: StoreTimeMs) -> RefusalKind | None:
         """Remove a group and its prohibitions; return why not, if so."""
         if name not in self._table:
             return RefusalKind.UNKNOWN_GROUP
@@ -94,7 +95,7 @@ class Groups:
         self._changed(b"-" + name.encode(), now_ms)
         return None
 
-    def forbid(self, group: str, topic: str, bits: int, now_ms: int) -> RefusalKind | None:
+    def forbid(self, group: str, topic: str, bits: int, now_ms: StoreTimeMs) -> RefusalKind | None:
         """Set what a group may not do with a topic; 0 allows everything again."""
         if group not in self._table:
             return RefusalKind.UNKNOWN_GROUP
@@ -108,7 +109,7 @@ class Groups:
         return None
 
     def dump(self) -> bytes:
-        """The table as a snapshot keeps it."""
+        """Return the table as a snapshot keeps it."""
         saved = (list(self._table.values()), list(self.forbidden()), self.version, self.digest)
         return msgspec.msgpack.encode(saved)
 
@@ -126,6 +127,10 @@ class Groups:
         self._forbidden = {(group, topic): bits for group, topic, bits in forbidden}
         self.version, self.digest = version, digest
 
-    def _changed(self, what: bytes, now_ms: int) -> None:
+    def _changed(self, what: bytes, now_ms: StoreTimeMs) -> None:
+        """Count a change in version and digest."""
+        assert now_ms >= self.version.timestamp_ms, (
+            f"the groups change at {now_ms}, after a change at {self.version.timestamp_ms}"
+        )
         self.version = self.version.next(now_ms)
         self.digest = crc32c(what, crc32c(str(now_ms).encode(), self.digest))

@@ -57,7 +57,7 @@ def key_hash(topic: str, key: str) -> int:
 
 
 class SegmentStore(Protocol):
-    """Where full segments go. It may lose everything at a restart."""
+    """The place for full segments. It may lose everything at a restart."""
 
     def write(self, number: int, segment: bytes) -> None:
         """Keep a segment under its number.

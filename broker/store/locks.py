@@ -34,7 +34,7 @@ _CHANGE = struct.Struct(">iq")
 
 
 class Lock(NamedTuple):
-    """Who holds a queue, and when it was last asked for, in the time of the locks."""
+    """The client that holds a queue, and when it last asked for it, in the time of the locks."""
 
     client_id: str
     renewed_ms: int

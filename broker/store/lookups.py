@@ -20,15 +20,19 @@ def offset_by_time(
     log: LogReader,
     topic: str,
     queue_id: QueueId,
-    time_ms: int,
     *,
+    time_ms: int,
     is_upper: bool = False,
 ) -> QueueOffset:
     """Return the queue offset that belongs to a store time (K1, K2); 0 in a queue without messages."""
     queue = state.queues.get(topic, queue_id)
     if queue is None:
         return QueueOffset(0)
-    return queue.offset_by_time(time_ms, RecordReader(log).store_time, is_upper=is_upper)
+    offset = queue.offset_by_time(time_ms, RecordReader(log).store_time, is_upper=is_upper)
+    assert queue.min_offset <= offset <= queue.max_offset, (
+        f"{queue.key}: offset {offset} by time, of {queue.min_offset}..{queue.max_offset}"
+    )
+    return offset
 
 
 def earliest_store_time(
@@ -93,6 +97,7 @@ def query_by_key(
             continue
         if _has_key(record, topic, wanted, is_unique_key=is_unique_key):
             found.append(record)
+    assert len(found) <= QUERY_COUNT_MAX, f"{len(found)} messages were found"
     found.reverse()
     return found
 

@@ -50,7 +50,7 @@ class GetLimits:
 
 @dataclass(frozen=True, slots=True)
 class GetResult:
-    """What a read by queue offset found.
+    """The outcome of a read by queue offset.
 
     Attributes:
         next_offset: where to read next.
@@ -71,8 +71,8 @@ def get_messages(
     log: LogReader,
     topic: str,
     queue_id: QueueId,
-    offset: QueueOffset,
     *,
+    offset: QueueOffset,
     count_max: int,
     log_end: Position,
     bytes_max: int = 2**31 - 1,

@@ -20,7 +20,7 @@ _RECORD = struct.Struct(">qB")
 
 
 class RefusalKind(IntEnum):
-    """Why a record was not carried out. Numbers enter the digest: never renumber."""
+    """A reason why a record was not carried out. Numbers enter the digest: never renumber."""
 
     WRONG_QUEUE_OFFSET = 1
     """The record's queue offset is not its queue's max offset: our own leader is at fault, an alarm."""

@@ -21,6 +21,7 @@ import msgspec
 from crc32c import crc32c
 
 from broker.store.refusals import RefusalKind
+from dledger_mq.message.numbers import StoreTimeMs
 from dledger_mq.message.row_keys import KEY_BYTES
 
 SINKS_MAX: Final = 4096
@@ -59,20 +60,21 @@ class RowKeys:
         return found >= 0
 
     def __iter__(self) -> Iterator[bytes]:
-        """All keys, in an order that depends on that of their coming alone."""
+        """Go through the keys in an order that depends on that of their coming alone."""
         for prefix, bucket in self._buckets.items():
             for start in range(0, len(bucket), _REST_BYTES):
                 yield prefix + bucket[start : start + _REST_BYTES]
 
     def add(self, key: bytes) -> None:
         """Add a key that is not there."""
+        assert len(key) == KEY_BYTES, f"a key of {len(key)} bytes"
         prefix = key[:_BUCKET_BYTES]
         self._buckets[prefix] = self._buckets.get(prefix, b"") + key[_BUCKET_BYTES:]
         self._count += 1
 
 
 class SinkBatch:
-    """Where one sink stands.
+    """The current batch of one sink.
 
     Attributes:
         batch_id: its current batch; lower ones are done.
@@ -82,7 +84,7 @@ class SinkBatch:
 
     __slots__ = ("batch_id", "keys", "used_ms")
 
-    def __init__(self, batch_id: int, used_ms: int) -> None:
+    def __init__(self, batch_id: int, used_ms: StoreTimeMs) -> None:
         self.batch_id = batch_id
         self.keys = RowKeys()
         self.used_ms = used_ms
@@ -107,14 +109,16 @@ class Sinks:
         return len(self._sinks)
 
     def __iter__(self) -> Iterator[tuple[str, SinkBatch]]:
-        """The sinks, longest idle first."""
+        """Go through the sinks, longest idle first."""
         return iter(self._sinks.items())
 
     def get(self, sink_id: str) -> SinkBatch | None:
-        """Where a sink stands; None for one that nothing is known of."""
+        """Return where a sink stands; None for one that nothing is known of."""
         return self._sinks.get(sink_id)
 
-    def take(self, sink_id: str, batch_id: int, keys: bytes, now_ms: int) -> RefusalKind | None:
+    def take(
+        self, sink_id: str, batch_id: int, keys: bytes, now_ms: StoreTimeMs
+    ) -> RefusalKind | None:
         """Note that rows of a batch stand in the log; return why not, if so, with nothing changed.
 
         Args:
@@ -123,6 +127,9 @@ class Sinks:
             keys: `KEY_BYTES` each; none at all only moves on to the batch.
             now_ms: the record's store time.
         """
+        newest = next(reversed(self._sinks.values()), None)
+        newest_ms = now_ms if newest is None else newest.used_ms
+        assert newest_ms <= now_ms, f"a sink is used at {now_ms}, after one at {newest_ms}"
         sink = self._sinks.get(sink_id)
         if len(keys) % KEY_BYTES:
             return RefusalKind.OUT_OF_RANGE
@@ -147,7 +154,7 @@ class Sinks:
         return None
 
     def dump(self) -> bytes:
-        """The table as a snapshot keeps it."""
+        """Return the table as a snapshot keeps it."""
         sinks = [
             (sink_id, sink.batch_id, sink.used_ms, b"".join(sink.keys))
             for sink_id, sink in self._sinks.items()
@@ -161,7 +168,7 @@ class Sinks:
             msgspec.DecodeError: it is none; nothing has changed.
         """
         sinks, self.digest = msgspec.msgpack.decode(
-            data, type=tuple[list[tuple[str, int, int, bytes]], int]
+            data, type=tuple[list[tuple[str, int, StoreTimeMs, bytes]], int]
         )
         self._sinks = {}
         self.key_count = 0
@@ -171,10 +178,12 @@ class Sinks:
                 sink.keys.add(keys[start : start + KEY_BYTES])
             self.key_count += len(sink.keys)
 
-    def _forget_idle(self, now_ms: int) -> None:
+    def _forget_idle(self, now_ms: StoreTimeMs) -> None:
+        """Forget the sinks that took nothing for long."""
         oldest_ms = now_ms - IDLE_MS
         idle = list(takewhile(lambda one: one[1].used_ms < oldest_ms, self._sinks.items()))
         for sink_id, sink in idle:
             self.key_count -= len(sink.keys)
             del self._sinks[sink_id]
             self.digest = crc32c(sink_id.encode(), self.digest)
+        assert self.key_count >= 0, f"{self.key_count} keys are left of {len(self._sinks)} sinks"

@@ -70,7 +70,7 @@ _SPECIAL_KEYS: Final = _CONTROL_KEYS | TRANSACTION_KEYS | {SCHEDULE_KEY, TIMER_K
 
 @dataclass(frozen=True, slots=True)
 class StateLimits:
-    """What may stay in memory. Replicas may differ: no answer and no digest depends on it.
+    """Bounds of what stays in memory. Replicas may differ: no answer and no digest depends on it.
 
     Attributes:
         resident_units_max: consume queue units in memory, of all queues together; 20 bytes each.

@@ -100,7 +100,7 @@ class Timers:
 
     @property
     def near_count(self) -> int:
-        """How many of the pending ones are in memory."""
+        """The count of pending ones that are in memory."""
         return len(self._near)
 
     # --- reading

@@ -10,6 +10,7 @@ from crc32c import crc32c
 
 from broker.store.refusals import RefusalKind
 from dledger_mq.message import names
+from dledger_mq.message.numbers import StoreTimeMs
 
 PERM_INHERIT: Final = 1
 PERM_WRITE: Final = 2
@@ -44,28 +45,28 @@ class TopicConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def is_readable(self) -> bool:
-        """Whether consumers may pull."""
+        """True if consumers may pull."""
         return bool(self.perm & PERM_READ)
 
     @property
     def is_writable(self) -> bool:
-        """Whether clients route sends here."""
+        """True if clients route sends here."""
         return bool(self.perm & PERM_WRITE)
 
     @property
     def is_inherited(self) -> bool:
-        """Whether topics may be created after this one (rule B8)."""
+        """True if topics may be created after this one (rule B8)."""
         return bool(self.perm & PERM_INHERIT)
 
 
 class DataVersion(msgspec.Struct, frozen=True):
-    """Tells name servers and tools that a table changed; the time is that of the record that changed it."""
+    """The version of a table, by which name servers and tools see a change; the time is that record's."""
 
     counter: int = 0
-    timestamp_ms: int = 0
+    timestamp_ms: StoreTimeMs = StoreTimeMs(0)
 
-    def next(self, now_ms: int) -> DataVersion:
-        """The version after one more change."""
+    def next(self, now_ms: StoreTimeMs) -> DataVersion:
+        """Return the version after one more change."""
         return DataVersion(self.counter + 1, now_ms)
 
 
@@ -104,14 +105,14 @@ _FIXED_NAMES: Final = frozenset(config.name for config in SYSTEM_TOPICS)
 
 
 def is_deletable(name: str) -> bool:
-    """Whether a command can delete the topic. Asked by the fold and, ahead of it, by staging."""
+    """Return whether a command can delete the topic. Asked by the fold and, ahead of it, by staging."""
     return name not in _FIXED_NAMES
 
 
 def configured_system_topics(
     cluster: str, broker: str, *, auto_create: bool, trace: bool
 ) -> list[TopicConfig]:
-    """The system topics whose names or existence depend on the configuration (rule B6).
+    """Return the system topics whose names or existence depend on the configuration (rule B6).
 
     They arrive as control records: replicas must not read their own configuration in the fold.
     """
@@ -140,7 +141,7 @@ class Topics:
         self._table = {config.name: config for config in SYSTEM_TOPICS}
 
     def __iter__(self) -> Iterator[TopicConfig]:
-        """In the order of creation, system topics first."""
+        """Go through them in the order of creation, system topics first."""
         return iter(self._table.values())
 
     def __len__(self) -> int:
@@ -150,11 +151,11 @@ class Topics:
         return name in self._table
 
     def get(self, name: str) -> TopicConfig | None:
-        """The topic's configuration, or None."""
+        """Return the topic's configuration, or None."""
         return self._table.get(name)
 
     def put(
-        self, config: TopicConfig, now_ms: int, *, only_if_missing: bool = False
+        self, config: TopicConfig, now_ms: StoreTimeMs, *, only_if_missing: bool = False
     ) -> RefusalKind | None:
         """Create or replace a topic; return why not, if so. Nothing to change is not a refusal."""
         if names.topic_problem(config.name) is not None:
@@ -169,13 +170,13 @@ class Topics:
         self._changed(msgspec.msgpack.encode(config), now_ms)
         return None
 
-    def delete(self, name: str, now_ms: int) -> None:
+    def delete(self, name: str, now_ms: StoreTimeMs) -> None:
         """Remove a topic, if it is there."""
         if self._table.pop(name, None) is not None:
             self._changed(b"-" + name.encode(), now_ms)
 
     def dump(self) -> bytes:
-        """The table as a snapshot keeps it."""
+        """Return the table as a snapshot keeps it."""
         saved = (list(self._table.values()), self.version, self.digest)
         return msgspec.msgpack.encode(saved)
 
@@ -191,6 +192,10 @@ class Topics:
         self._table = {config.name: config for config in configs}
         self.version, self.digest = version, digest
 
-    def _changed(self, what: bytes, now_ms: int) -> None:
+    def _changed(self, what: bytes, now_ms: StoreTimeMs) -> None:
+        """Count a change in version and digest."""
+        assert now_ms >= self.version.timestamp_ms, (
+            f"the topics change at {now_ms}, after a change at {self.version.timestamp_ms}"
+        )
         self.version = self.version.next(now_ms)
         self.digest = crc32c(what, crc32c(str(now_ms).encode(), self.digest))

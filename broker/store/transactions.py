@@ -55,7 +55,7 @@ _DIGITS_MAX: Final = 18
 
 
 class Verdict(IntEnum):
-    """How a transaction stands. Numbers enter digests and snapshots: never renumber."""
+    """The stand of a transaction. Numbers enter digests and snapshots: never renumber."""
 
     OPEN = 0
     COMMITTED = 1
@@ -231,6 +231,7 @@ class Transactions:
             return RefusalKind.STALE_RESOLUTION
         for offset in offsets:
             half = self._open.pop(offset)
+            assert offset < self._end, f"half message {offset} ends, there are {self._end} of them"
             self._leave_queue(half)
             self._forget_name(half)
             if offset >= self._end - VERDICTS_KEPT:
@@ -308,6 +309,7 @@ class Transactions:
             return
         newest = self._by_key.get(half.key)
         if newest is not None:
+            assert newest != half.queue_offset, f"half message {newest} is found twice by its key"
             self._older.setdefault(half.key, {})[newest] = None
         self._by_key[half.key] = half.queue_offset
 

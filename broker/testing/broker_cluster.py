@@ -12,10 +12,10 @@ from random import Random
 from broker.server.config import BrokerConfig
 from broker.server.controller import BrokerController
 from broker.store.state import BrokerState, StateLimits
+from broker.testing.answers import Answers
 from broker.testing.model import BrokerModel
 from broker.testing.settings import BrokerSimSettings
 from broker.testing.sim_broker import SimBroker, address_of
-from broker.testing.told import Told
 from broker.testing.wires import SimConnection, Wires
 from dledger.codec.snapshot import SnapshotMeta
 from dledger.config import parse_peers
@@ -47,7 +47,7 @@ class BrokerCluster(SimCluster):
     Attributes:
         brokers: by member; those of members that are down have ended.
         model: judges what they do.
-        told: judges what they tell.
+        answers: judges the answers that clients read.
         wires: between them, and to their clients.
         counts: snapshots taken, restored and fetched.
     """
@@ -64,7 +64,7 @@ class BrokerCluster(SimCluster):
         super().__init__(settings, engine_type=engine_type, trace=trace)
         self.brokers: dict[NodeId, SimBroker] = {}
         self.model = BrokerModel()
-        self.told = Told(self.model)
+        self.answers = Answers(self.model)
         self.wires = Wires(self, settings)
         self.counts: Counter[str] = Counter()
         self.controller_type = controller_type
@@ -79,14 +79,14 @@ class BrokerCluster(SimCluster):
     # What the brokers ask.
 
     def run_pass(self, node: SimNode, engine: Engine) -> None:
-        """A member's broker has proposed something: carry away what follows."""
+        """Carry away what follows: a member's broker has proposed something."""
         with self.disk_of(node):
             if engine.failure is not None:
                 raise engine.failure
             self.drain(node, engine)
 
     def connect(self, source: NodeId | str, target: NodeId) -> SimConnection | None:
-        """A new connection to a member's broker; None when it cannot be reached.
+        """Return a new connection to a member's broker; None when it cannot be reached.
 
         `source` is a member, or a client's `host:port`.
         """
@@ -104,7 +104,7 @@ class BrokerCluster(SimCluster):
         return near
 
     def applied(self, broker: SimBroker, node: SimNode, entry: Entry) -> None:
-        """A broker has folded an entry."""
+        """Compare a broker, which has folded an entry, with the model."""
         self.checker.handed_out(node.node_id, [entry])
         looks_closely = entry.index % DIGEST_EVERY == 0
         self.model.applied(broker.state, entry, now_ms=self.now_ms, looks_closely=looks_closely)
@@ -123,7 +123,7 @@ class BrokerCluster(SimCluster):
             self.model.compare_with_replay(state)
         self._newest[node.node_id] = newest
         self.brokers[node.node_id] = SimBroker(
-            self, node, engine, state, self._broker_config(node.node_id)
+            self, node, engine, state=state, config=self._broker_config(node.node_id)
         )
         self._schedule_snapshot(node, node.life)
         if engine.is_new_store:
@@ -131,7 +131,7 @@ class BrokerCluster(SimCluster):
         return int(state.applied_index)
 
     def _look_at_flipped(self, node: SimNode, used: SnapshotFile | None) -> None:
-        """A damaged snapshot is noticed and not used."""
+        """Demand that a damaged snapshot is noticed and not used."""
         flipped = [path for path in node.flipped_snapshots if node.is_flipped(path)]
         self.counts["snapshot-refused"] += len(flipped)
         if used is not None and used.path in flipped:
@@ -203,7 +203,7 @@ class BrokerCluster(SimCluster):
     def _continue_snapshot(
         self, node: SimNode, life: int, chunks: Iterator[bytes], writer: SnapshotWriter
     ) -> None:
-        """One step: a chunk, or the end once the log is durable so far; a failure costs the snapshot."""
+        """Write a chunk, or the end once the log is durable so far; a failure costs the snapshot."""
         if not self._alive(node, life):
             return
         try:
@@ -236,7 +236,7 @@ class BrokerCluster(SimCluster):
             return
 
     def _fetch(self, node: SimNode, life: int) -> None:
-        """A member that began empty takes the leader's newest snapshot, as `SnapshotFetch` does."""
+        """Give a member that began empty the leader's newest snapshot, as `SnapshotFetch` does."""
         engine = node.engine
         if engine is None or node.life != life or engine.node.is_voter:
             return

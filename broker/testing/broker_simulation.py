@@ -28,10 +28,10 @@ from dledger.testing.simulation import Clients, SimResult, Simulation
 from dledger.testing.state_checker import Violation
 
 FILLING_MS = 1_500
-"""How long others work beside keepers."""
+"""The time for which others work beside keepers."""
 
 BROKER_STATES = ("snapshot-restored", "snapshot-fetched", "snapshot-refused", "handed-over")
-"""What runs with brokers are to lead to, beside `STATES`."""
+"""The states that runs with brokers are to lead to, beside `STATES`."""
 
 
 class BrokerClients:
@@ -58,13 +58,13 @@ class BrokerClients:
 
     @property
     def counts(self) -> CallCounts:
-        """How their sends ended."""
+        """The ends of their sends."""
         done = self.done
         return CallCounts(done["acknowledged"], done["refused"], done["unknown"])
 
     @property
     def is_stopped(self) -> bool:
-        """Whether they begin nothing more."""
+        """True if they begin nothing more."""
         return self._operator.is_stopped
 
     @is_stopped.setter
@@ -82,7 +82,7 @@ class BrokerClients:
             client.start()
 
     def _leave_to_keepers(self) -> None:
-        """The queue has messages enough: who writes offsets should not wait behind them."""
+        """Stop those who send: the queue has messages enough, and who writes offsets should not wait."""
         for client in self._clients:
             client.is_stopped = client.is_stopped or not isinstance(client, Keeper)
 
@@ -94,11 +94,11 @@ class BrokerClients:
 
     @property
     def is_probe_acknowledged(self) -> bool:
-        """Whether the last one was."""
+        """True if the last one was acknowledged."""
         return bool(self._probes) and self._probes[-1].is_done
 
     def unanswered(self) -> list[str]:
-        """Nobody is owed an answer for ever: clients are impatient."""
+        """Return no request: clients are impatient, so nobody is owed an answer for ever."""
         return []
 
 
@@ -180,7 +180,7 @@ def run_broker_settings(settings: SimSettings, *, trace: Trace | None = None) ->
 
 @contextmanager
 def silence() -> Iterator[None]:
-    """Brokers log what happens to them, and much happens here."""
+    """Keep brokers from logging what happens to them: much happens here."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:

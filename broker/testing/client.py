@@ -23,7 +23,7 @@ GROUP = "G"
 
 
 class Prefers(Enum):
-    """Whom a question goes to, if the client does not stay where it is."""
+    """The member that a question goes to, if the client does not stay where it is."""
 
     LEADER = "the leader, as far as routes tell"
     ANY_LEADER = "one that thinks that it leads: it may be one of the past, who may answer wrongly"
@@ -33,7 +33,7 @@ class Prefers(Enum):
 
 
 _STAYS = {Prefers.ITS_OWN: 0.9, Prefers.NEWEST: -1.0}
-"""How often it stays where it is although it has heard of a leader, where that is not every second time."""
+"""The odds of staying although it has heard of a leader, where that is not every second time."""
 
 
 class SimClient(ABC):
@@ -54,7 +54,7 @@ class SimClient(ABC):
         self.counts = counts
         self.rng = Random(f"client/{settings.seed}/{name}")
         self.model = cluster.model
-        self.told = cluster.told
+        self.answers = cluster.answers
         self._address = f"10.0.0.1:{40_000 + sum(name.encode())}"
         self._connection: SimConnection | None = None
         self._node_id: NodeId | None = None
@@ -70,7 +70,7 @@ class SimClient(ABC):
         """Do the next thing."""
 
     def asked(self, request: RemotingCommand) -> None:  # noqa: B027  # most clients are asked nothing
-        """The broker asks something."""
+        """Take a request of the broker."""
 
     def pause(self, act: Callable[[], None], *, least_ms: int = 1) -> None:
         """Do something after a while."""
@@ -78,7 +78,7 @@ class SimClient(ABC):
         self.cluster.at(self.cluster.now_ms + pause_ms, act)
 
     def chance(self, permille: int) -> bool:
-        """Whether it happens this time."""
+        """Draw whether it happens this time."""
         return self.rng.random() * 1000 < permille
 
     def topic(self) -> str:
@@ -124,7 +124,7 @@ class SimClient(ABC):
             self._connection.send_nowait(encode_command(request))
 
     def connected(self) -> None:  # noqa: B027  # most clients say nothing first
-        """A new connection is open."""
+        """Note that a new connection is open."""
 
     @property
     def node_id(self) -> NodeId | None:
@@ -132,7 +132,7 @@ class SimClient(ABC):
         return self._node_id if self._connection is not None else None
 
     def _look_around(self, prefers: Prefers) -> None:
-        """Routes tell now and then who leads; else it stays where it is."""
+        """Look up the leader in the routes now and then; else stay with the same member."""
         leader = self.cluster.leader()
         if prefers is Prefers.ANY_LEADER and leader is not None:
             leader = self.rng.choice(self.cluster.leaders())
@@ -186,7 +186,7 @@ class SimClient(ABC):
             self.cluster.at(self.cluster.now_ms + 1, answered, None)
 
     def _give_up(self, opaque: int) -> None:
-        """Patience is over; half of them hang up then."""
+        """Lose patience; half of the clients hang up then."""
         answered = self._waiting.pop(opaque, None)
         if answered is None:
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from broker.store.locks import LockKey
 from broker.testing.client import GROUP, Prefers, SimClient
-from broker.testing.model import key_of
+from broker.testing.forms import key_of
 from dledger_mq.message.record import StoredMessage, decode_records
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.group_bodies import LockRequest, decode_lock_reply, encode_lock_request
@@ -44,7 +44,7 @@ class Consumer(SimClient):
             self._is_locked = bool(decode_lock_reply(answer.body))
             if self._is_locked:
                 granted_before = self._granted_before
-                self.told.locked(self._key, self.name, granted_before=granted_before)
+                self.answers.locked(self._key, self.name, granted_before=granted_before)
         self.pause(self._ask_offset)
 
     @property
@@ -56,7 +56,7 @@ class Consumer(SimClient):
         return {"consumerGroup": GROUP, "topic": topic, "queueId": str(queue_id)}
 
     def _ask_offset(self) -> None:
-        self._floor = self.told.told_offset(self._key)
+        self._floor = self.answers.known_offset(self._key)
         self.ask(
             RequestCode.QUERY_CONSUMER_OFFSET,
             self._place(),
@@ -72,7 +72,7 @@ class Consumer(SimClient):
             self._next()
             return
         offset = int(answer.ext.get("offset", "-1"))
-        self.told.offset_read(self._key, offset, floor=self._floor)
+        self.answers.offset_read(self._key, offset, floor=self._floor)
         if self.chance(self.settings.look_permille):
             self._next()
             return
@@ -91,13 +91,15 @@ class Consumer(SimClient):
 
     def _pulled(self, answer: RemotingCommand | None) -> None:
         if answer is not None and answer.code == ResponseCode.PULL_OFFSET_MOVED:
-            self.told.moved(*self._queue, self._offset)
+            self.answers.moved(*self._queue, self._offset)
         if answer is None or answer.code != ResponseCode.SUCCESS:
             self._next()
             return
         records = decode_records(answer.body)
         self._done_offset = int(answer.ext["nextBeginOffset"])
-        self.told.pulled(*self._queue, self._offset, records, self._done_offset)
+        self.answers.pulled(
+            *self._queue, records, offset=self._offset, next_offset=self._done_offset
+        )
         if records and self.chance(self.settings.back_permille):
             self._give_back(self.rng.choice(records))
         else:
@@ -116,7 +118,7 @@ class Consumer(SimClient):
 
         def given_back(answer: RemotingCommand | None) -> None:
             if answer is not None and answer.code == ResponseCode.SUCCESS:
-                self.told.given_back(key)
+                self.answers.given_back(key)
             self._commit()
 
         self.ask(RequestCode.CONSUMER_SEND_MSG_BACK, ext, given_back)
@@ -127,7 +129,7 @@ class Consumer(SimClient):
 
     def _committed(self, answer: RemotingCommand | None) -> None:
         if answer is not None and answer.code == ResponseCode.SUCCESS:
-            self.told.offset_committed(self._key, self._done_offset)
+            self.answers.offset_committed(self._key, self._done_offset)
         if self._is_locked:
             self._ask_lock(RequestCode.UNLOCK_BATCH_MQ, self._next)
         else:

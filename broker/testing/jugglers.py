@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Final
 
 from broker.testing.client import SimClient
-from broker.testing.model import Fate, Form
+from broker.testing.forms import Fate, Form
 from broker.testing.producers import send_request
 from broker.testing.sim_broker import WALL_ZERO_MS
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
@@ -56,7 +56,7 @@ class Juggler(SimClient):
         return Form.of(topic, self.queue_id(), self.rng.choice(BODIES), named)
 
     def _burst(self) -> None:
-        """Some requests at once; what was acknowledged may be among them, for its client may not know."""
+        """Send some requests at once; what was acknowledged may be among them, for its client may not know."""
         self._bursts += 1
         if self._is_renewed:
             self._born_ms = WALL_ZERO_MS + self.cluster.now_ms
@@ -77,7 +77,7 @@ class Juggler(SimClient):
         def answered(answer: RemotingCommand | None) -> None:
             if answer is not None and answer.code == ResponseCode.SUCCESS:
                 self.counts["acknowledged"] += 1
-                self.told.acknowledged(forms, answer)
+                self.answers.acknowledged(forms, answer)
                 self._open.difference_update(forms)
             else:
                 self.counts["refused" if answer is not None else "unknown"] += 1

@@ -34,7 +34,7 @@ class Keeper(SimClient):
                 self.pause(self.go_on)
         else:
             prefers = self.rng.choice((Prefers.ANYBODY, Prefers.ANY_LEADER, Prefers.LEADER))
-            self._floor = self.told.told_offset(self._key)
+            self._floor = self.answers.known_offset(self._key)
             self.ask(
                 RequestCode.QUERY_CONSUMER_OFFSET, self._place(), self._was_read, prefers=prefers
             )
@@ -56,22 +56,22 @@ class Keeper(SimClient):
         return {"consumerGroup": group, "topic": topic, "queueId": str(queue_id)}
 
     def _write(self, prefers: Prefers) -> None:
-        wanted = max(0, self.told.told_offset(self._key)) + self.rng.randint(0, STEP_MAX)
+        wanted = max(0, self.answers.known_offset(self._key)) + self.rng.randint(0, STEP_MAX)
         # An offset above the queue's end does not stand against lower ones (docs/divergence.md).
         offset = min(wanted, len(self.model.queues.get((TOPIC, 0), ())))
 
         def written(answer: RemotingCommand | None) -> None:
             if answer is not None and answer.code == ResponseCode.SUCCESS:
-                self.told.offset_committed(self._key, offset)
+                self.answers.offset_committed(self._key, offset)
             self.pause(self.go_on)
 
         ext = {**self._place(), "commitOffset": str(offset), "clientId": self.name}
         self.ask(RequestCode.UPDATE_CONSUMER_OFFSET, ext, written, prefers=prefers)
 
     def _was_read(self, answer: RemotingCommand | None) -> None:
-        """However late the answer comes, and whatever the node went through: a number is true, or there is none."""
+        """Check an answer, however late it comes: a number is true, or there is none."""
         told = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
         if answer is not None and answer.code in told:
             offset = int(answer.ext.get("offset", "-1"))
-            self.told.offset_read(self._key, offset, floor=self._floor)
+            self.answers.offset_read(self._key, offset, floor=self._floor)
         self.pause(self.go_on)

@@ -1,4 +1,4 @@
-"""What a group of brokers must do, in its own words: fed with each committed entry once, and with answers.
+"""A model of what a group of brokers must do: fed with each committed entry once, and with answers.
 
 It reads the records of the entries itself and knows nothing of the fold. Its rules:
 
@@ -14,9 +14,8 @@ It reads the records of the entries itself and knows nothing of the fold. Its ru
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from broker.store.control import (
     AdvanceSchedule,
@@ -34,90 +33,13 @@ from broker.store.schedule import level_of
 from broker.store.state import BrokerState, StateLimits
 from broker.store.timers import timer_of
 from broker.store.transactions import Verdict, decode_op
+from broker.testing.forms import Fate, Form, Sent, form_of, key_of
 from dledger.raft.entry import Entry, EntryKind
 from dledger.testing.state_checker import Violation
 from dledger_mq.message import names
-from dledger_mq.message.numbers import PhysicalOffset, QueueId
-from dledger_mq.message.properties import REAL_QID, REAL_TOPIC, UNIQ_KEY, decode_properties
+from dledger_mq.message.numbers import PhysicalOffset
+from dledger_mq.message.properties import REAL_TOPIC
 from dledger_mq.message.record import StoredMessage, decode_records
-
-_ADDED: Final = frozenset(
-    {
-        *("MSG_REGION", "TRACE_ON", "CLUSTER", "REAL_TOPIC", "REAL_QID", "WAIT"),
-        *("TIMER_OUT_MS", "TIMER_DEQUEUE_MS", "__transactionId__"),
-    }
-)
-"""Properties that no client of ours sends: brokers add them."""
-
-_WAITING_TOPICS: Final = frozenset({names.SCHEDULE_TOPIC, names.TIMER_TOPIC, names.HALF_TOPIC})
-
-
-class Form(NamedTuple):
-    """One message, in everything that its client asked to have stored; `properties` are sorted."""
-
-    topic: str
-    queue_id: int
-    body: bytes
-    properties: tuple[tuple[str, str], ...]
-
-    @classmethod
-    def of(cls, topic: str, queue_id: int, body: bytes, properties: Mapping[str, str]) -> Form:
-        """The message that a client makes up."""
-        return cls(topic, queue_id, body, tuple(sorted(properties.items())))
-
-    @property
-    def key(self) -> bytes:
-        """Its unique key; several messages may have the same."""
-        return dict(self.properties).get("UNIQ_KEY", "").encode()
-
-
-def form_of(record: StoredMessage) -> Form:
-    """What a client asked for, if this is what became of it."""
-    topic, queue_id = record.topic, record.queue_id
-    if topic in _WAITING_TOPICS:
-        topic = (record.find(REAL_TOPIC) or b"").decode()
-        queue_id = QueueId(int(record.find(REAL_QID) or b"-1"))
-    named = decode_properties(record.properties)
-    kept = {name: value for name, value in named.items() if name not in _ADDED}
-    return Form.of(topic, queue_id, record.body, kept)
-
-
-@dataclass(slots=True)
-class Fate:
-    """What a client wants of a message, and what became of it.
-
-    Attributes:
-        is_renewed: each attempt is made anew, so that it may be stored again.
-        is_transaction: it is a half message first.
-        is_committed: its producer has decided to commit; before that it must not be seen.
-        is_rolled_back: its producer has decided against it.
-        is_recalled: the broker said that it will not be delivered.
-        due_ms: no member's clock can show so early a time before the message is due, in true time.
-        places: of its records in its own topic.
-    """
-
-    is_renewed: bool = False
-    is_transaction: bool = False
-    is_committed: bool = False
-    is_rolled_back: bool = False
-    is_recalled: bool = False
-    due_ms: int = 0
-    places: list[StoredMessage] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class Sent:
-    """What consumers gave back of the messages under one key.
-
-    Attributes:
-        asked_back_count: how often a consumer asked to have one again.
-        back_count: of these, how often one was stored for that.
-        told_back_count: and how often a consumer was told so.
-    """
-
-    asked_back_count: int = 0
-    back_count: int = 0
-    told_back_count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +88,7 @@ class BrokerModel:
         return len(self._scheduled) + len(self._timed) + len(self._halves)
 
     def wanted(self, form: Form, fate: Fate | None = None) -> None:
-        """A client is about to send a message."""
+        """Expect a message that a client is about to send."""
         self.fates.setdefault(form, fate or Fate())
         self.sent.setdefault(form.key, Sent())
         self._topics.add(form.topic)
@@ -176,7 +98,7 @@ class BrokerModel:
     def applied(
         self, state: BrokerState, entry: Entry, *, now_ms: int, looks_closely: bool
     ) -> None:
-        """A replica has folded an entry; `now_ms` is the true time."""
+        """Check a replica that has folded an entry; `now_ms` is the true time."""
         self._now_ms = now_ms
         if entry.index > len(self._entries):
             self._entries.append(entry)
@@ -190,7 +112,7 @@ class BrokerModel:
                 raise Violation(f"digests differ at entry {entry.index}: {', '.join(parts)}")
 
     def compare_with_replay(self, state: BrokerState) -> None:
-        """The state must be what its entries give, in every byte of its snapshot."""
+        """Demand that the state is what its entries give, in every byte of its snapshot."""
         replayed = BrokerState(limits=StateLimits(near_timers_max=8, spill_interval=64))
         replayed.apply(self._entries[: state.applied_index])
         found, wanted = (b"".join(each.snapshot()) for each in (state, replayed))
@@ -206,7 +128,7 @@ class BrokerModel:
             )
 
     def _take(self, entry: Entry, state: BrokerState) -> None:
-        """The first replica has folded this entry."""
+        """Follow an entry, which the first replica has folded."""
         messages = decode_records(entry.body)
         stored: dict[Form, list[StoredMessage]] = {}
         commands: list[tuple[StoredMessage, Command]] = []
@@ -257,7 +179,7 @@ class BrokerModel:
         self._last_store_ms = message.store_timestamp_ms
 
     def _note_back(self, message: StoredMessage) -> None:
-        """A message that a consumer gave back is stored once each time, to wait or among the dead letters."""
+        """Count a message that a consumer gave back: stored once each time, to wait or as a dead letter."""
         topic = message.topic
         if topic == names.SCHEDULE_TOPIC:
             topic = (message.find(REAL_TOPIC) or b"").decode()
@@ -277,7 +199,7 @@ class BrokerModel:
         return self._delays_ms[min(level, len(self._delays_ms)) - 1]
 
     def _judge(self, form: Form, message: StoredMessage, *, is_allowed: bool) -> None:
-        """A message has come to a topic that clients read."""
+        """Judge a message that has come to a topic that clients read."""
         key, fate = form.key, self.fates.get(form)
         if form.topic not in self._topics:
             self.counts["retries"] += names.is_retry_topic(form.topic)
@@ -316,7 +238,7 @@ class BrokerModel:
         stored: dict[Form, list[StoredMessage]],
         state: BrokerState,
     ) -> set[Form]:
-        """Follow the commands of one entry; gives what they allow to be stored."""
+        """Follow the commands of one entry; return what they allow to be stored."""
         delivered: set[Form] = set()
         for message, command in commands:
             match command:
@@ -347,7 +269,7 @@ class BrokerModel:
         message: StoredMessage,
         kind: str,
     ) -> set[Form]:
-        """One waiting message leaves; it must be stored in the same entry, and not too early."""
+        """Let a waiting message leave; it must be stored in the same entry, and not too early."""
         if waiting is None:
             return set()
         real = stored.get(waiting.form)
@@ -362,7 +284,7 @@ class BrokerModel:
         return {waiting.form}
 
     def _end(self, ops: list[StoredMessage], stored: dict[Form, list[StoredMessage]]) -> set[Form]:
-        """Follow the op records of one entry; gives what they commit."""
+        """Follow the op records of one entry; return what they commit."""
         ended: set[Form] = set()
         for op in ops:
             decoded = decode_op(op.body, op.properties)
@@ -415,27 +337,22 @@ class BrokerModel:
         for offset in offsets:
             self._timed.pop((due_ms, offset), None)
 
-    # What those who compare answers ask.
+    # For the checks of answers.
 
     def waits(self, form: Form) -> bool:
-        """Whether a message waits for its time."""
+        """Return whether a message waits for its time."""
         return any(
             waiting.form == form for waiting in (*self._scheduled.values(), *self._timed.values())
         )
 
     def half_at(self, queue_offset: int) -> Form | None:
-        """The half message that was stored there, ended or not."""
+        """Return the half message that was stored there, ended or not."""
         return self._half_forms.get(queue_offset)
 
     def offset_of(self, group: str, topic: str, queue_id: int) -> int:
-        """The group's offset in a queue; -1 when there is none."""
+        """Return the group's offset in a queue; -1 when there is none."""
         return self._offsets.get((group, topic, queue_id), -1)
 
     def grant_count(self, lock: LockKey, client_id: str) -> int:
-        """How often a queue was granted to a client, to have or to keep it."""
+        """Return how often a queue was granted to a client, to have or to keep it."""
         return self._grants[lock, client_id]
-
-
-def key_of(message: StoredMessage) -> bytes:
-    """The unique key of a message; empty when it has none."""
-    return message.find(UNIQ_KEY) or b""

@@ -55,7 +55,8 @@ class Probe(Producer):
             return
         queue_id, offset = self.place
         next_offset = int(answer.ext["nextBeginOffset"])
-        self.told.pulled(TOPIC, queue_id, offset, decode_records(answer.body), next_offset)
+        records = decode_records(answer.body)
+        self.answers.pulled(TOPIC, queue_id, records, offset=offset, next_offset=next_offset)
         self._commit()
 
     def _commit(self) -> None:
@@ -74,5 +75,5 @@ class Probe(Producer):
             self.pause(self._commit)
             return
         queue_id, offset = self.place
-        self.told.offset_committed((PROBE_GROUP, TOPIC, QueueId(queue_id)), offset + 1)
+        self.answers.offset_committed((PROBE_GROUP, TOPIC, QueueId(queue_id)), offset + 1)
         self.is_done = True

@@ -10,7 +10,7 @@ from typing import Final
 
 from broker.testing.broker_cluster import DELAYS_MS
 from broker.testing.client import GROUP, SimClient
-from broker.testing.model import Fate, Form
+from broker.testing.forms import Fate, Form
 from broker.testing.sim_broker import WALL_ZERO_MS
 from dledger_mq.message.batch import BatchItem, encode_batch
 from dledger_mq.message.names import AUTO_CREATE_TOPIC
@@ -30,7 +30,7 @@ _COMMIT, _ROLLBACK = 8, 12
 def send_request(
     forms: Sequence[Form], born_ms: int, *, queue_count: int, is_half: bool = False
 ) -> tuple[dict[str, str], bytes]:
-    """Header fields and body of a send: of one message, or of a batch for one queue."""
+    """Build header fields and body of a send: of one message, or of a batch for one queue."""
     first = forms[0]
     body, properties = first.body, encode_properties(dict(first.properties))
     if len(forms) > 1:
@@ -101,7 +101,7 @@ class Producer(SimClient):
         return b"b" * self.rng.randint(1, self.settings.body_bytes_max)
 
     def _wish(self) -> dict[str, str]:
-        """The properties of a message that is to come later."""
+        """Draw the properties of a message that is to come later."""
         if self.chance(self.settings.delayed_permille):
             return {"DELAY": str(self.rng.randint(1, len(DELAYS_MS)))}
         if self.chance(self.settings.timed_permille):
@@ -109,7 +109,7 @@ class Producer(SimClient):
         return {}
 
     def _due_ms(self) -> int:
-        """When what was wished is due in true time at the earliest, however wrong the leaders' clocks are."""
+        """Return the earliest true time at which a wish is due, however wrong the leaders' clocks are."""
         level = int(self._wishes.get("DELAY", 0))
         delay_ms = DELAYS_MS[level - 1] if level else int(self._wishes["TIMER_DELAY_MS"])
         settings, now_ms = self.settings, self.cluster.now_ms
@@ -144,9 +144,9 @@ class Producer(SimClient):
         self.pause(self.go_on)
 
     def _stored(self, answer: RemotingCommand) -> None:
-        """The send is acknowledged."""
+        """Check the acknowledgement of a send."""
         self.place = (int(answer.ext["queueId"]), int(answer.ext["queueOffset"]))
-        self.told.acknowledged(self._forms, answer)
+        self.answers.acknowledged(self._forms, answer)
         handle = answer.ext.get("recallHandle")
         if handle and self.chance(self.settings.recall_permille):
             self.pause(lambda: self._recall(handle))
@@ -159,7 +159,7 @@ class Producer(SimClient):
 
     def _recalled(self, answer: RemotingCommand | None) -> None:
         if answer is not None and answer.code == ResponseCode.SUCCESS:
-            self.told.recalled(self._forms[0])
+            self.answers.recalled(self._forms[0])
         self._next()
 
 
@@ -183,7 +183,7 @@ class TransactionProducer(Producer):
         return {"UNIQ_KEY": key, "TRAN_MSG": "true", "PGROUP": GROUP}
 
     def _make_keys(self, number: int, count: int) -> Sequence[str]:
-        """Now and then the key of the one before: with another body it is another transaction."""
+        """Draw keys; now and then that of the one before, as with another body it is another transaction."""
         if not self._last_keys or not self.chance(self.settings.twin_permille):
             self._last_keys = super()._make_keys(number, count)
         return self._last_keys
@@ -193,7 +193,7 @@ class TransactionProducer(Producer):
 
     def _stored(self, answer: RemotingCommand) -> None:
         form = self._forms[0]
-        self.told.acknowledged(self._forms, answer)
+        self.answers.acknowledged(self._forms, answer)
         if self.chance(self.settings.undecided_permille):
             self._next()
             return
@@ -201,7 +201,7 @@ class TransactionProducer(Producer):
         self._end(form, place[0], str(int(place[1], 16)))
 
     def _decide(self, form: Form) -> int:
-        """What the local transaction came to."""
+        """Draw the end of the local transaction."""
         fate = self.model.fates[form]
         if not fate.is_committed and not fate.is_rolled_back:
             fate.is_rolled_back = self.chance(self.settings.rollback_permille)
@@ -215,7 +215,7 @@ class TransactionProducer(Producer):
             if answer is not None and answer.code == ResponseCode.SUCCESS:
                 self.counts["ends"] += 1
                 if self.model.fates[form].is_committed:
-                    self.told.committed(form)
+                    self.answers.committed(form)
             self._next()
 
         self.ask(RequestCode.END_TRANSACTION, ext, ended)
@@ -231,7 +231,7 @@ class TransactionProducer(Producer):
         }
 
     def asked(self, request: RemotingCommand) -> None:
-        """A check: half of them are answered."""
+        """Answer half of the checks."""
         queue_offset = request.ext["tranStateTableOffset"]
         form = self.model.half_at(int(queue_offset))
         self.counts["checks"] += 1

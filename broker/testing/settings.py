@@ -68,7 +68,7 @@ class BrokerSimSettings(SimSettings):
 
 
 REGISTER_PERMILLE = 150
-"""How many of the runs that are bent to nothing have keepers instead of everything else."""
+"""The share of the runs that are bent to nothing which have keepers instead of everything else."""
 
 REGISTER_FAULTS = {
     "hold-answers": 6,
@@ -82,7 +82,7 @@ REGISTER_FAULTS = {
     "cut-and-restart": 2,
     "heal": 4,
 }
-"""What makes leaders of the past and members that know of none, while somebody else goes on."""
+"""Faults that make leaders of the past and members that know of none, while somebody else goes on."""
 
 LATE_ANSWER_FAULTS = {"hold-answers": 10, "heal": 2, "kill-one": 1, "pause": 1}
 """Leaders of the past that hear at last what had been answered before."""
@@ -146,14 +146,14 @@ def draw_broker_settings(
 
 
 def is_register_run(seed: int, draws: int = DRAWS_NOW) -> bool:
-    """Whether a seed's run has keepers."""
+    """Return whether a seed's run has keepers."""
     if draws < DRAWS_RIPE or purpose_of(seed, draws) is not Purpose.MIXED:
         return False
     return Random(f"registers/{seed}").random() * 1000 < REGISTER_PERMILLE
 
 
 def _with_keepers(settings: BrokerSimSettings) -> BrokerSimSettings:
-    """Times as shipped, and faults that last: an offset is written and read at every member, whoever leads."""
+    """Set times as shipped and faults that last: offsets are written and read at every member, whoever leads."""
     rng = Random(f"keepers/{settings.seed}")
     faults, interval_ms = rng.choice(
         ((REGISTER_FAULTS, 600), (REGISTER_FAULTS, 2500), *2 * ((LATE_ANSWER_FAULTS, 2500),))
@@ -191,7 +191,7 @@ def _with_keepers(settings: BrokerSimSettings) -> BrokerSimSettings:
 
 
 def _with_jugglers(settings: BrokerSimSettings) -> BrokerSimSettings:
-    """Clients that regroup and repeat what they send, from a stream of their own."""
+    """Add clients that regroup and repeat what they send, drawn from a stream of their own."""
     rng = Random(f"jugglers/{settings.seed}")
     return replace(
         settings,
@@ -202,7 +202,7 @@ def _with_jugglers(settings: BrokerSimSettings) -> BrokerSimSettings:
 
 
 def _with_readers(settings: BrokerSimSettings) -> BrokerSimSettings:
-    """Several consumers of one queue, who mostly ask how far they are: also leaders that are no more."""
+    """Add several consumers of one queue, who mostly ask how far they are: also leaders that are no more."""
     return replace(
         settings,
         producer_count=1,

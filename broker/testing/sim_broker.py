@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from random import Random
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
+
+import trio
 
 from broker.server.clock import SteadyWallClock
 from broker.server.config import BrokerConfig
@@ -25,6 +27,7 @@ from dledger.runtime.announcer import RoleView
 from dledger.testing.sim_group import SimGroup
 from dledger.testing.sim_node import SimNode
 from dledger_mq.net.address import Address
+from dledger_mq.net.connection import Connection
 from dledger_mq.remoting.frame import Frame
 from dledger_mq.remoting.header import decode_command
 
@@ -41,12 +44,12 @@ WALL_ZERO_MS = 1_700_000_000_000
 
 
 def address_of(node_id: NodeId) -> Address:
-    """Where a member's clients connect."""
+    """Return where a member's clients connect."""
     return Address("127.0.0.1", 20_000 + int(node_id[1:]))
 
 
 class BrokerGroup(SimGroup, Protocol):
-    """What a broker asks of the group around it, as `BrokerCluster` describes it."""
+    """The group around a broker, as far as the broker needs it; see `BrokerCluster`."""
 
     controller_type: type[BrokerController]
     wall_offset_ms_max: int
@@ -56,16 +59,16 @@ class BrokerGroup(SimGroup, Protocol):
         """By member; those of members that are down have ended."""
 
     def config_of(self, node_id: NodeId) -> LogConfig:
-        """How a member's log is configured."""
+        """Return the configuration of a member's log."""
 
     def run_pass(self, node: SimNode, engine: Engine) -> None:
-        """A member's broker has proposed something: carry away what follows."""
+        """Carry away what follows: a member's broker has proposed something."""
 
     def connect(self, source: NodeId | str, target: NodeId) -> SimConnection | None:
-        """A new connection to a member's broker; None when it cannot be reached."""
+        """Return a new connection to a member's broker; None when it cannot be reached."""
 
     def applied(self, broker: SimBroker, node: SimNode, entry: Entry) -> None:
-        """A broker has folded an entry."""
+        """Look at a broker that has folded an entry."""
 
 
 class SimBroker:
@@ -83,6 +86,7 @@ class SimBroker:
         cluster: BrokerGroup,
         node: SimNode,
         engine: Engine,
+        *,
         state: BrokerState,
         config: BrokerConfig,
     ) -> None:
@@ -99,8 +103,8 @@ class SimBroker:
             engine_config := cluster.config_of(node.node_id),
             engine,
             WatchedMachine(state, lambda entry: cluster.applied(self, node, entry)),
-            self._steady_ms,
-            self._want_pass,
+            now_ms=self._steady_ms,
+            wake=self._want_pass,
         )
         self.log = SimLog(engine_config, self.driver, self._steady_ms, self._attributes_of)
         chance = Random(f"broker/{cluster.settings.seed}/{self._nonce}")
@@ -117,9 +121,9 @@ class SimBroker:
             monotonic_ms=self._steady_ms,
             pick=chance.randrange,
             key_numbers=(int(node.node_id[1:]), chance.getrandbits(32)),
-            nursery=cast("Any", IdleNursery()),
+            nursery=cast("trio.Nursery", IdleNursery()),
             make_linear=lambda log, outputs, _: LinearReads(
-                log, outputs, cast("Any", Trampoline())
+                log, outputs, cast("trio.Nursery", Trampoline())
             ),
         )
         self.controller = cluster.controller_type(
@@ -131,15 +135,15 @@ class SimBroker:
 
     @property
     def is_up(self) -> bool:
-        """Whether this life goes on."""
+        """True while this life goes on."""
         return self._node.life == self._life and self._node.engine is not None
 
     def attributes(self) -> dict[str, str]:
-        """What this node tells the others of itself."""
+        """Return what this node announces of itself."""
         return {SERVICE_ADDRESS: str(address_of(self._node.node_id)), LINK_NONCE: self._nonce}
 
     def stopped(self, *, power_loss: bool) -> None:
-        """The process is gone: its ends of all connections with it, told or untold."""
+        """End with the process: its ends of all connections close, or vanish with the power."""
         self.log.stopped()
         for end in self.connections:
             if power_loss:
@@ -148,14 +152,14 @@ class SimBroker:
                 end.close("the process ended")
 
     def accept(self, end: SimConnection) -> None:
-        """Somebody connected."""
-        origin = ClientOrigin(cast("Any", end), self._outputs)
+        """Take a connection that somebody opened."""
+        origin = ClientOrigin(cast("Connection", end), self._outputs)
         self.connections.append(end)
         end.received = lambda frames: self._received(origin, frames)
         end.ended = lambda: self._guarded(lambda: self.controller.connection_closed(origin.number))
 
     def after_step(self) -> None:
-        """The engine made a step: the rest of the pass, then what was staged."""
+        """Do the rest of the pass after a step of the engine, then propose what was staged."""
         self.driver.settle()
         self._outputs.flush()
         self._want_flush()
@@ -166,7 +170,7 @@ class SimBroker:
         return self._node.local_ms(self._cluster.now_ms)
 
     def _look(self) -> None:
-        """What the tasks of a broker do at intervals."""
+        """Do what the tasks of a broker do at intervals."""
         if not self.is_up:
             return
         pause_ms = max(LOOK_MS, self._node.paused_until_ms - self._cluster.now_ms)
@@ -202,7 +206,7 @@ class SimBroker:
             self._cluster.run_pass(self._node, self.driver.engine)
 
     def _want_flush(self) -> None:
-        """The task of `Commits.run`: it proposes what gathered at this moment."""
+        """Propose what gathered at this moment, as the task of `Commits.run` does."""
         if self.controller.commits.staging.staged_count and not self._is_flush_wanted:
             self._is_flush_wanted = True
             self._cluster.at(self._cluster.now_ms, self._flush)
@@ -247,14 +251,14 @@ class SimBroker:
         if end is None:
             self._cluster.at(self._cluster.now_ms + RELINK_MS, self._link_up)
             return
-        link = Link(str(leader_id), cast("Any", end))
+        link = Link(str(leader_id), cast("Connection", end))
         self.connections.append(end)
         end.received = lambda frames: self._guarded(lambda: self._take(link, frames))
         end.ended = lambda: self._guarded(lambda: self._link_ended(link))
         end.send_nowait(self.controller.link.hello(str(leader_id)))
 
     def _take(self, link: Link, frames: list[Frame]) -> None:
-        """The first frame on a link answers the hello."""
+        """Take frames from the link, of which the first answers the hello."""
         if not self.controller.link.has(link):
             if decode_command(frames[0]).code != 0:
                 link.connection.close("refused")

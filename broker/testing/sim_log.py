@@ -53,6 +53,7 @@ class SimDriver(Driver):
         config: LogConfig,
         engine: Engine,
         machine: StateMachine,
+        *,
         now_ms: Callable[[], int],
         wake: Callable[[], None],
     ) -> None:
@@ -77,7 +78,7 @@ class SimDriver(Driver):
         self._waiting.append((index, resume))
 
     def settle(self) -> None:
-        """What the end of a pass does: answers, roles, the fold."""
+        """Do what the end of a pass does: answers, roles, the fold."""
         self._settle()
         while self.engine.has_committed:
             self._settle()
@@ -104,10 +105,10 @@ class SimDriver(Driver):
         self.engine.step(event, self._now_ms())
 
     def _send(self) -> None:
-        """The cluster takes the outbox at the end of its step."""
+        """Send nothing: the cluster takes the outbox at the end of its step."""
 
     def _log(self, level: int, event: str, **fields: object) -> None:
-        """The trace says it."""
+        """Log nothing: the trace says it."""
 
 
 class SimLog(LogServer):
@@ -133,7 +134,7 @@ class SimLog(LogServer):
         self._role_watchers = driver.announcer.role_watchers
 
     def stopped(self) -> None:
-        """The member is no more."""
+        """End with the member."""
         self._standing.has_stopped = True
 
 
@@ -164,7 +165,7 @@ class SimStatus:
         self.attributes = attributes
 
     def show(self, name: str, value: str) -> None:
-        """Nobody asks for it."""
+        """Show nothing: nobody asks for it."""
 
 
 class _Answer(Awaitable[Outcome]):

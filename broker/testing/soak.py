@@ -70,7 +70,13 @@ def _soak(options: argparse.Namespace, console: Console) -> int:
                 if result.verdict is not Verdict.FINE:
                     _keep(simulator, result, options.failures, console)
             took_s[simulator] += time.monotonic() - leg_s
-            _tell(simulator, tallies[simulator], took_s[simulator], started_s, console)
+            _show_progress(
+                simulator,
+                tallies[simulator],
+                console,
+                took_s=took_s[simulator],
+                started_s=started_s,
+            )
     for simulator, tally in tallies.items():
         if tally.seed_count:
             show_tally(simulator, console, tally, took_s[simulator])
@@ -85,10 +91,10 @@ def _leg(
         yield from results
 
 
-def _tell(
-    simulator: Simulator, tally: Tally, took_s: float, started_s: float, console: Console
+def _show_progress(
+    simulator: Simulator, tally: Tally, console: Console, *, took_s: float, started_s: float
 ) -> None:
-    """One line of progress."""
+    """Print one line of progress."""
     sums = tally.summary(max(took_s, 0.001))
     minutes = (time.monotonic() - started_s) / 60
     console.print(
@@ -100,7 +106,7 @@ def _tell(
 
 
 def _keep(simulator: Simulator, result: SimResult, file: Path, console: Console) -> None:
-    """A failing seed: on the screen, and in the file."""
+    """Note a failing seed on the screen, and in the file."""
     last_line = result.problem.strip().splitlines()[-1]
     row = f"{simulator.replay_command(result.seed)}  # {result.verdict.name.lower()}: {last_line}"
     console.print(row, markup=False, soft_wrap=True)

@@ -49,7 +49,7 @@ class Queue:
 
 @dataclass(slots=True)
 class Places:
-    """What everybody in a story knows of messages, by key.
+    """The places of messages that everybody in a story knows, by key.
 
     Attributes:
         halves: queue offset and physical offset of the half message.

@@ -34,18 +34,18 @@ class Wires:
     def connect(
         self, client: str, server: str, *, client_node: NodeId | None, server_node: NodeId
     ) -> tuple[SimConnection, SimConnection]:
-        """Both ends of a new connection: the client's, the server's. The names are `host:port`."""
+        """Return both ends of a new connection: the client's, the server's. The names are `host:port`."""
         near = SimConnection(self, server, client_node)
         far = SimConnection(self, client, server_node)
         near.other, far.other = far, near
         return near, far
 
     def delay_ms(self) -> int:
-        """How long something takes from one end to the other."""
+        """Draw how long something takes from one end to the other."""
         return 1 if self.cluster.calm else 1 + int(self._rng.random() * DELAY_MS_MAX)
 
     def breaks(self) -> bool:
-        """Whether a client's connection breaks now."""
+        """Draw whether a client's connection breaks now."""
         if self.cluster.calm or self._rng.random() * 1000 >= self._settings.break_permille:
             return False
         self.counts["connection-broken"] += 1
@@ -81,7 +81,7 @@ class SimConnection:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the other end is known to be gone, though its member may pause and not have read it yet."""
+        """True if the other end is known to be gone, though its member may pause and not have read it yet."""
         return self.is_closed or None in self._inbox
 
     def send_nowait(self, data: bytes) -> None:
@@ -99,7 +99,7 @@ class SimConnection:
             self._carry(None)
 
     def vanish(self) -> None:
-        """This end is gone without a word: its machine has no power."""
+        """End without a word: the machine of this end has no power."""
         self.is_closed = True
 
     def _carry(self, data: bytes | None) -> None:
@@ -110,7 +110,7 @@ class SimConnection:
         cluster.at(self._free_ms, self.other.arrive, data)
 
     def arrive(self, data: bytes | None) -> None:
-        """Bytes are here, or (None) the end of the other end."""
+        """Take bytes, or (None) the end of the other end."""
         if self.is_closed:
             return
         if self._is_cut() or (data is not None and self._is_client_pair() and self._wires.breaks()):
@@ -139,7 +139,7 @@ class SimConnection:
         return self.node_id is None or self.other.node_id is None
 
     def _is_cut(self) -> bool:
-        """Whether the members at both ends do not hear each other."""
+        """Return whether the members at both ends do not hear each other."""
         here, there = self.node_id, self.other.node_id
         if here is None or there is None:
             return False
@@ -147,7 +147,7 @@ class SimConnection:
         return not (network.is_open(here, there) and network.is_open(there, here))
 
     def _break(self) -> None:
-        """Neither end hears more; each notices."""
+        """Close both ends; each notices."""
         for end in (self, self.other):
             if not end.is_closed:
                 end.is_closed = True

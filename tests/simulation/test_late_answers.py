@@ -77,7 +77,7 @@ class Story:
     def _first_committed(self, answer: RemotingCommand | None) -> None:
         assert answer is not None
         assert answer.code == ResponseCode.SUCCESS
-        self.cluster.told.offset_committed(PLACE, 1)
+        self.cluster.answers.offset_committed(PLACE, 1)
         network, old = self.cluster.network, self._old.node_id
         for other in self.cluster.voters:
             if other != old:
@@ -111,7 +111,7 @@ class Story:
     def _second_committed(self, answer: RemotingCommand | None) -> None:
         if answer is None or answer.code != ResponseCode.SUCCESS:
             return
-        self.cluster.told.offset_committed(PLACE, 3)
+        self.cluster.answers.offset_committed(PLACE, 3)
         ext = {"consumerGroup": "K", "topic": "T0", "queueId": "0"}
         self._clients[2].ask(RequestCode.QUERY_CONSUMER_OFFSET, ext, self._answered)
 
@@ -119,7 +119,7 @@ class Story:
         if answer is not None and answer.code == ResponseCode.SUCCESS:
             offset = int(answer.ext["offset"])
             self.told.append(offset)
-            self.cluster.told.offset_read(PLACE, offset, floor=3)
+            self.cluster.answers.offset_read(PLACE, offset, floor=3)
 
 
 @pytest.mark.slow
@@ -143,4 +143,4 @@ def test_one_that_takes_the_commit_for_a_proof_is_found(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(Router, "when_staged_committed", act_at_once)
     problems = [Story(seed).run().problem for seed in SEEDS]
-    assert any("told as 1; 3 was told before" in problem for problem in problems)
+    assert any("answered as 1; 3 was known before" in problem for problem in problems)

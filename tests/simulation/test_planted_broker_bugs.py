@@ -179,7 +179,7 @@ def test_a_timer_that_is_delivered_early_is_found(monkeypatch: pytest.MonkeyPatc
 def test_offsets_that_no_majority_confirms_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LinearReads, "read", lambda _self, act, _failed: act())
     results = (run_broker_seed(seed) for seed in seeds_of(Purpose.LEASES, 30))
-    assert any("was told before" in result.problem for result in results)
+    assert any("was known before" in result.problem for result in results)
 
 
 def keepers_find(controller_type: type[BrokerController] = BrokerController, *, runs: int) -> str:
@@ -210,7 +210,7 @@ class TellsWhatIsHere(BrokerController):
 
 @pytest.mark.slow
 def test_an_offset_that_is_told_without_a_leader_is_found() -> None:
-    assert "was told before" in keepers_find(TellsWhatIsHere, runs=40)
+    assert "was known before" in keepers_find(TellsWhatIsHere, runs=40)
 
 
 @pytest.mark.slow
@@ -224,7 +224,7 @@ def test_a_send_back_that_is_told_too_early_is_found(monkeypatch: pytest.MonkeyP
             when_committed(self, request, *how, **more)
 
     monkeypatch.setattr(Router, "when_committed", when_staged)
-    assert "told to be given back" in first_finding(range(1, 20))
+    assert "answered as given back" in first_finding(range(1, 20))
 
 
 @pytest.mark.slow

@@ -76,7 +76,7 @@ def test_brokers_do_everything_in_a_short_sweep() -> None:
         "offsets_committed",
         "offsets_read",
         "locks_granted",
-        "locks_told",
+        "locks_answered",
         "given_back",
         "snapshots_taken",
     ):

@@ -32,7 +32,7 @@ def filled(count: int, body: bytes = KIB, tags: tuple[str, ...] = ("TagA",)) -> 
 
 def get(broker: LoneBroker, offset: int, **named: object) -> GetResult:
     given: dict[str, object] = {"count_max": 32, "log_end": broker.log.end_position} | named
-    return get_messages(broker.state, broker.log, "T", 0, offset, **given)  # type: ignore[arg-type] # cases name fields
+    return get_messages(broker.state, broker.log, "T", 0, offset=offset, **given)  # type: ignore[arg-type] # cases name fields
 
 
 def trimmed(count: int, min_offset: int) -> LoneBroker:
@@ -177,11 +177,14 @@ def at_times(*times: int) -> LoneBroker:
 def test_k1_k2_k4_times_are_read_from_the_records() -> None:
     broker = at_times(10, 20, 20, 30)
     by_time = [
-        offset_by_time(broker.state, broker.log, "T", 0, START_MS + t) for t in (0, 15, 20, 31)
+        offset_by_time(broker.state, broker.log, "T", 0, time_ms=START_MS + t)
+        for t in (0, 15, 20, 31)
     ]
     assert by_time == [0, 1, 1, 4]
-    assert offset_by_time(broker.state, broker.log, "T", 0, START_MS + 20, is_upper=True) == 2
-    assert offset_by_time(broker.state, broker.log, "none", 0, START_MS) == 0
+    assert (
+        offset_by_time(broker.state, broker.log, "T", 0, time_ms=START_MS + 20, is_upper=True) == 2
+    )
+    assert offset_by_time(broker.state, broker.log, "none", 0, time_ms=START_MS) == 0
     assert earliest_store_time(broker.state, broker.log, "T", 0) == START_MS + 10
     assert earliest_store_time(broker.state, broker.log, "none", 0) is None
     assert store_time_at(broker.state, broker.log, "T", 0, offset=3) == START_MS + 30

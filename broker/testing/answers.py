@@ -1,6 +1,6 @@
-"""What clients were told must be so: each answer is compared with the model of what is committed.
+"""Checks of answers: each that a client reads is compared with the model of what is committed.
 
-An answer may tell of what no longer is, but never of what never was; and what one client was told of a consumer
+An answer may speak of what no longer is, but never of what never was; and once one client has read a consumer
 offset, no later question may be answered with less.
 """
 
@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from broker.store.locks import LockKey
-from broker.testing.model import BrokerModel, Form, form_of, key_of
+from broker.testing.forms import Form, form_of, key_of
+from broker.testing.model import BrokerModel
 from dledger.testing.state_checker import Violation
 from dledger_mq.message import names
 from dledger_mq.message.ids import parse_offset_msg_id
@@ -17,15 +18,15 @@ from dledger_mq.message.record import StoredMessage
 from dledger_mq.remoting.header import RemotingCommand
 
 
-class Told:
-    """The answers of one group."""
+class Answers:
+    """The answers that the clients of one group read."""
 
     def __init__(self, model: BrokerModel) -> None:
         self._model = model
         self._offsets: dict[LockKey, int] = {}
 
     def acknowledged(self, forms: Sequence[Form], answer: RemotingCommand) -> None:
-        """A producer was told that its messages are stored, each in the place that its id names."""
+        """Check what a producer reads: its messages are stored, each in the place that its id names."""
         ids = answer.ext["msgId"].split(",")
         if len(ids) != len(forms) or len(set(ids)) < len(ids):
             raise Violation(f"{len(forms)} messages are acknowledged with the ids {ids}")
@@ -45,7 +46,7 @@ class Told:
             )
 
     def _record(self, form: Form, msg_id: str) -> StoredMessage:
-        """What stands where a message is said to be: just that."""
+        """Return what stands where a message is said to be: just that message."""
         offset = parse_offset_msg_id(msg_id)[2]
         record = self._model.records.get(offset)
         if record is None:
@@ -59,30 +60,36 @@ class Told:
         return record
 
     def committed(self, form: Form) -> None:
-        """A producer was told that its transaction is committed."""
+        """Check what a producer reads: its transaction is committed."""
         if not self._model.fates[form].places:
-            raise Violation(f"{form.key!r} is told to be committed, but is in no topic")
+            raise Violation(f"{form.key!r} is answered as committed, but is in no topic")
 
     def recalled(self, form: Form) -> None:
-        """A producer was told that its message will not be delivered."""
+        """Check what a producer reads: its message will not be delivered."""
         fate = self._model.fates[form]
         if fate.places:
-            raise Violation(f"{form.key!r} was delivered, and its recall is told to have worked")
+            raise Violation(f"{form.key!r} was delivered, and its recall is answered as done")
         fate.is_recalled = True
         self._model.counts["recalled"] += 1
 
     def given_back(self, key: bytes) -> None:
-        """A consumer was told that it will get a message again."""
+        """Check what a consumer reads: it will get a message again."""
         sent = self._model.sent[key]
-        sent.told_back_count += 1
-        if sent.told_back_count > sent.back_count:
-            raise Violation(f"{key!r} is told to be given back, but is stored nowhere for that")
+        sent.answered_back_count += 1
+        if sent.answered_back_count > sent.back_count:
+            raise Violation(f"{key!r} is answered as given back, but is stored nowhere for that")
         self._model.counts["given_back"] += 1
 
     def pulled(
-        self, topic: str, queue_id: int, offset: int, records: list[StoredMessage], next_offset: int
+        self,
+        topic: str,
+        queue_id: int,
+        records: list[StoredMessage],
+        *,
+        offset: int,
+        next_offset: int,
     ) -> None:
-        """A consumer got these records, asking from an offset on, and is to go on at another."""
+        """Check a pull from an offset on: these records, and the offset to go on at."""
         keys = self._model.queues.get((topic, queue_id), [])
         for place, record in enumerate(records, start=offset):
             if record.queue_offset != place or place >= len(keys) or keys[place] != key_of(record):
@@ -98,41 +105,41 @@ class Told:
         self._model.counts["pulled"] += len(records)
 
     def moved(self, topic: str, queue_id: int, offset: int) -> None:
-        """A consumer was told that there is no such offset; nothing is ever removed here."""
+        """Check what a consumer reads: there is no such offset. Nothing is ever removed here."""
         count = len(self._model.queues.get((topic, queue_id), []))
         if offset <= count:
             raise Violation(
-                f"a pull of {topic}/{queue_id} from {offset} is told to go elsewhere, but {count} are stored"
+                f"a pull of {topic}/{queue_id} from {offset} is sent elsewhere, but {count} are stored"
             )
 
     def offset_committed(self, place: LockKey, offset: int) -> None:
-        """A consumer was told that its offset is committed."""
+        """Check what a consumer reads: its offset is committed."""
         known = self._model.offset_of(*place)
         if known < offset:
             raise Violation(f"offset {offset} of {place} is acknowledged; it is {known}")
-        self._offsets[place] = max(offset, self.told_offset(place))
+        self._offsets[place] = max(offset, self.known_offset(place))
         self._model.counts["offsets_committed"] += 1
 
-    def told_offset(self, place: LockKey) -> int:
-        """The highest offset that anybody knows to be committed; -1 when nobody knows of any."""
+    def known_offset(self, place: LockKey) -> int:
+        """Return the highest offset that a client knows to be committed; -1 when none knows of any."""
         return self._offsets.get(place, -1)
 
     def offset_read(self, place: LockKey, offset: int, *, floor: int) -> None:
-        """A consumer was told its offset (-1: there is none); `floor` was told before it asked."""
+        """Check an offset that a consumer reads (-1: none); `floor` was known before it asked."""
         known = self._model.offset_of(*place)
         if offset == 0 and known < 0:
-            offset = known  # where a group without an offset is told to begin
+            offset = known  # where a group without an offset is to begin
         if not floor <= offset <= known:
             raise Violation(
-                f"the offset of {place} is told as {offset}; {floor} was told before, and it is {known}"
+                f"the offset of {place} is answered as {offset}; {floor} was known before, and it is {known}"
             )
-        self._offsets[place] = max(offset, self.told_offset(place))
+        self._offsets[place] = max(offset, self.known_offset(place))
         self._model.counts["offsets_read"] += 1
 
     def locked(self, place: LockKey, client_id: str, *, granted_before: int) -> None:
-        """A consumer was told that a queue is its own; so often it was granted to it before it asked."""
+        """Check what a consumer reads: a queue is its own; so often it was granted to it before it asked."""
         if self._model.grant_count(place, client_id) == granted_before:
             raise Violation(
-                f"{client_id} is told that {place} is its own; the log says no such thing"
+                f"{client_id} is granted {place} by an answer; the log says no such thing"
             )
-        self._model.counts["locks_told"] += 1
+        self._model.counts["locks_answered"] += 1
