@@ -14,7 +14,6 @@ tags, and retries come at once.
 
 from __future__ import annotations
 
-import itertools
 import socket
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Callable
@@ -25,12 +24,10 @@ import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
 from dledger_mq.message.batch import split_batch
-from dledger_mq.message.hosts import pack_host
-from dledger_mq.message.ids import offset_msg_id
-from dledger_mq.message.names import AUTO_CREATE_TOPIC, dlq_topic, retry_topic
+from dledger_mq.message.names import dlq_topic, retry_topic
+from dledger_mq.message.numbers import QueueOffset
 from dledger_mq.message.properties import find_property
-from dledger_mq.message.recall_handle import RecallHandle
-from dledger_mq.message.record import StoredMessage, decode_record, encode_record
+from dledger_mq.message.record import StoredMessage, decode_record
 from dledger_mq.net.address import Address
 from dledger_mq.net.connection import Connection
 from dledger_mq.net.listening import bind, bound_address
@@ -45,31 +42,25 @@ from dledger_mq.remoting.group_bodies import (
 from dledger_mq.remoting.header import RemotingCommand, encode_command, make_request, make_response
 from dledger_mq.remoting.heartbeat import Heartbeat, decode_heartbeat
 from dledger_mq.remoting.json_body import read_object, write_json
-from dledger_mq.remoting.replies import SendReplies, pull_reply_head
+from dledger_mq.remoting.replies import SendReplies
 from dledger_mq.remoting.requests import (
     PULL_SUSPEND,
     PullRequest,
-    SendFields,
     SendRequest,
     decode_request,
 )
 from dledger_mq.remoting.route import (
     BrokerData,
-    ClusterInfo,
-    QueueData,
-    TopicRoute,
-    encode_cluster_info,
-    encode_route,
-    encode_topic_list,
 )
 from dledger_mq.testing.fake_clock import FakeClock
+from dledger_mq.testing.fake_delays import FakeDelays, Waiting
+from dledger_mq.testing.fake_log import FakeLog, first_kept
+from dledger_mq.testing.fake_names import CLUSTER, answer_name_request
 from dledger_mq.testing.fake_transactions import FakeTransactions
 
 LOST = -1  # in `FakeGroup.script`: store it, answer nothing
 IGNORED = -2  # in `FakeGroup.script`: do nothing, answer nothing
 
-CLUSTER = "DefaultCluster"
-LEVELS_S = (1, 5, 10, 30, *range(60, 601, 60), 1200, 1800, 3600, 7200)  # of delay levels 1 to 18
 CHECK_AFTER_S = 6  # a transaction that is open for so long is asked about
 
 _ADMIN_CODES = frozenset(
@@ -82,7 +73,6 @@ _ADMIN_CODES = frozenset(
         RequestCode.GET_ALL_CONSUMER_OFFSET,
     }
 )
-_STORE_HOST = pack_host("127.0.0.1", 10911)
 
 
 @dataclass(eq=False)
@@ -115,13 +105,12 @@ class FakeGroup:
         requests: codes of all other requests to nodes.
         topics_asked_for: topics in requests for routes.
         leader: the node that leads, None while there is no leader.
-        timers: messages that wait for a due time, as (topic, queue id, body, properties) by recall
-            handle; they come when it has come.
+        timers: messages that wait for a due time, by recall handle; they come when it has come.
         clock: the group's time.
         transactions: the half messages, and how their transactions ended.
         has_topics_on_demand: whether topics come to be with their first message.
         has_brokers: whether the name server knows the group.
-        deduplicates: whether a UNIQ_KEY that was stored is not stored again.
+        log: the messages; `log.deduplicates` says whether a UNIQ_KEY that was stored is not stored again.
     """
 
     def __init__(self, nursery: TaskGroup, *, nodes: int, queues: int, broker_name: str) -> None:
@@ -138,38 +127,32 @@ class FakeGroup:
         self.requests: list[int] = []
         self.topics_asked_for: list[str] = []
         self.clock = FakeClock()
-        self.timers: dict[str, tuple[str, int, bytes, bytes]] = {}
-        self.deduplicates = True
+        self.log = FakeLog(queues)
+        self._delays = FakeDelays(self.clock, self._deliver)
+        self.timers = self._delays.timers
         self.has_topics_on_demand = True
         self.has_brokers = True
         self.namesrv = ""
         self._nursery = nursery
-        self._queues: dict[str, list[list[bytes]]] = {}
-        self._known_keys: dict[tuple[str, str], tuple[int, int, int]] = {}
-        self._positions = itertools.count(0, 1000)
-        self._records: dict[int, bytes] = {}
-        self._grown: dict[str, anyio.Event] = defaultdict(anyio.Event)
         self._clients: dict[str, dict[str, Connection]] = defaultdict(dict)
         self._producers: dict[str, dict[str, Connection]] = defaultdict(dict)
         self._reply = SendReplies()
-        self.transactions = FakeTransactions(self._store, self.messages)
+        self.transactions = FakeTransactions(self.log)
 
     # --- what tests do
 
     def create_topic(self, topic: str, queues: int | None = None) -> None:
         """Make a topic; sends make topics too."""
-        count = self.queue_count if queues is None else queues
-        self._queues.setdefault(topic, [[] for _ in range(count)])
+        self.log.create_topic(topic, queues)
 
-    def put(self, topic: str, queue_id: int, body: bytes, properties: bytes = b"") -> int:
-        """Store a message as if somebody had sent it; returns its queue offset."""
-        return self._store(topic, queue_id, body, properties, sys_flag=0, flag=0, born_ms=0)[1]
+    def put(self, topic: str, queue_id: int, body: bytes, properties: bytes = b"") -> QueueOffset:
+        """Store a message as if somebody had sent it; return its queue offset."""
+        place = self.log.store(topic, queue_id, body, properties, sys_flag=0, flag=0, born_ms=0)
+        return place.queue_offset
 
     def messages(self, topic: str, queue_id: int | None = None) -> list[StoredMessage]:
         """Return what is stored, queue after queue."""
-        queues = self._queues.get(topic, [])
-        chosen = queues if queue_id is None else [queues[queue_id]]
-        return [decode_record(record) for queue in chosen for record in queue]
+        return self.log.messages(topic, queue_id)
 
     def advance(self, seconds: float) -> None:
         """Let so much time pass at once: what falls due meanwhile is delivered when this returns."""
@@ -177,8 +160,7 @@ class FakeGroup:
 
     def drop_before(self, topic: str, queue_id: int, offset: int) -> None:
         """Forget the first messages of a queue, as retention does."""
-        queue = self._queues[topic][queue_id]
-        queue[:offset] = [b""] * offset
+        self.log.drop_before(topic, queue_id, offset)
 
     async def kill(self, node: FakeNode) -> None:
         """Close its port and all its connections; if it led, there is no leader."""
@@ -219,6 +201,9 @@ class FakeGroup:
                 connection.send_nowait(check)
         return len(checks)
 
+    def _deliver(self, waiting: Waiting) -> None:
+        self.put(*waiting)
+
     # --- serving
 
     async def _serve_node(
@@ -248,32 +233,13 @@ class FakeGroup:
             assert isinstance(request, RemotingCommand)
             topic = request.ext.get("topic", "")
             self.topics_asked_for.append(topic)
-            if request.code == RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER:
-                body = encode_topic_list(self._queues)
-                answer = make_response(request.opaque, ResponseCode.SUCCESS, body=body)
-            elif request.code == RequestCode.DELETE_TOPIC_IN_NAMESRV:
-                answer = make_response(request.opaque, ResponseCode.SUCCESS)
-            elif request.code == RequestCode.GET_BROKER_CLUSTER_INFO:
-                brokers = {broker.broker_name: broker for broker in self._brokers()}
-                body = encode_cluster_info(ClusterInfo(brokers, {CLUSTER: tuple(brokers)}))
-                answer = make_response(request.opaque, ResponseCode.SUCCESS, body=body)
-            elif request.code != RequestCode.GET_ROUTEINFO_BY_TOPIC:
-                answer = make_response(request.opaque, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
-            elif self._brokers() and self._exists(topic):
-                count = len(self._queues.get(topic, range(self.queue_count)))
-                route = TopicRoute(
-                    (QueueData(self.broker_name, 6, count, 0, count),),
-                    self._brokers(),
-                )
-                body = encode_route(route, quote_numbers=True)
-                answer = make_response(request.opaque, ResponseCode.SUCCESS, body=body)
-            else:
-                remark = f"No topic route info in name server for the topic: {topic}"
-                answer = make_response(request.opaque, ResponseCode.TOPIC_NOT_EXIST, remark)
+            answer = answer_name_request(
+                request,
+                self.log.queues,
+                self._brokers(),
+                default_queues=self.queue_count if self.has_topics_on_demand else None,
+            )
             connection.send_nowait(encode_command(answer))
-
-    def _exists(self, topic: str) -> bool:
-        return topic in self._queues or (topic == AUTO_CREATE_TOPIC and self.has_topics_on_demand)
 
     def _brokers(self) -> tuple[BrokerData, ...]:
         """Return what is registered of the group: nothing while none of its nodes is up."""
@@ -316,12 +282,13 @@ class FakeGroup:
         if find_property(properties, b"TRAN_MSG") == b"true":
             self._on_half(connection, request, body, properties, is_lost=wanted == LOST)
             return
-        handle = self._wait_for_due_time(fields, body, properties, key)
+        delays, name = self._delays, self.broker_name
+        handle = delays.wait_for_due_time(fields, body, properties, broker_name=name)
         stored = (
             []
-            if handle is not None or self._wait_for_level(fields, body, properties)
+            if handle is not None or delays.wait_for_level(fields, body, properties)
             else [
-                self._store(
+                self.log.store(
                     fields.topic,
                     fields.queue_id,
                     one_body,
@@ -339,47 +306,16 @@ class FakeGroup:
         )
         if wanted == LOST or request.is_oneway:
             return
-        ids = ",".join(offset_msg_id(_STORE_HOST, position) for _, _, position in stored)
+        ids = ",".join(place.message_id for place in stored)
         connection.send_nowait(
             self._reply.encode(
                 request.opaque,
                 msg_id=ids.encode(),
                 queue_id=fields.queue_id,
-                queue_offset=stored[0][1] if stored else 0,
+                queue_offset=stored[0].queue_offset if stored else QueueOffset(0),
                 recall_handle=handle,
             )
         )
-
-    def _wait_for_due_time(
-        self, fields: SendFields, body: bytes, properties: bytes, key: str
-    ) -> str | None:
-        """Put a message with a due time ahead with those that wait; give its handle."""
-        delay = find_property(properties, b"TIMER_DELAY_MS")
-        due = find_property(properties, b"TIMER_DELIVER_MS")
-        due_ms = fields.born_timestamp_ms + int(delay) if delay else int(due or 0)
-        if due_ms <= self.clock.now_ms:
-            return None
-        handle = RecallHandle(fields.topic, self.broker_name, due_ms, key).encode()
-        self.timers[handle] = (fields.topic, fields.queue_id, body, properties)
-        self.clock.at(due_ms, lambda: self._deliver_timer(handle))
-        return handle
-
-    def _deliver_timer(self, handle: str) -> None:
-        waiting = self.timers.pop(handle, None)
-        if waiting is not None:  # else it was recalled
-            self.put(*waiting)
-
-    def _wait_for_level(self, fields: SendFields, body: bytes, properties: bytes) -> bool:
-        """Put a message with a delay level aside until its time; whether it has one."""
-        level = int(find_property(properties, b"DELAY") or 0)
-        if not level:
-            return False
-
-        def deliver() -> None:
-            self.put(fields.topic, fields.queue_id, body, properties)
-
-        self.clock.at(self.clock.now_ms + 1000 * LEVELS_S[level - 1], deliver)
-        return True
 
     def _on_half(
         self,
@@ -390,17 +326,17 @@ class FakeGroup:
         *,
         is_lost: bool,
     ) -> None:
-        _, offset, position = self.transactions.begin(request.fields, body, properties)
+        place = self.transactions.begin(request.fields, body, properties)
         group = (find_property(properties, b"PGROUP") or b"").decode()
-        self._ask_later(group, offset)
+        self._ask_later(group, place.queue_offset)
         if not is_lost:
             key = (find_property(properties, b"UNIQ_KEY") or b"").decode()
             connection.send_nowait(
                 self._reply.encode(
                     request.opaque,
-                    msg_id=offset_msg_id(_STORE_HOST, position).encode(),
+                    msg_id=place.message_id.encode(),
                     queue_id=request.fields.queue_id,
-                    queue_offset=offset,
+                    queue_offset=place.queue_offset,
                     transaction_id=key,
                 )
             )
@@ -415,47 +351,6 @@ class FakeGroup:
 
         self.clock.at(self.clock.now_ms + 1000 * CHECK_AFTER_S, ask)
 
-    def _store(
-        self,
-        topic: str,
-        queue_id: int,
-        body: bytes,
-        properties: bytes,
-        *,
-        sys_flag: int,
-        flag: int,
-        born_ms: int,
-        reconsume_times: int = 0,
-    ) -> tuple[int, int, int]:
-        """Store one message unless its key is known; returns queue id, queue offset, position."""
-        self.create_topic(topic)
-        key = (topic, (find_property(properties, b"UNIQ_KEY") or b"").decode())
-        if key[1] and not reconsume_times and self.deduplicates and key in self._known_keys:
-            return self._known_keys[key]
-        queue = self._queues[topic][queue_id]
-        position = next(self._positions)
-        record = encode_record(
-            topic=topic.encode(),
-            queue_id=queue_id,
-            queue_offset=len(queue),
-            physical_offset=position,
-            sys_flag=sys_flag,
-            flag=flag,
-            born_timestamp_ms=born_ms,
-            born_host=_STORE_HOST,
-            store_timestamp_ms=born_ms,
-            store_host=_STORE_HOST,
-            body=body,
-            properties=properties,
-            reconsume_times=reconsume_times,
-        )
-        place = (queue_id, len(queue), position)
-        queue.append(record)
-        self._records[position] = record
-        self._known_keys[key] = place
-        self._grown.pop(topic, anyio.Event()).set()
-        return place
-
     # --- pulls
 
     def _on_pull(self, node: FakeNode, connection: Connection, request: PullRequest) -> None:
@@ -468,69 +363,22 @@ class FakeGroup:
         elif fields.sys_flag & PULL_SUSPEND:
             self._nursery.start_soon(self._hold, node, connection, request)
         else:
-            connection.send_nowait(self._nothing(request, ResponseCode.PULL_NOT_FOUND))
+            connection.send_nowait(self.log.answer_nothing(request, ResponseCode.PULL_NOT_FOUND))
 
     async def _hold(self, node: FakeNode, connection: Connection, request: PullRequest) -> None:
         with anyio.move_on_after(request.fields.suspend_timeout_millis / 1000):
             while (answer := self._read(request)) is None and not connection.is_closed:
-                await self._grown[request.fields.topic].wait()
+                await self.log.wait_grown(request.fields.topic)
             if node.hears_nothing:
                 return
             if answer is not None:
                 connection.send_nowait(answer)
                 return
-        connection.send_nowait(self._nothing(request, ResponseCode.PULL_NOT_FOUND))
+        connection.send_nowait(self.log.answer_nothing(request, ResponseCode.PULL_NOT_FOUND))
 
     def _read(self, request: PullRequest) -> bytes | None:
         """Return the answer to a pull, None when it should wait."""
-        fields = request.fields
-        queues = self._queues.get(fields.topic)
-        if self.leader is None:
-            return None
-        if queues is None:
-            return encode_command(
-                make_response(request.opaque, ResponseCode.TOPIC_NOT_EXIST, "no such topic")
-            )
-        queue = queues[fields.queue_id]
-        first = _first_kept(queue)
-        offset = fields.queue_offset
-        if offset > len(queue) or offset < first:
-            return self._nothing(
-                request, ResponseCode.PULL_OFFSET_MOVED, first if offset < first else len(queue)
-            )
-        records = queue[offset : offset + fields.max_msg_nums]
-        if not records:
-            return None
-        body = b"".join(record for record in records if self._matches(record, fields.subscription))
-        code = ResponseCode.SUCCESS if body else ResponseCode.PULL_RETRY_IMMEDIATELY
-        head = pull_reply_head(
-            request.opaque,
-            code,
-            next_begin_offset=offset + len(records),
-            min_offset=first,
-            max_offset=len(queue),
-            body_bytes=len(body),
-        )
-        return head + body
-
-    @staticmethod
-    def _matches(record: bytes, expression: str | None) -> bool:
-        if not expression or expression == "*":
-            return True
-        tags = {tag.strip().encode() for tag in expression.split("||")}
-        return find_property(decode_record(record).properties, b"TAGS") in tags
-
-    def _nothing(self, request: PullRequest, code: int, next_offset: int | None = None) -> bytes:
-        fields = request.fields
-        queue = self._queues.get(fields.topic, [[]] * (fields.queue_id + 1))[fields.queue_id]
-        return pull_reply_head(
-            request.opaque,
-            code,
-            next_begin_offset=fields.queue_offset if next_offset is None else next_offset,
-            min_offset=_first_kept(queue),
-            max_offset=len(queue),
-            body_bytes=0,
-        )
+        return None if self.leader is None else self.log.answer_pull(request)
 
     # --- the rest
 
@@ -563,8 +411,8 @@ class FakeGroup:
             case code if code in _ADMIN_CODES:
                 return self._administer(request)
             case RequestCode.RECALL_MESSAGE:
-                known = self.timers.pop(request.ext["recallHandle"], None)
-                code = ResponseCode.SUCCESS if known else ResponseCode.NO_MESSAGE
+                is_known = self._delays.recall(request.ext["recallHandle"])
+                code = ResponseCode.SUCCESS if is_known else ResponseCode.NO_MESSAGE
                 return make_response(request.opaque, code)
             case RequestCode.LOCK_BATCH_MQ | RequestCode.UNLOCK_BATCH_MQ:
                 return self._on_lock_request(request)
@@ -581,7 +429,7 @@ class FakeGroup:
             case RequestCode.UPDATE_AND_CREATE_TOPIC:
                 self.create_topic(ext["topic"], int(ext["writeQueueNums"]))
             case RequestCode.DELETE_TOPIC_IN_BROKER:
-                self._queues.pop(ext["topic"], None)
+                self.log.queues.pop(ext["topic"], None)
             case RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP:
                 self.groups.add(str(read_object(request.body)["groupName"]))
             case RequestCode.DELETE_SUBSCRIPTIONGROUP:
@@ -629,7 +477,7 @@ class FakeGroup:
         return make_response(request.opaque, ResponseCode.SUCCESS)
 
     def _on_send_back(self, request: RemotingCommand) -> RemotingCommand:
-        message = decode_record(self._records[int(request.ext["offset"])])
+        message = self.log.at(int(request.ext["offset"]))
         properties = message.properties
         if find_property(properties, b"RETRY_TOPIC") is None:
             properties += b"RETRY_TOPIC\x01%b\x02" % message.topic.encode()
@@ -637,7 +485,7 @@ class FakeGroup:
         level = int(request.ext["delayLevel"])
         self.sent_back.append((message.body, level))
         is_dead = level < 0
-        self._store(
+        self.log.store(
             dlq_topic(group) if is_dead else retry_topic(group),
             0,
             message.body,
@@ -653,7 +501,7 @@ class FakeGroup:
         ext = request.ext
         topic, queue_id = ext.get("topic", ""), int(ext.get("queueId", "0"))
         place = (ext.get("consumerGroup", ""), topic, queue_id)
-        queue = self._queues.get(topic, [[]] * (queue_id + 1))[queue_id]
+        queue = self.log.queue(topic, queue_id)
         offset: int | None
         match request.code:
             case RequestCode.QUERY_CONSUMER_OFFSET:
@@ -663,7 +511,7 @@ class FakeGroup:
             case RequestCode.GET_MAX_OFFSET:
                 offset = len(queue)
             case RequestCode.GET_MIN_OFFSET:
-                offset = next((i for i, record in enumerate(queue) if record), len(queue))
+                offset = first_kept(queue)
             case RequestCode.SEARCH_OFFSET_BY_TIMESTAMP:
                 at_ms = int(ext["timestamp"])
                 times = [decode_record(record).store_timestamp_ms for record in queue if record]
@@ -699,11 +547,6 @@ async def _serve(
                     continue
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 tasks.start_soon(serve_one, Connection(sock, tasks))
-
-
-def _first_kept(queue: list[bytes]) -> int:
-    """Return the first offset that retention has left."""
-    return next((offset for offset, record in enumerate(queue) if record), len(queue))
 
 
 @asynccontextmanager

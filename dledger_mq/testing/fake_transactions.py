@@ -1,8 +1,6 @@
-"""Transactions of the broker group in memory (`testing.py`): half messages, their ends, checks on demand."""
+"""Transactions of the broker group in memory : half messages, their ends, checks on demand."""
 
 from __future__ import annotations
-
-from typing import Protocol
 
 from dledger_mq.message.names import HALF_TOPIC
 from dledger_mq.message.properties import decode_properties
@@ -10,40 +8,15 @@ from dledger_mq.message.record import StoredMessage, encode_record
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.header import RemotingCommand, encode_command, make_request, make_response
 from dledger_mq.remoting.requests import SendFields
+from dledger_mq.testing.fake_log import FakeLog, Place
 
 COMMITTED = 8
 ROLLED_BACK = 12
 
-_TOLD = {
+_ANSWERS = {
     COMMITTED: ResponseCode.TRANSACTION_SHOULD_COMMIT,
     ROLLED_BACK: ResponseCode.TRANSACTION_SHOULD_ROLLBACK,
 }
-
-
-class Store(Protocol):
-    """A function that stores messages in the group."""
-
-    def __call__(
-        self,
-        topic: str,
-        queue_id: int,
-        body: bytes,
-        properties: bytes,
-        *,
-        sys_flag: int,
-        flag: int,
-        born_ms: int,
-    ) -> tuple[int, int, int]:
-        """Store a message unless its key is known; gives queue id, queue offset, position."""
-        ...
-
-
-class Messages(Protocol):
-    """A function that reads the group's messages."""
-
-    def __call__(self, topic: str) -> list[StoredMessage]:
-        """Return what is stored under a topic."""
-        ...
 
 
 class FakeTransactions:
@@ -53,15 +26,14 @@ class FakeTransactions:
         verdicts: by half queue offset: COMMITTED or ROLLED_BACK; the others are open.
     """
 
-    def __init__(self, store: Store, messages: Messages) -> None:
+    def __init__(self, log: FakeLog) -> None:
         self.verdicts: dict[int, int] = {}
-        self._store = store
-        self._messages = messages
+        self._log = log
 
-    def begin(self, fields: SendFields, body: bytes, properties: bytes) -> tuple[int, int, int]:
+    def begin(self, fields: SendFields, body: bytes, properties: bytes) -> Place:
         """Keep a half message where no consumer looks."""
         real = b"REAL_TOPIC\x01%b\x02REAL_QID\x01%d\x02" % (fields.topic.encode(), fields.queue_id)
-        return self._store(
+        return self._log.store(
             HALF_TOPIC,
             0,
             body,
@@ -79,9 +51,9 @@ class FakeTransactions:
         if recorded is None:
             self.verdicts[place] = recorded = wanted
             if wanted == COMMITTED:
-                half = self._messages(HALF_TOPIC)[place]
+                half = self._log.messages(HALF_TOPIC)[place]
                 named = decode_properties(half.properties)
-                self._store(
+                self._log.store(
                     named["REAL_TOPIC"],
                     int(named["REAL_QID"]),
                     half.body,
@@ -90,14 +62,14 @@ class FakeTransactions:
                     flag=half.flag,
                     born_ms=half.born_timestamp_ms,
                 )
-        code = ResponseCode.SUCCESS if recorded == wanted else _TOLD[recorded]
+        code = ResponseCode.SUCCESS if recorded == wanted else _ANSWERS[recorded]
         return make_response(request.opaque, code, ext={"commitOrRollback": str(recorded)})
 
     def checks(self, broker_name: str) -> list[bytes]:
         """Make a CHECK_TRANSACTION_STATE frame for each open transaction."""
         return [
             self._check(half, broker_name)
-            for half in self._messages(HALF_TOPIC)
+            for half in self._log.messages(HALF_TOPIC)
             if half.queue_offset not in self.verdicts
         ]
 

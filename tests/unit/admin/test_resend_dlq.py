@@ -23,7 +23,7 @@ def bury(group: FakeGroup, key: str, origin: str | None = "Orders", **more: str)
     named = {"UNIQ_KEY": key, "ORIGIN_MESSAGE_ID": f"origin-{key}", "WAIT": "false", **more}
     if origin is not None:
         named["RETRY_TOPIC"] = origin
-    if DLQ not in group._queues:
+    if DLQ not in group.log.queues:
         group.create_topic(DLQ, 1)
     group.put(DLQ, 0, key.encode(), encode_properties(named))
 

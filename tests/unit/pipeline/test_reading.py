@@ -89,7 +89,7 @@ async def test_tags_of_one_hash_are_told_apart(group: FakeGroup) -> None:
     # "Aa" and "BB" have the same Java hash; a broker lets both through.
     put(group, 0, 1, b"Aa")
     put(group, 0, 1, b"BB")
-    group._matches = lambda record, expression: True  # type: ignore[method-assign]
+    group.log.matches = lambda record, expression: True  # type: ignore[method-assign]
     rows = await read([QueueRange(Q0, 0, 2)], options(group, subExpression="BB"))
     assert [row["queueOffset"] for row in rows] == [1]
 
@@ -145,7 +145,7 @@ async def test_nobody_there_and_refusals_are_sentences(group: FakeGroup) -> None
 
 async def test_a_damaged_body_names_its_place(group: FakeGroup) -> None:
     put(group, 0, 3)
-    stored = group._queues["T"][0]
+    stored = group.log.queues["T"][0]
     stored[1] = stored[1].replace(b"1", b"2")
     with pytest.raises(PipelineError, match="body of T/0 at queue offset 1"):
         await read([QueueRange(Q0, 0, 3)], options(group))
@@ -155,7 +155,7 @@ async def test_a_damaged_body_names_its_place(group: FakeGroup) -> None:
 async def test_a_body_that_does_not_inflate_is_given_as_it_is(group: FakeGroup) -> None:
     for body in (zlib.compress(b"whole"), b"no zlib at all", b"plain"):
         sys_flag = 0 if body == b"plain" else COMPRESSED
-        group._store("T", 0, body, b"", sys_flag=sys_flag, flag=0, born_ms=-(2**60))
+        group.log.store("T", 0, body, b"", sys_flag=sys_flag, flag=0, born_ms=-(2**60))
     rows = await read([QueueRange(Q0, 0, 3)], options(group), "body", "properties", "bornTimestamp")
     assert [row["body"] for row in rows] == [b"whole", b"no zlib at all", b"plain"]
     assert {row["properties"] for row in rows} == {"{}"}
