@@ -111,7 +111,7 @@ class BrokerCluster(SimCluster):
 
     # How a member lives.
 
-    def _opened(self, node: SimNode, engine: Engine) -> int:
+    def _opened(self, node: SimNode, engine: Engine) -> Index:
         state = self._state_type(limits=StateLimits(near_timers_max=8, spill_interval=64))
         store = self._stores[node.node_id] = SnapshotStore(node.disk)
         newest = restore_newest(str(node.node_id), store, state, engine.log)
@@ -128,7 +128,7 @@ class BrokerCluster(SimCluster):
         self._schedule_snapshot(node, node.life)
         if engine.is_new_store:
             self.at(self.now_ms + FETCH_INTERVAL_MS, self._fetch, node, node.life)
-        return int(state.applied_index)
+        return state.applied_index
 
     def _look_at_flipped(self, node: SimNode, used: SnapshotFile | None) -> None:
         """Demand that a damaged snapshot is noticed and not used."""
@@ -269,6 +269,6 @@ class BrokerCluster(SimCluster):
         check_restored(snapshot, broker.state)
         self.counts["snapshot-fetched"] += 1
         self.model.compare_with_replay(broker.state)
-        self.checker.restored(node.node_id, int(snapshot.meta.index))
+        self.checker.restored(node.node_id, snapshot.meta.index)
         self._newest[node.node_id] = snapshot
         broker.driver.state_replaced(snapshot.meta.index, snapshot.meta.chain_crc)

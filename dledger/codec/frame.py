@@ -138,7 +138,7 @@ class FrameDecoder:
     def need_bytes(self) -> int:
         """The bytes that may have to be held before what has begun is whole; 0 between frames.
 
-        A blob does not tell its size when it begins: it may become as large as it may be.
+        A blob does not say its size when it begins: it may become as large as it may be.
         """
         if self._open_header is not None:
             return self._blob_bytes_max + self._frame_bytes_max

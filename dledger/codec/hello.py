@@ -36,7 +36,7 @@ class Hello(Header, frozen=True, tag="hello"):
     """The dialer's greeting: its name, and the one that it means to reach.
 
     Attributes:
-        process: drawn anew by every process; tells a reconnect from a second process that
+        process: drawn anew by every process; distinguishes a reconnect from a second process that
             uses the same id.
         node_id: the member that dials; empty for a client.
         target_id: whom the dialer expects at this address; empty when any member will do.

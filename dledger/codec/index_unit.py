@@ -1,7 +1,7 @@
 """Index units: where each entry of a segment stands, 32 bytes each (docs/formats/index_unit.md).
 
 A unit is written only after its entry is durable. So a unit on disk proves that the entry once was
-whole, which lets recovery tell a torn tail from damage. Many entries are handled as columns
+whole, which lets recovery distinguish a torn tail from damage. Many entries are handled as columns
 (`array`), never as objects: opening a log of a million entries must not build a million of them.
 """
 

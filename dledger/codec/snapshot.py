@@ -1,7 +1,7 @@
 """A snapshot of derived state as bytes: a head, frames of the state's own bytes, an end (docs/formats/snapshot.md).
 
 Big-endian. Each checksum goes on from the one before, so frames cannot be lost, exchanged or taken
-from another snapshot without being noticed; the end tells a whole file from one that was cut.
+from another snapshot without being noticed; the end distinguishes a whole file from one that was cut.
 
     head, 48 bytes
          0  4 bytes  magic    `DLSS`

@@ -76,9 +76,9 @@ def classify_tail(file: File, scan: EntryScan) -> Tail:
         data = file.read_at(offset, min(_SEARCH_BYTES, size - offset))
         if data != _ZEROS[: len(data)]:
             is_clean = False
-            # A header may end in zeros (an empty body); more zeros behind it tell nothing.
-            told = data[: len(data.rstrip(b"\0")) + ENTRY_HEADER_BYTES]
-            if _has_entry_beyond(file, told, offset, scan):
+            # A header may end in zeros (an empty body); more zeros behind it mean nothing.
+            used = data[: len(data.rstrip(b"\0")) + ENTRY_HEADER_BYTES]
+            if _has_entry_beyond(file, used, offset, scan):
                 return Tail.WHOLE_BEHIND
         # Overlap, so that a header across the border is seen whole.
         step = len(data) if offset + len(data) == size else len(data) - ENTRY_HEADER_BYTES

@@ -23,7 +23,7 @@ def settle_whole(disk: Disk, folder: str, name: str) -> None:
     """
     aside = path_in(folder, name) + ASIDE_SUFFIX
     if disk.exists(aside):
-        # A crash came before the rename: nobody was told of it.
+        # A crash came before the rename: nobody has heard of it.
         disk.remove(aside)
     # A process that was killed between rename and sync left a name that a power cut may undo.
     disk.sync_folder(folder)

@@ -7,7 +7,7 @@ promise that was broken. They make no crashes; those are the business of `SimDis
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from dledger.codec.entry import chain_crc, check_entry, seal
 from dledger.errors import (
@@ -112,8 +112,8 @@ def check_log_store(make_disk: MakeDisk) -> None:
     _check_hard_state(disk, expected[-1].id)
 
 
-def new_entries(log: SegmentedLog, term: int, sizes: list[int]) -> list[Entry]:
-    """Unsealed entries behind the end of a log, with bodies of these sizes."""
+def new_entries(log: SegmentedLog, term: int, sizes: Sequence[int]) -> list[Entry]:
+    """Make unsealed entries behind the end of a log, with bodies of these sizes."""
     index, position = log.last_id.index + 1, log.end_position
     made: list[Entry] = []
     for size in sizes:

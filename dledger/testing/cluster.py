@@ -20,7 +20,7 @@ from dledger.engine import Engine
 from dledger.errors import CorruptionError, DiskFailedError
 from dledger.raft.effects import HandsOver, Outcome, Role
 from dledger.raft.events import Event, GiveUpVote, Received, Tick
-from dledger.raft.ids import NodeId
+from dledger.raft.ids import NO_INDEX, Index, NodeId, Term
 from dledger.raft.messages import Message, PeerMessage, RepairAnswer, RepairRequest
 from dledger.repair.store_repair import REPAIRS_MAX, StoreRepair, is_repairable
 from dledger.storage.member_file import MemberFile
@@ -68,11 +68,11 @@ class SimCluster(SimLoop):
     """The members, their world, and the loop that runs them.
 
     Attributes:
-        on_resolved: told of every outcome, after the step that brought it.
-        on_stopped: told when a member has stopped; its waiting callers hear nothing more.
-        on_sent: told of every message as it leaves.
-        on_committed: told when a member has learned that more is committed.
-        on_refused: told when a member finds its store damaged, and stays down.
+        on_resolved: called with every outcome, after the step that brought it.
+        on_stopped: called when a member has stopped; its waiting callers hear nothing more.
+        on_sent: called with every message as it leaves.
+        on_committed: called when a member has learned that more is committed.
+        on_refused: called when a member finds its store damaged, and stays down.
         reached: how often the group came to each of `STATES`.
         leaders_allowed: how many terms may be led so far; None: any number.
         calm: members between which, and at which, nothing fails any more.
@@ -164,7 +164,7 @@ class SimCluster(SimLoop):
             raise error
         self.start_later(node)
 
-    def _opened(self, node: SimNode, engine: Engine) -> int:
+    def _opened(self, node: SimNode, engine: Engine) -> Index:
         """Note that a store was opened. A group with a state machine restores it here.
 
         Returns:
@@ -173,7 +173,7 @@ class SimCluster(SimLoop):
         Raises:
             CorruptionError, OSError: the member cannot start.
         """
-        return 0
+        return NO_INDEX
 
     def refuse_start(self, node: SimNode, error: Exception) -> None:
         """Leave a member down whose damaged store nobody can mend, until its disk is replaced."""
@@ -300,7 +300,7 @@ class SimCluster(SimLoop):
         self.arm(node, engine)
 
     def _settle(self, node: SimNode, engine: Engine) -> None:
-        """Hand out what is committed, and tell callers. Groups with a state machine do it their way."""
+        """Hand out what is committed, and answer callers. Groups with a state machine do it their way."""
         while engine.has_committed:
             self.checker.handed_out(node.node_id, engine.take_committed(HANDED_OUT_BYTES_MAX))
         for token, outcome in engine.take_resolved():
@@ -326,7 +326,7 @@ class SimCluster(SimLoop):
         if engine.node.role is Role.LEADER and checker.newest_commit_term > engine.node.term:
             self._check_lease(node, engine, checker.newest_commit_term)
 
-    def _check_lease(self, node: SimNode, engine: Engine, later_term: int) -> None:
+    def _check_lease(self, node: SimNode, engine: Engine, later_term: Term) -> None:
         if engine.node.has_lease(node.local_ms(self.now_ms)):
             raise Violation(
                 f"{node.node_id} has a lease of term {engine.node.term} though the leader of "
@@ -466,14 +466,16 @@ class SimCluster(SimLoop):
 
     def _wake(self, node: SimNode) -> None:
         """End a pause without an end: what waits for that is due now."""
-        waiting: list[Callable[..., object]] = [
-            self._deliver,
-            self._repairs.deliver,
-            self._repairs.carry_on,
-            self._tick,
-            self._saves.end,
-        ]
-        self.hurry(node, waiting)
+        self.hurry(
+            node,
+            (
+                self._deliver,
+                self._repairs.deliver,
+                self._repairs.carry_on,
+                self._tick,
+                self._saves.end,
+            ),
+        )
 
     def _make_node(self, node_id: NodeId) -> SimNode:
         """Make a member with an empty disk and a clock of its own."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from dledger.config import RaftConfig
 from dledger.raft.effects import (
@@ -66,7 +67,7 @@ class SafetyChecker:
         self._reads: dict[int, int] = {}
 
     def leads(self, member: Member) -> None:
-        """Election safety and leader completeness."""
+        """Check election safety and leader completeness."""
         term = member.node.term
         other = self._leaders.setdefault(term, member.name)
         self._require(other == member.name, f"{other} and {member.name} lead term {term}")
@@ -81,7 +82,7 @@ class SafetyChecker:
         self._require(other == candidate, f"{voter} voted for {other} and {candidate} in {term}")
 
     def committed(self, member: Member, index: Index) -> None:
-        """State machine safety: one entry at an index, forever."""
+        """Check state machine safety: one entry at an index, forever."""
         for place in range(member.checked_commit, index):
             entry = member.entries[place]
             if place == len(self._committed):
@@ -101,11 +102,11 @@ class SafetyChecker:
         self._answered.add(token)
 
     def read_asked(self, token: int) -> None:
-        """Check that a read sees what anybody knew to be committed when it came."""
+        """Note what anybody knew to be committed when a read came: it must see that."""
         self._reads[token] = len(self._committed)
 
     def read_answered(self, token: int, index: Index) -> None:
-        """Linearizable reads (thesis 6.4)."""
+        """Check that a read is linearizable (thesis 6.4)."""
         self._require(
             index >= self._reads[token],
             f"read {token} is answered at {index}, but {self._reads[token]} was committed before",
@@ -115,6 +116,17 @@ class SafetyChecker:
     def _require(is_true: bool, problem: str) -> None:
         if not is_true:
             raise SafetyViolationError(problem)
+
+
+class _Held(NamedTuple):
+    """A message that waits for a save.
+
+    Attributes:
+        save_number: of the save after which it may leave, counted from 1.
+    """
+
+    save_number: int
+    mail: Mail
 
 
 class Member:
@@ -130,7 +142,7 @@ class Member:
     def __init__(self, group: CoreGroup, name: NodeId, draw: Draw) -> None:
         self._group = group
         self._draw = draw
-        self._held: list[tuple[int, Mail]] = []
+        self._held: list[_Held] = []
         self._saved_count = 0
         self.name = name
         self.durable_state = HardState()
@@ -176,7 +188,7 @@ class Member:
         return effects
 
     def sync(self, save_count: int | None = None) -> list[Effect]:
-        """Make the oldest saves durable (all of them by default) and tell the core."""
+        """Make the oldest saves durable (all of them by default) and report it to the core."""
         count = len(self.saves) if save_count is None else min(save_count, len(self.saves))
         done, self.saves = self.saves[:count], self.saves[count:]
         self._saved_count += count
@@ -244,7 +256,7 @@ class Member:
         if effect.waits is Waits.NOTHING or (effect.waits is Waits.TERM and is_term_saved):
             self._group.mail.append(mail)
         else:
-            self._held.append((self._saved_count + len(self.saves), mail))
+            self._held.append(_Held(self._saved_count + len(self.saves), mail))
 
     def _append_request(self, effect: SendEntries) -> AppendRequest:
         return AppendRequest(
@@ -258,8 +270,8 @@ class Member:
         )
 
     def _release(self) -> None:
-        while self._held and self._held[0][0] <= self._saved_count:
-            mail = self._held.pop(0)[1]
+        while self._held and self._held[0].save_number <= self._saved_count:
+            mail = self._held.pop(0).mail
             match mail.message:
                 case VoteResponse(term=term, granted=True):
                     self._group.checker.voted(self.name, term, mail.to)

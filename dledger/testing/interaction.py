@@ -95,7 +95,7 @@ class Interaction:
                 "read": lambda given: self._local(given, ReadRequested(given.number("token"))),
                 "transfer": self._transfer,
                 "unreachable": self._unreachable,
-                "step-down": lambda given: self._local(given, StepDown("told by the script")),
+                "step-down": lambda given: self._local(given, StepDown("asked by the script")),
                 "crash": lambda given: self._member(given).crash(),
                 "restart": lambda given: self._member(given).restart(),
                 "receive": self._receive,

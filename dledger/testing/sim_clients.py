@@ -13,7 +13,7 @@ from random import Random
 from dledger.errors import NotLeaderError
 from dledger.raft.effects import Committed, Failed, Outcome, ReadAt, TransferDone
 from dledger.raft.events import Propose, ReadRequested, TransferRequested
-from dledger.raft.ids import NodeId
+from dledger.raft.ids import Index, NodeId
 from dledger.testing.cluster import SimCluster
 from dledger.testing.sim_node import SimNode
 from dledger.testing.state_checker import Violation
@@ -34,7 +34,7 @@ class _Call:
     node_id: NodeId
     life: int
     bodies: tuple[bytes, ...] = ()
-    floor_index: int | None = None
+    floor_index: Index | None = None
 
 
 @dataclass(slots=True)
@@ -123,7 +123,7 @@ class SimClients:
         if guess < 0.1:
             self._leaders[client] = self._any()
         elif guess < 0.4:
-            # Somebody told it; so a new leader soon has work, whatever became of the old one.
+            # It has heard of one; so a new leader soon has work, whatever became of the old one.
             leader = self._cluster.leader()
             self._leaders[client] = leader.node_id if leader is not None else self._any()
         node = self._cluster.nodes[self._leaders[client]]
@@ -207,7 +207,7 @@ class SimClients:
             case ReadAt(index=index):
                 if call.floor_index is None:
                     raise Violation(f"call {token} was no read, but is answered as one")
-                checker.read(call.floor_index, index)
+                checker.read(floor_index=call.floor_index, index=index)
                 self.counts.reads += 1
             case TransferDone():
                 self.counts.transfers += 1

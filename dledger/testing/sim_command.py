@@ -266,7 +266,7 @@ def _sweep(simulator: Simulator, options: argparse.Namespace) -> int:
             status.update(f"simulating: {tally.seed_count} seeds, {tally.bad_count} bad")
     took_s = time.monotonic() - started_s
     if options.json:
-        told = {
+        summary = {
             "first": first,
             **tally.summary(took_s),
             "coverage": tally.coverage,
@@ -274,7 +274,7 @@ def _sweep(simulator: Simulator, options: argparse.Namespace) -> int:
             "in_seeds": tally.seeds,
             "bad": [_as_json(one) for one in tally.bad],
         }
-        sys.stdout.write(json.dumps(told) + "\n")
+        sys.stdout.write(json.dumps(summary) + "\n")
     else:
         show_tally(simulator, console, tally, took_s, options=_options_text(options))
     return tally.exit_code

@@ -12,9 +12,10 @@ from random import Random
 
 from dledger.codec.entry import EntryFormatError, decode_header
 from dledger.raft.entry import ENTRY_HEADER_BYTES
+from dledger.raft.ids import Index
 from dledger.testing.sim_disk import SimDisk
 
-EntryKey = tuple[int, int]
+EntryKey = tuple[Index, int]
 """Index and chain CRC: the same entry wherever it stands."""
 
 SLICE_ENTRIES = (1, 3, 10)
@@ -51,8 +52,7 @@ def entry_places(disk: SimDisk) -> dict[EntryKey, EntryPlace]:
                 header = decode_header(head)
             except EntryFormatError:
                 break
-            name = (int(header.index), header.chain_crc)
-            found[name] = EntryPlace(path, offset, header.size_bytes)
+            found[header.index, header.chain_crc] = EntryPlace(path, offset, header.size_bytes)
             offset += header.size_bytes
     return found
 

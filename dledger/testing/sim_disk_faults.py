@@ -6,6 +6,7 @@ from collections.abc import Callable
 from copy import deepcopy
 from functools import partial
 from random import Random
+from typing import Protocol
 
 from dledger.storage.hard_state import HARD_STATE_NAME
 from dledger.storage.member_file import MemberFile
@@ -16,16 +17,22 @@ from dledger.testing.sim_node import SimNode
 from dledger.testing.sim_victims import Victims
 
 DAMAGE_ALL_SHARES = (0.05, 0.3, 1.0)
-"""The shares, in permille, of what may be damaged in all logs at once."""
+"""The shares of what may be damaged in all logs at once; a strike draws one of them."""
+
+
+class Crash(Protocol):
+    """Stops a member for a while."""
+
+    def __call__(self, node: SimNode | None, *, power_loss: bool = True) -> None:
+        """Stop it; None, or one that is down, is left alone."""
+        ...
 
 
 class DiskFaults:
     """Strikes disks. Strikes that may cost a store say whether they found one that may be lost."""
 
-    def __init__(
-        self, cluster: SimCluster, victims: Victims, rng: Random, crash: Callable[..., None]
-    ) -> None:
-        """Prepare. `crash` stops a member for a while."""
+    def __init__(self, cluster: SimCluster, victims: Victims, rng: Random, crash: Crash) -> None:
+        """Prepare strikes."""
         self._cluster = cluster
         self._victims = victims
         self._rng = rng
@@ -213,7 +220,7 @@ class DiskFaults:
         """Damage entries of every log at once, each on all members but one; some members start anew.
 
         Only where every store counts: what is whole on one member must not go with it. All run, for one that is
-        down may have lost the index units that would tell damage in its last entries from a torn tail.
+        down may have lost the index units that would distinguish damage in its last entries from a torn tail.
         """
         nodes = list(self._cluster.nodes.values())
         is_ready = len(self._cluster.running()) == len(nodes) and not self._victims.lost_stores()

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from random import Random
-from typing import Any, Protocol
+from typing import Protocol, TypeVarTuple
 
 from dledger.engine import Engine
 from dledger.raft.events import Event
@@ -20,6 +20,8 @@ from dledger.testing.sim_node import SimNode
 from dledger.testing.sim_settings import SimSettings
 from dledger.testing.sim_trace import Trace
 from dledger.testing.state_checker import StateChecker
+
+Args = TypeVarTuple("Args")
 
 
 class SimGroup(Protocol):
@@ -36,7 +38,7 @@ class SimGroup(Protocol):
     checker: StateChecker
     calm: frozenset[NodeId]
 
-    def at(self, time_ms: int, action: Callable[..., object], *args: Any) -> None:
+    def at(self, time_ms: int, action: Callable[[*Args], object], *args: *Args) -> None:
         """Call `action` at a moment of virtual time."""
 
     def say(self, node: SimNode | None, text: str) -> None:

@@ -7,8 +7,11 @@ scheduled, so a run is a function of its seed.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from functools import partial
 from heapq import heapify, heappop, heappush
-from typing import Any
+from typing import NamedTuple, TypeVarTuple
+
+Args = TypeVarTuple("Args")
 
 STEPS_MAX = 200_000
 """A run with more steps than this is caught in a loop (usual runs have about a thousand)."""
@@ -16,6 +19,14 @@ STEPS_MAX = 200_000
 
 class StuckError(Exception):
     """The group makes no progress though nothing is wrong with its world any more."""
+
+
+class _Scheduled(NamedTuple):
+    """A call to come. They are ordered by their moment, then by their number, which no two share."""
+
+    time_ms: int
+    number: int
+    call: partial[object]
 
 
 class SimLoop:
@@ -29,19 +40,20 @@ class SimLoop:
     def __init__(self) -> None:
         self.now_ms = 0
         self.step_count = 0
-        self._heap: list[tuple[int, int, Callable[..., object], tuple[Any, ...]]] = []
+        self._heap: list[_Scheduled] = []
         self._scheduled_count = 0
 
-    def at(self, time_ms: int, action: Callable[..., object], *args: Any) -> None:
+    def at(self, time_ms: int, action: Callable[[*Args], object], *args: *Args) -> None:
         """Call `action` at a moment of virtual time (at once, but not nested, when it has passed)."""
         self._scheduled_count += 1
-        heappush(self._heap, (max(time_ms, self.now_ms), self._scheduled_count, action, args))
+        call = partial(action, *args)
+        heappush(self._heap, _Scheduled(max(time_ms, self.now_ms), self._scheduled_count, call))
 
-    def hurry(self, first_arg: object, actions: Collection[Callable[..., object]]) -> None:
+    def hurry(self, first_arg: object, actions: Collection[object]) -> None:
         """Make due now what is scheduled of these actions with this first argument, in the order it had."""
-        for place, (_, number, action, args) in enumerate(self._heap):
-            if args and args[0] is first_arg and action in actions:
-                self._heap[place] = (self.now_ms, number, action, args)
+        for place, (_, number, call) in enumerate(self._heap):
+            if call.args and call.args[0] is first_arg and call.func in actions:
+                self._heap[place] = _Scheduled(self.now_ms, number, call)
         heapify(self._heap)
 
     def run_until(self, end_ms: int, is_done: Callable[[], bool] | None = None) -> bool:
@@ -54,9 +66,11 @@ class SimLoop:
             StuckError: the group steps on and on without time passing.
         """
         heap = self._heap
-        while heap and heap[0][0] <= end_ms:
-            self.now_ms, _, action, args = heappop(heap)
-            action(*args)
+        while heap and heap[0].time_ms <= end_ms:
+            time_ms, _, call = heappop(heap)
+            assert time_ms >= self.now_ms, f"{call} at {time_ms} ms, and it is {self.now_ms} ms"
+            self.now_ms = time_ms
+            call()
             if is_done is not None and is_done():
                 return True
             if self.step_count > STEPS_MAX:

@@ -1,4 +1,4 @@
-"""Handshakes of a simulated group: what members tell each other of their stores before they speak.
+"""Handshakes of a simulated group: what members report to each other of their stores before they speak.
 
 Only runs in which a member may come back with an older copy of its store have them. Two processes meet
 when one of them first has something to say; what it has to say then is lost, as it is without a

@@ -33,7 +33,7 @@ class SimNode:
         refusal: why its store cannot be opened and not be mended; it stays down until its disk is replaced.
         is_damaged: its disk has lied. Such a member loses no power until the disk is replaced: after a
             power cut, damage in the entries of the last batch passes for a torn tail (storage/recovery.py
-            says so), and no log can tell.
+            says so), and no log can show it.
         flipped_snapshots: content of the snapshots in which a bit was turned over, by path: none may be used.
         is_frozen: it does not start, and what ails it is not cured.
         member: its record (see sim_meetings.py); None: it has none, or its start was not counted.

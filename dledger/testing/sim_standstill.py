@@ -54,7 +54,7 @@ class Standstills:
             return
         node.still_since_ms = None
         cluster.say(node, "runs again")
-        # The driver looks at its clock once in a heartbeat interval: it cannot tell what is less than that.
+        # The driver looks at its clock once in a heartbeat interval: it cannot measure what is less than that.
         pulse_ms = cluster.settings.heartbeat_ms
         length_ms = node.local_ms(cluster.now_ms) - node.local_ms(since_ms)
         length_ms -= self._chance.randint(0, pulse_ms)

@@ -9,7 +9,7 @@ as much as it changed. It checks, with the names of the Raft paper's figure 3 wh
 - leader completeness: a new leader has everything that was committed in earlier terms;
 - state machine safety: an index, once committed anywhere, holds the same entry everywhere for ever,
   and no member removes what it knows to be committed;
-- durability: after a crash a member still knows every term and vote that its messages told of, and
+- durability: after a crash a member still knows every term and vote that its messages reported, and
   has every entry that it confirmed to a leader of the present term;
 - outcomes: what was acknowledged is committed, what was refused never is, nothing is there twice.
 
@@ -21,13 +21,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import assert_never
+from typing import NamedTuple, assert_never
 
 from dledger.engine import Engine
 from dledger.errors import CorruptionError
 from dledger.raft.effects import Committed, Role
 from dledger.raft.entry import Entry, EntryKind
-from dledger.raft.ids import Index, NodeId
+from dledger.raft.ids import NO_INDEX, NO_TERM, Index, NodeId, Position, Term
 from dledger.raft.messages import (
     AppendRequest,
     AppendResponse,
@@ -54,19 +54,26 @@ class _View:
         applied_index: last entry handed to its state machine since it started.
         starts: how often it was started.
         promised_term: highest term that left it in a message, so it must be on disk.
-        confirmed_index: last entry that it told a leader to be durable and has not truncated since.
+        confirmed_index: last entry that it reported durable to a leader and has not truncated since.
     """
 
-    terms: list[int] = field(default_factory=list)
-    end_position: int = 0
-    last_term: int = 0
-    term: int = 0
+    terms: list[Term] = field(default_factory=list)
+    end_position: Position = Position(0)
+    last_term: Term = NO_TERM
+    term: Term = NO_TERM
     role: Role = Role.FOLLOWER
-    commit_index: int = 0
-    applied_index: int = 0
+    commit_index: Index = NO_INDEX
+    applied_index: Index = NO_INDEX
     starts: int = 0
-    promised_term: int = 0
-    confirmed_index: int = 0
+    promised_term: Term = NO_TERM
+    confirmed_index: Index = NO_INDEX
+
+
+class _Leader(NamedTuple):
+    """Who leads a term; the same member in a later life is another one."""
+
+    node_id: NodeId
+    start: int
 
 
 class StateChecker:
@@ -83,14 +90,14 @@ class StateChecker:
     def __init__(self, voters: Sequence[NodeId]) -> None:
         self._views = {node_id: _View() for node_id in voters}
         self._is_alone = len(self._views) == 1
-        self._entries: dict[tuple[int, int], Entry] = {}
-        self._leaders: dict[int, tuple[NodeId, int]] = {}
-        self._votes: dict[tuple[NodeId, int], NodeId] = {}
-        self._committed: list[int] = []
-        self._commit_terms: list[int] = []
-        self._bodies: dict[bytes, int] = {}
+        self._entries: dict[tuple[Index, Term], Entry] = {}
+        self._leaders: dict[Term, _Leader] = {}
+        self._votes: dict[tuple[NodeId, Term], NodeId] = {}
+        self._committed: list[Term] = []
+        self._commit_terms: list[Term] = []
+        self._bodies: dict[bytes, Index] = {}
         self._refused: set[bytes] = set()
-        self.acknowledged_index = 0
+        self.acknowledged_index = NO_INDEX
         self.truncated_count = 0
         self.older_term_count = 0
 
@@ -100,13 +107,13 @@ class StateChecker:
         return len(self._committed)
 
     @property
-    def newest_commit_term(self) -> int:
+    def newest_commit_term(self) -> Term:
         """The highest term in which anything was committed; 0 when nothing was."""
-        return self._commit_terms[-1] if self._commit_terms else 0
+        return self._commit_terms[-1] if self._commit_terms else NO_TERM
 
     @property
     def leader_count(self) -> int:
-        """In how many terms somebody led."""
+        """The number of terms in which somebody led."""
         return len(self._leaders)
 
     def is_committed(self, body: bytes) -> bool:
@@ -121,11 +128,11 @@ class StateChecker:
         before = view.terms
         view.starts += 1
         view.terms = []
-        view.end_position = view.last_term = 0
-        view.commit_index = view.applied_index = 0
+        view.end_position, view.last_term = Position(0), NO_TERM
+        view.commit_index = view.applied_index = NO_INDEX
         view.role = Role.FOLLOWER
         if self._is_alone:
-            self._forget_behind(int(engine.log.layout.last_index))
+            self._forget_behind(engine.log.layout.last_index)
         self._log_changed(node_id, view, engine)
         node = engine.node
         if node.term < view.promised_term:
@@ -148,7 +155,9 @@ class StateChecker:
     def wiped(self, node_id: NodeId) -> None:
         """Forget the promises of a stopped member that has lost its store; the group must cope."""
         self._views[node_id] = _View(starts=self._views[node_id].starts)
-        self._votes = {key: vote for key, vote in self._votes.items() if key[0] != node_id}
+        self._votes = {
+            (voter, term): vote for (voter, term), vote in self._votes.items() if voter != node_id
+        }
 
     def observe(self, node_id: NodeId, engine: Engine) -> None:
         """Check a member after a step."""
@@ -160,26 +169,26 @@ class StateChecker:
             if node.log.end_position != layout.end_position:
                 raise Violation(f"{node_id}: the core's and the store's idea of the log differ")
         if node.term != view.term or node.role is not view.role:
-            self._reign_changed(node_id, view, engine)
+            self._leadership_changed(node_id, view, engine)
         if node.commit_index != view.commit_index:
-            self._commit_moved(node_id, view, int(node.commit_index), int(node.term))
+            self._commit_moved(node_id, view, node.commit_index, node.term)
 
     def sent(self, node_id: NodeId, to: NodeId, message: Message, engine: Engine) -> None:
         """Check a message that has left a member: whatever it reports must survive a crash."""
         view = self._views[node_id]
-        term = int(message.term)
+        term = message.term
         match message:
             case PreVoteRequest() | PreVoteResponse():
                 return
             case AppendResponse():
                 is_present = message.term == engine.node.term
                 if message.success and is_present and message.match_index > view.confirmed_index:
-                    self._confirmed(node_id, view, int(message.match_index))
+                    self._confirmed(node_id, view, message.match_index)
             case VoteRequest():
-                self._voted(node_id, term, node_id)
+                self._voted(node_id, term, candidate=node_id)
             case VoteResponse():
                 if message.granted:
-                    self._voted(node_id, term, to)
+                    self._voted(node_id, term, candidate=to)
             case AppendRequest() | TimeoutNow():
                 pass
             case _:
@@ -202,22 +211,22 @@ class StateChecker:
                 raise Violation(
                     f"{node_id} hands out {entry.id} where {known.id} was committed, or with other bytes"
                 )
-            view.applied_index = int(entry.index)
+            view.applied_index = entry.index
 
-    def restored(self, node_id: NodeId, applied_index: int) -> None:
+    def restored(self, node_id: NodeId, applied_index: Index) -> None:
         """Note that a member's state machine contains this much without having been handed it."""
         self._views[node_id].applied_index = applied_index
 
     def compare(self, node_id: NodeId, engine: Engine) -> None:
         """Check, once the group has settled, that a member's log holds byte for byte what was committed."""
-        commit_index = int(engine.node.commit_index)
+        commit_index = engine.node.commit_index
         if commit_index != len(self._committed):
             raise Violation(
                 f"{node_id} has settled at commit index {commit_index}, but {len(self._committed)} "
                 "entries are committed"
             )
-        first = int(engine.log.layout.first_index)
-        for entry in engine.log.entries(Index(first), Index(commit_index + 1)):
+        first = engine.log.layout.first_index
+        for entry in engine.log.entries(first, Index(commit_index + 1)):
             known = self._entries[entry.index, self._committed[entry.index - 1]]
             if known.header != entry.header or known.body != entry.body:
                 raise Violation(f"{node_id} has settled with other bytes in {entry.id}")
@@ -226,18 +235,19 @@ class StateChecker:
 
     def acknowledged(self, bodies: Sequence[bytes], outcome: Committed) -> None:
         """Check a proposal that was answered: its entries are committed, one for each body, in order."""
-        first = int(outcome.first.index)
-        if int(outcome.last.index) != first + len(bodies) - 1:
+        first = outcome.first.index
+        if outcome.last.index != first + len(bodies) - 1:
             raise Violation(
                 f"{len(bodies)} bodies are acknowledged as {outcome.first} to {outcome.last}"
             )
-        for index, body in enumerate(bodies, start=first):
+        for place, body in enumerate(bodies, start=first):
+            index = Index(place)
             if index > len(self._committed):
                 raise Violation(f"entry {index} is acknowledged but not committed")
             entry = self._entries[index, self._committed[index - 1]]
             if entry.body != body or entry.kind is not EntryKind.NORMAL:
                 raise Violation(f"{entry.id} is acknowledged for a body that it does not hold")
-        self.acknowledged_index = max(self.acknowledged_index, int(outcome.last.index))
+        self.acknowledged_index = max(self.acknowledged_index, outcome.last.index)
 
     def refused(self, bodies: Sequence[bytes]) -> None:
         """Note that a proposal was refused for good: none of its bodies may ever be committed."""
@@ -248,13 +258,13 @@ class StateChecker:
                 )
             self._refused.add(body)
 
-    def read(self, floor_index: int, index: Index) -> None:
+    def read(self, *, floor_index: Index, index: Index) -> None:
         """Check a read that was answered; `floor_index` was answered to a caller before it began (thesis 6.4)."""
         if index < floor_index:
             raise Violation(
                 f"a read is answered at entry {index}, but entry {floor_index} was acknowledged before it began"
             )
-        self.acknowledged_index = max(self.acknowledged_index, int(index))
+        self.acknowledged_index = max(self.acknowledged_index, index)
 
     # The rules.
 
@@ -262,7 +272,7 @@ class StateChecker:
         """Compare only what a step appended or removed."""
         layout = engine.log.layout
         terms = view.terms
-        last = int(layout.last_index)
+        last = layout.last_index
         same = min(len(terms), last)
         while same and layout.term_of(Index(same)) != terms[same - 1]:
             same -= 1
@@ -273,48 +283,53 @@ class StateChecker:
                 )
             self.truncated_count += 1
             del terms[same:]
-            view.confirmed_index = min(view.confirmed_index, same)
+            view.confirmed_index = min(view.confirmed_index, Index(same))
         if same < last:
             for entry in _readable(engine, Index(same + 1), Index(last + 1)):
                 self._match(node_id, entry)
             for index in range(same + 1, last + 1):
                 term = layout.term_of(Index(index))
                 assert term is not None, "it is in the log"
-                terms.append(int(term))
+                terms.append(term)
         view.end_position = layout.end_position
         view.last_term = layout.last_term
+        assert len(view.terms) == last, f"{len(view.terms)} terms of {last} entries of {node_id}"
 
-    def _forget_behind(self, last: int) -> None:
+    def _forget_behind(self, last: Index) -> None:
         """Forget the entries behind `last`: a lone member leads at once, and may lose them in a crash unreported."""
-        self._entries = {name: entry for name, entry in self._entries.items() if name[0] <= last}
+        self._entries = {
+            (index, term): entry for (index, term), entry in self._entries.items() if index <= last
+        }
 
     def _match(self, node_id: NodeId, entry: Entry) -> None:
-        """Log matching: the same entry has the same content, and so the same prefix."""
+        """Check log matching: the same entry has the same content, and so the same prefix."""
         known = self._entries.setdefault((entry.index, entry.term), entry)
         if known is not entry and (known.header != entry.header or known.body != entry.body):
             raise Violation(f"{node_id} holds another {entry.id} than the one seen before")
 
-    def _reign_changed(self, node_id: NodeId, view: _View, engine: Engine) -> None:
-        """Election safety and leader completeness, checked when term or role changes."""
+    def _leadership_changed(self, node_id: NodeId, view: _View, engine: Engine) -> None:
+        """Check election safety and leader completeness, when term or role changes."""
         node = engine.node
-        term = int(node.term)
+        term = node.term
         if term < view.term:
             raise Violation(f"{node_id} goes back from term {view.term} to term {term}")
         view.term = term
         view.role = node.role
         if node.role is not Role.LEADER:
             return
-        leader = (node_id, 0 if self._is_alone else view.starts)
+        leader = _Leader(node_id, 0 if self._is_alone else view.starts)
         if self._leaders.setdefault(term, leader) != leader:
-            raise Violation(f"term {term} has two leaders: {self._leaders[term][0]} and {node_id}")
+            raise Violation(
+                f"term {term} has two leaders: {self._leaders[term].node_id} and {node_id}"
+            )
         known = bisect_left(self._commit_terms, term)
         if view.terms[:known] != self._committed[:known]:
             raise Violation(
                 f"{node_id} leads term {term} without the {known} entries committed in earlier terms"
             )
 
-    def _commit_moved(self, node_id: NodeId, view: _View, index: int, term: int) -> None:
-        """State machine safety: an index holds one committed entry, for ever and everywhere."""
+    def _commit_moved(self, node_id: NodeId, view: _View, index: Index, term: Term) -> None:
+        """Check state machine safety: an index holds one committed entry, for ever and everywhere."""
         if index < view.commit_index:
             raise Violation(
                 f"{node_id}: commit index goes back from {view.commit_index} to {index}"
@@ -330,13 +345,14 @@ class StateChecker:
                 f"{node_id} commits other entries up to {index} than were committed before"
             )
         for place in range(len(self._committed) + 1, index + 1):
-            self._commit(place, view.terms[place - 1], term)
+            self._commit(Index(place), entry_term=view.terms[place - 1], commit_term=term)
         view.commit_index = index
 
-    def _commit(self, index: int, entry_term: int, commit_term: int) -> None:
+    def _commit(self, index: Index, *, entry_term: Term, commit_term: Term) -> None:
         """Note an index that is committed for the first time."""
+        assert index == len(self._committed) + 1, f"{index} after {len(self._committed)}"
         self._committed.append(entry_term)
-        last = self._commit_terms[-1] if self._commit_terms else 0
+        last = self.newest_commit_term
         self._commit_terms.append(max(commit_term, last))
         self.older_term_count += entry_term < commit_term
         entry = self._entries[index, entry_term]
@@ -347,7 +363,7 @@ class StateChecker:
         if self._bodies.setdefault(entry.body, index) != index:
             raise Violation(f"{entry.id} holds the body of entry {self._bodies[entry.body]} again")
 
-    def _confirmed(self, node_id: NodeId, view: _View, index: int) -> None:
+    def _confirmed(self, node_id: NodeId, view: _View, index: Index) -> None:
         """Note that a member has confirmed to its leader everything up to `index`."""
         if index > len(view.terms):
             raise Violation(
@@ -355,7 +371,7 @@ class StateChecker:
             )
         view.confirmed_index = index
 
-    def _voted(self, node_id: NodeId, term: int, candidate: NodeId) -> None:
+    def _voted(self, node_id: NodeId, term: Term, *, candidate: NodeId) -> None:
         """Check that a member has one vote in a term (Raft paper 5.2)."""
         if self._votes.setdefault((node_id, term), candidate) != candidate:
             raise Violation(

@@ -98,7 +98,7 @@ def test_a_good_history_passes() -> None:
     checker.handed_out(N1, two.log.stored[:1])
     checker.acknowledged([b"b"], Committed(EntryId(Term(1), Index(2)), EntryId(Term(1), Index(2))))
     checker.refused([b"c"])
-    checker.read(2, Index(2))
+    checker.read(floor_index=Index(2), index=Index(2))
     assert checker.is_committed(b"b")
     assert (checker.committed_count, checker.leader_count) == (2, 1)
 
@@ -270,7 +270,7 @@ def test_answers_that_are_not_true() -> None:
     with pytest.raises(Violation, match="refused proposal is committed"):
         checker.refused([b"a"])
     with pytest.raises(Violation, match="entry 3 was acknowledged before it began"):
-        checker.read(3, Index(2))
+        checker.read(floor_index=Index(3), index=Index(2))
 
 
 def test_a_refused_body_that_is_committed_later_and_one_committed_twice() -> None:
