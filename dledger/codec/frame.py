@@ -184,8 +184,8 @@ class FrameDecoder:
                 frames.append(frame)
             at += 4 + length
         if at < end:
+            assert end - at < self._need, f"{end - at} bytes are kept of a frame of {self._need}"
             self._rest = bytearray(view[at:])
-        assert len(self._rest) < self._need, f"{len(self._rest)} bytes are kept of {self._need}"
         return frames
 
     def _open(self, rest: memoryview) -> Frame | None:

@@ -98,13 +98,14 @@ class LogIndex:
     def chain_crc_of(self, index: Index) -> int:
         """Return the chain CRC of a kept entry: it identifies the log up to there."""
         place = index - self.layout.first_index
-        assert 0 <= place < len(self.chain_crcs), f"entry {index} is not in the log"
+        assert place >= 0, f"entry {index} stands before the log"
         return self.chain_crcs[place]
 
     def chain_crc_before(self, index: Index) -> int:
         """Return the chain CRC of the entry before a kept one, or before the end; 0 before the first."""
         place = index - self.layout.first_index
-        assert 0 <= place <= len(self.chain_crcs), f"entry {index} does not follow a kept one"
+        assert place >= 0, f"entry {index} stands before the log"
+        assert index <= self.layout.last_index + 1, f"entry {index} does not follow a kept one"
         return self.chain_crcs[place - 1] if place else 0
 
     def chain_crcs_of(self, first: Index, end: Index) -> array[int]:

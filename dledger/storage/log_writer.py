@@ -34,6 +34,7 @@ class LogWriter:
 
     Attributes:
         durable_index: everything up to this entry survives a crash. To be read only.
+        has_writes: `take` would give a batch once the present one is done. To be read only.
     """
 
     def __init__(
@@ -68,11 +69,8 @@ class LogWriter:
         self._cut_index: Index | None = None
         self._handed_index = self._unit_index = self.durable_index
         self._batch: WriteBatch | None = None
-
-    @property
-    def has_writes(self) -> bool:
-        """True while `take` would give a batch once the present one is done."""
-        return bool(self._pending) or self._cut_index is not None
+        # An attribute, since the engine asks several times in each of its steps.
+        self.has_writes = False
 
     def add(self, entries: Sequence[Entry]) -> None:
         """Let entries wait that the index has as its last ones."""
@@ -82,6 +80,7 @@ class LogWriter:
                 f"entry {waiting_from} waits, entries up to {self._handed_index} were taken"
             )
             self._pending.extend(entries)
+            self.has_writes = True
 
     def truncate_from(self, first: Index) -> None:
         """Forget `first` and everything behind it; what is on disk of it is cut with the next batch.
@@ -93,6 +92,7 @@ class LogWriter:
         if first <= self._handed_index:
             self._cut_index = first if self._cut_index is None else min(first, self._cut_index)
             self._handed_index = Index(first - 1)
+        self.has_writes = bool(self._pending) or self._cut_index is not None
         self.durable_index = min(self.durable_index, Index(first - 1))
         self._unit_index = min(self._unit_index, Index(first - 1))
         self._check()
@@ -111,7 +111,7 @@ class LogWriter:
         """
         self.latch.check()
         assert self._batch is None, "a batch is out already"
-        if not self._pending and self._cut_index is None:
+        if not self.has_writes:
             return None
         batch = WriteBatch(self._disk, self.latch, self._handed_index, syncs=self._syncs)
         if self._cut_index is not None:
@@ -119,6 +119,7 @@ class LogWriter:
             self._cut_index = None
         if self._pending:
             self._plan_entries(batch)
+        self.has_writes = bool(self._pending)
         self._batch = batch
         return batch
 
@@ -197,7 +198,6 @@ class LogWriter:
         assert parts, f"entry {first.id} does not fit the segment that was made for it"
         batch.last_index = last.index
         batch.entry_count = last.index - first.index + 1
-        assert len(units) == batch.entry_count, f"{len(units)} of {batch.entry_count} entries"
         batch.size_bytes = last.end_position - first.position
         batch.segment = segment
         batch.position = first.position

@@ -298,7 +298,7 @@ class SegmentedLog:
             stop = min(end, self._cache.first_index) if len(self._cache) else end
             found.extend(self._reader.read(index, stop))
             index = Index(found[-1].index + 1)
-        assert len(found) == end - first, f"{len(found)} entries of {first} to {end - 1}"
+        assert found[-1].index == end - 1, f"read up to {found[-1].index} of {first} to {end - 1}"
         return found
 
     def entry_at(self, position: Position) -> Entry:

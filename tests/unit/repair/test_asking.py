@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
-from dledger.codec.entry import chain_crc
+from dledger.codec.entry import chain_crc, seal
 from dledger.raft.entry import Entry
-from dledger.raft.ids import Index, NodeId
+from dledger.raft.ids import Index, NodeId, Position
 from dledger.raft.messages import RepairAnswer, RepairRequest
 from dledger.repair.asking import ANSWER_TIMEOUT_MS, ROUND_PAUSE_MS, Asking
 from dledger.storage.damage import Missing
@@ -76,6 +77,19 @@ def test_other_entries_than_the_named_ones_are_not_believed() -> None:
         asking = Asking(N0, (N1, N2), [missing(3, 5)])
         assert asking.answered(answer(asked(asking), N1, *indexes)) == ()
         assert not asking.is_done
+
+
+def test_entries_with_room_between_them_are_not_believed_though_their_chain_is_right() -> None:
+    third, fourth = ENTRIES[2:4]
+    apart = replace(fourth, position=Position(fourth.position + 10), header=b"")
+    apart = seal(apart, chain_crc(third))
+    wanted = replace(
+        missing(3, 4), end_position=apart.end_position, last_chain_crc=chain_crc(apart)
+    )
+    asking = Asking(N0, (N1, N2), [wanted])
+    request = asked(asking)
+    assert asking.answered(RepairAnswer(N1, request.number, (third, apart), lacks=False)) == ()
+    assert asking.waits[0].missing == wanted
 
 
 def test_an_answer_to_an_earlier_request_or_of_another_member_is_dropped() -> None:
