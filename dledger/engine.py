@@ -23,7 +23,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar, assert_never
 
-from dledger.codec.entry import chain_crc, expected_chain_crc
+from dledger.codec.chain import expected_chain_crc
+from dledger.codec.entry import chain_crc
 from dledger.config import LogConfig
 from dledger.errors import (
     CorruptionError,

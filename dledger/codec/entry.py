@@ -15,6 +15,7 @@ from enum import Enum
 
 from crc32c import crc32c
 
+from dledger.codec.chain import BODY_CRC_AT, CHAIN_CRC_AT, expected_chain_crc
 from dledger.codec.format_error import FormatError
 from dledger.codec.index_unit import EntryColumns, IndexUnit
 from dledger.raft.entry import ENTRY_HEADER_BYTES, Entry, EntryKind
@@ -38,8 +39,6 @@ _HEADER = struct.Struct(
 _TO_CHAIN_CRC = struct.Struct(">iiqqqi")
 _BODY_FIELDS = struct.Struct(">Ii")
 _U32 = struct.Struct(">I")
-_CHAIN_CRC_AT = 36
-_BODY_CRC_AT = 40
 _KINDS = {int(kind): kind for kind in EntryKind}
 _MAGIC_PATTERN = re.compile(rb"\x00\x00\x00[\x01-\x03]")
 """A header's first four bytes. Matches cannot overlap: the last byte is not 0, the first three are."""
@@ -114,7 +113,7 @@ def seal(entry: Entry, prev_chain_crc: int) -> Entry:
 def chain_crc(entry: Entry) -> int:
     """Return the chain CRC in a sealed entry's header."""
     assert len(entry.header) == ENTRY_HEADER_BYTES, f"entry {entry.index} is not sealed"
-    crc: int = _U32.unpack_from(entry.header, _CHAIN_CRC_AT)[0]
+    crc: int = _U32.unpack_from(entry.header, CHAIN_CRC_AT)[0]
     return crc
 
 
@@ -153,55 +152,6 @@ def decode_header(data: Bytes, offset: int = 0) -> EntryHeader:
     )
 
 
-def expected_chain_crc(header: bytes, prev_chain_crc: int) -> int:
-    """Return the chain CRC that these 48 header bytes ought to have."""
-    crc: int = crc32c(header[_BODY_CRC_AT:], crc32c(header[:_CHAIN_CRC_AT], prev_chain_crc))
-    return crc
-
-
-def _chain_step(chain_crc: int) -> int:
-    """Return what the bytes of an all-zero header make of a chain CRC."""
-    crc: int = crc32c(_ZERO_CHAINED, chain_crc)
-    return crc
-
-
-def _invert_chain_step() -> tuple[int, ...]:
-    """Return the chain CRC's way back: for every bit of a difference behind a header the one before it.
-
-    For bytes of a fixed length a CRC is an affine, invertible function of the CRC that it started
-    with (over GF(2)), whatever the bytes are. Gauss-Jordan elimination over its 32 columns.
-    """
-    zero = _chain_step(0)
-    rows = [(_chain_step(1 << bit) ^ zero, 1 << bit) for bit in range(32)]
-    for bit in range(32):
-        pivot = next(k for k in range(bit, 32) if rows[k][0] >> bit & 1)
-        rows[bit], rows[pivot] = rows[pivot], rows[bit]
-        image, origin = rows[bit]
-        rows = [
-            (other ^ image, source ^ origin) if k != bit and other >> bit & 1 else (other, source)
-            for k, (other, source) in enumerate(rows)
-        ]
-    return tuple(origin for _, origin in rows)
-
-
-_ZERO_CHAINED = bytes(ENTRY_HEADER_BYTES - _U32.size)
-_CHAIN_STEP_BACK = _invert_chain_step()
-
-
-def preceding_chain_crc(header: bytes) -> int:
-    """Return the chain CRC of the only entry that can stand before this header.
-
-    So an intact header names the entry before it, even when that entry is lost.
-    """
-    own = int.from_bytes(header[_CHAIN_CRC_AT:_BODY_CRC_AT], "big")
-    difference = own ^ expected_chain_crc(header, 0)
-    found = 0
-    for bit, origin in enumerate(_CHAIN_STEP_BACK):
-        if difference >> bit & 1:
-            found ^= origin
-    return found
-
-
 def check_entry(entry: Entry, prev_chain_crc: int | None = None) -> None:
     """Verify that a sealed entry's header says what its fields and its body say.
 
@@ -236,14 +186,14 @@ def _check_crcs(
         chain = expected_chain_crc(header_bytes, prev_chain_crc)
         if chain != header.chain_crc:
             raise EntryFormatError(
-                offset + _CHAIN_CRC_AT,
+                offset + CHAIN_CRC_AT,
                 f"chain crc {chain:#010x}, the header of entry {header.index} says "
                 f"{header.chain_crc:#010x}",
             )
     found = crc32c(body)
     if found != header.body_crc:
         raise EntryFormatError(
-            offset + _BODY_CRC_AT,
+            offset + BODY_CRC_AT,
             f"body crc {found:#010x}, the header of entry {header.index} says "
             f"{header.body_crc:#010x}",
         )
@@ -387,7 +337,9 @@ class EntryScan:
             magic, size, found_index, found_term, found_position, channel, found, crc, length = (
                 _HEADER.unpack_from(data, at)
             )
-            own = crc32c(view[at + _BODY_CRC_AT : body_at], crc32c(view[at : at + 36], chain))
+            own = crc32c(
+                view[at + BODY_CRC_AT : body_at], crc32c(view[at : at + CHAIN_CRC_AT], chain)
+            )
             if not (
                 own == found
                 and found_index == index

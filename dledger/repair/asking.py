@@ -16,12 +16,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
 
-from dledger.codec.entry import (
-    EntryFormatError,
-    chain_crc,
-    check_entry,
-    preceding_chain_crc,
-)
+from dledger.codec.chain import preceding_chain_crc
+from dledger.codec.entry import EntryFormatError, chain_crc, check_entry
 from dledger.raft.entry import Entry
 from dledger.raft.ids import Index, NodeId
 from dledger.raft.messages import RepairAnswer, RepairRequest

@@ -15,7 +15,8 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from dledger.codec.entry import decode_header, preceding_chain_crc
+from dledger.codec.chain import preceding_chain_crc
+from dledger.codec.entry import decode_header
 from dledger.codec.index_unit import EntryColumns, IndexUnit
 from dledger.raft.entry import Entry
 from dledger.raft.ids import Index, Position

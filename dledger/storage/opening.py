@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 
 from crc32c import crc32c
 
-from dledger.codec.entry import EntryScan, expected_chain_crc, index_unit_of
+from dledger.codec.chain import expected_chain_crc, stored_chain_crc
+from dledger.codec.entry import EntryScan, index_unit_of
 from dledger.codec.index_unit import (
     INDEX_UNIT_BYTES,
     EntryColumns,
@@ -209,7 +210,7 @@ def _first_header_follows(data: File, columns: EntryColumns, after: ChainEnd) ->
         and len(header) == ENTRY_HEADER_BYTES
         and expected_chain_crc(header, after.chain_crc)
         == columns.chain_crcs[0]
-        == int.from_bytes(header[36:40], "big")
+        == stored_chain_crc(header)
     )
 
 

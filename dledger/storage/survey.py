@@ -12,13 +12,8 @@ from dataclasses import dataclass
 
 from crc32c import crc32c
 
-from dledger.codec.entry import (
-    EntryFormatError,
-    EntryHeader,
-    decode_header,
-    find_headers,
-    preceding_chain_crc,
-)
+from dledger.codec.chain import preceding_chain_crc
+from dledger.codec.entry import EntryFormatError, EntryHeader, decode_header, find_headers
 from dledger.raft.entry import ENTRY_HEADER_BYTES, EntryKind
 from dledger.raft.ids import NO_TERM, Index, Position
 from dledger.storage.api import Disk

@@ -283,7 +283,7 @@ class SimCluster(SimLoop):
         for news in engine.take_news():
             self.say(node, effect_line(news))
             self.reached["slow-disk-handover"] += isinstance(news, HandsOver)
-        self._check_reign(node, engine)
+        self._check_leadership(node, engine)
         if engine.has_committed:
             self._check_leases(engine)
             self.on_committed(node)
@@ -315,7 +315,7 @@ class SimCluster(SimLoop):
             node.traced_log = log_state
             self.say(node, log_state)
 
-    def _check_reign(self, node: SimNode, engine: Engine) -> None:
+    def _check_leadership(self, node: SimNode, engine: Engine) -> None:
         """Check that nobody leads without a reason, and that nobody has a lease whose successor has committed."""
         checker = self.checker
         allowed = self.leaders_allowed
@@ -334,7 +334,7 @@ class SimCluster(SimLoop):
             )
 
     def _check_leases(self, engine: Engine) -> None:
-        """Once a leader commits, no leader of an earlier term may answer reads by its lease."""
+        """Check that, once a leader commits, no leader of an earlier term may answer reads by its lease."""
         if engine.node.role is not Role.LEADER:
             return
         for other in self.leaders():

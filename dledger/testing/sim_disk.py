@@ -58,6 +58,27 @@ class SimDiskStatistics:
     crash_count: int
 
 
+class _Countdown:
+    """A fault that strikes the n-th time from when it was asked for, once."""
+
+    __slots__ = ("_left",)
+
+    def __init__(self) -> None:
+        self._left = 0
+
+    def begin(self, nth: int) -> None:
+        """Strike at the n-th time from now; 0: never."""
+        assert nth >= 0, f"the {nth}-th time from now"
+        self._left = nth
+
+    def strikes(self) -> bool:
+        """Count one more time, and return whether it is the one that was asked for."""
+        if not self._left:
+            return False
+        self._left -= 1
+        return not self._left
+
+
 def _apply(content: bytearray, offset: int, data: bytes) -> None:
     if offset > len(content):
         content.extend(bytes(offset - len(content)))
@@ -83,7 +104,7 @@ class SimFile:
 
     @property
     def path(self) -> str:
-        """For error messages."""
+        """The path, for error messages."""
         return self._path
 
     def _check(self) -> None:
@@ -180,8 +201,10 @@ class SimDisk:
         self._changes: list[_Change] = []
         self._folders: set[str] = {""}
         self._write_count = self._sync_count = 0
-        self._failing_sync = self._failing_write = self._failing_read = 0
-        self._misdirected_write = 0
+        self._failing_sync = _Countdown()
+        self._failing_write = _Countdown()
+        self._failing_read = _Countdown()
+        self._misdirected_write = _Countdown()
         self._steps_left: int | None = None
         self._is_only_looked_at = False
 
@@ -246,7 +269,7 @@ class SimDisk:
         self._changes = later
 
     def free_bytes(self) -> int:
-        """Room left on the device."""
+        """Return the room left on the device, in bytes."""
         if self.capacity_bytes is None:
             return 1 << 62
         return self.capacity_bytes - self._used_bytes()
@@ -285,12 +308,17 @@ class SimDisk:
 
     def forget_faults(self) -> None:
         """Forget the faults that were asked for and have not come yet."""
-        self._failing_sync = self._failing_write = self._failing_read = 0
-        self._misdirected_write = 0
+        for countdown in (
+            self._failing_sync,
+            self._failing_write,
+            self._failing_read,
+            self._misdirected_write,
+        ):
+            countdown.begin(0)
         self._steps_left = None
 
     def _tear(self, inode: _Inode, keep: float) -> tuple[int, int]:
-        """Keep some of what was not synced; how many pieces were kept and how many are lost."""
+        """Keep some of what was not synced; returns how many pieces were kept, and how many are lost."""
         kept_count = count = 0
         for write in inode.unsynced:
             if write.data is None:
@@ -343,15 +371,15 @@ class SimDisk:
 
     def fail_sync(self, nth: int = 1) -> None:
         """Let the n-th sync from now fail with EIO and forget what it should have written."""
-        self._failing_sync = nth
+        self._failing_sync.begin(nth)
 
     def fail_write(self, nth: int = 1) -> None:
         """Let the n-th write (or creation, rename, removal) from now fail with EIO."""
-        self._failing_write = nth
+        self._failing_write.begin(nth)
 
     def fail_read(self, nth: int = 1) -> None:
         """Let the n-th read from now fail with EIO."""
-        self._failing_read = nth
+        self._failing_read.begin(nth)
 
     def stop_at(self, nth: int) -> None:
         """Let the machine stand still at the n-th write or sync from now: that one and all later ones fail.
@@ -362,14 +390,11 @@ class SimDisk:
 
     def misdirect_write(self, nth: int = 1) -> None:
         """Let the n-th write from now land elsewhere in its file, whole sectors away, and report no error."""
-        self._misdirected_write = nth
+        self._misdirected_write.begin(nth)
 
     def place_of(self, offset: int, size: int, file_bytes: int) -> int:
         """Return where a write really lands."""
-        if not self._misdirected_write:
-            return offset
-        self._misdirected_write -= 1
-        if self._misdirected_write:
+        if not self._misdirected_write.strikes():
             return offset
         self.fired["misdirect-write"] += 1
         sectors = max(1, (file_bytes + size) // SECTOR_BYTES)
@@ -394,11 +419,9 @@ class SimDisk:
         """Note a write that makes a file larger by so much; it may fail."""
         self.go_on(path)
         self._write_count += 1
-        if self._failing_write:
-            self._failing_write -= 1
-            if not self._failing_write:
-                self.fired["fail-write"] += 1
-                raise OSError(errno.EIO, "simulated write failure", path)
+        if self._failing_write.strikes():
+            self.fired["fail-write"] += 1
+            raise OSError(errno.EIO, "simulated write failure", path)
         if (
             grown_bytes > 0
             and self.capacity_bytes is not None
@@ -418,21 +441,17 @@ class SimDisk:
     def count_sync(self, path: str) -> None:
         """Note a sync; it may fail."""
         self._sync_count += 1
-        if self._failing_sync:
-            self._failing_sync -= 1
-            if not self._failing_sync:
-                self.fired["fail-sync"] += 1
-                raise OSError(errno.EIO, "simulated sync failure", path)
+        if self._failing_sync.strikes():
+            self.fired["fail-sync"] += 1
+            raise OSError(errno.EIO, "simulated sync failure", path)
 
     def count_read(self, path: str) -> None:
         """Note a read; it may fail."""
         if self._is_only_looked_at:
             return
-        if self._failing_read:
-            self._failing_read -= 1
-            if not self._failing_read:
-                self.fired["fail-read"] += 1
-                raise OSError(errno.EIO, "simulated read failure", path)
+        if self._failing_read.strikes():
+            self.fired["fail-read"] += 1
+            raise OSError(errno.EIO, "simulated read failure", path)
 
     def _used_bytes(self) -> int:
         return sum(len(inode.now) for inode in self._now.values())

@@ -7,6 +7,7 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dledger.codec.chain import preceding_chain_crc
 from dledger.codec.entry import (
     EntryFormatError,
     EntryScan,
@@ -19,7 +20,6 @@ from dledger.codec.entry import (
     decode_known,
     find_headers,
     index_unit_of,
-    preceding_chain_crc,
     seal,
 )
 from dledger.codec.index_unit import EntryColumns, decode_unit
