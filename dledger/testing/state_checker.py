@@ -70,7 +70,7 @@ class _View:
 
 
 class _Leader(NamedTuple):
-    """Who leads a term; the same member in a later life is another one."""
+    """The leader of a term; the same member in a later life is another one."""
 
     node_id: NodeId
     start: int
