@@ -442,7 +442,7 @@ def _known(ext: Mapping[str, str]) -> dict[str, str]:
 def _success(
     request: RemotingCommand, *, ext: Mapping[str, str] | None = None, body: bytes = b""
 ) -> RemotingCommand:
-    return make_response(request.opaque, ResponseCode.SUCCESS, None, ext, body)
+    return make_response(request.opaque, ResponseCode.SUCCESS, ext=ext, body=body)
 
 
 def _failure(request: RemotingCommand, text: str) -> RemotingCommand:
@@ -463,4 +463,4 @@ def _refusal(request: RemotingCommand, error: RefusedRegistrationError) -> Remot
         code, ext = ResponseCode.NO_PERMISSION, {NONCE_FIELD: error.nonce}
     elif isinstance(error, NameTakenError):
         code, ext = ResponseCode.NO_PERMISSION, {RIVAL_FIELD: error.holder_addr}
-    return make_response(request.opaque, code, str(error), ext)
+    return make_response(request.opaque, code, str(error), ext=ext)

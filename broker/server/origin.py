@@ -214,7 +214,7 @@ def answer(
     body: bytes = b"",
 ) -> None:
     """Answer a request of which no `PendingRequest` was made."""
-    origin.send(encode_command(make_response(opaque, code, remark, ext, body)))
+    origin.send(encode_command(make_response(opaque, code, remark, ext=ext, body=body)))
 
 
 def host_field(address: str) -> bytes:

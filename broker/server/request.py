@@ -122,7 +122,7 @@ class PendingRequest(msgspec.Struct):
     ) -> None:
         """Answer with these parts, unless none is wanted or one was given."""
         if not (self.is_oneway or self.is_answered):
-            self.reply(encode_command(make_response(self.opaque, code, remark, ext, body)))
+            self.reply(encode_command(make_response(self.opaque, code, remark, ext=ext, body=body)))
 
     def refuse(self, code: ResponseCode, remark: str) -> None:
         """Answer that it was not done, or may not have been, and why."""

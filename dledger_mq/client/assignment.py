@@ -309,7 +309,7 @@ class Assignment:
             self.locks.forget(queue)
 
     def _lost(self, queue: MessageQueue) -> None:
-        """Another member may have the queue: what we read of it is worth nothing, nor is our offset."""
+        """Drop a queue whose lock is lost: another member may have it, so our offset counts no more."""
         reader = self.readers.pop(queue, None)
         if reader is not None:
             reader.release()

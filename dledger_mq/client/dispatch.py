@@ -56,6 +56,7 @@ class Dispatcher:
         handler: BatchHandler,
         settings: ConsumerSettings,
         requests: GroupRequests,
+        *,
         readers: Callable[[], Iterable[QueueReader]],
         wait_held: Callable[[MessageQueue], Awaitable[object]] | None,
     ) -> None:

@@ -131,14 +131,14 @@ class PendingSend:
         return self.result
 
     def settle(self) -> None:
-        """Tell whoever waits. Called by the lane once result or error is set."""
+        """Wake the waiting task. Called by the lane once result or error is set."""
         if self._done is not None:
             self._done.set()
         if self.on_done is not None:
             self.on_done(self)
 
     def describe_failure(self, why: str) -> SendError:
-        """Return the error that its history deserves."""
+        """Return the error that its history leads to."""
         code = self.last_code
         said = f"; last answer {code}: {self.last_remark}" if code is not None else ""
         kind: type[SendError] = SendOutcomeUnknownError if self.may_be_stored else SendRefusedError

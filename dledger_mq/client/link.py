@@ -1,7 +1,7 @@
 """Requests and answers over one connection: every request is matched with its answer by its opaque.
 
 A link is a task in the client's nursery. It connects, serves, and when the connection ends it fails
-whatever waits and is finished; whoever needs the address again makes a new one (`links.py`). Requests
+whatever waits and is finished; a new one is made when the address is needed again (`links.py`). Requests
 that the broker sends to us go to a handler, which must not block.
 """
 
@@ -69,6 +69,7 @@ class Link:
         self,
         address: str,
         nursery: Starter,
+        *,
         opaques: Opaques,
         on_request: RequestHandler,
         probe: Probe,
@@ -104,7 +105,7 @@ class Link:
     async def _watch_silence(self, wire: Wire) -> None:
         """Find out whether the other end lives, when answers are due and nothing is heard.
 
-        A held pull is silent by nature; a node that was paused, or whose machine is gone, is silent
+        A connection with a held pull is silent; a node that was paused, or whose machine is gone, is silent
         too, and the kernel says nothing for minutes.
         """
         while True:
@@ -113,7 +114,7 @@ class Link:
             if not self._answers or wire.silence_s < PROBE_AFTER_S or probe is None:
                 continue
             code, body = probe
-            self._transmit(code, self._opaques.take(), 0, {}, body)
+            self._transmit(code, self._opaques.take(), ext=None, body=body)
             await anyio.sleep(PROBE_PATIENCE_S)
             if wire.silence_s >= PROBE_AFTER_S + PROBE_PATIENCE_S:
                 raise ConnectionLostError(
@@ -167,7 +168,7 @@ class Link:
             self._answers[opaque] = answer
             try:
                 was_sent = True
-                self._transmit(code, opaque, 0, ext, body)
+                self._transmit(code, opaque, ext=ext, body=body)
                 await answer.arrived.wait()
             finally:
                 self._answers.pop(opaque, None)
@@ -184,7 +185,7 @@ class Link:
     def post(self, code: int, ext: Mapping[str, str] | None = None, body: bytes = b"") -> None:
         """Send a oneway request; nothing happens while there is no connection."""
         if self._wire is not None and not self.is_closed:
-            self._transmit(code, self._opaques.take(), FLAG_ONEWAY, ext, body)
+            self._transmit(code, self._opaques.take(), flag=FLAG_ONEWAY, ext=ext, body=body)
 
     def answer(self, command: RemotingCommand) -> None:
         """Send an answer to a request of the peer."""
@@ -192,7 +193,13 @@ class Link:
             self._wire.send_nowait(encode_command(command))
 
     def _transmit(
-        self, code: int, opaque: int, flag: int, ext: Mapping[str, str] | None, body: bytes
+        self,
+        code: int,
+        opaque: int,
+        *,
+        flag: int = 0,
+        ext: Mapping[str, str] | None,
+        body: bytes,
     ) -> None:
         assert self._wire is not None, "connected"
         command = RemotingCommand(
@@ -246,7 +253,13 @@ class Links:
         if link is None or link.is_closed:
             if self._nursery.cancel_scope.cancel_called:
                 raise ClientClosedError("the client was left")
-            link = Link(address, self._nursery, self._opaques, self._on_request, self._probe)
+            link = Link(
+                address,
+                self._nursery,
+                opaques=self._opaques,
+                on_request=self._on_request,
+                probe=self._probe,
+            )
             self._links[address] = link
             self._nursery.start_soon(link.run, name=f"link {address}")
         return link

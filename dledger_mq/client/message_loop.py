@@ -2,7 +2,7 @@
 
 One loop runs at a time, and one message is out at a time. It counts as consumed when the loop asks for the
 next one, or leaves the consumer's block without an error. A loop that ends in an error, or is cancelled,
-leaves its message unfinished: nothing is sent to the broker, and whoever has the queue next gets it again.
+leaves its message unfinished: nothing is sent to the broker, and the next owner of the queue gets it again.
 """
 
 from __future__ import annotations

@@ -245,8 +245,8 @@ def check_message(message: Message, bytes_max: int = BODY_BYTES_MAX) -> None:
 
 
 def _check_due_time(message: Message) -> None:
-    wishes = (message.delay_level, message.delay_ms, message.deliver_at_ms is not None)
-    if sum(map(bool, wishes)) > 1:
+    given = (message.delay_level, message.delay_ms, message.deliver_at_ms is not None)
+    if sum(map(bool, given)) > 1:
         raise InvalidMessageError(
             "only one of delay_level, delay_ms and deliver_at_ms may be given"
         )

@@ -224,15 +224,11 @@ class Producer(Lifetime):
         """
         deadline = self._deadline(timeout_s)
         check_message(message, self._body_bytes_max)
-        target = await self._choose(message.topic, queue, key, selector, deadline)
+        target = await self._choose(
+            message.topic, queue=queue, key=key, selector=selector, deadline=deadline
+        )
         await self._wait_for_room()
-        pending = self._maker.single(message, target, deadline=deadline)
-        lane = self._enter(pending, at_once=True)
-        try:
-            return await pending.wait()
-        except anyio.get_cancelled_exc_class():
-            lane.abandon(pending)
-            raise
+        return await self._carry_out(self._maker.single(message, target, deadline=deadline))
 
     async def submit(
         self,
@@ -251,7 +247,9 @@ class Producer(Lifetime):
         check_message(message, self._body_bytes_max)
         deadline = self._deadline(timeout_s)
         if queue is None or not self._can_use(queue, message.topic):
-            queue = await self._choose(message.topic, queue, key, selector, deadline)
+            queue = await self._choose(
+                message.topic, queue=queue, key=key, selector=selector, deadline=deadline
+            )
         if self._is_full():
             await self._wait_for_room()
         pending = self._maker.single(message, queue, deadline=deadline)
@@ -304,13 +302,11 @@ class Producer(Lifetime):
             InvalidMessageError: empty, more than one topic, a delay, or too large.
             Others as `send`.
         """
-        pending = await self._prepare_batch(messages, queue, key, selector, timeout_s)
-        lane = self._enter(pending, at_once=True)
-        try:
-            return await pending.wait()
-        except anyio.get_cancelled_exc_class():
-            lane.abandon(pending)
-            raise
+        return await self._carry_out(
+            await self._make_batch(
+                messages, queue=queue, key=key, selector=selector, timeout_s=timeout_s
+            )
+        )
 
     async def submit_batch(
         self,
@@ -326,13 +322,16 @@ class Producer(Lifetime):
         Raises:
             InvalidMessageError, NoRouteError, NameServersUnreachableError: nothing was sent.
         """
-        pending = await self._prepare_batch(messages, queue, key, selector, timeout_s)
+        pending = await self._make_batch(
+            messages, queue=queue, key=key, selector=selector, timeout_s=timeout_s
+        )
         self._enter(pending, at_once=False)
         return pending
 
-    async def _prepare_batch(
+    async def _make_batch(
         self,
         messages: Sequence[Message],
+        *,
         queue: MessageQueue | None,
         key: str | bytes | None,
         selector: QueueSelector | None,
@@ -341,7 +340,9 @@ class Producer(Lifetime):
         self._live()
         messages = self._checked_batch(messages)
         deadline = self._deadline(timeout_s)
-        target = await self._choose(messages[0].topic, queue, key, selector, deadline)
+        target = await self._choose(
+            messages[0].topic, queue=queue, key=key, selector=selector, deadline=deadline
+        )
         await self._wait_for_room()
         return self._maker.batch(messages, target, deadline=deadline)
 
@@ -379,7 +380,9 @@ class Producer(Lifetime):
         """
         deadline = self._deadline(None)
         check_message(message, self._body_bytes_max)
-        target = await self._choose(message.topic, queue, key, selector, deadline)
+        target = await self._choose(
+            message.topic, queue=queue, key=key, selector=selector, deadline=deadline
+        )
         await self._wait_for_room()
         pending = self._maker.single(message, target, deadline=deadline, is_oneway=True)
         self._enter(pending, at_once=True)
@@ -439,11 +442,13 @@ class Producer(Lifetime):
     async def _choose(
         self,
         topic: str,
+        *,
         queue: MessageQueue | None,
         key: str | bytes | None,
         selector: QueueSelector | None,
         deadline: float,
     ) -> MessageQueue:
+        """Return the queue that a message goes to; wait for a route until the deadline."""
         if queue is not None and self._can_use(queue, topic):
             return queue
         try:
@@ -483,6 +488,15 @@ class Producer(Lifetime):
             if self._room is None:
                 self._room = anyio.Event()
             await self._room.wait()
+
+    async def _carry_out(self, pending: PendingSend) -> SendResult:
+        """Send now and wait for the end; a send whose caller gives up before it has left is dropped."""
+        lane = self._enter(pending, at_once=True)
+        try:
+            return await pending.wait()
+        except anyio.get_cancelled_exc_class():
+            lane.abandon(pending)
+            raise
 
     def _enter(self, pending: PendingSend, *, at_once: bool) -> Lane:
         self._pending += 1

@@ -366,7 +366,7 @@ class PullConsumer(Lifetime):
     async def _at_some_node(
         self, queue: MessageQueue, ask: Callable[[str], Awaitable[_T]], hold_s: float
     ) -> _T:
-        """Ask the leader of a queue, or whoever there is, until one answers or the time is over."""
+        """Ask the leader of a queue, or another node, until one answers or the time is over."""
         routes = self.live_session().routes
         deadline = anyio.current_time() + self.timeout_s + hold_s
         tries = 0

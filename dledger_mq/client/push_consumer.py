@@ -218,8 +218,8 @@ class PushConsumer(Lifetime):
             self._handler,
             self._settings,
             requests,
-            lambda: assignment.readers.values(),
-            assignment.locks.wait_held if assignment.locks is not None else None,
+            readers=lambda: assignment.readers.values(),
+            wait_held=assignment.locks.wait_held if assignment.locks is not None else None,
         )
         self._assignment, self._dispatcher = assignment, dispatcher
         return assignment

@@ -155,7 +155,7 @@ class QueueReader:
         self._scope.cancel()
 
     async def wait_handled(self, timeout_s: float) -> bool:
-        """Wait until nothing is in the hands of the handler; whether that came in time."""
+        """Wait until the handler has nothing of this queue; return whether that came in time."""
         with anyio.move_on_after(timeout_s):
             while self._running:
                 self._changed = anyio.Event()
@@ -204,7 +204,7 @@ class QueueReader:
             await self._changed.wait()
 
     async def _recover(self, error: ClientError, address: str | None, failures: int) -> None:
-        """Pause as the failure deserves, and see to it that the next try can succeed."""
+        """Pause for a time that depends on the failure, and prepare the next try."""
         queue = self.held.queue
         log.debug("pull of %s at %s failed: %s", queue, self.held.next_offset, error)
         code = error.code if isinstance(error, RequestFailedError) else None

@@ -70,9 +70,9 @@ def allocate_circle(
 
 
 def by_config(wanted: Iterable[MessageQueue]) -> Strategy:
-    """Return a strategy that takes the queues named here, whoever else is a member.
+    """Return a strategy that takes the queues named here, no matter who else is a member.
 
-    Whoever configures the members sees to it that every queue is named at exactly one of them.
+    The members are to be configured so that every queue is named at exactly one of them.
     Queues that do not exist (yet) are not taken.
     """
     mine = frozenset(wanted)

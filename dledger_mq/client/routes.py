@@ -2,7 +2,7 @@
 
 A route that was once known is kept until a newer one comes: while a group elects a leader its route may
 have no leader, or be missing, and its nodes are still the right ones to ask, since each of them forwards
-to whoever leads.
+to the leader.
 """
 
 from __future__ import annotations

@@ -22,7 +22,6 @@ from collections.abc import Awaitable, Callable
 from enum import Enum
 from typing import Final, Unpack
 
-import anyio
 import msgspec
 
 from dledger_mq.client.arguments import check_callable, check_int
@@ -151,7 +150,7 @@ class TransactionProducer(Producer):
             queue: where the message goes; `key` and `selector` as for `send`.
             key: messages of one key go to one queue.
             selector: chooses from all queues.
-            timeout_s: for the send, and again for the word about its end.
+            timeout_s: for the send, and again for the message about its end.
             check_after_s: how long the broker waits before it asks for the first time, instead of its
                 own 6 s; after that only answers to checks count.
 
@@ -160,14 +159,16 @@ class TransactionProducer(Producer):
             SendRefusedError: surely not stored; `local` did not run.
             SendOutcomeUnknownError: may be stored; `local` did not run. The checker is asked, and should
                 say ROLLBACK about a transaction that it does not know.
-            RequestFailedError: the broker refused the word about the end.
+            RequestFailedError: the broker refused the message about the end.
         """
         check_callable("local", local)
         more = _half_properties(self.group, check_after_s)
         self._live()
         check_message(message, self._body_bytes_max)
         deadline = self._deadline(timeout_s)
-        target = await self._choose(message.topic, queue, key, selector, deadline)
+        target = await self._choose(
+            message.topic, queue=queue, key=key, selector=selector, deadline=deadline
+        )
         await self._wait_for_room()
         pending = self._maker.single(message, target, deadline=deadline, half_properties=more)
         self._local.add(pending.unique_key)
@@ -191,12 +192,7 @@ class TransactionProducer(Producer):
         self, message: Message, pending: PendingSend, local: LocalTransaction
     ) -> tuple[SendResult, TransactionState | None]:
         """Store the half message, and run the local transaction if it is surely stored (O3)."""
-        lane = self._enter(pending, at_once=True)
-        try:
-            sent = await pending.wait()
-        except anyio.get_cancelled_exc_class():
-            lane.abandon(pending)
-            raise
+        sent = await self._carry_out(pending)
         if sent.status != "SEND_OK":
             return sent, TransactionState.ROLLBACK
         return sent, await local(message, sent.transaction_id or sent.unique_key)

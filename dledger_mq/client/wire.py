@@ -66,7 +66,7 @@ def split_address(address: str) -> Address:
 
 
 async def open_wire(address: str, nursery: Starter, timeout_s: float = CONNECT_TIMEOUT_S) -> Wire:
-    """Connect. Whoever calls this closes the wire.
+    """Connect. The caller closes the wire.
 
     Args:
         address: "host:port".

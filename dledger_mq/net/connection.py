@@ -3,7 +3,7 @@
 Non-blocking sockets and the loop's readiness, no stream on top: a read takes whatever the socket has, up to
 the size of the buffer, and gives all whole frames of it at once; a write goes to the socket in the same
 call, and only what the socket does not take waits in a queue with a bound, written by a task that lives
-as long as there is a rest. Who lets more than the bound pile up is cut off: memory is not theirs.
+as long as there is a rest. A peer that lets more than the bound pile up is cut off.
 
 One task reads; any task of the same thread writes.
 """

@@ -292,6 +292,7 @@ def make_response(
     opaque: int,
     code: int,
     remark: str | None = None,
+    *,
     ext: Mapping[str, str] | None = None,
     body: bytes = b"",
 ) -> RemotingCommand:

@@ -2,7 +2,7 @@
 
 Clients differ: C++ sends enums as ordinals, `subVersion` as text, and leaves empty members out; Go sends
 `codeSet` as texts; Node and Java send names. Codes of tags are not taken from the client (C++ sends
-zeros): whoever filters works them out from the expression.
+zeros): the filtering side computes them from the expression.
 """
 
 from __future__ import annotations

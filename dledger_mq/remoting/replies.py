@@ -125,7 +125,7 @@ def pull_reply_head(
         min_offset: first queue offset that is kept.
         max_offset: next queue offset to be written.
         body_bytes: length of the records that follow; the caller keeps it below the frame limit.
-        suggested_broker_id: whom to ask next; 0 is the leader.
+        suggested_broker_id: the broker to ask next; 0 is the leader.
         remark: name of the status in upper-case ASCII letters; the usual one when None.
     """
     header = _PULL_HEADER % (
