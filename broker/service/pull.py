@@ -161,6 +161,7 @@ _CODES = {
     GetStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
     GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
 }
+_QUEUE_START = QueueOffset(0)
 _AHEAD = (GetStatus.OFFSET_OVERFLOW_BADLY, GetStatus.NO_MESSAGE_IN_QUEUE)
 
 
@@ -174,5 +175,8 @@ def outcome_of(result: GetResult, offset: QueueOffset, *, is_authoritative: bool
         return PullOutcome(ResponseCode.PULL_NOT_FOUND, offset, max(offset, result.max_offset))
     if result.status is GetStatus.NO_MESSAGE_IN_QUEUE:
         code = ResponseCode.PULL_OFFSET_MOVED if offset else ResponseCode.PULL_NOT_FOUND
-        return PullOutcome(code, QueueOffset(0), result.max_offset)
+        return PullOutcome(code, _QUEUE_START, result.max_offset)
+    assert result.status is not GetStatus.FOUND or result.next_offset > offset, (
+        f"messages from {offset} on were found, and the next offset is {result.next_offset}"
+    )
     return PullOutcome(_CODES[result.status], result.next_offset, result.max_offset)

@@ -8,18 +8,19 @@ from typing import Any
 import pytest
 
 from broker.service.holds import HOLD_MS_MAX, SHORT_POLL_MS, HeldPulls, hold_ms
+from dledger_mq.message.numbers import QueueId
 
 
 @dataclass(eq=False)
 class Pull:
-    place: tuple[str, int]
+    place: tuple[str, QueueId]
     held_until_ms: int
     connection: int
     is_held: bool = False
 
 
 def pull(topic: str = "T", queue: int = 0, deadline: int = 100, connection: int = 1) -> Pull:
-    return Pull((topic, queue), deadline, connection)
+    return Pull((topic, QueueId(queue)), deadline, connection)
 
 
 @pytest.mark.parametrize(
@@ -85,3 +86,12 @@ def test_one_that_is_held_again_is_due_when_it_was_held_until_last() -> None:
     holds.hold(again)
     assert holds.take_due(79) == []
     assert holds.take_due(80) == [again]
+
+
+def test_a_pull_is_held_once() -> None:
+    holds: HeldPulls[Pull] = HeldPulls(10)
+    mine = pull()
+    assert holds.hold(mine)
+    with pytest.raises(AssertionError, match="held twice"):
+        holds.hold(mine)
+    assert holds.count == 1

@@ -66,3 +66,11 @@ def test_a_record_stays_small() -> None:
     for queue in range(COMMITS_PER_RECORD_MAX + 1):
         pending.add(("g", "T", QueueId(queue)), QueueOffset(1))
     assert [len(piece) for piece in pending.take()] == [COMMITS_PER_RECORD_MAX, 1]
+
+
+def test_an_offset_that_is_none_is_no_commit() -> None:
+    pending = PendingOffsets()
+    with pytest.raises(AssertionError, match="is none to commit"):
+        pending.add(("g", "T", QueueId(0)), QueueOffset(-1))
+    assert not pending.has(("g", "T", QueueId(0)))
+    assert pending.take() == []

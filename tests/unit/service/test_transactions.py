@@ -320,3 +320,8 @@ def test_beyond_the_memory_of_verdicts_it_is_refused_clearly() -> None:
     assert isinstance(refusal, Refusal)
     assert refusal.code == R.SYSTEM_ERROR
     assert str(VERDICTS_KEPT) in refusal.remark
+
+
+def test_an_open_transaction_has_no_recorded_end_to_answer_with() -> None:
+    with pytest.raises(AssertionError, match="has not ended"):
+        answer_to_ending(wanted=COMMIT, recorded=Verdict.OPEN)
