@@ -230,7 +230,7 @@ class KnownSends:
         for at, part in enumerate(known.parts):
             if part is None:
                 known.parts[at] = self._place_of(send.plan, staged, place)
-                known.own.append(PhysicalOffset(staged.physical_offset(place)))
+                known.own.append(staged.physical_offset(place))
                 place += 1
         assert place == end, f"{end - place} messages of the rest are no part of the send"
 

@@ -11,7 +11,6 @@ from broker.service.repeats import EarlierSend
 from broker.service.send import SendPlan
 from broker.store.staging import StagedEntry
 from dledger_mq.message.ids import OffsetIdMaker
-from dledger_mq.message.numbers import PhysicalOffset, QueueOffset
 from dledger_mq.message.recall_handle import RecallHandle
 from dledger_mq.remoting.replies import SendReplies
 
@@ -32,8 +31,8 @@ class SendAnswers:
 
     def place_of(self, plan: SendPlan, staged: StagedEntry, place: int) -> EarlierSend:
         """Return where the message of `plan` stands that was staged at `place`, as its producer is told."""
-        offset = PhysicalOffset(staged.physical_offset(place))
-        queue_offset = QueueOffset(staged.queue_offset(place))
+        offset = staged.physical_offset(place)
+        queue_offset = staged.queue_offset(place)
         return EarlierSend(offset, plan.queue_id, queue_offset, self.ids(offset), plan.due_ms)
 
     def recall_handle(self, plan: SendPlan, due_ms: int) -> str:

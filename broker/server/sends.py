@@ -170,10 +170,7 @@ class Sends:
         if self._repeats is not None:
             is_there = send.is_received
             if not is_there or send.was_held:
-                stored = [
-                    PhysicalOffset(staged.physical_offset(each))
-                    for each in range(place, place + count)
-                ]
+                stored = [staged.physical_offset(each) for each in range(place, place + count)]
                 self._repeats.note_answer(stored, is_received=is_there, link=send.link)
                 self._repeats.note_asked(stored, self._router.waited_until_ms(send, send.born_ms))
 

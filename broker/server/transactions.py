@@ -30,7 +30,7 @@ from broker.store.transactions import TransactionKey, Transactions, Verdict, enc
 from dledger import DLedgerError, LogServer, RefusedError
 from dledger_mq.message.errors import RecordError
 from dledger_mq.message.names import OP_HALF_TOPIC
-from dledger_mq.message.numbers import PhysicalOffset, QueueId, QueueOffset
+from dledger_mq.message.numbers import QueueId, QueueOffset
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.header import RemotingCommand
 
@@ -131,7 +131,7 @@ class TransactionEnds:
     ) -> EarlierSend | None:
         """Find where this half message was stored before, if it is that one: open, or a recent send."""
         open_ones = self._transactions.newest(key, COPIES_MAX)
-        offsets = [PhysicalOffset(half.physical_offset) for half in open_ones]
+        offsets = [half.physical_offset for half in open_ones]
         known = repeats.find_among(offsets, asked, any_queue=plan.any_queue)
         if known is None and key[1] in repeats.recent_keys:
             known = repeats.find(key[1], asked, born_ms, any_queue=plan.any_queue)

@@ -100,7 +100,7 @@ def consumer_offset(
     """
     stored = state.offsets.get(group, topic, queue_id)
     if stored is not None:
-        return QueueOffset(stored)
+        return stored
     if not zero_if_missing:
         return None
     queue = state.queues.get(topic, queue_id)

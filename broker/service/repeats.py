@@ -100,8 +100,7 @@ class Repeats:
         recent = self._state.recent_sends
         made_later = unconfirmed = None
         is_on_purpose = False
-        for number in reversed(recent.offsets(uniq_key)):
-            offset = PhysicalOffset(number)
+        for offset in reversed(recent.offsets(uniq_key)):
             if offset in taken:
                 continue
             record = self._load(offset)

@@ -198,7 +198,7 @@ class EndRules:
                 "it cannot be committed, the transaction stays open",
             )
         topic, properties = target.topic, target.properties
-        queue_id = QueueId(target.queue_id)
+        queue_id = target.queue_id
         if level := min(level_of(properties), self._delay_level_max):
             topic, queue_id = names.SCHEDULE_TOPIC.encode(), QueueId(level - 1)
         elif b"TIMER_" in properties and TimerRules.asks(properties):
