@@ -1,7 +1,7 @@
 """The window of recent sends: which unique keys the log took in lately, and where they stand.
 
 A producer that got no answer sends again, with the same UNIQ_KEY, and a new leader must be able to
-tell that the first try was stored. So every replica remembers the keys of the last entries: their
+know that the first try was stored. So every replica remembers the keys of the last entries: their
 number and their age (in store time) are bounded by constants, which are part of the fold: replicas
 with other bounds would have other digests.
 

@@ -2,7 +2,7 @@
 
 A sink (a streaming job, a replay) sends rows in numbered batches, one after the other, and repeats a whole
 batch after a crash. Every row has a key of 64 bits. The leader stores a row with the record that its key was
-taken in one entry, and the fold keeps the keys here: so any later leader tells a row that was stored from one
+taken in one entry, and the fold keeps the keys here: so any later leader can part a row that was stored from one
 that was not, whatever became of the answers, and whoever sends it again. The keys of a batch are dropped when
 a higher batch comes: the sink went on, so everything below is done.
 

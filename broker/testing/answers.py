@@ -14,6 +14,7 @@ from broker.testing.model import BrokerModel
 from dledger.testing.state_checker import Violation
 from dledger_mq.message import names
 from dledger_mq.message.ids import parse_offset_msg_id
+from dledger_mq.message.numbers import PhysicalOffset, QueueId
 from dledger_mq.message.record import StoredMessage
 from dledger_mq.remoting.header import RemotingCommand
 
@@ -47,7 +48,7 @@ class Answers:
 
     def _record(self, form: Form, msg_id: str) -> StoredMessage:
         """Return what stands where a message is said to be: just that message."""
-        offset = parse_offset_msg_id(msg_id)[2]
+        offset = PhysicalOffset(parse_offset_msg_id(msg_id)[2])
         record = self._model.records.get(offset)
         if record is None:
             raise Violation(
@@ -83,7 +84,7 @@ class Answers:
     def pulled(
         self,
         topic: str,
-        queue_id: int,
+        queue_id: QueueId,
         records: list[StoredMessage],
         *,
         offset: int,
@@ -104,7 +105,7 @@ class Answers:
             )
         self._model.counts["pulled"] += len(records)
 
-    def moved(self, topic: str, queue_id: int, offset: int) -> None:
+    def moved(self, topic: str, queue_id: QueueId, offset: int) -> None:
         """Check what a consumer reads: there is no such offset. Nothing is ever removed here."""
         count = len(self._model.queues.get((topic, queue_id), []))
         if offset <= count:

@@ -17,7 +17,7 @@ from dledger_mq.remoting.frame import Frame
 from dledger_mq.remoting.header import RemotingCommand, decode_command, encode_command, make_request
 
 Answered = Callable[[RemotingCommand | None], None]
-"""Told the answer; None when there was none in time, or no connection."""
+"""Called with the answer; None when there was none in time, or no connection."""
 
 GROUP = "G"
 
@@ -25,7 +25,7 @@ GROUP = "G"
 class Prefers(Enum):
     """The member that a question goes to, if the client does not stay where it is."""
 
-    LEADER = "the leader, as far as routes tell"
+    LEADER = "the leader, as far as routes say"
     ANY_LEADER = "one that thinks that it leads: it may be one of the past, who may answer wrongly"
     NEWEST = "the leader of the highest term, without fail"
     ANYBODY = "any member, whatever it is"
@@ -117,7 +117,7 @@ class SimClient(ABC):
         due_ms = self.cluster.now_ms + self.settings.client_timeout_ms
         self.cluster.at(due_ms, self._give_up, opaque)
 
-    def tell(self, code: int, ext: Mapping[str, str], *, body: bytes = b"") -> None:
+    def send_oneway(self, code: int, ext: Mapping[str, str], *, body: bytes = b"") -> None:
         """Send something that wants no answer, over the connection that is there."""
         if self._connection is not None:
             request = make_request(code, 0, ext, body, is_oneway=True)

@@ -19,7 +19,8 @@ _ADDED: Final = frozenset(
 )
 """Properties that no client of ours sends: brokers add them."""
 
-_WAITING_TOPICS: Final = frozenset({names.SCHEDULE_TOPIC, names.TIMER_TOPIC, names.HALF_TOPIC})
+WAITING_TOPICS: Final = frozenset({names.SCHEDULE_TOPIC, names.TIMER_TOPIC, names.HALF_TOPIC})
+"""Topics on which a message waits to come to its own one."""
 
 
 class Form(NamedTuple):
@@ -44,7 +45,7 @@ class Form(NamedTuple):
 def form_of(record: StoredMessage) -> Form:
     """Return what a client asked for, if this is what became of it."""
     topic, queue_id = record.topic, record.queue_id
-    if topic in _WAITING_TOPICS:
+    if topic in WAITING_TOPICS:
         topic = (record.find(REAL_TOPIC) or b"").decode()
         queue_id = QueueId(int(record.find(REAL_QID) or b"-1"))
     named = decode_properties(record.properties)

@@ -58,7 +58,7 @@ class Keeper(SimClient):
     def _write(self, prefers: Prefers) -> None:
         wanted = max(0, self.answers.known_offset(self._key)) + self.rng.randint(0, STEP_MAX)
         # An offset above the queue's end does not stand against lower ones (docs/divergence.md).
-        offset = min(wanted, len(self.model.queues.get((TOPIC, 0), ())))
+        offset = min(wanted, len(self.model.queues.get((TOPIC, QueueId(0)), ())))
 
         def written(answer: RemotingCommand | None) -> None:
             if answer is not None and answer.code == ResponseCode.SUCCESS:
@@ -70,8 +70,8 @@ class Keeper(SimClient):
 
     def _was_read(self, answer: RemotingCommand | None) -> None:
         """Check an answer, however late it comes: a number is true, or there is none."""
-        told = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
-        if answer is not None and answer.code in told:
+        offset_codes = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
+        if answer is not None and answer.code in offset_codes:
             offset = int(answer.ext.get("offset", "-1"))
             self.answers.offset_read(self._key, offset, floor=self._floor)
         self.pause(self.go_on)

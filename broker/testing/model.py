@@ -28,16 +28,17 @@ from broker.store.control import (
     UnlockQueues,
     decode_control,
 )
-from broker.store.locks import LOCK_LIVE_MS, LockKey
+from broker.store.locks import LOCK_LIVE_MS, LockKey, TopicQueue
 from broker.store.schedule import level_of
 from broker.store.state import BrokerState, StateLimits
 from broker.store.timers import timer_of
 from broker.store.transactions import Verdict, decode_op
-from broker.testing.forms import Fate, Form, Sent, form_of, key_of
+from broker.testing.forms import WAITING_TOPICS, Fate, Form, Sent, form_of, key_of
 from dledger.raft.entry import Entry, EntryKind
+from dledger.raft.ids import Index
 from dledger.testing.state_checker import Violation
 from dledger_mq.message import names
-from dledger_mq.message.numbers import PhysicalOffset
+from dledger_mq.message.numbers import PhysicalOffset, QueueId, QueueOffset
 from dledger_mq.message.properties import REAL_TOPIC
 from dledger_mq.message.record import StoredMessage, decode_records
 
@@ -64,19 +65,19 @@ class BrokerModel:
     def __init__(self) -> None:
         self.fates: dict[Form, Fate] = {}
         self.sent: dict[bytes, Sent] = {}
-        self.records: dict[int, StoredMessage] = {}
+        self.records: dict[PhysicalOffset, StoredMessage] = {}
         self.counts: Counter[str] = Counter()
-        self.queues: dict[tuple[str, int], list[bytes]] = {}
+        self.queues: dict[TopicQueue, list[bytes]] = {}
         self._entries: list[Entry] = []
-        self._digests: dict[int, tuple[int, dict[str, int]]] = {}
+        self._digests: dict[Index, tuple[int, dict[str, int]]] = {}
         self._delays_ms: list[int] = []
-        self._scheduled: dict[tuple[int, int], _Waiting] = {}
-        self._timed: dict[tuple[int, int], _Waiting] = {}
+        self._scheduled: dict[tuple[int, QueueOffset], _Waiting] = {}  # by level and queue offset
+        self._timed: dict[tuple[int, PhysicalOffset], _Waiting] = {}  # by due time and place
         self._topics: set[str] = set()
-        self._halves: dict[int, Form] = {}
-        self._half_forms: dict[int, Form] = {}
-        self._half_places: dict[int, int] = {}
-        self._offsets: dict[tuple[str, str, int], int] = {}
+        self._halves: dict[QueueOffset, Form] = {}
+        self._half_forms: dict[QueueOffset, Form] = {}
+        self._half_places: dict[QueueOffset, PhysicalOffset] = {}
+        self._offsets: dict[LockKey, QueueOffset] = {}
         self._locks: dict[LockKey, tuple[str, int]] = {}
         self._grants: Counter[tuple[LockKey, str]] = Counter()
         self._last_store_ms = 0
@@ -106,7 +107,7 @@ class BrokerModel:
                 self._take(entry, state)
         if looks_closely:
             found = (state.digest(), state.digests())
-            known = self._digests.setdefault(int(entry.index), found)
+            known = self._digests.setdefault(entry.index, found)
             if known != found:
                 parts = [name for name, value in found[1].items() if known[1][name] != value]
                 raise Violation(f"digests differ at entry {entry.index}: {', '.join(parts)}")
@@ -129,11 +130,10 @@ class BrokerModel:
 
     def _take(self, entry: Entry, state: BrokerState) -> None:
         """Follow an entry, which the first replica has folded."""
-        messages = decode_records(entry.body)
         stored: dict[Form, list[StoredMessage]] = {}
         commands: list[tuple[StoredMessage, Command]] = []
         ops: list[StoredMessage] = []
-        for message in messages:
+        for message in decode_records(entry.body):
             self._note_place(message)
             self._note_back(message)
             if names.is_control_topic(message.topic):
@@ -141,20 +141,8 @@ class BrokerModel:
                 commands.append((message, command))
                 if isinstance(command, SetDelayLevels):
                     self._delays_ms = list(command.delays_ms)
-            elif message.topic == names.SCHEDULE_TOPIC:
-                self._scheduled[message.queue_id + 1, message.queue_offset] = _Waiting(
-                    form_of(message),
-                    message.store_timestamp_ms + self._delay_ms(level_of(message.properties)),
-                )
-            elif message.topic == names.TIMER_TOPIC:
-                timer = timer_of(message)
-                assert timer is not None, "our clients name a time"
-                self._timed[timer] = _Waiting(form_of(message), timer.due_ms)
-            elif message.topic == names.HALF_TOPIC:
-                self._halves[message.queue_offset] = form_of(message)
-                self._half_forms[message.queue_offset] = form_of(message)
-                self._half_places[message.queue_offset] = message.physical_offset
-                self.counts["halves"] += 1
+            elif message.topic in WAITING_TOPICS:
+                self._wait(message)
             elif message.topic == names.OP_HALF_TOPIC:
                 ops.append(message)
             else:
@@ -165,15 +153,33 @@ class BrokerModel:
             for message in copies:
                 self._judge(form, message, is_allowed=form in delivered or form in ended)
 
+    def _wait(self, message: StoredMessage) -> None:
+        """Take in a message that waits: for its time, or for the end of its transaction."""
+        form, queue_offset = form_of(message), QueueOffset(message.queue_offset)
+        match message.topic:
+            case names.SCHEDULE_TOPIC:
+                delay_ms = self._delay_ms(level_of(message.properties))
+                waiting = _Waiting(form, message.store_timestamp_ms + delay_ms)
+                self._scheduled[message.queue_id + 1, queue_offset] = waiting
+            case names.TIMER_TOPIC:
+                timer = timer_of(message)
+                assert timer is not None, "our clients name a time"
+                self._timed[timer] = _Waiting(form, timer.due_ms)
+            case _:
+                assert message.topic == names.HALF_TOPIC, f"nothing waits on {message.topic}"
+                self._halves[queue_offset] = self._half_forms[queue_offset] = form
+                self._half_places[queue_offset] = PhysicalOffset(message.physical_offset)
+                self.counts["halves"] += 1
+
     def _note_place(self, message: StoredMessage) -> None:
-        keys = self.queues.setdefault((message.topic, message.queue_id), [])
+        keys = self.queues.setdefault((message.topic, QueueId(message.queue_id)), [])
         if message.queue_offset != len(keys):
             raise Violation(
                 f"{message.topic}/{message.queue_id} has {len(keys)} messages; the next one is stored "
                 f"at offset {message.queue_offset}"
             )
         keys.append(key_of(message))
-        self.records[message.physical_offset] = message
+        self.records[PhysicalOffset(message.physical_offset)] = message
         if message.store_timestamp_ms < self._last_store_ms:
             raise Violation(f"store times go back at {message.physical_offset}")
         self._last_store_ms = message.store_timestamp_ms
@@ -243,7 +249,7 @@ class BrokerModel:
         for message, command in commands:
             match command:
                 case AdvanceSchedule(level=level, first=first, end=end):
-                    for offset in range(first, end):
+                    for offset in map(QueueOffset, range(first, end)):
                         waiting = self._scheduled.pop((level, offset), None)
                         delivered |= self._deliver(waiting, stored, message, "level")
                 case DeliverTimers(timers=timers):
@@ -345,11 +351,11 @@ class BrokerModel:
             waiting.form == form for waiting in (*self._scheduled.values(), *self._timed.values())
         )
 
-    def half_at(self, queue_offset: int) -> Form | None:
+    def half_at(self, queue_offset: QueueOffset) -> Form | None:
         """Return the half message that was stored there, ended or not."""
         return self._half_forms.get(queue_offset)
 
-    def offset_of(self, group: str, topic: str, queue_id: int) -> int:
+    def offset_of(self, group: str, topic: str, queue_id: QueueId) -> int:
         """Return the group's offset in a queue; -1 when there is none."""
         return self._offsets.get((group, topic, queue_id), -1)
 

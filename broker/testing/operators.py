@@ -1,4 +1,4 @@
-"""Somebody who tells the leader, now and then, to hand over: planned, as before work on a machine."""
+"""An operator who makes the leader hand over now and then: planned, as before work on a machine."""
 
 from __future__ import annotations
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from broker.testing.producers import Producer
-from dledger_mq.message.numbers import QueueId
 from dledger_mq.message.record import decode_records
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.header import RemotingCommand
@@ -75,5 +74,5 @@ class Probe(Producer):
             self.pause(self._commit)
             return
         queue_id, offset = self.place
-        self.answers.offset_committed((PROBE_GROUP, TOPIC, QueueId(queue_id)), offset + 1)
+        self.answers.offset_committed((PROBE_GROUP, TOPIC, queue_id), offset + 1)
         self.is_done = True

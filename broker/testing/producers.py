@@ -14,6 +14,7 @@ from broker.testing.forms import Fate, Form
 from broker.testing.sim_broker import WALL_ZERO_MS
 from dledger_mq.message.batch import BatchItem, encode_batch
 from dledger_mq.message.names import AUTO_CREATE_TOPIC
+from dledger_mq.message.numbers import QueueId, QueueOffset
 from dledger_mq.message.properties import encode_properties
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.header import RemotingCommand
@@ -63,7 +64,7 @@ class Producer(SimClient):
     """
 
     must_succeed = False
-    place = (0, 0)
+    place = (QueueId(0), 0)
     is_transactional = False
 
     def go_on(self) -> None:
@@ -145,7 +146,7 @@ class Producer(SimClient):
 
     def _stored(self, answer: RemotingCommand) -> None:
         """Check the acknowledgement of a send."""
-        self.place = (int(answer.ext["queueId"]), int(answer.ext["queueOffset"]))
+        self.place = (QueueId(int(answer.ext["queueId"])), int(answer.ext["queueOffset"]))
         self.answers.acknowledged(self._forms, answer)
         handle = answer.ext.get("recallHandle")
         if handle and self.chance(self.settings.recall_permille):
@@ -177,7 +178,7 @@ class TransactionProducer(Producer):
         broker = self.cluster.brokers[self._node_id] if self._node_id else None
         if broker is not None and broker.log.is_serving:
             beat = Heartbeat(self.name, (GROUP,), ())
-            self.tell(RequestCode.HEART_BEAT, {}, body=encode_heartbeat(beat))
+            self.send_oneway(RequestCode.HEART_BEAT, {}, body=encode_heartbeat(beat))
 
     def _properties(self, key: str) -> dict[str, str]:
         return {"UNIQ_KEY": key, "TRAN_MSG": "true", "PGROUP": GROUP}
@@ -233,9 +234,9 @@ class TransactionProducer(Producer):
     def asked(self, request: RemotingCommand) -> None:
         """Answer half of the checks."""
         queue_offset = request.ext["tranStateTableOffset"]
-        form = self.model.half_at(int(queue_offset))
+        form = self.model.half_at(QueueOffset(int(queue_offset)))
         self.counts["checks"] += 1
         if form is None or not self.chance(500):
             return
         ext = self._ending(form, queue_offset, request.ext["commitLogOffset"])
-        self.tell(RequestCode.END_TRANSACTION, {**ext, "fromTransactionCheck": "true"})
+        self.send_oneway(RequestCode.END_TRANSACTION, {**ext, "fromTransactionCheck": "true"})

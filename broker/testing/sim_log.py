@@ -58,7 +58,7 @@ class SimDriver(Driver):
         wake: Callable[[], None],
     ) -> None:
         """Prepare. `now_ms` is the member's clock; `wake` asks for a pass at this moment."""
-        self.obstacles = Obstacles(  # the other members tell nothing here
+        self.obstacles = Obstacles(  # the other members announce nothing here
             config.raft.node_id, config.raft.voters, has_vote=lambda: True, has_begun=lambda: True
         )
         super().__init__(

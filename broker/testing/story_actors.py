@@ -111,12 +111,12 @@ class Actor(SimClient):
             tuple(Subscription(topic, version=1) for topic in topics),
         )
         beat = encode_heartbeat(Heartbeat(self.name, (), (entry,)))
-        self.tell(RequestCode.HEART_BEAT, {}, body=beat)
+        self.send_oneway(RequestCode.HEART_BEAT, {}, body=beat)
 
     def produce(self, group: str) -> None:
         """A heartbeat as a producer, which can be asked how its transactions ended."""
         beat = encode_heartbeat(Heartbeat(self.name, (group,), ()))
-        self.tell(RequestCode.HEART_BEAT, {}, body=beat)
+        self.send_oneway(RequestCode.HEART_BEAT, {}, body=beat)
 
     def send(self, queue: Queue, body: str, properties: dict[str, str], *, group: str) -> None:
         """Send a message; one with TRAN_MSG is a half message."""
@@ -168,7 +168,7 @@ class Actor(SimClient):
         if verdict:
             self._request(RequestCode.END_TRANSACTION, ext)
         else:
-            self.tell(RequestCode.END_TRANSACTION, ext)
+            self.send_oneway(RequestCode.END_TRANSACTION, ext)
 
     def pull(self, queue: Queue, offset: int, *, group: str, hold_ms: int) -> None:
         """Read from a queue offset on."""

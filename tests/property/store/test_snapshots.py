@@ -1,4 +1,4 @@
-"""Laws of snapshots: wherever state is written down and taken in again, nothing can tell."""
+"""Laws of snapshots: wherever state is written down and taken in again, no answer shows it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transactions as the log tells them (rules O)."""
+"""Transactions as they stand in the log (rules O)."""
 
 from __future__ import annotations
 
