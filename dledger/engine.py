@@ -361,6 +361,9 @@ class Engine:
         batch = self.log.take_writes()
         is_part = batch is not None and self.log.has_writes
         save_count = held.taken(batch.last_index if batch is not None and is_part else None)
+        assert held.durable_count <= save_count <= held.save_count, (
+            f"a job up to save {save_count}, durable is {held.durable_count}, the last is {held.save_count}"
+        )
         self._job = PersistJob(save_count, hard_state, batch, self._store)
         return self._job
 
@@ -412,6 +415,7 @@ class Engine:
     def take_outbox(self) -> list[tuple[NodeId, PeerMessage]]:
         """Return the messages that may leave now, in order."""
         taken, self._outbox = self._outbox, []
+        assert self.failure is None or not taken, f"{len(taken)} messages after {self.failure}"
         return taken
 
     def take_resolved(self) -> list[tuple[int, Outcome]]:
@@ -503,6 +507,9 @@ class Engine:
                     self.log.append(entries)
                     self._held.saves_log(entries[-1].index)
             case Commit(index=index):
+                assert index > self._committed_index, (
+                    f"entry {index} is committed after entry {self._committed_index}"
+                )
                 self._committed_index = index
             case Resolve(token=token, outcome=outcome):
                 self._resolve(token, outcome)
@@ -513,6 +520,9 @@ class Engine:
                     self._held.saves_hard_state()
                     self._hard_state = HardState(term, vote, is_voter)
             case TruncateLog(first=first):
+                assert first > self._committed_index, (
+                    f"entry {first} would be cut, {self._committed_index} is committed"
+                )
                 if self.failure is None:
                     self._news.append(EntriesCut(first, self.log.last_id))
                     self.live_repair.forget_from(first)

@@ -65,8 +65,13 @@ class Callers:
 
         def decided(outcome: Outcome) -> None:
             self.pending_count -= 1
+            assert self.pending_count >= 0, "more proposals are decided than were made"
             if isinstance(outcome, Committed):
-                self._committed.append((outcome.last.index, done, outcome))
+                index, committed = outcome.last.index, self._committed
+                assert not committed or committed[-1][0] < index, (
+                    f"entry {index} is committed after entry {committed[-1][0]}"
+                )
+                committed.append((index, done, outcome))
             else:
                 assert isinstance(outcome, Failed), f"a proposal ended as {outcome}"
                 done(outcome)
@@ -89,12 +94,16 @@ class Callers:
 
         def decided(outcome: Outcome) -> None:
             self.pending_count -= len(staged)
+            assert self.pending_count >= 0, "more proposals are decided than were made"
             assert isinstance(outcome, Committed | Failed), f"a proposal ended as {outcome}"
             if isinstance(outcome, Failed):
                 for _, done in staged:
                     done(outcome)
                 return
             term, first = outcome.first.term, outcome.first.index
+            assert outcome.last.index == first + len(staged) - 1, (
+                f"{len(staged)} bodies are committed as entries {first} to {outcome.last.index}"
+            )
             for index, (_, done) in enumerate(staged, first):
                 entry_id = EntryId(term, Index(index))
                 self._committed.append((entry_id.index, done, Committed(entry_id, entry_id)))

@@ -266,6 +266,7 @@ class ClientPort:
         self._answer(connection, failure_of(token, error, leader_address=address))
 
     def _answer(self, connection: ClientConnection, answer: Header, blob: bytes = b"") -> None:
+        assert connection.inflight_count > 0, "a call is answered twice"
         connection.inflight_count -= 1
         connection.answers += encode_frames(encode_header(answer), blob)
         self._dirty[connection] = None

@@ -84,6 +84,7 @@ class FrameRoom:
     def want(self, holder: Holder, need_bytes: int) -> bool:
         """Ask for room for a frame that was begun; return False where `wait` comes before reading on."""
         assert holder not in self._given, "one frame at a time"
+        assert holder not in self._waiting, "a holder waits once"
         if not self._waiting and self.used_bytes + need_bytes <= self.bytes_max:
             self._give(holder, need_bytes)
             return True
@@ -105,6 +106,7 @@ class FrameRoom:
         """Give room back: the frame is whole, or the connection is gone."""
         given = self._given.pop(holder, 0)
         self.used_bytes -= given
+        assert self.used_bytes >= 0, f"{-self.used_bytes} bytes more are given back than were given"
         self._received_before.pop(holder, None)
         waiter = self._waiting.pop(holder, None)
         if waiter is not None:
@@ -123,6 +125,9 @@ class FrameRoom:
 
     def _give(self, holder: Holder, need_bytes: int) -> None:
         self.used_bytes += need_bytes
+        assert self.used_bytes <= self.bytes_max, (
+            f"{self.used_bytes} bytes of {self.bytes_max} are given"
+        )
         self._given[holder] = need_bytes
 
     async def keep_pace(self, on_closed: Callable[[list[Holder]], None]) -> None:

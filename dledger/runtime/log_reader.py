@@ -151,9 +151,12 @@ class LogReader:
             raise OutOfRangeError(index, first_index, commit_index)
         end = Index(min(index + max(1, count_max), commit_index + 1))
         try:
-            return driver.read(index, end, bytes_max)
+            entries = driver.read(index, end, bytes_max)
         except OSError as error:
             raise DiskFailedError(f"entry {index} cannot be read: {error}") from error
+        assert entries[0].index == index, f"entry {entries[0].index} instead of {index}"
+        assert entries[-1].index < end, f"entry {entries[-1].index} is not known to be committed"
+        return entries
 
     def entry_at(self, position: Position) -> Entry:
         """Return the committed entry that covers a byte of the log.

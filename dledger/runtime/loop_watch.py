@@ -52,6 +52,7 @@ class LoopWatch:
 
     def begin(self, now_ms: int) -> LoopStall | None:
         """Begin a pass; return the stall before it, if the loop stood still."""
+        assert now_ms >= self._begun_ms, f"a pass at {now_ms} ms after one at {self._begun_ms} ms"
         self.mark(OUTSIDE, now_ms)
         cpu_ns = time.process_time_ns()
         late_ms = now_ms - self._begun_ms - self._pulse_ms

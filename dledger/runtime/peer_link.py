@@ -95,7 +95,7 @@ class PeerLink:
 
     def open(self, sock: socket.socket) -> None:
         """Use a fresh connection."""
-        assert self.sock is None
+        assert self.sock is None, "a second connection opens beside the first"
         self._reset()
         self.sock = sock
 
@@ -210,6 +210,7 @@ class PeerLink:
         if not request.entries:
             return encode_frames(encode_message(request))[0]
         self._queued_bytes -= _entries_bytes(request)
+        assert self._queued_bytes >= 0, f"{-self._queued_bytes} bytes more left than were queued"
         frames = encode_frames(encode_message(request), self._cache.encode(request.entries))
         self._chunks.extend(frames[1:])
         self._cut_request = request if isinstance(request, AppendRequest) else None

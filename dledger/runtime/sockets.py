@@ -258,6 +258,9 @@ class FrameStream:
                 if not self._rest[0]:
                     del self._rest[0]
                 self.queued_bytes -= sent
+                assert self.queued_bytes >= 0, (
+                    f"{-self.queued_bytes} bytes more left than were queued"
+                )
             self._is_drained.set()
 
     async def wait_drained(self) -> None:

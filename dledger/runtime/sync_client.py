@@ -52,9 +52,9 @@ class SyncClient:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        assert self._thread is not None
-        assert self._token is not None
-        assert self._end is not None
+        assert self._thread is not None, "the client is left and was not entered"
+        assert self._token is not None, "the client is left twice"
+        assert self._end is not None, "the client's loop has not begun"
         trio.from_thread.run_sync(self._end.set, trio_token=self._token)
         self._thread.join()
         self._token = None

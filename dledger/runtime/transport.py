@@ -261,7 +261,7 @@ class Transport:
 
     def _notice_end(self, outgoing: Outgoing) -> None:
         """Read from a connection on which the member never speaks: it is over, or a broken protocol."""
-        assert outgoing.link.sock is not None
+        assert outgoing.link.sock is not None, f"{outgoing.node_id} is not connected"
         try:
             data = outgoing.link.sock.recv(1)
         except BlockingIOError:
@@ -273,7 +273,7 @@ class Transport:
 
     def _end_outgoing(self, outgoing: Outgoing, reason: str) -> None:
         sock = outgoing.link.sock
-        assert sock is not None
+        assert sock is not None, f"{outgoing.node_id} is not connected"
         del self._by_descriptor[sock.fileno()]
         outgoing.link.close()
         outgoing.wants_write = False
@@ -300,6 +300,7 @@ class Transport:
             del self._incoming[incoming.node_id]
         incoming.sock.close()
         self._connection_count -= 1
+        assert self._connection_count >= 0, "more connections are closed than came in"
 
     # Tasks.
 
@@ -446,6 +447,7 @@ class Transport:
             self._close_incoming(old)
         incoming = Incoming(node_id, remote.process, stream.sock, stream.decoder)
         self._incoming[node_id] = incoming
+        assert stream.sock.fileno() not in self._by_descriptor, f"{node_id} is read twice"
         self._by_descriptor[stream.sock.fileno()] = incoming
         self._epoll.register(stream.sock, _READ)
 
