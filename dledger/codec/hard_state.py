@@ -1,4 +1,7 @@
-"""Term and vote as bytes (docs/formats/hard_state.md)."""
+"""Term and vote as bytes (docs/formats/hard_state.md).
+
+Which state may follow which, and what a lost one means, is not known here (`storage/hard_state.py`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A member's record as bytes of its store (docs/formats/member.md), and as it is sent in a handshake."""
+"""A member's record as bytes of its store (docs/formats/member.md), and as it is sent in a handshake.
+
+Whether what another member says may be true is not known here (`raft/membership.py`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The newest entries in memory: everything not yet durable, and as much more as the bound allows."""
+"""The newest entries in memory: everything not yet durable, and as much more as the bound allows.
+
+It knows neither files nor the layout of the log; which entries are durable is said to it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What the index of a segment of a damaged log claims of its entries; nothing of it is believed here."""
+"""Reading the index of one segment of a damaged log: what it claims of its entries.
+
+Nothing of it is believed here, and the data is not looked at: that is `survey`'s.
+"""
 
 from __future__ import annotations
 

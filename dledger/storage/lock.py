@@ -1,4 +1,7 @@
-"""One process per store: a lock that the kernel drops when the process ends, however it ends."""
+"""One process per store: a lock that the kernel drops when the process ends, however it ends.
+
+It knows nothing of what the store holds.
+"""
 
 from __future__ import annotations
 

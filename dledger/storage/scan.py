@@ -1,4 +1,7 @@
-"""Looking at the files of a segment on opening: facts for the tables of `recovery`."""
+"""Looking at the files of a segment on opening: facts for the tables of `recovery`.
+
+Nothing is decided and nothing is written here.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The segments of a log in order, and which of their files are open."""
+"""The segments of a log in order, and which of their files are open.
+
+It knows positions and no entries; what stands in a segment is the index's and the reader's business.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Reading around what the device does not give (EIO): those bytes come back as no entry's bytes."""
+"""Reading around what the device does not give (EIO): those bytes come back as no entry's bytes.
+
+Other errors of the disk go up as they are. What the bytes mean is not known here.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Small files that are replaced as a whole: after a crash there is the old content or the new."""
+"""Small files that are replaced as a whole: after a crash there is the old content or the new.
+
+The content is bytes to this module; term and vote, and the member's record, have codecs of their own.
+"""
 
 from __future__ import annotations
 

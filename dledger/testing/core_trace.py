@@ -1,4 +1,7 @@
-"""Effects, messages and outcomes as short lines, for people: in interaction scripts and in traces of runs."""
+"""Effects, messages and outcomes as short lines, for people: in interaction scripts and in traces of runs.
+
+Pure: it neither prints nor remembers anything.
+"""
 
 from __future__ import annotations
 

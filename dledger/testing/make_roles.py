@@ -1,4 +1,7 @@
-"""Bring a core into a role, with messages that nobody sent: for tests of one member alone."""
+"""Bring a core into a role, with messages that nobody sent: for tests of one member alone.
+
+Nothing here checks what the core does; the tests do.
+"""
 
 from __future__ import annotations
 

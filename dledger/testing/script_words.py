@@ -1,4 +1,7 @@
-"""The words of the interaction scripts: arguments, logs written as terms, messages out of nothing."""
+"""The words of the interaction scripts: logs written as terms, messages out of nothing.
+
+How a script is read, and what its commands have in common, is in `datadriven`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What a run's settings mean to a member: its configuration, small bounds everywhere."""
+"""What a run's settings mean to a member: its configuration, small bounds everywhere.
+
+Nothing is drawn here (`sim_draws`).
+"""
 
 from __future__ import annotations
 

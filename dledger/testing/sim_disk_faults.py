@@ -1,4 +1,7 @@
-"""What goes wrong with disks: slow, failing and full ones, those that lie, and those that are lost or put back."""
+"""What goes wrong with disks: slow, failing and full ones, those that lie, and those that are lost or put back.
+
+When a fault strikes is not decided here (`sim_faults`), nor whose store may be lost (`sim_victims`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What goes wrong between members: cuts of every shape, flapping, held back and broken connections."""
+"""What goes wrong between members: cuts of every shape, flapping, held back and broken connections.
+
+When a fault strikes is not decided here (`sim_faults`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""One member of a simulated group: its disk, its clock, and its engine while it is up."""
+"""One member of a simulated group: its disk, its clock, and its engine while it is up.
+
+It knows no other member, and nothing of the network.
+"""
 
 from __future__ import annotations
 

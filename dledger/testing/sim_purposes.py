@@ -1,4 +1,4 @@
-"""What runs are bent to: settings in which one kind of trouble comes again and again.
+"""Purposes of runs: settings in which one kind of trouble comes again and again.
 
 A mix of everything hardly ever strings three of the same faults together, as some mistakes need. Each function here
 takes settings that were drawn (`sim_draws`) and changes the knobs that its purpose needs.

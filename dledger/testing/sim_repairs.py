@@ -1,4 +1,7 @@
-"""Members of a simulated group that mend their damaged logs before they take part (`StoreRepair`)."""
+"""Members of a simulated group that mend their damaged logs before they take part (`StoreRepair`).
+
+What damaged them is not known here.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Sums over many runs: what they did, what went wrong in them, and how fast they went."""
+"""Sums over many runs: what they did, what went wrong in them, and how fast they went.
+
+It sees results only, and no run.
+"""
 
 from __future__ import annotations
 
