@@ -109,7 +109,9 @@ async def _run(options: argparse.Namespace) -> int:
     if options.command == "server":
         return await serve(_log_config(options))
     if options.command == "restored":
-        mark_restored(options.store, options.group, NodeId(options.id), options.name)
+        mark_restored(
+            options.store, group=options.group, node_id=NodeId(options.id), name=options.name
+        )
         say(f"{options.store} is {options.id} of group {options.group}, restored as {options.name}")
         return EXIT_DONE
     async with Client(

@@ -340,7 +340,7 @@ class Engine:
             OSError, DLedgerError: it could not be read, and nobody can help.
         """
         try:
-            return self._damage.read_now(first, end, bytes_max, now_ms)
+            return self._damage.read_now(first, end, bytes_max=bytes_max, now_ms=now_ms)
         except DiskFailedError as error:
             self._latch(error)
             raise

@@ -71,7 +71,7 @@ class DamagePolicy:
             repair.lose(first)
             return []
 
-    def read_now(self, first: Index, end: Index, bytes_max: int, now_ms: int) -> list[Entry]:
+    def read_now(self, first: Index, end: Index, *, bytes_max: int, now_ms: int) -> list[Entry]:
         """Read as `read` does, for somebody who waits: at least one entry.
 
         Raises:

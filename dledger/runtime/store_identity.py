@@ -59,7 +59,7 @@ class StoreIdentity:
         file = MemberFile.open(disk)
         if file.problem is not None:
             log_event(logging.WARNING, "member-file-lost", node=self._node_id, reason=file.problem)
-        check_owner(file.record, self._group, self._node_id, store_path)
+        check_owner(file.record, group=self._group, node_id=self._node_id, store_path=store_path)
         check_members(file.record, self._members, store_path)
         is_new = file.record.restoration is None
         record = MemberRecord(

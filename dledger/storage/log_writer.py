@@ -152,7 +152,7 @@ class LogWriter:
             data.sync()
             units = self._units_lacking(self.durable_index)
             if units:
-                segment.reserve(0, len(units) // INDEX_UNIT_BYTES)
+                segment.reserve(unit_count=len(units) // INDEX_UNIT_BYTES)
                 segment.write_units(units)
                 self._unit_index = self.durable_index
             index.sync()

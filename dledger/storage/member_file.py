@@ -80,7 +80,7 @@ class MemberFile:
         self.record = record
 
 
-def check_owner(record: MemberRecord, group: str, node_id: str, store_path: str) -> None:
+def check_owner(record: MemberRecord, *, group: str, node_id: NodeId, store_path: str) -> None:
     """Refuse to run with the store of another member, or of another group.
 
     Raises:

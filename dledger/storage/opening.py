@@ -143,7 +143,7 @@ def _open_earlier(
     data, index = segment.open_data(disk), segment.open_index(disk)
     index_bytes = index.read_at(0, index.size())
     wanted_bytes = next_position - segment.first_position
-    length = _compare_length(data.size(), wanted_bytes)
+    length = _compare_length(found_bytes=data.size(), wanted_bytes=wanted_bytes)
     after = log.index.end()
     scan: EntryScan | None = None
     units, problem_at = Units.AGREE, min(data.size(), wanted_bytes)
@@ -172,7 +172,7 @@ def _open_earlier(
     segment.unit_count = len(columns)
     if row.action is Action.REBUILD_AND_SEAL:
         log.notes.append(f"row {row.label}: {data.path}: {row.action.value}")
-        _rewrite(data, 0, wanted_bytes)
+        _rewrite(data, first_offset=0, end_offset=wanted_bytes)
         _write_index(segment, columns)
         segment.seal(next_position, Term(columns.terms[-1]))
     elif row.action is Action.TRIM:
@@ -181,7 +181,7 @@ def _open_earlier(
     return columns
 
 
-def _compare_length(found_bytes: int, wanted_bytes: int) -> Length:
+def _compare_length(*, found_bytes: int, wanted_bytes: int) -> Length:
     if found_bytes < wanted_bytes:
         return Length.SHORT
     return Length.EXACT if found_bytes == wanted_bytes else Length.LONG
@@ -227,7 +227,7 @@ def _open_last(disk: Disk, segment: Segment, log: OpenedLog) -> EntryColumns:
     index_bytes = index.read_at(0, index.size())
     # What a killed process left of the index may be in memory only. A power cut would take the proofs of
     # all its entries away, and damage in one of them, now or later, would pass for a torn tail.
-    _rewrite(index, 0, len(index_bytes))
+    _rewrite(index, first_offset=0, end_offset=len(index_bytes))
     scan = scan_data(data, log.index.end())
     columns = scan.columns
     findings = compare_index(index_bytes, columns, scan.last_term)
@@ -254,7 +254,8 @@ def _open_last(disk: Disk, segment: Segment, log: OpenedLog) -> EntryColumns:
     # Whatever the row: behind the end nothing stays, not even zeros that an earlier failed sync may
     # have left in memory only. The first write reserves room again.
     data.truncate(end)
-    _rewrite(data, _place(columns, findings.proven_count) - segment.first_position, end)
+    proven_end = _place(columns, findings.proven_count) - segment.first_position
+    _rewrite(data, first_offset=proven_end, end_offset=end)
     segment.data_reserved_bytes = end
     if row.action in {Action.REBUILD_INDEX, Action.CUT_AND_REBUILD}:
         _write_index(segment, columns)
@@ -264,11 +265,11 @@ def _open_last(disk: Disk, segment: Segment, log: OpenedLog) -> EntryColumns:
     return columns
 
 
-def _place(columns: EntryColumns, place: int) -> int:
-    return columns.positions[place] if place < len(columns) else columns.end_position
+def _place(columns: EntryColumns, place: int) -> Position:
+    return columns.unit(place).position if place < len(columns) else columns.end_position
 
 
-def _rewrite(file: File, first_offset: int, end_offset: int) -> None:
+def _rewrite(file: File, *, first_offset: int, end_offset: int) -> None:
     """Make bytes of a file durable that only the page cache may have.
 
     After a failed sync the kernel may take pages for written that never reached the disk, and a

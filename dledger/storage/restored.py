@@ -20,7 +20,7 @@ from dledger.storage.member_file import MemberFile
 from dledger.storage.posix import PosixDisk
 
 
-def mark_restored(store_path: str, group: str, node_id: NodeId, name: str) -> None:
+def mark_restored(store_path: str, *, group: str, node_id: NodeId, name: str) -> None:
     """Make a store that of `node_id`, in the incarnation of the group that is called `name`.
 
     Raises:

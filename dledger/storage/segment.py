@@ -200,8 +200,8 @@ class Segment:
             self.index_reserved_bytes = self.index.size()
         return self.index
 
-    def reserve(self, data_bytes: int, units: int) -> None:
-        """Make sure that the next writes find room.
+    def reserve(self, *, data_bytes: int = 0, unit_count: int) -> None:
+        """Make sure that the next writes find room: in the data file up to a size, in the index for more units.
 
         Raises:
             DiskFullError: there is none; nothing was written.
@@ -210,12 +210,12 @@ class Segment:
         if self.data_reserved_bytes < data_bytes:
             reserve(self.data, data_bytes)
             self.data_reserved_bytes = data_bytes
-        self._reserve_index(units)
+        self._reserve_index(unit_count)
 
-    def _reserve_index(self, units: int) -> None:
+    def _reserve_index(self, more: int) -> None:
         """Make room for that many more units, and the seal."""
         assert self.index is not None, "reserve on an index that is not open"
-        wanted = (self.unit_count + units + 1) * INDEX_UNIT_BYTES
+        wanted = (self.unit_count + more + 1) * INDEX_UNIT_BYTES
         if self.index_reserved_bytes < wanted:
             size = -(-wanted // INDEX_STEP_BYTES) * INDEX_STEP_BYTES
             reserve(self.index, size)

@@ -124,7 +124,7 @@ class Roll:
             if self.finished_units:
                 self.finished.sync_data()
             # For these units and for the seal.
-            self.finished.reserve(0, len(self.finished_units) // INDEX_UNIT_BYTES)
+            self.finished.reserve(unit_count=len(self.finished_units) // INDEX_UNIT_BYTES)
         self.segment.create(disk, self.data_bytes)
         if self.finished is None:
             mark_begun(disk, self.segment.paths)
@@ -197,7 +197,7 @@ class WriteBatch:
             assert not self.units or len(self.units) == self.entry_count * INDEX_UNIT_BYTES, (
                 f"{len(self.units)} bytes of units for {self.entry_count} entries"
             )
-            self.segment.reserve(self.data_bytes, self.entry_count)
+            self.segment.reserve(data_bytes=self.data_bytes, unit_count=self.entry_count)
             if self.segment.unsynced_bytes + self.size_bytes > WRITE_BATCH_BYTES_MAX:
                 # Only without syncs: what a crash may tear stays within the reach of one batch.
                 self.segment.sync_data()

@@ -223,7 +223,12 @@ async def all_nodes_from_one_backup(stage: Stage) -> None:
         f"{wrong} refuses the store of {best}",
     )
     for name in stage.names:
-        mark_restored(str(stage.store(name)), stage.broker.group.group, NodeId(name), RESTORING)
+        mark_restored(
+            str(stage.store(name)),
+            group=stage.broker.group.group,
+            node_id=NodeId(name),
+            name=RESTORING,
+        )
     stage.start(*stage.names)
     await stage.whole()
     await stage.progress(50)

@@ -188,7 +188,7 @@ def test_a_group_that_has_lost_two_stores_of_three_says_so_and_goes_on_with_the_
         shutil.copytree(group.folder / kept.name, group.folder / node.name)
     for node in group.nodes:
         store = str(group.folder / node.name)
-        mark_restored(store, "broker-a", NodeId(node.name), "after the loss")
+        mark_restored(store, group="broker-a", node_id=NodeId(node.name), name="after the loss")
         node.start()
     group.wait_listening()
     send_until_stored(leader_of(group), b"after")

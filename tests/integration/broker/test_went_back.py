@@ -123,7 +123,7 @@ def test_a_group_that_went_back_is_told_so_by_its_name_server(tmp_path: Path) ->
         before = len(lines(group))
         for node in group.nodes:
             store = str(tmp_path / node.name)
-            mark_restored(store, group.group, NodeId(node.name), "evening")
+            mark_restored(store, group=group.group, node_id=NodeId(node.name), name="evening")
         leader = start(group)
         send(group, 1)
         assert len(lines(group)) == before, "the operator said so: no error"

@@ -57,7 +57,7 @@ def test_what_stands_before_the_damage_is_read_and_the_rest_is_asked_for() -> No
 def test_who_waits_is_refused_and_notes_since_when() -> None:
     policy = policy_of(log_of(5, damaged=3), N1)
     with pytest.raises(EntryDamagedError):
-        policy.read_now(Index(3), Index(4), 1000, now_ms=7)
+        policy.read_now(Index(3), Index(4), bytes_max=1000, now_ms=7)
     assert policy.hand_over(None, 7 + HAND_OVER_MS - 1) is None
     assert policy.hand_over(None, 7 + HAND_OVER_MS) == TransferRequested(None, HAND_OVER_TOKEN)
 

@@ -148,7 +148,7 @@ async def test_a_store_of_another_member_is_refused(open_group: OpenGroup) -> No
 def make_all(copy: Path, group: Group, name: str) -> None:
     for member in group.members.values():
         put_back(copy, member)
-        mark_restored(member.config.store_path, "g", member.server.node_id, name)
+        mark_restored(member.config.store_path, group="g", node_id=member.server.node_id, name=name)
 
 
 async def test_all_members_from_one_copy_say_that_a_new_incarnation_has_begun(

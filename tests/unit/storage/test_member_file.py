@@ -80,10 +80,10 @@ def test_a_store_of_before_has_no_record_and_is_no_new_store() -> None:
 
 @pytest.mark.parametrize(("group", "node_id"), [("g", "n1"), ("h", "n0")])
 def test_the_store_of_another_member_is_refused_with_what_to_do(group: str, node_id: str) -> None:
-    check_owner(OLD, "g", "n0", "/data")
-    check_owner(MemberRecord(), group, node_id, "/data")
+    check_owner(OLD, group="g", node_id="n0", store_path="/data")
+    check_owner(MemberRecord(), group=group, node_id=node_id, store_path="/data")
     with pytest.raises(ConfigError, match=r"/data belongs to member n0 of group g.*empty folder"):
-        check_owner(OLD, group, node_id, "/data")
+        check_owner(OLD, group=group, node_id=node_id, store_path="/data")
 
 
 MEMBERS = frozenset({NodeId("n0"), NodeId("n1"), NodeId("n2")})

@@ -33,35 +33,37 @@ def record_of(store: str) -> MemberRecord:
 
 def test_a_copy_becomes_the_store_of_another_member_that_remembers_nothing(tmp_path: Path) -> None:
     store = make_store(tmp_path)
-    mark_restored(store, "g", N0, "monday")
+    mark_restored(store, group="g", node_id=N0, name="monday")
     assert record_of(store) == MemberRecord("g", "n0", "monday")
 
 
 @pytest.mark.parametrize("name", ["", "x" * 65, "two\nlines"])
 def test_a_restoring_needs_a_name(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ConfigError, match="a name of 1 to 64 characters"):
-        mark_restored(make_store(tmp_path), "g", N0, name)
+    with pytest.raises(
+        ConfigError, match="it must have 1 to 64, all printable; nothing was changed"
+    ):
+        mark_restored(make_store(tmp_path), group="g", node_id=N0, name=name)
 
 
 def test_a_name_that_was_used_and_a_folder_without_a_store_are_refused(tmp_path: Path) -> None:
     store = make_store(tmp_path)
-    mark_restored(store, "g", N0, "monday")
+    mark_restored(store, group="g", node_id=N0, name="monday")
     with pytest.raises(ConfigError, match="restored as monday already"):
-        mark_restored(store, "g", N0, "monday")
+        mark_restored(store, group="g", node_id=N0, name="monday")
     with pytest.raises(ConfigError, match="there is no store"):
-        mark_restored(str(tmp_path / "nowhere"), "g", N0, "monday")
+        mark_restored(str(tmp_path / "nowhere"), group="g", node_id=N0, name="monday")
     assert not (tmp_path / "nowhere").exists()
 
 
 def test_a_copy_of_who_had_no_vote_is_refused_to_others(tmp_path: Path) -> None:
     store = make_store(tmp_path, is_voter=False)
     with pytest.raises(ConfigError, match="a copy of n1, which had no vote"):
-        mark_restored(store, "g", N0, "monday")
-    mark_restored(store, "g", N1, "monday")
+        mark_restored(store, group="g", node_id=N0, name="monday")
+    mark_restored(store, group="g", node_id=N1, name="monday")
 
 
 def test_a_store_in_use_is_left_alone(tmp_path: Path) -> None:
     store = make_store(tmp_path)
     with StoreLock(store), pytest.raises(StoreLockedError):
-        mark_restored(store, "g", N0, "monday")
+        mark_restored(store, group="g", node_id=N0, name="monday")
     assert record_of(store).node_id == "n1"
