@@ -98,7 +98,7 @@ class Assignment:
                 self.readers[queue].pause(is_paused=False)
 
     async def subscriptions_changed(self) -> None:
-        """Tell the brokers what we want now, and share out anew."""
+        """Send the brokers the subscriptions that we have now, and share out anew."""
         for queue, reader in self.readers.items():
             reader.subscription = self._subscriptions.get(queue.topic, reader.subscription)
         await self._session.beat()
@@ -227,6 +227,7 @@ class Assignment:
             return False
         if self._is_closing:
             return False
+        assert queue not in self.readers, f"{queue} would have two readers"
         held = ProcessQueue(queue, offset)
         held.committed = committed
         reader = QueueReader(

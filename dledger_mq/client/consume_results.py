@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum
 from inspect import iscoroutinefunction
-from typing import Any, Final, TypeVar, cast
+from typing import Final, TypeVar, cast
 
 import anyio
 import anyio.to_thread
@@ -105,7 +105,7 @@ def one_by_one(handler: Handler) -> BatchHandler:
     return handle
 
 
-def decoded(handler: BatchHandler, deserializer: Callable[[bytes], Any]) -> BatchHandler:
+def decoded(handler: BatchHandler, deserializer: Callable[[bytes], object]) -> BatchHandler:
     """Return a handler that gets messages with their `value`; what cannot be read has failed."""
 
     async def handle(messages: tuple[ReceivedMessage, ...]) -> Result:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypedDict
+from typing import Final, TypedDict
 
 from dledger_mq.client.arguments import (
     check_callable,
@@ -60,7 +60,7 @@ class ConsumerOptions(TypedDict, total=False):
     limits: FlowLimits | None
     offsets_folder: str | Path
     listener: RebalanceListener | None
-    deserializer: Callable[[bytes], Any] | None
+    deserializer: Callable[[bytes], object] | None
     hooks: ClientHooks | None
     instance: str | None
 
@@ -120,7 +120,7 @@ class ConsumerSettings:
     limits: FlowLimits | None = None
     offsets_folder: str | Path = DEFAULT_FOLDER
     listener: RebalanceListener | None = None
-    deserializer: Callable[[bytes], Any] | None = None
+    deserializer: Callable[[bytes], object] | None = None
     hooks: ClientHooks | None = None
     instance: str | None = None
 

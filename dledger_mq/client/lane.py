@@ -154,7 +154,7 @@ class PendingSend:
 
 
 class LeaderFinder(Protocol):
-    """Tells lanes where to go (`routes.py`)."""
+    """The knowledge of leaders that lanes need (`routes.py`)."""
 
     async def find(self, broker_name: str, *, ask: bool) -> str | None:
         """Return the address to try next; None when no node of the group is known.
@@ -430,6 +430,9 @@ class Lane:
         self._in_flight.clear()
         self._in_flight_bytes = 0
         self._again.clear()
+        if unfinished and self._waiting:
+            last, first = unfinished[-1].sequence, self._waiting[0].sequence
+            assert last < first, f"send {last} was transmitted before send {first}, which waits"
         self._waiting.extendleft(reversed(unfinished))
 
     async def _watch_deadlines(self) -> None:

@@ -108,6 +108,7 @@ class Outbox:
 
     def _end(self, future: Future[SendResult], end: SendResult | Exception | None) -> None:
         self._unended -= 1
+        assert self._unended >= 0, f"{self._unended} messages have not ended"
         if isinstance(end, Exception):
             future.set_exception(end)
         else:

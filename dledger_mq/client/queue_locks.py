@@ -26,6 +26,10 @@ RENEW_AGAIN_S: Final = 1.0  # after a renewal that failed: a failover takes a se
 HELD_S: Final = 30.0
 SURE_S: Final = 50.0  # with room for clocks that differ, less than the broker's 60 s
 
+assert RENEW_S < HELD_S < SURE_S, (
+    "a lock is renewed before it is doubted, and doubted before it ends"
+)
+
 log = logging.getLogger(__name__)
 
 

@@ -37,6 +37,7 @@ def queue_for_key(queues: Sequence[MessageQueue], key: str | bytes) -> MessageQu
     The hash is CRC-32 of the UTF-8 text: the same in every process and on every machine, which
     Python's own `hash` is not.
     """
+    assert queues, "a topic that takes messages has queues"
     data = key.encode() if isinstance(key, str) else key
     return queues[crc32(data) % len(queues)]
 
@@ -56,6 +57,7 @@ class RoundRobin:
     ) -> MessageQueue:
         """Return the next queue. `queues` is not empty."""
         count = len(queues)
+        assert count, "a topic that takes messages has queues"
         for step in range(count if avoid else 0):
             queue = queues[(self._next + step) % count]
             if queue.broker_name not in avoid:

@@ -185,7 +185,7 @@ class Session:
     # --- heartbeats
 
     async def beat(self) -> None:
-        """Tell every node of every known group who we are, and wait for their answers a little."""
+        """Send a heartbeat to every node of every known group, and wait for their answers a little."""
         heartbeat = self._heartbeat()
         if heartbeat is None:
             return
@@ -226,7 +226,7 @@ class Session:
                 await self.beat()
 
     async def say_goodbye(self, *, producer_group: str = "", consumer_group: str = "") -> None:
-        """Tell every node that we leave; bounded, failures do not matter."""
+        """Announce to every node that we leave; bounded, failures do not matter."""
         ext = {"clientID": self.client_id}
         if producer_group:
             ext["producerGroup"] = producer_group

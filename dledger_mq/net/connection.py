@@ -281,6 +281,7 @@ class Connection:
         if self.close_reason:
             return
         if not self._is_draining:
+            assert not self._queue, f"{self.peer}: bytes would overtake those that wait"
             sent = self._try_send(data)
             if sent == len(data) or self.close_reason:
                 return

@@ -183,7 +183,7 @@ class FakeGroup:
         self.leader = node
 
     def notify(self, group: str) -> None:
-        """Tell the members of a consumer group that its membership changed."""
+        """Notify the members of a consumer group that its membership changed."""
         for connection in self._clients[group].values():
             request = make_request(
                 RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
