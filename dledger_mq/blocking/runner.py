@@ -36,7 +36,7 @@ class Runner(Generic[_Client_co]):
         self._thread: threading.Thread | None = None
 
     def open(self) -> Self:
-        """Start the thread and wait until the client is open; raises what opening raised."""
+        """Start the thread and wait until the client is open; raise what opening raised."""
         self._thread = threading.Thread(
             target=self._run, name=type(self._client).__name__, daemon=True
         )
@@ -48,7 +48,7 @@ class Runner(Generic[_Client_co]):
         return self
 
     def close(self) -> None:
-        """Leave the client in order and end the thread; raises what leaving raised."""
+        """Leave the client in order and end the thread; raise what leaving raised."""
         if self._thread is None or self._token is None or self._stop is None:
             return
         thread, self._thread = self._thread, None

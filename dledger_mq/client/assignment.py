@@ -305,7 +305,7 @@ class Assignment:
         await self._commit(reader)
         self.readers.pop(queue, None)
         if self.locks is not None and is_handled:
-            await self.locks.give([queue])
+            await self.locks.release([queue])
         elif self.locks is not None:
             self.locks.forget(queue)
 
@@ -334,7 +334,7 @@ class Assignment:
             held.committed = offset
 
     async def _store(self, queue: MessageQueue, offset: QueueOffset) -> bool:
-        """Store one offset, where this member's offsets are kept; whether that succeeded."""
+        """Store one offset, where this member's offsets are kept; return whether that succeeded."""
         if self._local is not None:
             return await self._save({queue: offset})
         try:

@@ -127,7 +127,7 @@ class Producer(Lifetime):
             except Exception as error:  # noqa: BLE001 - the caller's own, raised again below without a group around it
                 failure = error
             with anyio.move_on_after(1):
-                await session.say_goodbye(producer_group=self.group)
+                await session.unregister(producer_group=self.group)
             self._maker.session = None
             nursery.cancel_scope.cancel()
         if failure is not None:

@@ -185,8 +185,8 @@ class PushConsumer(Lifetime):
                     with anyio.move_on_after(CLOSE_COMMIT_S):
                         await assignment.commit_all()
                         if assignment.locks is not None:
-                            await assignment.locks.give_all()
-                    await session.say_goodbye(consumer_group=self.group)
+                            await assignment.locks.release_all()
+                    await session.unregister(consumer_group=self.group)
         self._session = self._assignment = self._dispatcher = None
         if failure is not None:
             raise failure

@@ -62,7 +62,7 @@ class QueueLocks:
         return False
 
     async def take(self, queue: MessageQueue) -> bool:
-        """Ask for a queue; whether we have it now.
+        """Ask for a queue; return whether we have it now.
 
         Raises:
             ClientError: nobody knows.
@@ -78,8 +78,8 @@ class QueueLocks:
         self._asked_at.pop(queue, None)
         self._wake_waiters()
 
-    async def give(self, queues: Iterable[MessageQueue]) -> None:
-        """Let other members have these; what cannot be said expires."""
+    async def release(self, queues: Iterable[MessageQueue]) -> None:
+        """Let other members have these; a lock whose broker does not answer expires."""
         for name, some in self._by_broker(queue for queue in queues if queue in self._asked_at):
             for queue in some:
                 self.forget(queue)
@@ -88,9 +88,9 @@ class QueueLocks:
             except ClientError as error:
                 log.info("locks of %s are left to expire: %s", name, error)
 
-    async def give_all(self) -> None:
-        """Give all locks back, since the member leaves."""
-        await self.give(tuple(self._asked_at))
+    async def release_all(self) -> None:
+        """Release all locks, since the member leaves."""
+        await self.release(tuple(self._asked_at))
 
     async def run(self) -> None:
         """Renew until cancelled."""
@@ -100,7 +100,7 @@ class QueueLocks:
             pause_s = RENEW_S if await self._renew() else RENEW_AGAIN_S
 
     async def _renew(self) -> bool:
-        """Ask for everything that we have; whether every broker group answered."""
+        """Ask for everything that we have; return whether every broker group answered."""
         is_complete = True
         for name, queues in self._by_broker(self._asked_at):
             asked_at = anyio.current_time()

@@ -225,7 +225,7 @@ class Session:
             ):
                 await self.beat()
 
-    async def say_goodbye(self, *, producer_group: str = "", consumer_group: str = "") -> None:
+    async def unregister(self, *, producer_group: str = "", consumer_group: str = "") -> None:
         """Announce to every node that we leave; bounded, failures do not matter."""
         ext = {"clientID": self.client_id}
         if producer_group:

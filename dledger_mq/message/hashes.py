@@ -57,7 +57,7 @@ def tags_code(tags: str) -> int:
 
 @lru_cache(maxsize=65_536)
 def tags_code_of_bytes(tags: bytes) -> int:
-    """`tags_code` of a value as it stands in the properties."""
+    """Return the `tags_code` of a value as it stands in the properties."""
     return java_hash(tags.decode(errors="replace"))
 
 
@@ -70,5 +70,5 @@ def index_hash(topic: str, key: str) -> int:
 
 
 def body_crc(body: bytes | memoryview) -> int:
-    """CRC-32 (zlib polynomial) of a body with the sign bit cleared; 0 for an empty body."""
+    """Return the CRC-32 (zlib polynomial) of a body with the sign bit cleared; 0 for an empty body."""
     return zlib.crc32(body) & 0x7FFF_FFFF

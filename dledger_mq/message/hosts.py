@@ -14,7 +14,7 @@ HOST_V6_BYTES: Final = 20
 
 @lru_cache(maxsize=16_384)
 def pack_host(address: str, port: int) -> bytes:
-    """8 bytes for IPv4, 20 for IPv6. An IPv4 address mapped into IPv6 is written as IPv4.
+    """Write a host field: 8 bytes for IPv4, 20 for IPv6. An IPv4 address mapped into IPv6 is written as IPv4.
 
     Raises:
         MessageFormatError: `address` is no IP address, or the port is not in 0..65535.
@@ -32,7 +32,7 @@ def pack_host(address: str, port: int) -> bytes:
 
 @lru_cache(maxsize=16_384)
 def unpack_host(host: bytes) -> tuple[str, int]:
-    """Address text and port of a host field. The port is the raw int32: a damaged one is only odd.
+    """Read address text and port of a host field. The port is the raw int32: a damaged one is only odd.
 
     Raises:
         MessageFormatError: not 8 or 20 bytes.

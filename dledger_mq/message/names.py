@@ -98,7 +98,7 @@ def is_control_topic(topic: str) -> bool:
 
 
 def topic_problem(topic: str) -> str | None:
-    """Why a topic name is invalid, in RocketMQ's words, or None (B1, B2)."""
+    """Return why a topic name is invalid, in RocketMQ's words, or None (B1, B2)."""
     if not topic.strip():
         return "The specified topic is blank."
     if not _VALID.fullmatch(topic):
@@ -110,7 +110,7 @@ def topic_problem(topic: str) -> str | None:
 
 
 def group_problem(group: str) -> str | None:
-    """Why a group name is invalid, in RocketMQ's words, or None (B3)."""
+    """Return why a group name is invalid, in RocketMQ's words, or None (B3)."""
     if not group.strip():
         return "The specified group is blank."
     if not _VALID.fullmatch(group):
@@ -121,7 +121,7 @@ def group_problem(group: str) -> str | None:
 
 
 def send_problem(topic: str) -> str | None:
-    """Why clients may not send to a topic although its name is valid, or None (B4).
+    """Return why clients may not send to a topic although its name is valid, or None (B4).
 
     Unlike RocketMQ's this refuses the timer topic too: the fold carries out what stands there.
     """
@@ -131,7 +131,7 @@ def send_problem(topic: str) -> str | None:
 
 
 def system_topic_problem(topic: str) -> str | None:
-    """Why users may not create or delete a topic, or None (B7)."""
+    """Return why users may not create or delete a topic, or None (B7)."""
     if is_system_topic(topic):
         return f"The topic[{topic}] is conflict with system topic."
     return None

@@ -171,7 +171,7 @@ def encode_record(
 
 @lru_cache(maxsize=4096)
 def _topic_piece(topic: bytes) -> tuple[int, bytes]:
-    """Magic, and the topic behind its length. Cached: few topics, many messages.
+    """Return the magic, and the topic behind its length. Cached: few topics, many messages.
 
     Raises:
         RecordError: the topic is empty or too long.
@@ -258,7 +258,7 @@ def decode_record(data: bytes, position: int = 0, *, check_crc: bool = True) -> 
 
 
 def _start(data: bytes, position: int) -> tuple[int, int]:
-    """Size and magic of a record, checked against what is left."""
+    """Return size and magic of a record, checked against what is left."""
     left = len(data) - position
     if left < RECORD_BYTES_MIN:
         raise RecordError(f"{left} bytes are less than a record", position)

@@ -340,7 +340,7 @@ class Connection:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     async def wait_sent(self, timeout_s: float) -> bool:
-        """Wait until nothing is queued; whether that came in time. For an orderly end."""
+        """Wait until nothing is queued; return whether that came in time. For an orderly end."""
         with anyio.move_on_after(timeout_s):
             if self._is_draining:
                 await self._drained.wait()

@@ -142,7 +142,7 @@ class _Reader:
         return value
 
     def _skip_blanks(self) -> str:
-        """Skip blanks; the character that follows, "" at the end."""
+        """Skip blanks; return the character that follows, "" at the end."""
         match = _BLANKS.match(self._text, self._at)
         self._at = match.end() if match else self._at
         return self._text[self._at : self._at + 1]

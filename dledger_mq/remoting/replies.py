@@ -114,7 +114,7 @@ def pull_reply_head(
     suggested_broker_id: int = 0,
     remark: bytes | None = None,
 ) -> bytes:
-    """Everything of a pull answer up to its body, which follows with exactly `body_bytes` bytes.
+    """Encode a pull answer up to its body, which follows with exactly `body_bytes` bytes.
 
     All four offsets are there for 0, 19, 20 and 21: Java fails without them, C++ starts again at 0.
 

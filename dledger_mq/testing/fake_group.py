@@ -194,7 +194,7 @@ class FakeGroup:
             connection.send_nowait(encode_command(request))
 
     def ask_about_open(self, group: str) -> int:
-        """Ask the producers of a group about every transaction that is open; returns how many there are."""
+        """Ask the producers of a group about every transaction that is open; return how many there are."""
         checks = self.transactions.checks(self.broker_name)
         for connection in self._producers[group].values():
             for check in checks:

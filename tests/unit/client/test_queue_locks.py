@@ -127,16 +127,16 @@ async def test_a_queue_that_is_given_up_is_unlocked_and_never_renewed(
 ) -> None:
     await renewing.locks.take(ONE)
     await renewing.locks.take(TWO)
-    await renewing.locks.give([ONE])
+    await renewing.locks.release([ONE])
     renewing.locks.forget(TWO)
-    await renewing.locks.give_all()
+    await renewing.locks.release_all()
     await trio.sleep(2)
     assert renewing.requests.unlocked == [[ONE]]
     assert len(renewing.requests.locked) == 2
     assert not renewing.lost
     await renewing.locks.take(ONE)
     renewing.requests.granted = None
-    await renewing.locks.give_all()
+    await renewing.locks.release_all()
     assert not renewing.locks.holds(ONE), "what cannot be said expires"
 
 
