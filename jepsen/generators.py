@@ -15,7 +15,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 MILLISECOND_NS: Final = 1_000_000
 SECOND_NS: Final = 1_000_000_000
@@ -41,7 +41,7 @@ class Invocation:
     """Do `f` with `value`; on that process, or on any free one when it is None."""
 
     f: str
-    value: Any = None
+    value: object = None
     process: int | None = None
 
 
@@ -252,11 +252,17 @@ class Share:
         first: the first of their slots.
         workers: how many they are.
         total: of all workers.
+
+    Invariant: 0 <= first and first + workers <= total.
     """
 
     first: int
     workers: int
     total: int
+
+    def __post_init__(self) -> None:
+        is_inside = self.first >= 0 and self.first + self.workers <= self.total
+        assert is_inside, f"{self.workers} workers from {self.first} on, of {self.total}"
 
     def owns(self, process: int) -> bool:
         """Return whether the process is one of theirs."""
@@ -276,6 +282,13 @@ class Reserve:
     """Several generators at once, each with workers of its own (as Jepsen's `reserve`); it is over when all are."""
 
     parts: Sequence[tuple[Share, Generator]]
+
+    def __post_init__(self) -> None:
+        # Two parts with one worker would stand in the history as one process that does two things at a time.
+        ends = [0]
+        for share, _ in sorted(self.parts, key=lambda part: part[0].first):
+            assert share.first >= ends[-1], f"worker {share.first} belongs to two parts"
+            ends.append(share.first + share.workers)
 
     def next(self, context: Context) -> tuple[Step, Generator]:
         """Return what the part says whose worker waits longest; another part's when that has to wait."""

@@ -91,9 +91,9 @@ class Interpreter:
         )
 
     def _worker(self, nursery: trio.Nursery, slot: int) -> _Worker:
-        inbox, told = trio.open_memory_channel[Invocation](1)
+        inbox, work = trio.open_memory_channel[Invocation](1)
         worker = _Worker(self._next_process + slot, inbox)
-        nursery.start_soon(self._work, worker, told, name=f"worker {slot}")
+        nursery.start_soon(self._work, worker, work, name=f"worker {slot}")
         return worker
 
     def _context(self, workers: list[_Worker]) -> Context:
@@ -106,6 +106,10 @@ class Interpreter:
     def _hand_out(self, step: Invocation, workers: list[_Worker]) -> None:
         free = [worker for worker in workers if not worker.is_busy]
         able = [each for each in free if step.process in (None, each.process)]
+        # A generator that gives work to nobody would end the run early, with what was left out unseen.
+        assert able, (
+            f"{step.f} is for process {step.process}, free are {[each.process for each in free]}"
+        )
         worker = min(able, key=lambda each: each.free_since)
         worker.is_busy = True
         worker.inbox.send_nowait(step)
@@ -124,20 +128,23 @@ class Interpreter:
         self._changed.set()
         self._changed = trio.Event()
 
-    async def _work(self, worker: _Worker, told: trio.MemoryReceiveChannel[Invocation]) -> None:
+    async def _work(self, worker: _Worker, work: trio.MemoryReceiveChannel[Invocation]) -> None:
         is_over = False
         while not is_over:
             async with self._open_client(worker.process) as client:
-                is_over = await self._serve(worker, told, client)
+                is_over = await self._serve(worker, work, client)
             if not is_over:
                 worker.process += self._count
+                assert worker.process >= self._next_process, (
+                    f"process {worker.process} was there before"
+                )
             self._note_free(worker)
 
     async def _serve(
-        self, worker: _Worker, told: trio.MemoryReceiveChannel[Invocation], client: WorkloadClient
+        self, worker: _Worker, work: trio.MemoryReceiveChannel[Invocation], client: WorkloadClient
     ) -> bool:
         """Work as one process, and return whether there is no more to do, ever."""
-        async for step in told:
+        async for step in work:
             self._log.add(worker.process, "invoke", step.f, step.value)
             outcome = await self._invoke(client, step)
             self._log.add(

@@ -18,6 +18,7 @@ from jepsen.checkers.messages import operations
 from jepsen.checkers.percentiles import percentile
 from jepsen.checkers.results import Anomaly, CheckResult, judged
 from jepsen.history.ops import NEMESIS, Op, OpLog
+from jepsen.history.values import BEGINS_INJECTION, SendAsked, shaped
 from jepsen.nemeses.api import Fault
 from jepsen.nemeses.schedule import Pace, Schedule
 from jepsen.run import BreakerMaker, RunSettings
@@ -96,7 +97,7 @@ def gaps_ms(ops: Sequence[Op]) -> list[float | None]:
 
     None: no such send was acknowledged before the next strike.
     """
-    strikes = [op for op in ops if op.process == NEMESIS and op.value == {"do": "inject"}]
+    strikes = [op for op in ops if op.process == NEMESIS and op.value == BEGINS_INJECTION]
     sends = [pair for pair in operations(ops) if pair.invoke.f == SEND and pair.type == "ok"]
     ends = [strike.t_ns for strike in strikes[1:]] + [ops[-1].t_ns + 1 if ops else 0]
     found: list[float | None] = []
@@ -134,7 +135,7 @@ def check_no_failed_sends(ops: Sequence[Op]) -> CheckResult:
     anomalies = [
         Anomaly(
             "failed-send",
-            f"{pair.invoke.value['key']} ended as {pair.type}"
+            f"{shaped(pair.invoke.value, SendAsked)['key']} ended as {pair.type}"
             + (f": {pair.completion.error}" if pair.completion else ""),
             (pair.invoke.index,),
         )

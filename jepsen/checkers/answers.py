@@ -8,19 +8,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from jepsen.checkers.results import Anomaly, CheckResult, judged
-from jepsen.history.ops import NEMESIS, Op
+from jepsen.history.ops import Op
+from jepsen.history.values import strike_of
 
 NAME = "answers"
 
 
 def check_answers(ops: Sequence[Op]) -> CheckResult:
     """Gather what faults saw."""
-    strikes = [op for op in ops if op.process == NEMESIS and isinstance(op.value, dict)]
+    strikes = [(op, strike) for op in ops if (strike := strike_of(op)) is not None]
     broken = [
-        Anomaly("answer", f"{op.f}: {op.value['broken']}", (op.index,))
-        for op in strikes
-        if "broken" in op.value
+        Anomaly("answer", f"{op.f}: {strike['broken']}", (op.index,))
+        for op, strike in strikes
+        if "broken" in strike
     ]
-    injected = sum(bool(op.value.get("do") == "inject" and op.value.get("done")) for op in strikes)
-    injected -= sum(op.value.get("do") == "cure" and "missing" in op.value for op in strikes)
+    injected = sum(
+        bool(strike.get("do") == "inject" and strike.get("done")) for _, strike in strikes
+    )
+    injected -= sum(strike.get("do") == "cure" and "missing" in strike for _, strike in strikes)
     return judged(NAME, broken, {"faults": injected})

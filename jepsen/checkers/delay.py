@@ -26,7 +26,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from jepsen.checkers.messages import (
-    RECEIVE,
     Place,
     QueueHistory,
     Send,
@@ -36,7 +35,7 @@ from jepsen.checkers.messages import (
 from jepsen.checkers.outages import Outage, meets, outages, overdue_ns
 from jepsen.checkers.percentiles import percentile
 from jepsen.checkers.results import Anomaly, CheckResult, judged
-from jepsen.history.ops import NEMESIS, Op
+from jepsen.history.ops import NEMESIS, RECEIVE, Op
 
 NAME = "delay"
 

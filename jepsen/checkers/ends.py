@@ -14,6 +14,7 @@ from typing import Final
 
 from jepsen.checkers.results import Anomaly, CheckResult, judged
 from jepsen.history.ops import OBSERVER, Op
+from jepsen.history.values import EndSeen, shaped
 
 NAME: Final = "ends"
 ENDED: Final = "ended"
@@ -21,15 +22,17 @@ ENDED: Final = "ended"
 
 def check_ends(ops: Sequence[Op]) -> CheckResult:
     """Judge what the onlooker saw of processes."""
-    ended = [op for op in ops if op.process == OBSERVER and op.f == ENDED]
+    ended = [
+        (op, shaped(op.value, EndSeen)) for op in ops if op.process == OBSERVER and op.f == ENDED
+    ]
     anomalies = [
         Anomaly(
             "ended",
-            f"{op.node} ended by itself with status {op.value['status']}: {op.value['words']}",
+            f"{op.node} ended by itself with status {end['status']}: {end['words']}",
             (op.index,),
         )
-        for op in ended
-        if not op.value["excused"]
+        for op, end in ended
+        if not end["excused"]
     ]
     excused = len(ended) - len(anomalies)
     return judged(NAME, anomalies, {"ended": len(ended), "excused": excused})

@@ -10,13 +10,18 @@ from jepsen.history.ops import Op
 
 
 def judge(ops: Sequence[Op], checkers: Sequence[Checker]) -> list[CheckResult]:
-    """Ask every checker; one that crashes is unknown, with its traceback."""
-    return [_asked(ops, checker) for checker in checkers]
+    """Ask every checker; one that crashes is unknown, with its traceback, and so is each of an empty history."""
+    results = [_asked(ops, checker) for checker in checkers]
+    assert len(results) == len(checkers), f"{len(checkers)} checkers gave {len(results)} results"
+    assert ops or not any(result.valid for result in results), "nothing was seen, and it was valid"
+    return results
 
 
 def _asked(ops: Sequence[Op], checker: Checker) -> CheckResult:
+    name = getattr(checker, "__name__", repr(checker)).removeprefix("check_").replace("_", "-")
+    if not ops:
+        return CheckResult(name, None, why_unknown="the history is empty")
     try:
         return checker(ops)
-    except Exception:  # noqa: BLE001 - the root of a checker: a crash proves nothing, and is told
-        name = getattr(checker, "__name__", repr(checker)).removeprefix("check_").replace("_", "-")
+    except Exception:  # noqa: BLE001 - the root of a checker: a crash proves nothing, and is reported
         return CheckResult(name, None, why_unknown=f"the checker crashed\n{traceback.format_exc()}")

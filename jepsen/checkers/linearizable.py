@@ -30,12 +30,13 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final, Generic
 
 from jepsen.checkers.messages import operations
-from jepsen.checkers.models import Call, Model, State
+from jepsen.checkers.models import Call, Model, S
 from jepsen.checkers.results import Anomaly, CheckResult, judged
 from jepsen.history.ops import Op, Pair
+from jepsen.history.values import Keyed, shaped
 
 NAME: Final = "linearizable"
 CONFIGURATIONS_MAX: Final = 2_000_000
@@ -43,6 +44,7 @@ SECONDS_MAX: Final = 60.0
 FIRST_SHARE: Final = 10_000
 """Configurations of each key in the first round."""
 SHARE_GROWTH: Final = 4
+Key = str | int
 _SHOWN_MAX: Final = 5
 _CLOCK_EVERY: Final = 1024  # configurations between two looks at the clock
 
@@ -50,7 +52,7 @@ _CLOCK_EVERY: Final = 1024  # configurations between two looks at the clock
 def check_linearizable(
     ops: Sequence[Op],
     *,
-    model: Model,
+    model: Model[S],
     configurations_max: int = CONFIGURATIONS_MAX,
     seconds_max: float = SECONDS_MAX,
     clock_s: Callable[[], float] = time.monotonic,
@@ -65,10 +67,10 @@ def check_linearizable(
         clock_s: for `seconds_max`.
     """
     budget = _Budget(configurations_max, clock_s() + seconds_max, clock_s)
-    by_key: dict[Any, list[Pair]] = defaultdict(list)
+    by_key: dict[Key, list[Pair]] = defaultdict(list)
     for pair in operations(ops):
         if pair.type != "fail":
-            by_key[pair.invoke.value[0]].append(pair)
+            by_key[shaped(pair.invoke.value, Keyed).key].append(pair)
     searches = {key: _Search(row, model) for key, row in by_key.items()}
     stuck = _search_all(searches, budget)
     undecided = [key for key, search in searches.items() if not search.is_decided]
@@ -90,9 +92,9 @@ def check_linearizable(
     return judged(NAME, [_anomaly(key, where) for key, where in stuck.items()], counts, why)
 
 
-def _search_all(searches: Mapping[Any, _Search], budget: _Budget) -> dict[Any, Stuck]:
+def _search_all(searches: Mapping[Key, _Search[S]], budget: _Budget) -> dict[Key, Stuck[S]]:
     """Search round by round until all keys are decided, one is refuted, or the budget is spent."""
-    found: dict[Any, Stuck] = {}
+    found: dict[Key, Stuck[S]] = {}
     left = sorted(searches, key=lambda key: searches[key].size)
     share = FIRST_SHARE
     while left and not found and not budget.what_is_spent:
@@ -128,7 +130,7 @@ class _Budget:
 
 
 @dataclass(frozen=True, slots=True)
-class Stuck:
+class Stuck(Generic[S]):
     """The place at which a search ended that found no order.
 
     Attributes:
@@ -140,16 +142,16 @@ class Stuck:
 
     placed: Sequence[Call]
     total: int
-    state: State
+    state: S
     next: Sequence[Call]
 
 
 @dataclass(slots=True)
-class _Frame:
+class _Frame(Generic[S]):
     """A place in the order: what may stand there, and what stood before it."""
 
     candidates: Iterator[int]
-    state: State
+    state: S
     placed: int = -1
 
 
@@ -205,7 +207,7 @@ class _Events:
             before[after[at]] = at
 
 
-class _Search:
+class _Search(Generic[S]):
     """The search for one key: a stack of frames, one for each place of the order that is filled.
 
     Attributes:
@@ -213,7 +215,7 @@ class _Search:
         is_decided: whether the search has come to its end.
     """
 
-    def __init__(self, pairs: Sequence[Pair], model: Model) -> None:
+    def __init__(self, pairs: Sequence[Pair], model: Model[S]) -> None:
         self.is_decided = False
         self._model = model
         ends = {pair.invoke.index: pair.completion.index for pair in pairs if pair.completion}
@@ -224,11 +226,11 @@ class _Search:
         self._unknown = [number for number, call in enumerate(self._calls) if not call.is_known]
         self._frames = [_Frame(self._candidates(0), model.initial)]
         self._bits = 0  # of the placed calls
-        self._met: set[tuple[int, State]] = set()
+        self._met: set[tuple[int, S]] = set()
         self._left = self._known_count
-        self._longest: tuple[int, list[int], State] = (self._left + 1, [], model.initial)
+        self._longest: tuple[int, list[int], S] = (self._left + 1, [], model.initial)
 
-    def run(self, budget: _Budget, share: int) -> Stuck | None:
+    def run(self, budget: _Budget, share: int) -> Stuck[S] | None:
         """Search on, for at most `share` configurations and as long as the budget lasts.
 
         Returns where it stuck when there is no order. None: there is one, or nobody knows yet (`is_decided`).
@@ -260,22 +262,25 @@ class _Search:
             if self._calls[number].index < first_return and not bits >> number & 1:
                 yield number
 
-    def _first_that_fits(self, frame: _Frame) -> tuple[int, State] | None:
+    def _first_that_fits(self, frame: _Frame[S]) -> tuple[int, S] | None:
         """Return the next candidate that can stand here and leads to where the search has not been."""
         for number in frame.candidates:
             state = self._model.step(frame.state, self._calls[number])
+            if state is None:
+                continue
             configuration = (self._bits | 1 << number, state)
-            if state is not None and configuration not in self._met:
+            if configuration not in self._met:
                 self._met.add(configuration)
                 return number, state
         return None
 
-    def _place(self, frame: _Frame, number: int, state: State) -> None:
+    def _place(self, frame: _Frame[S], number: int, state: S) -> None:
         frame.placed = number
         self._bits |= 1 << number
         if self._calls[number].is_known:
             self._events.take_out(number)
             self._left -= 1
+            assert self._left >= 0, f"more calls are placed than the {self._known_count} known ones"
         self._frames.append(_Frame(self._candidates(self._bits), state))
 
     def _back_to_a_choice(self) -> bool:
@@ -287,12 +292,13 @@ class _Search:
             if call.is_known:
                 self._events.put_back(number)
                 self._left += 1
+                assert self._left <= self._known_count, f"call {number} was put back twice"
             if not (call.is_known and self._model.is_read(call)):
                 return True
             self._frames.pop()
         return False
 
-    def _stuck(self) -> Stuck:
+    def _stuck(self) -> Stuck[S]:
         _, order, state = self._longest
         for number in order:
             if self._calls[number].is_known:
@@ -307,11 +313,15 @@ class _Search:
 
 
 def _call(pair: Pair) -> Call:
-    result = pair.completion.value[1] if pair.completion is not None and pair.type == "ok" else None
-    return Call(pair.invoke.f, pair.invoke.value[1], result, pair.type == "ok", pair.invoke.index)
+    is_known = pair.completion is not None and pair.type == "ok"
+    argument = shaped(pair.invoke.value, Keyed).what
+    result: object = None
+    if pair.completion is not None and is_known:
+        result = shaped(pair.completion.value, Keyed).what
+    return Call(pair.invoke.f, argument, result, is_known, pair.invoke.index)
 
 
-def _anomaly(key: object, stuck: Stuck) -> Anomaly:
+def _anomaly(key: Key, stuck: Stuck[S]) -> Anomaly:
     done = sum(call.is_known for call in stuck.placed)
     tail = ", ".join(map(_shown, stuck.placed[-_SHOWN_MAX:]))
     blocked = ", ".join(map(_shown, stuck.next[:_SHOWN_MAX]))

@@ -42,15 +42,31 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
+from dledger_mq.message.numbers import PhysicalOffset, QueueOffset
 from jepsen.checkers.results import Anomaly
-from jepsen.history.ops import Op, OpType, Pair, pairs
+from jepsen.history.ops import RECEIVE, Op, OpType, Pair, pairs
+from jepsen.history.values import (
+    BatchAnswer,
+    BatchAsked,
+    Ends,
+    FrameEnd,
+    FramesAnswer,
+    FramesAsked,
+    GroupDrained,
+    Joined,
+    Row,
+    Rows,
+    SendAnswer,
+    SendAsked,
+    Shape,
+    shaped,
+)
 
-RECEIVE: Final = "receive"
 READS: Final = ("poll", RECEIVE)
 
-Place = tuple[str, int]  # queue, offset
+Place = tuple[str, QueueOffset]  # queue, offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +90,7 @@ class Send:
     key: str
     queue: str | None
     type: OpType
-    offset: int | None
+    offset: QueueOffset | None
     uniq: str
     invoke: Op
     completion: Op | None
@@ -106,10 +122,10 @@ class Message:
     """A message as it was read; `at` is the byte of the log at which it stands, None when not known."""
 
     queue: str
-    offset: int
+    offset: QueueOffset
     key: str
     uniq: str = ""
-    at: int | None = None
+    at: PhysicalOffset | None = None
     content: str | None = None
 
     @property
@@ -153,7 +169,7 @@ class Drain:
         op: index of the operation that began to ask for the end.
     """
 
-    end: int
+    end: QueueOffset
     op: int
 
 
@@ -208,7 +224,7 @@ def read_queue_history(ops: Sequence[Op]) -> QueueHistory:
 
     Raises:
         ValueError: the history is none, see `jepsen.history.ops.pairs`.
-        KeyError, TypeError: a value has another shape than this module's text says.
+        msgspec.ValidationError: a value has another shape than this module's text says.
     """
     history = QueueHistory()
     polled: dict[int, Op] = {}
@@ -224,15 +240,18 @@ def read_queue_history(ops: Sequence[Op]) -> QueueHistory:
         if op.f == "assign":
             assignments[op.process] += 1
         elif op.f == "join":
-            members[op.process] = op.value["group"]
-            history.groups.setdefault(op.value["group"], {})
+            members[op.process] = shaped(op.value, Joined)["group"]
+            history.groups.setdefault(members[op.process], {})
         elif op.f == "leave":
             group = members.pop(op.process, "")
             if group not in members.values():
                 history.groups.pop(group, None)
         elif op.f in READS:
             invoke = polled.get(op.index, op)
-            queues = {queue: _messages(queue, rows) for queue, rows in (op.value or {}).items()}
+            queues = {
+                queue: [_message(queue, row) for row in rows]
+                for queue, rows in shaped(op.value or {}, Rows).items()
+            }
             group = members.get(op.process, "")
             assignment = assignments[op.process]
             history.polls.append(Poll(op.process, assignment, invoke, op, group, queues))
@@ -241,7 +260,7 @@ def read_queue_history(ops: Sequence[Op]) -> QueueHistory:
 
 def _gather(pair: Pair, history: QueueHistory) -> None:
     """Take in a send, or the end of a queue."""
-    told, begin = _told(pair), pair.invoke.index
+    begin = pair.invoke.index
     match pair.invoke.f:
         case "send":
             history.sends.append(_send(pair))
@@ -253,14 +272,15 @@ def _gather(pair: Pair, history: QueueHistory) -> None:
         case "frames":
             history.sends += _frames(pair)
         case "drained":
-            history.drained |= _drains(told, begin)
+            history.drained |= _drains(_answer(pair, Ends), begin)
         case "group-drained" if pair.type == "ok":
-            history.groups.setdefault(told["group"], {}).update(_drains(told["ends"], begin))
+            passed = _answer(pair, GroupDrained)
+            history.groups.setdefault(passed["group"], {}).update(_drains(passed["ends"], begin))
         case _:
             pass
 
 
-def _drains(ends: Mapping[str, int], begin: int) -> dict[str, Drain]:
+def _drains(ends: Mapping[str, QueueOffset], begin: int) -> dict[str, Drain]:
     return {queue: Drain(end, begin) for queue, end in ends.items()}
 
 
@@ -289,29 +309,29 @@ def never_sent(history: QueueHistory, known: Container[str]) -> Iterator[Anomaly
 
 
 def _send(pair: Pair) -> Send:
-    asked, told = pair.invoke.value, _told(pair)
+    asked, answer = shaped(pair.invoke.value, SendAsked), _answer(pair, SendAnswer)
     return Send(
         key=asked["key"],
-        queue=told.get("queue") or asked.get("queue"),
+        queue=answer.get("queue") or asked.get("queue"),
         type=pair.type,
-        offset=told.get("offset"),
-        uniq=told.get("uniq") or "",
+        offset=answer.get("offset"),
+        uniq=answer.get("uniq") or "",
         invoke=pair.invoke,
         completion=pair.completion,
         due_from_ns=asked.get("due_ns"),
-        due_to_ns=told.get("due_ns"),
+        due_to_ns=answer.get("due_ns"),
         asked=asked.get("queue"),
-        id=told.get("id") or "",
+        id=answer.get("id") or "",
         content=asked.get("content"),
     )
 
 
 def _batch(pair: Pair) -> list[Send]:
-    asked, told = pair.invoke.value, _told(pair)
+    asked, answer = shaped(pair.invoke.value, BatchAsked), _answer(pair, BatchAnswer)
     keys = asked["keys"]
-    offsets = told.get("offsets") or [None] * len(keys)
-    uniqs = told.get("uniqs") or [""] * len(keys)
-    queue = told.get("queue") or asked.get("queue")
+    offsets: Sequence[QueueOffset | None] = answer.get("offsets") or [None] * len(keys)
+    uniqs = answer.get("uniqs") or [""] * len(keys)
+    queue = answer.get("queue") or asked.get("queue")
     return [
         Send(key, queue, pair.type, offset, uniq, pair.invoke, pair.completion)
         for key, offset, uniq in zip(keys, offsets, uniqs, strict=True)
@@ -320,15 +340,17 @@ def _batch(pair: Pair) -> list[Send]:
 
 def _frames(pair: Pair) -> Iterator[Send]:
     """Yield the messages of all frames; an answer gives the offset of a frame's first message only, and each id."""
-    asked = pair.invoke.value["frames"]
-    for frame, told in zip(asked, _told(pair).get("frames") or [{}] * len(asked), strict=True):
-        ids = told.get("ids") or [""] * len(frame["messages"])
+    asked = shaped(pair.invoke.value, FramesAsked)["frames"]
+    unknown: FrameEnd = {"end": "info" if pair.type == "ok" else pair.type}
+    ends = _answer(pair, FramesAnswer).get("frames") or [unknown] * len(asked)
+    for frame, end in zip(asked, ends, strict=True):
+        ids = end.get("ids") or [""] * len(frame["messages"])
         for place, (key, content) in enumerate(frame["messages"]):
             yield Send(
                 key,
-                told.get("queue") or frame["queue"],
-                told.get("end", "info" if pair.type == "ok" else pair.type),
-                None if place else told.get("offset"),
+                end.get("queue") or frame["queue"],
+                end["end"],
+                None if place else end.get("offset"),
                 "",
                 pair.invoke,
                 pair.completion,
@@ -339,13 +361,11 @@ def _frames(pair: Pair) -> Iterator[Send]:
             )
 
 
-def _told(pair: Pair) -> Mapping[str, Any]:
+def _answer(pair: Pair, shape: type[Shape]) -> Shape:
     """Return the value of an acknowledgement; any other completion says nothing."""
-    if pair.completion is None or pair.type != "ok":
-        return {}
-    value: Mapping[str, Any] = pair.completion.value
-    return value
+    is_ok = pair.completion is not None and pair.type == "ok"
+    return shaped(pair.completion.value if pair.completion is not None and is_ok else {}, shape)
 
 
-def _messages(queue: str, rows: Iterable[Sequence[Any]]) -> list[Message]:
-    return [Message(queue, *row) for row in rows]
+def _message(queue: str, row: Row) -> Message:
+    return Message(queue, row.offset, row.key, row.uniq, row.at, row.content)

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final, Generic, TypeVar
 
-State = Hashable
+S = TypeVar("S", bound=Hashable)
+"""The state of an object."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +28,14 @@ class Call:
     """
 
     f: str
-    argument: Any
-    result: Any
+    argument: object
+    result: object
     is_known: bool
     index: int
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class Model(Generic[S]):
     """The behaviour of an object, as a state and its steps.
 
     Attributes:
@@ -46,8 +47,8 @@ class Model:
     """
 
     name: str
-    initial: State
-    step: Callable[[Any, Call], State | None]
+    initial: S
+    step: Callable[[S, Call], S | None]
     is_read: Callable[[Call], bool]
     needed: Callable[[Sequence[Call]], list[Call]]
 
@@ -55,14 +56,14 @@ class Model:
 # None is no state, so a register is a tuple of one; nothing written reads as None.
 
 
-def _register_step(state: tuple[Any], call: Call) -> State | None:
+def _register_step(state: tuple[object], call: Call) -> tuple[object] | None:
     match call.f:
         case "read":
             return state if state[0] == call.result else None
         case "write":
             return (call.argument,)
         case "cas":
-            old, new = call.argument
+            old, new = _members(call.argument)
             if not call.is_known or call.result:
                 return (new,) if state[0] == old else None
             return state if state[0] != old else None
@@ -76,7 +77,7 @@ def _register_needed(calls: Sequence[Call]) -> list[Call]:
     if any(call.f == "cas" and not call.result for call in known):
         return _without_unknown_reads(calls)
     seen = [call.result for call in known if call.f == "read"]
-    seen += [call.argument[0] for call in calls if call.f == "cas"]
+    seen += [_members(call.argument)[0] for call in calls if call.f == "cas"]
     return [
         call
         for call in _without_unknown_reads(calls)
@@ -84,7 +85,7 @@ def _register_needed(calls: Sequence[Call]) -> list[Call]:
     ]
 
 
-def _text_step(state: str, call: Call) -> State | None:
+def _text_step(state: str, call: Call) -> str | None:
     match call.f:
         case "get":
             return state if state == call.result else None
@@ -96,10 +97,10 @@ def _text_step(state: str, call: Call) -> State | None:
             raise ValueError(f"a text knows get, put and append, not {call.f!r}")
 
 
-def _list_step(state: tuple[Any, ...], call: Call) -> State | None:
+def _list_step(state: tuple[object, ...], call: Call) -> tuple[object, ...] | None:
     match call.f:
         case "read":
-            return state if list(state) == list(call.result) else None
+            return state if list(state) == list(_members(call.result)) else None
         case "append":
             return (*state, call.argument)
         case _:
@@ -109,11 +110,25 @@ def _list_step(state: tuple[Any, ...], call: Call) -> State | None:
 def _list_needed(calls: Sequence[Call]) -> list[Call]:
     """Return the calls that matter: an element of unknown outcome that no read holds could as well come last."""
     seen = {
-        element for call in calls if call.is_known and call.f == "read" for element in call.result
+        element
+        for call in calls
+        if call.is_known and call.f == "read"
+        for element in _members(call.result)
     }
     return [
         call for call in _without_unknown_reads(calls) if call.is_known or call.argument in seen
     ]
+
+
+def _members(value: object) -> Sequence[object]:
+    assert isinstance(value, list | tuple), f"{value!r} is no list: no model has such a call"
+    return value
+
+
+def _offset(call: Call) -> int:
+    offset = _members(call.argument)[0]
+    assert isinstance(offset, int), f"call {call.index} commits {offset!r}, which is no offset"
+    return offset
 
 
 def _without_unknown_reads(calls: Sequence[Call]) -> list[Call]:
@@ -124,12 +139,12 @@ def _is_read(call: Call) -> bool:
     return call.f in ("read", "get") or (call.f == "cas" and not call.result)
 
 
-def _max_register_step(state: int, call: Call) -> State | None:
+def _max_register_step(state: int, call: Call) -> int | None:
     match call.f:
         case "read":
             return state if state == call.result else None
         case "commit":
-            return max(state, int(call.argument[0]))
+            return max(state, _offset(call))
         case _:
             raise ValueError(f"a register of the highest knows read and commit, not {call.f!r}")
 
@@ -138,20 +153,24 @@ def _max_register_needed(calls: Sequence[Call]) -> list[Call]:
     """Return the calls that matter: an unknown commit that nobody has read changes nothing that anybody saw."""
     seen = {call.result for call in calls if call.is_known and call.f == "read"}
     return [
-        call for call in _without_unknown_reads(calls) if call.is_known or call.argument[0] in seen
+        call for call in _without_unknown_reads(calls) if call.is_known or _offset(call) in seen
     ]
 
 
-REGISTER: Final = Model("register", (None,), _register_step, _is_read, _register_needed)
+REGISTER: Final[Model[tuple[object]]] = Model(
+    "register", (None,), _register_step, _is_read, _register_needed
+)
 """read -> value; write value; cas [old, new] -> whether it was swapped."""
 
 TEXT: Final = Model("text", "", _text_step, _is_read, _without_unknown_reads)
 """get -> text; put text; append text."""
 
-MAX_REGISTER: Final = Model(
+MAX_REGISTER: Final[Model[int]] = Model(
     "register of the highest", -1, _max_register_step, _is_read, _max_register_needed
 )
 """read -> the highest value, -1 for none; commit [value, node]: a lower one changes nothing."""
 
-LIST_APPEND: Final = Model("list-append", (), _list_step, _is_read, _list_needed)
+LIST_APPEND: Final[Model[tuple[object, ...]]] = Model(
+    "list-append", (), _list_step, _is_read, _list_needed
+)
 """read -> [element, ...]; append element."""

@@ -27,9 +27,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from dledger_mq.message.numbers import QueueOffset
 from jepsen.checkers.messages import operations
 from jepsen.checkers.results import Anomaly, CheckResult, judged
 from jepsen.history.ops import Op
+from jepsen.history.values import CommitAsked, OffsetRead, shaped
 
 NAME = "offsets"
 
@@ -87,16 +89,16 @@ def _registers(ops: Sequence[Op]) -> dict[Register, _Steps]:
     for pair in operations(ops):
         end = pair.completion.index if pair.completion is not None and pair.type == "ok" else None
         if pair.invoke.f == "commit":
-            asked = pair.invoke.value
+            asked = shaped(pair.invoke.value, CommitAsked)
             steps = registers[asked.get("group") or "", asked["queue"]]
             steps.is_written = True
             if pair.type != "fail":
                 steps.commits.append(_Step(asked["offset"], pair.invoke.index, end))
         elif pair.invoke.f == "committed" and pair.completion is not None and end is not None:
-            told = pair.completion.value
-            is_stored = told["offset"] is not None
-            read = _Step(told["offset"] or 0, pair.invoke.index, end, is_stored)
-            registers[told.get("group") or "", told["queue"]].reads.append(read)
+            answer = shaped(pair.completion.value, OffsetRead)
+            is_stored = answer["offset"] is not None
+            read = _Step(answer["offset"] or QueueOffset(0), pair.invoke.index, end, is_stored)
+            registers[answer.get("group") or "", answer["queue"]].reads.append(read)
     return registers
 
 

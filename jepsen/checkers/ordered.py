@@ -24,9 +24,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from dledger_mq.message.numbers import QueueOffset
 from jepsen.checkers.messages import operations, read_queue_history
 from jepsen.checkers.results import Anomaly, CheckResult, judged
 from jepsen.history.ops import Op, Pair
+from jepsen.history.values import Delivery, shaped
 
 NAME = "ordered"
 
@@ -41,7 +43,7 @@ class _Work:
 
     member: str
     queue: str
-    offset: int
+    offset: QueueOffset
     key: str
     begin: int
     end: int
@@ -79,7 +81,7 @@ def check_ordered(ops: Sequence[Op]) -> CheckResult:
 
 
 def _work(pair: Pair) -> _Work:
-    asked = pair.invoke.value
+    asked = shaped(pair.invoke.value, Delivery)
     member = str(asked.get("member") or pair.invoke.process)
     end = pair.invoke.index if pair.completion is None else pair.completion.index
     return _Work(member, asked["queue"], asked["offset"], asked["key"], pair.invoke.index, end)

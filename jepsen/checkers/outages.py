@@ -8,6 +8,7 @@ from typing import Final
 
 from jepsen.checkers.messages import operations
 from jepsen.history.ops import NEMESIS, Op, Pair
+from jepsen.history.values import BEGINS_INJECTION
 
 Outage = tuple[int, int]  # ns since the start of the run, both ends
 
@@ -24,7 +25,7 @@ def outages(ops: Sequence[Op], *, f: str = "send", stall_ns: int = STALL_NS) -> 
     of any kind succeeds that began after it.
     """
     end_ns = ops[-1].t_ns if ops else 0
-    strikes = [op for op in ops if op.process == NEMESIS and op.value == {"do": "inject"}]
+    strikes = [op for op in ops if op.process == NEMESIS and op.value == BEGINS_INJECTION]
     found = until_success(operations(ops), strikes, end_ns)
     for pair in operations(ops):
         if pair.invoke.f != f:

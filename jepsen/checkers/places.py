@@ -12,7 +12,7 @@ same time. Two messages that differ are never at one place.
     wrong-id       the id of an acknowledgement is none, or is that of another byte than the message was read at
 
 A delayed message and that of a transaction are acknowledged where they wait; what is read later stands elsewhere. Of
-these only contents, and that no id is told twice, are judged. That nobody read an acknowledged place is other
+these only contents, and that no id is answered twice, are judged. That nobody read an acknowledged place is other
 checkers' business; where nothing at all could be compared the verdict is unknown.
 """
 
@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 
 from dledger_mq.message.errors import MessageIdError
 from dledger_mq.message.ids import parse_offset_msg_id
+from dledger_mq.message.numbers import QueueOffset
 from jepsen.checkers.messages import (
     Message,
     Place,
@@ -34,6 +35,7 @@ from jepsen.checkers.messages import (
 )
 from jepsen.checkers.results import Anomaly, CheckResult, judged
 from jepsen.history.ops import Op
+from jepsen.history.values import TxnAnswer, TxnAsked, shaped
 
 NAME = "places"
 
@@ -81,7 +83,7 @@ def check_places(ops: Sequence[Op]) -> CheckResult:
 
 
 def _place(send: Send) -> Place:
-    return (send.queue or "", -1 if send.offset is None else send.offset)
+    return (send.queue or "", QueueOffset(-1) if send.offset is None else send.offset)
 
 
 def _reads(history: QueueHistory) -> _Reads:
@@ -121,11 +123,14 @@ def _add_transactions(
     for pair in operations(ops):
         if pair.invoke.f != "txn":
             continue
-        key, content = pair.invoke.value["key"], pair.invoke.value.get("content")
+        asked = shaped(pair.invoke.value, TxnAsked)
+        key, content = asked["key"], asked.get("content")
         if content is not None:
             contents[key] = (content, pair.invoke.index)
-        if pair.completion is not None and pair.type == "ok" and pair.completion.value.get("id"):
-            claims.ids[pair.completion.value["id"]].setdefault(key, pair.completion.index)
+        if pair.completion is not None and pair.type == "ok":
+            id_ = shaped(pair.completion.value, TxnAnswer).get("id")
+            if id_:
+                claims.ids[id_].setdefault(key, pair.completion.index)
 
 
 def _wrong_queues(acknowledged: Sequence[Send]) -> Iterator[Anomaly]:
@@ -142,7 +147,7 @@ def _shared(claims: _Claims) -> Iterator[Anomaly]:
     ]
     for what, keys in named:
         if len(keys) > 1:
-            text = f"{what} was told to the senders of {' and '.join(sorted(keys))}"
+            text = f"{what} was answered to the senders of {' and '.join(sorted(keys))}"
             yield Anomaly("shared-place", text, tuple(sorted(keys.values())))
 
 

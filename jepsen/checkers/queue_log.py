@@ -34,9 +34,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from jepsen.checkers.messages import RECEIVE, Message, Poll, QueueHistory, Send, read_queue_history
+from jepsen.checkers.messages import Message, Poll, QueueHistory, Send, read_queue_history
 from jepsen.checkers.results import Anomaly, CheckResult, judged
-from jepsen.history.ops import Op
+from jepsen.history.ops import RECEIVE, Op
 from jepsen.history.phases import span_of
 
 NAME = "queue-log"

@@ -12,6 +12,7 @@ from typing import Final
 
 from jepsen.checkers.results import CheckResult, judged
 from jepsen.history.ops import OBSERVER, Op
+from jepsen.history.values import Healed, shaped
 
 NAME: Final = "recovery"
 HEALED: Final = "healed"
@@ -22,7 +23,7 @@ def check_recovery(ops: Sequence[Op]) -> CheckResult:
     healed = [op for op in ops if op.process == OBSERVER and op.f == HEALED]
     if not healed:
         return judged(NAME, (), None, "nobody looked whether the system came together again")
-    value = healed[-1].value
+    value = shaped(healed[-1].value, Healed)
     waited_ms = value["waited_ms"]
     why = "" if value["whole"] else f"not together again {waited_ms} ms after everything was cured"
     return judged(NAME, (), {"waited_ms": waited_ms}, why)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -31,7 +31,9 @@ class CheckResult(msgspec.Struct, frozen=True):
         valid: None when the history proves nothing, or the checker gave up.
         anomalies: why it is not valid.
         counts: what was counted, for the report; JSON values.
-        why_unknown: why `valid` is None.
+        why_unknown: why `valid` is None, or what else could not be judged of a history that is not valid.
+
+    Invariants: not valid if and only if there are anomalies; unknown only with a reason; valid without one.
     """
 
     name: str
@@ -39,6 +41,14 @@ class CheckResult(msgspec.Struct, frozen=True):
     anomalies: tuple[Anomaly, ...] = ()
     counts: dict[str, object] = {}
     why_unknown: str = ""
+
+    def __post_init__(self) -> None:
+        # Whoever builds a result by hand must not let a run pass: valid means that nothing was found, and enough seen.
+        is_invalid = self.valid is False
+        assert is_invalid == bool(self.anomalies), f"{self.name}: {self.valid}, {self.anomalies}"
+        is_silent = self.valid is None
+        assert bool(self.why_unknown) >= is_silent, f"{self.name} is unknown, and does not say why"
+        assert not (self.valid and self.why_unknown), f"{self.name} passes: {self.why_unknown}"
 
 
 Checker = Callable[[Sequence[Op]], CheckResult]
@@ -55,10 +65,10 @@ def merged(results: Iterable[CheckResult]) -> bool | None:
 def judged(
     name: str,
     anomalies: Iterable[Anomaly],
-    counts: dict[str, object] | None = None,
+    counts: Mapping[str, object] | None = None,
     why_unknown: str = "",
 ) -> CheckResult:
     """Return the result of a checker: anomalies are invalid, whatever else stayed unknown."""
     found = tuple(anomalies)
     valid = False if found else None if why_unknown else True
-    return CheckResult(name, valid, found, counts or {}, why_unknown)
+    return CheckResult(name, valid, found, dict(counts or {}), why_unknown)

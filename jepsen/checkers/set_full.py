@@ -28,6 +28,7 @@ from jepsen.checkers.messages import operations
 from jepsen.checkers.percentiles import percentile
 from jepsen.checkers.results import Anomaly, CheckResult, judged
 from jepsen.history.ops import Op, Pair
+from jepsen.history.values import shaped
 
 NAME = "set-full"
 
@@ -57,7 +58,9 @@ def check_set_full(ops: Sequence[Op], *, linearizable: bool = True) -> CheckResu
     found = operations(ops)
     reads = [pair for pair in found if pair.invoke.f == "read" and pair.type == "ok"]
     contents = [frozenset(_value(read)) for read in reads]
-    elements = {pair.invoke.value: _Element(pair) for pair in found if pair.invoke.f == "add"}
+    adds = [pair for pair in found if pair.invoke.f == "add"]
+    names = shaped([add.invoke.value for add in adds], list[Element])
+    elements = {name: _Element(add) for name, add in zip(names, adds, strict=True)}
     _note_known(elements, reads, contents)
     for read, held in zip(reads, contents, strict=True):  # in order of invocation
         for name, element in elements.items():
@@ -93,8 +96,7 @@ def check_set_full(ops: Sequence[Op], *, linearizable: bool = True) -> CheckResu
 
 def _value(read: Pair) -> Sequence[Element]:
     assert read.completion is not None
-    value: Sequence[Element] = read.completion.value
-    return value
+    return shaped(read.completion.value, list[Element])
 
 
 def _note_known(

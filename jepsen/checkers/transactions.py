@@ -1,13 +1,13 @@
 """Transactions: committed once, rolled back never, half never visible, undecided never.
 
 The model. A transaction stores a half message that nobody sees, decides, and then stands in its queue once (commit) or
-never (rollback). The producer's word is the truth: a broker that did not hear it asks, and is told the same. A
+never (rollback). The producer's word is the truth: a broker that did not hear it asks, and is answered the same. A
 producer that never decides leaves its message invisible for ever.
 
     txn    invoke {"key": "t2-9", "decision": "commit" | "rollback" | "none"}
            ok     {..., "decided_ns": moment in time of the run before which nobody could know the decision (optional),
                    "confirmed": "commit" | "rollback" (optional: what a broker said that it has recorded)}
-           `ok`: the half message is stored and the decision stands; whether the broker was told does not matter.
+           `ok`: the half message is stored and the decision stands; whether the broker heard it does not matter.
            `fail`: the half message was surely not stored. `info`: it may have been; then the decision holds too.
     poll, receive, drained: as in `messages.py`; the message of a transaction carries its key.
 
@@ -27,9 +27,8 @@ is other checkers' business.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from jepsen.checkers.messages import (
     Place,
@@ -39,12 +38,48 @@ from jepsen.checkers.messages import (
     read_queue_history,
 )
 from jepsen.checkers.results import Anomaly, CheckResult, judged
-from jepsen.history.ops import Op, Pair
+from jepsen.history.ops import Op, OpType, Pair
+from jepsen.history.values import Decision, TxnAnswer, TxnAsked, shaped
 
 NAME = "transactions"
 CHECKED = "checked"
 
 _VISIBLE_KINDS = {"rollback": "rolled-back-visible", "none": "undecided-visible"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Txn:
+    """One transaction.
+
+    Attributes:
+        type: of its completion.
+        begun_ns: moment of its invocation.
+        ops: its operations in the history.
+        answer: of its completion, whatever its type; empty where there is none.
+    """
+
+    key: str
+    decision: Decision
+    type: OpType
+    begun_ns: int
+    ops: tuple[int, ...]
+    answer: TxnAnswer
+
+
+def _read(pair: Pair) -> _Txn | None:
+    """Return the transaction that a pair is; None for other operations."""
+    if pair.invoke.f != "txn":
+        return None
+    asked = shaped(pair.invoke.value, TxnAsked)
+    value = pair.completion.value if pair.completion is not None else None
+    return _Txn(
+        asked["key"],
+        asked["decision"],
+        pair.type,
+        pair.invoke.t_ns,
+        tuple(op.index for op in (pair.invoke, pair.completion) if op is not None),
+        shaped(value if isinstance(value, dict) else {}, TxnAnswer),
+    )
 
 
 @dataclass(slots=True)
@@ -58,9 +93,7 @@ class _Seen:
 
 def check_transactions(ops: Sequence[Op]) -> CheckResult:
     """Hold what was read against what was decided."""
-    transactions = {
-        pair.invoke.value["key"]: pair for pair in operations(ops) if pair.invoke.f == "txn"
-    }
+    transactions = {txn.key: txn for txn in map(_read, operations(ops)) if txn is not None}
     history = read_queue_history(ops)
     seen: dict[str, _Seen] = {}
     for poll in history.polls:
@@ -70,17 +103,17 @@ def check_transactions(ops: Sequence[Op]) -> CheckResult:
                     message.key, _Seen({}, poll.completion.t_ns, poll.completion.index)
                 )
                 at.places.setdefault(message.place, poll.completion.index)
-    ends = Counter((pair.invoke.value["decision"], pair.type) for pair in transactions.values())
+    ends = Counter((txn.decision, txn.type) for txn in transactions.values())
     committed = [
-        pair for pair in transactions.values() if _is(pair, "commit") and pair.type == "ok"
+        txn for txn in transactions.values() if txn.decision == "commit" and txn.type == "ok"
     ]
-    missing = [pair for pair in committed if pair.invoke.value["key"] not in seen]
-    last_end = max((op for pair in committed for op in _ops(pair)), default=0)
+    missing = [txn for txn in committed if txn.key not in seen]
+    last_end = max((op for txn in committed for op in txn.ops), default=0)
     is_drained = _is_drained(history, last_end)
-    anomalies = [_lost(pair) for pair in missing] if is_drained else []
+    anomalies = [_lost(txn) for txn in missing] if is_drained else []
     for key, at in seen.items():
         anomalies += _wrongly_seen(transactions[key], at)
-    anomalies += [one for pair in transactions.values() for one in _contradiction(pair)]
+    anomalies += [one for txn in transactions.values() for one in _contradiction(txn)]
     anomalies += never_sent(history, transactions)
     counts: dict[str, object] = {
         "committed": len(committed),
@@ -108,35 +141,22 @@ def _is_drained(history: QueueHistory, last_end: int) -> bool:
     return bool(ends) and all(end is not None and end.op > last_end for end in ends)
 
 
-def _is(pair: Pair, decision: str) -> bool:
-    return bool(pair.invoke.value["decision"] == decision)
+def _lost(txn: _Txn) -> Anomaly:
+    return Anomaly("lost", f"{txn.key} was committed and never read", txn.ops)
 
 
-def _ops(pair: Pair) -> tuple[int, ...]:
-    return tuple(op.index for op in (pair.invoke, pair.completion) if op is not None)
-
-
-def _told(pair: Pair) -> Mapping[str, Any]:
-    value = pair.completion.value if pair.completion is not None else None
-    return value if isinstance(value, dict) else {}
-
-
-def _lost(pair: Pair) -> Anomaly:
-    return Anomaly("lost", f"{pair.invoke.value['key']} was committed and never read", _ops(pair))
-
-
-def _wrongly_seen(pair: Pair, seen: _Seen) -> Iterator[Anomaly]:
-    key, decision = pair.invoke.value["key"], pair.invoke.value["decision"]
+def _wrongly_seen(txn: _Txn, seen: _Seen) -> Iterator[Anomaly]:
+    key, decision = txn.key, txn.decision
     queue, offset = next(iter(seen.places))
     where = f"read at {offset} of {queue}"
-    ops = (*_ops(pair), seen.first_op)
-    if pair.type == "fail":
+    ops = (*txn.ops, seen.first_op)
+    if txn.type == "fail":
         yield Anomaly("aborted-read", f"{key} was refused and {where}", ops)
     elif decision in _VISIBLE_KINDS:
         words = "rolled back" if decision == "rollback" else "never decided"
         yield Anomaly(_VISIBLE_KINDS[decision], f"{key} was {words} and {where}", ops)
     else:
-        decided_ns = _told(pair).get("decided_ns", pair.invoke.t_ns)
+        decided_ns = txn.answer.get("decided_ns", txn.begun_ns)
         if seen.first_ns < decided_ns:
             early_ms = (decided_ns - seen.first_ns) / 1e6
             text = f"{key} was {where} {early_ms:.1f} ms before it was decided"
@@ -146,9 +166,8 @@ def _wrongly_seen(pair: Pair, seen: _Seen) -> Iterator[Anomaly]:
         yield Anomaly("duplicate", f"{key} stands at {places}", tuple(seen.places.values()))
 
 
-def _contradiction(pair: Pair) -> Iterator[Anomaly]:
-    confirmed = _told(pair).get("confirmed")
-    if confirmed is not None and not _is(pair, confirmed):
-        key, decision = pair.invoke.value["key"], pair.invoke.value["decision"]
-        text = f"{key}: the decision is {decision}, a broker confirmed {confirmed}"
-        yield Anomaly("contradiction", text, _ops(pair))
+def _contradiction(txn: _Txn) -> Iterator[Anomaly]:
+    confirmed = txn.answer.get("confirmed")
+    if confirmed is not None and confirmed != txn.decision:
+        text = f"{txn.key}: the decision is {txn.decision}, a broker confirmed {confirmed}"
+        yield Anomaly("contradiction", text, txn.ops)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import trio
@@ -22,7 +22,7 @@ class JsonLines:
         self._stream = stream
         self._kept = bytearray()
 
-    async def ask(self, question: object) -> Any:
+    async def ask(self, question: object) -> object:
         """Send a question and wait for its answer.
 
         Raises:
@@ -35,7 +35,7 @@ class JsonLines:
         """Send one line."""
         await self._stream.send_all(msgspec.json.encode(value) + b"\n")
 
-    async def receive(self) -> Any:
+    async def receive(self) -> object:
         """Return the next line.
 
         Raises:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Final
 
 from jepsen.history.ops import Op
 
@@ -45,7 +45,7 @@ def op_edn(op: Op) -> str:
     return "{" + ", ".join(fields) + "}"
 
 
-def value_edn(value: Any) -> str:
+def value_edn(value: object) -> str:
     """Return a value that JSON can hold.
 
     Raises:

@@ -20,13 +20,18 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Literal, Protocol, TextIO
+from typing import Final, Literal, Protocol, TextIO
 
 import msgspec
 
 OpType = Literal["invoke", "ok", "fail", "info"]
 NEMESIS: Final = "nemesis"
 OBSERVER: Final = "observer"
+FIRST_LISTENER: Final = 1_000_000
+"""Listeners of push consumers stand in the history as processes, far above the workers' numbers."""
+
+RECEIVE: Final = "receive"
+"""The messages that a push consumer was handed: a completion that stands alone, without an invocation."""
 
 
 class Op(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -38,7 +43,7 @@ class Op(msgspec.Struct, frozen=True, omit_defaults=True):
         process: number of the worker, or NEMESIS, or OBSERVER.
         type: invoke, or how it ended.
         f: what is done, in the words of the workload: "send", "poll", "read", "kill", ...
-        value: arguments on `invoke`, result on `ok`; anything that JSON can hold.
+        value: arguments on `invoke`, result on `ok`; anything that JSON can hold; see `values.py`.
         error: why it failed, or why nobody knows.
         node: which node answered, or is broken, where that is known.
     """
@@ -48,7 +53,7 @@ class Op(msgspec.Struct, frozen=True, omit_defaults=True):
     process: int | str
     type: OpType
     f: str
-    value: Any = None
+    value: object = None
     error: str = ""
     node: str = ""
 
@@ -85,7 +90,7 @@ class Notes(Protocol):
         process: int | str,
         type_: OpType,
         f: str,
-        value: Any = None,
+        value: object = None,
         *,
         error: str = "",
         node: str = "",
@@ -94,7 +99,13 @@ class Notes(Protocol):
 
 
 class OpLog:
-    """Gathers the operations of a run, and writes each to a file at once when there is one."""
+    """Gathers the operations of a run, and writes each to a file at once when there is one.
+
+    A worker does one thing at a time: whoever notes otherwise breaks an invariant of the harness, and the run stops.
+    A listener does what the consumer makes it do, which is for the checkers to judge.
+
+    Invariants: `ops[i].index == i`; times never fall; each completion of a worker follows its own invocation.
+    """
 
     def __init__(
         self, path: Path | None = None, clock_ns: Callable[[], int] = time.monotonic_ns
@@ -102,6 +113,7 @@ class OpLog:
         self.ops: list[Op] = []
         self._clock_ns = clock_ns
         self._start_ns = clock_ns()
+        self._running: dict[int, str] = {}  # by process: `f` of the operation that it is at
         self._file: TextIO | None = path.open("w") if path else None
 
     def now_ns(self) -> int:
@@ -113,17 +125,33 @@ class OpLog:
         process: int | str,
         type_: OpType,
         f: str,
-        value: Any = None,
+        value: object = None,
         *,
         error: str = "",
         node: str = "",
     ) -> Op:
         """Append an operation that is seen now."""
         op = Op(len(self.ops), self.now_ns(), process, type_, f, value, error, node)
+        last_ns = self.ops[-1].t_ns if self.ops else 0
+        assert op.t_ns >= last_ns, f"op {op.index} is seen at {op.t_ns} ns, after {last_ns} ns"
+        if isinstance(process, int) and process < FIRST_LISTENER:
+            self._follow(process, op)
         self.ops.append(op)
         if self._file is not None:
             self._file.write(_encoder.encode(op).decode() + "\n")
         return op
+
+    def _follow(self, process: int, op: Op) -> None:
+        """Note what a worker is at, and that it does one thing at a time."""
+        if op.type == "invoke":
+            running = self._running.get(process, "")
+            assert not running, f"op {op.index}: process {process} is still at {running}"
+            self._running[process] = op.f
+            return
+        running = self._running.pop(process, "")
+        assert running == op.f, (
+            f"op {op.index}: process {process} ends {op.f}, it was at {running or 'nothing'}"
+        )
 
     def close(self) -> None:
         """Write out and close the file; the operations stay readable."""
@@ -158,7 +186,7 @@ def pairs(ops: Sequence[Op]) -> list[Pair]:
     """Join the invocations of workers with their completions, in order of invocation.
 
     Raises:
-        ValueError: a process invokes while its operation runs, or completes what it never invoked.
+        ValueError: a process invokes while its operation runs, or completes what it never invoked, or another thing.
     """
     open_at: dict[int | str, int] = {}
     found: list[Pair] = []
@@ -174,5 +202,8 @@ def pairs(ops: Sequence[Op]) -> list[Pair]:
             at = open_at.pop(op.process, None)
             if at is None:
                 raise ValueError(f"op {op.index}: process {op.process} completes without a start")
-            found[at] = Pair(found[at].invoke, op)
+            invoke = found[at].invoke
+            if invoke.f != op.f:
+                raise ValueError(f"op {op.index}: process {op.process} ends {op.f}, not {invoke.f}")
+            found[at] = Pair(invoke, op)
     return found

@@ -12,7 +12,6 @@ too few lets a lost message pass. So nothing is decided here that the registries
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from dledger import DLedgerError
 from dledger_mq.client.errors import ClientError
@@ -24,7 +23,7 @@ class Outcome:
     """The completion of an operation; see `Op` for the fields."""
 
     type: OpType
-    value: Any = None
+    value: object = None
     error: str = ""
     node: str = ""
 
@@ -37,7 +36,7 @@ def is_definite(error: BaseException) -> bool:
 
 
 def ended(
-    error: Exception, value: Any = None, *, changes_nothing: bool = False, node: str = ""
+    error: Exception, value: object = None, *, changes_nothing: bool = False, node: str = ""
 ) -> Outcome:
     """Return the outcome of an operation that raised.
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final, Literal
 
 from jepsen.history.ops import OBSERVER, Op
+from jepsen.history.values import shaped
 
 Phase = Literal["starting", "breaking", "healing", "reading", "comparing"]
 PHASE: Final = "phase"
@@ -15,7 +16,7 @@ def phase_spans(ops: Sequence[Op]) -> list[tuple[str, int, int]]:
     """Return each phase with its first and last moment, in ns."""
     seen = [op for op in ops if op.process == OBSERVER and op.f == PHASE]
     ends = [op.t_ns for op in seen[1:]] + [op.t_ns for op in ops[-1:]]
-    return [(op.value, op.t_ns, end) for op, end in zip(seen, ends, strict=False)]
+    return [(shaped(op.value, str), op.t_ns, end) for op, end in zip(seen, ends, strict=False)]
 
 
 def span_of(ops: Sequence[Op], phase: Phase) -> tuple[int, int]:

@@ -8,17 +8,18 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from jepsen.checkers.messages import RECEIVE, Send, read_queue_history
+from jepsen.checkers.messages import Send, read_queue_history
 from jepsen.checkers.percentiles import percentile
 from jepsen.checkers.results import Anomaly, CheckResult
-from jepsen.history.ops import NEMESIS, OBSERVER, Op
+from jepsen.history.ops import NEMESIS, OBSERVER, RECEIVE, Op
+from jepsen.history.values import BEGINS_INJECTION, LeaderSeen, SendAsked, shaped, strike_of
 from jepsen.measure import gaps_ms
 from jepsen.reports.summary import VERDICTS, why_not_valid, work_of
 from jepsen.run import RunResult
@@ -26,7 +27,7 @@ from jepsen.run import RunResult
 OURS: Final = "ours"
 MESSAGES: Final = "queue"
 ANOMALIES_SHOWN: Final = 20
-Counts = dict[str, Any]
+Counts = dict[str, object]
 
 
 @dataclass(slots=True)
@@ -90,7 +91,7 @@ def tallies(story: Story) -> dict[str, Tally]:
         tally.refused += send.type == "fail"
         tally.unknown += send.type == "info"
     for anomaly in story.lost:
-        key = story.ops[anomaly.ops[0]].value["key"]
+        key = shaped(story.ops[anomaly.ops[0]].value, SendAsked)["key"]
         found[client_of(sent[key])].lost += 1
     uniqs: dict[str, dict[tuple[str, int], str]] = defaultdict(dict)
     handed: Counter[tuple[str, str, tuple[str, int]]] = Counter()
@@ -114,7 +115,7 @@ def tallies(story: Story) -> dict[str, Tally]:
 
 def client_of(send: Send) -> str:
     """Return which client sent it."""
-    return str(send.invoke.value.get("client", OURS))
+    return shaped(send.invoke.value, SendAsked).get("client", OURS)
 
 
 def stream_counts(story: Story) -> dict[str, Counts]:
@@ -205,18 +206,18 @@ def timeline(ops: Sequence[Op]) -> Table:
     for op in ops:
         seconds = f"{op.t_ns / 1e9:.2f}"
         if op.process == OBSERVER and op.f == "leader":
-            term = str(op.value["term"])
+            term = str(shaped(op.value, LeaderSeen)["term"])
             table.add_row(seconds, f"[green]{op.node} leads[/green]", term, "")
         elif op.process == OBSERVER and op.f == "note":
-            table.add_row(seconds, escape(op.value), "", "")
-        elif op.process == NEMESIS and op.value == {"do": "inject"}:
+            table.add_row(seconds, escape(shaped(op.value, str)), "", "")
+        elif op.process == NEMESIS and op.value == BEGINS_INJECTION:
             gap = next(gaps, None)
             said = f"{gap:.0f} ms" if gap is not None else "until the next kill"
-        elif op.process == NEMESIS and op.value.get("do") == "inject":
-            what = escape(op.value.get("done", "")).replace("killed", "[red]kill -9[/red]")
+        elif (strike := strike_of(op)) is not None and strike.get("do") == "inject":
+            what = escape(strike.get("done", "")).replace("killed", "[red]kill -9[/red]")
             table.add_row(seconds, what, term, said)
-        elif op.process == NEMESIS and op.value.get("do") == "cure":
-            nodes = escape(op.value.get("done", "")).removeprefix("started ")
+        elif strike is not None and strike.get("do") == "cure":
+            nodes = escape(strike.get("done", "")).removeprefix("started ")
             table.add_row(seconds, f"{nodes} started again", "", "")
     return table
 
@@ -237,15 +238,16 @@ def stream_lines(found: dict[str, Counts]) -> list[str]:
     """Return a line of counts for each stream."""
     lines = []
     for stream, counts in found.items():
-        late = counts.get("late_ms", {})
+        late = counts.get("late_ms")
         texts = [
             f"{name.replace('_', ' ')} {value}"
             for name, value in counts.items()
             if name != "late_ms"
         ]
-        texts += [
-            f"{name} {ms} ms after the due time" for name, ms in late.items() if ms is not None
-        ]
+        if isinstance(late, dict):
+            texts += [
+                f"{name} {ms} ms after the due time" for name, ms in late.items() if ms is not None
+            ]
         lines.append(f"{stream}: {', '.join(texts)}")
     return lines
 

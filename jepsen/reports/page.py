@@ -25,9 +25,9 @@ from jepsen.reports.timeline import (
     end_of,
     fault_spans,
     gaps,
+    leaderships,
     per_bucket,
     points,
-    reigns,
 )
 
 ANOMALIES_SHOWN: Final = 12
@@ -97,7 +97,7 @@ def _story(summary: Summary, ops: Sequence[Op], spans: Sequence[Span]) -> Iterab
         yield f"Faults: {struck}."
     elif settings.nemesis != "none":
         yield "No fault was injected."
-    terms = {reign.term for reign in reigns(ops)}
+    terms = {lead.term for lead in leaderships(ops)}
     if terms:
         yield f"{len(terms)} leaders were seen, up to term {max(terms)}."
     longest = gaps(ops, GAP_NS)
@@ -131,7 +131,7 @@ def _charts(ops: Sequence[Op], spans: Sequence[Span]) -> str:
     return (
         f'<section><h2>Over time</h2><div class="legend">{legend}'
         '<span class="key shade">a fault, until its cure</span></div>'
-        f'<div class="charts">{lanes_chart(axis, spans, reigns(ops), phase_spans(ops))}'
+        f'<div class="charts">{lanes_chart(axis, spans, leaderships(ops), phase_spans(ops))}'
         f"<h3>Latency of each operation</h3>{latency_chart(axis, points(ops), spans)}"
         f"<h3>Operations ended per second</h3>"
         f"{rates}</div>"

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from jepsen.checkers.work import NAME as WORK
 from jepsen.history.ops import NEMESIS, Op
+from jepsen.history.values import BEGINS_INJECTION, LeaderSeen, Strike, shaped
 from jepsen.reports.summary import Summary
 from jepsen.run import Conductor, RunSettings, Show
 
@@ -41,14 +42,15 @@ class _Watched:
             elif op.f == "leaderless":
                 self.leader = ""
             elif op.f == "leader":
-                self.leader = f"{op.node} in term {op.value['term']}"
+                self.leader = f"{op.node} in term {shaped(op.value, LeaderSeen)['term']}"
         self._read = len(ops)
 
     def _note_fault(self, op: Op) -> None:
-        self.strikes += op.value == {"do": "inject"}
-        if op.value.get("do") == "cure" and op.f in self.in_force:
+        self.strikes += op.value == BEGINS_INJECTION
+        do = shaped(op.value, Strike).get("do")
+        if do == "cure" and op.f in self.in_force:
             self.in_force.remove(op.f)
-        elif op.value.get("do") == "inject" and op.f not in self.in_force:
+        elif do == "inject" and op.f not in self.in_force:
             self.in_force.append(op.f)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Final
 
-from jepsen.reports.timeline import ENDS, Ended, Point, Reign, Span
+from jepsen.reports.timeline import ENDS, Ended, Leadership, Point, Span
 
 WIDTH: Final = 1120
 LEFT, RIGHT = 132, 16
@@ -57,15 +57,15 @@ def chart_of(title: str, height: float, body: Sequence[str]) -> str:
 def lanes_chart(
     axis: Axis,
     spans: Sequence[Span],
-    leaders: Sequence[Reign],
+    leaders: Sequence[Leadership],
     phases: Sequence[tuple[str, int, int]] = (),
 ) -> str:
     """Return one lane with the phases, one with the leaders, and one for each kind of fault."""
     names = list(dict.fromkeys(span.name for span in spans))
-    nodes = sorted({reign.node for reign in leaders})
+    nodes = sorted({lead.node for lead in leaders})
     body = [_lane_name(0, "phase"), _lane_name(1, "leader · term")]
     body += [_phase(axis, *phase) for phase in phases]
-    body += [_reign(axis, reign, nodes.index(reign.node)) for reign in leaders]
+    body += [_leadership(axis, lead, nodes.index(lead.node)) for lead in leaders]
     for place, name in enumerate(names, start=2):
         body.append(_lane_name(place, name))
         body += [_span(axis, span, place) for span in spans if span.name == name]
@@ -153,14 +153,14 @@ def _phase(axis: Axis, name: str, start_ns: int, end_ns: int) -> str:
     )
 
 
-def _reign(axis: Axis, reign: Reign, color: int) -> str:
-    x, width = axis.x(reign.start_ns), axis.x(reign.end_ns) - axis.x(reign.start_ns)
-    told = f"{reign.node} leads term {reign.term} from {_seconds(reign.start_ns)}"
-    label = f"{reign.node} · {reign.term}"
+def _leadership(axis: Axis, lead: Leadership, color: int) -> str:
+    x, width = axis.x(lead.start_ns), axis.x(lead.end_ns) - axis.x(lead.start_ns)
+    told = f"{lead.node} leads term {lead.term} from {_seconds(lead.start_ns)}"
+    label = f"{lead.node} · {lead.term}"
     if width < len(label) * LABEL_PX:
-        label = str(reign.term) if width > len(str(reign.term)) * LABEL_PX + 2 else ""
+        label = str(lead.term) if width > len(str(lead.term)) * LABEL_PX + 2 else ""
     return (
-        f'<g><title>{escape(told)}</title><rect class="reign node{color % 5}" x="{x:.1f}" y="{LANE + 3}" '
+        f'<g><title>{escape(told)}</title><rect class="leadership node{color % 5}" x="{x:.1f}" y="{LANE + 3}" '
         f'width="{max(width - 1, 0.8):.1f}" height="{LANE - 6}" rx="2"/>'
         f'<text class="inside" x="{x + width / 2:.1f}" y="{LANE * 1.5:.0f}">{escape(label)}</text></g>'
     )

@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, Literal
 
-from jepsen.history.ops import NEMESIS, OBSERVER, Op, OpType, pairs
+from dledger.raft.ids import Term
+from jepsen.history.ops import OBSERVER, RECEIVE, Op, OpType, pairs
 from jepsen.history.phases import span_of
+from jepsen.history.values import LeaderSeen, shaped, strike_of
 
 Ended = Literal["ok", "fail", "info"]
 ENDS: Final[tuple[Ended, ...]] = ("ok", "fail", "info")
 
 IDLE: Final = " (struck nothing)"
-SOLITARY: Final = "receive"  # what a push consumer was handed: a completion without an invocation
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +37,11 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Reign:
-    """A leader's time, as an onlooker saw it."""
+class Leadership:
+    """The time in which one node leads, in one term, as the observer saw it."""
 
     node: str
-    term: int
+    term: Term
     start_ns: int
     end_ns: int
 
@@ -82,21 +83,22 @@ def fault_spans(ops: Sequence[Op]) -> list[Span]:
     open_: dict[str, tuple[int, str]] = {}
     found: list[Span] = []
     for op in ops:
-        if op.process != NEMESIS or not isinstance(op.value, dict):
+        strike = strike_of(op)
+        if strike is None:
             continue
-        done = str(op.value.get("done", ""))
-        if op.value.get("do") == "inject":
+        done = strike.get("done", "")
+        if strike.get("do") == "inject":
             start_ns, known = open_.pop(op.f, (op.t_ns, ""))
-            if "done" in op.value and not done:
-                broken = op.value.get("broken", "")
-                told = str(broken or op.value.get("missing", ""))
+            if "done" in strike and not done:
+                broken = strike.get("broken", "")
+                what = broken or strike.get("missing", "")
                 name = op.f if broken else op.f + IDLE
-                found.append(Span(name, start_ns, op.t_ns, told, ""))
+                found.append(Span(name, start_ns, op.t_ns, what, ""))
             else:
                 open_[op.f] = (start_ns, done or known)
-        elif op.value.get("do") == "cure" and op.f in open_ and not op.error:
+        elif strike.get("do") == "cure" and op.f in open_ and not op.error:
             start_ns, what = open_.pop(op.f)
-            name = op.f + IDLE if "missing" in op.value else op.f
+            name = op.f + IDLE if "missing" in strike else op.f
             found.append(Span(name, start_ns, op.t_ns, what, done))
     found += [
         Span(name, start_ns, end_of(ops), done, "") for name, (start_ns, done) in open_.items()
@@ -104,12 +106,12 @@ def fault_spans(ops: Sequence[Op]) -> list[Span]:
     return sorted(found, key=lambda span: span.start_ns)
 
 
-def reigns(ops: Sequence[Op]) -> list[Reign]:
-    """Return who led when; a reign ends where the next one, or nobody, was seen."""
+def leaderships(ops: Sequence[Op]) -> list[Leadership]:
+    """Return who led when; a leadership ends where the next one, or nobody, was seen."""
     seen = [op for op in ops if op.process == OBSERVER and op.f in {"leader", "leaderless"}]
     ends = [op.t_ns for op in seen[1:]] + [end_of(ops)]
     return [
-        Reign(op.node, op.value["term"], op.t_ns, end)
+        Leadership(op.node, shaped(op.value, LeaderSeen)["term"], op.t_ns, end)
         for op, end in zip(seen, ends, strict=False)
         if op.f == "leader"
     ]
@@ -119,7 +121,7 @@ def points(ops: Sequence[Op]) -> list[Point]:
     """Return every operation of a worker; one without an end lasts as long as the history."""
     end_ns = end_of(ops)
     found = []
-    for pair in pairs([op for op in ops if op.f != SOLITARY]):
+    for pair in pairs([op for op in ops if op.f != RECEIVE]):
         ended_ns = pair.completion.t_ns if pair.completion else end_ns
         found.append(Point(pair.invoke.t_ns, ended_ns - pair.invoke.t_ns, pair.type))
     return found

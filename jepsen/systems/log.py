@@ -255,7 +255,7 @@ class PlainLog:
         except OutOfRangeError as error:
             if error.last_index + 1 >= view.next_index:
                 return []  # the log ends there
-        view.clear()  # what was read is gone, and nobody shall be told that it stands
+        view.clear()  # what was read is gone, and nobody may be answered that it stands
         return await self._entries(view)
 
 

@@ -7,12 +7,23 @@ workloads judge each of them.
 from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from jepsen.history.outcomes import Outcome
+from jepsen.history.values import shaped
 from jepsen.systems.api import System
 
-Record = tuple[str, int]  # key, element
+
+class Record(NamedTuple):
+    """One element of a list: a pair in JSON."""
+
+    key: str
+    element: int
+
+
+def records_of(outcome: Outcome) -> list[Record]:
+    """Return the records of a whole read that succeeded."""
+    return shaped(outcome.value, list[Record])
 
 
 class Log(Protocol):

@@ -13,24 +13,42 @@ import sys
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, Required, TypedDict
 
 import trio
 
 from jepsen.clients.json_lines import JsonLines, LineError
-from jepsen.history.ops import OBSERVER, OpLog
+from jepsen.history.ops import OBSERVER, OpLog, OpType
 from jepsen.history.outcomes import Outcome
+from jepsen.history.values import shaped
 from jepsen.ports import free_ports
 from jepsen.processes import Process, wait_listening
 from jepsen.systems.api import Links, SystemOptions
-from jepsen.systems.log_access import Log, Record
+from jepsen.systems.log_access import Log, Record, records_of
 
 TIMEOUT_S: Final = 5.0
 STATUS_TIMEOUT_S: Final = 0.3
 INTERVAL_S: Final = 0.1
 PAUSE_S: Final = 0.05
 
-Status = Mapping[str, Any]
+
+class Status(TypedDict):
+    """The state of a member, as its process answers."""
+
+    is_leader: bool
+    leader: str
+    term: int
+    count: int
+    digest: str
+
+
+class Answer(TypedDict, total=False):
+    """The answer of a member to a client; `leader` is an address."""
+
+    type: Required[OpType]
+    error: str
+    leader: str
+    records: list[Record]
 
 
 class PySyncObjSystem:
@@ -137,7 +155,7 @@ class PySyncObjSystem:
             try:
                 with trio.move_on_after(STATUS_TIMEOUT_S):
                     async with await _open(node) as lines:
-                        found[node.name] = await lines.ask({"f": "status"})
+                        found[node.name] = shaped(await lines.ask({"f": "status"}), Status)
             except (OSError, LineError, trio.BrokenResourceError):
                 return
 
@@ -181,7 +199,7 @@ class PySyncObjLog:
         outcome = await self.read_whole()
         if outcome.type != "ok":
             return outcome
-        return Outcome("ok", [element for name, element in outcome.value if name == key])
+        return Outcome("ok", [element for name, element in records_of(outcome) if name == key])
 
     async def close(self) -> None:
         """Close the connection."""
@@ -210,7 +228,7 @@ class PySyncObjLog:
                         value = answer.get("records")
                         return Outcome(answer["type"], value, answer.get("error", ""))
                     else:
-                        is_doubtful, error = False, answer["error"]
+                        is_doubtful, error = False, answer.get("error", "")
                         await self._go_on(answer.get("leader", ""))
                         await trio.sleep(PAUSE_S)
                         continue
@@ -224,9 +242,9 @@ class PySyncObjLog:
             self._lines = await _open(self._system.nodes[self._at])
         return self._lines
 
-    async def _answer(self, lines: JsonLines, question: object) -> Status | None:
+    async def _answer(self, lines: JsonLines, question: object) -> Answer | None:
         try:
-            answer: Status = await lines.ask(question)
+            answer = shaped(await lines.ask(question), Answer)
         except (LineError, trio.BrokenResourceError):
             return None
         return answer

@@ -16,11 +16,12 @@ from __future__ import annotations
 import argparse
 import sys
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+import msgspec
 import pysyncobj
 import trio
 
@@ -33,6 +34,13 @@ _SURELY_NOT_DONE: Final = {
     pysyncobj.FAIL_REASON.MISSING_LEADER: "no leader",
     pysyncobj.FAIL_REASON.REQUEST_DENIED: "denied",
 }
+
+
+class Question(msgspec.Struct):
+    """What a client asks; `record` is (key, element), for an append."""
+
+    f: str
+    record: tuple[str, int] | None = None
 
 
 class Records(pysyncobj.SyncObjConsumer):  # type: ignore[misc]  # the library has no types
@@ -84,10 +92,11 @@ class Member:
             except (LineError, trio.BrokenResourceError):
                 return
 
-    async def _answer(self, question: Mapping[str, Any]) -> dict[str, object]:
-        match question["f"]:
-            case "append":
-                return await self._append(*question["record"])
+    async def _answer(self, question: object) -> dict[str, object]:
+        asked = msgspec.convert(question, Question)
+        match asked.f:
+            case "append" if asked.record is not None:
+                return await self._append(*asked.record)
             case "read":
                 # `_isLeader` is what the library's own documents call.
                 if not (self._log._isLeader() and self._log.isReady()):  # noqa: SLF001 - as said

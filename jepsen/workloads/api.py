@@ -6,15 +6,12 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Final, Protocol
+from typing import Protocol
 
 from jepsen.checkers.results import Checker
 from jepsen.generators import Generator
 from jepsen.history.ops import Notes, OpType
 from jepsen.systems.api import System
-
-FIRST_LISTENER: Final = 1_000_000
-"""Listeners of push consumers stand in the history as processes, far above the workers' numbers."""
 
 
 class Completion(Protocol):
@@ -25,7 +22,7 @@ class Completion(Protocol):
         """As in `Op`."""
 
     @property
-    def value(self) -> Any:
+    def value(self) -> object:
         """As in `Op`."""
 
     @property
@@ -40,7 +37,7 @@ class Completion(Protocol):
 class WorkloadClient(Protocol):
     """The client of one process. It may take as long as its own deadline, and raises nothing for faults."""
 
-    async def invoke(self, f: str, value: Any) -> Completion:
+    async def invoke(self, f: str, value: object) -> Completion:
         """Do one operation and say how it ended."""
 
 

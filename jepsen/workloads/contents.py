@@ -1,14 +1,14 @@
 """The messages that workloads send, and their recognition when they are read. Pure.
 
 A message's name (`key`) is its body, padded. Tags, keys, a property and a flag go with it, which follow from the name,
-so that an answer with another message's can be told; `content` puts all of that into one short text for the history.
+so that an answer with another message's is recognised; `content` puts all of that into one short text for the history.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final, TypedDict, Unpack
 
 from dledger_mq import Message, ReceivedMessage
 
@@ -31,8 +31,16 @@ def key_of(body: bytes) -> str:
     return body.decode(errors="replace").rstrip()
 
 
-def message_of(topic: str, key: str, **more: Any) -> Message:
-    """Return the message of that name; `more` are other fields of `Message`."""
+class DueBy(TypedDict, total=False):
+    """The field of a `Message` that makes it fall due later; at most one is set."""
+
+    delay_level: int
+    delay_ms: int
+    deliver_at_ms: int
+
+
+def message_of(topic: str, key: str, **due: Unpack[DueBy]) -> Message:
+    """Return the message of that name; `due` says when it falls due."""
     number = zlib.crc32(key.encode())
     return Message(
         topic,
@@ -41,7 +49,7 @@ def message_of(topic: str, key: str, **more: Any) -> Message:
         keys=key,
         properties={STEP: str(number % 7)},
         flag=number % 5,
-        **more,
+        **due,
     )
 
 

@@ -17,7 +17,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, Final
+from typing import Final, NotRequired
 
 from dledger_mq import ClientError, Message, MessageQueue, Producer, PullConsumer
 from jepsen.checkers.delay import LATE_NS, check_delay
@@ -27,6 +27,7 @@ from jepsen.checkers.results import Checker
 from jepsen.clients.topics import open_topics, queue_name
 from jepsen.generators import MILLISECOND_NS, SECOND_NS, Generator, Invocation
 from jepsen.history.outcomes import Outcome, ended
+from jepsen.history.values import SendAsked, shaped
 from jepsen.systems.api import System
 from jepsen.systems.brokers import brokers
 from jepsen.workloads.api import Workload, WorkloadClient
@@ -47,6 +48,14 @@ DELAY_MS: Final = (1000, 8000)
 WAYS: Final = ("level", "delay", "time")
 TIMEOUT_S: Final = 6.0
 SETTLE_NS: Final = 45 * SECOND_NS
+
+
+class DelaySend(SendAsked):
+    """A message that falls due later: by level, after a delay, or at a time."""
+
+    way: str
+    level: NotRequired[int]
+    delay_ms: int
 
 
 class DelayWorkload(Workload):
@@ -102,7 +111,7 @@ class DelayWorkload(Workload):
             value["level"] = level
         return Invocation("send", {**value, "delay_ms": delay_ms, "due_ns": due_ns})
 
-    async def send(self, producer: Producer, value: dict[str, Any]) -> Outcome:
+    async def send(self, producer: Producer, value: DelaySend) -> Outcome:
         """Send one message."""
         message = self._message(value)
         result = await producer.send(message)
@@ -111,19 +120,19 @@ class DelayWorkload(Workload):
         latest_ns = due_ns if value["way"] == "time" else now_ns
         if value["way"] != "time":
             latest_ns += value["delay_ms"] * MILLISECOND_NS
-        told = {
+        answer = {
             **value,
             "queue": queue_name(result.queue),
             "uniq": result.unique_key,
             "id": result.message_id,
             "due_ns": max(latest_ns, now_ns),
         }
-        self._last_due_ns = max(self._last_due_ns, told["due_ns"])
+        self._last_due_ns = max(self._last_due_ns, latest_ns, now_ns)
         if value["key"] not in self._read:
             self._owed.add(value["key"])
-        return Outcome("ok", told)
+        return Outcome("ok", answer)
 
-    def _message(self, value: dict[str, Any]) -> Message:
+    def _message(self, value: DelaySend) -> Message:
         key = value["key"]
         match value["way"]:
             case "level":
@@ -163,11 +172,11 @@ class DelayClient:
         self._producer = producer
         self._reader = reader
 
-    async def invoke(self, f: str, value: Any) -> Outcome:
+    async def invoke(self, f: str, value: object) -> Outcome:
         """Do one operation."""
         try:
             if f in READS:
                 return await self._reader.invoke(f, value)
-            return await self._workload.send(self._producer, value)
+            return await self._workload.send(self._producer, shaped(value, DelaySend))
         except ClientError as error:
             return ended(error, value, changes_nothing=f in READS)

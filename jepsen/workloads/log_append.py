@@ -15,19 +15,27 @@ import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
-from typing import Any, Final
+from typing import Final, NamedTuple
 
 from jepsen.checkers.linearizable import check_linearizable
 from jepsen.checkers.models import LIST_APPEND
 from jepsen.checkers.results import Checker
 from jepsen.generators import Endless, Generator, Invocation, each_slot, sequence
 from jepsen.history.outcomes import Outcome
+from jepsen.history.values import shaped
 from jepsen.systems.api import System
-from jepsen.systems.log_access import Log, logs
+from jepsen.systems.log_access import Log, Record, logs
 from jepsen.workloads.api import Workload, WorkloadClient
 
 KEYS: Final = 4
 OPERATIONS: Final = 120
+
+
+class Asked(NamedTuple):
+    """An operation on a list; `element` is what is appended, None for a read."""
+
+    key: str
+    element: int | None
 
 
 class LogAppendWorkload(Workload):
@@ -88,11 +96,13 @@ class LogAppendClient:
     def __init__(self, log: Log) -> None:
         self._log = log
 
-    async def invoke(self, f: str, value: Any) -> Outcome:
+    async def invoke(self, f: str, value: object) -> Outcome:
         """Do one operation."""
-        key, element = value
+        asked = shaped(value, Asked)
+        key = asked.key
         if f == "append":
-            outcome = await self._log.append((key, element))
+            assert asked.element is not None, f"nothing is to be appended to {key}"
+            outcome = await self._log.append(Record(key, asked.element))
             return Outcome(outcome.type, [key, None], outcome.error, outcome.node)
         outcome = await self._log.read(key)
         if outcome.type != "ok":

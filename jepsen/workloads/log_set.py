@@ -14,7 +14,7 @@ import itertools
 import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from typing import Any, Final
+from typing import Final
 
 from jepsen.checkers.results import Checker
 from jepsen.checkers.set_full import check_set_full
@@ -28,8 +28,9 @@ from jepsen.generators import (
     Until,
 )
 from jepsen.history.outcomes import Outcome
+from jepsen.history.values import shaped
 from jepsen.systems.api import System
-from jepsen.systems.log_access import Log, logs
+from jepsen.systems.log_access import Log, Record, logs, records_of
 from jepsen.workloads.api import Workload, WorkloadClient
 
 KEY: Final = "set"
@@ -93,14 +94,14 @@ class LogSetClient:
         self._workload = workload
         self._log = log
 
-    async def invoke(self, f: str, value: Any) -> Outcome:
+    async def invoke(self, f: str, value: object) -> Outcome:
         """Do one operation."""
         if f == "add":
-            added = await self._log.append((KEY, value))
+            added = await self._log.append(Record(KEY, shaped(value, int)))
             return Outcome(added.type, value, added.error, added.node)
         outcome = await self._log.read_whole()
         if outcome.type != "ok":
             return outcome
         self._workload.reads_done += 1
-        elements = [element for key, element in outcome.value if key == KEY]
+        elements = [element for key, element in records_of(outcome) if key == KEY]
         return Outcome("ok", elements, node=outcome.node)

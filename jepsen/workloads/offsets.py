@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, Final
+from typing import Final, NamedTuple, TypedDict
 
 from dledger_mq import Message, Producer
 from dledger_mq.remoting.codes import RequestCode, ResponseCode, is_definite
@@ -29,6 +29,7 @@ from jepsen.clients.raw import raw_connection
 from jepsen.clients.topics import open_topics
 from jepsen.generators import Endless, Generator, Invocation, each_slot, sequence
 from jepsen.history.outcomes import Outcome
+from jepsen.history.values import shaped
 from jepsen.systems.api import System
 from jepsen.systems.brokers import brokers
 from jepsen.workloads.api import Workload, WorkloadClient
@@ -45,8 +46,30 @@ BATCH: Final = 100
 ABSENT: Final = -1
 """The offset that a group without one reads."""
 
-JAVA_5: Final[Mapping[str, Any]] = {"language": "JAVA", "version": 479}
-"""A client that is refused with a code when nobody can tell."""
+
+class _ClientVersion(TypedDict):
+    """The fields of a request's header that say whose it is."""
+
+    language: str
+    version: int
+
+
+JAVA_5: Final[_ClientVersion] = {"language": "JAVA", "version": 479}
+"""A client that is refused with a code when nobody knows the offset."""
+
+
+class Question(NamedTuple):
+    """A question for a group's offset at a node, by its number."""
+
+    group: str
+    node: int
+
+
+class Commit(NamedTuple):
+    """A commit of a group: the offset, and the number of the node that gets it."""
+
+    group: str
+    at: tuple[int, int]
 
 
 class OffsetsWorkload(Workload):
@@ -114,16 +137,15 @@ class OffsetsClient:
     def __init__(self, addresses: Sequence[str]) -> None:
         self._addresses = addresses
 
-    async def invoke(self, f: str, value: Any) -> Outcome:
+    async def invoke(self, f: str, value: object) -> Outcome:
         """Do one operation at the node that it names."""
-        name, argument = value
-        place = {"consumerGroup": name, "topic": TOPIC, "queueId": "0"}
         if f == "read":
-            ext = {**place, "setZeroIfNotFound": "false"}
-            answer = await self._ask(argument, RequestCode.QUERY_CONSUMER_OFFSET, ext)
-            return _read(name, answer)
-        offset, node = argument
-        ext = {**place, "commitOffset": str(offset)}
+            question = shaped(value, Question)
+            name, node = question.group, question.node
+            ext = {**_place(name), "setZeroIfNotFound": "false"}
+            return _read(name, await self._ask(node, RequestCode.QUERY_CONSUMER_OFFSET, ext))
+        name, (offset, node) = shaped(value, Commit)
+        ext = {**_place(name), "commitOffset": str(offset)}
         return _committed(name, await self._ask(node, RequestCode.UPDATE_CONSUMER_OFFSET, ext))
 
     async def _ask(self, node: int, code: int, ext: dict[str, str]) -> RemotingCommand | str | None:
@@ -135,6 +157,10 @@ class OffsetsClient:
             await connection.write(encode_command(request))
             await connection.wait_for([1], ANSWER_S)
             return connection.answers.get(1)
+
+
+def _place(group: str) -> dict[str, str]:
+    return {"consumerGroup": group, "topic": TOPIC, "queueId": "0"}
 
 
 def _read(name: str, answer: RemotingCommand | str | None) -> Outcome:

@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, Final
+from typing import Final, TypedDict
 
 import trio
 
@@ -32,7 +32,6 @@ from dledger_mq import (
     ReceivedMessage,
 )
 from dledger_mq.client.queues import queue_for_key
-from jepsen.checkers.messages import RECEIVE
 from jepsen.checkers.offsets import check_offsets
 from jepsen.checkers.ordered import check_ordered
 from jepsen.checkers.places import check_places
@@ -52,10 +51,12 @@ from jepsen.generators import (
     Until,
     each_slot,
 )
+from jepsen.history.ops import FIRST_LISTENER, RECEIVE
 from jepsen.history.outcomes import Outcome, ended
+from jepsen.history.values import OffsetAsked, SendAsked, shaped
 from jepsen.systems.api import System
 from jepsen.systems.brokers import brokers
-from jepsen.workloads.api import FIRST_LISTENER, Workload, WorkloadClient
+from jepsen.workloads.api import Workload, WorkloadClient
 from jepsen.workloads.contents import content_sent, key_of, message_of, row_of
 
 TOPIC: Final = "ChaosOrdered"
@@ -70,6 +71,12 @@ FINAL_TIMEOUT_NS: Final = (
     150 * SECOND_NS
 )  # the lock of a member that could not say goodbye lasts a minute
 FINAL_PAUSE_NS: Final = 100 * MILLISECOND_NS
+
+
+class Rejoin(TypedDict):
+    """The number of the member that is to leave for a while."""
+
+    member: int
 
 
 class OrderedWorkload(Workload):
@@ -161,7 +168,7 @@ class OrderedWorkload(Workload):
         """Return the process that stands for a member's work on a queue, from when it took it over.
 
         A queue that went to another member and came back begins anew: what the other one was handed
-        in between was not left out. Nothing tells a listener of that, but whose turn it was before.
+        in between was not left out. A listener learns of that only from whose turn it was before.
         """
         holder, process = self._tenures.get(queue, ("", 0))
         if holder != member:
@@ -238,34 +245,37 @@ class OrderedClient:
         self._producer = producer
         self._asker = asker
 
-    async def invoke(self, f: str, value: Any) -> Outcome:
+    async def invoke(self, f: str, value: object) -> Outcome:
         """Do one operation."""
         try:
             match f:
                 case "send":
-                    return await self._send(value)
+                    return await self._send(shaped(value, SendAsked))
                 case "rejoin":
-                    self._workload.rejoin(value["member"])
+                    self._workload.rejoin(shaped(value, Rejoin)["member"])
                     return Outcome("ok", value)
                 case "committed":
-                    queue = self._workload.queue(value["queue"])
+                    asked = shaped(value, OffsetAsked)
+                    queue = self._workload.queue(asked["queue"])
                     # As in the queue workload: 0 is also said of a group that has none.
                     offset = await self._asker.committed(queue)
-                    return Outcome("ok", {**value, "offset": offset or None})
+                    return Outcome("ok", {**asked, "offset": offset or None})
                 case _:
                     ends = await self._workload.ends(self._asker)
                     return Outcome("ok", ends) if ends is not None else Outcome("fail")
         except ClientError as error:
             return ended(error, value, changes_nothing=f != "send")
 
-    async def _send(self, value: dict[str, Any]) -> Outcome:
-        queue = self._workload.queue(value["queue"])
-        result = await self._producer.send(message_of(TOPIC, value["key"]), queue=queue)
-        told = {
-            "key": value["key"],
+    async def _send(self, asked: SendAsked) -> Outcome:
+        name = asked.get("queue")
+        assert name is not None, f"{asked['key']} goes to no queue, so that its order is nobody's"
+        queue = self._workload.queue(name)
+        result = await self._producer.send(message_of(TOPIC, asked["key"]), queue=queue)
+        answer = {
+            "key": asked["key"],
             "queue": queue_name(result.queue),
             "offset": result.queue_offset,
             "uniq": result.unique_key,
             "id": result.message_id,
         }
-        return Outcome("ok", told)
+        return Outcome("ok", answer)

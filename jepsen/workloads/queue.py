@@ -18,7 +18,7 @@ import itertools
 import random
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Final
 
 from dledger_mq import ClientError, MessageQueue, Producer, PullConsumer
 from jepsen.checkers.offsets import check_offsets
@@ -29,6 +29,7 @@ from jepsen.checkers.total_queue import check_total_queue
 from jepsen.clients.topics import open_topics, queue_name
 from jepsen.generators import Endless, Generator, Invocation, Mix, each_slot
 from jepsen.history.outcomes import Outcome, ended
+from jepsen.history.values import CommitAsked, OffsetAsked, SendAsked, shaped
 from jepsen.systems.api import System
 from jepsen.systems.brokers import brokers
 from jepsen.workloads.api import Workload, WorkloadClient
@@ -130,38 +131,40 @@ class QueueClient:
         self._consumer = consumer
         self._reader = reader
 
-    async def invoke(self, f: str, value: Any) -> Outcome:
+    async def invoke(self, f: str, value: object) -> Outcome:
         """Do one operation."""
         try:
             match f:
                 case "send":
-                    return await self._send(value)
+                    return await self._send(shaped(value, SendAsked))
                 case "commit":
-                    await self._consumer.commit(self._queues[value["queue"]], value["offset"])
+                    commit = shaped(value, CommitAsked)
+                    await self._consumer.commit(self._queues[commit["queue"]], commit["offset"])
                     return Outcome("ok", value)
                 case "committed":
-                    offset = await self._consumer.committed(self._queues[value["queue"]])
+                    asked = shaped(value, OffsetAsked)
+                    offset = await self._consumer.committed(self._queues[asked["queue"]])
                     # A broker that keeps a queue's first message says 0 to a group without an offset
-                    # (rule I4): nothing else can be told from it.
-                    return Outcome("ok", {**value, "offset": offset or None})
+                    # (rule I4): nothing else follows from it.
+                    return Outcome("ok", {**asked, "offset": offset or None})
                 case _:
                     return await self._reader.invoke(f, value)
         except ClientError as error:
             return ended(error, value, changes_nothing=f not in {"send", "commit"})
 
-    async def _send(self, value: dict[str, Any]) -> Outcome:
-        key, name = value["key"], value["queue"]
+    async def _send(self, asked: SendAsked) -> Outcome:
+        key, name = asked["key"], asked.get("queue")
         topic = self._queues[name].topic if name else TOPICS[len(key) % len(TOPICS)]
         queue = self._queues[name] if name else None
         result = await self._producer.send(message_of(topic, key), queue=queue)
-        told = {
+        answer = {
             "key": key,
             "queue": queue_name(result.queue),
             "offset": result.queue_offset,
             "uniq": result.unique_key,
             "id": result.message_id,
         }
-        return Outcome("ok", told)
+        return Outcome("ok", answer)
 
 
 def group_of(slot: int) -> str:

@@ -16,12 +16,11 @@ import itertools
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Final
 
 import trio
 
 from dledger_mq import ClientError, PullConsumer
-from jepsen.checkers.messages import RECEIVE
 from jepsen.clients.foreign import ForeignClient, ForeignProcess, ForeignProducer, Line
 from jepsen.clients.topics import end_of
 from jepsen.generators import (
@@ -36,12 +35,13 @@ from jepsen.generators import (
     TimeLimit,
     Until,
 )
-from jepsen.history.ops import OBSERVER
+from jepsen.history.ops import FIRST_LISTENER, OBSERVER, RECEIVE
 from jepsen.history.outcomes import Outcome, ended
+from jepsen.history.values import SendAsked, shaped
 from jepsen.processes import NotReadyError
 from jepsen.systems.api import System
 from jepsen.systems.brokers import BrokerSystem, brokers
-from jepsen.workloads.api import FIRST_LISTENER, Completion, WorkloadClient
+from jepsen.workloads.api import Completion, WorkloadClient
 from jepsen.workloads.contents import body_of, content, key_of
 from jepsen.workloads.queue import READ_TIMEOUT_S, TOPICS, QueueWorkload
 
@@ -161,10 +161,12 @@ class ForeignQueueWorkload(QueueWorkload):
         """Note that a message was acknowledged: the group must get it, too."""
         self._owed.add(key)
 
-    async def send(self, value: dict[str, Any]) -> Outcome:
+    async def send(self, value: SendAsked) -> Outcome:
         """Send through the foreign client."""
         assert self._producer is not None
-        key, queue = value["key"], self.queues[value["queue"]]
+        key, name = value["key"], value.get("queue")
+        assert name is not None, f"{key} goes to no queue: the foreign client chooses none"
+        queue = self.queues[name]
         line = await self._producer.send(key, queue.topic, queue.queue_id, body_of(key))
         if line is None:
             return Outcome("fail", value, f"the producer of {self._foreign.title} is gone")
@@ -196,10 +198,10 @@ class _Listened:
         self._client = client
         self._on_sent = on_sent
 
-    async def invoke(self, f: str, value: Any) -> Completion:
+    async def invoke(self, f: str, value: object) -> Completion:
         outcome = await self._client.invoke(f, value)
         if f == "send" and outcome.type == "ok":
-            self._on_sent(value["key"])
+            self._on_sent(shaped(value, SendAsked)["key"])
         return outcome
 
 
@@ -210,10 +212,10 @@ class ForeignQueueClient:
         self._workload = workload
         self._asker = asker
 
-    async def invoke(self, f: str, value: Any) -> Outcome:
+    async def invoke(self, f: str, value: object) -> Outcome:
         """Do one operation."""
         if f == "send":
-            return await self._workload.send(value)
+            return await self._workload.send(shaped(value, SendAsked))
         try:
             return await self._workload.passed(self._asker)
         except ClientError as error:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final, TypedDict
 
 from dledger_mq import ClientError, MessageQueue, PullConsumer, ReceivedMessage
 from jepsen.clients.topics import end_of
@@ -36,11 +36,18 @@ from jepsen.generators import (
     each_slot,
 )
 from jepsen.history.outcomes import Outcome, ended
+from jepsen.history.values import shaped
 from jepsen.workloads.contents import key_of, row_of
 
 FINAL_TIMEOUT_NS: Final = 120_000 * MILLISECOND_NS
 FINAL_PAUSE_NS: Final = 20 * MILLISECOND_NS
 READS: Final = frozenset({"poll", "assign", "drained"})
+
+
+class Assigned(TypedDict):
+    """The queues that a worker reads from here on, each from its first offset."""
+
+    queues: list[str]
 
 
 @dataclass(slots=True)
@@ -142,8 +149,8 @@ class QueueReader:
         reader: of its worker.
         consumer: open.
         queues: all queues by their names.
-        on_read: told the keys that were read.
-        row: how the history tells of a message.
+        on_read: called with each key that was read.
+        row: makes the history's row of a message.
     """
 
     def __init__(
@@ -162,7 +169,7 @@ class QueueReader:
         self._row = row
         reader.forget_places()
 
-    async def invoke(self, f: str, value: Any) -> Outcome:
+    async def invoke(self, f: str, value: object) -> Outcome:
         """Do one of `READS`.
 
         Raises:
@@ -172,7 +179,7 @@ class QueueReader:
             case "poll":
                 return await self._poll()
             case "assign":
-                return self._assign(value)
+                return self._assign(shaped(value, Assigned))
             case _:
                 return await self._drained()
 
@@ -196,7 +203,11 @@ class QueueReader:
             read[name] = [self._row(each) for each in pulled.messages]
             for each in pulled.messages:
                 self._on_read(key_of(each.body))
-            reader.positions[name] = pulled.next_offset
+            position_after = pulled.next_offset
+            assert position_after >= position or not pulled.messages, (
+                f"{name} was read from {position} on, and goes on at {position_after}"
+            )
+            reader.positions[name] = position_after
             reader.at_end[name] = pulled.is_empty
         return Outcome("ok", read, refused)
 
@@ -218,7 +229,7 @@ class QueueReader:
             reader.positions[name] = stored
         return reader.positions[name]
 
-    def _assign(self, value: dict[str, Any]) -> Outcome:
+    def _assign(self, value: Assigned) -> Outcome:
         reader = self._reader
         reader.queues = tuple(value["queues"])
         reader.from_first = True

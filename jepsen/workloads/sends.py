@@ -1,8 +1,8 @@
 """Sends as real clients make them when they are in a hurry or in trouble, written as raw frames.
 
-The model. A message is everything that would be stored of it: topic, queue, body, tags, properties. Whoever is told
-of a place finds exactly that message there (`checkers/places.py`), and it stands nowhere else: what is sent again,
-because nobody was told of it, stands once. Two messages that differ in anything are two, though they carry one
+The model. A message is everything that would be stored of it: topic, queue, body, tags, properties. Whoever is answered
+a place finds exactly that message there (`checkers/places.py`), and it stands nowhere else: what is sent again,
+because nobody was answered, stands once. Two messages that differ in anything are two, though they carry one
 UNIQ_KEY, travel in one frame, or follow each other without an answer in between.
 
 What is done. An operation is one of these plans, with a fresh UNIQ_KEY for each message:
@@ -33,7 +33,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from itertools import groupby
-from typing import Any, Final
+from typing import Final, NamedTuple, NotRequired, TypedDict, Unpack
 
 import trio
 
@@ -41,6 +41,7 @@ from dledger_mq import ClientError, MessageQueue, PullConsumer, ReceivedMessage
 from dledger_mq.client.send_frames import SendTemplates
 from dledger_mq.message.batch import BatchItem, encode_batch
 from dledger_mq.message.ids import parse_offset_msg_id
+from dledger_mq.message.numbers import QueueOffset
 from dledger_mq.message.properties import encode_properties
 from dledger_mq.message.sys_flags import TRANSACTION_PREPARED
 from dledger_mq.remoting.codes import RequestCode, ResponseCode, is_definite
@@ -53,6 +54,7 @@ from jepsen.clients.raw import RawConnection, raw_connection
 from jepsen.clients.topics import open_topics
 from jepsen.generators import Generator, Invocation
 from jepsen.history.outcomes import Outcome, ended
+from jepsen.history.values import FrameAsked, FrameEnd, shaped
 from jepsen.systems.api import System
 from jepsen.systems.brokers import brokers
 from jepsen.workloads.api import Workload, WorkloadClient
@@ -76,17 +78,50 @@ READ_TIMEOUT_S: Final = 4.0
 TRIES: Final = 3
 SENDS_PER_POLL: Final = 2
 
-Frame = dict[str, Any]
-"""One request of a plan, as the history has it: what `messages.py` says of frames, and how it is sent.
 
-    node     number of the node that gets it
-    visit    requests of one visit share a connection
-    waits    whether those before it are answered first
-    hung_up  whether the connection is closed as soon as it is written
-    after_s  how long the client waits before it opens the connection
-    half     whether it is a half message, to be committed when it is stored
-    sent     [[UNIQ_KEY, body text, tags], ...] of its messages
-"""
+class Sent(NamedTuple):
+    """One message of a request."""
+
+    uniq: str
+    body: str
+    tags: str | None
+
+
+class FrameWay(TypedDict, total=False):
+    """The way in which a request is sent.
+
+    Attributes:
+        node: number of the node that gets it.
+        visit: requests of one visit share a connection.
+        waits: those before it are answered first.
+        hung_up: the connection is closed as soon as it is written.
+        after_s: the client waits so long before it opens the connection.
+        half: it is a half message, to be committed when it is stored.
+    """
+
+    node: int
+    visit: int
+    waits: bool
+    hung_up: bool
+    after_s: float
+    half: bool
+
+
+class Frame(FrameAsked):
+    """One request of a plan, as the history has it: what `messages.py` says of frames, and the way it is sent."""
+
+    sent: list[Sent]
+    node: int
+    visit: int
+    waits: NotRequired[bool]
+    hung_up: NotRequired[bool]
+    after_s: NotRequired[float]
+
+
+class Plan(TypedDict):
+    """The requests of one operation."""
+
+    frames: list[Frame]
 
 
 class SendsWorkload(Workload):
@@ -151,26 +186,25 @@ class Planner:
         self.node, self.other = node, (node + chance.randrange(1, max(len(nodes), 2))) % len(nodes)
         self._uniq = itertools.count()
 
-    def message(self, body: str, tags: str | None = None, uniq: str = "") -> list[str | None]:
+    def message(self, body: str, tags: str | None = None, uniq: str = "") -> Sent:
         """Build one message, under a key of its own where none is given."""
-        return [uniq or f"{self.name}-{next(self._uniq)}".upper(), f"{self.name}.{body}", tags]
+        return Sent(uniq or f"{self.name}-{next(self._uniq)}".upper(), f"{self.name}.{body}", tags)
 
-    def frame(self, *messages: list[str | None], queue: str = "", **more: Any) -> Frame:
+    def frame(self, *messages: Sent, queue: str = "", **way: Unpack[FrameWay]) -> Frame:
         """Build one request."""
         queue = queue or self.queue
         return {
             "queue": queue,
             "messages": [
-                [name_of(str(body), tags, queue), content_of(str(body), tags)]
-                for _, body, tags in messages
+                (name_of(body, tags, queue), content_of(body, tags)) for _, body, tags in messages
             ],
             "sent": list(messages),
             "node": self.node,
             "visit": 0,
-            **more,
+            **way,
         }
 
-    def again(self, message: list[str | None]) -> Frame:
+    def again(self, message: Sent) -> Frame:
         """Build the request that sends the same message a moment later to another node."""
         after_s = round(self.chance.uniform(*AGAIN_S), 3)
         return self.frame(message, node=self.other, visit=1, after_s=after_s)
@@ -259,28 +293,27 @@ class Sender:
         self._templates = SendTemplates(GROUP)
         self._opaques = itertools.count(1)
 
-    async def carry_out(self, frames: Sequence[Frame]) -> list[dict[str, Any]]:
+    async def carry_out(self, frames: Sequence[Frame]) -> list[FrameEnd]:
         """Send all of it, again what was not answered, and return how each frame ended."""
-        told: list[dict[str, Any]] = [{"end": "info"} for _ in frames]
-        perhaps_done: set[int] = (
-            set()
-        )  # by place: a try of unknown outcome, which no later refusal undoes
+        ends: list[FrameEnd] = [{"end": "info"} for _ in frames]
+        # By place: a try of unknown outcome, which no later refusal undoes.
+        perhaps_done: set[int] = set()
         left = list(range(len(frames)))
         for attempt in range(TRIES):
             for _, visit in groupby(left, key=lambda place: frames[place]["visit"]):
-                ends = await self._visit(frames, list(visit), attempt)
-                for place, end in ends.items():
+                found = await self._visit(frames, list(visit), attempt)
+                for place, end in found.items():
                     if end["end"] == "info":
                         perhaps_done.add(place)
                     elif end["end"] == "fail" and place in perhaps_done:
-                        end |= {"end": "info"}
-                    told[place] = end
-            left = [place for place in left if _may_come_again(frames, told, place)]
-        return told
+                        end["end"] = "info"
+                    ends[place] = end
+            left = [place for place in left if _may_come_again(frames, ends, place)]
+        return ends
 
     async def _visit(
         self, frames: Sequence[Frame], places: list[int], attempt: int
-    ) -> dict[int, dict[str, Any]]:
+    ) -> dict[int, FrameEnd]:
         """Send these on one connection; how each ended that was sent."""
         node = (frames[places[0]]["node"] + attempt) % len(self._addresses)
         await trio.sleep(frames[places[0]].get("after_s", 0.0))
@@ -304,7 +337,7 @@ class Sender:
             if not await connection.wait_for(opaques.values(), ANSWER_S):
                 await connection.give_up()
             return {
-                place: await self._told(connection, frames[place], connection.answers.get(opaque))
+                place: await self._end(connection, frames[place], connection.answers.get(opaque))
                 for place, opaque in opaques.items()
             }
 
@@ -325,25 +358,28 @@ class Sender:
             is_batch=is_batch,
         )
 
-    async def _told(
+    async def _end(
         self, connection: RawConnection, frame: Frame, answer: RemotingCommand | None
-    ) -> dict[str, Any]:
+    ) -> FrameEnd:
         if answer is None:
             return {"end": "info"}
         if answer.code != ResponseCode.SUCCESS:
-            end = "fail" if is_definite(answer.code) else "info"
-            return {"end": end, "error": f"{answer.code}: {answer.remark}"}
+            is_fail = is_definite(answer.code)
+            return {
+                "end": "fail" if is_fail else "info",
+                "error": f"{answer.code}: {answer.remark}",
+            }
         if _is_half(frame) and not await self._commit(connection, frame, answer):
             return {"end": "info", "error": "the commit was not confirmed"}
         topic, broker_name, _ = frame["queue"].rsplit("/", 2)
-        told: dict[str, Any] = {
+        end: FrameEnd = {
             "end": "ok",
             "queue": f"{topic}/{broker_name}/{answer.ext['queueId']}",
             "ids": answer.ext["msgId"].split(","),
         }
         if not _is_half(frame):
-            told["offset"] = int(answer.ext["queueOffset"])
-        return told
+            end["offset"] = QueueOffset(int(answer.ext["queueOffset"]))
+        return end
 
     async def _commit(
         self, connection: RawConnection, frame: Frame, answer: RemotingCommand
@@ -372,14 +408,14 @@ def _is_half(frame: Frame) -> bool:
     return bool(frame.get("half"))
 
 
-def _may_come_again(frames: Sequence[Frame], told: Sequence[Mapping[str, Any]], place: int) -> bool:
+def _may_come_again(frames: Sequence[Frame], ends: Sequence[FrameEnd], place: int) -> bool:
     """Return whether it was not answered with success, and none of its messages was, in any frame. Pure."""
     frame = frames[place]
     if frame.get("hung_up") or _is_half(frame):  # the other half would be another one
         return False
     confirmed = {
         key
-        for other, end in zip(frames, told, strict=True)
+        for other, end in zip(frames, ends, strict=True)
         if end["end"] == "ok"
         for key, _ in other["messages"]
     }
@@ -403,16 +439,16 @@ class SendsClient:
         self._sender = sender
         self._reader = reader
 
-    async def invoke(self, f: str, value: Any) -> Outcome:
+    async def invoke(self, f: str, value: object) -> Outcome:
         """Do one operation."""
         try:
             if f in READS:
                 return await self._reader.invoke(f, value)
         except ClientError as error:
             return ended(error, value, changes_nothing=True)
-        told = await self._sender.carry_out(value["frames"])
-        ends = {each["end"] for each in told}
-        if "ok" in ends:
-            return Outcome("ok", {"frames": told})
-        errors = ", ".join(sorted({each.get("error", "no answer") for each in told}))
-        return Outcome("info" if "info" in ends else "fail", None, errors)
+        ends = await self._sender.carry_out(shaped(value, Plan)["frames"])
+        types = {each["end"] for each in ends}
+        if "ok" in types:
+            return Outcome("ok", {"frames": ends})
+        errors = ", ".join(sorted({each.get("error", "no answer") for each in ends}))
+        return Outcome("info" if "info" in types else "fail", None, errors)

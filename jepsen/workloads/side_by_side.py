@@ -12,7 +12,6 @@ import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 
@@ -38,7 +37,7 @@ class _PartNotes:
         process: int | str,
         type_: OpType,
         f: str,
-        value: Any = None,
+        value: object = None,
         *,
         error: str = "",
         node: str = "",

@@ -2,10 +2,10 @@
 
 The model. A transaction stores a half message that nobody sees, then decides. What was committed stands in its queue
 once, what was rolled back or never decided is never seen, and nothing is seen before it was decided. The
-application's table of decisions is the truth: a broker that did not hear the word asks, and is told the same.
+application's table of decisions is the truth: a broker that did not hear the word asks, and is answered the same.
 
 What is done. Each process has a producer of one group and a consumer. The generator draws the decision, and whether it
-is told: a share of the transactions ends silently and leaves the word to a check, which any producer of the
+is sent: a share of the transactions ends silently and leaves the word to a check, which any producer of the
 group answers from the table (as a database would hold it). Undecided ones answer every check with "not yet". After some
 that were confirmed the end is said once more, the other way round, as no honest client would: the broker must stay
 with what it has recorded.
@@ -20,7 +20,7 @@ import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import Any, Final
+from typing import Final, cast
 
 import trio
 
@@ -42,6 +42,7 @@ from jepsen.clients.topics import open_topics
 from jepsen.generators import SECOND_NS, Generator, Invocation
 from jepsen.history.ops import OBSERVER
 from jepsen.history.outcomes import Outcome, ended
+from jepsen.history.values import TxnAsked, shaped
 from jepsen.systems.api import System
 from jepsen.systems.brokers import brokers
 from jepsen.workloads.api import Workload, WorkloadClient
@@ -72,6 +73,28 @@ STATES: Final = {
     "none": TransactionState.UNKNOWN,
 }
 WORDS: Final = {state: word for word, state in STATES.items()}
+
+
+class BankTxn(TxnAsked):
+    """A transaction of this workload.
+
+    Attributes:
+        silent: the decision is not sent, so that a check must ask for it.
+        contradicted: once it is confirmed the end is sent again, the other way round.
+        local_ms: the decision takes so long.
+    """
+
+    silent: bool
+    contradicted: bool
+    local_ms: int
+
+
+class BankAnswer(BankTxn, total=False):
+    """The transaction, and what became of it; see `TxnAnswer`."""
+
+    decided_ns: int
+    confirmed: str
+    id: str
 
 
 class Decisions:
@@ -146,8 +169,8 @@ class TransactionWorkload(Workload):
             ) as producer,
             PullConsumer(namesrv, f"chaos-bank-{slot}", timeout_s=TIMEOUT_S) as consumer,
         ):
-            # Brokers ask those who have told them of themselves, and a producer tells the brokers of
-            # the routes that it has; without a leader the route comes with the first transaction.
+            # Brokers ask those who have registered with them, and a producer registers with the brokers
+            # of the routes that it has; without a leader the route comes with the first transaction.
             with suppress(ClientError):
                 await producer.queues(TOPIC)
             note = self._decisions.note_read
@@ -187,36 +210,36 @@ class TransactionWorkload(Workload):
         """Return transactions, each queue as a log, and what was sent is what stands there."""
         return (check_transactions, check_queue_log, check_places)
 
-    async def carry_out(self, producer: TransactionProducer, value: dict[str, Any]) -> Outcome:
+    async def carry_out(self, producer: TransactionProducer, value: BankTxn) -> Outcome:
         """Run one transaction and say what the broker said."""
         key, decision = value["key"], value["decision"]
-        told = dict(value)
+        known = cast("BankAnswer", dict(value))  # what is known is added to it
 
         async def local(_message: Message, _transaction_id: str) -> TransactionState:
             await trio.sleep(value["local_ms"] / 1000)
-            told["decided_ns"] = self.log.now_ns()
+            known["decided_ns"] = self.log.now_ns()
             self._decisions.decide(key, decision)
             return TransactionState.UNKNOWN if value["silent"] else STATES[decision]
 
         try:
             result = await producer.send_in_transaction(message_of(TOPIC, key), local)
         except ClientError as error:
-            if "decided_ns" in told:  # stored and decided: only the word about the end was refused
+            if "decided_ns" in known:  # stored and decided: only the word about the end was refused
                 self._owe(key, decision)
-                return Outcome("ok", told, error=f"{type(error).__name__}: {error}")
+                return Outcome("ok", known, error=f"{type(error).__name__}: {error}")
             # It may be stored; then a check comes, and hears of the decision.
-            outcome = ended(error, told)
+            outcome = ended(error, known)
             if outcome.type == "info":
                 self._decisions.decide(key, decision)
             return outcome
         self._owe(key, decision)
-        told["id"] = result.sent.message_id
+        known["id"] = result.sent.message_id
         if result.is_confirmed:
             recorded = result.state
             if value["contradicted"]:
                 recorded = await _said_otherwise(producer, result) or recorded
-            told["confirmed"] = WORDS[recorded]
-        return Outcome("ok", told)
+            known["confirmed"] = WORDS[recorded]
+        return Outcome("ok", known)
 
     def _owe(self, key: str, decision: str) -> None:
         if decision == "commit":
@@ -248,10 +271,10 @@ class TransactionClient:
         self._producer = producer
         self._reader = reader
 
-    async def invoke(self, f: str, value: Any) -> Outcome:
+    async def invoke(self, f: str, value: object) -> Outcome:
         """Do one operation."""
         if f not in READS:
-            return await self._workload.carry_out(self._producer, value)
+            return await self._workload.carry_out(self._producer, shaped(value, BankTxn))
         try:
             return await self._reader.invoke(f, value)
         except ClientError as error:

@@ -208,7 +208,7 @@ def test_what_judges_and_what_plans_a_run_knows_nothing_of_the_world(part: str) 
 
 
 def test_checkers_judge_a_history_and_ask_no_system() -> None:
-    below = {"jepsen.checkers", "jepsen.history", "dledger_mq.message"}
+    below = {"jepsen.checkers", "jepsen.history", "dledger_mq.message", "dledger.raft.ids"}
     wrong = [
         str(found)
         for found in imports_under("jepsen/checkers")

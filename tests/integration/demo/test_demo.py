@@ -16,6 +16,7 @@ from jepsen.checkers.results import CheckResult
 from jepsen.clients.cpp import lacking
 from jepsen.generators import SECOND_NS
 from jepsen.history.ops import Op
+from jepsen.history.values import Rows, SendAsked, shaped
 from jepsen.processes import is_running, poll
 from jepsen.reports.folder import read_folder
 from jepsen.workloads import delay
@@ -78,9 +79,12 @@ def test_a_history_with_one_message_removed_from_all_reads_is_not_valid(tmp_path
     ops = list(run.execute(settings, tmp_path / "run", break_it=after_work({"send": 100})).ops)
     found = results(ops, settings)["total-queue"]
     assert found.valid is True
-    key = next(op.value["key"] for op in ops if op.f == "send" and op.type == "ok")
+    key = next(
+        shaped(op.value, SendAsked)["key"] for op in ops if op.f == "send" and op.type == "ok"
+    )
     for op in ops:
         if op.f == "poll" and op.type == "ok":
+            assert isinstance(op.value, dict)
             for rows in op.value.values():
                 rows[:] = [row for row in rows if row[1] != key]
     found = results(ops, settings)["total-queue"]
@@ -125,12 +129,16 @@ def test_the_cpp_client_takes_part(tmp_path: Path) -> None:
     break_it = after_work({"cpp": 10, "ours": 10}, name_of=sender_of)
     result = run.execute(settings, tmp_path / "run", break_it=break_it)
     assert [one for check in result.checks for one in check.anomalies] == []
-    acknowledged = {op.value["key"] for op in result.ops if op.f == "send" and op.type == "ok"}
+    acknowledged = {
+        shaped(op.value, SendAsked)["key"]
+        for op in result.ops
+        if op.f == "send" and op.type == "ok"
+    }
     handed = {
-        row[1]
+        row.key
         for op in result.ops
         if op.f == "receive"
-        for rows in op.value.values()
+        for rows in shaped(op.value, Rows).values()
         for row in rows
     }
     assert acknowledged <= handed, "its consumer gets what both send"
@@ -138,7 +146,7 @@ def test_the_cpp_client_takes_part(tmp_path: Path) -> None:
 
 def sender_of(op: Op) -> str:
     """Which client a send is of; other operations are nobody's."""
-    return str(op.value.get("client", "ours")) if op.f == "send" else ""
+    return shaped(op.value, SendAsked).get("client", "ours") if op.f == "send" else ""
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from jepsen import processes, run
+from jepsen.history.values import Strike, shaped
 from jepsen.measure import in_rounds
 from jepsen.nemeses.schedule import Pace
 from jepsen.run import BreakerMaker, RunResult, RunSettings, execute
@@ -166,5 +167,7 @@ def test_the_same_run_of_whole_programs_finds_nothing(
     if case.nemesis != "none":
         assert result.faults[case.nemesis] == 1
     if case.nemesis == "vote-twice":
-        told = [op.value.get("done", "") for op in result.ops if op.f == "vote-twice"]
+        told = [
+            shaped(op.value, Strike).get("done", "") for op in result.ops if op.f == "vote-twice"
+        ]
         assert any("was killed, and did not vote" in text for text in told), told

@@ -24,10 +24,9 @@ from jepsen.demo import (
     story_of,
 )
 from jepsen.generators import Share
-from jepsen.history.ops import NEMESIS, OBSERVER, Op
+from jepsen.history.ops import FIRST_LISTENER, NEMESIS, OBSERVER, Op
 from jepsen.reports.demo import Tally, line_for_scripts, print_report, tallies
 from jepsen.run import RunResult, RunSettings
-from jepsen.workloads.api import FIRST_LISTENER
 from jepsen.workloads.side_by_side import SideBySide, shares
 from tests.unit.jepsen.checkers.histories import History, Q
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import trio
 import trio.testing
 
 from jepsen.checkers.answers import check_answers
 from jepsen.history.ops import Op, OpLog
+from jepsen.history.values import Strike, shaped
 from jepsen.nemeses.api import Fault, NothingStruckError, PromiseBrokenError
 from jepsen.nemeses.schedule import Pace, Schedule
 from jepsen.reports.timeline import fault_spans
@@ -88,11 +89,12 @@ async def test_several_faults_overlap(autojump_clock: trio.testing.MockClock) ->
 
 
 async def test_leaving_one_out_changes_no_other(autojump_clock: trio.testing.MockClock) -> None:
-    def told(ops: list[Op]) -> list[Any]:
-        return [op.value for op in ops if op.f == "kill" and "done" in op.value]
+    def done(ops: list[Op]) -> list[Strike]:
+        steps = [shaped(op.value, Strike) for op in ops if op.f == "kill"]
+        return [step for step in steps if "done" in step]
 
-    alone = told((await struck([Switch("kill")]))[1])
-    beside = told((await struck([Switch("kill"), Switch("pause")]))[1])
+    alone = done((await struck([Switch("kill")]))[1])
+    beside = done((await struck([Switch("kill"), Switch("pause")]))[1])
     shorter = min(len(alone), len(beside))
     assert [v for v in alone if v["do"] == "inject"][:3] == [
         v for v in beside if v["do"] == "inject"

@@ -25,11 +25,12 @@ from jepsen.generators import (
     Share,
     each_slot,
 )
-from jepsen.history.ops import OBSERVER, Op, OpLog
+from jepsen.history.ops import FIRST_LISTENER, OBSERVER, Op, OpLog
 from jepsen.history.outcomes import Outcome
+from jepsen.history.values import Rows, shaped
 from jepsen.interpreter import Interpreter
 from jepsen.systems.api import System
-from jepsen.workloads.api import FIRST_LISTENER, Workload, WorkloadClient
+from jepsen.workloads.api import Workload, WorkloadClient
 from jepsen.workloads.side_by_side import SideBySide, ops_of, shares
 
 
@@ -153,7 +154,9 @@ async def test_a_run_of_two_is_judged_apart() -> None:
         ("two/own", True, {"done": 4, "heard": 10}),
     ]
     listened = {
-        name: [op.value["q"][0][1] for op in ops_of(share, log.ops) if op.f == "receive"]
+        name: [
+            shaped(op.value, Rows)["q"][0].key for op in ops_of(share, log.ops) if op.f == "receive"
+        ]
         for name, share in both.shares.items()
     }
     assert listened == {"one": ["one"] * 6, "two": ["two"] * 4}

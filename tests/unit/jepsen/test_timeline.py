@@ -8,14 +8,14 @@ from jepsen.measure import check_no_failed_sends, gaps_ms, times_of
 from jepsen.reports.svg import Axis, lanes_chart, latency_chart, rate_chart
 from jepsen.reports.timeline import (
     Gap,
+    Leadership,
     Point,
-    Reign,
     Span,
     fault_spans,
     gaps,
+    leaderships,
     per_bucket,
     points,
-    reigns,
 )
 
 MS = 1_000_000
@@ -55,28 +55,28 @@ def test_a_fault_lasts_until_its_cure() -> None:
     ]
 
 
-def test_a_reign_ends_where_nobody_was_seen_to_lead() -> None:
+def test_a_leadership_ends_where_nobody_was_seen_to_lead() -> None:
     history = History()
     history.add(0, OBSERVER, "info", "leader", {"term": 1})
     history.add(400, OBSERVER, "info", "leaderless", {"term": 1})
     history.add(900, OBSERVER, "info", "leader", {"term": 2})
     history.add(1000, 0, "invoke", "send")
     assert [
-        (reign.term, reign.start_ns // MS, reign.end_ns // MS) for reign in reigns(history.ops)
+        (lead.term, lead.start_ns // MS, lead.end_ns // MS) for lead in leaderships(history.ops)
     ] == [
         (1, 0, 400),
         (2, 900, 1000),
     ]
 
 
-def test_a_reign_ends_where_the_next_one_was_seen() -> None:
+def test_a_leadership_ends_where_the_next_one_was_seen() -> None:
     history = History()
     for ms, term in ((10, 1), (50, 2)):
         history.add(ms, OBSERVER, "info", "leader", {"term": term})
     history.add(80, OBSERVER, "info", "note")
-    assert reigns(history.ops) == [
-        Reign("n0", 1, 10 * MS, 50 * MS),
-        Reign("n0", 2, 50 * MS, 80 * MS),
+    assert leaderships(history.ops) == [
+        Leadership("n0", 1, 10 * MS, 50 * MS),
+        Leadership("n0", 2, 50 * MS, 80 * MS),
     ]
 
 
@@ -137,7 +137,7 @@ def test_a_gap_counts_to_the_first_send_that_began_after_the_strike() -> None:
 def test_charts_hold_every_kind_of_thing_and_escape_names() -> None:
     axis = Axis(10_000 * MS)
     spans = [Span("<kill>", 1000 * MS, 2000 * MS, 'killed "n0"', "")]
-    lanes = lanes_chart(axis, spans, [Reign("n0", 7, 0, 9000 * MS)])
+    lanes = lanes_chart(axis, spans, [Leadership("n0", 7, 0, 9000 * MS)])
     assert "&lt;kill&gt;" in lanes
     assert "<kill>" not in lanes
     assert "never cured" in lanes

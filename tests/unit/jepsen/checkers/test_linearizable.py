@@ -7,9 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jepsen.checkers.linearizable import FIRST_SHARE, check_linearizable
-from jepsen.checkers.models import LIST_APPEND, REGISTER, TEXT, Call, Model
+from jepsen.checkers.models import LIST_APPEND, REGISTER, TEXT, Call, Model, S
 from jepsen.history.ops import Op
 from jepsen.history.recorded import RecordedFormatError, read_kv_edn, read_register_log
+from jepsen.history.values import Keyed, shaped
 from tests.unit.jepsen.checkers.histories import History, assert_shows_only
 
 RECORDED = Path("tests/data/histories")
@@ -234,7 +235,7 @@ def test_a_history_without_a_success_is_unknown() -> None:
 
 
 @pytest.mark.parametrize("model", [REGISTER, TEXT, LIST_APPEND])
-def test_an_operation_that_the_model_does_not_know_is_refused(model: Model) -> None:
+def test_an_operation_that_the_model_does_not_know_is_refused(model: Model[S]) -> None:
     history = History()
     do(history, 0, "explode")
     with pytest.raises(ValueError, match="explode"):
@@ -261,7 +262,7 @@ def test_thousands_of_operations_over_keys_and_many_at_once() -> None:
 # Against a search without any cleverness.
 
 
-def brute_force(calls: list[tuple[Call, int]], model: Model) -> bool:
+def brute_force(calls: list[tuple[Call, int]], model: Model[S]) -> bool:
     """Try every order of every choice of the unknown calls; an end of -1 is none."""
     known = [one for one in calls if one[0].is_known]
     unknown = [one for one in calls if not one[0].is_known]
@@ -280,7 +281,7 @@ def _keeps_to_time(order: tuple[tuple[Call, int], ...]) -> bool:
     )
 
 
-def _explains(order: tuple[tuple[Call, int], ...], model: Model) -> bool:
+def _explains(order: tuple[tuple[Call, int], ...], model: Model[S]) -> bool:
     state = model.initial
     for call, _ in order:
         following = model.step(state, call)
@@ -336,8 +337,9 @@ def _calls(ops: list[Op]) -> list[tuple[Call, int]]:
     found = []
     for pair in pairs(ops):
         is_known = pair.type == "ok"
-        result = pair.completion.value[1] if is_known and pair.completion else None
-        call = Call(pair.invoke.f, pair.invoke.value[1], result, is_known, pair.invoke.index)
+        result = shaped(pair.completion.value, Keyed).what if is_known and pair.completion else None
+        argument = shaped(pair.invoke.value, Keyed).what
+        call = Call(pair.invoke.f, argument, result, is_known, pair.invoke.index)
         found.append((call, pair.completion.index if is_known and pair.completion else -1))
     # A read of unknown outcome has no effect and no result that could be tried.
     return [one for one in found if one[0].is_known or one[0].f != "read"]
