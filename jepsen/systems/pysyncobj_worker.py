@@ -37,7 +37,7 @@ _SURELY_NOT_DONE: Final = {
 
 
 class Question(msgspec.Struct):
-    """What a client asks; `record` is (key, element), for an append."""
+    """One question of a client; `record` is (key, element), for an append."""
 
     f: str
     record: tuple[str, int] | None = None
