@@ -6,10 +6,13 @@ pyspark lies in `pipeline.spark`. The extra `spark` brings what all of it needs.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pipeline.spark.names import SparkSession
 
 
-def register(spark: Any) -> None:
+def register(spark: SparkSession) -> None:
     """Let a session know every format of ours: "rocketmq", "dledger" and "commitlog".
 
     Args:

@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             context.close()
     except BaseException as error:
         cause = _innermost(error)
-        exit_code = _tell(options.job, cause)
+        exit_code = _report(options.job, cause)
         if exit_code is None:
             raise
         return exit_code
@@ -48,7 +48,7 @@ def _innermost(error: BaseException) -> BaseException:
     return error
 
 
-def _tell(job: str, error: BaseException) -> int | None:
+def _report(job: str, error: BaseException) -> int | None:
     """Print one sentence for the user and return the exit code; None for what can only be a mistake of ours."""
     match error:
         case PipelineError():

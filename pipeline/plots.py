@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pipeline.errors import UsageError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 KINDS: Final = (".png", ".svg")
 LINES_MAX: Final = 12
@@ -41,7 +45,7 @@ def plot_profile(path: Path, traffic: Rows, retries: Rows, delays: Rows) -> None
         aside.unlink(missing_ok=True)
 
 
-def figure_of(traffic: Rows, retries: Rows, delays: Rows) -> Any:
+def figure_of(traffic: Rows, retries: Rows, delays: Rows) -> Figure:
     """Return three panels: messages and retries by hour, on one axis of time, and the slowest groups."""
     from matplotlib.figure import Figure
 
@@ -64,8 +68,8 @@ def figure_of(traffic: Rows, retries: Rows, delays: Rows) -> Any:
     return figure
 
 
-def _lines(axes: Any, rows: Rows, *, by: str, value: str, hours: Sequence[datetime]) -> None:
-    series: dict[str, dict[Any, int]] = {}
+def _lines(axes: Axes, rows: Rows, *, by: str, value: str, hours: Sequence[datetime]) -> None:
+    series: dict[str, dict[datetime, int]] = {}
     for row in rows:
         of_name = series.setdefault(row[by], {})
         of_name[row["hour"]] = of_name.get(row["hour"], 0) + row[value]
@@ -78,11 +82,11 @@ def _lines(axes: Any, rows: Rows, *, by: str, value: str, hours: Sequence[dateti
         axes.plot(*zip(*points, strict=True), marker="o", label=name)
     axes.legend()
     # One hour alone would be a point on an axis of years.
-    axes.set_xlim(min(hours) - timedelta(hours=1), max(hours) + timedelta(hours=1))
+    axes.set(xlim=(min(hours) - timedelta(hours=1), max(hours) + timedelta(hours=1)))
     axes.set_ylim(bottom=0)
     axes.grid(visible=True, alpha=0.3)
 
 
-def _say_nothing(axes: Any) -> None:
+def _say_nothing(axes: Axes) -> None:
     axes.text(0.5, 0.5, "nothing", transform=axes.transAxes, ha="center")
     axes.set_axis_off()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -128,7 +128,7 @@ def _wanted(table: RecordTable, options: SourceOptions) -> RecordTable:
     """Drop what only has the hash of a wanted tag."""
     if options.sub_expression == EVERYTHING:
         return table
-    tags: Any = sorted(subscribe("any", options.sub_expression, 0).tags)
+    tags: list[str] = sorted(subscribe("any", options.sub_expression, 0).tags)
     found = PropertyColumn(table.properties).value(TAGS)
     is_wanted = pc.is_in(found, pa.array(tags, pa.string()))
     return table.select(is_wanted.to_numpy(zero_copy_only=False))

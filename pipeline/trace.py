@@ -1,7 +1,7 @@
 """Follows one message through a broker: delays, transactions, retries per group, dead letters, offsets.
 
 The copies that a message leaves keep its UNIQ_KEY, and every topic has an index of unique keys; so the story is
-put together from look-ups in the topics where a copy can be. Where groups stand tells who is done with it.
+put together from look-ups in the topics where a copy can be. Where groups stand shows who is done with it.
 """
 
 from __future__ import annotations

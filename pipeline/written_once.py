@@ -12,7 +12,7 @@ import re
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from pipeline.errors import CannotTellError
 
@@ -20,7 +20,7 @@ NOT_HERE: Final = "it must be a folder that the driver sees"
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
-def written_once(path: Path, what: str, settle: Callable[[], object]) -> Any:
+def written_once(path: Path, what: str, settle: Callable[[], object]) -> object:
     """Return the JSON value in a file; write it first, with what `settle` says, if there is no file.
 
     Args:

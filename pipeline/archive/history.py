@@ -12,12 +12,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from dledger_mq.client.queues import MessageQueue
 from dledger_mq.client.subscriptions import EVERYTHING, subscribe
@@ -182,7 +183,7 @@ def _date_of(path: str) -> str:
     return path.split("/")[_DATE_AT].removeprefix("date=")
 
 
-def _opened(file: HistoryFile) -> Any:
+def _opened(file: HistoryFile) -> pq.ParquetFile:
     # Spark writes timestamps as INT96; nanoseconds would not reach from year 1 to 9999.
     return pq.ParquetFile(file.path, coerce_int96_timestamp_unit="us")
 
@@ -224,11 +225,11 @@ def read_history(
                 yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _inside(rows: pa.RecordBatch, ranges: Mapping[int, QueueRange]) -> Any:
+def _inside(rows: pa.RecordBatch, ranges: Mapping[int, QueueRange]) -> pa.Array:
     """Return which rows lie in the wanted ranges."""
     ids = rows["queueId"].to_numpy()
     offsets = rows["queueOffset"].to_numpy()
-    mask: Any = np.zeros(len(rows), bool)
+    mask: NDArray[np.bool_] = np.zeros(len(rows), bool)
     for queue_id, one in ranges.items():
         mask |= (ids == queue_id) & (offsets >= one.start) & (offsets < one.end)
     return mask

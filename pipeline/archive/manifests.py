@@ -30,10 +30,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from crc32c import crc32c
 
@@ -121,6 +121,10 @@ class Manifest:
     files: tuple[ArchivedFile, ...]
 
 
+Part = TypeVar("Part", QueueTotals, ArchivedFile, Manifest)
+"""A part of a manifest's layout, or all of it."""
+
+
 def load_manifests(archive: str | Path) -> list[Manifest]:
     """Load all manifests of an archive in the order of the log; none for a new folder.
 
@@ -148,14 +152,14 @@ def load_manifests(archive: str | Path) -> list[Manifest]:
 def _read(path: Path) -> Manifest:
     try:
         content = json.loads(path.read_text())
-        told = content.pop("crc32c")
+        written = content.pop("crc32c")
         if content.get("version") != VERSION:
             raise ArchiveError(f"{path}: version {content.get('version')}, known is {VERSION}")
-        if _crc(content) != told:
-            raise ArchiveError(f"{path}: its crc32c is {_crc(content)}, it says {told}")
+        if _crc(content) != written:
+            raise ArchiveError(f"{path}: its crc32c is {_crc(content)}, it says {written}")
         queues = tuple(_from_json(QueueTotals, each) for each in content["queues"])
         files = tuple(_from_json(ArchivedFile, each) for each in content["files"])
-        manifest: Manifest = _from_json(Manifest, content | {"queues": queues, "files": files})
+        manifest = _from_json(Manifest, content | {"queues": queues, "files": files})
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ArchiveError(f"{path} is no manifest: {error!r}") from error
     return manifest
@@ -167,7 +171,7 @@ def write_manifest(archive: str | Path, manifest: Manifest) -> Path:
     Raises:
         OSError: the disk failed; there is no such manifest then.
     """
-    content = {"version": VERSION} | _to_json(asdict(manifest))
+    content = {"version": VERSION, **_fields(asdict(manifest))}
     content["crc32c"] = _crc(content)
     disk = PosixDisk(archive)
     disk.make_folder(MANIFESTS)
@@ -186,7 +190,7 @@ def write_manifest(archive: str | Path, manifest: Manifest) -> Path:
     return Path(archive) / name
 
 
-def _crc(content: dict[str, Any]) -> int:
+def _crc(content: Mapping[str, object]) -> int:
     value: int = crc32c(json.dumps(content, sort_keys=True).encode())
     return value
 
@@ -196,16 +200,20 @@ def _camel(name: str) -> str:
     return first + "".join(part.capitalize() for part in rest)
 
 
-def _to_json(value: Any) -> Any:
+def _fields(value: Mapping[str, object]) -> dict[str, object]:
+    return {_camel(name): _to_json(each) for name, each in value.items()}
+
+
+def _to_json(value: object) -> object:
     if isinstance(value, dict):
-        return {_camel(name): _to_json(each) for name, each in value.items()}
+        return _fields(value)
     if isinstance(value, (list, tuple)):
         return [_to_json(each) for each in value]
     return value
 
 
-def _from_json(kind: Any, content: dict[str, Any]) -> Any:
-    return kind(**{name: content[_camel(name)] for name in kind.__dataclass_fields__})
+def _from_json(kind: type[Part], content: Mapping[str, Any]) -> Part:
+    return kind(**{each.name: content[_camel(each.name)] for each in fields(kind)})
 
 
 def listed_files(archive: str | Path, topics: frozenset[str] | None = None) -> list[str]:

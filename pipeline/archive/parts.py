@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from uuid import uuid4
 
 import numpy as np
@@ -177,7 +177,7 @@ def _arranged(run: pa.Table) -> Iterator[_Group]:
         yield _Group(folder_of(topic, str(day)), run.take(pa.array(places)))
 
 
-def _pieces(order: NDArray[np.int64], *keys: NDArray[Any]) -> list[NDArray[np.int64]]:
+def _pieces(order: NDArray[np.int64], *keys: NDArray[np.generic]) -> list[NDArray[np.int64]]:
     """Cut `order` into pieces, wherever a key changes."""
     changes: NDArray[np.bool_] = np.zeros(len(order) - 1, bool)
     for key in keys:

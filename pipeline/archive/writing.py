@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -37,7 +37,10 @@ from pipeline.scan.entries import LOG_START, Chain
 from pipeline.scan.plan import Committed, plan_scan
 from pipeline.scan.ranges import LogRange
 from pipeline.scan.records import read_records
-from pipeline.scan.stores import SegmentFile, Store, read_index
+from pipeline.scan.stores import SegmentFile, Store, Units, read_index
+
+if TYPE_CHECKING:
+    from pipeline.spark.names import SparkSession
 
 STRETCH_BYTES: Final = 1024 * 1024 * 1024
 """Log in one manifest: what a run that is killed has to do again at most."""
@@ -122,7 +125,13 @@ class Archive:
         return found
 
     def add(
-        self, spark: Any, store: Store, stretch: Stretch, *, broker_name: str, known_by: str
+        self,
+        spark: SparkSession,
+        store: Store,
+        stretch: Stretch,
+        *,
+        broker_name: str,
+        known_by: str,
     ) -> Manifest:
         """Archive one stretch, which goes on where the archive ends.
 
@@ -155,7 +164,7 @@ class Archive:
 
     def _stage(
         self,
-        spark: Any,
+        spark: SparkSession,
         store: Store,
         stretch: Stretch,
         *,
@@ -272,7 +281,7 @@ def expired_index(store: Store, cutoff_ms: int) -> int:
     return expired
 
 
-def _last_store_ms(segment: SegmentFile, units: Any) -> int | None:
+def _last_store_ms(segment: SegmentFile, units: Units) -> int | None:
     """Store time of the newest message of a finished segment; 0 when it has none."""
     with Path(segment.path).open("rb") as file:
         for place in range(len(units) - 1, -1, -1):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -111,7 +111,7 @@ def first_byte(one: bytes, other: bytes) -> int | None:
     return low
 
 
-def tables(state: BrokerState) -> dict[str, Any]:
+def tables(state: BrokerState) -> dict[str, object]:
     """Return the state's small components as plain lists and maps, by name: what a snapshot says of them."""
     source = ByteSource(state.snapshot())
     (size,) = LENGTH.unpack(source.read(LENGTH.size))
@@ -119,13 +119,13 @@ def tables(state: BrokerState) -> dict[str, Any]:
     return {name: msgspec.msgpack.decode(raw) for name, raw in head.tables.items()}
 
 
-def _table_difference(component: str, one: Any, other: Any) -> Difference:
+def _table_difference(component: str, one: object, other: object) -> Difference:
     for path, left, right in _differing(one, other, ""):
         return Difference(component, path or "all of it", _short(left), _short(right))
     return Difference(component, "the digest alone", "one", "another")
 
 
-def _differing(one: Any, other: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
+def _differing(one: object, other: object, path: str) -> Iterator[tuple[str, object, object]]:
     """Yield where two plain values differ, outermost place first."""
     if isinstance(one, dict) and isinstance(other, dict):
         for name in sorted(one.keys() | other.keys(), key=str):
@@ -139,6 +139,6 @@ def _differing(one: Any, other: Any, path: str) -> Iterator[tuple[str, Any, Any]
         yield path, one, other
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 120 else f"{text[:117]}..."

@@ -37,7 +37,7 @@ def fold(
         plan: a whole log.
         state: an empty state.
         stops: applied indexes at which to pause; those behind the plan's end are left out.
-        progress: told of the bytes folded.
+        progress: called with the bytes folded.
 
     Yields:
         Each stop, when `state` is what follows from the log up to that entry; the end of the plan last.

@@ -14,7 +14,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from broker.store.state import BrokerState
 from dledger.codec.snapshot import SnapshotMeta
@@ -33,7 +33,7 @@ def rebuild(plan: Plan, folder: str | Path, progress: Callable[[int], None]) -> 
     Args:
         plan: the log, from its first entry.
         folder: must not exist.
-        progress: told of the bytes folded.
+        progress: called with the bytes folded.
 
     Returns:
         The state; its files are in the folder.
@@ -79,7 +79,25 @@ def _write_snapshot(folder: Path, state: BrokerState, plan: Plan) -> None:
     writer.finish()
 
 
-def described(state: BrokerState) -> dict[str, Any]:
+class DescribedQueue(TypedDict):
+    """A queue in a description."""
+
+    topic: str
+    queueId: int
+    maxOffset: int
+    digest: str
+
+
+class Described(TypedDict):
+    """A state in words and numbers."""
+
+    appliedIndex: int
+    digests: dict[str, str]
+    queues: list[DescribedQueue]
+    tables: dict[str, object]
+
+
+def described(state: BrokerState) -> Described:
     """Describe the state in words and numbers: digests, queues, and the small tables."""
     return {
         "appliedIndex": state.applied_index,
@@ -97,5 +115,5 @@ def described(state: BrokerState) -> dict[str, Any]:
     }
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return value.hex() if isinstance(value, bytes) else str(value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, TypedDict
 
 from rich.table import Table
 
@@ -16,6 +16,8 @@ from pipeline.jobs.tables import new_table
 
 if TYPE_CHECKING:
     from pipeline.archive.manifests import Manifest
+    from pipeline.archive.writing import Archive
+    from pipeline.scan.stores import Store
 
 name = "archive"
 summary = (
@@ -47,6 +49,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+class ArchiveResult(TypedDict):
+    """The result as the command reports it."""
+
+    archive: str
+    manifests: int
+    rows: int
+    files: int
+    lastIndex: int
+    endPosition: int
+    addedBytes: int
+    seconds: float
+
+
 def run(context: JobContext) -> int:
     """Archive what is expired and not yet archived."""
     from pipeline.archive.writing import Archive
@@ -63,7 +78,7 @@ def run(context: JobContext) -> int:
         with Archive(options.archive) as archive:
             added_bytes = _add_all(context, archive, store)
             manifests = archive.manifests
-    result: dict[str, Any] = {
+    result: ArchiveResult = {
         "archive": str(Path(options.archive).absolute()),
         "manifests": len(manifests),
         "rows": sum(each.rows for each in manifests),
@@ -93,7 +108,7 @@ def checked(archive: str) -> list[Manifest]:
     return manifests
 
 
-def _add_all(context: JobContext, archive: Any, store: Any) -> int:
+def _add_all(context: JobContext, archive: Archive, store: Store) -> int:
     """Archive stretch by stretch; returns the bytes of log that were added."""
     from pipeline.archive.writing import expired_index
     from pipeline.options import OptionReader
@@ -126,7 +141,7 @@ def _add_all(context: JobContext, archive: Any, store: Any) -> int:
     return added
 
 
-def _table(result: dict[str, Any]) -> Table:
+def _table(result: ArchiveResult) -> Table:
     table = new_table(f"archive {result['archive']}", "what", "value", numbers=("value",))
     for key, value in result.items():
         if key != "archive":

@@ -9,7 +9,7 @@ import argparse
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 from rich.table import Table
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pipeline.audit import Finding
     from pipeline.scan.plan import Committed
     from pipeline.scan.stores import Store
+    from pipeline.spark.names import Row, SparkSession
 
 name = "audit"
 summary = (
@@ -35,6 +36,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "stores", nargs="+", metavar="STORE", help="folders of the replicas' stores"
     )
     add_bound_arguments(parser)
+
+
+class AuditResult(TypedDict):
+    """The result as the command reports it."""
+
+    replicas: dict[str, str]
+    index: int
+    knownBy: str
+    identical: bool
+    findings: list[dict[str, object]]
 
 
 def run(context: JobContext) -> int:
@@ -54,7 +65,7 @@ def run(context: JobContext) -> int:
         )
         findings += live_differences(context.options.namesrv, context.options.group)
     findings.sort(key=lambda each: (each.position < 0, each.position))
-    result: dict[str, Any] = {
+    result: AuditResult = {
         "replicas": {each: store.path for each, store in stores.items()},
         "index": committed.index,
         "knownBy": committed.known_by,
@@ -81,7 +92,10 @@ def named(paths: list[str]) -> dict[str, Store]:
 
 
 def audit(
-    spark: Any, stores: Mapping[str, Store], last_index: int, progress: Callable[[int], None]
+    spark: SparkSession,
+    stores: Mapping[str, Store],
+    last_index: int,
+    progress: Callable[[int], None],
 ) -> list[Finding]:
     """Compare replicas: headers by their chain, records in two stages, and what each keeps.
 
@@ -89,7 +103,7 @@ def audit(
         spark: the session.
         stores: by the replica's name.
         last_index: the last entry that all have committed.
-        progress: told of the bytes folded.
+        progress: called with the bytes folded.
     """
     from pipeline.audit import chain_difference
 
@@ -101,7 +115,9 @@ def audit(
     return findings
 
 
-def record_differences(spark: Any, stores: Mapping[str, Store], last_index: int) -> list[Finding]:
+def record_differences(
+    spark: SparkSession, stores: Mapping[str, Store], last_index: int
+) -> list[Finding]:
     """Damage, and the first record that differs: sums per chunk first, then the first chunk that differs."""
     from pipeline.audit import Finding, file_place, odd_ones
     from pipeline.spark.audit_rows import (
@@ -141,7 +157,7 @@ def record_differences(spark: Any, stores: Mapping[str, Store], last_index: int)
     return findings
 
 
-def _damage(place: Any) -> str:
+def _damage(place: Row) -> str:
     if place["problem"]:
         return str(place["problem"])
     return (

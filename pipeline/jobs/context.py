@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console, RenderableType
 from rich.progress import (
@@ -26,6 +26,9 @@ from rich.progress import (
 )
 
 from pipeline.jobs.interrupts import interrupts_held
+
+if TYPE_CHECKING:
+    from pipeline.spark.names import SparkSession
 
 
 def _console() -> Console:
@@ -46,7 +49,7 @@ class JobContext:
     console: Console = field(default_factory=_console)
 
     @cached_property
-    def spark(self) -> Any:
+    def spark(self) -> SparkSession:
         """Return the session, made when a job first asks for it.
 
         Raises:

@@ -13,13 +13,16 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pipeline.spark.names import SparkContext
 
 HELD = "\nstopping as soon as Spark has started (Ctrl-C again: at once)\n"
 
 
 @contextmanager
-def interrupts_held(context_class: Any) -> Iterator[None]:
+def interrupts_held(context_class: type[SparkContext]) -> Iterator[None]:
     """Hold the first Ctrl-C back while a JVM starts; from then on Ctrl-C is Python's own, not PySpark's.
 
     Args:

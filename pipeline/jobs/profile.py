@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
-from typing import Any
+from typing import TYPE_CHECKING
 
 from rich.console import Group
 from rich.table import Table
@@ -15,10 +15,16 @@ from pipeline.jobs.store_arguments import add_bound_arguments, last_index_of
 from pipeline.jobs.tables import new_table
 from pipeline.plots import check_plot_file, plot_profile
 
+if TYPE_CHECKING:
+    from pipeline.spark.names import DataFrame
+
 name = "profile"
 summary = "rates and sizes per topic, retries per group, slowest groups, by hour, from a log or an archive"
 
-Rows = list[dict[str, Any]]
+Cell = str | int | float | bool | datetime.datetime | None
+"""A value in a row of a profile."""
+
+Rows = list[dict[str, Cell]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,13 +76,13 @@ def run(context: JobContext) -> int:
     return EXIT_FINE if traffic or retries else EXIT_CANNOT_TELL
 
 
-def _rows(frame: Any) -> Rows:
+def _rows(frame: DataFrame) -> Rows:
     return [
         {name: _in_utc(value) for name, value in row.asDict().items()} for row in frame.collect()
     ]
 
 
-def _in_utc(value: Any) -> Any:
+def _in_utc(value: Cell) -> Cell:
     """Give an instant the zone UTC: Spark returns it in the zone of this process, without saying so."""
     return value.astimezone(datetime.UTC) if isinstance(value, datetime.datetime) else value
 
@@ -91,7 +97,7 @@ def _table(title: str, rows: Rows) -> Table:
     return table
 
 
-def _text(value: Any) -> str:
+def _text(value: Cell) -> str:
     if isinstance(value, float):
         return f"{value:.3f}"
     if isinstance(value, datetime.datetime):

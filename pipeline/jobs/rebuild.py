@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import TypedDict
 
 from rich.table import Table
 
@@ -30,6 +30,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+class RebuildResult(TypedDict):
+    """The result as the command reports it."""
+
+    folder: str
+    index: int
+    knownBy: str
+    queues: int
+    messages: int
+    digests: dict[str, str]
+    checkedWithSpark: bool
+    differences: list[str]
+
+
 def run(context: JobContext) -> int:
     """Fold, write, and check the consume queues with Spark."""
     from pipeline.derived.rebuild import described, rebuild
@@ -43,12 +56,12 @@ def run(context: JobContext) -> int:
     with context.progress() as progress:
         task = progress.add_task("fold the log, bytes", total=plan.size_bytes)
         state = rebuild(plan, options.folder, lambda size: progress.advance(task, size))
-    told: list[str] = []
+    differing: list[str] = []
     if not options.local:
         from pipeline.spark.consume_queues import checked_queues
 
-        told = checked_queues(context.spark, store.path, plan.end.index, state)
-    result: dict[str, Any] = {
+        differing = checked_queues(context.spark, store.path, plan.end.index, state)
+    result: RebuildResult = {
         "folder": str(options.folder),
         "index": plan.end.index,
         "knownBy": plan.committed.known_by,
@@ -56,13 +69,13 @@ def run(context: JobContext) -> int:
         "messages": state.put_count,
         "digests": described(state)["digests"],
         "checkedWithSpark": not options.local,
-        "differences": told,
+        "differences": differing,
     }
     context.report(result, lambda: _table(result))
-    return EXIT_FOUND if told else EXIT_FINE
+    return EXIT_FOUND if differing else EXIT_FINE
 
 
-def _table(result: dict[str, Any]) -> Table:
+def _table(result: RebuildResult) -> Table:
     title = f"derived state at entry {result['index']} ({result['knownBy']})"
     table = new_table(title, "what", "value")
     for key in ("folder", "queues", "messages", "checkedWithSpark"):

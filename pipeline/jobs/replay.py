@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import datetime
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 
@@ -18,6 +18,7 @@ from pipeline.sink.options import read_options
 from pipeline.sink.queues import plan_queues
 
 if TYPE_CHECKING:
+    from pipeline.spark.names import DataFrame
     from pipeline.spark.replay import QueueCount, Target
 
 name = "replay"
@@ -136,7 +137,7 @@ def run(context: JobContext) -> int:
     return EXIT_FINE if total else EXIT_FOUND
 
 
-def _frame(context: JobContext, last_index: int) -> Any:
+def _frame(context: JobContext, last_index: int) -> DataFrame:
     """Return the messages to choose from."""
     from pipeline.spark.history import log_history, parquet_history
 
@@ -147,7 +148,7 @@ def _frame(context: JobContext, last_index: int) -> Any:
 
 
 def _send(
-    rows: Any, counts: list[QueueCount], target: Target, given: dict[str, str]
+    rows: DataFrame, counts: list[QueueCount], target: Target, given: dict[str, str]
 ) -> Iterator[int]:
     """Write batch after batch, each ends before the next begins; gives about how many messages each had."""
     from pipeline.spark import replay as replaying

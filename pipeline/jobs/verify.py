@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 from rich.table import Table
 
@@ -23,9 +23,20 @@ if TYPE_CHECKING:
     from broker.store.state import BrokerState
     from pipeline.derived.compare import Difference
     from pipeline.scan.plan import Plan
+    from pipeline.spark.names import SparkSession
 
 name = "verify"
 summary = "compare consume queues, index, offsets and transactions that a node keeps with its log"
+
+
+class VerifyResult(TypedDict):
+    """The result as the command reports it."""
+
+    store: str
+    index: int
+    knownBy: str
+    compared: list[str]
+    differences: list[dict[str, object]]
 
 
 @dataclass
@@ -63,7 +74,7 @@ def run(context: JobContext) -> int:
     with context.progress() as progress:
         task = progress.add_task("fold the log, bytes", total=plan.size_bytes)
         findings = verify(plan, lambda size: progress.advance(task, size), spark)
-    result: dict[str, Any] = {
+    result: VerifyResult = {
         "store": store.path,
         "index": plan.end.index,
         "knownBy": plan.committed.known_by,
@@ -76,12 +87,14 @@ def run(context: JobContext) -> int:
     return EXIT_FINE if findings.compared else EXIT_CANNOT_TELL
 
 
-def verify(plan: Plan, progress: Callable[[int], None], spark: Any = None) -> Findings:
+def verify(
+    plan: Plan, progress: Callable[[int], None], spark: SparkSession | None = None
+) -> Findings:
     """Compare everything that a store keeps with the fold of its log.
 
     Args:
         plan: the log, from its first entry.
-        progress: told of the bytes folded.
+        progress: called with the bytes folded.
         spark: a session, to compute consume queues a second time; None: that is left out.
 
     Raises:
@@ -97,15 +110,15 @@ def compare_kept(
     plan: Plan,
     keepers: Mapping[str, Findings],
     progress: Callable[[int], None],
-    spark: Any = None,
+    spark: SparkSession | None = None,
 ) -> None:
     """Compare what one or more nodes keep with one fold of the log that they share.
 
     Args:
         plan: the log, from its first entry.
         keepers: by store, what is filled in.
-        progress: told of the bytes folded.
-        spark: as for `verify`; what Spark finds is told of the plan's own store.
+        progress: called with the bytes folded.
+        spark: as for `verify`; what Spark finds is of the plan's own store.
     """
     from pipeline.derived.fold import fold, new_state
     from pipeline.derived.kept import snapshots_of
@@ -170,16 +183,18 @@ def _compare_files(
         findings.differences += differences
 
 
-def _compare_with_spark(spark: Any, plan: Plan, state: BrokerState, findings: Findings) -> None:
+def _compare_with_spark(
+    spark: SparkSession, plan: Plan, state: BrokerState, findings: Findings
+) -> None:
     from pipeline.derived.compare import Difference
     from pipeline.spark.consume_queues import checked_queues
 
-    told = checked_queues(spark, plan.path, plan.end.index, state)
+    differing = checked_queues(spark, plan.path, plan.end.index, state)
     findings.compared.append(f"{len(state.queues.by_key)} consume queues computed by Spark")
-    findings.differences += [Difference("queues", text, "one", "another") for text in told]
+    findings.differences += [Difference("queues", text, "one", "another") for text in differing]
 
 
-def _table(result: dict[str, Any], findings: Findings) -> Table:
+def _table(result: VerifyResult, findings: Findings) -> Table:
     verdict = "differs from" if findings.differences else "is what follows from"
     if not findings.compared:
         verdict = "has nothing to compare with"

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipeline.scan.columns import record_batches
+from pipeline.scan.columns import GivenColumn, record_batches
 from pipeline.scan.control import control_columns, is_control
 from pipeline.scan.ranges import Damage, LogRange, OnCorrupt, Piece, RangeScan
+from pipeline.scan.records import RecordTable
 
 
 class Which(Enum):
@@ -65,7 +65,7 @@ def scan_batches(range_: LogRange, options: ScanOptions) -> Iterator[pa.RecordBa
             yield _damage_batch(piece.damages, range_.segment, options.schema)
 
 
-def _selected(piece: Piece, options: ScanOptions) -> tuple[Any, dict[str, Any]]:
+def _selected(piece: Piece, options: ScanOptions) -> tuple[RecordTable, dict[str, GivenColumn]]:
     """Return the wanted records, and the columns that only their entries know."""
     wanted: NDArray[np.bool_] | None = None
     names = options.schema.names
@@ -83,7 +83,7 @@ def _selected(piece: Piece, options: ScanOptions) -> tuple[Any, dict[str, Any]]:
         table, entry_of = table.select(wanted), entry_of[wanted]
         control = control[wanted] if control is not None else None
     header = piece.entries.header
-    given: dict[str, Any] = {}
+    given: dict[str, GivenColumn] = {}
     for name in ("index", "term"):
         if name in names:
             given[name] = header[name].astype(np.int64)[entry_of]
@@ -95,7 +95,7 @@ def _selected(piece: Piece, options: ScanOptions) -> tuple[Any, dict[str, Any]]:
 
 def _damage_batch(damages: tuple[Damage, ...], segment: str, schema: pa.Schema) -> pa.RecordBatch:
     """Build one row for each damaged place."""
-    told: dict[str, list[Any]] = {
+    known: dict[str, Sequence[int | bool | str | None]] = {
         "physicalOffset": [each.position for each in damages],
         "size": [min(each.size_bytes, 2**31 - 1) for each in damages],
         "index": [each.index or None for each in damages],
@@ -105,8 +105,8 @@ def _damage_batch(damages: tuple[Damage, ...], segment: str, schema: pa.Schema) 
         "problem": [f"{each.path}, byte {each.byte_offset}: {each.problem}" for each in damages],
     }
     columns = [
-        pa.array(told[field.name], field.type)
-        if field.name in told
+        pa.array(known[field.name], field.type)
+        if field.name in known
         else pa.nulls(len(damages), field.type)
         for field in schema
     ]

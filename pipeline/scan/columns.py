@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
-from typing import Any, Final
+from typing import Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -119,7 +119,7 @@ class _Rows:
             offsets = table.physical_offset.tolist()
             pairs = zip(self._host_bytes(table.store_host_at, STORE_HOST_V6), offsets, strict=True)
             return pa.array([offset_msg_id(host, offset) for host, offset in pairs], pa.string())
-        octets: NDArray[Any] = np.empty((len(table), 16), np.uint8)
+        octets: NDArray[np.uint8] = np.empty((len(table), 16), np.uint8)
         data = np.frombuffer(table.data, np.uint8)
         octets[:, :8] = data[table.store_host_at[:, None] + np.arange(8)]
         octets[:, 8:] = (
@@ -185,11 +185,14 @@ _BUILDERS: Final[dict[str, Callable[[_Rows], pa.Array]]] = {
     "recordCrc": lambda rows: pa.array(rows.table.record_crcs()),
     "crcOk": lambda rows: pa.array(rows.table.body_crc_ok()),
 }
+GivenColumn: TypeAlias = str | NDArray[np.generic] | pa.Array
+"""A column that is not in the records: one value for all, or an array with an element for each."""
+
 _MAP_OF_TEXTS: Final = pa.map_(pa.string(), pa.string())
 
 
 def record_batches(
-    table: RecordTable, schema: pa.Schema, given: Mapping[str, Any] | None = None
+    table: RecordTable, schema: pa.Schema, given: Mapping[str, GivenColumn] | None = None
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records in batches of exactly that schema, in order.
 
@@ -225,7 +228,12 @@ def record_batches(
 
 
 def _column(
-    field: pa.Field, rows: _Rows, *, bodies: pa.Array | None, given: Mapping[str, Any], here: slice
+    field: pa.Field,
+    rows: _Rows,
+    *,
+    bodies: pa.Array | None,
+    given: Mapping[str, GivenColumn],
+    here: slice,
 ) -> pa.Array:
     name = field.name
     if name in given:
@@ -239,7 +247,7 @@ def _column(
     return pa.nulls(len(rows.table), field.type)
 
 
-def _given(value: Any, kind: pa.DataType, here: slice) -> pa.Array:
+def _given(value: GivenColumn, kind: pa.DataType, here: slice) -> pa.Array:
     if isinstance(value, (np.ndarray, pa.Array)):
         return (
             pa.array(value[here], kind) if isinstance(value, np.ndarray) else value[here].cast(kind)
@@ -255,7 +263,7 @@ def _types() -> dict[str, pa.DataType]:
 _TYPES: Final = _types()
 
 
-def check_columns(schema: pa.Schema, given: Mapping[str, Any]) -> None:
+def check_columns(schema: pa.Schema, given: Mapping[str, GivenColumn]) -> None:
     """Refuse columns that can not be made; see `record_batches`.
 
     Raises:

@@ -10,7 +10,7 @@ bytes of all pieces at a time.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,10 +25,10 @@ _POLYNOMIAL: Final = 0x82F6_3B78
 @lru_cache(maxsize=4)
 def _tables(length: int) -> Uint32s:
     """Build the tables. Row k: what a byte that has k bytes behind it contributes, by its value."""
-    value: NDArray[Any] = np.arange(256, dtype=np.uint32)
+    value: NDArray[np.uint32] = np.arange(256, dtype=np.uint32)
     for _ in range(8):
         value = np.where(value & 1, (value >> 1) ^ np.uint32(_POLYNOMIAL), value >> 1)
-    first: NDArray[Any] = value.astype(np.uint32)
+    first: NDArray[np.uint32] = value.astype(np.uint32)
     rows = [first]
     for _ in range(length - 1):
         last = rows[-1]
@@ -47,7 +47,7 @@ def crc32c_columns(pieces: Octets, before: Uint32s) -> Uint32s:
     assert length >= 4, "the start value is folded into the first four bytes"
     tables = _tables(length)
     start = ~before
-    total: NDArray[Any] = np.zeros(len(pieces), np.uint32)
+    total: NDArray[np.uint32] = np.zeros(len(pieces), np.uint32)
     for place in range(length):
         octet = pieces[:, place]
         if place < 4:

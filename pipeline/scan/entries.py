@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from crc32c import crc32c
@@ -71,7 +71,7 @@ class Entries:
     """
 
     start: Int64s
-    header: NDArray[Any]
+    header: NDArray[np.void]
     body_ok: NDArray[np.bool_]
 
     def __len__(self) -> int:
@@ -174,7 +174,7 @@ def _walk(data: Bytes) -> tuple[Int64s, int]:
     return np.array(starts, np.int64), ENTRY_HEADER_BYTES
 
 
-def _count_good(header: NDArray[Any], start: Int64s, before: Chain) -> int:
+def _count_good(header: NDArray[np.void], start: Int64s, before: Chain) -> int:
     """Count the headers, from the first on, that are right and follow each other."""
     octets = header.view(np.uint8).reshape(-1, ENTRY_HEADER_BYTES)
     covered = np.concatenate((octets[:, :_CHAIN_CRC_AT], octets[:, _BODY_CRC_AT:]), axis=1)
@@ -200,7 +200,7 @@ def _count_good(header: NDArray[Any], start: Int64s, before: Chain) -> int:
     return int(wrong[0]) if len(wrong) else len(header)
 
 
-def _problem(header: NDArray[Any], place: int, before: Chain) -> str:
+def _problem(header: NDArray[np.void], place: int, before: Chain) -> str:
     """Describe what is wrong with the first header that is not right."""
     which = f"entry {before.index + 1 + place}" if before.crc is not None else "an entry"
     if not any(header[place : place + 1].tobytes()):
@@ -208,7 +208,7 @@ def _problem(header: NDArray[Any], place: int, before: Chain) -> str:
     return f"no whole header of {which}: its chain crc, its place or its sizes are wrong"
 
 
-def _bodies_ok(data: Bytes, start: Int64s, header: NDArray[Any]) -> NDArray[np.bool_]:
+def _bodies_ok(data: Bytes, start: Int64s, header: NDArray[np.void]) -> NDArray[np.bool_]:
     view = memoryview(data)
     begin = start + ENTRY_HEADER_BYTES
     pairs = zip(begin.tolist(), (start + header["size"]).tolist(), strict=True)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import re
 from functools import cached_property
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -58,10 +58,10 @@ class PropertyColumn:
         self._offsets -= begin
         self._bytes = b"" if data is None else data.slice(begin, end - begin).to_pybytes()
         self._data = np.frombuffer(self._bytes, np.uint8)
-        separators: NDArray[Any] = np.flatnonzero(self._data - np.uint8(1) < 2)
+        separators: NDArray[np.int64] = np.flatnonzero(self._data - np.uint8(1) < 2)
         self._name_ends = separators[0::2]
         self._value_ends = separators[1::2]
-        self._separator_counts: NDArray[Any] = np.searchsorted(separators, self._offsets)
+        self._separator_counts: NDArray[np.int64] = np.searchsorted(separators, self._offsets)
 
     def _is_regular(self) -> bool:
         """Return whether every message is regular, seen over all of them at once."""
@@ -130,7 +130,7 @@ class PropertyColumn:
 
     @cached_property
     def _name_starts(self) -> NDArray[np.int64]:
-        starts: NDArray[Any] = np.empty(len(self._name_ends), np.int64)
+        starts: NDArray[np.int64] = np.empty(len(self._name_ends), np.int64)
         if len(starts):
             starts[0] = 0
             starts[1:] = self._value_ends[: len(starts) - 1] + 1
@@ -147,7 +147,7 @@ class PropertyColumn:
     def _cut(self, part: int) -> pa.StringArray:
         """Return the names (part 0) or values (part 2) of all pairs, in order."""
         count = len(self._name_ends)
-        bounds: NDArray[Any] = np.empty((count, 4), np.int32)
+        bounds: NDArray[np.int32] = np.empty((count, 4), np.int32)
         bounds[:, 0] = self._name_starts
         bounds[:, 1] = self._name_ends
         bounds[:, 2] = self._name_ends + 1
@@ -167,11 +167,11 @@ class PropertyColumn:
     def _values(self) -> pa.StringArray:
         return self._cut(2)
 
-    def _mended(self, column: pa.Array, values: list[Any]) -> pa.Array:
+    def _mended(self, column: pa.Array, values: list[object]) -> pa.Array:
         """Return the column with the values of the messages that were set aside."""
         if not len(self._odd):
             return column
-        mask: NDArray[Any] = np.zeros(self._count, bool)
+        mask: NDArray[np.bool_] = np.zeros(self._count, bool)
         mask[self._odd] = True
         return pc.replace_with_mask(column, pa.array(mask), pa.array(values, column.type))
 
@@ -196,7 +196,7 @@ class PropertyColumn:
         if len(quotes):
             text = text.replace(b"\\", b"\\\\").replace(b'"', b'\\"')
         text = text.replace(b"\x01", b'":"').replace(b"\x02", b'","').replace(b"\x03", b'"}{"')
-        offsets: NDArray[Any] = np.zeros(self._count + 1, np.int32)
+        offsets: NDArray[np.int32] = np.zeros(self._count + 1, np.int32)
         np.cumsum(new_lengths, out=offsets[1:])
         column = pa.Array.from_buffers(
             pa.string(), self._count, [None, pa.py_buffer(offsets), pa.py_buffer(b'{"' + text)]
@@ -210,13 +210,13 @@ class PropertyColumn:
         if len(self._odd):
             rows = [list(decode_properties(row).items()) for row in self._column.to_pylist()]
             return pa.array(rows, _MAP_TYPE)
-        offsets: NDArray[Any] = (self._separator_counts // 2).astype(np.int32)
+        offsets: NDArray[np.int32] = (self._separator_counts // 2).astype(np.int32)
         return pa.MapArray.from_arrays(pa.array(offsets), self._names, self._values)
 
     def value(self, name: bytes) -> pa.StringArray:
         """Return one property of each message; null where it has none."""
         is_it = pc.equal(self._names, name.decode()).to_numpy(zero_copy_only=False)
-        places: NDArray[Any] = np.full(self._count, -1, np.int64)
+        places: NDArray[np.int64] = np.full(self._count, -1, np.int64)
         found = np.flatnonzero(is_it)
         places[self._pair_rows[found]] = found
         column = self._values.take(pa.array(places, mask=places < 0))

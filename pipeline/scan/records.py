@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Final, NoReturn, TypeAlias
+from typing import Final, NoReturn, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -86,8 +86,8 @@ class RecordTable:
     topic_end: Int64s
     end: Int64s
     store_host_at: Int64s
-    front: NDArray[Any]
-    back: NDArray[Any]
+    front: NDArray[np.void]
+    back: NDArray[np.void]
     store_ms: Int64s
 
     def __len__(self) -> int:
@@ -123,7 +123,7 @@ class RecordTable:
         """Return the properties as they stand there."""
         return self._cut(self.topic_end + 2, self.end)
 
-    def select(self, which: NDArray[Any] | slice) -> RecordTable:
+    def select(self, which: NDArray[np.bool_] | Int64s | slice) -> RecordTable:
         """Select some of the records: by a mask, places in ascending order, or a slice."""
         return replace(
             self,
@@ -158,7 +158,7 @@ class RecordTable:
         stored = self._cut(self.body_start, self.topic_at)
         if not len(packed):
             return stored, len(self)
-        mask: NDArray[Any] = np.zeros(len(self), bool)
+        mask: NDArray[np.bool_] = np.zeros(len(self), bool)
         unpacked: list[bytes] = []
         size = 0
         for place in packed.tolist():
@@ -189,7 +189,7 @@ class RecordTable:
     def _cut(self, begin: Int64s, end: Int64s) -> pa.BinaryArray:
         """Return one piece of each record, copied together by Arrow."""
         count = len(self)
-        bounds: NDArray[Any] = np.empty((count, 2), np.int32)
+        bounds: NDArray[np.int32] = np.empty((count, 2), np.int32)
         bounds[:, 0] = begin
         bounds[:, 1] = end
         pieces = pa.Array.from_buffers(
@@ -266,18 +266,18 @@ def _walk_one(data: Bytes, at: int, end: int) -> list[int] | None:
     return starts if at == end else None
 
 
-def _field(data: Bytes, kind: str | np.dtype[Any], last: int) -> NDArray[Any]:
+def _field(data: Bytes, kind: str | np.dtype[np.generic], last: int) -> NDArray[np.generic]:
     """Return a view of `data` that has the field at every byte as an element, so that taking needs no loop."""
     return np.ndarray((max(last + 1, 0),), np.dtype(kind), data, strides=(1,))
 
 
-def _gather(data: Bytes, kind: np.dtype[Any], at: Int64s) -> NDArray[Any]:
+def _gather(data: Bytes, kind: np.dtype[np.generic], at: Int64s) -> NDArray[np.void]:
     return _field(data, kind, len(data) - kind.itemsize)[at]
 
 
 def _take_apart(data: Bytes, start: Int64s, bounds: Int64s) -> RecordTable:
     if not len(start):
-        none: NDArray[Any] = np.empty(0, np.int64)
+        none: Int64s = np.empty(0, np.int64)
         empty = (none,) * 7
         return RecordTable(data, *empty, np.empty(0, _FRONT), np.empty(0, _BACK), none)
     front = _gather(data, _FRONT, start)

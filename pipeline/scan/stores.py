@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,7 @@ from dledger.storage.segment import SEGMENT_NAME_DIGITS, StorePaths
 from pipeline.scan.entries import HEADER, Chain
 from pipeline.scan.errors import DamagedLogError, NotAStoreError
 
-Units: TypeAlias = NDArray[Any]
+Units: TypeAlias = NDArray[np.void]
 """Index units, big-endian, with the names of `UNIT`."""
 
 UNIT: Final = np.dtype(
@@ -76,7 +76,7 @@ class SegmentIndex:
     is_sealed: bool
 
 
-def chain_of(unit: Any) -> Chain:
+def chain_of(unit: np.void) -> Chain:
     """Return the end of an entry, as its index unit says."""
     end = int(unit["position"]) + int(unit["size"])
     return Chain(int(unit["index"]), int(unit["term"]), end, int(unit["chain_crc"]))
@@ -156,7 +156,7 @@ def _count_following(units: Units, segment: SegmentFile, first_index: int) -> in
     return int(wrong[0]) if len(wrong) else len(units)
 
 
-def agrees(segment: SegmentFile, unit: Any) -> bool:
+def agrees(segment: SegmentFile, unit: np.void) -> bool:
     """Return whether the header at a unit's place is the one that the unit remembers, and its body is there."""
     with Path(segment.path).open("rb") as file:
         if file.seek(0, os.SEEK_END) < chain_of(unit).position - segment.first_position:

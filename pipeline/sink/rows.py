@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
@@ -14,6 +14,9 @@ from dledger_mq.message.names import topic_problem
 from pipeline.errors import BadRowError
 from pipeline.sink.columns import COORDINATES, SinkColumns
 from pipeline.sink.options import SinkOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 SYSTEM_PROPERTIES: Final = frozenset(
     {
@@ -83,7 +86,7 @@ class RowReader:
         self._count = 0
         self._seen: set[bytes] | None = set() if columns.key_columns == COORDINATES else None
 
-    def read(self, batch: Any) -> Iterator[OutRow]:
+    def read(self, batch: pa.RecordBatch) -> Iterator[OutRow]:
         """Give the rows of an Arrow batch.
 
         Raises:
@@ -159,7 +162,7 @@ class RowReader:
             if key in self._seen:
                 raise ValueError(
                     f"a second row of this partition comes from {place[0]}@{place[1]}/{place[2]} offset "
-                    f"{place[3]}: give a column idempotencyKey that tells them apart"
+                    f"{place[3]}: give a column idempotencyKey that distinguishes them"
                 )
             self._seen.add(key)
             return key
@@ -167,7 +170,7 @@ class RowReader:
             raise ValueError("idempotencyKey is null: the row cannot be known again")
         return row_key("key", row_id if isinstance(row_id, bytes) else str(row_id))
 
-    def _bad(self, number: int, why: str, values: tuple[Any, ...]) -> BadRowError:
+    def _bad(self, number: int, why: str, values: tuple[object, ...]) -> BadRowError:
         named = dict(zip(_ORDER, values, strict=True))
         hints = [f"{name} {named[name]!r}"[:120] for name in ("topic", "keys") if named[name]]
         about = f" ({', '.join(hints)})" if hints else ""
@@ -193,8 +196,8 @@ _ORDER: Final = (
 """The columns in the order in which `_row` takes them."""
 
 
-def _values(column: Any) -> list[Any]:
-    values: list[Any] = column.to_pylist()
+def _values(column: pa.Array) -> list[object]:
+    values: list[object] = column.to_pylist()
     return values
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql.types import StringType
 
 from pipeline.archive.parts import ARCHIVE_COLUMNS
 from pipeline.spark.schemas import spark_schema
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
-def parquet_rows(spark: Any, paths: list[str], base: str) -> Any:
+
+def parquet_rows(spark: SparkSession, paths: list[str], base: str) -> DataFrame:
     """Return rows of archived files, in the archive's columns and `date`.
 
     Args:

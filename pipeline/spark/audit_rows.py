@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import reduce
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as f
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 CHUNK_ENTRIES: Final = 4096
 HASHED: Final = (
@@ -27,7 +30,9 @@ _TYPES: Final = {
 }  # fmt: skip
 
 
-def replica_rows(spark: Any, stores: Mapping[str, str], first_index: int, last_index: int) -> Any:
+def replica_rows(
+    spark: SparkSession, stores: Mapping[str, str], first_index: int, last_index: int
+) -> DataFrame:
     """Return all records of some entries on every replica, with a hash of each; damage is marked, not refused.
 
     Args:
@@ -55,7 +60,7 @@ def replica_rows(spark: Any, stores: Mapping[str, str], first_index: int, last_i
     return rows.withColumn("hash", f.xxhash64(*(f.col(name) for name in HASHED)))
 
 
-def chunk_sums(rows: Any) -> Any:
+def chunk_sums(rows: DataFrame) -> DataFrame:
     """Return per replica and chunk: count, two sums over hashes, and the first damaged place."""
     damage = f.struct("physicalOffset", "segment", "index", "problem")
     is_damaged = f.col("problem").isNotNull() | ~f.col("crcOk")
@@ -68,7 +73,7 @@ def chunk_sums(rows: Any) -> Any:
     )
 
 
-def differing_chunks(sums: Any, replicas: int) -> Any:
+def differing_chunks(sums: DataFrame, replicas: int) -> DataFrame:
     """Return the chunks that are not the same on all replicas, in order."""
     alike = f.struct("count", "hash_xor", "hash_sum")
     return (
@@ -80,7 +85,7 @@ def differing_chunks(sums: Any, replicas: int) -> Any:
     )
 
 
-def differing_records(rows: Any, replicas: int) -> Any:
+def differing_records(rows: DataFrame, replicas: int) -> DataFrame:
     """Return the places at which replicas have not the same record, in order: the hash of each replica there."""
     return (
         rows.where(f.col("problem").isNull())

@@ -9,7 +9,7 @@ The third field of a unit is left out for the schedule topic: due times depend o
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pandas as pd
@@ -22,6 +22,10 @@ from broker.store.topics import is_deletable
 from dledger_mq.message.names import SCHEDULE_TOPIC
 from dledger_mq.message.sys_flags import TRANSACTION_PREPARED
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from pyspark.sql import DataFrame, SparkSession
+
 UNIT: Final = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tag_hash", ">i8")])
 NEEDED: Final = (
     "topic string, queueId int, queueOffset bigint, physicalOffset bigint, size int, sysFlag int, "
@@ -30,7 +34,7 @@ NEEDED: Final = (
 RESULT: Final = "topic string, queueId int, maxOffset bigint, digest bigint, wrongOffsets bigint"
 
 
-def queue_digests(rows: Any, deletions: dict[str, int]) -> Any:
+def queue_digests(rows: DataFrame, deletions: dict[str, int]) -> DataFrame:
     """Return per queue: how many units, their CRC32C, and how many records had another offset than the next.
 
     Pure: from a frame with the columns `NEEDED` to a frame with the columns `RESULT`.
@@ -72,16 +76,18 @@ def _in_sequence(queue: pd.DataFrame) -> tuple[pd.DataFrame, int]:
     return queue.iloc[places], len(offsets) - len(places)
 
 
-def packed(units: pd.DataFrame) -> Any:
+def packed(units: pd.DataFrame) -> NDArray[np.void]:
     """Return units as they stand in the files of consume queues."""
-    made: Any = np.empty(len(units), UNIT)
+    made: NDArray[np.void] = np.empty(len(units), UNIT)
     made["physical_offset"] = units["physicalOffset"]
     made["size"] = units["size"]
     made["tag_hash"] = units["tagHash"]
     return made
 
 
-def checked_queues(spark: Any, path: str, last_index: int, folded: BrokerState) -> list[str]:
+def checked_queues(
+    spark: SparkSession, path: str, last_index: int, folded: BrokerState
+) -> list[str]:
     """Compare the queues of a fold with those that Spark computes; what differs, in words.
 
     Args:
@@ -97,7 +103,7 @@ def checked_queues(spark: Any, path: str, last_index: int, folded: BrokerState) 
         for row in queue_digests(rows, _deletions(spark, path, last_index)).collect()
         if row["maxOffset"]
     }
-    told: list[str] = []
+    differing: list[str] = []
     wanted = {
         (queue.key[0].decode(), queue.key[1]): queue for queue in folded.queues if queue.max_offset
     }
@@ -106,14 +112,14 @@ def checked_queues(spark: Any, path: str, last_index: int, folded: BrokerState) 
         one = (queue.max_offset, queue.digest()) if queue is not None else (0, 0)
         other = (row["maxOffset"], row["digest"]) if row is not None else (0, 0)
         if one != other and not (key[0] == SCHEDULE_TOPIC and one[0] == other[0]):
-            told.append(
+            differing.append(
                 f"topic {key[0]}, queue {key[1]}: the fold has {one[0]} units with digest {one[1]:08x}, "
                 f"Spark has {other[0]} with {other[1]:08x}"
             )
-    return told
+    return differing
 
 
-def _deletions(spark: Any, path: str, last_index: int) -> dict[str, int]:
+def _deletions(spark: SparkSession, path: str, last_index: int) -> dict[str, int]:
     """Return the last removal of each topic."""
     load = spark.read.format("commitlog").options(upTo=str(last_index), records="control")
     commands = load.schema("op string, command string, physicalOffset bigint").load(path)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 FORMATS: Final = (
     ("pipeline.spark.rocketmq", "RocketMQDataSource"),
@@ -13,7 +16,7 @@ FORMATS: Final = (
 """Module and class of each `pyspark.sql.datasource.DataSource`."""
 
 
-def register_all(spark: Any) -> None:
+def register_all(spark: SparkSession) -> None:
     """Register every format with a session.
 
     A planner knows nothing of its session, so the class that is registered carries how many tasks run at a

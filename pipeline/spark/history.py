@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from pyspark.errors import AnalysisException
 
@@ -11,6 +11,9 @@ from pipeline.archive.manifests import MANIFESTS, listed_files
 from pipeline.errors import UsageError
 from pipeline.spark.archive_rows import parquet_rows
 from pipeline.spark.failures import reason_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 NEEDED: Final = (
     *("topic", "brokerName", "queueId", "queueOffset", "body", "properties", "storeTimestamp"),
@@ -21,13 +24,15 @@ LOG_SCHEMA: Final = (
     "topic string, brokerName string, queueId int, queueOffset bigint, body binary, properties string, "
     "storeTimestamp timestamp"
 )
-"""The same of a log. A source is told nothing of what a query uses, so it is asked for no more than that."""
+"""The same of a log. A source does not learn what a query uses, so it is asked for no more than that."""
 
 CONTROL_SCHEMA: Final = f"{LOG_SCHEMA}, op string, command string, problem string"
 """Of control records, too."""
 
 
-def parquet_history(spark: Any, folder: str, topics: frozenset[str] | None = None) -> Any:
+def parquet_history(
+    spark: SparkSession, folder: str, topics: frozenset[str] | None = None
+) -> DataFrame:
     """Return what an archive's manifests list, or all Parquet files of a folder that is none.
 
     Raises:
@@ -50,8 +55,13 @@ def parquet_history(spark: Any, folder: str, topics: frozenset[str] | None = Non
 
 
 def log_history(
-    spark: Any, store: str, last_index: int, topic: str | None = None, *, with_control: bool = False
-) -> Any:
+    spark: SparkSession,
+    store: str,
+    last_index: int,
+    topic: str | None = None,
+    *,
+    with_control: bool = False,
+) -> DataFrame:
     """Return the messages in a store's log up to an entry; control records as well where that is wanted."""
     options = {"upTo": str(last_index), "records": "all" if with_control else "messages"}
     if topic is not None:

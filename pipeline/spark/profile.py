@@ -5,7 +5,7 @@ Frames in, frames out; `messages` has the source's columns, `properties` as a ma
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as f
 
@@ -16,13 +16,16 @@ from dledger_mq.message.names import (
     SYSTEM_TOPIC_PREFIX,
 )
 
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
 STORM_RATE: Final = 0.1
 """Retries per message of the topic, in one hour, from which on it is a storm ..."""
 STORM_RETRIES: Final = 10
 """... if there are at least so many."""
 
 
-def slim(records: Any) -> Any:
+def slim(records: DataFrame) -> DataFrame:
     """Return the frame with `bodyBytes` instead of bodies, and the properties that count: little enough to be kept."""
     named = [f.lit(name) for name in ("RETRY_TOPIC", "UNIQ_KEY")]
     kept = f.map_filter("properties", lambda name, _: name.isin(*named))
@@ -30,7 +33,7 @@ def slim(records: Any) -> Any:
     return slimmer.withColumn("properties", kept)
 
 
-def traffic(messages: Any) -> Any:
+def traffic(messages: DataFrame) -> DataFrame:
     """Return per topic and hour: messages, their rate, and sizes of bodies; topics of applications only."""
     own = messages.where(
         ~f.col("topic").startswith(RETRY_PREFIX)
@@ -52,7 +55,7 @@ def traffic(messages: Any) -> Any:
     )
 
 
-def retries(messages: Any, topics_traffic: Any) -> Any:
+def retries(messages: DataFrame, topics_traffic: DataFrame) -> DataFrame:
     """Return per consumer group, topic and hour: retries and dead letters, and whether that is a storm."""
     given_back = messages.where(
         f.col("topic").startswith(RETRY_PREFIX) | f.col("topic").startswith(DLQ_PREFIX)
@@ -85,7 +88,7 @@ def retries(messages: Any, topics_traffic: Any) -> Any:
     )
 
 
-def delays(records: Any) -> Any:
+def delays(records: DataFrame) -> DataFrame:
     """Return per consumer group and topic: how long after its storing a message was committed as consumed.
 
     Args:
@@ -130,5 +133,5 @@ def delays(records: Any) -> Any:
     )
 
 
-def _hour() -> Any:
+def _hour() -> Column:
     return f.date_trunc("hour", f.col("storeTimestamp")).alias("hour")

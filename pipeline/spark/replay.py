@@ -10,13 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
 from pyspark.sql import functions as f
 
 from dledger_mq import MessageQueue
 from pipeline.errors import UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
 
 BATCH_ROWS: Final = 2_000_000
 """Half of what a broker group takes in one batch of a sink."""
@@ -68,7 +71,7 @@ class Target:
     tasks: int
 
 
-def chosen(frame: Any, wanted: Wanted) -> Any:
+def chosen(frame: DataFrame, wanted: Wanted) -> DataFrame:
     """Return the messages that are wanted."""
     rows = frame.where(f.col("topic") == wanted.topic)
     if wanted.from_ms is not None:
@@ -81,14 +84,14 @@ def chosen(frame: Any, wanted: Wanted) -> Any:
     return rows
 
 
-def with_map(frame: Any) -> Any:
+def with_map(frame: DataFrame) -> DataFrame:
     """Return the frame with `properties` as a map, whatever it was."""
     if frame.schema["properties"].dataType.typeName() == "map":
         return frame
     return frame.withColumn("properties", f.from_json("properties", "map<string,string>"))
 
 
-def counts_of(rows: Any) -> list[QueueCount]:
+def counts_of(rows: DataFrame) -> list[QueueCount]:
     """Count what would be replayed, queue by queue.
 
     Raises:
@@ -132,7 +135,7 @@ def batch_span(counts: Sequence[QueueCount], rows_max: int = BATCH_ROWS) -> int:
     return max(1, rows_max // max(1, len(counts)))
 
 
-def outgoing(rows: Any, target: Target) -> Any:
+def outgoing(rows: DataFrame, target: Target) -> DataFrame:
     """Return the rows as the sink takes them, partitioned and sorted so that each queue keeps its order."""
     origin = f.concat_ws("/", f.coalesce("brokerName", f.lit("")), "queueId")
     places = {queue: place for place, queue in enumerate(sorted(set(target.queues.values())))}
@@ -173,11 +176,11 @@ def outgoing(rows: Any, target: Target) -> Any:
     )
 
 
-def _looked_up(key: Any, values: Mapping[str, int | str]) -> Any:
+def _looked_up(key: Column, values: Mapping[str, int | str]) -> Column:
     pairs = [f.lit(part) for pair in values.items() for part in pair]
     return f.create_map(*pairs)[key]
 
 
-def between(rows: Any, low: int, high: int) -> Any:
+def between(rows: DataFrame, low: int, high: int) -> DataFrame:
     """Return the rows of one batch: queue offsets from `low` to `high`, without `high`."""
     return rows.where((f.col("queueOffset") >= low) & (f.col("queueOffset") < high))

@@ -7,7 +7,7 @@ and nowhere else.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
@@ -23,5 +23,5 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 def spark_schema(schema: pa.Schema) -> StructType:
     """Return the Spark schema of our columns; timestamps are instants."""
-    made: Any = from_arrow_schema(schema, prefer_timestamp_ntz=False)
+    made: StructType = from_arrow_schema(schema, prefer_timestamp_ntz=False)
     return made

@@ -12,11 +12,15 @@ import sys
 from collections.abc import Mapping, MutableMapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pipeline
 from pipeline.errors import CannotTellError
 from pipeline.spark.java import find_java
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
 
 CONF_FOLDER: Final = Path(__file__).with_name("conf")
 LOCAL_ADDRESS: Final = "127.0.0.1"
@@ -46,12 +50,12 @@ def open_session(
     master: str | None = None,
     log_level: str = "error",
     settings: Mapping[str, str] | None = None,
-) -> Any:
+) -> SparkSession:
     """Return a session with our formats registered: the running one, or a new one.
 
     Args:
         name: of the application, in Spark's listings.
-        master: default: what spark-submit was told, MASTER, else all cores of this machine.
+        master: default: what spark-submit was given, MASTER, else all cores of this machine.
         log_level: error, warn, info or debug: what Spark itself may say on standard error.
         settings: Spark settings above all others. Those given to spark-submit are above ours.
 
@@ -78,7 +82,7 @@ def open_session(
     return session
 
 
-def context_class() -> Any:
+def context_class() -> type[SparkContext]:
     """Return PySpark's `SparkContext`.
 
     Raises:
@@ -90,7 +94,8 @@ def context_class() -> Any:
         )
     from pyspark import SparkContext
 
-    return SparkContext
+    found: type[SparkContext] = SparkContext
+    return found
 
 
 def _submitted() -> dict[str, str]:

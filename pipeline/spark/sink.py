@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
@@ -26,6 +26,10 @@ from pipeline.sink.options import WHAT, SinkOptions, read_options
 from pipeline.sink.queues import plan_queues
 from pipeline.sink.rows import RowReader
 from pipeline.sink.sender import SinkTask, send_all
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
 
 # Properties of a streaming task; Spark sets them and documents them nowhere. Tests watch them.
 BATCH_ID_PROPERTY: Final = "streaming.sql.batchId"
@@ -52,7 +56,7 @@ class SinkPlan:
 
 
 def plan_sink(
-    schema: Any, given: Mapping[str, str], *, overwrite: bool, is_stream: bool
+    schema: StructType, given: Mapping[str, str], *, overwrite: bool, is_stream: bool
 ) -> SinkPlan:
     """Check everything that can be checked before a task runs.
 
@@ -75,7 +79,7 @@ def plan_sink(
     return SinkPlan(options, columns, plan_queues(options))
 
 
-def _write(plan: SinkPlan, iterator: Iterator[Any]) -> SinkCommit:
+def _write(plan: SinkPlan, iterator: Iterator[pa.RecordBatch]) -> SinkCommit:
     context = TaskContext.get()
     partition = context.partitionId() if context is not None else 0
     sink_id, batch_id = _batch_of(plan.options, context)
@@ -105,7 +109,7 @@ class BatchSinkWriter(DataSourceArrowWriter):
     def __init__(self, plan: SinkPlan) -> None:
         self._plan = plan
 
-    def write(self, iterator: Iterator[Any]) -> SinkCommit:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommit:
         """Send the rows of one partition and wait until all are stored."""
         return _write(self._plan, iterator)
 
@@ -116,7 +120,7 @@ class StreamSinkWriter(DataSourceStreamArrowWriter):
     def __init__(self, plan: SinkPlan) -> None:
         self._plan = plan
 
-    def write(self, iterator: Iterator[Any]) -> SinkCommit:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommit:
         """Send the rows of one partition and wait until all are stored."""
         return _write(self._plan, iterator)
 

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 METADATA_FOLDER: Final = "rocketmq-source"
 
 
 def start_stream(
-    spark: Any,
+    spark: SparkSession,
     options: Mapping[str, str],
-    write: Callable[[Any], Any],
+    write: Callable[[DataStreamWriter], DataStreamWriter],
     *,
     checkpoint: str,
     schema: str | None = None,
-) -> Any:
+) -> StreamingQuery:
     """Start a query on topics so that a kill in its first batch loses nothing.
 
     Args:
