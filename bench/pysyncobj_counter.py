@@ -2,7 +2,7 @@
 
     python -m bench.pysyncobj_counter SELF OTHER OTHER [--journal FOLDER]
 
-Addresses are host:port. Each line is added at this node; what its callback was told, and the counter, is printed.
+Addresses are host:port. Each line is added at this node; what its callback got, and the counter, is printed.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ def main() -> None:
     for line in sys.stdin:
         answered = threading.Event()
 
-        def told(value: object, error: object, answered: threading.Event = answered) -> None:
+        def completed(value: object, error: object, answered: threading.Event = answered) -> None:
             print(f"{value} error={error}", flush=True)
             answered.set()
 
-        counter.add(int(line), callback=told)
+        counter.add(int(line), callback=completed)
         if not answered.wait(10):
             print(f"none in 10 s; the counter here is {counter.value}", flush=True)
     counter.destroy()

@@ -21,7 +21,31 @@ from rich.console import Console
 
 from bench.broker import BATCH_COUNT, BODY_BYTES, QUEUE_COUNT, broker_group, call, find_leader
 from bench.loadgen import batch_template, run_load, send_template
-from jepsen.processes import poll
+from jepsen.processes import Process, poll
+
+
+def _fill(leader: Process, requests: int) -> int:
+    """Send so many batches or a few more, and return how many.
+
+    Raises:
+        RuntimeError: one was refused.
+    """
+    templates = [
+        batch_template("Restart", queue, b"x" * BODY_BYTES, BATCH_COUNT)
+        for queue in range(QUEUE_COUNT)
+    ]
+    written = 0
+    while written < requests:
+        result = run_load(
+            ("127.0.0.1", leader.port),
+            lambda number: templates[number % QUEUE_COUNT].frame(number),
+            in_flight=16,
+            seconds=2,
+        )
+        written += result.requests
+        if result.refused:
+            raise RuntimeError(f"{result.refused} batches were refused")
+    return written
 
 
 def main() -> int:
@@ -42,22 +66,8 @@ def main() -> int:
     try:
         with broker_group(folder, "Restart") as (group, leader, _):
             requests = options.mib * 1024 * 1024 // ((BODY_BYTES + 150) * BATCH_COUNT)
-            templates = [
-                batch_template("Restart", queue, b"x" * BODY_BYTES, BATCH_COUNT)
-                for queue in range(QUEUE_COUNT)
-            ]
             console.print(f"writing {requests * BATCH_COUNT:,} messages of {BODY_BYTES} bytes ...")
-            written = 0
-            while written < requests:
-                result = run_load(
-                    ("127.0.0.1", leader.port),
-                    lambda number: templates[number % QUEUE_COUNT].frame(number),
-                    in_flight=16,
-                    seconds=2,
-                )
-                written += result.requests
-                if result.refused:
-                    raise RuntimeError(f"{result.refused} batches were refused")
+            written = _fill(leader, requests)
             for node in group.nodes:
                 node.kill()
             if options.without_snapshots:

@@ -41,7 +41,7 @@ class WorkloadEntry:
         make: makes it for a number of workers.
         systems: make a system, by its name; the first one is taken when none is asked for.
         text: one line for `list`.
-        compares_replicas: whether the systems can tell digests, which must then be equal at the end.
+        compares_replicas: whether the systems have digests, which must then be equal at the end.
         workers_min: it needs so many.
         lacking: says what this machine lacks for it, None when it can be run.
     """
@@ -89,7 +89,7 @@ WORKLOADS: Final[Mapping[str, WorkloadEntry]] = {
         LogAppendWorkload, _LOGS, "lists by key in the log, linearizable appends and reads"
     ),
     "transactions": WorkloadEntry(
-        TransactionWorkload, _BROKERS, "half messages, decisions told and untold, checks"
+        TransactionWorkload, _BROKERS, "half messages, decisions sent and unsent, checks"
     ),
     "ordered": WorkloadEntry(OrderedWorkload, _BROKERS, "consumption in order, under locks"),
     "delay": WorkloadEntry(DelayWorkload, _BROKERS, "levels, delays and due times"),
@@ -157,7 +157,7 @@ def make_faults(text: str) -> list[Fault]:
     """Make the faults of a list of specifications joined with commas; "none" is no fault.
 
     Raises:
-        UnknownNameError: one of them is not there, or stands there twice: a history could not tell them apart.
+        UnknownNameError: one of them is not there, or stands there twice: a history could not distinguish them.
     """
     specs = [spec.strip() for spec in text.split(",") if spec.strip()]
     specs = [spec for spec in specs if spec != NO_FAULT]

@@ -116,7 +116,7 @@ def _made(settings: RunSettings, folder: Path, console: Console, *, keep_stores:
     """Make a run, and write its folder.
 
     Raises:
-        KeyboardInterrupt: somebody has interrupted; the folder tells what was seen until then.
+        KeyboardInterrupt: somebody has interrupted; the folder has what was seen until then.
     """
     system_maker(workload_entry(settings.workload), settings.system, settings.network)
     console.print(f"seed {settings.seed}, report in {folder}", highlight=False, soft_wrap=True)

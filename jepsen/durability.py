@@ -5,7 +5,7 @@ out over sockets. Here they become facts, and the facts are held against three r
 
 - a member that confirms an append has synced its log up to there;
 - a member that grants a vote has its term durable: written aside, synced, renamed, the folder synced;
-- a client is told of an entry once a majority has synced it.
+- a client gets the answer to an entry once a majority has synced it.
 
 Pure but for `traced`, which lets a process record. It knows the log's files and frames from their codecs, and
 nothing of groups, engines or threads.
@@ -195,8 +195,8 @@ def _indexes(data: bytes) -> Iterator[int]:
 
 def _said(who: str, header: bytes, blob: bytes) -> Iterator[Fact]:
     """Yield what a frame promises; most promise nothing."""
-    told = msgspec.msgpack.decode(header)
-    tag = told[0] if isinstance(told, list) and told else None
+    message = msgspec.msgpack.decode(header)
+    tag = message[0] if isinstance(message, list) and message else None
     if tag in _PEER_ANSWERS:
         message = decode_message(header, blob)
         if isinstance(message, AppendResponse) and message.success:
@@ -250,7 +250,7 @@ class _Member:
                     self.synced[fact.path] = self.written.pop(fact.path)
 
 
-def told_too_early(facts: Iterable[Fact], *, members: int) -> list[str]:
+def promised_too_early(facts: Iterable[Fact], *, members: int) -> list[str]:
     """Return every promise that was made before what it promises was durable."""
     disks: dict[str, _Member] = defaultdict(_Member)
     found: list[str] = []
@@ -270,7 +270,7 @@ def told_too_early(facts: Iterable[Fact], *, members: int) -> list[str]:
                 having = sum(disk.durable_index() >= fact.index for disk in disks.values())
                 if having < majority(members):
                     found.append(
-                        f"{fact.who} told a client of entry {fact.index}, "
+                        f"{fact.who} acknowledged entry {fact.index}, "
                         f"durable on {having} of {members}"
                     )
             case _:

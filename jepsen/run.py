@@ -24,7 +24,13 @@ from typing import Final, Protocol
 
 import trio
 
-from jepsen.catalogue import UnknownNameError, make_faults, system_maker, workload_entry
+from jepsen.catalogue import (
+    UnknownNameError,
+    WorkloadEntry,
+    make_faults,
+    system_maker,
+    workload_entry,
+)
 from jepsen.checkers.answers import check_answers
 from jepsen.checkers.availability import check_availability
 from jepsen.checkers.ends import ENDED, check_ends
@@ -334,12 +340,7 @@ def execute(
         needed = f"{settings.workload} needs {entry.workers_min} clients at work or more"
         raise UnknownNameError(f"{needed}, not {settings.workers}")
     _make_folder(folder)
-    lacking = [f"{fault.name}: {why}" for fault in faults if (why := fault.lacking())]
-    if why := entry.lacking():
-        lacking.append(f"{settings.workload}: {why}")
-    if settings.network == "namespaces" and (why := lacking_namespaces()) and not lacking:
-        lacking = [why]
-    if skipped := "; ".join(lacking):
+    if skipped := "; ".join(_lacking(settings, entry, faults)):
         return RunResult(settings, (), (), (), {}, folder, skipped)
     options = SystemOptions(settings.nodes, settings.network)
     workload = entry.make(settings.workers)
@@ -369,6 +370,16 @@ def execute(
         settings, log.ops, checks, tuple(problems), dict(counts), folder,
         is_interrupted=is_interrupted,
     )  # fmt: skip
+
+
+def _lacking(settings: RunSettings, entry: WorkloadEntry, faults: Sequence[Fault]) -> list[str]:
+    """Return what this machine lacks for the run; nothing when it can be made."""
+    lacking = [f"{fault.name}: {why}" for fault in faults if (why := fault.lacking())]
+    if why := entry.lacking():
+        lacking.append(f"{settings.workload}: {why}")
+    if settings.network == "namespaces" and (why := lacking_namespaces()) and not lacking:
+        lacking = [why]
+    return lacking
 
 
 def _make_folder(folder: Path) -> None:

@@ -73,11 +73,11 @@ def chain_difference(stores: Mapping[str, Store], last_index: int) -> Finding | 
     odd = odd_ones({name: (each.crc, each.term) for name, each in chains.items()})
     first = odd.split(", ", maxsplit=1)[0]
     start = entry(stores[first], high - 1).position
-    told = ", ".join(
+    each_crc = ", ".join(
         f"{name}: term {each.term}, chain crc {each.crc or 0:#010x}"
         for name, each in chains.items()
     )
-    what = f"entry {high} is another one ({told}): {file_place(stores[first], start)}"
+    what = f"entry {high} is another one ({each_crc}): {file_place(stores[first], start)}"
     if high == 1:
         what += "; the logs have nothing in common: is this a store of another group?"
     return Finding(odd, start, what)

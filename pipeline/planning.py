@@ -266,6 +266,8 @@ class StreamOffsets:
             end = _not_beyond(self._target, start, end)
         new = {queue: min(bounds[queue].start, end[queue]) for queue in end if queue not in start}
         end = {queue: offset for queue, offset in end.items() if queue in start}
+        # An end before its start would give offsets back that were read: the next batch would read them twice.
+        assert all(end[queue] >= start[queue] for queue in end), f"from {start} back to {end}"
         if self._should_wait(start, end):
             return to_form(start)
         if most is not None:

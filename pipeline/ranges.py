@@ -16,11 +16,17 @@ from dledger_mq.client.queues import MessageQueue
 
 @dataclass(frozen=True, slots=True, order=True)
 class QueueRange:
-    """Offsets `start` to `end` of a queue, without `end`."""
+    """Offsets `start` to `end` of a queue, without `end`.
+
+    Invariant: start <= end.
+    """
 
     queue: MessageQueue
     start: int
     end: int
+
+    def __post_init__(self) -> None:
+        assert self.start <= self.end, f"{self} ends before it starts"
 
     def __len__(self) -> int:
         return self.end - self.start
@@ -54,6 +60,7 @@ def split(ranges: Iterable[QueueRange], parts_min: int) -> list[QueueRange]:
         count = min(max(round(parts_min * len(one) / total), 1), len(one))
         cuts = [one.start + len(one) * place // count for place in range(count + 1)]
         parts.extend(replace(one, start=first, end=last) for first, last in pairwise(cuts))
+    assert sum(map(len, parts)) == total, f"{sum(map(len, parts))} of {total} offsets are left"
     return parts
 
 

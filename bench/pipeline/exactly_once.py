@@ -6,7 +6,7 @@ Starts a name server and three brokers, sends numbered orders, runs `examples/en
 exactly-once sink) as a process of its own, and in turn kills the job and the broker's leader with SIGKILL, each
 `--kills` times, while the job is at work. In the end both topics are read whole and compared.
 
-Exit code 0: nothing lost, nothing twice, nothing wrong. 1: something was. 2: it could not be told, because the
+Exit code 0: nothing lost, nothing twice, nothing wrong. 1: something was. 2: nothing can be concluded, because the
 group or the job did not start or did not get through in time.
 """
 
@@ -59,7 +59,7 @@ class Proof:
     """The result of a run.
 
     Attributes:
-        acknowledged: orders that the producer was told are stored.
+        acknowledged: orders whose storing was acknowledged to the producer.
         orders: orders in the topic.
         enriched: rows in the other topic.
         lost: orders that are not there.
@@ -200,7 +200,7 @@ class Run:
             {"PYTHONUNBUFFERED": "1"},
         )
 
-    def carry_out(self, tell: Callable[[str], None]) -> Proof:
+    def carry_out(self, announce: Callable[[str], None]) -> Proof:
         """Run all of it; `announce` is called with what happens."""
         began = time.monotonic()
         self._create_topics()
@@ -208,20 +208,20 @@ class Run:
             self._orders.start()
             try:
                 self._job.start()
-                tell("the job starts")
+                announce("the job starts")
                 self._wait_at_work(reader)
                 for number in range(1, self._kills + 1):
-                    tell(f"kill {number} of {self._kills}: the broker's leader")
+                    announce(f"kill {number} of {self._kills}: the broker's leader")
                     self._kill_leader(reader)
-                    tell(f"kill {number} of {self._kills}: the job")
+                    announce(f"kill {number} of {self._kills}: the job")
                     self._kill_job(reader)
             finally:
                 self._orders.stop()
             if self._orders.failure is not None:
                 raise CannotTellError(f"orders cannot be sent: {self._orders.failure}")
-            tell("the job works off the rest")
+            announce("the job works off the rest")
             self._wait_through(reader)
-            tell("both topics are read")
+            announce("both topics are read")
             self._compare(reader)
         self.proof.seconds = round(time.monotonic() - began, 1)
         return self.proof
@@ -375,12 +375,12 @@ def _watched(run: Run, console: Console, *, quiet: bool) -> Proof:
     ) as progress:
         task = progress.add_task("the group starts", total=None)
 
-        def tell(text: str) -> None:
+        def announce(text: str) -> None:
             progress.update(task, description=text)
             if not console.is_terminal and not quiet:
                 console.print(text)
 
-        return run.carry_out(tell)
+        return run.carry_out(announce)
 
 
 def _table(proof: Proof) -> Table:

@@ -1,7 +1,7 @@
 """Counts changes of the lead while things were broken. Judges nothing: a fault may be a good reason.
 
 The model: none. The onlooker notes "leader" with the term whenever somebody begins to serve as leader. What was over
-before it looked again, the difference of the terms tells.
+before it looked again, the difference of the terms shows.
 """
 
 from __future__ import annotations

@@ -7,14 +7,14 @@ its value out). `queue` is a name of its own such as "topic/broker/3", `key` nam
     send        invoke {"key": "p3-17", "queue": "topic/broker/3" or null, "content": text}
                 ok     {..., "queue": ..., "offset": 41, "uniq": UNIQ_KEY, "id": the offset message id}
                 `content` is the same for messages that are the same, and only for them; it may be left out, as may
-                `uniq`, `offset` and `id` where a client does not tell them.
+                `uniq`, `offset` and `id` where a client does not have them.
                 A message with a due time has "due_ns" too, in time of the run: on `invoke` the earliest moment at
                 which it may come, on `ok` the latest at which it falls due (the same, when it names its time).
     send-batch  invoke {"queue": ..., "keys": [...]}
                 ok     {..., "offsets": [...], "uniqs": [...]}
     frames      invoke {"frames": [{"queue": ..., "messages": [[key, content], ...]}, ...]}: requests that need not
                 wait for each other. A key that comes again is the very same message, for the same queue, of which
-                nobody was told that it is stored. With "half" it is a half message that was committed if it is `ok`
+                nobody was answered that it is stored. With "half" it is a half message that was committed if it is `ok`
                 ok     {"frames": [{"end": "ok", "fail" or "info", "queue": ..., "offset": of the first message,
                 "ids": of all}, ...]}
     poll        ok     {queue: [[offset, key], ...], ...}; further members, where they are known: the UNIQ_KEY,
@@ -77,11 +77,11 @@ class Send:
         key: its name.
         queue: where it went, None when that is not known.
         type: how the send ended.
-        offset: where it stands, None when that was not told.
+        offset: where it stands, None when no answer named it.
         uniq: its UNIQ_KEY, empty when that is not known.
         invoke, completion: the operations.
         asked: the queue that it was meant for, None when any would do.
-        id: its offset message id, empty when that was not told.
+        id: its offset message id, empty when no answer named it.
         content: what was sent; None when that is not known.
         due_from_ns, due_to_ns: bounds of its due time; None for a message without.
         is_half: whether it was acknowledged as a half message.

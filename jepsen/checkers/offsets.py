@@ -6,7 +6,7 @@ failover, a restart or a copy of old files changes is a broken promise.
 
     rewind     a read shows less than what had replaced that value: a later commit that was acknowledged, or what
                another read saw since (a client may set its group back; the broker may not)
-    stale      the same, and the read shows more: the group was set back, and is told its old offset
+    stale      the same, and the read shows more: the group was set back, and reads its old offset
     spurious   a read shows a value that nobody committed, while the history has the commits of this group and queue;
                the classic is the zero of a default
 
@@ -45,7 +45,7 @@ class _Step:
     Attributes:
         begin: place of its invocation.
         end: place of its completion; None when it may still take effect.
-        is_stored: whether a read was told an offset at all.
+        is_stored: whether a read was answered with an offset at all.
     """
 
     offset: int

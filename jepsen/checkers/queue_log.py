@@ -1,7 +1,7 @@
 """Each queue is a log: offsets name messages for ever, and readers walk along them.
 
 The model, that of Jepsen's Kafka tests. A queue is a list of messages without holes, and an offset is a place in it. An
-acknowledged send tells the place; of two sends to a queue, one over before the other began, the later one
+acknowledged send names the place; of two sends to a queue, one over before the other began, the later one
 stands behind. A reader that keeps its places gets a queue's messages in order and leaves none out.
 
     inconsistent-offset        two messages at one offset, in whatever answers

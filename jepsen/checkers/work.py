@@ -9,7 +9,7 @@ that time and succeeded are done. The verdict is unknown below a floor, for each
 
 A kind of operation can be done whenever no fault stands in the way: from each thing that the nemesis did, a strike or a
 cure, until the first success of such an operation that was begun after it, the time does not count. So long outages by
-design cost nothing; a machine that is too busy, clients that hang and a group that starves by itself are told.
+design cost nothing; a machine that is too busy, clients that hang and a group that starves by itself are reported.
 """
 
 from __future__ import annotations

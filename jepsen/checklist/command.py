@@ -136,9 +136,9 @@ def record(docs: Path, results: dict[int, RowResult]) -> None:
         number: joined(seen[number], result.shown)
         for number, result in sorted((before | results).items())
     }
-    told = Recorded(seen_on, joined_rows)
-    file.write_bytes(msgspec.json.format(msgspec.json.encode(told), indent=1) + b"\n")
-    (docs / "faults.md").write_text(page(told.rows, seen_on=seen_on))
+    recorded = Recorded(seen_on, joined_rows)
+    file.write_bytes(msgspec.json.format(msgspec.json.encode(recorded), indent=1) + b"\n")
+    (docs / "faults.md").write_text(page(recorded.rows, seen_on=seen_on))
 
 
 def rows_asked_for(numbers: Sequence[int], sections: Sequence[str]) -> list[Row]:

@@ -190,11 +190,13 @@ async def slow_syncs_on_the_leader(stage: Stage) -> None:
         stage.expect(has_handed_over, f"{slow} hands over within {HANDS_OVER_S:g} s")
         await stage.progress(500, timeout_s=30)
 
-        async def is_told() -> bool:
-            told = (await stage.statuses()).get(slow)
-            return told is not None and "disk" in told.attributes
+        async def is_reported() -> bool:
+            status = (await stage.statuses()).get(slow)
+            return status is not None and "disk" in status.attributes
 
-        stage.expect(await stage.until_told(is_told, 10.0), f"{slow} tells that its disk is slow")
+        stage.expect(
+            await stage.until_true(is_reported, 10.0), f"{slow} reports that its disk is slow"
+        )
         stage.expect(stage.system.leader != slow, f"{slow} leads again with its slow disk")
     await stage.progress(50)
     await stage.whole()

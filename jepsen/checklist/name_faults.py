@@ -6,7 +6,6 @@ import socket
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Final
 
 import trio
@@ -24,7 +23,7 @@ from jepsen.processes import Group, Process
 
 NAMES: Final = Catalogue()
 ROUTE_WAIT_S: Final = 10.0
-TOLD_WAIT_S: Final = 10.0
+LOG_WAIT_S: Final = 10.0
 ANSWER_S: Final = 5.0
 FOREIGN: Final = "10.66.66.66:10911"
 HUGE: Final = 2**63 - 1
@@ -70,12 +69,7 @@ class Stranger:
     def __enter__(self) -> Stranger:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._socket.close()
 
 
@@ -100,7 +94,7 @@ async def foreign_registrations(stage: Stage) -> None:
             await stage.whole()
     stage.expect(
         not any(b" group-went-back " in node.log.read_bytes() for node in stage.system.nodes),
-        "nobody believes what the stranger told of the log",
+        "nobody believes what the stranger said of the log",
     )
 
 
@@ -130,8 +124,8 @@ async def a_second_group_of_the_same_name(stage: Stage) -> None:
     await stage.progress(50)
     with second_group(stage) as other:
         stage.note("second group", f"{other.address} has the name of the group")
-        told = await stage.until(lambda: _is_told(stage, server, other), TOLD_WAIT_S)
-        stage.expect(told, "the name server and nodes of both groups log it as an error")
+        logged = await stage.until(lambda: _is_logged(stage, server, other), LOG_WAIT_S)
+        stage.expect(logged, "the name server and nodes of both groups log it as an error")
         leader = await stage.leader()
         await _routed(stage, server, leader)
         shown = (await stage.statuses()).get(leader)
@@ -161,7 +155,7 @@ def second_group(stage: Stage) -> Iterator[Process]:
         yield node
 
 
-def _is_told(stage: Stage, server: Process, other: Process) -> bool:
+def _is_logged(stage: Stage, server: Process, other: Process) -> bool:
     said = [node.log.read_bytes() for node in (*stage.system.nodes, other)]
     return (
         b" ERROR broker.namesrv.handlers: two groups of the name " in server.log.read_bytes()

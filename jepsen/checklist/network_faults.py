@@ -57,11 +57,11 @@ async def leader_isolated(stage: Stage) -> None:
             await stage.leader(other_than=leader)
 
             async def has_stepped_down(old: str = leader) -> bool:
-                told = (await stage.statuses()).get(old)
-                return told is not None and not told.is_serving
+                status = (await stage.statuses()).get(old)
+                return status is not None and not status.is_serving
 
             stage.expect(
-                await stage.until_told(has_stepped_down, STEP_DOWN_S * 2),
+                await stage.until_true(has_stepped_down, STEP_DOWN_S * 2),
                 f"{leader} steps down when it hears nobody",
             )
             await stage.progress(50)

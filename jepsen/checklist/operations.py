@@ -232,10 +232,10 @@ async def all_nodes_from_one_backup(stage: Stage) -> None:
     stage.start(*stage.names)
     await stage.whole()
     await stage.progress(50)
-    told = await stage.statuses()
+    statuses = await stage.statuses()
     stage.expect(
-        [each.attributes.get("incarnation") for each in told.values()] == [RESTORING] * 3,
-        "every node tells of the new incarnation",
+        [each.attributes.get("incarnation") for each in statuses.values()] == [RESTORING] * 3,
+        "every node reports the new incarnation",
     )
 
 
@@ -295,7 +295,7 @@ async def _is_refused(stage: Stage, victim: str, wrong: str) -> None:
     node = stage.system.node(victim)
     right, said_before = node.command, node.log.stat().st_size
     node.command = [wrong if word == stage.broker.group.peers else word for word in right]
-    stage.note("peers", f"{victim} is told that the members are {wrong}")
+    stage.note("peers", f"{victim} is given the members {wrong}")
     stage.start(victim)
     try:
         stage.expect(
@@ -327,7 +327,7 @@ async def _make_old(stage: Stage, victim: str) -> None:
     shutil.copytree(stage.store(victim), backup)
     stage.start(victim)
     stage.expect(
-        await stage.until_told(lambda: _is_back(stage, victim), ADMITTED_WAIT_S),
+        await stage.until_true(lambda: _is_back(stage, victim), ADMITTED_WAIT_S),
         f"{victim} is back before it gets its old store",
     )
     await stage.progress(200)
@@ -347,7 +347,7 @@ async def _comes_back(stage: Stage, victim: str) -> None:
     )
     await stage.whole()
     stage.expect(
-        await stage.until_told(lambda: _has_vote(stage, victim), ADMITTED_WAIT_S),
+        await stage.until_true(lambda: _has_vote(stage, victim), ADMITTED_WAIT_S),
         f"{victim} has its vote again",
     )
     other = stage.others(victim, await stage.leader())[0]
@@ -359,14 +359,14 @@ async def _comes_back(stage: Stage, victim: str) -> None:
 
 async def _is_back(stage: Stage, victim: str) -> bool:
     """Return whether it runs, follows, and is connected, so that the others have heard of this start."""
-    told = (await stage.statuses()).get(victim)
+    status = (await stage.statuses()).get(victim)
     others = len(stage.names) - 1
-    return told is not None and bool(told.leader_id) and len(told.peers_connected) == others
+    return status is not None and bool(status.leader_id) and len(status.peers_connected) == others
 
 
 async def _has_vote(stage: Stage, victim: str) -> bool:
-    told = (await stage.statuses()).get(victim)
-    return told is not None and "store" not in told.attributes
+    status = (await stage.statuses()).get(victim)
+    return status is not None and "store" not in status.attributes
 
 
 def _last_id(store: Path) -> tuple[int, int]:

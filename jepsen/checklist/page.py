@@ -65,12 +65,12 @@ def _tally(results: Mapping[int, RowResult]) -> str:
 def _line(row: Row, result: RowResult | None) -> str:
     verdict = "not run" if result is None else result.verdict
     ways = "" if result is None else ", ".join(dict.fromkeys(each.way for each in result.shown))
-    told = f"**{verdict}**" + (f" ({ways})" if ways else "")
+    shown = f"**{verdict}**" + (f" ({ways})" if ways else "")
     if row.unbuilt:
-        told = f"**not built**: {row.unbuilt}"
+        shown = f"**not built**: {row.unbuilt}"
     elif row.gap:
-        told += f": {row.gap}"
-    return f"| {row.number} | {row.fault} | {row.expectation} | {row.how} | {told} |"
+        shown += f": {row.gap}"
+    return f"| {row.number} | {row.fault} | {row.expectation} | {row.how} | {shown} |"
 
 
 def _commands(row: Row, result: RowResult | None) -> str:

@@ -531,7 +531,7 @@ INPUT: Final = (
         60,
         "input",
         "late, repeated and contradictory ends of transactions",
-        "the first one wins, later ones are told its result",
+        "the first one wins, later ones get its result",
         "ends after a failover",
         (
             "tests/integration/broker/test_transactions.py::test_a_repeated_or_contradictory_end_is_told_what_was_recorded",
@@ -582,8 +582,8 @@ OPERATIONS: Final = (
         "operations",
         "one node from an old backup, all nodes from one backup",
         "the old one catches up; all restored: a notice",
-        "folders copied; that all nodes went back is told by the operator, or by a name server of ours that lived on "
-        "(where nothing lived on, nobody can tell)",
+        "folders copied; that all nodes went back is said by the operator, or by a name server of ours that lived on "
+        "(where nothing lived on, nobody can know)",
         tests=(
             "tests/unit/runtime/test_old_copies.py",
             "tests/unit/server/test_went_back.py",

@@ -92,11 +92,15 @@ class Stage:
         group = self.broker.group
         async with Client(group.peers, group=group.group, timeout_s=STATUS_TIMEOUT_S) as client:
             answers = await client.status()
-        return {str(name): told for name, told in answers.items() if isinstance(told, StatusAnswer)}
+        return {
+            str(name): status
+            for name, status in answers.items()
+            if isinstance(status, StatusAnswer)
+        }
 
     async def term(self) -> int:
         """Return the highest term that any member reports."""
-        return max((told.term for told in (await self.statuses()).values()), default=0)
+        return max((status.term for status in (await self.statuses()).values()), default=0)
 
     async def leader(self, other_than: str | None = None) -> str:
         """Wait for a serving leader, another one than `other_than`.
@@ -127,8 +131,8 @@ class Stage:
 
     async def _serves(self, name: str) -> bool:
         """Ask itself: what was last observed may be older than the process."""
-        told = (await self.statuses()).get(name)
-        return told is not None and told.is_serving
+        status = (await self.statuses()).get(name)
+        return status is not None and status.is_serving
 
     async def _hand_to(self, name: str) -> None:
         group = self.broker.group
@@ -218,7 +222,7 @@ class Stage:
                 await trio.sleep(POLL_S)
         return condition()
 
-    async def until_told(
+    async def until_true(
         self, condition: Callable[[], Awaitable[bool]], timeout_s: float, interval_s: float = 0.1
     ) -> bool:
         """Wait for a condition that has to ask somebody."""

@@ -1,4 +1,4 @@
-"""RocketMQ's own clients as child processes that talk in lines: one sends what it is told, one tells what it is handed.
+"""RocketMQ's own clients as child processes that talk in lines: one sends, one reports what it is handed.
 
 It knows nothing of workloads and histories (`workloads/queue_foreign.py` does). Whose client it is, `cpp.py` and
 `java.py` say; what runs in the children are `cpp_worker.py` and `JavaWorker.java`.
@@ -72,7 +72,7 @@ class ForeignProcess:
             what: what it does.
             namesrv: addresses of the name servers.
             folder: for its log, and for what the library writes.
-            take: is told every line but the first.
+            take: called with every line but the first.
             more: more of its command line.
         """
         home = folder / f"{client.name}-{what}"
@@ -112,7 +112,7 @@ class ForeignProcess:
             self.has_ended.set()
             self.has_started.set()  # nobody shall wait for one that failed
 
-    async def tell(self, asked: dict[str, object]) -> bool:
+    async def ask(self, asked: dict[str, object]) -> bool:
         """Write it a line; False when it is gone."""
         if self._process is None or self._process.stdin is None or self.has_ended.is_set():
             return False
@@ -156,7 +156,7 @@ class ForeignProducer:
         answered, answer = self._waiting[key] = (trio.Event(), [])
         asked = {"key": key, "topic": topic, "queue": queue_id, "body": body.decode()}
         try:
-            if not await self.process.tell(asked):
+            if not await self.process.ask(asked):
                 return None
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._wake_at_end, answered)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Final
 
 import msgspec
@@ -58,10 +57,5 @@ class JsonLines:
     async def __aenter__(self) -> JsonLines:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await trio.aclose_forcefully(self._stream)

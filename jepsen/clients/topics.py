@@ -68,11 +68,11 @@ async def _all_found(
     for topic in topics:
         while True:
             try:
-                told = await producer.queues(topic)
+                known = await producer.queues(topic)
             except ClientError:
-                told = ()
-            if len(told) == queues:
-                found |= {queue_name(queue): queue for queue in told}
+                known = ()
+            if len(known) == queues:
+                found |= {queue_name(queue): queue for queue in known}
                 break
             await trio.sleep(RETRY_S)
     return found

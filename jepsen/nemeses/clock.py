@@ -92,12 +92,12 @@ class ShiftClocks(Fault):
                 return f"{name} was suspended; its monotonic clock went on by {SUSPEND_S} s"
 
     def _skew(self, system: System, chance: random.Random) -> str:
-        told: list[str] = []
+        done: list[str] = []
         for node in system.nodes:
             seconds = chance.randint(-SKEW_S, SKEW_S)
             control_of(system, node.name).shift_clocks(realtime_ns=seconds * SECOND_NS)
-            told.append(f"{node.name} {seconds:+d} s")
-        return f"clocks are off: {', '.join(told)}"
+            done.append(f"{node.name} {seconds:+d} s")
+        return f"clocks are off: {', '.join(done)}"
 
     async def _reboot(self, system: System, name: str, offset_s: int) -> None:
         node = system.node(name)
@@ -117,5 +117,5 @@ class ShiftClocks(Fault):
                 control.shift_clocks(monotonic_ns=monotonic_ns)
                 right.append(node.name)
         started = revive(system.nodes)
-        told = [f"the clocks of {', '.join(right)} are right"] if right else []
-        return "; ".join(told + ([f"started {', '.join(started)}"] if started else []))
+        done = [f"the clocks of {', '.join(right)} are right"] if right else []
+        return "; ".join(done + ([f"started {', '.join(started)}"] if started else []))

@@ -38,9 +38,9 @@ class Damaged(Fault):
     async def cure(self, system: System) -> str:
         """Wait for the nodes."""
         names, self._names = self._names, []
-        told = [await self._outcome(system.node(name)) for name in names]
+        done = [await self._outcome(system.node(name)) for name in names]
         started = revive(system.nodes)
-        return "; ".join(told + ([f"started {', '.join(started)}"] if started else []))
+        return "; ".join(done + ([f"started {', '.join(started)}"] if started else []))
 
     async def _outcome(self, node: Process) -> str:
         def is_decided() -> bool:
@@ -72,11 +72,11 @@ class DamageOne(Damaged):
         node = system.node(name)
         if not self._is_running:
             node.kill()
-        told = self._what(system.store(name), chance)
+        done = self._what(system.store(name), chance)
         revive([node])
-        if told.startswith(damage.NOTHING):
-            raise NothingStruckError(f"{name}: {told}")
-        return f"{name}: {told}"
+        if done.startswith(damage.NOTHING):
+            raise NothingStruckError(f"{name}: {done}")
+        return f"{name}: {done}"
 
 
 class DamageAll(Damaged):
@@ -87,9 +87,9 @@ class DamageAll(Damaged):
         self._names = [node.name for node in system.nodes]
         for node in system.nodes:
             node.kill()
-        told = damage.damage_all([system.store(name) for name in self._names], chance)
+        done = damage.damage_all([system.store(name) for name in self._names], chance)
         revive(system.nodes)
-        return told
+        return done
 
 
 class Wiped(Damaged):
@@ -127,12 +127,12 @@ class OldCopy(Damaged):
         node.start()
         await trio.sleep(BACKUP_AGE_S)
         node.kill()
-        told = self._put_segment(store, backup) if self._segment_only else "its store"
+        done = self._put_segment(store, backup) if self._segment_only else "its store"
         if not self._segment_only:
             forget(system, name)
             damage.copy_store(backup, store)
         node.start()
-        return f"{name}: {told} is {BACKUP_AGE_S} s old"
+        return f"{name}: {done} is {BACKUP_AGE_S} s old"
 
     @staticmethod
     def _put_segment(store: Path, backup: Path) -> str:

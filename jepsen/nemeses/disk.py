@@ -47,7 +47,7 @@ class DiskRules:
     """The rules of a disk fault, and its description."""
 
     rules: tuple[Rule, ...]
-    told: str
+    text: str
 
 
 class BadDisk(Fault):
@@ -74,7 +74,7 @@ class BadDisk(Fault):
         self._names = struck(system, self.scope, chance, running=False)
         for name in self._names:
             control_of(system, name).set_rules(*self._rules.rules)
-        return f"{self._rules.told} on {', '.join(self._names)}"
+        return f"{self._rules.text} on {', '.join(self._names)}"
 
     async def cure(self, system: System) -> str:
         """Take the rules away, and start who has ended."""
@@ -83,8 +83,8 @@ class BadDisk(Fault):
         for name in names:
             control_of(system, name).set_rules()
         started = revive(system.nodes)
-        told = [f"disks are well; calls that were struck: {hits}"] if names else []
-        return "; ".join(told + ([f"started {', '.join(started)}"] if started else []))
+        done = [f"disks are well; calls that were struck: {hits}"] if names else []
+        return "; ".join(done + ([f"started {', '.join(started)}"] if started else []))
 
     def has_struck(self, system: System) -> bool:
         """Return whether any call failed or was slow."""
@@ -102,7 +102,7 @@ class FullAtVote(BadDisk):
         control_of(system, self._names[0]).set_rules(*self._rules.rules)
         if leader is not None:
             system.node(leader).kill()
-        return f"{self._rules.told} on {self._names[0]}; killed {leader}"
+        return f"{self._rules.text} on {self._names[0]}; killed {leader}"
 
 
 class LoseUnsynced(Down):
@@ -128,10 +128,10 @@ class LoseUnsynced(Down):
         self._order = struck(system, self.scope, chance)
         for name in self._order:
             system.node(name).kill()
-        told: list[str] = []
+        done: list[str] = []
         for name in self._order:
             journal = side_folder(system, name) / "journal"
             lost = lose_unsynced(system.store(name), journal, chance if self._is_torn else None)
-            told.append(f"{name} lost {lost}")
+            done.append(f"{name} lost {lost}")
         chance.shuffle(self._order)
-        return f"power cut{' with torn writes' if self._is_torn else ''}: {', '.join(told)}"
+        return f"power cut{' with torn writes' if self._is_torn else ''}: {', '.join(done)}"

@@ -30,13 +30,13 @@ class Resource:
     Attributes:
         controller: who does it.
         limit_v1, limit_v2: file and text, in the first and the second version of cgroups.
-        told: the limit in words.
+        text: the limit in words.
     """
 
     controller: str
     limit_v1: tuple[str, str]
     limit_v2: tuple[str, str]
-    told: str
+    text: str
 
 
 CPU: Final = Resource(
@@ -134,19 +134,19 @@ class Limited(Fault):
         names = struck(system, self.scope, chance)
         for name in names:
             (self._group / "cgroup.procs").write_text(str(system.node(name).pid))
-        return f"{', '.join(names)} have {self._resource.told}"
+        return f"{', '.join(names)} have {self._resource.text}"
 
     async def cure(self, system: System) -> str:
         """Move them back, remove the cgroup, start who was killed by it."""
         group, self._group = self._group, None
-        told: list[str] = []
+        done: list[str] = []
         if group is not None:
             for pid in (group / "cgroup.procs").read_text().split():
                 (group.parent / "cgroup.procs").write_text(pid)
             group.rmdir()
-            told.append(f"no limit of {self._resource.controller}")
+            done.append(f"no limit of {self._resource.controller}")
         started = revive(system.nodes)
-        return "; ".join(told + ([f"started {', '.join(started)}"] if started else []))
+        return "; ".join(done + ([f"started {', '.join(started)}"] if started else []))
 
     def clean_up(self) -> None:
         """Remove the cgroup of a run that came to no cure."""

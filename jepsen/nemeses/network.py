@@ -31,7 +31,7 @@ def _names(system: System) -> list[str]:
     return [node.name for node in system.nodes]
 
 
-def _told(links: set[Link]) -> str:
+def _described(links: set[Link]) -> str:
     """Describe directed links as text: `n0<->n1 n0->n2`."""
     both = sorted({tuple(sorted(link)) for link in links if link[::-1] in links})
     single = sorted(link for link in links if link[::-1] not in links)
@@ -73,7 +73,7 @@ class CutLinks(_LinkFault):
         cut = cut_links(self._partition, _names(system), system.leader, chance)
         for link in sorted(cut):
             self.shape(system, link, CUT)
-        return f"cut {_told(cut)}"
+        return f"cut {_described(cut)}"
 
 
 class HalfOpen(_LinkFault):

@@ -57,7 +57,7 @@ async def is_serving(node: Process, timeout_s: float = LISTEN_WAIT_S) -> bool:
     return await wait_until(node.is_listening, timeout_s)
 
 
-def _told(what: str, names: Sequence[str]) -> str:
+def _described(what: str, names: Sequence[str]) -> str:
     return f"{what} {', '.join(names)}" if names else ""
 
 
@@ -73,7 +73,7 @@ class Down(Fault):
         """Start every node that is down."""
         order, self._order = self._order, []
         rest = [node for node in system.nodes if node.name not in order]
-        return _told("started", revive([*(system.node(name) for name in order), *rest]))
+        return _described("started", revive([*(system.node(name) for name in order), *rest]))
 
 
 class Kill(Down):
@@ -85,7 +85,7 @@ class Kill(Down):
         for name in self._order:
             system.node(name).kill()
         chance.shuffle(self._order)
-        return _told("killed", self._order)
+        return _described("killed", self._order)
 
 
 class Terminate(Down):
@@ -97,7 +97,7 @@ class Terminate(Down):
         async with trio.open_nursery() as nursery:
             for name in self._order:
                 nursery.start_soon(_stop, system.node(name))
-        return _told("stopped", self._order)
+        return _described("stopped", self._order)
 
 
 async def _stop(node: Process) -> None:
@@ -116,14 +116,14 @@ class Pause(Fault):
         names = struck(system, self.scope, chance)
         for name in names:
             system.node(name).pause()
-        return _told("paused", names)
+        return _described("paused", names)
 
     async def cure(self, system: System) -> str:
         """Let all go on."""
         paused = [node for node in system.nodes if node.is_paused]
         for node in paused:
             node.resume()
-        return _told("resumed", [node.name for node in paused])
+        return _described("resumed", [node.name for node in paused])
 
 
 class Stall(Pause):
@@ -156,7 +156,7 @@ class CrashLoop(Down):
                 system.node(name).kill()
             revive(system.node(name) for name in names)
             await trio.sleep(LOOP_PERIOD_S)
-        return _told(f"killed and started {LOOP_ROUNDS} times", names)
+        return _described(f"killed and started {LOOP_ROUNDS} times", names)
 
 
 class KillInElection(Down):
@@ -177,7 +177,7 @@ class KillInElection(Down):
             system.node(winner).kill()
             revive(node for node in system.nodes if node.name != winner)
             killed.append(winner)
-        return _told("killed each winner of an election:", killed)
+        return _described("killed each winner of an election:", killed)
 
 
 class KillInRecovery(Down):
@@ -210,7 +210,7 @@ class RollingRestart(Down):
             node.start()
             await is_serving(node)
             await wait_until(lambda: system.leader is not None, ELECTION_WAIT_S)
-        return _told("restarted", order)
+        return _described("restarted", order)
 
 
 class SameIdTwice(Fault):

@@ -6,8 +6,8 @@ member the proxy from it to that member:
 
     n0 --peers n0-127.0.0.1:P0;n1-127.16.0.2:P1;n2-127.16.0.3:P2      and 127.16.0.2:P1 leads to 127.0.0.1:P1
 
-Clients, and the link between brokers, find a broker under the address that it tells (`brokerIP1`). With
-`--listen 127.0.0.1:C0` and `brokerIP1=127.15.0.1` that is a proxy, too, and its first frame tells who speaks.
+Clients, and the link between brokers, find a broker under the address that it registers (`brokerIP1`). With
+`--listen 127.0.0.1:C0` and `brokerIP1=127.15.0.1` that is a proxy, too, and its first frame says who speaks.
 Not on proxies: the name servers, and an observer that asks members under their real addresses.
 """
 
@@ -18,7 +18,6 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import TracebackType
 
 import msgspec
 
@@ -142,12 +141,7 @@ class ProxyLinks:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # Links.

@@ -16,7 +16,7 @@ class Route(msgspec.Struct, frozen=True):
     """One listener of the proxy.
 
     Attributes:
-        source: who connects there; None on a broker's client port, where the first frame tells: a
+        source: who connects there; None on a broker's client port, where the first frame says it: a
             HELLO of the link between brokers (docs/formats/broker_link.md) names its node, a question
             of a name server comes from NAME_SERVERS, all others are clients.
         target: whom it leads to.

@@ -78,8 +78,8 @@ def _clock(spec: str, choice: str) -> Fault:
     return ShiftClocks(spec, kind)
 
 
-def _bad_disk(scopes: tuple[Scope, ...], told: str, *rules: Rule) -> Kind:
-    return Kind(scopes, lambda spec, choice: BadDisk(spec, _scope(choice), DiskRules(rules, told)))
+def _bad_disk(scopes: tuple[Scope, ...], text: str, *rules: Rule) -> Kind:
+    return Kind(scopes, lambda spec, choice: BadDisk(spec, _scope(choice), DiskRules(rules, text)))
 
 
 def _disk_full(spec: str, choice: str) -> Fault:

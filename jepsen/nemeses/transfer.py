@@ -53,6 +53,6 @@ class Transfer(Fault):
 
     async def cure(self, system: System) -> str:
         """Say that it is over."""
-        told = "nothing was broken" if self._is_struck else ""
+        done = "nothing was broken" if self._is_struck else ""
         self._is_struck = False
-        return told
+        return done

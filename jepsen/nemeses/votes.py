@@ -1,6 +1,6 @@
 """A member is asked for its vote twice in one term, with its death in between.
 
-A vote must be durable before it is told: whoever forgets it may elect two leaders in one term. No client sees that
+A vote must be durable before it is sent: whoever forgets it may elect two leaders in one term. No client sees that
 directly, and the real group gives it seconds in a thousand runs; so the fault asks itself. It takes the place of the
 other members: it stops them, speaks the members' protocol to the one that is left, and listens where they would.
 """
@@ -72,12 +72,12 @@ class VoteTwice(Down):
         node.kill()
         node.start()
         await is_serving(node)
-        told = f"{voter} voted for {first} in term {term}, was killed,"
+        story = f"{voter} voted for {first} in term {term}, was killed,"
         if await _ask(
             group, peers, between=(second, voter), claim=(term, last), timeout_s=REFUSAL_S
         ):
-            raise PromiseBrokenError(f"{told} and voted for {second} in the same term")
-        return f"{told} and did not vote for {second}"
+            raise PromiseBrokenError(f"{story} and voted for {second} in the same term")
+        return f"{story} and did not vote for {second}"
 
 
 def _membership(node: Process) -> tuple[str, Sequence[Peer]]:

@@ -292,8 +292,8 @@ def print_report(console: Console, story: Story, result: RunResult) -> None:
     console.print(work_of(story.checks), highlight=False)
     anomalies = [(check.name, one) for check in story.checks for one in check.anomalies]
     for name, anomaly in anomalies[:ANOMALIES_SHOWN]:
-        told = f"[red]{escape(anomaly.kind)}[/red] ({name}): {escape(anomaly.text)}"
-        console.print(told, highlight=False)
+        line = f"[red]{escape(anomaly.kind)}[/red] ({name}): {escape(anomaly.text)}"
+        console.print(line, highlight=False)
     if len(anomalies) > ANOMALIES_SHOWN:
         console.print(f"... and {len(anomalies) - ANOMALIES_SHOWN} more")
     console.print(_verdict(result, len(anomalies), has_streams=bool(streams)), highlight=False)

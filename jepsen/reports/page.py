@@ -71,12 +71,12 @@ def page(summary: Summary, ops: Sequence[Op]) -> str:
 
 def _head(summary: Summary, ops: Sequence[Op], spans: Sequence[Span]) -> str:
     settings = summary.settings
-    told = " ".join(_story(summary, ops, spans))
+    story = " ".join(_story(summary, ops, spans))
     why = f'<p class="why">{escape(summary.why)}</p>' if summary.why else ""
     return (
         f'<header class="{summary.verdict}"><p class="what">{escape(settings.workload)} workload, '
         f"{escape(settings.nemesis)} nemesis</p>"
-        f"<h1>{HEADLINES[summary.verdict]}</h1><p>{escape(told)}</p>{why}</header>"
+        f"<h1>{HEADLINES[summary.verdict]}</h1><p>{escape(story)}</p>{why}</header>"
     )
 
 
@@ -221,7 +221,7 @@ def _operations(summary: Summary, ops: Sequence[Op]) -> str:
     head = ("what", "begun", *ENDS, "ok per s", "p50 ms", "p99 ms", "longest ms")
     return (
         f"<section><h2>Operations</h2>{_table(head, rows)}"
-        f"{'<h3>What clients were told most often</h3>' + errors if often else ''}</section>"
+        f"{'<h3>What clients were answered most often</h3>' + errors if often else ''}</section>"
     )
 
 
@@ -237,8 +237,8 @@ def _operation_row(f: str, ops: Sequence[Op], checks: Sequence[CheckResult]) -> 
     if isinstance(counted, dict):
         latency = counted["latency_ms"]
         times = (counted["rate"], latency["p50"], latency["p99"], latency["p100"])
-    told = ("" if value is None else str(value) for value in times)
-    return (f, *(str(types.count(each)) for each in ("invoke", *ENDS)), *told)
+    texts = ("" if value is None else str(value) for value in times)
+    return (f, *(str(types.count(each)) for each in ("invoke", *ENDS)), *texts)
 
 
 def _faults(spans: Sequence[Span]) -> str:

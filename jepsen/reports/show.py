@@ -71,25 +71,25 @@ def progress_of(
         TextColumn("{task.description}"),
         BarColumn(bar_width=24),
         TimeElapsedColumn(),
-        TextColumn("{task.fields[told]}"),
+        TextColumn("{task.fields[state]}"),
     )
     watched = _Watched()
     name = escape(f"{settings.workload} / {settings.nemesis}")
     with Progress(
         *columns, console=console, transient=True, disable=not console.is_terminal
     ) as bar:
-        task: TaskID = bar.add_task(name, total=total_s, told="starting")
+        task: TaskID = bar.add_task(name, total=total_s, state="starting")
 
         def show(conductor: Conductor) -> None:
             watched.read(conductor.log.ops)
             ended = watched.ended
-            told = f"{conductor.phase}  ok {ended['ok']} fail {ended['fail']} info {ended['info']}"
-            told += f"  faults {watched.strikes}  leader {watched.leader or 'nobody'}"
+            state = f"{conductor.phase}  ok {ended['ok']} fail {ended['fail']} info {ended['info']}"
+            state += f"  faults {watched.strikes}  leader {watched.leader or 'nobody'}"
             if watched.in_force:
-                told += f"  [red]{escape(' + '.join(watched.in_force))}[/red]"
+                state += f"  [red]{escape(' + '.join(watched.in_force))}[/red]"
             is_breaking = conductor.phase == "breaking"
             seconds = conductor.log.now_ns() / 1e9
-            bar.update(task, completed=min(seconds, total_s), told=told)
+            bar.update(task, completed=min(seconds, total_s), state=state)
             if not is_breaking and conductor.phase != "starting":
                 bar.update(task, completed=total_s)
 

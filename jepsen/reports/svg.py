@@ -145,9 +145,9 @@ def _lane_name(place: int, name: str) -> str:
 def _phase(axis: Axis, name: str, start_ns: int, end_ns: int) -> str:
     x, width = axis.x(start_ns), axis.x(end_ns) - axis.x(start_ns)
     label = name if width > len(name) * LABEL_PX else ""
-    told = f"{name} from {_seconds(start_ns)} to {_seconds(end_ns)}"
+    title = f"{name} from {_seconds(start_ns)} to {_seconds(end_ns)}"
     return (
-        f'<g><title>{escape(told)}</title><rect class="phase" x="{x:.1f}" y="3" '
+        f'<g><title>{escape(title)}</title><rect class="phase" x="{x:.1f}" y="3" '
         f'width="{max(width - 1, 0.8):.1f}" height="{LANE - 6}" rx="2"/>'
         f'<text class="middle" x="{x + width / 2:.1f}" y="{LANE / 2:.0f}">{escape(label)}</text></g>'
     )
@@ -155,12 +155,12 @@ def _phase(axis: Axis, name: str, start_ns: int, end_ns: int) -> str:
 
 def _leadership(axis: Axis, lead: Leadership, color: int) -> str:
     x, width = axis.x(lead.start_ns), axis.x(lead.end_ns) - axis.x(lead.start_ns)
-    told = f"{lead.node} leads term {lead.term} from {_seconds(lead.start_ns)}"
+    title = f"{lead.node} leads term {lead.term} from {_seconds(lead.start_ns)}"
     label = f"{lead.node} · {lead.term}"
     if width < len(label) * LABEL_PX:
         label = str(lead.term) if width > len(str(lead.term)) * LABEL_PX + 2 else ""
     return (
-        f'<g><title>{escape(told)}</title><rect class="leadership node{color % 5}" x="{x:.1f}" y="{LANE + 3}" '
+        f'<g><title>{escape(title)}</title><rect class="leadership node{color % 5}" x="{x:.1f}" y="{LANE + 3}" '
         f'width="{max(width - 1, 0.8):.1f}" height="{LANE - 6}" rx="2"/>'
         f'<text class="inside" x="{x + width / 2:.1f}" y="{LANE * 1.5:.0f}">{escape(label)}</text></g>'
     )
@@ -169,10 +169,10 @@ def _leadership(axis: Axis, lead: Leadership, color: int) -> str:
 def _span(axis: Axis, span: Span, place: int) -> str:
     x, width = axis.x(span.start_ns), axis.x(span.end_ns) - axis.x(span.start_ns)
     cured = f"; {span.cured}" if span.cured else "; never cured"
-    told = f"{_seconds(span.start_ns)} to {_seconds(span.end_ns)}: {span.done}{cured}"
+    title = f"{_seconds(span.start_ns)} to {_seconds(span.end_ns)}: {span.done}{cured}"
     return (
         f'<rect class="fault" x="{x:.1f}" y="{place * LANE + 3}" width="{max(width, 1.5):.1f}" '
-        f'height="{LANE - 6}" rx="2"><title>{escape(told)}</title></rect>'
+        f'height="{LANE - 6}" rx="2"><title>{escape(title)}</title></rect>'
     )
 
 

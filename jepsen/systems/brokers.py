@@ -12,13 +12,14 @@ import trio
 from broker.admin.ask import ask_all
 from broker.admin.verify import Verdict, compare
 from dledger import parse_peers
-from jepsen.history.ops import OBSERVER, OpLog
+from dledger.raft.ids import Term
+from jepsen.history.ops import OpLog
 from jepsen.nemeses.namespaces import NamespaceLinks
 from jepsen.nemeses.proxy import Member, ProxyLinks
 from jepsen.nemeses.transfer import hand_over
 from jepsen.processes import Group, Process
 from jepsen.systems.api import Links, System, SystemOptions
-from jepsen.systems.observer import Observer
+from jepsen.systems.observer import Observer, note_leader
 
 BROKER_CONF: Final = """transactionTimeOut=1000
 transactionCheckInterval=500
@@ -76,11 +77,9 @@ class BrokerSystem:
         self._log = log
         await self._observer.run()
 
-    def _note_leader(self, node: str, term: int) -> None:
+    def _note_leader(self, node: str, term: Term) -> None:
         assert self._log is not None, "the observer runs in `watch` alone"
-        self._log.add(
-            OBSERVER, "info", "leader" if node else "leaderless", {"term": term}, node=node
-        )
+        note_leader(self._log, node, term)
 
     async def wait_whole(self, timeout_s: float) -> bool:
         """Wait until all nodes are together."""

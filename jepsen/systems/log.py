@@ -20,7 +20,8 @@ from dledger import (
     OutOfRangeError,
     StatusAnswer,
 )
-from jepsen.history.ops import OBSERVER, OpLog
+from dledger.raft.ids import Term
+from jepsen.history.ops import OpLog
 from jepsen.history.outcomes import Outcome, ended
 from jepsen.nemeses.namespaces import NamespaceLinks
 from jepsen.nemeses.proxy import LOOPBACK, Member, ProxyLinks
@@ -29,7 +30,7 @@ from jepsen.ports import free_ports
 from jepsen.processes import Process, program, wait_listening
 from jepsen.systems.api import Links, SystemOptions
 from jepsen.systems.log_access import Log, Record
-from jepsen.systems.observer import Observer
+from jepsen.systems.observer import Observer, note_leader
 
 GROUP: Final = "chaos"
 TIMEOUT_S: Final = 4.0
@@ -154,11 +155,9 @@ class PlainLogSystem:
         self._log = log
         await self._observer.run()
 
-    def _note_leader(self, node: str, term: int) -> None:
+    def _note_leader(self, node: str, term: Term) -> None:
         assert self._log is not None, "the observer runs in `watch` alone"
-        self._log.add(
-            OBSERVER, "info", "leader" if node else "leaderless", {"term": term}, node=node
-        )
+        note_leader(self._log, node, term)
 
     async def wait_whole(self, timeout_s: float) -> bool:
         """Wait until all members are together."""

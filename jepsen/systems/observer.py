@@ -8,6 +8,9 @@ from typing import Final, Protocol
 import trio
 
 from dledger import Client, StatusAnswer
+from dledger.raft.ids import Term
+from jepsen.history.ops import OBSERVER, OpLog
+from jepsen.history.values import LeaderSeen
 from jepsen.processes import Process
 
 INTERVAL_S: Final = 0.05
@@ -31,6 +34,12 @@ class Watched(Protocol):
         """The members."""
 
 
+def note_leader(log: OpLog, node: str, term: Term) -> None:
+    """Note who leads from now on, and in which term; an empty name when nobody does."""
+    seen: LeaderSeen = {"term": term}
+    log.add(OBSERVER, "info", "leader" if node else "leaderless", seen, node=node)
+
+
 class Observer:
     """Asks every node again and again. `run` is its task.
 
@@ -39,15 +48,15 @@ class Observer:
         term: of that leader, or the last one.
     """
 
-    def __init__(self, group: Watched, on_leader: Callable[[str, int], None]) -> None:
+    def __init__(self, group: Watched, on_leader: Callable[[str, Term], None]) -> None:
         """Prepare.
 
         Args:
             group: whom to watch.
-            on_leader: told the name and the term of whoever leads from now on; an empty name when nobody does.
+            on_leader: called with the name and the term of whoever leads from now on; an empty name when nobody does.
         """
         self.leader: str | None = None
-        self.term = 0
+        self.term = Term(0)
         self._group = group
         self._on_leader = on_leader
         self._seen: dict[str, StatusAnswer] = {}
@@ -81,8 +90,8 @@ class Observer:
         is_back = self.leader is None and newest.term == self.term
         self.leader = newest.node_id
         if newest.term > self.term or is_back:
-            self.term = newest.term
-            self._on_leader(newest.node_id, newest.term)
+            self.term = Term(newest.term)
+            self._on_leader(newest.node_id, self.term)
 
     def is_whole(self) -> bool:
         """Return whether one node leads and all others follow closely."""

@@ -1,7 +1,7 @@
 """Several workloads side by side on one system, under the same faults, in one history.
 
 The model: that of each part, for itself. A part has workers of its own and writes under their processes, so that its
-operations can be told from those of others; its checkers see these, and what nemesis and observer noted.
+operations can be distinguished from those of others; its checkers see these, and what nemesis and observer noted.
 
 What is done: what the parts do, all at once. Their checkers' results are named "part/checker".
 """

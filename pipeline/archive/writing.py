@@ -58,6 +58,9 @@ class Stretch:
     before: Chain
     end: Chain
 
+    def __post_init__(self) -> None:
+        assert self.before.index <= self.end.index, f"{self.before} is behind {self.end}"
+
     @property
     def size_bytes(self) -> int:
         """Bytes of the log."""
@@ -140,7 +143,10 @@ class Archive:
                 archive is what it was before.
             DamagedLogError: the log is damaged.
         """
-        assert stretch.before.index == self.covered_index, "stretches follow each other"
+        covered = self.covered_index
+        assert stretch.before.index == covered, (
+            f"entry {covered} is the last, and {stretch} follows"
+        )
         staged = self.path / STAGING / _span(stretch)
         try:
             files, manifest = self._stage(
@@ -159,6 +165,7 @@ class Archive:
             shutil.rmtree(staged, ignore_errors=True)
             if len(self.manifests) == len(load_manifests(self.path)):
                 self._remove_strays()
+        assert manifest.first_index == covered + 1, f"{manifest} does not follow entry {covered}"
         self.manifests.append(manifest)
         return manifest
 
@@ -184,6 +191,7 @@ class Archive:
         for each in found:
             if each.difference is not None:
                 raise ArchiveError(f"{staged} is not what the log holds: {each.difference}")
+        assert len(found) == len(parts), f"{len(parts)} parts were staged as {len(found)}"
         files = [file for each in found for file in each.files]
         queues = merged(queue for each in found for queue in each.queues)
         archived = tuple(

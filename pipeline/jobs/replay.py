@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import datetime
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rich.table import Table
 
+from dledger_mq.client.queues import MessageQueue
 from dledger_mq.message.names import topic_problem
 from pipeline.errors import EXIT_FINE, EXIT_FOUND, UsageError
 from pipeline.jobs.context import JobContext
@@ -68,11 +69,12 @@ def _time(text: str) -> int:
     return int(moment.timestamp() * 1000)
 
 
-def run(context: JobContext) -> int:
-    """Count, and unless it is a dry run, send."""
-    from pipeline.spark import replay as replaying
+def _sink_options(options: argparse.Namespace) -> dict[str, str]:
+    """Return the options of the sink that sends the messages.
 
-    options = context.options
+    Raises:
+        UsageError: the command line names no topic that there may be, or no rate.
+    """
     problem = topic_problem(options.to_topic)
     if problem is not None:
         raise UsageError(f"--to-topic {options.to_topic!r}: {problem}")
@@ -87,6 +89,15 @@ def run(context: JobContext) -> int:
     }
     if options.state:
         given["metadataPath"] = options.state
+    return given
+
+
+def run(context: JobContext) -> int:
+    """Count, and unless it is a dry run, send."""
+    from pipeline.spark import replay as replaying
+
+    options = context.options
+    given = _sink_options(options)
     sink = read_options(given, is_stream=False)
     last_index = last_index_of(options) if options.store else 0
     rows = replaying.chosen(
@@ -100,19 +111,9 @@ def run(context: JobContext) -> int:
         progress.update(task, description="sending", total=total)
         sent = 0
         if counts and not options.dry_run:
-            queues = plan_queues(sink)
-            targets = {
-                (one.broker_name, one.queue_id): replaying.target_of(
-                    one.broker_name, one.queue_id, queues
-                )
-                for one in counts
-            }
-            tasks = len(set(targets.values()))
+            target = _target(context, counts, plan_queues(sink))
             if options.rate:
-                # Tasks that wait for a processor would not use their share of the rate.
-                tasks = min(tasks, options.rate, context.spark.sparkContext.defaultParallelism)
-                given["maxRowsPerSecond"] = str(options.rate // tasks)
-            target = replaying.Target(options.to_topic, targets, tasks)
+                given["maxRowsPerSecond"] = str(options.rate // target.tasks)
             for count in _send(rows, counts, target, given):
                 progress.advance(task, count)
             sent = total
@@ -135,6 +136,24 @@ def run(context: JobContext) -> int:
     }
     context.report(result, lambda: _table(counts, options))
     return EXIT_FINE if total else EXIT_FOUND
+
+
+def _target(
+    context: JobContext, counts: Sequence[QueueCount], queues: Sequence[MessageQueue]
+) -> Target:
+    """Return which queue of the new topic each original one goes to, and how many tasks send."""
+    from pipeline.spark import replay as replaying
+
+    options = context.options
+    targets = {
+        (one.broker_name, one.queue_id): replaying.target_of(one.broker_name, one.queue_id, queues)
+        for one in counts
+    }
+    tasks = len(set(targets.values()))
+    if options.rate:
+        # Tasks that wait for a processor would not use their share of the rate.
+        tasks = min(tasks, options.rate, context.spark.sparkContext.defaultParallelism)
+    return replaying.Target(options.to_topic, targets, tasks)
 
 
 def _frame(context: JobContext, last_index: int) -> DataFrame:

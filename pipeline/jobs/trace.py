@@ -46,8 +46,8 @@ def _tree(story: Story) -> Tree:
     tree = Tree(Text.assemble((story.topic, "bold"), " ", story.unique_key))
     for step in story.steps:
         place = f"{step.topic}@{step.broker_name}/{step.queue_id} offset {step.queue_offset}"
-        told = (_time(step.at_ms), "  ", (step.what, "cyan"), f"  {place}  {step.message_id}")
-        branch = tree.add(Text.assemble(*told))
+        line = (_time(step.at_ms), "  ", (step.what, "cyan"), f"  {place}  {step.message_id}")
+        branch = tree.add(Text.assemble(*line))
         for one in story.standings:
             if (one.topic, one.broker_name, one.queue_id, one.queue_offset) == (
                 step.topic,

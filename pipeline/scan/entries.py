@@ -68,11 +68,17 @@ class Entries:
         start: places of the headers in the bytes that were read.
         header: their fields, big-endian.
         body_ok: whether each body has the CRC32C that its header says; all true where that was not asked.
+
+    Invariant: one element of each for every entry.
     """
 
     start: Int64s
     header: NDArray[np.void]
     body_ok: NDArray[np.bool_]
+
+    def __post_init__(self) -> None:
+        lengths = (len(self.start), len(self.header), len(self.body_ok))
+        assert len(set(lengths)) == 1, f"places, headers and checksums of {lengths} entries"
 
     def __len__(self) -> int:
         return len(self.start)
@@ -84,6 +90,7 @@ class Entries:
 
     def chain_after(self, count: int, before: Chain) -> Chain:
         """Return the last of the first `count` entries; `before` when that is none."""
+        assert 0 <= count <= len(self), f"{count} of {len(self)} entries"
         if not count:
             return before
         header = self.header[count - 1]
@@ -131,7 +138,7 @@ class Stretch:
 def read_entries(data: Bytes, before: Chain, *, check_bodies: bool = True) -> Stretch:
     """Take all whole entries from the start of `data`.
 
-    A body with a wrong checksum is told in `Entries.body_ok` and is no end: its header says where the next
+    A body with a wrong checksum is marked in `Entries.body_ok` and is no end: its header says where the next
     entry starts.
     """
     start, wanted_bytes = _walk(data)

@@ -57,6 +57,8 @@ class Plan:
         start: the entry before the first range.
         end: the last entry of the last range.
         log_end: the last whole entry that the store has.
+
+    Invariant: the ranges join, from `start` to `end`, and `end` is not behind `log_end`.
     """
 
     path: str
@@ -65,6 +67,16 @@ class Plan:
     start: Chain
     end: Chain
     log_end: Chain
+
+    def __post_init__(self) -> None:
+        # A hole between two ranges would be read as a log that has nothing there.
+        at = self.start.position
+        for each in self.ranges:
+            assert each.before.position == at, f"a range begins at {each.before.position}, not {at}"
+            assert each.end.position >= at, f"a range from {at} to {each.end.position}"
+            at = each.end.position
+        assert at == self.end.position or not self.ranges, f"the ranges end at {at}, not {self.end}"
+        assert self.end.index <= self.log_end.index, f"{self.end} is behind {self.log_end}"
 
     @property
     def size_bytes(self) -> int:

@@ -1,4 +1,4 @@
-"""A range of the log, read piece by piece: entries verified, their records found, damage told or passed over.
+"""A range of the log, read piece by piece: entries verified, their records found, damage reported or passed over.
 
 A range is what one task scans. It begins behind a known entry and ends at a known position, so a scan proves
 that it saw everything in between, and that the next range goes on where it ended.
@@ -104,7 +104,7 @@ class RangeScan:
 
     Args:
         range_: what.
-        on_corrupt: FAIL raises at the first damage; the others go on behind it and tell of it in `Piece`.
+        on_corrupt: FAIL raises at the first damage; the others go on behind it and report it in `Piece`.
         check_crc: verify bodies; headers always are.
     """
 
@@ -210,7 +210,7 @@ class RangeScan:
             )
 
     def _damage(self, position: int, size_bytes: int, entry: Chain, problem: str) -> Damage:
-        """Tell of damage.
+        """Report damage.
 
         Raises:
             DamagedLogError: the scan does not go on behind damage.
@@ -227,8 +227,10 @@ class RangeScan:
         damage = self._damage(before.position, 0, Chain(0, 0, 0, None), problem)
         found = self._next_whole(descriptor, before.position + 1, before.index + 1)
         size = found - before.position
-        told = Damage(damage.path, damage.byte_offset, damage.position, size, 0, 0, damage.problem)
-        return Chain(0, 0, found, None), told
+        reported = Damage(
+            damage.path, damage.byte_offset, damage.position, size, 0, 0, damage.problem
+        )
+        return Chain(0, 0, found, None), reported
 
     def _next_whole(self, descriptor: int, at: int, index_min: int) -> int:
         """Position of the first whole entry from `at` on; the range's end when there is none."""

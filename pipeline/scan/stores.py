@@ -2,7 +2,7 @@
 
 Nothing here is written to and nothing is mapped into memory: files are read, so that one that is cut or
 removed meanwhile is an error with a name and not the end of the process. The index files (32 bytes per entry,
-docs/formats/index_unit.md) tell where a scan may begin and with which chain CRC; each is believed only as
+docs/formats/index_unit.md) say where a scan may begin and with which chain CRC; each is believed only as
 far as the entries agree, which the scan of the range in front of it verifies.
 """
 

@@ -116,6 +116,7 @@ class Sender:
                 failures = [failure for one in sent if (failure := await self._outcome(one))]
         if failures:
             raise failures[0]
+        assert not self._gathered, f"rows for {list(self._gathered)} were not sent"
         await self._wait_for_turn()
 
     async def _add(self, row: OutRow) -> None:
@@ -138,6 +139,8 @@ class Sender:
             gathered = self._gathered[queue] = _Gathered([], 0)
         gathered.rows.append(row)
         gathered.size_bytes += size
+        count = len(gathered.rows)
+        assert count <= BATCH_ROWS_MAX, f"{count} rows in a batch, at most {BATCH_ROWS_MAX} may be"
 
     async def _flush(self, queue: MessageQueue) -> None:
         gathered = self._gathered.pop(queue, None)

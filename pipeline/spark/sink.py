@@ -96,7 +96,7 @@ def _batch_of(options: SinkOptions, context: TaskContext | None) -> tuple[str, i
     if query_id is None or batch_id is None or options.batch_id:
         if options.is_exactly_once and options.sink_id is None:
             raise PipelineError(
-                f"{WHAT}: this version of Spark does not tell a task its query and batch "
+                f"{WHAT}: this version of Spark does not give a task its query and batch "
                 f"({QUERY_ID_PROPERTY} {query_id!r}, {BATCH_ID_PROPERTY} {batch_id!r})"
             )
         return options.sink_id or "", options.batch_id

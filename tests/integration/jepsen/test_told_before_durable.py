@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from dledger import Client
-from jepsen.durability import Fact, facts_of, read_calls, told_too_early, traced
+from jepsen.durability import Fact, facts_of, promised_too_early, read_calls, traced
 from jepsen.nemeses.preload import lacking_preload
 from jepsen.systems.api import SystemOptions
 from jepsen.systems.log import GROUP, PlainLogSystem, log_system
@@ -57,7 +57,7 @@ async def _append_some(peers: str) -> None:
 
 def test_no_answer_leaves_before_the_sync_that_covers_it(tmp_path: Path) -> None:
     facts = facts_under_load(tmp_path)
-    assert told_too_early(facts, members=MEMBERS) == []
+    assert promised_too_early(facts, members=MEMBERS) == []
     counts = Counter(type(fact).__name__ for fact in facts)
     assert counts["Acknowledged"] >= CLIENTS * APPENDS, counts
     assert counts["Confirmed"] > APPENDS, counts
@@ -75,5 +75,5 @@ def test_members_that_confirm_too_early_are_found(tmp_path: Path) -> None:
         f"sys.exit(main())\n"
     )
     script.chmod(0o755)
-    found = told_too_early(facts_under_load(tmp_path, (str(script), "server")), members=MEMBERS)
+    found = promised_too_early(facts_under_load(tmp_path, (str(script), "server")), members=MEMBERS)
     assert any("confirmed entry" in text for text in found), found

@@ -30,8 +30,8 @@ from jepsen.durability import (
     Voted,
     Wrote,
     facts_of,
+    promised_too_early,
     read_calls,
-    told_too_early,
 )
 
 LOG = "data/00000000000000000000"
@@ -51,7 +51,7 @@ def test_what_is_synced_may_be_told() -> None:
         Wrote("n1", LOG, 4, 4),
         Confirmed("n1", 3),  # what came later is not told
     ]
-    assert told_too_early(facts, members=3) == []
+    assert promised_too_early(facts, members=3) == []
 
 
 @pytest.mark.parametrize(
@@ -67,15 +67,15 @@ def test_what_is_synced_may_be_told() -> None:
     ids=["nothing", "unsynced", "other-file", "hole", "overwritten", "other-member"],
 )
 def test_a_confirmation_before_its_sync_is_found(facts: list[Fact]) -> None:
-    (told,) = told_too_early(facts, members=3)
-    assert "n1 confirmed entry" in told
+    (early,) = promised_too_early(facts, members=3)
+    assert "n1 confirmed entry" in early
 
 
 def test_a_client_is_told_once_a_majority_has_it() -> None:
     facts = [*stored("n0", 1, 1), Wrote("n1", LOG, 1, 1), Acknowledged("n0", 1)]
-    assert told_too_early(facts, members=3) == ["n0 told a client of entry 1, durable on 1 of 3"]
+    assert promised_too_early(facts, members=3) == ["n0 acknowledged entry 1, durable on 1 of 3"]
     without_the_leader = [*stored("n1", 1, 1), *stored("n2", 1, 1), Acknowledged("n0", 1)]
-    assert told_too_early(without_the_leader, members=3) == []
+    assert promised_too_early(without_the_leader, members=3) == []
 
 
 def test_a_vote_needs_its_term_under_its_name_and_the_name_durable() -> None:
@@ -85,10 +85,10 @@ def test_a_vote_needs_its_term_under_its_name_and_the_name_durable() -> None:
         Renamed("n1", "hard_state.aside", "hard_state"),
         Synced("n1", ""),
     ]
-    assert told_too_early([*steps, Voted("n1", 4)], members=3) == []
+    assert promised_too_early([*steps, Voted("n1", 4)], members=3) == []
     for missing in steps:
         facts = [step for step in steps if step is not missing]
-        assert told_too_early([*facts, Voted("n1", 4)], members=3), missing
+        assert promised_too_early([*facts, Voted("n1", 4)], members=3), missing
 
 
 def test_calls_become_facts() -> None:

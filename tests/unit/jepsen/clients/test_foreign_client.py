@@ -141,7 +141,7 @@ async def test_of_a_group_whose_only_consumer_ended_by_itself_nothing_is_asked(
     with lone_workload(monkeypatch, tmp_path) as (workload, log):
         with trio.fail_after(60):
             async with workload.setup(None):
-                await workload._consumer.tell({})
+                await workload._consumer.ask({})
                 while not any(op.f == "note" for op in log.ops):
                     await trio.lowlevel.checkpoint()
         workload.queues = {"T/b/1": None}
