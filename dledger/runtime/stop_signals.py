@@ -30,15 +30,17 @@ SECOND_STOP_S_MAX: Final = 5.0
 """From any further one."""
 
 
-def handle_stop_signals(handle: Callable[[signal.Signals], None]) -> None:
+def handle_stop_signals(
+    handle: Callable[[signal.Signals], None], *, stop_s_max: float = STOP_S_MAX
+) -> None:
     """Call `handle` in the running trio loop for each SIGTERM and SIGINT; only from the main thread.
 
-    `handle` must neither block nor raise. The process ends within STOP_S_MAX of the first, and within
+    `handle` must neither block nor raise. The process ends within `stop_s_max` of the first, and within
     SECOND_STOP_S_MAX of the next one, whatever hangs. Signals that come once the loop is over change nothing: the
     program is at its end, with a status of its own.
     """
     loop = trio.lowlevel.current_trio_token()
-    wait_s = STOP_S_MAX
+    wait_s = stop_s_max
 
     def take(number: int, _frame: FrameType | None) -> None:
         nonlocal wait_s

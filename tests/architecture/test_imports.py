@@ -70,6 +70,7 @@ LAYERS = {
     "broker.store": set(),
     "broker.service": {"store"},
     "broker.server": {"command_line", "net", "properties", "service", "store"},
+    "broker.node": {"command_line", "server"},
     "broker.namesrv": {"command_line", "net", "properties"},
     "broker.admin": set(),
     "broker.testing": {"server", "service", "store"},

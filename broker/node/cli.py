@@ -1,0 +1,229 @@
+"""The command `dledger-node`: what one machine runs of several groups, started, shown and stopped as one thing.
+
+Exit status: 0 it was stopped in order, or what was asked for is so; 1 it could not start, or (`status`) not all of it
+runs; 2 the command line or the file is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import trio
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from broker.command_line import EXIT_FAILED, EXIT_OK, EXIT_USAGE, SERVER_EXIT_CODES, why_unreadable
+from broker.node.config import choose_machine, read_node_file
+from broker.node.plan import NodePlan, plan_node
+from broker.node.supervisor import STOP_S_MAX, Sight, Supervisor, look
+from dledger import ConfigError, DLedgerError
+from dledger.version import __version__
+
+_PROGRAM: Final = "dledger-node"
+
+_EPILOG: Final = f"""\
+node.toml, the same file on all three machines:
+
+  cluster = "DefaultCluster"
+  store = "/var/lib/dledger"
+  [machines]                  # name and address; each leads one of the groups broker-a, broker-b, broker-c
+  alpha = "10.0.0.1"
+  beta = "10.0.0.2"
+  gamma = "10.0.0.3"
+  [broker]                    # settings of broker.conf for all groups; [group.broker-a] for one
+  defaultTopicQueueNums = 8
+
+on each machine:
+  dledger-node -c node.toml --machine alpha     run it (Ctrl-C or SIGTERM stops it in order)
+  dledger-node -c node.toml check               check the file, show what would run where
+  dledger-node -c node.toml status              show what runs here
+  dledger-node -c node.toml stop                stop it in order, and wait for that
+
+docs/node.md has the rest: systemd, containers, rolling restarts.
+
+{SERVER_EXIT_CODES}"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit status."""
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    if not __debug__:
+        return _complain(console, "assertions guard the log: Python must not run with -O")
+    options = _parser().parse_args(arguments)
+    logging.basicConfig(level="WARNING", format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    try:
+        plan = _read_plan(options)
+        if options.action == "check":
+            return _check(plan)
+        if options.action == "status":
+            return _status(plan, as_json=options.json)
+        if options.action == "stop":
+            return _stop(plan, console)
+        return _run(plan, console)
+    except ConfigError as error:
+        _complain(console, str(error))
+        return EXIT_USAGE
+    except (DLedgerError, OSError) as error:
+        return _complain(console, str(error))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=_PROGRAM,
+        description="A name server and a member of each group on this machine, kept running.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    parser.add_argument("-c", "--config", metavar="FILE", required=True, help="node.toml")
+    parser.add_argument(
+        "--machine", metavar="NAME", help="which of [machines] this is (default: the host's name)"
+    )
+    parser.add_argument("--json", action="store_true", help="status as JSON")
+    parser.add_argument(
+        "action",
+        nargs="?",
+        default="run",
+        choices=("run", "check", "status", "stop"),
+        help="(default: run)",
+    )
+    return parser
+
+
+def _read_plan(options: argparse.Namespace) -> NodePlan:
+    """Read the file and lay out this machine's processes.
+
+    Raises:
+        ConfigError: says what is wrong, and in which file.
+    """
+    path = Path(options.config)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"-c {path} cannot be read: {why_unreadable(error)}") from error
+    try:
+        file = read_node_file(text, folder=path.parent.absolute())
+        machine = choose_machine(file, options.machine, socket.gethostname())
+        secret = _read_secret(file.secret_file) if file.secret_file else None
+        return plan_node(file, machine, secret=secret)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def _read_secret(path: str) -> str:
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"secret_file {path} cannot be read: {why_unreadable(error)}") from error
+    secret = lines[0].strip() if lines else ""
+    if not secret:
+        raise ConfigError(f"secret_file {path}: its first line is empty")
+    return secret
+
+
+def _run(plan: NodePlan, console: Console) -> int:
+    for warning in plan.warnings:
+        console.print(f"[yellow]{_PROGRAM}:[/yellow] {escape(warning)}")
+    console.print(
+        f"machine [bold]{escape(plan.machine)}[/bold]: "
+        + ", ".join(f"{child.name} {child.address}" for child in plan.children)
+    )
+    console.print(f"data and logs in {escape(str(plan.folder))}; Ctrl-C stops everything in order")
+
+    def report(line: str) -> None:
+        console.print(f"{time.strftime('%H:%M:%S')} {escape(line)}")
+
+    trio.run(Supervisor(plan, report).run)
+    return EXIT_OK
+
+
+def _check(plan: NodePlan) -> int:
+    """Show what would run here."""
+    table = Table(title=f"machine {plan.machine}")
+    for heading in ("process", "clients"):
+        table.add_column(heading)
+    for child in plan.children:
+        table.add_row(child.name, str(child.address))
+    console = Console()
+    console.print(table)
+    console.print(f"data, settings and logs in {escape(str(plan.folder))}", soft_wrap=True)
+    for warning in plan.warnings:
+        console.print(f"[yellow]{escape(warning)}[/yellow]")
+    return EXIT_OK
+
+
+def _status(plan: NodePlan, *, as_json: bool) -> int:
+    """Show what runs here; the exit status is 0 if everything does."""
+    seen = look(plan)
+    if as_json:
+        sys.stdout.write(msgspec.json.encode(seen).decode() + "\n")
+    elif not seen.children:
+        Console().print(f"machine {plan.machine} is not running ({plan.folder})", soft_wrap=True)
+    else:
+        _print_status(seen)
+    return EXIT_OK if seen.is_whole else EXIT_FAILED
+
+
+def _print_status(seen: Sight) -> None:
+    supervisor = f"supervisor {seen.supervisor}" if seen.supervisor else "[red]no supervisor[/red]"
+    table = Table(title=f"machine {escape(seen.machine)}, {supervisor}")
+    for heading in ("process", "clients", "pid", "for", "restarts", "last end"):
+        table.add_column(heading)
+    now_ms = time.time_ns() // 1_000_000
+    for child in seen.children:
+        pid = str(child.pid) if child.pid else "[red]down[/red]"
+        seconds = f"{max(0, now_ms - child.since_ms) // 1000} s"
+        end = escape(child.last_end)
+        table.add_row(
+            child.name, seen.addresses[child.name], pid, seconds, str(child.restarts), end
+        )
+    Console().print(table)
+
+
+def _stop(plan: NodePlan, console: Console) -> int:
+    seen = look(plan)
+    if not seen.supervisor and not any(child.pid for child in seen.children):
+        console.print(f"machine {plan.machine} is not running ({plan.folder})")
+        return EXIT_OK
+    with console.status("brokers hand over, and answer what is on its way"):
+        if seen.supervisor:
+            has_ended = trio.run(_end_supervisor, seen.supervisor)
+        else:
+            trio.run(Supervisor(plan, console.print).stop_orphans)
+            has_ended = True
+    if not has_ended:
+        return _complain(console, f"process {seen.supervisor} has not ended; its log says why")
+    console.print(f"machine {plan.machine} is stopped")
+    return EXIT_OK
+
+
+async def _end_supervisor(pid: int) -> bool:
+    """Ask a supervisor to stop, and wait for its end; False when it takes too long."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    signal.pidfd_send_signal(pidfd, signal.SIGTERM)
+    with trio.move_on_after(2 * STOP_S_MAX + 10) as waiting:
+        await trio.lowlevel.wait_readable(pidfd)
+    return not waiting.cancelled_caught
+
+
+def _complain(console: Console, text: str) -> int:
+    console.print(f"[red]{_PROGRAM}:[/red] {escape(text)}")
+    return EXIT_FAILED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,194 @@
+"""The file of `dledger-node`: which machines there are, which groups they share. Pure: text in, values out.
+
+One file serves all machines. Each machine runs a name server and one member of every group; the groups know
+nothing of each other, and each is led from another machine as long as that machine is there. Ports are counted from
+the first group's, so that no two processes of a machine want the same one. What a broker.conf can say stands in
+`[broker]`, for all groups, or in `[group.NAME]`, for one; what follows from the file itself cannot be said there.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from itertools import combinations
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+
+from dledger import ConfigError
+
+MACHINES_MAX: Final = 7
+GROUPS_MAX: Final = 26
+PORT_STEP: Final = 10
+"""Between the ports of one group and the next: a broker may also serve the port two below its own."""
+
+DECIDED_KEYS: Final = {
+    "dLegerGroup": "it is the group's name",
+    "brokerName": "it is the group's name",
+    "dLegerSelfId": "it follows from the machine's place in [machines]",
+    "dLegerPeers": "they are the machines",
+    "namesrvAddr": "they are the machines",
+    "storePathRootDir": "it lies under `store`",
+    "listenPort": "it follows from [ports]",
+    "bindAddress": "it is the machine's address",
+    "brokerIP1": "it is the machine's address",
+    "brokerClusterName": "set `cluster`",
+    "secret": "set `secret_file`",
+}
+"""Keys of broker.conf that the file's own settings decide, and by what."""
+
+_NAME: Final = re.compile("[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
+
+Port = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
+Setting = str | bool | int
+
+
+class Ports(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The first ports on every machine.
+
+    Attributes:
+        namesrv: where clients and brokers ask for routes.
+        broker: clients of the first group; the next group's is PORT_STEP above.
+        member: members of the first group among each other; the next group's is PORT_STEP above.
+    """
+
+    namesrv: Port = 9876
+    broker: Port = 10_911
+    member: Port = 20_911
+
+
+class NodeFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The settings of node.toml, checked.
+
+    Attributes:
+        machines: name and address of each, in the order that gives their members' ids (n0, n1, ...) and the
+            groups their preferred leaders: the first group's is the first machine.
+        store: folder for all data and logs of a machine, which are in a folder of its name below.
+        groups: names of the groups; by default as many as there are machines: broker-a, broker-b, ...
+        secret_file: its first line is the secret that members and name servers show each other.
+        broker: settings of broker.conf for all groups.
+        group: settings of broker.conf by group; they win.
+    """
+
+    machines: dict[str, str]
+    cluster: str = "DefaultCluster"
+    store: str = "data"
+    groups: tuple[str, ...] = ()
+    secret_file: str | None = None
+    ports: Ports = Ports()
+    broker: dict[str, Setting] = {}
+    group: dict[str, dict[str, Setting]] = {}
+
+    def settings_of(self, group: str) -> dict[str, str]:
+        """Return the settings of broker.conf that the file gives to a group."""
+        both = {**self.broker, **self.group.get(group, {})}
+        return {key: _as_text(value) for key, value in both.items()}
+
+
+def read_node_file(text: str, *, folder: Path) -> NodeFile:
+    """Read node.toml.
+
+    Args:
+        text: its content.
+        folder: where it lies; relative paths in it begin there.
+
+    Raises:
+        ConfigError: it is no TOML, or a setting is unknown, missing, wrong, or contradicts another one.
+    """
+    try:
+        file = msgspec.convert(tomllib.loads(text), NodeFile)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"this is not TOML: {error}") from error
+    except msgspec.ValidationError as error:
+        raise ConfigError(str(error)) from error
+    _check_machines(file.machines)
+    if not file.groups:
+        names = tuple(f"broker-{chr(ord('a') + place)}" for place in range(len(file.machines)))
+        file = msgspec.structs.replace(file, groups=names)
+    _check_groups(file)
+    _check_ports(file)
+    secret_file = str(folder / file.secret_file) if file.secret_file else None
+    return msgspec.structs.replace(file, store=str(folder / file.store), secret_file=secret_file)
+
+
+def choose_machine(file: NodeFile, wanted: str | None, host_name: str) -> str:
+    """Return which of the machines this is: the one that is wanted, else the one of the host's name.
+
+    Raises:
+        ConfigError: it is not among the machines.
+    """
+    name = wanted or host_name
+    if name in file.machines:
+        return name
+    known = ", ".join(file.machines)
+    if wanted:
+        raise ConfigError(f"--machine {wanted} is not among the machines {known}")
+    raise ConfigError(
+        f"this host is called {host_name}, which is not among the machines {known}: say which one it is with --machine"
+    )
+
+
+def _check_machines(machines: Mapping[str, str]) -> None:
+    if len(machines) % 2 == 0 or len(machines) > MACHINES_MAX:
+        raise ConfigError(
+            f"[machines] has {len(machines)}: a group needs a majority of them, so give 1, 3, 5 or {MACHINES_MAX}"
+        )
+    for name, host in machines.items():
+        _check_name("machine", name)
+        if not host or any(char in host for char in ":;, \t"):
+            raise ConfigError(f"machine {name}: {host!r} is not a host name or an IPv4 address")
+    for (name, host), (other, other_host) in combinations(machines.items(), 2):
+        if host == other_host:
+            raise ConfigError(
+                f"machines {name} and {other} have the same address {host}; to try it on one computer, "
+                "give 127.0.0.1, 127.0.0.2 and so on"
+            )
+
+
+def _check_groups(file: NodeFile) -> None:
+    if len(file.groups) > GROUPS_MAX:
+        raise ConfigError(f"groups has {len(file.groups)} names: at most {GROUPS_MAX}")
+    for name in file.groups:
+        _check_name("group", name)
+    if len(set(file.groups)) < len(file.groups):
+        raise ConfigError(f"groups names one twice: {', '.join(file.groups)}")
+    for name in file.group:
+        if name not in file.groups:
+            raise ConfigError(f"[group.{name}] is not among the groups {', '.join(file.groups)}")
+    tables = {"broker": file.broker} | {f"group.{name}": file.group[name] for name in file.group}
+    for table, settings in tables.items():
+        for key in settings:
+            if key in DECIDED_KEYS:
+                raise ConfigError(f"[{table}] {key}: leave it out, {DECIDED_KEYS[key]}")
+
+
+def _check_name(kind: str, name: str) -> None:
+    if _NAME.fullmatch(name) is None:
+        raise ConfigError(
+            f"{kind} {name!r}: a name is made of up to 63 letters, digits, - and _, and begins with a letter or digit"
+        )
+
+
+def _check_ports(file: NodeFile) -> None:
+    """Refuse ports that two processes of a machine would want, the port below a client port included."""
+    owners: dict[int, str] = {file.ports.namesrv: "the name server"}
+    for place, name in enumerate(file.groups):
+        broker, member = (
+            file.ports.broker + PORT_STEP * place,
+            file.ports.member + PORT_STEP * place,
+        )
+        wanted = {broker: "clients", broker - 2: "old clients (vipListenEnable)", member: "members"}
+        for port, users in wanted.items():
+            owner = f"{users} of {name}"
+            if not 1 <= port <= 65_535:
+                raise ConfigError(f"[ports] gives {owner} port {port}, which does not exist")
+            if port in owners:
+                raise ConfigError(f"[ports] gives port {port} to {owners[port]} and to {owner}")
+            owners[port] = owner
+
+
+def _as_text(value: Setting) -> str:
+    """Return a value as broker.conf writes it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

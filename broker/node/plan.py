@@ -1,0 +1,127 @@
+"""The processes of one machine: their commands, settings and places on its disk. Pure: it writes nothing."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from broker.node.config import PORT_STEP, NodeFile
+from broker.server.config import read_config
+from dledger import ConfigError
+from dledger_mq.net.address import Address
+
+NAME_SERVER: Final = "namesrv"
+_PYTHON: Final = (sys.executable, "-m")
+
+
+@dataclass(frozen=True, slots=True)
+class ChildPlan:
+    """A process that is to run on this machine.
+
+    Attributes:
+        name: `namesrv`, or the group's.
+        address: where clients reach it.
+        command: program and arguments.
+        log: file that takes what it prints.
+        file: path and content of the settings file that its command names; None without one.
+    """
+
+    name: str
+    address: Address
+    command: tuple[str, ...]
+    log: Path
+    file: tuple[Path, str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class NodePlan:
+    """All processes of one machine. The name server comes first, and stops last."""
+
+    machine: str
+    folder: Path
+    children: tuple[ChildPlan, ...]
+    warnings: tuple[str, ...]
+
+
+def plan_node(file: NodeFile, machine: str, *, secret: str | None) -> NodePlan:
+    """Lay out the processes of a machine.
+
+    Args:
+        file: what all machines share.
+        machine: one of `file.machines`.
+        secret: what `file.secret_file` holds.
+
+    Raises:
+        ConfigError: a group's settings are wrong; names the group.
+    """
+    folder = Path(file.store) / machine
+    host = file.machines[machine]
+    secret_option = ("--secret-file", file.secret_file) if file.secret_file else ()
+    children = [_plan_name_server(Address(host, file.ports.namesrv), folder, secret)]
+    warnings: dict[str, None] = {}
+    for place, group in enumerate(file.groups):
+        values = file.settings_of(group) | _decided(file, machine, place)
+        try:
+            config, found = read_config(values, {"secret": secret} if secret else {})
+        except ConfigError as error:
+            raise ConfigError(f"group {group}: {error}") from error
+        warnings |= dict.fromkeys(f"group {group}: {text}" for text in found)
+        settings = folder / "conf" / f"{group}.conf"
+        children.append(
+            ChildPlan(
+                name=group,
+                address=config.listen,
+                command=(*_PYTHON, "broker.server.cli", "-c", str(settings), *secret_option),
+                log=folder / "logs" / f"{group}.log",
+                file=(settings, _properties(values)),
+            )
+        )
+    return NodePlan(machine, folder, tuple(children), tuple(warnings))
+
+
+def _plan_name_server(listen: Address, folder: Path, secret: str | None) -> ChildPlan:
+    secrets = folder / "conf" / "namesrv.secrets"
+    options = ("--secret-file", str(secrets)) if secret else ()
+    return ChildPlan(
+        name=NAME_SERVER,
+        address=listen,
+        command=(*_PYTHON, "broker.namesrv.cli", "--listen", str(listen), *options),
+        log=folder / "logs" / "namesrv.log",
+        file=(secrets, f"* {secret}\n") if secret else None,
+    )
+
+
+def _decided(file: NodeFile, machine: str, place: int) -> dict[str, str]:
+    """Return the settings of a group's broker that follow from the file (DECIDED_KEYS, and who leads if it can)."""
+    group, host = file.groups[place], file.machines[machine]
+    shift = PORT_STEP * place
+    ids = {name: f"n{number}" for number, name in enumerate(file.machines)}
+    members = (
+        f"{ids[name]}-{at}:{file.ports.member + shift}" for name, at in file.machines.items()
+    )
+    preferred = list(ids.values())[place % len(ids)]
+    return {
+        "dLegerGroup": group,
+        "dLegerSelfId": ids[machine],
+        "dLegerPeers": ";".join(members),
+        "preferredLeaderId": file.settings_of(group).get("preferredLeaderId", preferred),
+        "namesrvAddr": ";".join(f"{at}:{file.ports.namesrv}" for at in file.machines.values()),
+        "storePathRootDir": str(Path(file.store) / machine / group),
+        "listenPort": str(file.ports.broker + shift),
+        "bindAddress": host,
+        "brokerIP1": host,
+        "brokerClusterName": file.cluster,
+    }
+
+
+def _properties(values: Mapping[str, str]) -> str:
+    """Write settings as java.util.Properties reads them (broker/properties.py)."""
+    lines = (f"{key}={value}".replace("\\", "\\\\") for key, value in values.items())
+    return (
+        "# Written by dledger-node at each start: change node.toml instead.\n"
+        + "\n".join(lines)
+        + "\n"
+    )

@@ -1,0 +1,48 @@
+"""The files in examples/node are what they claim to be."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from broker.node.config import read_node_file
+from broker.node.plan import plan_node
+from broker.node.supervisor import STOP_S_MAX
+
+pytestmark = pytest.mark.integration
+
+EXAMPLES = Path(__file__).parents[3] / "examples" / "node"
+SERVICE = EXAMPLES / "dledger-node.service"
+
+
+def test_the_example_plans_three_groups_without_a_warning() -> None:
+    file = read_node_file((EXAMPLES / "node.toml").read_text(), folder=EXAMPLES)
+    plans = [plan_node(file, machine, secret=None) for machine in file.machines]
+    names = ["namesrv", "broker-a", "broker-b", "broker-c"]
+    assert [[child.name for child in plan.children] for plan in plans] == [names] * 3
+    assert [plan.warnings for plan in plans] == [()] * 3
+
+
+def test_systemd_waits_longer_than_the_supervisor_itself() -> None:
+    (line,) = [one for one in SERVICE.read_text().splitlines() if one.startswith("TimeoutStopSec=")]
+    assert int(line.partition("=")[2]) > 2 * STOP_S_MAX
+
+
+def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path: Path) -> None:
+    analyse = shutil.which("systemd-analyze")
+    if analyse is None:
+        pytest.skip("systemd-analyze is not installed")
+    # The program of the example is not installed here, which is all that may be wrong.
+    unit = tmp_path / SERVICE.name
+    unit.write_text(SERVICE.read_text().replace("/opt/dledger/bin/dledger-node", "/bin/true"))
+    found = subprocess.run(
+        [analyse, "verify", "--man=no", str(unit)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (found.returncode, found.stderr) == (0, "")

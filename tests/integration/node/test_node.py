@@ -1,0 +1,255 @@
+"""Three machines on loopback, each with its `dledger-node`: processes die, supervisors die, all stops in order."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from broker.admin.ask import NobodyAnsweredError, addresses_of_group, ask_all
+from broker.node.config import PORT_STEP
+from dledger_mq import Message
+from dledger_mq.blocking import Admin, Producer
+from jepsen.ports import free_ports, is_free
+from jepsen.processes import Process, poll
+
+pytestmark = pytest.mark.integration
+
+MACHINES = {"alpha": "127.0.0.1", "beta": "127.0.0.2", "gamma": "127.0.0.3"}
+WAIT_S = 60.0
+
+
+def first_ports(groups: int) -> tuple[int, int, int]:
+    """First ports whose followers, a step further for each group, are free as well."""
+    chosen: list[int] = []
+    for port in free_ports(60):
+        if all(is_free(port + PORT_STEP * place) for place in range(groups)) and not any(
+            abs(port - one) <= PORT_STEP * groups for one in chosen
+        ):
+            chosen.append(port)
+        if len(chosen) == 3:
+            return chosen[0], chosen[1], chosen[2]
+    raise OSError("no three ranges of free ports")
+
+
+def runs(pid: int) -> bool:
+    """True for a process that has not ended; one that nobody has waited for yet has no command line."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes() != b""
+    except OSError:
+        return False
+
+
+class Cluster:
+    """Three supervisors, and what they say."""
+
+    def __init__(self, folder: Path, *, more: str = "") -> None:
+        self.folder = folder
+        self.file = folder / "node.toml"
+        self.namesrv_port, broker, member = first_ports(len(MACHINES))
+        machines = "".join(f'{name} = "{host}"\n' for name, host in MACHINES.items())
+        self.file.write_text(
+            f"[machines]\n{machines}[ports]\nnamesrv = {self.namesrv_port}\nbroker = {broker}\nmember = {member}\n"
+            f"[broker]\nmappedFileSizeCommitLog = 16777216\n{more}"
+        )
+        self.supervisors = {
+            name: Process(
+                name,
+                self.command(name),
+                log=folder / f"{name}.log",
+                port=self.namesrv_port,
+                host=host,
+            )
+            for name, host in MACHINES.items()
+        }
+
+    @property
+    def name_servers(self) -> str:
+        return ";".join(f"{host}:{self.namesrv_port}" for host in MACHINES.values())
+
+    def command(self, machine: str, *action: str) -> list[str]:
+        command = (sys.executable, "-m", "broker.node.cli", "-c", str(self.file))
+        return [*command, "--machine", machine, *action]
+
+    def run(self, machine: str, *action: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.command(machine, *action), capture_output=True, text=True, timeout=180, check=False
+        )
+
+    def status(self, machine: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.run(machine, "--json", "status").stdout)
+        return found
+
+    def pids(self, machine: str) -> dict[str, int | None]:
+        """The processes that the supervisor of a machine has noted, by name."""
+        path = self.folder / "data" / machine / "node.json"
+        try:
+            children = json.loads(path.read_bytes())["children"]
+        except FileNotFoundError:
+            return {}
+        return {child["name"]: child["pid"] for child in children}
+
+    def is_known(self, group: str) -> bool:
+        """True once the first name server knows the leader of a group."""
+        first = (f"{MACHINES['alpha']}:{self.namesrv_port}",)
+        try:
+            (leader, *_) = trio.run(ask_all, trio.run(addresses_of_group, first, group))
+        except NobodyAnsweredError:
+            return False
+        return leader.table.get("raftRole") == "leader"
+
+    def send(self, producer: Producer, count: int, topic: str = "Orders") -> set[str]:
+        """Send messages; the groups that took them."""
+        sent = [producer.send(Message(topic, f"order {n}".encode())) for n in range(count)]
+        return {result.queue.broker_name for result in sent}
+
+
+@contextmanager
+def running(folder: Path, *, more: str = "") -> Iterator[Cluster]:
+    cluster = Cluster(folder, more=more)
+    try:
+        for supervisor in cluster.supervisors.values():
+            supervisor.start()
+        yield cluster
+    finally:
+        for machine in MACHINES:
+            cluster.run(machine, "stop")
+        for supervisor in cluster.supervisors.values():
+            supervisor.kill()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with running(tmp_path_factory.mktemp("node")) as cluster:
+        yield cluster
+
+
+def test_all_groups_take_messages_and_every_machine_says_that_all_of_it_runs(
+    cluster: Cluster,
+) -> None:
+    groups = {"broker-a", "broker-b", "broker-c"}
+    assert poll(lambda: all(cluster.is_known(group) for group in groups), WAIT_S)
+    with Admin(cluster.name_servers, timeout_s=WAIT_S) as admin:
+        admin.create_topic("Orders", queues=4)
+    with Producer(cluster.name_servers, group="p", timeout_s=WAIT_S) as producer:
+        assert cluster.send(producer, 12) == groups
+    for machine in MACHINES:
+        status = cluster.status(machine)
+        assert status["supervisor"] == cluster.supervisors[machine].pid
+        assert [child["name"] for child in status["children"]] == [
+            *("namesrv", "broker-a", "broker-b", "broker-c")
+        ]
+        assert all(child["pid"] for child in status["children"])
+        assert cluster.run(machine, "status").returncode == 0
+
+
+def test_a_process_that_is_killed_is_back_and_the_others_never_noticed(cluster: Cluster) -> None:
+    assert poll(lambda: all(cluster.pids("alpha").values()), WAIT_S)
+    before = cluster.pids("alpha")
+    victim = before["broker-a"]
+    assert victim is not None
+    os.kill(victim, signal.SIGKILL)
+    assert poll(lambda: cluster.pids("alpha")["broker-a"] not in (victim, None), WAIT_S)
+    after = cluster.pids("alpha")
+    assert {name: after[name] for name in after if name != "broker-a"} == {
+        name: before[name] for name in before if name != "broker-a"
+    }
+    (row,) = [one for one in cluster.status("alpha")["children"] if one["name"] == "broker-a"]
+    assert (row["restarts"], row["last_end"]) == (1, "was ended by SIGKILL")
+
+
+def test_a_supervisor_that_is_killed_costs_nothing_and_the_next_one_takes_over(
+    cluster: Cluster,
+) -> None:
+    assert poll(lambda: all(cluster.pids("beta").values()), WAIT_S)
+    before = cluster.pids("beta")
+    supervisor = cluster.supervisors["beta"]
+    supervisor.kill()
+    orphaned = cluster.status("beta")
+    assert orphaned["supervisor"] is None
+    assert {child["name"]: child["pid"] for child in orphaned["children"]} == before
+    assert cluster.run("beta", "status").returncode == 1
+    supervisor.start()
+    assert poll(lambda: cluster.status("beta")["supervisor"] == supervisor.pid, WAIT_S)
+    assert cluster.pids("beta") == before
+    # And it does for them what the first one did.
+    victim = before["namesrv"]
+    assert victim is not None
+    os.kill(victim, signal.SIGKILL)
+    assert poll(lambda: cluster.pids("beta")["namesrv"] not in (victim, None), WAIT_S)
+
+
+def test_a_machine_has_one_supervisor(cluster: Cluster) -> None:
+    assert poll(lambda: cluster.status("gamma")["supervisor"] is not None, WAIT_S)
+    second = cluster.run("gamma")
+    assert second.returncode == 1
+    assert f"the store is in use by process {cluster.supervisors['gamma'].pid}" in second.stderr
+
+
+def test_what_a_killed_supervisor_left_can_be_stopped_and_what_runs_not_is_said(
+    cluster: Cluster,
+) -> None:
+    assert poll(lambda: all(cluster.pids("gamma").values()), WAIT_S)
+    pids = cluster.pids("gamma")
+    cluster.supervisors["gamma"].kill()
+    stopped = cluster.run("gamma", "stop")
+    assert (stopped.returncode, "machine gamma is stopped" in stopped.stderr) == (0, True), stopped
+    assert [name for name, pid in pids.items() if pid and runs(pid)] == []
+    again = cluster.run("gamma", "status")
+    assert (again.returncode, "machine gamma is not running" in again.stdout) == (1, True), again
+    assert cluster.run("gamma", "stop").returncode == 0
+
+
+def test_one_that_cannot_start_is_tried_again_and_keeps_nobody_from_running(
+    tmp_path: Path,
+) -> None:
+    cluster = Cluster(tmp_path)
+    alpha = cluster.supervisors["alpha"]
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.bind((MACHINES["alpha"], cluster.namesrv_port))
+        taken.listen()
+        alpha.start()
+        try:
+            assert poll(lambda: "namesrv ended with status 1" in alpha.log.read_text(), WAIT_S)
+            assert (
+                "cannot be listened on" in alpha.log.read_text()
+                or "in use" in alpha.log.read_text()
+            )
+            assert poll(
+                lambda: all(
+                    pid for name, pid in cluster.pids("alpha").items() if name != "namesrv"
+                ),
+                WAIT_S,
+            )
+            taken.close()
+            assert poll(lambda: cluster.pids("alpha")["namesrv"] is not None, WAIT_S)
+        finally:
+            cluster.run("alpha", "stop")
+            alpha.kill()
+
+
+def test_a_wrong_file_is_told_before_anything_starts(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, more="listenPort = 1\n")
+    refused = cluster.run("alpha")
+    assert refused.returncode == 2
+    assert "node.toml: [broker] listenPort: leave it out" in refused.stderr
+    assert not (tmp_path / "data").exists()
+    missing = subprocess.run(
+        [sys.executable, "-m", "broker.node.cli", "-c", str(tmp_path / "none.toml")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (missing.returncode, "cannot be read: No such file" in missing.stderr) == (2, True)

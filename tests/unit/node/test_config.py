@@ -1,0 +1,144 @@
+"""node.toml: what it says, and that each mistake in it is named before anything starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from broker.node.config import choose_machine, read_node_file
+from broker.node.plan import plan_node
+from broker.properties import read_properties
+from broker.server.config import read_config
+from dledger import ConfigError
+
+FOLDER = Path("/etc/dledger")
+THREE = '[machines]\nalpha = "10.0.0.1"\nbeta = "10.0.0.2"\ngamma = "10.0.0.3"\n'
+
+
+def plans(text: str, *, secret: str | None = None) -> list[dict[str, dict[str, str]]]:
+    """The settings of every group's broker, machine by machine."""
+    file = read_node_file(text, folder=FOLDER)
+    found = []
+    for machine in file.machines:
+        children = plan_node(file, machine, secret=secret).children
+        texts = {child.name: child.file[1] for child in children if child.file is not None}
+        found.append({name: read_properties(text) for name, text in texts.items()})
+    return found
+
+
+def test_three_machines_share_three_groups_and_each_leads_one() -> None:
+    alpha, beta, gamma = plans(THREE)
+    assert list(alpha) == list(beta) == list(gamma) == ["broker-a", "broker-b", "broker-c"]
+    assert [alpha[name]["preferredLeaderId"] for name in alpha] == ["n0", "n1", "n2"]
+    assert [each["broker-b"]["dLegerSelfId"] for each in (alpha, beta, gamma)] == ["n0", "n1", "n2"]
+    assert (
+        alpha["broker-b"]["dLegerPeers"] == "n0-10.0.0.1:20921;n1-10.0.0.2:20921;n2-10.0.0.3:20921"
+    )
+    assert gamma["broker-a"]["namesrvAddr"] == "10.0.0.1:9876;10.0.0.2:9876;10.0.0.3:9876"
+    assert gamma["broker-a"]["storePathRootDir"] == "/etc/dledger/data/gamma/broker-a"
+
+
+def test_all_machines_agree_on_the_members_and_leaders_of_each_group() -> None:
+    machines = plans(THREE)
+    for key in ("dLegerPeers", "preferredLeaderId", "dLegerGroup", "namesrvAddr"):
+        assert len({tuple(one[group][key] for group in one) for one in machines}) == 1, key
+
+
+def test_what_is_planned_is_what_a_broker_reads() -> None:
+    beta = plans(THREE)[1]
+    read = [read_config(values, {}) for values in beta.values()]
+    assert [(config.group, str(config.listen)) for config, _ in read] == [
+        ("broker-a", "10.0.0.2:10911"),
+        ("broker-b", "10.0.0.2:10921"),
+        ("broker-c", "10.0.0.2:10931"),
+    ]
+    assert [warnings for _, warnings in read] == [[], [], []]
+
+
+def test_settings_are_for_all_groups_or_for_one() -> None:
+    for_all = "[broker]\ndefaultTopicQueueNums = 4\nautoCreateTopicEnable = false\n"
+    text = f"{THREE}{for_all}[group.broker-b]\ndefaultTopicQueueNums = 16\n"
+    alpha = plans(text)[0]
+    assert [alpha[name]["defaultTopicQueueNums"] for name in alpha] == ["4", "16", "4"]
+    assert {alpha[name]["autoCreateTopicEnable"] for name in alpha} == {"false"}
+
+
+def test_a_backslash_in_a_setting_arrives() -> None:
+    alpha = plans(f"{THREE}[broker]\nregionId = 'a\\b'\n")[0]
+    assert alpha["broker-a"]["regionId"] == "a\\b"
+
+
+def test_one_machine_has_one_group_and_names_may_be_given() -> None:
+    (only,) = plans('groups = ["orders", "logs"]\n[machines]\nhere = "127.0.0.1"\n')
+    assert list(only) == ["orders", "logs"]
+    (only,) = plans('[machines]\nhere = "127.0.0.1"\n')
+    assert list(only) == ["broker-a"]
+
+
+def test_a_secret_reaches_brokers_and_the_name_server_but_no_settings_file_of_a_broker() -> None:
+    file = read_node_file(f'secret_file = "secret"\n{THREE}', folder=FOLDER)
+    name_server, *brokers = plan_node(file, "alpha", secret="s3cret").children
+    assert name_server.file is not None
+    assert name_server.file[1] == "* s3cret\n"
+    assert "--secret-file" in name_server.command
+    for broker in brokers:
+        assert broker.command[-2:] == ("--secret-file", "/etc/dledger/secret")
+        assert broker.file is not None
+        assert "s3cret" not in broker.file[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "missing required field `machines`"),
+        ("machines = 3", "Expected `object`, got `int` - at `$.machines`"),
+        ("[machines", "this is not TOML"),
+        ('[machines]\na = "10.0.0.1"\nb = "10.0.0.2"', "has 2: a group needs a majority"),
+        ("[machines]\n" + "".join(f'm{i} = "10.0.0.{i}"\n' for i in range(9)), "has 9"),
+        ("[machines]", "has 0"),
+        ('[machines]\n"a/b" = "10.0.0.1"', "machine 'a/b': a name is made of"),
+        ('[machines]\n".." = "10.0.0.1"', "machine '..': a name is made of"),
+        ('[machines]\na = "10.0.0.1:80"', "is not a host name or an IPv4 address"),
+        (
+            '[machines]\na = "10.0.0.1"\nb = "10.0.0.1"\nc = "10.0.0.2"',
+            "machines a and b have the same address 10.0.0.1",
+        ),
+        (f"store_path = '/x'\n{THREE}", "unknown field `store_path`"),
+        (f"{THREE}[ports]\nnamesrv = 0", "Expected `int` >= 1 - at `$.ports.namesrv`"),
+        (f"{THREE}[ports]\nbroker = 65530", "clients of broker-b port 65540, which does not exist"),
+        (
+            f"{THREE}[ports]\nnamesrv = 10919",
+            "port 10919 to the name server and to old clients (vipListenEnable) of broker-b",
+        ),
+        (f"{THREE}[ports]\nmember = 10921", "gives port 10921 to members of broker-a and to clients of broker-b"),
+        (f"{THREE}[broker]\nlistenPort = 1", "[broker] listenPort: leave it out, it follows from [ports]"),
+        (f"{THREE}[group.broker-a]\nsecret = 'x'", "[group.broker-a] secret: leave it out, set `secret_file`"),
+        (f"{THREE}[group.broker-x]\nregionId = 'x'", "[group.broker-x] is not among the groups"),
+        (f'groups = ["a", "a"]\n{THREE}', "groups names one twice: a, a"),
+        (f'groups = ["a b"]\n{THREE}', "group 'a b': a name is made of"),
+        (f"groups = {[f'g{i}' for i in range(27)]}\n{THREE}", "groups has 27 names: at most 26"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_named(text: str, reason: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_node_file(text, folder=FOLDER)
+    assert reason in str(caught.value)
+
+
+def test_a_wrong_setting_of_a_broker_names_the_group() -> None:
+    file = read_node_file(f"{THREE}[group.broker-b]\nmaxMessageSize = 0\n", folder=FOLDER)
+    with pytest.raises(
+        ConfigError, match=r"^group broker-b: maxMessageSize=0 is not a number from 1"
+    ):
+        plan_node(file, "alpha", secret=None)
+
+
+def test_the_machine_is_the_one_that_is_wanted_or_the_hosts() -> None:
+    file = read_node_file(THREE, folder=FOLDER)
+    assert choose_machine(file, "beta", "gamma") == "beta"
+    assert choose_machine(file, None, "gamma") == "gamma"
+    with pytest.raises(ConfigError, match=r"--machine delta is not among the machines alpha, beta"):
+        choose_machine(file, "delta", "gamma")
+    with pytest.raises(ConfigError, match="this host is called box, which is not among"):
+        choose_machine(file, None, "box")
