@@ -197,7 +197,11 @@ class Broker:
             made=self._registrar.made,
         )
         self._controller = BrokerController(
-            self.config, self.log, self.state, self._outputs, environment
+            self.config,
+            self.log,
+            self.state,
+            outputs=self._outputs,
+            environment=environment,
         )
         self.log.watch_role(self._role_changed)
         self.log.reader.watch_applied(self._applied)

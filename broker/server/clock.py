@@ -25,7 +25,7 @@ SLEW_PER_MILLE: Final = 1
 """Time services slew by half of this; so an ordinary correction is followed completely."""
 
 COMPLAINT_MS: Final = 1_000
-"""A clock that is off by more is told of: a time service would have kept it nearer."""
+"""A clock that is off by more is reported: a time service would have kept it nearer."""
 
 _STEADY: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
@@ -47,6 +47,7 @@ class SteadyWallClock:
         self,
         node_id: NodeId,
         member_count: int,
+        *,
         wall: Callable[[], int] = wall_ms,
         steady: Callable[[], int] = steady_ms,
     ) -> None:
@@ -79,7 +80,12 @@ class SteadyWallClock:
         return steady + self._offset_ms
 
     def _agreed_ms(self, own_ms: int) -> int:
-        return agreed_ms(own_ms, self._peers.values(), self._member_count, self._steady())
+        return agreed_ms(
+            own_ms,
+            self._peers.values(),
+            member_count=self._member_count,
+            now_ms=self._steady(),
+        )
 
     def learn(self, node_id: NodeId, reading: ClockReading) -> None:
         """See `ClockWatch`."""
@@ -97,7 +103,10 @@ class SteadyWallClock:
         """Set the time anew from the others' clocks; back as well, until this node has led and its time was written."""
         steady = self._steady()
         ahead_ms, self._is_settled = starting_ms(
-            self.wall_ms() - steady, self._peers.values(), self._member_count, steady
+            self.wall_ms() - steady,
+            self._peers.values(),
+            member_count=self._member_count,
+            now_ms=steady,
         )
         moved_ms = ahead_ms - self._offset_ms
         if self._has_led:

@@ -30,7 +30,7 @@ class Committers:
         self._members = members
         self._lockers: dict[tuple[str, str], str] = {}
 
-    def has_locked(self, group: str, address: str, client_id: str) -> None:
+    def has_locked(self, group: str, *, address: str, client_id: str) -> None:
         """Note that a client asked for locks over the connection from `address`."""
         self._lockers.pop((group, address), None)
         self._lockers[group, address] = client_id

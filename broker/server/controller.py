@@ -37,6 +37,7 @@ class BrokerController:
         config: BrokerConfig,
         log: LogServer,
         state: BrokerState,
+        *,
         outputs: Outputs,
         environment: Environment,
     ) -> None:
@@ -45,7 +46,9 @@ class BrokerController:
         self._outputs = outputs
         self._was_serving = False
         self._next_expiry_ms = 0
-        self.services = services = Services(config, log, state, outputs, environment)
+        self.services = services = Services(
+            config, log, state, outputs=outputs, environment=environment
+        )
         self.commits = services.commits
         self.link = services.link
         self.members = services.members

@@ -67,7 +67,7 @@ class PeerClock:
 
 
 def starting_ms(
-    own_ms: int, peers: Iterable[PeerClock], member_count: int, now_ms: int
+    own_ms: int, peers: Iterable[PeerClock], *, member_count: int, now_ms: int
 ) -> tuple[int, bool]:
     """Return the clock to begin with, and True if no more readings could change it.
 
@@ -90,7 +90,7 @@ def starting_ms(
         if own not in near:
             return sorted(one.low_ms for one in near)[(len(near) - 1) // 2], True
         others = [one for one in near if one is not own]
-        return agreed_ms(own_ms, others, len(near), now_ms), True
+        return agreed_ms(own_ms, others, member_count=len(near), now_ms=now_ms), True
     settled = [peer.settled_ms for peer in known if peer.settled_ms is not None]
     if settled:
         return min(settled), True
@@ -112,7 +112,7 @@ def _near(one: PeerClock, clocks: Iterable[PeerClock], now_ms: int) -> list[Peer
     ]
 
 
-def agreed_ms(own_ms: int, peers: Iterable[PeerClock], member_count: int, now_ms: int) -> int:
+def agreed_ms(own_ms: int, peers: Iterable[PeerClock], *, member_count: int, now_ms: int) -> int:
     """Return the clock to go by: `own_ms` unless a majority of those heard contradicts it.
 
     Args:

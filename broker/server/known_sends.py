@@ -235,7 +235,7 @@ class KnownSends:
         assert place == end, f"{end - place} messages of the rest are no part of the send"
 
     def ahead_committed(
-        self, send: SendInFlight, first: SendInFlight, staged: StagedEntry, place: int
+        self, send: SendInFlight, staged: StagedEntry, place: int, *, first: SendInFlight
     ) -> None:
         """Note where those parts of a send stand that were in flight with another one, from `place` on."""
         known = send.parts

@@ -48,7 +48,9 @@ class Locks:
             request.refuse_as_busy()
             return
         wanted = decode_lock_request(command.body)
-        self._committers.has_locked(wanted.consumer_group, request.origin.address, wanted.client_id)
+        self._committers.has_locked(
+            wanted.consumer_group, address=request.origin.address, client_id=wanted.client_id
+        )
         place = self._commits.stage_control(
             LockQueues(wanted.consumer_group, wanted.client_id, _queues(wanted))
         )

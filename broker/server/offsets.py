@@ -48,6 +48,7 @@ class Offsets:
         state: BrokerState,
         commits: Commits,
         router: Router,
+        *,
         committers: Committers,
         now_ms: Callable[[], int],
     ) -> None:

@@ -1,4 +1,4 @@
-"""Stages the messages of a send's plan: what sends, rows of sinks and sent-back messages have in common."""
+"""Stages the messages of a send's plan: common to sends, half messages, rows of sinks and sent-back messages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def stage_plan(staging: Staging, plan: SendPlan, born_ms: int, born_host: bytes)
     """
     stage = staging.stage
     topic, queue_id = plan.topic.encode(), plan.queue_id
-    waits = plan.delay_level or plan.due_ms
+    waits = plan.is_half or plan.delay_level or plan.due_ms
     first = -1
     for message in plan.messages:
         properties = message.properties

@@ -128,7 +128,7 @@ class RowSends:
     def _committed(self, flight: _Flight, staged: StagedEntry, place: int) -> None:
         """Answer a send whose rows stand, and decide on those behind it."""
         self._landed(flight)
-        self._answer(flight.request, flight.queue_id, flight.wanted, staged, place)
+        self._answer(flight.request, flight.queue_id, flight.wanted, staged=staged, place=place)
         for request in flight.behind:
             self._router.route(request)
 
@@ -144,6 +144,7 @@ class RowSends:
         request: PendingRequest,
         queue_id: QueueId,
         wanted: list[bool],
+        *,
         staged: StagedEntry | None = None,
         place: int = -1,
     ) -> None:

@@ -19,6 +19,7 @@ class RuntimeInfo:
         config: BrokerConfig,
         log: LogServer,
         state: BrokerState,
+        *,
         boot_ms: int,
         clock_ahead_ms: Callable[[], int],
         loss_notice: Callable[[], str],

@@ -185,7 +185,7 @@ class Sends:
         known = self._known
         assert known is not None, "a send joined another one, and nothing is known of any"
         for send in first.joined or ():
-            known.ahead_committed(send, first, staged, place)
+            known.ahead_committed(send, staged, place, first=first)
             self.decided(send)
 
     def decided(self, send: SendInFlight, error: DLedgerError | None = None) -> None:

@@ -64,6 +64,7 @@ class Services:
         config: BrokerConfig,
         log: LogServer,
         state: BrokerState,
+        *,
         outputs: Outputs,
         environment: Environment,
     ) -> None:
@@ -86,7 +87,12 @@ class Services:
         self.members = self._make_members()
         self._committers = Committers(state.locks, self.members.members)
         self.offsets = Offsets(
-            log, state, self.commits, self.router, self._committers, environment.monotonic_ms
+            log,
+            state,
+            self.commits,
+            self.router,
+            committers=self._committers,
+            now_ms=environment.monotonic_ms,
         )
         self.repeats = Repeats(state, self._load) if config.recognise_repeats else None
         self.ends = self._make_ends()
@@ -99,9 +105,9 @@ class Services:
             config,
             log,
             state,
-            environment.wall_ms(),
-            environment.clock_ahead_ms,
-            environment.loss_notice,
+            boot_ms=environment.wall_ms(),
+            clock_ahead_ms=environment.clock_ahead_ms,
+            loss_notice=environment.loss_notice,
         )
         self.sends = self._make_sends()
         self.dispatch = Dispatch(self.router, environment.monotonic_ms)
@@ -149,8 +155,8 @@ class Services:
             self.commits,
             self._catalog,
             self.link,
-            self._outputs,
-            self._environment.nursery,
+            outputs=self._outputs,
+            nursery=self._environment.nursery,
             auto_create_groups=config.auto_create_groups,
             tasks_max=config.limits.requests_max,
             now_ms=self._environment.monotonic_ms,
@@ -163,8 +169,8 @@ class Services:
             self._state,
             self.commits,
             self.router,
-            RecallRules(config.recall, config.broker_name, self._state.topics.__contains__),
-            self._log_ms,
+            rules=RecallRules(config.recall, config.broker_name, self._state.topics.__contains__),
+            now_ms=self._log_ms,
         )
 
     def _make_link_server(self) -> LinkServer:
@@ -186,7 +192,7 @@ class Services:
             self._state,
             self.commits,
             self.router,
-            self.members,
+            members=self.members,
             broker_name=self._config.broker_name,
             config_text=self.runtime.config_text,
             runtime=self.runtime.table,
@@ -261,14 +267,14 @@ class Services:
             self.commits,
             self.router,
             self._state.transactions,
-            EndRules(
+            rules=EndRules(
                 self._state.transactions,
                 timeout_ms=config.transaction_timeout_ms,
                 delay_level_max=len(config.delay_levels_ms),
                 timers=self._timer_rules(),
                 load=self._load,
             ),
-            self._answers,
+            answers=self._answers,
             repeats=self.repeats,
             open_max=config.limits.open_transactions_max,
             now_ms=self._environment.wall_ms,
@@ -280,8 +286,8 @@ class Services:
             self.router,
             self._state.transactions,
             self.ends,
-            self._load,
-            self._log_ms,
+            load=self._load,
+            now_ms=self._log_ms,
         )
 
     def _make_checks(self) -> TransactionChecks:
@@ -291,8 +297,8 @@ class Services:
             self._state,
             self.commits,
             self.ends,
-            self._catalog,
-            self.members.ask_producer,
+            catalog=self._catalog,
+            ask=self.members.ask_producer,
             broker_name=config.broker_name,
             timeout_ms=config.transaction_timeout_ms,
             interval_ms=config.transaction_check_interval_ms,

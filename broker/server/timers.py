@@ -48,6 +48,7 @@ class Timers:
         state: BrokerState,
         commits: Commits,
         router: Router,
+        *,
         rules: RecallRules,
         now_ms: Callable[[], int],
     ) -> None:

@@ -55,6 +55,7 @@ class TransactionResumes:
         router: Router,
         transactions: Transactions,
         ends: TransactionEnds,
+        *,
         load: Callable[[PhysicalOffset], StoredMessage | None],
         now_ms: Callable[[], int],
     ) -> None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from broker.server.commits import Commits
+from broker.server.plan_staging import stage_plan
 from broker.server.request import Handler, PendingRequest, Where
 from broker.server.router import Router
 from broker.server.send_answers import SendAnswers
 from broker.service.conclusions import Kind
 from broker.service.refusal import Refusal
 from broker.service.repeats import EarlierSend, Repeats
-from broker.service.sameness import RequestedMessage, is_same, requested_by_plan, stored_as
+from broker.service.sameness import RequestedMessage, is_same, requested_by_plan
 from broker.service.send import SendPlan
 from broker.service.transactions import (
     CommitPlan,
@@ -37,6 +39,22 @@ from dledger_mq.remoting.header import RemotingCommand
 _OP = OP_HALF_TOPIC.encode()
 
 
+class _HalfSend(NamedTuple):
+    """A send of one half message.
+
+    Attributes:
+        born_ms: the time at which its client made it, by the client's clock.
+        key: the topic and the transaction id.
+        asked: the message as it would be stored.
+    """
+
+    request: PendingRequest
+    plan: SendPlan
+    born_ms: int
+    key: TransactionKey
+    asked: RequestedMessage
+
+
 class TransactionEnds:
     """Stores half messages, and ends transactions: each exactly once.
 
@@ -51,9 +69,9 @@ class TransactionEnds:
         commits: Commits,
         router: Router,
         transactions: Transactions,
+        *,
         rules: EndRules,
         answers: SendAnswers,
-        *,
         repeats: Repeats | None,
         open_max: int,
         now_ms: Callable[[], int],
@@ -97,8 +115,12 @@ class TransactionEnds:
         Another one under the same transaction id is a transaction of its own: each ends by its offset.
 
         Raises:
-            EntryDamagedError: whether it is an open one cannot be told now; nothing was done.
+            EntryDamagedError: it cannot be compared with the open ones now; nothing was done.
         """
+        assert plan.is_half, (
+            f"a plan for {plan.topic} begins a transaction, and has no half message"
+        )
+        assert len(plan.messages) == 1, f"a transaction of {len(plan.messages)} messages"
         message = plan.messages[0]
         key = (plan.topic.encode(), message.uniq_key)
         try:
@@ -106,12 +128,13 @@ class TransactionEnds:
         except RecordError as error:
             request.refuse(ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: {error}")
             return
+        half = _HalfSend(request, plan, born_ms, key, asked)
         repeats = self._repeats
-        known = None if repeats is None else self._earlier(repeats, plan, key, asked, born_ms)
+        known = None if repeats is None else self._earlier(repeats, half)
         if repeats is not None and known is not None:
             repeats.claim([known.physical_offset], born_ms)
-            self._answer_half(request, plan, known, born_ms)
-        elif repeats is not None and self._is_ahead(plan, key, asked):
+            self._answer_half(half, known)
+        elif repeats is not None and self._is_ahead(half):
             self._router.when_staged_committed(request, partial(self.begin, request, plan, born_ms))
         elif len(self._transactions) + self._beginning_count >= self._open_max:
             request.refuse(
@@ -119,67 +142,45 @@ class TransactionEnds:
                 f"[OVERLOAD]system busy: {self._open_max} transactions are open; nothing was stored",
             )
         else:
-            self._store_half(request, plan, born_ms, key, asked)
+            self._store_half(half)
 
-    def _earlier(
-        self,
-        repeats: Repeats,
-        plan: SendPlan,
-        key: TransactionKey,
-        asked: RequestedMessage,
-        born_ms: int,
-    ) -> EarlierSend | None:
+    def _earlier(self, repeats: Repeats, half: _HalfSend) -> EarlierSend | None:
         """Find where this half message was stored before, if it is that one: open, or a recent send."""
+        key, any_queue = half.key, half.plan.any_queue
         open_ones = self._transactions.newest(key, COPIES_MAX)
-        offsets = [half.physical_offset for half in open_ones]
-        known = repeats.find_among(offsets, asked, any_queue=plan.any_queue)
+        offsets = [each.physical_offset for each in open_ones]
+        known = repeats.find_among(offsets, half.asked, any_queue=any_queue)
         if known is None and key[1] in repeats.recent_keys:
-            known = repeats.find(key[1], asked, born_ms, any_queue=plan.any_queue)
+            known = repeats.find(key[1], half.asked, half.born_ms, any_queue=any_queue)
         return known
 
-    def _is_ahead(self, plan: SendPlan, key: TransactionKey, asked: RequestedMessage) -> bool:
+    def _is_ahead(self, half: _HalfSend) -> bool:
         """Return True if the same half message is staged or in flight."""
-        newest = self._beginning.get(key, [])[-COPIES_MAX:]
-        return any(is_same(asked, other, any_queue=plan.any_queue) for other in newest)
+        newest = self._beginning.get(half.key, [])[-COPIES_MAX:]
+        return any(is_same(half.asked, each, any_queue=half.plan.any_queue) for each in newest)
 
-    def _store_half(
-        self,
-        request: PendingRequest,
-        plan: SendPlan,
-        born_ms: int,
-        key: TransactionKey,
-        asked: RequestedMessage,
-    ) -> None:
-        message = plan.messages[0]
-        topic, queue_id, properties = stored_as(plan, message)
+    def _store_half(self, half: _HalfSend) -> None:
+        """Stage a half message that is new, and answer once it is committed."""
+        request = half.request
         try:
-            place = self._commits.staging.stage(
-                topic,
-                queue_id,
-                message.body,
-                properties,
-                born_timestamp_ms=born_ms,
-                born_host=request.origin.born_host,
-                sys_flag=plan.sys_flag,
-                flag=message.flag,
-                reconsume_times=plan.reconsume_times,
+            place = stage_plan(
+                self._commits.staging, half.plan, half.born_ms, request.origin.born_host
             )
         except RecordError as error:
             request.refuse(ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: {error}")
             return
-        self._beginning.setdefault(key, []).append(asked)
+        self._beginning.setdefault(half.key, []).append(half.asked)
         self._beginning_count += 1
         self._router.when_committed(
             request,
             place,
-            partial(self._half_stored, request, plan, born_ms),
-            ended=lambda _error: self._begun(key, asked),
+            partial(self._half_stored, half),
+            ended=lambda _error: self._begun(half.key, half.asked),
         )
 
-    def _half_stored(
-        self, request: PendingRequest, plan: SendPlan, born_ms: int, staged: StagedEntry, place: int
-    ) -> None:
-        self._answer_half(request, plan, self._answers.place_of(plan, staged, place), born_ms)
+    def _half_stored(self, half: _HalfSend, staged: StagedEntry, place: int) -> None:
+        """Answer a half message that is committed."""
+        self._answer_half(half, self._answers.place_of(half.plan, staged, place))
 
     def _begun(self, key: TransactionKey, asked: RequestedMessage) -> None:
         """Note that a half message is in flight no more; after a change of leader nothing is known of any."""
@@ -192,28 +193,27 @@ class TransactionEnds:
         if not known:
             del self._beginning[key]
 
-    def _answer_half(
-        self, request: PendingRequest, plan: SendPlan, stored: EarlierSend, born_ms: int
-    ) -> None:
-        if not request.is_oneway:
-            request.reply(
-                self._answers.replies.encode(
-                    request.opaque,
-                    msg_id=stored.msg_id.encode(),
-                    queue_id=stored.queue_id,
-                    queue_offset=stored.queue_offset,
-                    transaction_id=plan.messages[0].uniq_key.decode(errors="replace"),
-                )
+    def _answer_half(self, half: _HalfSend, stored: EarlierSend) -> None:
+        """Answer with where a half message stands, and note whether its client is there to take it."""
+        request = half.request
+        if request.is_oneway:
+            return
+        request.reply(
+            self._answers.replies.encode(
+                request.opaque,
+                msg_id=stored.msg_id.encode(),
+                queue_id=stored.queue_id,
+                queue_offset=stored.queue_offset,
+                transaction_id=half.plan.messages[0].uniq_key.decode(errors="replace"),
             )
-            if self._repeats is not None:
-                self._repeats.note_answer(
-                    [stored.physical_offset],
-                    is_received=request.is_received,
-                    link=request.link,
-                )
-                if request.was_held:
-                    until_ms = self._router.waited_until_ms(request, born_ms)
-                    self._repeats.note_asked([stored.physical_offset], until_ms)
+        )
+        if self._repeats is None:
+            return
+        places = [stored.physical_offset]
+        self._repeats.note_answer(places, is_received=request.is_received, link=request.link)
+        if request.was_held:
+            until_ms = self._router.waited_until_ms(request, half.born_ms)
+            self._repeats.note_asked(places, until_ms)
 
     # Ends.
 
@@ -240,7 +240,7 @@ class TransactionEnds:
         self._end(request, ending_of(command.ext))
 
     def _end(self, request: PendingRequest, ending: Ending) -> None:
-        if ending.queue_offset in self._ending:  # what was first decides; then this one is told
+        if ending.queue_offset in self._ending:  # the first one decides, this one is answered then
             if self._commits.is_idle:
                 self._router.park(request)
                 return

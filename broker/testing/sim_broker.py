@@ -115,8 +115,8 @@ class SimBroker:
             wall_ms=SteadyWallClock(
                 node.node_id,
                 1,  # each goes by its own clock here: the runs are to show that it does no harm
-                lambda: WALL_ZERO_MS + cluster.now_ms + wrong_ms + node.wall_jump_ms,
-                self._steady_ms,
+                wall=lambda: WALL_ZERO_MS + cluster.now_ms + wrong_ms + node.wall_jump_ms,
+                steady=self._steady_ms,
             ),
             monotonic_ms=self._steady_ms,
             pick=chance.randrange,
@@ -127,7 +127,7 @@ class SimBroker:
             ),
         )
         self.controller = cluster.controller_type(
-            config, self.log, state, self._outputs, environment
+            config, self.log, state, outputs=self._outputs, environment=environment
         )
         self.log.watch_role(self._role_changed)
         self.log.reader.watch_applied(self._applied)

@@ -159,8 +159,8 @@ def test_a_commit_of_a_transaction_in_two_entries_is_found(
 class Unaware(BrokerController):
     """Recognises no repeated send."""
 
-    def __init__(self, config: Any, *args: Any) -> None:
-        super().__init__(replace(config, recognise_repeats=False), *args)
+    def __init__(self, config: Any, *args: Any, **named: Any) -> None:
+        super().__init__(replace(config, recognise_repeats=False), *args, **named)
 
 
 @pytest.mark.slow
@@ -194,8 +194,8 @@ def keepers_find(controller_type: type[BrokerController] = BrokerController, *, 
 class TellsWhatIsHere(BrokerController):
     """Without a leader a node tells the offset that it has applied."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
         offsets, fail = self._offsets, self._router._fail
 
         def tell(request: PendingRequest, code: ResponseCode, remark: str) -> None:

@@ -171,7 +171,7 @@ async def test_clocks_that_differ_and_jump_deliver_nothing_early(
     waiting = iter(clocks)
     monkeypatch.setattr(
         "broker.server.broker.SteadyWallClock",
-        lambda node_id, count: SteadyWallClock(node_id, count, next(waiting)),
+        lambda node_id, count: SteadyWallClock(node_id, count, wall=next(waiting)),
     )
     cluster = await make_cluster(3)
     leader = await cluster.leader()
@@ -206,7 +206,7 @@ async def test_a_node_that_started_with_a_wrong_clock_leads_by_the_time_of_the_o
     monkeypatch.setattr(
         "broker.server.broker.SteadyWallClock",
         lambda node_id, count: SteadyWallClock(
-            node_id, count, WrongClock(wrong_ms if node_id == wrong else 0)
+            node_id, count, wall=WrongClock(wrong_ms if node_id == wrong else 0)
         ),
     )
     cluster = await make_cluster(3)
@@ -237,7 +237,7 @@ async def test_clocks_are_read_again_while_members_are_connected(
     clocks = {NodeId(name): WrongClock(0) for name in ("n0", "n1", "n2")}
     monkeypatch.setattr(
         "broker.server.broker.SteadyWallClock",
-        lambda node_id, count: SteadyWallClock(node_id, count, clocks[node_id]),
+        lambda node_id, count: SteadyWallClock(node_id, count, wall=clocks[node_id]),
     )
     cluster = await make_cluster(3)
     log = cluster.brokers["n2"].log

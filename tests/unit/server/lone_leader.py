@@ -144,8 +144,8 @@ class LoneLeader:
         self.timers = Timers(
             *delivered,
             self.router,
-            RecallRules(True, "broker-a", lambda topic: topic in self.state.topics),
-            self.log_ms,
+            rules=RecallRules(True, "broker-a", lambda topic: topic in self.state.topics),
+            now_ms=self.log_ms,
         )
         if log is None:
             self.state.apply([self.log.append(b"", EntryKind.NOOP)])

@@ -53,8 +53,8 @@ class Bench:
             FakeLog(),  # type: ignore[arg-type]  # the part of a LogServer that is used here
             FakeLink(),  # type: ignore[arg-type]  # the part of a link that is used here
             LocalClients(),
-            None,  # type: ignore[arg-type]  # nothing is created, so nothing is flushed
-            None,  # type: ignore[arg-type]  # no task is started
+            outputs=None,  # type: ignore[arg-type]  # nothing is created, so nothing is flushed
+            nursery=None,  # type: ignore[arg-type]  # no task is started
             push=lambda _groups: None,
             creation_for=lambda _clients: NOTHING_NEW,
             create=lambda _creation: None,  # type: ignore[arg-type, return-value]  # never called

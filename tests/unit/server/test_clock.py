@@ -29,7 +29,9 @@ class Clocks:
 
 
 def steady(clocks: Clocks, member_count: int = 1) -> SteadyWallClock:
-    return SteadyWallClock(N0, member_count, lambda: clocks.wall_ms, lambda: clocks.steady_ms)
+    return SteadyWallClock(
+        N0, member_count, wall=lambda: clocks.wall_ms, steady=lambda: clocks.steady_ms
+    )
 
 
 def test_it_begins_at_the_wall_clock_and_passes() -> None:

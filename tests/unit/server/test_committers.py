@@ -30,7 +30,7 @@ def test_a_client_is_known_by_its_word_its_heartbeat_or_its_lock_request() -> No
     assert who(found, "c") == "c"
     assert who(found) == "b"
     assert who(found, address="1.2.3.4:6") == ""
-    found.has_locked("g", "1.2.3.4:6", "a")
+    found.has_locked("g", address="1.2.3.4:6", client_id="a")
     assert who(found, address="1.2.3.4:6") == "a"
 
 
@@ -43,5 +43,5 @@ def test_what_is_remembered_is_bounded(monkeypatch) -> None:  # type: ignore[no-
     monkeypatch.setattr(committers, "LOCKERS_MAX", 2)
     found = make()
     for number in range(4):
-        found.has_locked("g", f"h:{number}", "a")
+        found.has_locked("g", address=f"h:{number}", client_id="a")
     assert [who(found, address=f"h:{number}") for number in range(4)] == ["", "", "a", "a"]

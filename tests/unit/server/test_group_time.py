@@ -33,33 +33,33 @@ def read(
 
 @pytest.mark.parametrize("wrong_ms", [WRONG, -WRONG, -TRUE, 4_000_000_000_000])
 def test_one_wrong_clock_of_three_is_outvoted(wrong_ms: int) -> None:
-    agreed = agreed_ms(TRUE + wrong_ms, [read(), read()], 3, AT)
+    agreed = agreed_ms(TRUE + wrong_ms, [read(), read()], member_count=3, now_ms=AT)
     assert -3 <= agreed - TRUE <= 0, "never early"
     for peers in ([read(wrong_ms), read()], [read(), read(wrong_ms)]):
-        assert agreed_ms(TRUE, peers, 3, AT) == TRUE, "the others follow nobody"
+        assert agreed_ms(TRUE, peers, member_count=3, now_ms=AT) == TRUE, "the others follow nobody"
 
 
 def test_two_of_three_that_are_wrong_together_win() -> None:
-    agreed = agreed_ms(TRUE, [read(WRONG), read(WRONG)], 3, AT)
+    agreed = agreed_ms(TRUE, [read(WRONG), read(WRONG)], member_count=3, now_ms=AT)
     assert abs(agreed - TRUE - WRONG) <= 3
 
 
 def test_of_three_that_all_differ_the_middle_one_is_taken() -> None:
     for own, one, two in ((0, -WRONG, WRONG), (WRONG, 0, -WRONG), (-WRONG, WRONG, 0)):
-        agreed = agreed_ms(TRUE + own, [read(one), read(two)], 3, AT)
+        agreed = agreed_ms(TRUE + own, [read(one), read(two)], member_count=3, now_ms=AT)
         assert abs(agreed - TRUE) <= 3
 
 
 def test_with_one_peer_silent_the_own_clock_is_kept() -> None:
     for wrong_ms in (0, WRONG, -WRONG):
-        assert agreed_ms(TRUE + wrong_ms, [read()], 3, AT) == TRUE + wrong_ms
-        assert agreed_ms(TRUE + wrong_ms, [], 3, AT) == TRUE + wrong_ms
-    assert agreed_ms(TRUE + WRONG, [], 1, AT) == TRUE + WRONG
+        assert agreed_ms(TRUE + wrong_ms, [read()], member_count=3, now_ms=AT) == TRUE + wrong_ms
+        assert agreed_ms(TRUE + wrong_ms, [], member_count=3, now_ms=AT) == TRUE + wrong_ms
+    assert agreed_ms(TRUE + WRONG, [], member_count=1, now_ms=AT) == TRUE + WRONG
 
 
 def test_five_members() -> None:
     own = TRUE + WRONG
-    assert agreed_ms(own, [read()], 5, AT) == own, "two of five are no majority"
+    assert agreed_ms(own, [read()], member_count=5, now_ms=AT) == own, "two of five are no majority"
     for peers in (
         [read(), read()],
         [read(), read(), read(WRONG)],
@@ -68,17 +68,19 @@ def test_five_members() -> None:
         [read(), read(), read(-WRONG), read(WRONG)],
     ):
         if len(peers) == 3:
-            assert agreed_ms(own, peers, 5, AT) == own, "two against two"
+            assert agreed_ms(own, peers, member_count=5, now_ms=AT) == own, "two against two"
         else:
-            assert abs(agreed_ms(own, peers, 5, AT) - TRUE) <= 3
+            assert abs(agreed_ms(own, peers, member_count=5, now_ms=AT) - TRUE) <= 3
 
 
 @pytest.mark.parametrize(("there_ms", "back_ms"), [(0, 800), (800, 0), (400, 400)])
 def test_a_slow_way_makes_no_clock_wrong(there_ms: int, back_ms: int) -> None:
     peers = [read(there_ms=there_ms, back_ms=back_ms) for _ in range(2)]
-    assert agreed_ms(TRUE, peers, 3, AT + 800) == TRUE
+    assert agreed_ms(TRUE, peers, member_count=3, now_ms=AT + 800) == TRUE
     for wrong_ms in (WRONG, -WRONG):
-        assert -802 <= agreed_ms(TRUE + wrong_ms, peers, 3, AT + 800) - TRUE <= 0
+        assert (
+            -802 <= agreed_ms(TRUE + wrong_ms, peers, member_count=3, now_ms=AT + 800) - TRUE <= 0
+        )
 
 
 def test_the_right_time_of_most_is_never_surpassed_by_more_than_nobody_can_see() -> None:
@@ -91,7 +93,7 @@ def test_the_right_time_of_most_is_never_surpassed_by_more_than_nobody_can_see()
             for error in [*errors, 0, 0, 0, 0][:4]
         ]
         own = TRUE + chance.choice([0, chance.randint(-600, 600), chance.randint(-WRONG, WRONG)])
-        agreed = agreed_ms(own, peers, 5, AT + 600)
+        agreed = agreed_ms(own, peers, member_count=5, now_ms=AT + 600)
         assert abs(agreed - TRUE) <= 602
         assert agreed <= TRUE or agreed == own, "early only by what no message could show"
 
@@ -99,11 +101,11 @@ def test_the_right_time_of_most_is_never_surpassed_by_more_than_nobody_can_see()
 def test_an_old_reading_contradicts_less_and_less_and_does_not_drift() -> None:
     peers = [read(), read()]
     hour, week = 3_600_000, 7 * 86_400_000
-    assert agreed_ms(TRUE + 1_000, peers, 3, AT) < TRUE + 10
-    assert agreed_ms(TRUE + 1_000, peers, 3, AT + hour) == TRUE + 1_000
-    once = agreed_ms(TRUE + WRONG, peers, 3, AT)
-    assert agreed_ms(TRUE + WRONG, peers, 3, AT + hour) == once
-    assert agreed_ms(TRUE + WRONG, peers, 3, AT + week) == TRUE + WRONG
+    assert agreed_ms(TRUE + 1_000, peers, member_count=3, now_ms=AT) < TRUE + 10
+    assert agreed_ms(TRUE + 1_000, peers, member_count=3, now_ms=AT + hour) == TRUE + 1_000
+    once = agreed_ms(TRUE + WRONG, peers, member_count=3, now_ms=AT)
+    assert agreed_ms(TRUE + WRONG, peers, member_count=3, now_ms=AT + hour) == once
+    assert agreed_ms(TRUE + WRONG, peers, member_count=3, now_ms=AT + week) == TRUE + WRONG
 
 
 def test_the_narrower_reading_stays_until_it_is_contradicted() -> None:
@@ -127,21 +129,30 @@ def test_what_a_member_goes_by_is_always_the_newer_one() -> None:
 
 def test_two_of_three_that_are_near_each_other_settle_where_to_begin() -> None:
     for near_ms in (0, 700, -700):
-        assert starting_ms(TRUE, [read(near_ms)], 3, AT) == (TRUE, True)
-        assert starting_ms(TRUE, [read(near_ms), read(WRONG)], 3, AT) == (TRUE, True)
+        assert starting_ms(TRUE, [read(near_ms)], member_count=3, now_ms=AT) == (TRUE, True)
+        assert starting_ms(TRUE, [read(near_ms), read(WRONG)], member_count=3, now_ms=AT) == (
+            TRUE,
+            True,
+        )
     for wrong_ms in (WRONG, -WRONG):
-        began_ms, is_settled = starting_ms(TRUE + wrong_ms, [read(), read(600)], 3, AT)
+        began_ms, is_settled = starting_ms(
+            TRUE + wrong_ms, [read(), read(600)], member_count=3, now_ms=AT
+        )
         assert is_settled
         assert -3 <= began_ms - TRUE <= 0
-    assert starting_ms(TRUE + WRONG, [], 1, AT) == (TRUE + WRONG, True)
+    assert starting_ms(TRUE + WRONG, [], member_count=1, now_ms=AT) == (TRUE + WRONG, True)
 
 
 def test_of_two_that_differ_the_one_is_believed_that_knew_the_third() -> None:
     for wrong_ms in (WRONG, -WRONG):
-        began_ms, is_settled = starting_ms(TRUE + wrong_ms, [read(0, settled_error_ms=0)], 3, AT)
+        began_ms, is_settled = starting_ms(
+            TRUE + wrong_ms, [read(0, settled_error_ms=0)], member_count=3, now_ms=AT
+        )
         assert is_settled
         assert -3 <= began_ms - TRUE <= 0
-        began_ms, is_settled = starting_ms(TRUE, [read(wrong_ms, settled_error_ms=0)], 3, AT)
+        began_ms, is_settled = starting_ms(
+            TRUE, [read(wrong_ms, settled_error_ms=0)], member_count=3, now_ms=AT
+        )
         assert is_settled, "its own clock is wrong by now, what it goes by is not"
         assert -3 <= began_ms - TRUE <= 0
 
@@ -158,7 +169,9 @@ def test_nobody_begins_ahead_of_most_members_whatever_it_cannot_read() -> None:
         chance.shuffle(errors)
         heard = errors[1 : chance.randint(member_count // 2 + 1, member_count)]
         peers = [read(error, there_ms=chance.randint(0, 300), at_ms=AT) for error in heard]
-        began_ms, is_settled = starting_ms(TRUE + errors[0], peers, member_count, AT + 300)
+        began_ms, is_settled = starting_ms(
+            TRUE + errors[0], peers, member_count=member_count, now_ms=AT + 300
+        )
         assert began_ms - TRUE <= 1_000 + 302, "at most by how near two clocks may be"
         if len(heard) == member_count - 1:
             assert is_settled
@@ -168,8 +181,8 @@ def test_nobody_begins_ahead_of_most_members_whatever_it_cannot_read() -> None:
 
 
 def test_without_a_majority_the_own_clock_is_kept_and_nothing_is_settled() -> None:
-    assert starting_ms(TRUE + WRONG, [], 3, AT) == (TRUE + WRONG, False)
-    assert starting_ms(TRUE + WRONG, [read()], 5, AT) == (TRUE + WRONG, False)
+    assert starting_ms(TRUE + WRONG, [], member_count=3, now_ms=AT) == (TRUE + WRONG, False)
+    assert starting_ms(TRUE + WRONG, [read()], member_count=5, now_ms=AT) == (TRUE + WRONG, False)
 
 
 def test_what_members_tell_is_a_time_or_nothing() -> None:

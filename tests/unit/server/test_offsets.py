@@ -31,8 +31,8 @@ class Bench:
             self.leader.state,
             self.leader.commits,
             self.router,
-            cast("Any", SimpleNamespace(who=lambda *_place, address, said: said)),
-            lambda: self.leader.now_ms,
+            committers=cast("Any", SimpleNamespace(who=lambda *_place, address, said: said)),
+            now_ms=lambda: self.leader.now_ms,
         )
 
     def _read(self, act: Callable[[], None], _failed: Callable[..., None]) -> None:
