@@ -91,7 +91,7 @@ class TransactionEnds:
         self._now_ms = now_ms
         self._beginning: dict[TransactionKey, list[RequestedMessage]] = {}
         self._beginning_count = 0
-        self._ending: set[int] = set()
+        self._ending: set[QueueOffset] = set()
 
     def leadership_began(self) -> None:
         """Forget what was in flight: this node leads from now on, and has applied all before."""
@@ -103,7 +103,7 @@ class TransactionEnds:
         """Return True if that half message is staged or in flight."""
         return asked in self._beginning.get(key, ())
 
-    def is_ending(self, queue_offset: int) -> bool:
+    def is_ending(self, queue_offset: QueueOffset) -> bool:
         """Return True if an end of that half message is staged or in flight."""
         return queue_offset in self._ending
 
