@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -271,14 +271,16 @@ class TransactionEnds:
             ended=partial(self.ended, offsets),
         )
 
-    def note_ending(self, queue_offsets: Iterable[int]) -> None:
+    def note_ending(self, queue_offsets: Sequence[QueueOffset]) -> None:
         """Note that ends were staged; `ended` is to be called when they are decided."""
         assert self._ending.isdisjoint(queue_offsets), (
             f"of {queue_offsets} an end is in flight, and another one was staged"
         )
         self._ending.update(queue_offsets)
 
-    def ended(self, queue_offsets: Iterable[int], error: DLedgerError | None = None) -> None:
+    def ended(
+        self, queue_offsets: Sequence[QueueOffset], error: DLedgerError | None = None
+    ) -> None:
         """Note that ends are applied, or failed; those of unknown outcome stay in flight until `leadership_began`."""
         if error is None or isinstance(error, RefusedError):
             self._ending.difference_update(queue_offsets)
