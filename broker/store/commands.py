@@ -1,4 +1,7 @@
-"""What each control command does to the state. Pure dispatch; the rules stand in the components."""
+"""The effect of each control command on the state. Pure dispatch; the rules stand in the components.
+
+Nothing here knows how a command came to be, or who waits for it.
+"""
 
 from __future__ import annotations
 

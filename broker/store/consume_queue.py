@@ -9,6 +9,8 @@ Unit, big-endian, 20 bytes (docs/formats/control.md; RocketMQ store/ConsumeQueue
      0  int64  physical offset of the record
      8  int32  size of the whole record in bytes
     12  int64  Java hash of the tag, sign-extended, 0 for none; for delayed messages the due time in ms
+
+Nothing here knows what a message is about: topics are bytes, and the tag hash is a number.
 """
 
 from __future__ import annotations

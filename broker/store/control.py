@@ -3,6 +3,8 @@
 The body is a msgpack map with the command's name in `op` and the version of the format in `v`. A body
 that is no command folds into a refusal; a command of a newer version stops the node, because replicas
 that know it would carry it out.
+
+Nothing here knows what a command does (broker/store/commands.py).
 """
 
 from __future__ import annotations

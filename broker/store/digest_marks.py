@@ -5,6 +5,8 @@ behind that entry, and compares what the leader says it had at the mark before. 
 at equal applied index, whoever led and however far apart the replicas are, and costs nothing between
 the marks. A difference means that a replica's state is not what follows from the log: a fault of ours,
 of its memory or of its disk. It is an alarm and not an end (docs/adr/0063).
+
+Nothing here knows what a component is, or who is warned of a difference.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What stops the fold, and what must not. Whatever is not here is folded, if only into a recorded refusal."""
+"""The errors that stop the fold, and one that must not. All else is folded, if only into a recorded refusal."""
 
 from __future__ import annotations
 

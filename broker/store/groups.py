@@ -1,4 +1,7 @@
-"""The table of consumer groups and what they may not read. Changed by control records only."""
+"""The table of consumer groups and what they may not read. Changed by control records only.
+
+Nothing here knows which clients are in a group now.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which messages have a key: hash of topic and key to physical offsets, newest first.
+"""The index of messages by key: hash of topic and key to physical offsets, newest first.
 
 Units are chained per hash slot, as in RocketMQ's index files, because that is the cheapest thing to
 do per message: no sorting, no rehashing, one read per slot and one per candidate when asked. What
@@ -12,6 +12,8 @@ Segment, big-endian (docs/formats/control.md):
     slots  2^n * uint32  number of the newest unit of the slot, from 1; 0 for none
     links  units * uint32  number of the next older unit of the same slot, 0 for none
     units  units * 20    uint32 hash, int64 physical offset, int64 store time in ms
+
+Nothing here knows what a message is, or reads one.
 """
 
 from __future__ import annotations

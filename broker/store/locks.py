@@ -6,6 +6,8 @@ the store time of the records, so every replica agrees on who holds what, and a 
 not count: nobody could renew meanwhile, and the new leader's clock may be another.
 
 While a lock is live, only its holder commits offsets of the queue (unlike RocketMQ: P6).
+
+Nothing here knows which clients are connected.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Finding messages by time and by key. Pure decisions over the derived state; the log comes through `LogReader`."""
+"""Finding messages by time and by key. Pure decisions over the derived state; the log comes through `LogReader`.
+
+Nothing here knows requests, or waits.
+"""
 
 from __future__ import annotations
 

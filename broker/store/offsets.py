@@ -4,6 +4,8 @@ Commits never rewind by coming late: a consumer that lost a queue in a rebalance
 held up, must not pull back the consumer that owns the queue now (RocketMQ overwrites: rule I1,
 ZZ11; docs/divergence.md). A lower value counts only when its record is forced (a reset), or when the
 stored value lies above the queue's end, which only a topic that was deleted and created again explains.
+
+Nothing here knows who commits, or whether a queue is locked.
 """
 
 from __future__ import annotations

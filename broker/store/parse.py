@@ -1,10 +1,12 @@
-"""What the fold needs of an entry: where its records belong, without building messages.
+"""Parsing for the fold: where the records of an entry belong, without building messages.
 
 `decode_record` (dledger_mq/message/record.py) takes a record apart completely; the fold runs once per
 message on every replica and needs eight numbers and three properties, so the common shape (V1, IPv4
 hosts) is read here with one unpack. Everything else, and everything that looks wrong, goes through
 `decode_record`, which knows every shape and names every fault. The body's own CRC-32 is not computed:
 the entry's CRC32C covered it when the log accepted the entry.
+
+Nothing here knows the state, so a record is read alike wherever it is folded.
 """
 
 from __future__ import annotations

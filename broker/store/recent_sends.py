@@ -7,6 +7,8 @@ with other bounds would have other digests.
 
 Only physical offsets are kept. What else there is to know of an earlier send (topic, queue, body) is in
 the log, and is read when a key is really seen again (broker/service/repeats.py).
+
+Nothing here knows what an acknowledgement is, or decides what is a repeat.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""What the fold did not carry out, recorded alike on every replica (docs/formats/control.md)."""
+"""Records that the fold did not carry out, noted alike on every replica (docs/formats/control.md).
+
+Nothing here decides what is refused.
+"""
 
 from __future__ import annotations
 

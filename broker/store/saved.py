@@ -10,6 +10,8 @@
 The head is taken at one moment. Units are only ever added behind it, and full segments never change,
 so they can be read later, while the fold goes on; only a deleted topic or a trimmed log takes them
 away, and then the snapshot is given up.
+
+Nothing here knows what the tables hold, or where snapshots are kept.
 """
 
 from __future__ import annotations

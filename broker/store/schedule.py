@@ -4,6 +4,8 @@ A message with a delay level waits in `SCHEDULE_TOPIC_XXXX`, queue level - 1; it
 carries the due time instead of a tag hash. The leader's task asks `due`, builds the messages with
 `delivery`, and stages them with one `AdvanceSchedule` record per level in the same entry, so that a
 crash between delivery and progress cannot be observed (RocketMQ repeats up to ten seconds: M10).
+
+Nothing here reads a clock or a message of the log: the times are given.
 """
 
 from __future__ import annotations

@@ -12,6 +12,8 @@ log. The rhythm, without a pause in between, is
 
 and `discard` when leadership is lost. What the fold needs of the records is known here already, and
 `proposed` gives it to the fold, which then does not parse the entry again.
+
+Nothing here knows connections, or decides when an entry is proposed.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ that it is a sorted file with cheap insertion anywhere: a million messages that 
 millisecond cost no more than a million spread over days (docs/adr/0031). It is opened with the first far
 unit, wiped then, written without sync or journal, and never read by a later process: the fold writes it
 again from the log.
+
+Nothing here knows what a unit means.
 """
 
 from __future__ import annotations

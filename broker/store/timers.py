@@ -14,6 +14,8 @@ that keeps them sorted on disk (`far_timers.py`, `timer_files.py`). A unit is ne
 A unit leaves when `DeliverTimers` names it, which stands behind the real messages in their entry, or
 when `RecallTimer` does. So a message is delivered once or recalled, and the log's order says which. A recall
 finds its message in the key index, like any query by unique key.
+
+Nothing here reads a clock or a message of the log: the times are given.
 """
 
 from __future__ import annotations

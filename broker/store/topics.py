@@ -1,4 +1,7 @@
-"""The topic table: what a topic's queues and permissions are. Changed by control records only."""
+"""The topic table: what a topic's queues and permissions are. Changed by control records only.
+
+Nothing here knows routes, or which topics exist elsewhere.
+"""
 
 from __future__ import annotations
 

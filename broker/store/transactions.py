@@ -7,6 +7,8 @@ time of the last one, comes from control records; RocketMQ stores the half messa
 O23). Times are store times, or were written into the record by the leader.
 
 How a transaction ended is remembered for the last `VERDICTS_KEPT` half messages, one byte each.
+
+Nothing here knows producers, or reads a clock.
 """
 
 from __future__ import annotations

@@ -8,6 +8,8 @@ because the fold writes them again from the log (docs/adr/0021). Layout as Rocke
 
 A topic may be any text, so what could mean something in a path is escaped, and two topics never share
 a folder. The work on files runs on the caller's thread: a spill writes a megabyte now and then.
+
+Nothing here knows what the bytes mean.
 """
 
 from __future__ import annotations

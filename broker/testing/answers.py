@@ -2,6 +2,8 @@
 
 An answer may speak of what no longer is, but never of what never was; and once one client has read a consumer
 offset, no later question may be answered with less.
+
+Nothing here knows how a question was asked, or of whom.
 """
 
 from __future__ import annotations

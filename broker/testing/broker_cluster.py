@@ -1,6 +1,8 @@
 """A group of simulated brokers: `SimCluster` with a broker over every member, and their snapshots.
 
 The engine's steps and the brokers' callbacks meet in `_settle`, in the order of the real driver's pass.
+
+Nothing here knows what clients do.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""One run with brokers from one seed: the log's three parts, and everything that brokers promise beside."""
+"""One run with brokers from one seed: the log's three parts, and everything that brokers promise beside.
+
+Nothing here knows how a broker works: it begins, bends and ends a run.
+"""
 
 from __future__ import annotations
 

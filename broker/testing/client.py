@@ -1,4 +1,7 @@
-"""What every simulated client has: a connection, questions, patience, and a guess who leads."""
+"""A simulated client: a connection, questions, patience, and a guess who leads.
+
+Nothing here knows what a client is for.
+"""
 
 from __future__ import annotations
 

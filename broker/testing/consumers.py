@@ -1,4 +1,7 @@
-"""Clients that read: pull, give back, commit offsets, and lock a queue for a while."""
+"""Clients that read: pull, give back, commit offsets, and lock a queue for a while.
+
+Nothing here judges an answer (broker/testing/answers.py).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Messages as clients send them and find them again, whatever brokers add to them on the way."""
+"""Messages as clients send them and find them again, whatever brokers add to them on the way.
+
+Nothing here judges what became of a message.
+"""
 
 from __future__ import annotations
 

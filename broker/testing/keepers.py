@@ -1,6 +1,8 @@
 """Clients that take a group's offset for a register: they write and read it at any node, and must never read back.
 
 They mostly spare a leader that is not heard their writes: with fewer entries on its way it can be asked for more.
+
+Nothing here judges an answer (broker/testing/answers.py).
 """
 
 from __future__ import annotations

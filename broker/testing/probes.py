@@ -1,4 +1,4 @@
-"""What must work once nothing fails any more: a send, and the reading of it, to the commit of its offset."""
+"""The probe of what must work once nothing fails any more: a send, the reading of it, and the commit of its offset."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """Clients that send: messages at once, in batches, for later, and within transactions.
 
 As the real ones they send again with the same unique key and the same born time when no answer came.
+
+Nothing here judges an answer (broker/testing/answers.py).
 """
 
 from __future__ import annotations

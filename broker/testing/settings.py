@@ -1,4 +1,7 @@
-"""The knobs of one simulated run with brokers: those of the log's simulator, and the brokers' own."""
+"""The knobs of one simulated run with brokers: those of the log's simulator, and the brokers' own.
+
+Nothing here runs anything: every knob is drawn from the seed, and printed.
+"""
 
 from __future__ import annotations
 

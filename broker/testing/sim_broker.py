@@ -1,4 +1,7 @@
-"""One life of a simulated broker: the real services, joined as `Broker` joins them, on simulated wires."""
+"""One life of a simulated broker: the real services, joined as `Broker` joins them, on simulated wires.
+
+Nothing here knows faults, or what is right.
+"""
 
 from __future__ import annotations
 

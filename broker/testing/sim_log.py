@@ -2,6 +2,8 @@
 
 The driver's passes are the cluster's: it steps the engine, and `_settle` is called after each step. What the
 real ones do with tasks (a barrier) is a coroutine that is resumed by hand.
+
+Nothing here knows brokers: it gives them the log.
 """
 
 from __future__ import annotations

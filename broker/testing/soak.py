@@ -5,6 +5,8 @@
 
 Exit codes: those of the simulators (1 wrong, 3 stuck, 4 crashed; the smallest of all); 5 when nothing failed but
 something never went wrong in thousands of runs, so that the run proves less than it says; 0 when all is well.
+
+Nothing here knows what a run does, only how it ended.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Simulated connections: bytes arrive whole and in order, late or not at all; either end may go.
 
 An end looks like `dledger_mq.net.connection.Connection` to those who send on it.
+
+Nothing here knows frames.
 """
 
 from __future__ import annotations
