@@ -190,7 +190,9 @@ class BrokerCluster(SimCluster):
             return
         with self.disk_of(node):
             term = engine.log.layout.term_of(index)
-            assert term is not None, "the entry is there"
+            assert term is not None, (
+                f"the log of {node.node_id} has entry {index}, and no term of it"
+            )
             position = engine.log.layout.position_of(Index(index + 1))
             crc = engine.log.chain_crc_of(index)
             meta = SnapshotMeta(index, term, position, crc, state.digest())

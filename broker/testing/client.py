@@ -114,6 +114,7 @@ class SimClient(ABC):
         if self._connection is None:
             self.cluster.at(self.cluster.now_ms + 5, answered, None)
             return
+        assert opaque not in self._waiting, f"question {opaque} is asked twice"
         self._waiting[opaque] = answered
         request = make_request(code, opaque, ext, body)
         self._connection.send_nowait(encode_command(request))

@@ -102,6 +102,9 @@ class BrokerModel:
         """Check a replica that has folded an entry; `now_ms` is the true time."""
         self._now_ms = now_ms
         if entry.index > len(self._entries):
+            assert entry.index == len(self._entries) + 1, (
+                f"entry {entry.index} is folded, {len(self._entries)} entries were seen"
+            )
             self._entries.append(entry)
             if entry.kind is EntryKind.NORMAL:
                 self._take(entry, state)
@@ -116,6 +119,9 @@ class BrokerModel:
         """Demand that the state is what its entries give, in every byte of its snapshot."""
         replayed = BrokerState(limits=StateLimits(near_timers_max=8, spill_interval=64))
         replayed.apply(self._entries[: state.applied_index])
+        assert replayed.applied_index == state.applied_index, (
+            f"{replayed.applied_index} entries were replayed for {state.applied_index}"
+        )
         found, wanted = (b"".join(each.snapshot()) for each in (state, replayed))
         if found != wanted:
             tables = [

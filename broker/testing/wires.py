@@ -109,6 +109,9 @@ class SimConnection:
             return
         cluster = self._wires.cluster
         self._free_ms = max(self._free_ms, cluster.now_ms + self._wires.delay_ms())
+        assert self._free_ms >= cluster.now_ms, (
+            f"bytes arrive at {self._free_ms}, before {cluster.now_ms}"
+        )
         cluster.at(self._free_ms, self.other.arrive, data)
 
     def arrive(self, data: bytes | None) -> None:
@@ -118,6 +121,7 @@ class SimConnection:
         if self._is_cut() or (data is not None and self._is_client_pair() and self._wires.breaks()):
             self._break()
             return
+        assert None not in self._inbox, f"{data!r} came behind the end of {self.peer}"
         self._inbox.append(data)
         self._take()
 
