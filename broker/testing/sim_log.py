@@ -67,7 +67,7 @@ class SimDriver(Driver):
             config.raft,
             engine,
             machine,
-            transport=None,  # type: ignore[arg-type]  # posts nothing
+            links=None,  # type: ignore[arg-type]  # posts nothing
             obstacles=self.obstacles,
         )
         self.machine = machine

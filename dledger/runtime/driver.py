@@ -54,9 +54,9 @@ from dledger.runtime.disk_writer import DiskWriter, raise_latched
 from dledger.runtime.events_log import LimitedLog
 from dledger.runtime.loop_watch import LOGGED_MS, LoopStall, LoopWatch
 from dledger.runtime.obstacles import Obstacles
+from dledger.runtime.peer_links import PeerLinks
 from dledger.runtime.sync_pace import SyncPace
 from dledger.runtime.task_group import open_task_group
-from dledger.runtime.transport import Transport
 from dledger.state_machine import StateMachine
 
 APPLY_BYTES_MAX: Final = 1024 * 1024
@@ -89,7 +89,7 @@ class Driver:
         engine: Engine,
         machine: StateMachine,
         *,
-        transport: Transport,
+        links: PeerLinks,
         obstacles: Obstacles,
     ) -> None:
         self.engine = engine
@@ -105,7 +105,7 @@ class Driver:
         self.pass_end_watchers: list[Callable[[], None]] = []
         self._config = config
         self._machine = machine
-        self._transport = transport
+        self._links = links
         self._vote_given_up: Callable[[], bool] | None = None
         self.store_is_old = False
         self._wake = trio.Event()
@@ -299,7 +299,7 @@ class Driver:
     async def _run_on_sockets(self) -> None:
         """Run passes for what members send."""
         while True:
-            await self._transport.wait_ready()
+            await self._links.wait_ready()
             self.run_pass()
 
     def run_pass(self) -> None:
@@ -317,8 +317,8 @@ class Driver:
             self._stood_still(stall)
         if self.callers.has_staged:
             self._propose_staged()
-        self._transport.receive(self._deliver)
-        for peer in self._transport.take_lost():
+        self._links.receive(self._deliver)
+        for peer in self._links.take_lost():
             self._step(PeerUnreachable(peer))
         if now_ms() >= engine.next_deadline_ms():
             self._step(Tick())
@@ -389,10 +389,10 @@ class Driver:
     def _send(self) -> None:
         outbox = self.engine.take_outbox()
         if outbox:
-            post = self._transport.post
+            post = self._links.post
             for to, message in outbox:
                 post(to, message)
-            self._transport.flush()
+            self._links.flush()
 
     def close(self) -> None:
         """Answer everybody and close the store; passes have ended.

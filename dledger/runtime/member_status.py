@@ -77,7 +77,7 @@ class MemberStatus:
 
     def peers_connected(self) -> list[NodeId]:
         """Return the members that this node can send to, in the order of the configuration."""
-        return self._transport.connected()
+        return self._transport.links.connected()
 
     def statistics(self) -> Statistics:
         """Return this member as it sees itself."""

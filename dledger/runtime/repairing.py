@@ -16,13 +16,13 @@ from dledger.raft.messages import PeerMessage, RepairAnswer, RepairRequest
 from dledger.repair.store_repair import StoreRepair
 from dledger.runtime.clock import now_ms, now_s
 from dledger.runtime.events_log import log_event
-from dledger.runtime.transport import Transport
+from dledger.runtime.peer_links import PeerLinks
 
 REPEAT_LINE_S: Final = 10.0
 """Somebody should see that a member waits; the line comes again after this."""
 
 
-async def repair_on(transport: Transport, repair: StoreRepair, node_id: str) -> None:
+async def repair_on(links: PeerLinks, repair: StoreRepair, node_id: str) -> None:
     """Repair until the log can be opened again; for as long as it takes.
 
     Raises:
@@ -37,14 +37,14 @@ async def repair_on(transport: Transport, repair: StoreRepair, node_id: str) -> 
     line_s = now_s()
     while True:
         try:
-            transport.receive(deliver)
+            links.receive(deliver)
             repair.tick(now_ms())
         except OSError as error:
             raise DiskFailedError(f"the damaged log cannot be mended: {error}") from error
         for to, message in repair.take_outbox():
-            transport.post(to, message)
-        transport.flush()
-        transport.take_lost()
+            links.post(to, message)
+        links.flush()
+        links.take_lost()
         _log_notes(repair, node_id)
         if repair.is_done:
             log_event(logging.WARNING, "log-repaired", node=node_id, entries=repair.repaired_count)
@@ -53,7 +53,7 @@ async def repair_on(transport: Transport, repair: StoreRepair, node_id: str) -> 
             line_s = now_s()
             log_event(logging.ERROR, "repair-waits", node=node_id, state=repair.describe())
         with trio.move_on_after(max(0, min(repair.next_deadline_ms() - now_ms(), 1000)) / 1000):
-            await transport.wait_ready()
+            await links.wait_ready()
 
 
 def _log_notes(repair: StoreRepair, node_id: str) -> None:

@@ -2,7 +2,7 @@
 
 What is asked of a member while it lives stands in values of their own: appending here (log_appender.py) or through
 whoever leads (log_forwarder.py), reading (log_reader.py), what it says of itself (member_status.py). How it is done
-stands in driver.py (the engine), transport.py (members) and client_port.py (log clients).
+stands in driver.py (the engine), peer_links.py and transport.py (members) and client_port.py (log clients).
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ class LogServer:
         def start_transport() -> None:
             tasks.start(self._transport.run, name="transport")
 
-        store = await opening.open_whole(self._transport, start_transport)
+        store = await opening.open_whole(self._transport.links, start_transport)
         stack.callback(self._stop, store.engine)
         if self._standing.repair is None:
             start_transport()
@@ -193,7 +193,7 @@ class LogServer:
             self.config.raft,
             engine,
             self._machine,
-            transport=self._transport,
+            links=self._transport.links,
             obstacles=self._standing.obstacles,
         )
         driver.announcer.role_watchers = self._role_watchers

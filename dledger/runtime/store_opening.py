@@ -20,12 +20,12 @@ from dledger.repair.store_repair import REPAIRS_MAX, StoreRepair, is_repairable
 from dledger.runtime.clock import draw, now_ms
 from dledger.runtime.driver import Driver
 from dledger.runtime.events_log import log_event
+from dledger.runtime.peer_links import PeerLinks
 from dledger.runtime.repairing import repair_on
 from dledger.runtime.snapshot_fetch import SnapshotFetch
 from dledger.runtime.snapshotting import Snapshotter, restore_newest
 from dledger.runtime.standing import Standing
 from dledger.runtime.store_identity import StoreIdentity
-from dledger.runtime.transport import Transport
 from dledger.state_machine import SnapshotMachine, StateMachine
 from dledger.storage.api import Disk
 from dledger.storage.lock import StoreLock
@@ -104,13 +104,11 @@ class StoreOpening:
         except OSError as error:
             raise DiskFailedError(f"the store cannot be opened: {error}") from error
 
-    async def open_whole(
-        self, transport: Transport, start_transport: Callable[[], None]
-    ) -> OpenStore:
+    async def open_whole(self, links: PeerLinks, start_transport: Callable[[], None]) -> OpenStore:
         """Open the store; what is damaged in its log comes back from the other members first.
 
         Args:
-            transport: to the other members.
+            links: to the other members.
             start_transport: called before they are first asked; not at all when nothing is damaged.
 
         Raises:
@@ -133,7 +131,7 @@ class StoreOpening:
             if self._standing.repair is None:
                 start_transport()
             self._standing.repair = repair
-            await repair_on(transport, repair, self._standing.node_id)
+            await repair_on(links, repair, self._standing.node_id)
         raise AssertionError("the last turn returns or raises")
 
     def _open(self) -> OpenStore | CorruptionError:

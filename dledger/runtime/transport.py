@@ -1,15 +1,13 @@
 """Connections between members, and the port on which all of them and log clients come in.
 
-Every node dials every other node and sends its own messages on that connection; on a connection
-that came in it only reads. All connections of members hang on one epoll descriptor, so that the
-driver reads everything that is there in one pass with one wake-up. Handshakes and log clients have
-tasks of their own.
+Every node dials every other node, and serves whoever dials it. Here are the tasks for that: listening, dialling,
+handshakes, asking connected members how they are. What is sent and read once a member is connected stands in
+peer_links.py; it needs no task.
 """
 
 from __future__ import annotations
 
 import logging
-import select
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
@@ -17,21 +15,18 @@ from typing import Final
 
 import trio
 
-from dledger.codec.frame import FRAME_BYTES_MAX, FrameDecoder
+from dledger.codec.frame import FRAME_BYTES_MAX
 from dledger.codec.hello import HELLO_FRAME_BYTES_MAX
 from dledger.codec.member_record import MEMBER_ATTRIBUTE
-from dledger.codec.rpc import decode_message
 from dledger.config import Peer
 from dledger.errors import (
     DiskFailedError,
     DLedgerError,
-    ForkedError,
     HandshakeRefusedError,
     PeerProtocolError,
     UnreachableError,
 )
 from dledger.raft.ids import NodeId
-from dledger.raft.messages import PeerMessage
 from dledger.runtime.clock import draw, draw_process_number, now_s
 from dledger.runtime.events_log import LimitedLog, log_event
 from dledger.runtime.frame_room import ROOM_BYTES_MAX, FrameRoom, Holder
@@ -45,15 +40,9 @@ from dledger.runtime.handshake import (
     opening_decoder,
 )
 from dledger.runtime.obstacles import Obstacles
-from dledger.runtime.peer_link import BlobCache, PeerLink
+from dledger.runtime.peer_links import PeerLinks
 from dledger.runtime.sockets import RESOURCE_ERRORS, FrameStream, listen, tune
 from dledger.runtime.task_group import TaskGroup, open_task_group
-
-RECEIVE_BUFFER_BYTES: Final = 1024 * 1024
-"""One buffer for all members: large reads halve the CPU per message (measured)."""
-
-READS_PER_PASS_MAX: Final = 4
-"""Full buffers taken from one member in a pass; then the others have their turn."""
 
 UNTRUSTED_COUNT_MAX: Final = 64
 """Connections whose handshake is not finished; more are closed at once."""
@@ -75,43 +64,16 @@ after an election that goes well."""
 REPEAT_LINE_S: Final = 10.0
 """The same failure to reach a member is logged again after this."""
 
-_READ = select.EPOLLIN | select.EPOLLRDHUP
-_READ_AND_WRITE = _READ | select.EPOLLOUT
-
 ClientHandler = Callable[[FrameStream, Remote], Awaitable[None]]
-
-
-class Outgoing:
-    """The connection to a member, while there is one."""
-
-    __slots__ = ("is_broken", "link", "node_id", "wants_write")
-
-    def __init__(self, node_id: NodeId, cache: BlobCache) -> None:
-        self.node_id = node_id
-        self.link = PeerLink(cache)
-        self.wants_write = False
-        self.is_broken = trio.Event()
-
-
-class Incoming:
-    """A connection on which a member speaks to us."""
-
-    __slots__ = ("decoder", "node_id", "process", "sock")
-
-    def __init__(
-        self, node_id: NodeId, process: int, sock: socket.socket, decoder: FrameDecoder
-    ) -> None:
-        self.node_id = node_id
-        self.process = process
-        self.sock = sock
-        self.decoder = decoder
 
 
 class Transport:
     """All connections of one node.
 
-    The driver calls the synchronous half (`receive`, `post`, `flush`, `take_lost`) in its passes;
     `run` owns the tasks that listen and dial.
+
+    Attributes:
+        links: to and from the other members; the driver uses them in its passes.
     """
 
     def __init__(
@@ -137,170 +99,24 @@ class Transport:
         self._blob_bytes_max = blob_bytes_max
         self._client_blob_bytes_max = client_blob_bytes_max
         self._serve_client = serve_client
-        self._epoll = select.epoll()
-        self._buffer = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
-        cache = BlobCache()
-        self._outgoing = {
-            peer.node_id: Outgoing(peer.node_id, cache)
-            for peer in peers
-            if peer.node_id != me.node_id
-        }
-        self._incoming: dict[NodeId, Incoming] = {}
-        self._by_descriptor: dict[int, Outgoing | Incoming] = {}
+        others = [peer.node_id for peer in peers if peer.node_id != me.node_id]
+        self._outsiders = LimitedLog()
+        assert me.node_id is not None, "only a member has a transport"
+        self.links = PeerLinks(
+            me.node_id, others, group_check=me.group_check, outsiders=self._outsiders
+        )
         self._attributes: dict[NodeId, Mapping[str, str]] = {}
-        self._lost: list[NodeId] = []
         self._listener: socket.socket | None = None
         self._untrusted_count = 0
-        self._connection_count = 0
-        self._outsiders = LimitedLog()
+        self._serving_count = 0
         largest_bytes = FRAME_BYTES_MAX + client_blob_bytes_max
         self._room = FrameRoom(max(ROOM_BYTES_MAX, 2 * largest_bytes))
-
-    # What the driver uses; nothing here waits.
-
-    def receive(self, deliver: Callable[[PeerMessage], None]) -> None:
-        """Read what every member has sent, and hand over each message; finish waiting sends."""
-        for descriptor, mask in self._epoll.poll(0):
-            match self._by_descriptor.get(descriptor):
-                case Incoming() as incoming:
-                    self._read(incoming, deliver)
-                case Outgoing() as outgoing:
-                    if mask & ~select.EPOLLOUT:
-                        self._notice_end(outgoing)
-                    else:
-                        self._flush_one(outgoing)
-                case None:
-                    pass
-
-    def post(self, to: NodeId, message: PeerMessage) -> None:
-        """Queue a message; `flush` sends it."""
-        self._outgoing[to].link.post(message)
-
-    def flush(self) -> None:
-        """Send what is queued, as far as the kernel takes it."""
-        for outgoing in self._outgoing.values():
-            if not outgoing.wants_write and outgoing.link.has_waiting:
-                self._flush_one(outgoing)
-
-    def take_lost(self) -> list[NodeId]:
-        """Return the members whose connection broke since the last call."""
-        taken, self._lost = self._lost, []
-        return taken
-
-    async def wait_ready(self) -> None:
-        """Wait until `receive` has something to do."""
-        await trio.lowlevel.wait_readable(self._epoll)
 
     # What others may know.
 
     def attributes(self, node_id: NodeId) -> Mapping[str, str]:
         """Return what a member last reported of itself; empty when it was never met."""
         return self._attributes.get(node_id, {})
-
-    def connected(self) -> list[NodeId]:
-        """Return the members that we can send to, in the order of the configuration."""
-        return [
-            node_id
-            for node_id, outgoing in self._outgoing.items()
-            if outgoing.link.sock is not None
-        ]
-
-    # Reading and writing.
-
-    def _read(self, incoming: Incoming, deliver: Callable[[PeerMessage], None]) -> None:
-        for _ in range(READS_PER_PASS_MAX):
-            try:
-                count = incoming.sock.recv_into(self._buffer)
-            except BlockingIOError:
-                return
-            except OSError:
-                count = 0
-            if count == 0:
-                self._end_incoming(incoming)
-                return
-            try:
-                for frame in incoming.decoder.feed(self._buffer[:count]):
-                    message = decode_message(frame.header, frame.blob)
-                    _check_source(message, incoming.node_id)
-                    deliver(message)
-            except ForkedError as error:
-                self._part_from(incoming, error)
-                return
-            except PeerProtocolError as error:
-                self._outsiders.log_event(
-                    logging.WARNING,
-                    "peer-broke-protocol",
-                    node=self._me.node_id,
-                    peer=incoming.node_id,
-                    reason=error,
-                )
-                self._end_incoming(incoming)
-                return
-            if count < len(self._buffer):
-                return
-
-    def _part_from(self, incoming: Incoming, error: ForkedError) -> None:
-        """End all conversation with a member that leads with another history."""
-        if self._me.group_check is not None:
-            self._me.group_check.note_forked(incoming.node_id, incoming.process, error)
-        self._end_incoming(incoming)
-        outgoing = self._outgoing.get(incoming.node_id)
-        if outgoing is not None and outgoing.link.sock is not None:
-            self._end_outgoing(outgoing, "it leads with another history")
-
-    def _flush_one(self, outgoing: Outgoing) -> None:
-        sock = outgoing.link.sock
-        try:
-            waits = outgoing.link.flush()
-        except OSError as error:
-            self._end_outgoing(outgoing, str(error.strerror))
-            return
-        if sock is not None and waits != outgoing.wants_write:
-            outgoing.wants_write = waits
-            self._epoll.modify(sock, _READ_AND_WRITE if waits else _READ)
-
-    def _notice_end(self, outgoing: Outgoing) -> None:
-        """Read from a connection on which the member never speaks: it is over, or a broken protocol."""
-        assert outgoing.link.sock is not None, f"{outgoing.node_id} is not connected"
-        try:
-            data = outgoing.link.sock.recv(1)
-        except BlockingIOError:
-            return
-        except OSError as error:
-            self._end_outgoing(outgoing, str(error.strerror))
-            return
-        self._end_outgoing(outgoing, "unexpected bytes" if data else "closed by the peer")
-
-    def _end_outgoing(self, outgoing: Outgoing, reason: str) -> None:
-        sock = outgoing.link.sock
-        assert sock is not None, f"{outgoing.node_id} is not connected"
-        del self._by_descriptor[sock.fileno()]
-        outgoing.link.close()
-        outgoing.wants_write = False
-        outgoing.is_broken.set()
-        self._lost.append(outgoing.node_id)
-        log_event(
-            logging.INFO,
-            "peer-disconnected",
-            node=self._me.node_id,
-            peer=outgoing.node_id,
-            reason=reason,
-        )
-
-    def _end_incoming(self, incoming: Incoming) -> None:
-        """Close a member's connection. That it is gone is reported once: by the outgoing side, if open."""
-        self._close_incoming(incoming)
-        outgoing = self._outgoing.get(incoming.node_id)
-        if outgoing is None or outgoing.link.sock is None:
-            self._lost.append(incoming.node_id)
-
-    def _close_incoming(self, incoming: Incoming) -> None:
-        del self._by_descriptor[incoming.sock.fileno()]
-        if self._incoming.get(incoming.node_id) is incoming:
-            del self._incoming[incoming.node_id]
-        incoming.sock.close()
-        self._connection_count -= 1
-        assert self._connection_count >= 0, "more connections are closed than came in"
 
     # Tasks.
 
@@ -334,13 +150,9 @@ class Transport:
 
     def close(self) -> None:
         """Close everything. The tasks must have ended."""
-        for outgoing in self._outgoing.values():
-            outgoing.link.close()
-        for incoming in list(self._incoming.values()):
-            self._close_incoming(incoming)
         if self._listener is not None:
             self._listener.close()
-        self._epoll.close()
+        self.links.close()
 
     async def _accept_all(self, listener: socket.socket, tasks: TaskGroup) -> None:
         while True:
@@ -360,7 +172,7 @@ class Transport:
                 continue
             if (
                 self._untrusted_count >= UNTRUSTED_COUNT_MAX
-                or self._connection_count >= CONNECTION_COUNT_MAX
+                or self._serving_count + self.links.incoming_count >= CONNECTION_COUNT_MAX
             ):
                 sock.close()
                 self._outsiders.log_event(
@@ -375,14 +187,14 @@ class Transport:
     async def _serve(self, sock: socket.socket) -> None:
         """Serve one connection that came in, from its handshake on."""
         stream = FrameStream(sock, opening_decoder())
-        self._connection_count += 1
+        self._serving_count += 1
         is_adopted = False
         try:
             remote = await self._shake_hands(stream)
             if remote is not None and remote.node_id is not None:
                 _trust(stream, self._blob_bytes_max)
                 await self._meet(remote.node_id, remote)
-                self._adopt(remote.node_id, remote, stream)
+                self.links.adopt(remote.node_id, remote.process, stream)
                 is_adopted = True
             elif remote is not None:
                 _trust(stream, self._client_blob_bytes_max)
@@ -391,8 +203,8 @@ class Transport:
         except PeerProtocolError as error:
             self._log_outsider("client-broke-protocol", stream, error)
         finally:
+            self._serving_count -= 1
             if not is_adopted:
-                self._connection_count -= 1
                 stream.close()
 
     async def _shake_hands(self, stream: FrameStream) -> Remote | None:
@@ -402,7 +214,7 @@ class Transport:
         try:
             tune(stream.sock)
             with trio.fail_after(HANDSHAKE_TIMEOUT_S):
-                return await accept(stream, self._me, self._why_duplicate)
+                return await accept(stream, self._me, self.links.why_duplicate)
         except trio.TooSlowError:
             reason = "handshake timeout"
         except (DLedgerError, OSError) as error:
@@ -433,24 +245,6 @@ class Transport:
             reason=reason,
         )
 
-    def _why_duplicate(self, node_id: NodeId, process: int) -> str | None:
-        """Refuse a second process with a member's id while the first is connected."""
-        present = self._incoming.get(node_id)
-        if present is None or present.process == process or _has_ended(present.sock):
-            return None
-        return f"another process is connected as {node_id}"
-
-    def _adopt(self, node_id: NodeId, remote: Remote, stream: FrameStream) -> None:
-        """Let the driver read this connection from here on."""
-        old = self._incoming.get(node_id)
-        if old is not None:
-            self._close_incoming(old)
-        incoming = Incoming(node_id, remote.process, stream.sock, stream.decoder)
-        self._incoming[node_id] = incoming
-        assert stream.sock.fileno() not in self._by_descriptor, f"{node_id} is read twice"
-        self._by_descriptor[stream.sock.fileno()] = incoming
-        self._epoll.register(stream.sock, _READ)
-
     async def _meet(self, node_id: NodeId, remote: Remote) -> None:
         """Take what a member said of itself; only then is anything said or heard on its connection.
 
@@ -468,12 +262,11 @@ class Transport:
 
     async def _keep_dialing(self, peer: Peer) -> None:
         """Hold a connection to a member for as long as this node lives."""
-        outgoing = self._outgoing[peer.node_id]
         pause_ms = REDIAL_MIN_MS
         last_reason, last_line_s = "", 0.0
         while True:
             try:
-                await self._dial(peer, outgoing)
+                await self._dial(peer)
             except DiskFailedError:
                 raise
             except DLedgerError as error:
@@ -490,11 +283,11 @@ class Transport:
             else:
                 pause_ms = REDIAL_MIN_MS
                 last_reason = ""
-                await outgoing.is_broken.wait()
+                await self.links.wait_broken(peer.node_id)
             await trio.sleep(draw(pause_ms // 2, pause_ms) / 1000)
             pause_ms = min(2 * pause_ms, REDIAL_MAX_MS)
 
-    async def _dial(self, peer: Peer, outgoing: Outgoing) -> None:
+    async def _dial(self, peer: Peer) -> None:
         """Try once to reach a member.
 
         Raises:
@@ -509,11 +302,7 @@ class Transport:
             raise
         # Before the first message can leave: who asks for a vote has read the clocks of those whom it asks.
         self._heard_clock(peer.node_id, remote)
-        outgoing.link.open(stream.sock)
-        outgoing.is_broken = trio.Event()
-        self._by_descriptor[stream.sock.fileno()] = outgoing
-        self._epoll.register(stream.sock, _READ)
-        log_event(logging.INFO, "peer-connected", node=self._me.node_id, peer=peer.node_id)
+        self.links.open(peer.node_id, stream.sock)
 
     def _heard_clock(self, node_id: NodeId, remote: Remote) -> None:
         if self._me.clock is not None and remote.clock is not None:
@@ -537,7 +326,7 @@ class Transport:
 
     async def _look_at(self, peer: Peer) -> Remote | None:
         """Return what a connected member reports of itself now, by a handshake as a client that asks nothing more."""
-        if self._outgoing[peer.node_id].link.sock is None:
+        if not self.links.is_connected(peer.node_id):
             return None
         reader = replace(
             self._me,
@@ -570,18 +359,3 @@ def _trust(stream: FrameStream, blob_bytes_max: int) -> None:
     """Take larger frames, as far as such blobs need them: the handshake is done."""
     frame_bytes_max = min(FRAME_BYTES_MAX, HELLO_FRAME_BYTES_MAX + blob_bytes_max)
     stream.decoder.raise_bounds(frame_bytes_max=frame_bytes_max, blob_bytes_max=blob_bytes_max)
-
-
-def _check_source(message: PeerMessage, node_id: NodeId) -> None:
-    if message.source != node_id:
-        raise PeerProtocolError(f"a message of {message.source} came from {node_id}")
-
-
-def _has_ended(sock: socket.socket) -> bool:
-    """Return whether the other side is known to be gone, though nobody has read that far."""
-    try:
-        return not sock.recv(1, socket.MSG_PEEK)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
