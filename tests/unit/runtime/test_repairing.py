@@ -160,7 +160,15 @@ async def test_the_scrubber_finds_what_nobody_reads(
         await group.start_all(cache_bytes_max=0, scrub_bytes_per_s=1 << 30)
         bodies = await filled(group)
         await all_have(group, bodies)
-        path = data_files(next(iter(group.members.values())))[0]
+        member = next(iter(group.members.values()))
+
+        def is_all_durable() -> bool:
+            # A follower may have applied what its own disk does not have yet.
+            own = member.server.status.statistics()
+            return own.durable_index == own.last_index
+
+        await wait_until(is_all_durable)
+        path = data_files(member)[0]
         whole = path.read_bytes()
         flip(path, 2000)
         await wait_until(lambda: path.read_bytes() == whole)
