@@ -4,10 +4,10 @@
 row has a letter, which stands in log lines and errors, and an argument. A test enumerates every
 combination of facts and finds exactly one row for each.
 
-The distinction that matters: a *torn tail* is what a crash leaves of a write that nobody was told
-about; it is cut. *Corruption* is the loss of bytes that once were durable and perhaps acknowledged;
+The distinction that matters: a *torn tail* is what a crash leaves of a write that was never
+acknowledged; it is cut. *Corruption* is the loss of bytes that once were durable and perhaps acknowledged;
 it is never cut and never skipped: the store refuses to open, naming file and byte, and in a group of
-several the lost entries come back from the other members (docs/adr/0100). Three proofs tell the one from the other:
+several the lost entries come back from the other members (docs/adr/0100). Three proofs distinguish them:
 
 - an index unit is written only after its entry is durable, so a unit without its entry is a loss;
 - a write batch has at most 4 MiB (or one entry) and starts only when the one before is durable, so a
@@ -15,7 +15,7 @@ several the lost entries come back from the other members (docs/adr/0100). Three
   was durable;
 - a segment is sealed only once its successor is durable, so a sealed last segment is a loss.
 
-A crash of the process alone keeps every unit (they are written before anybody is told), so then the
+A crash of the process alone keeps every unit (they are written before anything is acknowledged), so then the
 distinction is exact; and opening makes those that it finds durable. After a power cut the units of the last
 256 batches may be missing; damage in just these entries is then taken for a torn tail if it lies within
 the last batch's reach.
@@ -152,7 +152,7 @@ LAST_SEGMENT: tuple[Row[Enum], ...] = (
         (_only(Seal.OPEN), _only(Tail.TORN), _only(Beyond.NOTHING), _only(Units.AGREE)),
         Action.CUT,
         "A crash during a write. It was not synced, or the index would know or more would follow; "
-        "so nobody was told of these entries. Cut to the last whole entry, not further.",
+        "so these entries were never acknowledged. Cut to the last whole entry, not further.",
     ),
     Row(
         "D",
