@@ -26,7 +26,7 @@ _STEP: Final = 1000  # from one physical offset to the next
 
 
 class Place(NamedTuple):
-    """Where a message stands."""
+    """The place of a message."""
 
     queue_id: int
     queue_offset: QueueOffset
