@@ -133,6 +133,20 @@ class LoadResult:
         return self.requests / self.seconds
 
 
+def _taken(buffer: bytearray) -> list[tuple[int, bytes]]:
+    """Take the whole replies out of a buffer: the size of each, and its header."""
+    taken: list[tuple[int, bytes]] = []
+    at = 0
+    while len(buffer) - at >= 8:
+        size, header_size = struct.unpack_from(">ii", buffer, at)
+        if len(buffer) - at < size + 4:
+            break
+        taken.append((size, bytes(buffer[at + 8 : at + 8 + header_size])))
+        at += size + 4
+    del buffer[:at]
+    return taken
+
+
 def run_load(
     address: tuple[str, int],
     next_frame: Callable[[int], bytes],
@@ -170,12 +184,7 @@ def run_load(
                 raise ConnectionError("the server closed the connection")
             now = time.perf_counter()
             buffer += data
-            at = 0
-            while len(buffer) - at >= 8:
-                size, header_size = struct.unpack_from(">ii", buffer, at)
-                if len(buffer) - at < size + 4:
-                    break
-                header = bytes(buffer[at + 8 : at + 8 + header_size])
+            for size, header in _taken(buffer):
                 opaque = int(header.split(b'"opaque":', 1)[1].lstrip()[:OPAQUE_DIGITS])
                 latencies.append(now - sent_at[opaque - _FIRST_OPAQUE])
                 if b'"code":0,' not in header.replace(b" ", b""):
@@ -183,8 +192,6 @@ def run_load(
                 reply_bytes += size
                 done += 1
                 free += 1
-                at += size + 4
-            del buffer[:at]
         elapsed = time.perf_counter() - started
     latencies.sort()
     return LoadResult(

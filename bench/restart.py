@@ -15,13 +15,14 @@ import shutil
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
 from bench.broker import BATCH_COUNT, BODY_BYTES, QUEUE_COUNT, broker_group, call, find_leader
 from bench.loadgen import batch_template, run_load, send_template
-from jepsen.processes import Process, poll
+from jepsen.processes import Group, Process, poll
 
 
 def _fill(leader: Process, requests: int) -> int:
@@ -46,6 +47,15 @@ def _fill(leader: Process, requests: int) -> int:
         if result.refused:
             raise RuntimeError(f"{result.refused} batches were refused")
     return written
+
+
+def _is_served(group: Group) -> bool:
+    """Return whether the leader that the route names acknowledges a send."""
+    send = send_template("Restart", 0, b"after")
+    with contextlib.suppress(LookupError, OSError):
+        address = ("127.0.0.1", find_leader(group, "Restart").port)
+        return bool(call(address, send)[0]["code"] == 0)
+    return False
 
 
 def main() -> int:
@@ -78,15 +88,7 @@ def main() -> int:
                 node.start()
             group.wait_listening(120)
             listening_s = time.monotonic() - began
-            send = send_template("Restart", 0, b"after")
-
-            def is_served() -> bool:
-                with contextlib.suppress(LookupError, OSError):
-                    address = ("127.0.0.1", find_leader(group, "Restart").port)
-                    return bool(call(address, send)[0]["code"] == 0)
-                return False
-
-            if not poll(is_served, 300):
+            if not poll(partial(_is_served, group), 300):
                 raise TimeoutError(f"not served after 300 s; logs are in {folder}")
             served_s = time.monotonic() - began
     finally:

@@ -236,15 +236,7 @@ def _list(console: Console) -> int:
     return VALID
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="dledger-jepsen",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True)
-    run = commands.add_parser("run", help="one run: start, break, heal, judge")
+def _add_run_arguments(run: argparse.ArgumentParser) -> None:
     run.add_argument(
         "--workload", required=True, metavar="W", help="one that `dledger-jepsen list` shows"
     )
@@ -265,6 +257,18 @@ def _parser() -> argparse.ArgumentParser:
         "--network", choices=NETWORKS, help="between the nodes; what the nemesis needs"
     )
     run.add_argument("--keep-stores", action="store_true", help="keep them of a valid run too")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="dledger-jepsen",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True)
+    run = commands.add_parser("run", help="one run: start, break, heal, judge")
+    _add_run_arguments(run)
     suite = commands.add_parser("suite", help="the standing set")
     suite.add_argument("--only", action="append", default=[], metavar="TEXT", help="in the name")
     suite.add_argument("--time-limit", type=positive, default=TIME_LIMIT_S, metavar="S")

@@ -336,9 +336,7 @@ def execute(
     """
     entry, faults = workload_entry(settings.workload), make_faults(settings.nemesis)
     make_system = system_maker(entry, settings.system, settings.network)
-    if settings.workers < entry.workers_min:
-        needed = f"{settings.workload} needs {entry.workers_min} clients at work or more"
-        raise UnknownNameError(f"{needed}, not {settings.workers}")
+    _check_workers(settings, entry)
     _make_folder(folder)
     if skipped := "; ".join(_lacking(settings, entry, faults)):
         return RunResult(settings, (), (), (), {}, folder, skipped)
@@ -350,9 +348,7 @@ def execute(
     with OpLog(folder / HISTORY) as log:
         try:
             with left_undisturbed(make_system(folder / NODES, options)) as system:
-                chance = random.Random(f"{settings.seed}/prepare")
-                for fault in faults:
-                    fault.prepare(system, chance)
+                _prepare(faults, system, settings.seed)
                 breaker = break_it(settings, faults, system, log)
                 counts = breaker.injected
                 conductor = Conductor(settings, workload, system, breaker=breaker, log=log)
@@ -370,6 +366,20 @@ def execute(
         settings, log.ops, checks, tuple(problems), dict(counts), folder,
         is_interrupted=is_interrupted,
     )  # fmt: skip
+
+
+def _check_workers(settings: RunSettings, entry: WorkloadEntry) -> None:
+    """Refuse a run with fewer workers than its workload needs. Raises UnknownNameError."""
+    if settings.workers < entry.workers_min:
+        needed = f"{settings.workload} needs {entry.workers_min} clients at work or more"
+        raise UnknownNameError(f"{needed}, not {settings.workers}")
+
+
+def _prepare(faults: Sequence[Fault], system: Subject, seed: int) -> None:
+    """Let faults arrange what must stand before the nodes start."""
+    chance = random.Random(f"{seed}/prepare")
+    for fault in faults:
+        fault.prepare(system, chance)
 
 
 def _lacking(settings: RunSettings, entry: WorkloadEntry, faults: Sequence[Fault]) -> list[str]:

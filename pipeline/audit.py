@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
+from dledger.raft.ids import NO_INDEX, Index, Position
 from pipeline.errors import CannotTellError
 from pipeline.scan.entries import Chain
 from pipeline.scan.plan import Committed, plan_scan
@@ -28,7 +29,7 @@ class Finding:
     """
 
     replica: str
-    position: int
+    position: Position
     what: str
 
 
@@ -56,23 +57,23 @@ def common_bound(stores: Mapping[str, Store], bounds: Mapping[str, Committed]) -
     return Committed(ends[name], f"{bounds[name].known_by}; {name} reaches least far")
 
 
-def entry(store: Store, index: int) -> Chain:
+def entry(store: Store, index: Index) -> Chain:
     """Return an entry of a replica, damage passed over."""
     return plan_scan(store, Committed(index, "audit"), split_bytes=1 << 60, fails=False).end
 
 
-def chain_difference(stores: Mapping[str, Store], last_index: int) -> Finding | None:
+def chain_difference(stores: Mapping[str, Store], last_index: Index) -> Finding | None:
     """Return the first entry that is not the same on all replicas; None when all are, up to `last_index`."""
     if _is_same(stores, last_index):
         return None
-    low, high = 0, last_index
+    low, high = NO_INDEX, last_index
     while high - low > 1:
-        middle = (low + high) // 2
+        middle = Index((low + high) // 2)
         low, high = (middle, high) if _is_same(stores, middle) else (low, middle)
     chains = {name: entry(store, high) for name, store in stores.items()}
     odd = odd_ones({name: (each.crc, each.term) for name, each in chains.items()})
     first = odd.split(", ", maxsplit=1)[0]
-    start = entry(stores[first], high - 1).position
+    start = entry(stores[first], Index(high - 1)).position
     each_crc = ", ".join(
         f"{name}: term {each.term}, chain crc {each.crc or 0:#010x}"
         for name, each in chains.items()
@@ -83,11 +84,11 @@ def chain_difference(stores: Mapping[str, Store], last_index: int) -> Finding | 
     return Finding(odd, start, what)
 
 
-def file_place(store: Store, position: int) -> str:
+def file_place(store: Store, position: Position) -> str:
     """Describe a position in the log as segment file and byte."""
     before = [each for each in store.segments if each.first_position <= position]
     return f"{before[-1].path}, byte {position - before[-1].first_position}"
 
 
-def _is_same(stores: Mapping[str, Store], index: int) -> bool:
+def _is_same(stores: Mapping[str, Store], index: Index) -> bool:
     return len({entry(store, index).crc for store in stores.values()}) == 1

@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 from dledger_mq.blocking import PullConsumer
 from dledger_mq.client.errors import ClientError, NoRouteError
 from dledger_mq.client.queues import MessageQueue
+from dledger_mq.message.numbers import QueueOffset
 from pipeline.errors import CannotTellError, UsageError
 from pipeline.offsets import Bounds
 from pipeline.source_options import SourceOptions, matching
@@ -88,7 +89,7 @@ class BrokerView:
 
         return self._asked(ask)
 
-    def try_commit(self, offsets: Mapping[MessageQueue, int]) -> bool:
+    def try_commit(self, offsets: Mapping[MessageQueue, QueueOffset]) -> bool:
         """Store offsets under commitGroup; they are for people to look at, so a failure is only logged."""
         try:
             self._open().commit_all(offsets)

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 import trio
 
 from broker.admin.ask import NobodyAnsweredError, NodeAnswer, addresses_of_group, ask_all
+from dledger.raft.ids import Index
 from dledger_mq.client.errors import ClientUsageError
 from dledger_mq.client.name_servers import parse_name_servers
 from pipeline.errors import CannotTellError, UsageError
@@ -56,7 +57,7 @@ def committed_by_group(answers: list[NodeAnswer], node: str | None = None) -> Co
                 f"node {node} does not say how far its log is committed; these do: {_names(said)}"
             )
         index = int(said[node]["raftCommitIndex"])
-        return Committed(index, f"commit index of node {node}", is_exact=False)
+        return Committed(Index(index), f"commit index of node {node}", is_exact=False)
     members = {name for table in said.values() for name in table.get("raftMembers", "").split(",")}
     missing = sorted(members - said.keys())
     if missing or not said:
@@ -65,7 +66,7 @@ def committed_by_group(answers: list[NodeAnswer], node: str | None = None) -> Co
             f"`node` (answers came from: {_names(said)})"
         )
     index = min(int(table["raftCommitIndex"]) for table in said.values())
-    return Committed(index, f"least commit index of {_names(said)}", is_exact=False)
+    return Committed(Index(index), f"least commit index of {_names(said)}", is_exact=False)
 
 
 def _names(said: Mapping[str, object]) -> str:

@@ -8,6 +8,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from dledger.raft.ids import Index
 from pipeline.committed import ask_group, committed_by_group
 from pipeline.options import OptionReader
 from pipeline.scan.batches import ScanOptions, Which
@@ -25,7 +26,7 @@ class LogOptions:
     """The options of reading a store, under their own names."""
 
     path: str
-    from_index: int
+    from_index: Index
     up_to: str | None
     name_server: str | None
     group: str | None
@@ -50,7 +51,7 @@ def read_log_options(given: Mapping[str, str]) -> LogOptions:
     topics = reader.text("topic")
     options = LogOptions(
         path=reader.required("path"),
-        from_index=reader.number("fromIndex", 1, least=1),
+        from_index=Index(reader.number("fromIndex", 1, least=1)),
         up_to=reader.text("upTo"),
         name_server=reader.text("nameServer"),
         group=reader.text("group"),

@@ -15,14 +15,15 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from dledger_mq.client.queues import MessageQueue
+from dledger_mq.message.numbers import QueueOffset
 from pipeline.errors import UsageError
 
-LATEST: Final = -1
-EARLIEST: Final = -2
+LATEST: Final = QueueOffset(-1)
+EARLIEST: Final = QueueOffset(-2)
 
 OFFSET_MAX: Final = 2**63 - 1
 
-Offsets = dict[MessageQueue, int]
+Offsets = dict[MessageQueue, QueueOffset]
 """The next offset of each queue."""
 
 OffsetsForm = dict[str, dict[str, dict[str, int]]]
@@ -33,8 +34,8 @@ OffsetsForm = dict[str, dict[str, dict[str, int]]]
 class Bounds:
     """The present content of a queue: offsets `start` to `end`, without `end`; all of it is committed."""
 
-    start: int
-    end: int
+    start: QueueOffset
+    end: QueueOffset
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class Loss:
         return "; ".join(self.clauses)
 
 
-def to_form(offsets: Mapping[MessageQueue, int]) -> OffsetsForm:
+def to_form(offsets: Mapping[MessageQueue, QueueOffset]) -> OffsetsForm:
     """Return the canonical JSON form: equal offsets give equal text."""
     form: OffsetsForm = {}
     for queue in sorted(offsets):
@@ -85,7 +86,7 @@ def from_form(value: object, what: str, marks: frozenset[int] = frozenset()) -> 
                 queue = MessageQueue(topic, broker, int(queue_id))
                 if queue in offsets:
                     raise UsageError(f"{place}: the queue is named twice")
-                offsets[queue] = offset
+                offsets[queue] = QueueOffset(offset)
     return offsets
 
 
@@ -97,7 +98,7 @@ def _members(value: object, place: str) -> Iterable[tuple[str, object]]:
 
 
 def resolved(
-    wanted: Mapping[MessageQueue, int], bounds: Mapping[MessageQueue, Bounds], what: str
+    wanted: Mapping[MessageQueue, QueueOffset], bounds: Mapping[MessageQueue, Bounds], what: str
 ) -> Offsets:
     """Replace LATEST and EARLIEST by what queues have now.
 
@@ -114,7 +115,7 @@ def resolved(
         )
     marks = {EARLIEST: lambda b: b.start, LATEST: lambda b: b.end}
     return {
-        queue: marks[offset](bounds[queue]) if offset in marks else offset
+        queue: QueueOffset(marks[offset](bounds[queue]) if offset in marks else offset)
         for queue, offset in wanted.items()
     }
 
@@ -125,7 +126,9 @@ def _named(queues: Iterable[MessageQueue], most: int = 5) -> str:
     return ", ".join(names[:most]) + more
 
 
-def loss_at_start(start: Mapping[MessageQueue, int], bounds: Mapping[MessageQueue, Bounds]) -> Loss:
+def loss_at_start(
+    start: Mapping[MessageQueue, QueueOffset], bounds: Mapping[MessageQueue, Bounds]
+) -> Loss:
     """Return what is gone of what was to be read from `start` on."""
     clauses = []
     for queue in sorted(start):
@@ -152,8 +155,8 @@ def loss_of_topics(topics: Sequence[str], subject: str) -> Loss:
 
 
 def loss_at_end(
-    start: Mapping[MessageQueue, int],
-    end: Mapping[MessageQueue, int],
+    start: Mapping[MessageQueue, QueueOffset],
+    end: Mapping[MessageQueue, QueueOffset],
     bounds: Mapping[MessageQueue, Bounds],
 ) -> Loss:
     """Return what is wrong with an end that was asked for."""
@@ -200,40 +203,49 @@ def joined(
     return both
 
 
-def within(offsets: Mapping[MessageQueue, int], bounds: Mapping[MessageQueue, Bounds]) -> Offsets:
+def within(
+    offsets: Mapping[MessageQueue, QueueOffset], bounds: Mapping[MessageQueue, Bounds]
+) -> Offsets:
     """Move offsets into what queues hold; queues that are gone drop out."""
     return {
-        queue: min(max(offset, bounds[queue].start), bounds[queue].end)
+        queue: QueueOffset(min(max(offset, bounds[queue].start), bounds[queue].end))
         for queue, offset in offsets.items()
         if queue in bounds
     }
 
 
-def reached(start: Mapping[MessageQueue, int], bounds: Mapping[MessageQueue, Bounds]) -> Offsets:
+def reached(
+    start: Mapping[MessageQueue, QueueOffset], bounds: Mapping[MessageQueue, Bounds]
+) -> Offsets:
     """Return how far a stream that stands at `start` may read: never back, no queue forgotten.
 
     A queue that `start` does not know is new and will be read from its earliest offset; one that is
     not seen now keeps its place.
     """
-    end = {queue: max(start.get(queue, has.start), has.end) for queue, has in bounds.items()}
+    end = {
+        queue: QueueOffset(max(start.get(queue, has.start), has.end))
+        for queue, has in bounds.items()
+    }
     return dict(start) | end
 
 
 def begun(
-    start: Mapping[MessageQueue, int],
-    end: Mapping[MessageQueue, int],
+    start: Mapping[MessageQueue, QueueOffset],
+    end: Mapping[MessageQueue, QueueOffset],
     bounds: Mapping[MessageQueue, Bounds] | None = None,
 ) -> Offsets:
     """Return where every queue of `end` begins: at `start`, a new one at its earliest offset (or 0)."""
     found = bounds or {}
     return {
-        queue: start[queue] if queue in start else found[queue].start if queue in found else 0
+        queue: QueueOffset(
+            start[queue] if queue in start else found[queue].start if queue in found else 0
+        )
         for queue in end
     }
 
 
 def limited(
-    start: Mapping[MessageQueue, int], end: Mapping[MessageQueue, int], most: int
+    start: Mapping[MessageQueue, QueueOffset], end: Mapping[MessageQueue, QueueOffset], most: int
 ) -> Offsets:
     """Return an end that lies at most `most` offsets behind `start`, in proportion to each backlog.
 
@@ -260,4 +272,4 @@ def limited(
             if left < 0 and shares[queue] > 1:
                 shares[queue] -= 1
                 left += 1
-    return {queue: start[queue] + shares.get(queue, 0) for queue in end}
+    return {queue: QueueOffset(start[queue] + shares.get(queue, 0)) for queue in end}

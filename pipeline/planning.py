@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from dledger_mq.client.queues import MessageQueue
+from dledger_mq.message.numbers import QueueOffset
 from pipeline.errors import DataLossError, UsageError
 from pipeline.initial_offsets import kept_offsets
 from pipeline.offsets import (
@@ -49,7 +50,7 @@ class View(Protocol):
     def offsets_at(self, queues: Iterable[MessageQueue], time_ms: int) -> dict[MessageQueue, int]:
         """Return the offsets at a time."""
 
-    def try_commit(self, offsets: Mapping[MessageQueue, int]) -> bool:
+    def try_commit(self, offsets: Mapping[MessageQueue, QueueOffset]) -> bool:
         """Store offsets for people to look at."""
 
 
@@ -111,7 +112,7 @@ class JoinedView:
         ends = {queue: has.end for queue, has in self.past.items()}
         return ends | found | older
 
-    def try_commit(self, offsets: Mapping[MessageQueue, int]) -> bool:
+    def try_commit(self, offsets: Mapping[MessageQueue, QueueOffset]) -> bool:
         """Pass it on."""
         return self._view.try_commit(offsets)
 
@@ -179,7 +180,7 @@ def _at_time(name: str, place: Place, bounds: Mapping[MessageQueue, Bounds], vie
                 f"{f' and {len(none) - 1} more' if len(none) > 1 else ''} have no message stored at "
                 f"{place.timestamp_ms} ms or later; startingOffsetsByTimestampStrategy=latest takes their end"
             )
-    return {queue: min(offset, bounds[queue].end) for queue, offset in found.items()}
+    return {queue: QueueOffset(min(offset, bounds[queue].end)) for queue, offset in found.items()}
 
 
 def batch_offsets(options: SourceOptions, view: View) -> tuple[Offsets, Offsets]:

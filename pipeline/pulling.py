@@ -77,7 +77,7 @@ class RangePuller:
             yield from self._range(one)
 
     def _range(self, one: QueueRange) -> Iterator[Chunk]:
-        at = one.start
+        at: int = one.start
         stuck_since: float | None = None
         while at < one.end:
             pulled = self._pull(one, at)

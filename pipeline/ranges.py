@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from dledger_mq.client.queues import MessageQueue
+from dledger_mq.message.numbers import QueueOffset
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -22,8 +23,8 @@ class QueueRange:
     """
 
     queue: MessageQueue
-    start: int
-    end: int
+    start: QueueOffset
+    end: QueueOffset
 
     def __post_init__(self) -> None:
         assert self.start <= self.end, f"{self} ends before it starts"
@@ -36,7 +37,7 @@ class QueueRange:
 
 
 def ranges_between(
-    start: Mapping[MessageQueue, int], end: Mapping[MessageQueue, int]
+    start: Mapping[MessageQueue, QueueOffset], end: Mapping[MessageQueue, QueueOffset]
 ) -> list[QueueRange]:
     """Return what lies between, queue by queue in order; empty ranges are left out.
 
@@ -59,7 +60,10 @@ def split(ranges: Iterable[QueueRange], parts_min: int) -> list[QueueRange]:
     for one in whole:
         count = min(max(round(parts_min * len(one) / total), 1), len(one))
         cuts = [one.start + len(one) * place // count for place in range(count + 1)]
-        parts.extend(replace(one, start=first, end=last) for first, last in pairwise(cuts))
+        parts.extend(
+            replace(one, start=QueueOffset(first), end=QueueOffset(last))
+            for first, last in pairwise(cuts)
+        )
     assert sum(map(len, parts)) == total, f"{sum(map(len, parts))} of {total} offsets are left"
     return parts
 
@@ -78,8 +82,8 @@ def pack(ranges: Iterable[QueueRange], bins_max: int) -> list[tuple[QueueRange, 
 
 
 def plan(
-    start: Mapping[MessageQueue, int],
-    end: Mapping[MessageQueue, int],
+    start: Mapping[MessageQueue, QueueOffset],
+    end: Mapping[MessageQueue, QueueOffset],
     *,
     bins_max: int,
     parts_min: int | None,

@@ -27,6 +27,7 @@ from dledger_mq.message.names import (
     is_dlq_topic,
     is_retry_topic,
 )
+from dledger_mq.message.numbers import PhysicalOffset, QueueOffset
 from dledger_mq.message.properties import REAL_TOPIC, TIMER_OUT_MS, UNIQ_KEY, find_property
 from dledger_mq.message.record import StoredMessage
 from pipeline.errors import CannotTellError, UsageError
@@ -51,8 +52,8 @@ class Step:
     broker_name: str
     topic: str
     queue_id: int
-    queue_offset: int
-    physical_offset: int
+    queue_offset: QueueOffset
+    physical_offset: PhysicalOffset
     message_id: str
     group: str
     reconsume_times: int
@@ -66,7 +67,7 @@ class Standing:
     topic: str
     broker_name: str
     queue_id: int
-    queue_offset: int
+    queue_offset: QueueOffset
     committed: int
 
     @property

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from dledger_mq.client.queues import MessageQueue
 from dledger_mq.client.subscriptions import EVERYTHING, subscribe
+from dledger_mq.message.numbers import QueueOffset
 from pipeline.archive.manifests import (
     MANIFESTS,
     STAGING,
@@ -106,7 +107,7 @@ class History:
                 is_whole = each.count == end - each.min_offset
                 if not is_whole or (known is not None and known.end != each.min_offset):
                     raise DataLossError(_hole(self._archive, queue, known, manifest))
-                bounds[queue] = Bounds(known.start if known else each.min_offset, end)
+                bounds[queue] = Bounds(known.start if known else each.min_offset, QueueOffset(end))
         return bounds
 
     def files(self, topics: Collection[str]) -> list[HistoryFile]:

@@ -37,7 +37,9 @@ from typing import Any, Final, TypeVar
 
 from crc32c import crc32c
 
+from dledger.raft.ids import Index, Position
 from dledger.storage.posix import PosixDisk
+from dledger_mq.message.numbers import QueueOffset
 from pipeline.errors import CannotTellError, PipelineError
 from pipeline.scan.plan import Committed, plan_scan
 from pipeline.scan.stores import Store
@@ -69,8 +71,8 @@ class QueueTotals:
     topic: str
     queue_id: int
     count: int
-    min_offset: int
-    max_offset: int
+    min_offset: QueueOffset
+    max_offset: QueueOffset
     hash_xor: int
     hash_sum: str
 
@@ -109,10 +111,10 @@ class Manifest:
     """One stretch of the log in the archive; the fields of the module's layout."""
 
     broker_name: str
-    first_index: int
-    last_index: int
-    first_position: int
-    end_position: int
+    first_index: Index
+    last_index: Index
+    first_position: Position
+    end_position: Position
     first_chain_crc: int
     last_chain_crc: int
     known_by: str
@@ -297,7 +299,7 @@ def _chunks(path: Path) -> Iterator[bytes]:
             yield chunk
 
 
-def may_delete(archive: str | Path, store: str | Path, position: int) -> bool:
+def may_delete(archive: str | Path, store: str | Path, position: Position) -> bool:
     """Return whether the log may be deleted before a position; retention asks, and deletes nothing without a yes.
 
     True only when manifests without a gap reach at least that far, every file that they list is there and has

@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from dledger_mq.message.numbers import QueueOffset
 from pipeline.archive.manifests import QueueTotals, file_crc, folder_of, merged
 from pipeline.scan.batches import ScanOptions, Which, scan_batches
 from pipeline.scan.columns import (
@@ -196,8 +197,8 @@ def _totals(rows: pa.Table) -> Iterator[QueueTotals]:
             topics[int(places[0])].as_py(),
             int(queue_ids[places[0]]),
             len(places),
-            int(offsets[places].min()),
-            int(offsets[places].max()),
+            QueueOffset(int(offsets[places].min())),
+            QueueOffset(int(offsets[places].max())),
             int(np.bitwise_xor.reduce(crcs[places])),
             str(crcs[places].sum()),
         )

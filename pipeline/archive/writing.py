@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from dledger.errors import StoreLockedError
+from dledger.raft.ids import Index, Position, Term
 from dledger.storage.lock import StoreLock
 from dledger.storage.posix import PosixDisk
 from pipeline.archive.manifests import (
@@ -117,7 +118,7 @@ class Archive:
             check_same_log(self.manifests[-1], store)
         split_bytes = max(stretch_bytes // 4, 1)
         plan = plan_scan(
-            store, committed, first_index=self.covered_index + 1, split_bytes=split_bytes
+            store, committed, first_index=Index(self.covered_index + 1), split_bytes=split_bytes
         )
         found: list[Stretch] = []
         before = plan.start
@@ -205,7 +206,7 @@ class Archive:
         )
         return files, Manifest(
             broker_name,
-            stretch.before.index + 1,
+            Index(stretch.before.index + 1),
             stretch.end.index,
             stretch.before.position,
             stretch.end.position,
@@ -251,7 +252,7 @@ def _parts(store: Store, stretch: Stretch, part_bytes: int) -> Iterator[tuple[Lo
     plan = plan_scan(
         store,
         Committed(stretch.end.index, "the stretch"),
-        first_index=stretch.before.index + 1,
+        first_index=Index(stretch.before.index + 1),
         split_bytes=max(part_bytes // 4, 1),
     )
     for each in plan.ranges:
@@ -281,9 +282,9 @@ def expired_index(store: Store, cutoff_ms: int) -> int:
         expired = int(units["index"][-1])
         last = units[-1]
         before = Chain(
-            expired,
-            int(last["term"]),
-            int(last["position"]) + int(last["size"]),
+            Index(expired),
+            Term(int(last["term"])),
+            Position(int(last["position"]) + int(last["size"])),
             int(last["chain_crc"]),
         )
     return expired

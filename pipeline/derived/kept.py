@@ -22,6 +22,7 @@ from dledger.codec.snapshot import (
     SnapshotMeta,
     decode_head,
 )
+from dledger.raft.ids import Position
 from dledger.state_machine import SnapshotRefusedError
 from dledger_mq.message.numbers import QueueOffset
 from pipeline.derived.compare import Difference, first_byte
@@ -88,7 +89,7 @@ def _frames(file: BinaryIO) -> Iterator[bytes]:
 
 
 def queue_file_differences(
-    store: str | Path, folded: BrokerState, end_position: int
+    store: str | Path, folded: BrokerState, end_position: Position
 ) -> tuple[list[Difference], int]:
     """Compare consume queue files with a state, each as far as both go; also returns how many bytes were equal.
 

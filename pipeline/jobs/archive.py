@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, TypedDict
 
 from rich.table import Table
 
+from dledger.raft.ids import Index
 from pipeline.errors import EXIT_FINE, CannotTellError, UsageError
 from pipeline.jobs.context import JobContext
 from pipeline.jobs.store_arguments import add_bound_arguments, bound_of, store_of
@@ -122,7 +123,7 @@ def _add_all(context: JobContext, archive: Archive, store: Store) -> int:
         cutoff_ms = int(time.time() * 1000) - reader.duration_ms("older-than", 0)
         expired = expired_index(store, cutoff_ms)
         if committed.index is None or expired < committed.index:
-            committed = Committed(expired, f"{committed.known_by}; older than {age}")
+            committed = Committed(Index(expired), f"{committed.known_by}; older than {age}")
     found = archive.stretches(store, committed, options.stretch_mib * MIB)
     added = 0
     with context.progress() as progress:

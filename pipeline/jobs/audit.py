@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 from rich.table import Table
 
+from dledger.raft.ids import Index, Position
 from pipeline.errors import EXIT_FINE, EXIT_FOUND, UsageError
 from pipeline.jobs.context import JobContext
 from pipeline.jobs.store_arguments import add_bound_arguments, bound_of, store_of
@@ -42,7 +43,7 @@ class AuditResult(TypedDict):
     """The result as the command reports it."""
 
     replicas: dict[str, str]
-    index: int
+    index: Index
     knownBy: str
     identical: bool
     findings: list[dict[str, object]]
@@ -94,7 +95,7 @@ def named(paths: list[str]) -> dict[str, Store]:
 def audit(
     spark: SparkSession,
     stores: Mapping[str, Store],
-    last_index: int,
+    last_index: Index,
     progress: Callable[[int], None],
 ) -> list[Finding]:
     """Compare replicas: headers by their chain, records in two stages, and what each keeps.
@@ -116,7 +117,7 @@ def audit(
 
 
 def record_differences(
-    spark: SparkSession, stores: Mapping[str, Store], last_index: int
+    spark: SparkSession, stores: Mapping[str, Store], last_index: Index
 ) -> list[Finding]:
     """Damage, and the first record that differs: sums per chunk first, then the first chunk that differs."""
     from pipeline.audit import Finding, file_place, odd_ones
@@ -129,7 +130,7 @@ def record_differences(
     )
 
     paths = {each: store.path for each, store in stores.items()}
-    sums = chunk_sums(replica_rows(spark, paths, 1, last_index)).cache()
+    sums = chunk_sums(replica_rows(spark, paths, Index(1), last_index)).cache()
     try:
         findings = [
             Finding(row["replica"], row["damage"]["physicalOffset"], _damage(row["damage"]))
@@ -167,7 +168,7 @@ def _damage(place: Row) -> str:
 
 
 def kept_differences(
-    stores: Mapping[str, Store], last_index: int, progress: Callable[[int], None]
+    stores: Mapping[str, Store], last_index: Index, progress: Callable[[int], None]
 ) -> list[Finding]:
     """Compare what each replica keeps with one fold of the log that all have."""
     from pipeline.audit import Finding
@@ -180,7 +181,7 @@ def kept_differences(
     compare_kept(plan, keepers, progress)
     names = {store.path: each for each, store in stores.items()}
     return [
-        Finding(names[path], -1, f"derived state: {difference}")
+        Finding(names[path], Position(-1), f"derived state: {difference}")
         for path, findings in keepers.items()
         for difference in findings.differences
     ]
@@ -198,7 +199,7 @@ def live_differences(name_server: str | None, group: str | None) -> list[Finding
     return [
         Finding(
             ", ".join(verdict.odd),
-            -1,
+            Position(-1),
             f"derived state of the running nodes at entry {verdict.index}: {component} differs "
             f"({', '.join(verdict.digests[component])})",
         )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from rich.console import Group
 from rich.table import Table
 
+from dledger.raft.ids import Index
 from pipeline.errors import EXIT_CANNOT_TELL, EXIT_FINE
 from pipeline.jobs.context import JobContext
 from pipeline.jobs.store_arguments import add_bound_arguments, last_index_of
@@ -49,7 +50,7 @@ def run(context: JobContext) -> int:
         task = progress.add_task("traffic", total=3)
         if options.store:
             last_index = last_index_of(options)
-            log = log_history(context.spark, options.store, last_index, with_control=True)
+            log = log_history(context.spark, options.store, Index(last_index), with_control=True)
             records = profile.slim(with_map(log)).cache()
             messages = records.where("op is null and problem is null")
         else:

@@ -7,6 +7,7 @@ from typing import TypedDict
 
 from rich.table import Table
 
+from dledger.raft.ids import Index
 from pipeline.errors import EXIT_FINE, EXIT_FOUND
 from pipeline.jobs.context import JobContext
 from pipeline.jobs.store_arguments import add_bound_arguments, bound_of, store_of
@@ -34,7 +35,7 @@ class RebuildResult(TypedDict):
     """The result as the command reports it."""
 
     folder: str
-    index: int
+    index: Index
     knownBy: str
     queues: int
     messages: int

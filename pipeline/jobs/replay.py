@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
+from dledger.raft.ids import Index
 from dledger_mq.client.queues import MessageQueue
 from dledger_mq.message.names import topic_problem
 from pipeline.errors import EXIT_FINE, EXIT_FOUND, UsageError
@@ -101,7 +102,7 @@ def run(context: JobContext) -> int:
     sink = read_options(given, is_stream=False)
     last_index = last_index_of(options) if options.store else 0
     rows = replaying.chosen(
-        replaying.with_map(_frame(context, last_index)),
+        replaying.with_map(_frame(context, Index(last_index))),
         replaying.Wanted(options.topic, options.from_time, options.to_time, options.key),
     )
     with context.progress() as progress:
@@ -156,7 +157,7 @@ def _target(
     return replaying.Target(options.to_topic, targets, tasks)
 
 
-def _frame(context: JobContext, last_index: int) -> DataFrame:
+def _frame(context: JobContext, last_index: Index) -> DataFrame:
     """Return the messages to choose from."""
     from pipeline.spark.history import log_history, parquet_history
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 from rich.table import Table
 
+from dledger.raft.ids import Index, Position
 from pipeline.errors import EXIT_CANNOT_TELL, EXIT_FINE, EXIT_FOUND
 from pipeline.jobs.context import JobContext
 from pipeline.jobs.store_arguments import add_bound_arguments, bound_of, store_of
@@ -33,7 +34,7 @@ class VerifyResult(TypedDict):
     """The result as the command reports it."""
 
     store: str
-    index: int
+    index: Index
     knownBy: str
     compared: list[str]
     differences: list[dict[str, object]]
@@ -170,7 +171,7 @@ def _compare_marks(state: BrokerState, findings: Findings) -> None:
 
 
 def _compare_files(
-    store: str, rebuilt: str, *, end_position: int, state: BrokerState, findings: Findings
+    store: str, rebuilt: str, *, end_position: Position, state: BrokerState, findings: Findings
 ) -> None:
     from pipeline.derived.kept import index_file_differences, queue_file_differences
 

@@ -17,6 +17,7 @@ from crc32c import crc32c
 from numpy.typing import NDArray
 
 from dledger.raft.entry import ENTRY_HEADER_BYTES, EntryKind
+from dledger.raft.ids import Index, Position, Term
 from pipeline.scan.crc import crc32c_columns
 from pipeline.scan.records import Bytes, Int64s
 
@@ -51,13 +52,13 @@ class Chain:
             next header's index, term and chain CRC are then taken as given.
     """
 
-    index: int
-    term: int
-    position: int
+    index: Index
+    term: Term
+    position: Position
     crc: int | None
 
 
-LOG_START: Final = Chain(0, 0, 0, 0)
+LOG_START: Final = Chain(Index(0), Term(0), Position(0), 0)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -95,9 +96,9 @@ class Entries:
             return before
         header = self.header[count - 1]
         return Chain(
-            int(header["index"]),
-            int(header["term"]),
-            int(header["position"]) + int(header["size"]),
+            Index(int(header["index"])),
+            Term(int(header["term"])),
+            Position(int(header["position"]) + int(header["size"])),
             int(header["chain_crc"]),
         )
 
@@ -192,10 +193,10 @@ def _count_good(header: NDArray[np.void], start: Int64s, before: Chain) -> int:
     right = crc32c_columns(covered, previous) == stored
     index, term = header["index"].astype(np.int64), header["term"].astype(np.int64)
     size, length = header["size"].astype(np.int64), header["body_length"].astype(np.int64)
-    first_index, first_term = before.index + 1, before.term
+    first_index, first_term = Index(before.index + 1), before.term
     if before.crc is None:
         right[0] = True
-        first_index, first_term = int(index[0]), int(term[0])
+        first_index, first_term = Index(int(index[0])), Term(int(term[0]))
     right &= index == first_index + np.arange(len(header))
     right &= header["position"] == before.position + start
     right &= (length >= 0) & (size == length + ENTRY_HEADER_BYTES)

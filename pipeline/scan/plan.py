@@ -17,6 +17,7 @@ from typing import Final
 import numpy as np
 
 from dledger.codec.snapshot import HEAD_BYTES, SnapshotFormatError, decode_head
+from dledger.raft.ids import Index, Position, Term
 from dledger.storage.segment import SEGMENT_NAME_DIGITS
 from pipeline.errors import CannotTellError, UsageError
 from pipeline.scan.entries import LOG_START, Chain, read_entries
@@ -26,6 +27,9 @@ from pipeline.scan.stores import SegmentFile, SegmentIndex, Store, agrees, chain
 
 SPLIT_BYTES: Final = 256 * 1024 * 1024
 """As large as a segment by default: the fixed cost of a task is small against it."""
+
+FIRST: Final = Index(1)
+"""The first entry of every log."""
 
 END: Final = "end"
 SNAPSHOT: Final = "snapshot"
@@ -41,7 +45,7 @@ class Committed:
         is_exact: whether the store must have the entry; else it may lag behind.
     """
 
-    index: int | None
+    index: Index | None
     known_by: str
     is_exact: bool = True
 
@@ -96,7 +100,7 @@ def given_bound(text: str, store: Store) -> Committed:
     if text == SNAPSHOT:
         return committed_by_snapshot(store)
     if text.isascii() and text.isdigit():
-        return Committed(int(text), "as asked")
+        return Committed(Index(int(text)), "as asked")
     raise UsageError(f"upTo={text!r} is none of: an entry's index, snapshot, end")
 
 
@@ -130,7 +134,7 @@ def plan_scan(
     store: Store,
     committed: Committed,
     *,
-    first_index: int = 1,
+    first_index: Index = FIRST,
     split_bytes: int = SPLIT_BYTES,
     fails: bool = True,
 ) -> Plan:
@@ -151,7 +155,7 @@ def plan_scan(
     end = _bounded(layout, committed)
     start = LOG_START
     if first_index > 1:
-        start = end if first_index > end.index else layout.entry(first_index - 1)
+        start = end if first_index > end.index else layout.entry(Index(first_index - 1))
     ranges: list[LogRange] = []
     for place, segment in enumerate(store.segments):
         before = max(layout.befores[place], start, key=_position)
@@ -236,7 +240,7 @@ class _Layout:
                 before = self._end_of_earlier(segment, index, before, next_position)
             self.ends.append(before)
 
-    def entry(self, index: int) -> Chain:
+    def entry(self, index: Index) -> Chain:
         """Return an entry before the log's last one."""
         if index == 0:
             return LOG_START
@@ -268,7 +272,7 @@ class _Layout:
             )
 
     def _end_of_earlier(
-        self, segment: SegmentFile, index: SegmentIndex, before: Chain, next_position: int
+        self, segment: SegmentFile, index: SegmentIndex, before: Chain, next_position: Position
     ) -> Chain:
         """Return the last entry of a finished segment, which reaches to the next one."""
         if index.is_sealed and len(index.units):
@@ -286,7 +290,7 @@ class _Layout:
                 f"its entries end at position {segment.first_position + at}, the next segment begins at "
                 f"{next_position}: bytes or a whole segment are missing in between",
             )
-        return Chain(0, 0, next_position, None)
+        return Chain(Index(0), Term(0), next_position, None)
 
     def _end_of_last(self, segment: SegmentFile, index: SegmentIndex, before: Chain) -> Chain:
         if index.is_sealed and self._fails:
@@ -306,7 +310,10 @@ class _Layout:
 
 
 def last_entry(
-    segment: SegmentFile, before: Chain, end_position: int | None, last_index: int | None = None
+    segment: SegmentFile,
+    before: Chain,
+    end_position: Position | None,
+    last_index: Index | None = None,
 ) -> Chain:
     """Return the last whole entry of a segment; whatever stands further is not one.
 

@@ -51,7 +51,7 @@ class LogRange:
 
     path: str
     segment: str
-    segment_position: int
+    segment_position: Position
     before: Chain
     end: Chain
 
@@ -75,10 +75,10 @@ class Damage:
 
     path: str
     byte_offset: int
-    position: int
+    position: Position
     size_bytes: int
-    index: int
-    term: int
+    index: Index
+    term: Term
     problem: str
 
 
@@ -169,7 +169,7 @@ class RangeScan:
             if size > len(buffer):
                 buffer = buffer + bytes(size - len(buffer))
             view = memoryview(buffer)
-            held += self._fill(descriptor, view[held:size], chain.position + held)
+            held += self._fill(descriptor, view[held:size], Position(chain.position + held))
             stretch = read_entries(view[:held], chain, check_bodies=self._check_crc)
             if len(stretch.entries):
                 yield view[:held], chain, stretch, None
@@ -187,7 +187,7 @@ class RangeScan:
             buffer[:held] = buffer[stretch.taken_bytes : stretch.taken_bytes + held]
         self._check_end(chain)
 
-    def _fill(self, descriptor: int, view: memoryview, position: int) -> int:
+    def _fill(self, descriptor: int, view: memoryview, position: Position) -> int:
         """Read as much as there is; returns the bytes read."""
         done = 0
         place = position - self._range.segment_position
@@ -204,12 +204,12 @@ class RangeScan:
             self._damage(
                 chain.position,
                 0,
-                Chain(end.index, end.term, 0, None),
+                Chain(end.index, end.term, Position(0), None),
                 f"entry {chain.index} is whole, but the index remembers another one here "
                 f"(chain crc {chain.crc:#010x}, the index says {end.crc:#010x})",
             )
 
-    def _damage(self, position: int, size_bytes: int, entry: Chain, problem: str) -> Damage:
+    def _damage(self, position: Position, size_bytes: int, entry: Chain, problem: str) -> Damage:
         """Report damage.
 
         Raises:
@@ -224,20 +224,28 @@ class RangeScan:
 
     def _beyond_damage(self, descriptor: int, before: Chain, problem: str) -> tuple[Chain, Damage]:
         """Find the next entry that is whole behind a header that is not; or the end of the range."""
-        damage = self._damage(before.position, 0, Chain(0, 0, 0, None), problem)
-        found = self._next_whole(descriptor, before.position + 1, before.index + 1)
+        damage = self._damage(
+            before.position, 0, Chain(Index(0), Term(0), Position(0), None), problem
+        )
+        found = self._next_whole(descriptor, before.position + 1, Index(before.index + 1))
         size = found - before.position
         reported = Damage(
-            damage.path, damage.byte_offset, damage.position, size, 0, 0, damage.problem
+            damage.path,
+            damage.byte_offset,
+            damage.position,
+            size,
+            Index(0),
+            Term(0),
+            damage.problem,
         )
-        return Chain(0, 0, found, None), reported
+        return Chain(Index(0), Term(0), Position(found), None), reported
 
-    def _next_whole(self, descriptor: int, at: int, index_min: int) -> int:
+    def _next_whole(self, descriptor: int, at: int, index_min: Index) -> int:
         """Position of the first whole entry from `at` on; the range's end when there is none."""
         end = self._range.end.position
         while at < end:
             data = bytearray(min(SEARCH_BYTES, end - at))
-            got = self._fill(descriptor, memoryview(data), at)
+            got = self._fill(descriptor, memoryview(data), Position(at))
             found = self._whole_entry(descriptor, bytes(data[:got]), at, index_min)
             if found is not None:
                 return found
@@ -248,13 +256,15 @@ class RangeScan:
             )  # overlap, so that a header across the border is seen whole
         return end
 
-    def _whole_entry(self, descriptor: int, data: bytes, at: int, index_min: int) -> int | None:
+    def _whole_entry(self, descriptor: int, data: bytes, at: int, index_min: Index) -> int | None:
         """Position of the first entry in `data` whose header fits its place and whose body fits it."""
         for _, header in find_headers(data, base_position=at, index_min=index_min):
             if header.position + header.size_bytes > self._range.end.position:
                 continue
             body = bytearray(header.body_bytes)
-            got = self._fill(descriptor, memoryview(body), header.position + ENTRY_HEADER_BYTES)
+            got = self._fill(
+                descriptor, memoryview(body), Position(header.position + ENTRY_HEADER_BYTES)
+            )
             if got == len(body) and crc32c(body) == header.body_crc:
                 return int(header.position)
         return None
@@ -291,9 +301,9 @@ class RangeScan:
         if not entries.body_ok[place]:
             problem = "its body does not have the crc that its header says"
         return self._damage(
-            before.position + int(entries.start[place]),
+            Position(before.position + int(entries.start[place])),
             int(header["size"]),
-            Chain(index, int(header["term"]), 0, None),
+            Chain(Index(index), Term(int(header["term"])), Position(0), None),
             f"entry {index}: {problem}",
         )
 
@@ -306,7 +316,7 @@ def _records(data: memoryview, entries: Entries, places: Int64s) -> tuple[Record
     return table, places[np.searchsorted(begin, table.start, side="right") - 1]
 
 
-def _poison(data: memoryview, entries: Entries, place: int, position: int) -> str:
+def _poison(data: memoryview, entries: Entries, place: int, position: Position) -> str:
     """Describe what is wrong with the records of one entry; empty when nothing is."""
     try:
         table, _ = _records(data, entries, np.array([place]))

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from dledger.codec.index_unit import INDEX_UNIT_BYTES, IndexFormatError, decode_sealed
 from dledger.raft.entry import ENTRY_HEADER_BYTES
-from dledger.raft.ids import Index, Position
+from dledger.raft.ids import Index, Position, Term
 from dledger.storage.segment import SEGMENT_NAME_DIGITS, StorePaths
 from pipeline.scan.entries import HEADER, Chain
 from pipeline.scan.errors import DamagedLogError, NotAStoreError
@@ -44,7 +44,7 @@ class SegmentFile:
 
     path: str
     index_path: str
-    first_position: int
+    first_position: Position
 
     @property
     def name(self) -> str:
@@ -79,7 +79,9 @@ class SegmentIndex:
 def chain_of(unit: np.void) -> Chain:
     """Return the end of an entry, as its index unit says."""
     end = int(unit["position"]) + int(unit["size"])
-    return Chain(int(unit["index"]), int(unit["term"]), end, int(unit["chain_crc"]))
+    return Chain(
+        Index(int(unit["index"])), Term(int(unit["term"])), Position(end), int(unit["chain_crc"])
+    )
 
 
 class Store:
@@ -140,11 +142,13 @@ def read_index(segment: SegmentFile, before: Chain) -> SegmentIndex:
             data, first_index=Index(first_index), first_position=Position(segment.first_position)
         )
     except IndexFormatError:
-        return SegmentIndex(units[: _count_following(units, segment, first_index)], is_sealed=False)
+        return SegmentIndex(
+            units[: _count_following(units, segment, Index(first_index))], is_sealed=False
+        )
     return SegmentIndex(units[: len(columns)], is_sealed=True)
 
 
-def _count_following(units: Units, segment: SegmentFile, first_index: int) -> int:
+def _count_following(units: Units, segment: SegmentFile, first_index: Index) -> int:
     """Count the units that follow each other from the start: zeros and a torn seal do not."""
     if not len(units):
         return 0

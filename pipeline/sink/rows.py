@@ -11,6 +11,7 @@ import msgspec
 from dledger_mq import InvalidMessageError, Message, row_key
 from dledger_mq.client.messages import check_message
 from dledger_mq.message.names import topic_problem
+from dledger_mq.message.numbers import QueueOffset
 from pipeline.errors import BadRowError
 from pipeline.sink.columns import COORDINATES, SinkColumns
 from pipeline.sink.options import SinkOptions
@@ -70,7 +71,7 @@ class _GivenRow(NamedTuple):
     flag: int | None
     broker_name: str | None
     queue_id: int | None
-    queue_offset: int | None
+    queue_offset: QueueOffset | None
     delay_level: int | None
     deliver_at: datetime.datetime | None
     row_id: object

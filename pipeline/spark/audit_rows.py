@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as f
 
+from dledger.raft.ids import Index
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
@@ -31,7 +33,7 @@ _TYPES: Final = {
 
 
 def replica_rows(
-    spark: SparkSession, stores: Mapping[str, str], first_index: int, last_index: int
+    spark: SparkSession, stores: Mapping[str, str], first_index: Index, last_index: Index
 ) -> DataFrame:
     """Return all records of some entries on every replica, with a hash of each; damage is marked, not refused.
 

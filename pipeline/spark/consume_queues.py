@@ -19,6 +19,7 @@ from pyspark.sql import functions as f
 from broker.store.control import DeleteTopic
 from broker.store.state import BrokerState
 from broker.store.topics import is_deletable
+from dledger.raft.ids import Index
 from dledger_mq.message.names import SCHEDULE_TOPIC
 from dledger_mq.message.sys_flags import TRANSACTION_PREPARED
 
@@ -86,7 +87,7 @@ def packed(units: pd.DataFrame) -> NDArray[np.void]:
 
 
 def checked_queues(
-    spark: SparkSession, path: str, last_index: int, folded: BrokerState
+    spark: SparkSession, path: str, last_index: Index, folded: BrokerState
 ) -> list[str]:
     """Compare the queues of a fold with those that Spark computes; what differs, in words.
 
@@ -119,7 +120,7 @@ def checked_queues(
     return differing
 
 
-def _deletions(spark: SparkSession, path: str, last_index: int) -> dict[str, int]:
+def _deletions(spark: SparkSession, path: str, last_index: Index) -> dict[str, int]:
     """Return the last removal of each topic."""
     load = spark.read.format("commitlog").options(upTo=str(last_index), records="control")
     commands = load.schema("op string, command string, physicalOffset bigint").load(path)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.errors import AnalysisException
 
+from dledger.raft.ids import Index
 from pipeline.archive.manifests import MANIFESTS, listed_files
 from pipeline.errors import UsageError
 from pipeline.spark.archive_rows import parquet_rows
@@ -57,7 +58,7 @@ def parquet_history(
 def log_history(
     spark: SparkSession,
     store: str,
-    last_index: int,
+    last_index: Index,
     topic: str | None = None,
     *,
     with_control: bool = False,

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
@@ -24,6 +23,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from dledger_mq.client.queues import MessageQueue
+from dledger_mq.message.numbers import QueueOffset
 from pipeline.archive.history import History, HistoryPart, read_history
 from pipeline.broker_view import BrokerView
 from pipeline.offsets import OffsetsForm, from_form
@@ -67,7 +67,7 @@ class TopicTasks:
         self.tasks_max = options.num_partitions or parallelism
 
     def tasks(
-        self, start: Mapping[MessageQueue, int], end: Mapping[MessageQueue, int]
+        self, start: Mapping[MessageQueue, QueueOffset], end: Mapping[MessageQueue, QueueOffset]
     ) -> list[InputPartition]:
         """Return the tasks between two offsets; what is in `end` only has no rows yet."""
         known = {queue: offset for queue, offset in end.items() if queue in start}
@@ -146,7 +146,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Take what is there now for everything."""
         self._offsets.freeze()
 
-    def latestOffset(self, start: Any, limit: ReadLimit) -> OffsetsForm:
+    def latestOffset(self, start: OffsetsForm, limit: ReadLimit) -> OffsetsForm:
         """Return the end of the next batch."""
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         return self._offsets.latest(start, most)
@@ -155,7 +155,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return what is committed, for the lag in progress reports."""
         return self._offsets.newest()
 
-    def partitions(self, start: Any, end: Any) -> list[InputPartition]:
+    def partitions(self, start: OffsetsForm, end: OffsetsForm) -> list[InputPartition]:
         """Share out what lies between; depends on nothing else."""
         return self._tasks.tasks(
             from_form(start, "the start of a batch"), from_form(end, "the end of a batch")
