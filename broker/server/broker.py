@@ -66,7 +66,7 @@ class Broker:
     """
 
     def __init__(self, config: BrokerConfig) -> None:
-        """Take the store and the client port; the other members are told of the port.
+        """Take the store and the client port; the other members learn the port from its attributes.
 
         Raises:
             StoreLockedError: another process uses the store.

@@ -1,6 +1,6 @@
 """The exchange that gives all nodes of a group the same list of live clients (docs/formats/broker_link.md).
 
-Each node tells the leader of its own clients; the leader joins them and gives the union back.
+Each node sends its own clients to the leader; the leader joins them and returns the union.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class SyncRequest(msgspec.Struct, frozen=True):
     """Body of SYNC_CLIENTS.
 
     Attributes:
-        node: who tells.
+        node: the id of the node that sends them.
         changes: number of the state of its clients; comparable within one connection.
-        clients: its consumers; None: as `changes` was told before.
+        clients: its consumers; None: as they were sent before with `changes`.
         union: the version of the union that the node has.
     """
 
@@ -48,7 +48,7 @@ class SyncReply(msgspec.Struct, frozen=True):
     """Answer to SYNC_CLIENTS.
 
     Attributes:
-        is_known: the leader has the clients of `changes`; else they are to be told.
+        is_known: True if the leader has the clients of `changes`; else they are to be sent.
         union: version of the leader's union.
         by_node: the union, if the node has another version.
     """
@@ -85,7 +85,7 @@ class ClientExchange:
     ) -> None:
         """Prepare; `run` does the work.
 
-        `push` tells the clients here that the rolls of groups changed; `creation_for` names the topics and groups
+        `push` notifies the clients here that the rolls of groups changed; `creation_for` names the topics and groups
         that consumers lack, and `create` creates them at the leader.
         """
         self._log = log
@@ -99,7 +99,7 @@ class ClientExchange:
         self._now_ms = now_ms
         self._node = str(log.node_id)
         self._links: dict[str, ClientOrigin] = {}
-        self._told: dict[str, tuple[int, int]] = {}
+        self._sent_changes: dict[str, tuple[int, int]] = {}
         self._union_id = ("", 0)
         self._announced = 0
         self._synced_changes = -1
@@ -131,7 +131,7 @@ class ClientExchange:
     def role_changed(self) -> None:
         """Begin anew, since another node leads, or this one does."""
         if self._log.is_serving:
-            self._told.clear()
+            self._sent_changes.clear()
             self.union.leadership_began(self._now_ms())
             self._notify(self.union.put(self._node, self._local.consumers(), self._now_ms()))
         self._synced_changes = -1
@@ -154,43 +154,43 @@ class ClientExchange:
             answer(link, request.opaque, NOT_CARRIED_OUT, "this node does not lead")
             return
         try:
-            told = _decode_request(request.body)
+            sync = _decode_request(request.body)
         except (msgspec.MsgspecError, ValueError) as error:
             raise BodyError(f"not a list of clients: {error}") from error
-        self._links[told.node] = link
-        if told.clients is None:
-            is_known = self._told.get(told.node) == (link.number, told.changes)
+        self._links[sync.node] = link
+        if sync.clients is None:
+            is_known = self._sent_changes.get(sync.node) == (link.number, sync.changes)
             # A node that was silent for too long is out of the union, though its link lives: it sends them again.
-            if not is_known or not self.union.touch(told.node, self._now_ms()):
-                self._answer_sync(link, request.opaque, told, is_known=False)
+            if not is_known or not self.union.touch(sync.node, self._now_ms()):
+                self._answer_sync(link, request.opaque, sync, is_known=False)
                 return
         else:
-            self._told[told.node] = (link.number, told.changes)
-            self._notify(self.union.put(told.node, told.clients, self._now_ms()), but=link)
-            creation = self._creation_for(told.clients)
+            self._sent_changes[sync.node] = (link.number, sync.changes)
+            self._notify(self.union.put(sync.node, sync.clients, self._now_ms()), but=link)
+            creation = self._creation_for(sync.clients)
             if creation:
-                self._nursery.start_soon(self._finish_sync, link, request.opaque, told, creation)
+                self._nursery.start_soon(self._finish_sync, link, request.opaque, sync, creation)
                 return
-        self._answer_sync(link, request.opaque, told, is_known=True)
+        self._answer_sync(link, request.opaque, sync, is_known=True)
 
     async def _finish_sync(
-        self, link: ClientOrigin, opaque: int, told: SyncRequest, creation: Creation
+        self, link: ClientOrigin, opaque: int, sync: SyncRequest, creation: Creation
     ) -> None:
         try:
             with trio.move_on_after(CREATE_TIMEOUT_S):
                 await self._create(creation)
         except DLedgerError as error:
-            _log.info("the groups of clients at %s are not created yet: %s", told.node, error)
-            self._told.pop(told.node, None)
-        self._answer_sync(link, opaque, told, is_known=True)
+            _log.info("the groups of clients at %s are not created yet: %s", sync.node, error)
+            self._sent_changes.pop(sync.node, None)
+        self._answer_sync(link, opaque, sync, is_known=True)
         self._outputs.flush()
 
     def _answer_sync(
-        self, link: ClientOrigin, opaque: int, told: SyncRequest, *, is_known: bool
+        self, link: ClientOrigin, opaque: int, sync: SyncRequest, *, is_known: bool
     ) -> None:
         version = (f"{self._node}@{self._log.term}", self.union.version)
         by_node = None
-        if told.union != version:
+        if sync.union != version:
             by_node = {node: list(clients) for node, clients in self.union.by_node().items()}
         answer(link, opaque, 0, body=_encode(SyncReply(is_known, version, by_node)))
 

@@ -54,7 +54,7 @@ class BrokerConfig:
         group: name of the Raft group; also the broker name unless `broker_name` says otherwise.
         broker_name: what clients see in routes; equal on all nodes of the group.
         listen: where clients connect; port 0 picks a free one (tests).
-        advertised_host: address that clients are told.
+        advertised_host: the address that clients get in routes.
         transaction_check_interval_ms: between two checks of an open transaction.
         transaction_timeout_ms: age of a half message at its first check, unless it asks for more.
         transaction_check_max: checks before an open transaction is given up.

@@ -1,4 +1,4 @@
-"""The process that a broker runs in, as its services see it: clocks, chance, tasks, and what others tell of it.
+"""The process that a broker runs in, as its services see it: clocks, chance, tasks, and notices of others.
 
 `Broker` makes one of the real process; the simulator (broker/testing) has a virtual one.
 """

@@ -1,4 +1,4 @@
-"""Live clients: heartbeats, member lists, and what clients are told of each other (34, 35, 38, 40, 46)."""
+"""Live clients: heartbeats, member lists, and the notices by which clients learn of each other (34, 35, 38, 40, 46)."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Members:
     def heartbeat(self, request: PendingRequest, command: RemotingCommand) -> None:
         """Carry out HEART_BEAT: answered when the group and its retry topic exist and the leader knows the client.
 
-        Its connection is kept, to tell the client of changes later; so it is not taken from another node.
+        Its connection is kept, to notify the client of changes later; so it is not taken from another node.
 
         Raises:
             BodyError: the body is no heartbeat.
@@ -250,7 +250,7 @@ class Members:
     def ask_producer(self, group: str, frame: bytes) -> None:
         """Send a frame to a producer of a group, behind another node if none is here; the leader does.
 
-        Nodes do not tell each other of their producers, so all nodes are asked to pass it on. Should
+        Nodes do not know each other's producers, so all nodes are asked to pass it on. Should
         two producers get it, both answers find the same verdict.
         """
         if not self.ask_producer_here(group, frame):

@@ -26,7 +26,7 @@ class Question(PendingRequest):
     """A request of that kind.
 
     Attributes:
-        late_refusal: what is told once the client has given up by itself.
+        late_refusal: code and remark of the answer once the client has given up by itself.
     """
 
     late_refusal: tuple[ResponseCode, str] | None = None

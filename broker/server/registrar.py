@@ -58,7 +58,7 @@ _BUSY_MAX = 10
 """Answers in a row that ask for patience, before that is worth a line in the log."""
 
 DEBOUNCE_S = 0.05
-"""Topic changes that come together are told together."""
+"""Topic changes that come together are sent together."""
 
 
 class Registrar:
@@ -107,7 +107,7 @@ class Registrar:
             server.wake(urgent=True)
 
     def applied(self) -> None:
-        """Register soon if the topics changed (only the leader's make routes), or the log can be told first.
+        """Register soon if the topics changed (only the leader's make routes), or the log's place can be sent at last.
 
         A node whose log is not known does not keep its group's name from others at the name server.
         """
@@ -229,7 +229,7 @@ class _NameServer:
         is_busy = answer is not None and answer.code == ResponseCode.SYSTEM_BUSY
         self._busy_count = self._busy_count + 1 if is_busy else 0
         if 0 < self._busy_count <= _BUSY_MAX:
-            return False  # nothing is wrong: it cannot tell yet
+            return False  # nothing is wrong: it cannot decide yet
         if answer is None or answer.code != 0:
             self._note("did not answer" if answer is None else f"answered: {answer.remark}")
             return False

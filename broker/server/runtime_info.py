@@ -1,4 +1,4 @@
-"""What a broker tells tools of itself (26, 28): settings and statistics as text."""
+"""The settings and statistics of a broker as text, for tools (26, 28)."""
 
 from __future__ import annotations
 

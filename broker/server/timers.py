@@ -2,7 +2,7 @@
 
 The real messages and the record that names them are one entry, so there is no crash between them. What is
 being recalled is not delivered until the log has spoken, so a recall that came in time always succeeds, and
-one that came too late is told so.
+one that came too late is refused.
 """
 
 from __future__ import annotations
