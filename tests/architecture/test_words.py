@@ -10,11 +10,21 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 GLOSSARY = ROOT / "docs/glossary.md"
-PRODUCT = ("dledger", "dledger_mq", "broker", "pipeline", "jepsen", "bench")
+READ = (
+    "dledger",
+    "dledger_mq",
+    "broker",
+    "pipeline",
+    "jepsen",
+    "bench",
+    "examples",
+    "scripts",
+    "tests",
+)
 
 
 class Word(NamedTuple):
-    """A word that product code does not use.
+    """A word that neither product code nor tests use.
 
     Attributes:
         pattern: of the word, as code and docstrings would write it.
@@ -56,7 +66,7 @@ GIVEN_UP = (
     Word(r"(?i)\bessence", "requested message"),
     Word(r"\b(OFFSET_UNTOLD|offset_untold|Untold\.)", "an offset that is not known"),
 )
-"""Gone for good: no line of product code has them."""
+"""Gone for good: no line of product code or of a test has them."""
 
 
 def entries() -> list[tuple[str, str]]:
@@ -66,12 +76,13 @@ def entries() -> list[tuple[str, str]]:
 
 
 def lines_with(pattern: str) -> list[str]:
-    """Where product code has it."""
+    """Return the places where product code or a test has it."""
     found = re.compile(pattern)
     return [
         f"{path.relative_to(ROOT)}:{number}"
-        for package in PRODUCT
+        for package in READ
         for path in sorted((ROOT / package).rglob("*.py"))
+        if path != Path(__file__)
         for number, line in enumerate(path.read_text().split("\n"), 1)
         if found.search(line)
     ]

@@ -26,7 +26,7 @@ GROWS_SLOW_MS = 40
 
 
 class Slowed:
-    """A group of which one member is preferred, and has a disk that obeys."""
+    """A group of which one member is preferred, and has a disk whose speed the test sets."""
 
     def __init__(self, group: RunningGroup, control: Control) -> None:
         self.group = group

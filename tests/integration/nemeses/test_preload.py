@@ -27,8 +27,8 @@ pytestmark = pytest.mark.integration
 
 LACKING = lacking_preload()
 
-# Obeys one line of Python after the other and says what came of it.
-OBEYS = """
+# Runs one line of Python after the other and prints what came of it.
+RUNS_LINES = """
 import os, sys, time
 for line in sys.stdin:
     try:
@@ -53,7 +53,7 @@ class Puppet:
 
     def start(self) -> None:
         self._child = subprocess.Popen(
-            [sys.executable, "-c", OBEYS],
+            [sys.executable, "-c", RUNS_LINES],
             env={"PATH": "/usr/bin:/bin", **self._environment},
             cwd=self.store,
             stdin=subprocess.PIPE,

@@ -70,7 +70,7 @@ class Origin:
         self.answer = decode_command(whole)
 
 
-class World:
+class SmallGroup:
     """The log of the group, what is on its way, and its replicas; one of them leads."""
 
     def __init__(self, replicas: int) -> None:
@@ -124,7 +124,7 @@ class World:
 class Node:
     """One replica and, while it leads, the leader's code; it is its own log server."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SmallGroup) -> None:
         self.world = world
         self.appender = self.reader = self
         self.is_serving = True
@@ -234,7 +234,7 @@ def script_of(seed: int) -> list[Step]:
 scripts = st.integers(0, 2**32).map(script_of)
 
 
-def carry_out(world: World, step: Step) -> None:
+def carry_out(world: SmallGroup, step: Step) -> None:
     leader = world.leader
     match step:
         case ("half", key, body):
@@ -267,7 +267,7 @@ def carry_out(world: World, step: Step) -> None:
             world.nodes[number].catch_up()
 
 
-def halves_of(world: World) -> list[tuple[int, int]]:
+def halves_of(world: SmallGroup) -> list[tuple[int, int]]:
     """Half queue offset and physical offset, as far as the leader has applied them."""
     queue = world.leader.state.queues.get("RMQ_SYS_TRANS_HALF_TOPIC", 0)
     if queue is None:
@@ -275,7 +275,7 @@ def halves_of(world: World) -> list[tuple[int, int]]:
     return [(n, queue.unit(n).physical_offset) for n in range(queue.max_offset)]
 
 
-def settle(world: World) -> None:
+def settle(world: SmallGroup) -> None:
     """Let everything end that is under way."""
     for _ in range(20):
         world.leader.commits.flush()
@@ -287,7 +287,7 @@ def settle(world: World) -> None:
         node.catch_up()
 
 
-def bodies(world: World, topic: str, queue_id: int) -> list[tuple[bytes, int]]:
+def bodies(world: SmallGroup, topic: str, queue_id: int) -> list[tuple[bytes, int]]:
     queue = world.leader.state.queues.get(topic, queue_id)
     if queue is None:
         return []
@@ -300,7 +300,7 @@ def bodies(world: World, topic: str, queue_id: int) -> list[tuple[bytes, int]]:
 @settings(max_examples=300, deadline=None)
 @given(scripts)
 def test_committed_once_rolled_back_never(script: list[Step]) -> None:
-    world = World(3)
+    world = SmallGroup(3)
     for step in script:
         carry_out(world, step)
     settle(world)
@@ -340,7 +340,7 @@ def test_committed_once_rolled_back_never(script: list[Step]) -> None:
 @given(scripts)
 def test_a_half_message_is_open_once(script: list[Step]) -> None:
     """One that is sent again, by whatever way, does not leave a second one open."""
-    world = World(3)
+    world = SmallGroup(3)
     for step in script:
         carry_out(world, step)
         halves = [

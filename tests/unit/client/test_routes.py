@@ -25,7 +25,7 @@ def route(*leader_first: str, perm: int = 6, leader: bool = True) -> TopicRoute:
     )
 
 
-class World:
+class ScriptedNameServer:
     """What the name server says, and the time."""
 
     def __init__(self) -> None:
@@ -51,8 +51,8 @@ class World:
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def world() -> ScriptedNameServer:
+    return ScriptedNameServer()
 
 
 def test_queues_need_the_permission_and_a_broker() -> None:
@@ -63,7 +63,9 @@ def test_queues_need_the_permission_and_a_broker() -> None:
     assert publish_queues("T", TopicRoute(route(A).queues, ())) == ()
 
 
-async def test_the_leader_is_tried_first_and_after_a_failure_last(world: World) -> None:
+async def test_the_leader_is_tried_first_and_after_a_failure_last(
+    world: ScriptedNameServer,
+) -> None:
     world.routes["T"] = route(A, B, C)
     await world.client.refresh("T")
     find = world.client.find
@@ -80,7 +82,9 @@ async def test_the_leader_is_tried_first_and_after_a_failure_last(world: World) 
     assert await find("b", ask=False) == A
 
 
-async def test_a_new_leader_is_believed_although_it_failed_as_a_follower(world: World) -> None:
+async def test_a_new_leader_is_believed_although_it_failed_as_a_follower(
+    world: ScriptedNameServer,
+) -> None:
     world.routes["T"] = route(A, B, C)
     await world.client.refresh("T")
     world.client.report_failure("b", A)
@@ -90,7 +94,7 @@ async def test_a_new_leader_is_believed_although_it_failed_as_a_follower(world: 
     assert await world.client.find("b", ask=True) == B
 
 
-async def test_without_a_leader_the_others_are_known(world: World) -> None:
+async def test_without_a_leader_the_others_are_known(world: ScriptedNameServer) -> None:
     world.routes["T"] = route(B, C, leader=False)
     assert await world.client.publish_queues("T")
     assert world.client.leader("b") is None
@@ -98,7 +102,7 @@ async def test_without_a_leader_the_others_are_known(world: World) -> None:
     assert await world.client.find("unknown group", ask=True) is None
 
 
-async def test_a_route_that_vanishes_is_kept(world: World) -> None:
+async def test_a_route_that_vanishes_is_kept(world: ScriptedNameServer) -> None:
     world.routes["T"] = route(A)
     queues = await world.client.publish_queues("T")
     del world.routes["T"]
@@ -107,7 +111,9 @@ async def test_a_route_that_vanishes_is_kept(world: World) -> None:
     assert await world.client.publish_queues("T") == queues
 
 
-async def test_a_topic_to_be_created_borrows_queues_until_it_exists(world: World) -> None:
+async def test_a_topic_to_be_created_borrows_queues_until_it_exists(
+    world: ScriptedNameServer,
+) -> None:
     world.routes["TBW102"] = TopicRoute(
         (QueueData("b", 7, 8, 0, 8),), (BrokerData({0: A}, "b", "c"),)
     )
@@ -118,7 +124,9 @@ async def test_a_topic_to_be_created_borrows_queues_until_it_exists(world: World
     assert len(await world.client.publish_queues("T")) == 3
 
 
-async def test_borrowed_queues_are_kept_while_no_name_server_answers(world: World) -> None:
+async def test_borrowed_queues_are_kept_while_no_name_server_answers(
+    world: ScriptedNameServer,
+) -> None:
     world.routes["TBW102"] = route(A)
     queues = await world.client.publish_queues("T")
     for _ in range(2):
@@ -128,7 +136,9 @@ async def test_borrowed_queues_are_kept_while_no_name_server_answers(world: Worl
         assert world.silent_times == 0, "it was asked"
 
 
-async def test_a_name_server_may_be_slow_when_nothing_is_known_yet(world: World) -> None:
+async def test_a_name_server_may_be_slow_when_nothing_is_known_yet(
+    world: ScriptedNameServer,
+) -> None:
     world.routes["T"] = route(A)
     world.routes["U"] = route(A)
     for ask in (world.client.publish_queues("T"), world.client.read_queues("U")):
@@ -140,7 +150,7 @@ async def test_a_name_server_may_be_slow_when_nothing_is_known_yet(world: World)
     assert world.silent_times == 0
 
 
-async def test_tasks_that_ask_together_share_one_answer(world: World) -> None:
+async def test_tasks_that_ask_together_share_one_answer(world: ScriptedNameServer) -> None:
     world.routes["T"] = route(A)
     async with anyio.create_task_group() as nursery:
         for _ in range(5):
@@ -148,7 +158,7 @@ async def test_tasks_that_ask_together_share_one_answer(world: World) -> None:
     assert world.asked == ["T"]
 
 
-async def test_what_the_name_server_cannot_tell_is_an_error(world: World) -> None:
+async def test_what_the_name_server_cannot_tell_is_an_error(world: ScriptedNameServer) -> None:
     with pytest.raises(NoRouteError):
         await world.client.read_queues("T")
     world.code = ResponseCode.SYSTEM_ERROR
@@ -156,7 +166,7 @@ async def test_what_the_name_server_cannot_tell_is_an_error(world: World) -> Non
         await world.client.refresh("T")
 
 
-async def test_a_change_is_told_once(world: World) -> None:
+async def test_a_change_is_told_once(world: ScriptedNameServer) -> None:
     told: list[str] = []
     world.client.on_change = told.append
     for addresses in ((A, B), (A, B), (B, A)):
@@ -165,7 +175,7 @@ async def test_a_change_is_told_once(world: World) -> None:
     assert told == ["T", "T"]
 
 
-async def test_tasks_that_ask_together_in_vain_take_turns(world: World) -> None:
+async def test_tasks_that_ask_together_in_vain_take_turns(world: ScriptedNameServer) -> None:
     failures: list[NoRouteError] = []
 
     async def ask() -> None:

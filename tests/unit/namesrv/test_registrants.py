@@ -34,7 +34,7 @@ HOST = "10.9.9.9"
 
 
 @dataclass
-class World:
+class NameServerBench:
     """A name server's knowledge, and brokers that answer it.
 
     Attributes:
@@ -119,7 +119,7 @@ def log(index: int, *, founded: int = 7) -> dict[int, int]:
 
 
 async def test_a_broker_is_asked_once_for_each_connection() -> None:
-    world = World(logs={A: log(9)})
+    world = NameServerBench(logs={A: log(9)})
     assert await world.register(A, 0, index=5) == (True, True)
     assert await world.register(A, 1, index=6) == (True, True)
     assert world.asked == [(A, True, None)]
@@ -130,7 +130,7 @@ async def test_a_broker_is_asked_once_for_each_connection() -> None:
 
 
 async def test_a_registration_that_nobody_made_is_refused() -> None:
-    world = World(logs={A: log(9)})
+    world = NameServerBench(logs={A: log(9)})
     identity = BrokerIdentity("main", NAME, A, 0, term=2**63 - 1)
     for addr, token in ((A, "0" * 32), (B, token_of(B)), ("localhost:1", token_of(B))):
         claim = BrokerIdentity("main", NAME, addr, 0, term=identity.term)
@@ -149,7 +149,7 @@ def test_only_what_our_brokers_draw_is_passed_on() -> None:
 
 @pytest.mark.parametrize("newcomer_index", [3, 5, 9])
 async def test_two_groups_are_told_apart_by_their_logs(newcomer_index: int) -> None:
-    world = World(logs={A: log(9), B: log(9), C: log(9, founded=8)})
+    world = NameServerBench(logs={A: log(9), B: log(9), C: log(9, founded=8)})
     await world.register(A, 0, index=5)
     assert await world.register(B, index=newcomer_index) == (True, True)
     with pytest.raises(NameTakenError, match=f"with a broker at {A if newcomer_index < 9 else B}"):
@@ -158,14 +158,14 @@ async def test_two_groups_are_told_apart_by_their_logs(newcomer_index: int) -> N
 
 
 async def test_stores_from_before_a_restoring_are_another_group() -> None:
-    world = World(logs={A: log(9), B: log(9)})
+    world = NameServerBench(logs={A: log(9), B: log(9)})
     await world.register(A, 0, index=5)
     with pytest.raises(NameTakenError):
         await world.register(B, 0, index=5, restoration="evening")
 
 
 async def test_who_cannot_be_compared_yet_tries_again() -> None:
-    world = World(logs={A: log(9), B: log(9), C: log(9)})
+    world = NameServerBench(logs={A: log(9), B: log(9), C: log(9)})
     assert await world.register(B) == (True, False), "nobody has the name"
     await world.register(A, 0, index=5)
     with pytest.raises(NotYetError, match="no committed entry yet"):
@@ -178,7 +178,7 @@ async def test_who_cannot_be_compared_yet_tries_again() -> None:
 
 
 async def test_a_member_that_stands_still_keeps_no_leader_out() -> None:
-    world = World(logs={A: log(9), B: log(9)})
+    world = NameServerBench(logs={A: log(9), B: log(9)})
     await world.register(A, 0, index=8)
     del world.logs[A]
     with pytest.raises(NotYetError):
@@ -192,7 +192,7 @@ async def test_a_member_that_stands_still_keeps_no_leader_out() -> None:
 @pytest.mark.parametrize("index", [3, 5, 9])
 async def test_who_copies_a_log_is_no_member(index: int) -> None:
     """Without a secret anybody can read what a log is known by, and run a server that tells it."""
-    world = World(logs={A: log(9), B: log(9), C: log(9)})
+    world = NameServerBench(logs={A: log(9), B: log(9), C: log(9)})
     await world.register(A, 0, index=5)
     world.members = {A: {C: False}}
     for broker_id in (0, 1):
@@ -205,7 +205,7 @@ async def test_who_copies_a_log_is_no_member(index: int) -> None:
 
 async def test_an_answer_that_comes_late_registers_nobody() -> None:
     """A later registration may have said that it leads; and what has ended registers nothing."""
-    world = World(logs={A: log(9)})
+    world = NameServerBench(logs={A: log(9)})
     refused: list[str] = []
 
     async def register() -> None:
@@ -231,7 +231,7 @@ async def test_an_answer_that_comes_late_registers_nobody() -> None:
 
 
 async def test_how_often_one_host_makes_us_ask_is_bounded() -> None:
-    world = World(logs={A: log(9)})
+    world = NameServerBench(logs={A: log(9)})
     for number in range(ASKS_PER_S_MAX):
         await world.register(A, 0, index=5, connection=f"{number}")
     with pytest.raises(NotYetError, match=HOST):
@@ -243,7 +243,7 @@ async def test_how_often_one_host_makes_us_ask_is_bounded() -> None:
 
 @pytest.mark.parametrize("name", [NAME, "*"])
 async def test_signatures_are_over_everything(name: str) -> None:
-    world = World(secrets={name: "secret"}, logs={A: log(9)})
+    world = NameServerBench(secrets={name: "secret"}, logs={A: log(9)})
     ext = {"brokerName": NAME, "term": "5"}
 
     def check(ext: dict[str, str], body: bytes, connection: str = "one") -> None:
@@ -267,13 +267,13 @@ async def test_signatures_are_over_everything(name: str) -> None:
 
 
 async def test_names_without_a_secret_need_no_signature() -> None:
-    world = World(secrets={"broker-b": "secret"}, logs={A: log(9)})
+    world = NameServerBench(secrets={"broker-b": "secret"}, logs={A: log(9)})
     world.registrants.check_signature(NAME, "one", {}, b"")
     assert await world.register(A, 0, index=5) == (True, True)
 
 
 async def test_signed_brokers_are_not_asked_whose_they_are_but_compared() -> None:
-    world = World(secrets={NAME: "secret"}, logs={A: log(9), C: log(9, founded=8)})
+    world = NameServerBench(secrets={NAME: "secret"}, logs={A: log(9), C: log(9, founded=8)})
     assert await world.register(A, 0, index=5) == (True, True)
     with pytest.raises(NameTakenError):
         await world.register(C, 0, index=7)
@@ -281,7 +281,7 @@ async def test_signed_brokers_are_not_asked_whose_they_are_but_compared() -> Non
 
 
 async def test_of_two_groups_that_come_together_one_is_first() -> None:
-    world = World(logs={A: log(9), C: log(9, founded=8)})
+    world = NameServerBench(logs={A: log(9), C: log(9, founded=8)})
     refused: list[str] = []
 
     async def come(addr: str) -> None:
@@ -299,7 +299,7 @@ async def test_of_two_groups_that_come_together_one_is_first() -> None:
 
 async def test_who_fell_silent_is_compared_again() -> None:
     """Another group may have the name by then."""
-    world = World(logs={A: log(9), C: log(9, founded=8)})
+    world = NameServerBench(logs={A: log(9), C: log(9, founded=8)})
     await world.register(A, 0, index=5)
     world.now_ms = 120_000
     world.routes.expire(world.now_ms)
@@ -323,7 +323,7 @@ def test_a_dispute_is_told_at_once_and_ends_when_nobody_tries() -> None:
 
 
 async def test_nothing_is_kept_of_a_connection_that_ended_before_its_turn() -> None:
-    world = World(secrets={NAME: "secret"})
+    world = NameServerBench(secrets={NAME: "secret"})
     handlers = RequestHandlers(world.routes, LocalKv(None), lambda: 0, world.registrants)
     ext = identity_ext(BrokerIdentity("main", NAME, A, 0, term=3)) | {TOKEN_FIELD: token_of(A)}
     request = RemotingCommand(code=RequestCode.REGISTER_BROKER, opaque=1, ext=ext)
