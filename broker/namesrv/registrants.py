@@ -45,7 +45,7 @@ ANY_NAME: Final = "*"
 """The secret of all broker names that have none of their own."""
 
 ASKS_PER_S_MAX: Final = 32
-"""How often one host can make the name server ask back."""
+"""The times that one host can make the name server connect back."""
 
 _COMPARISONS_MAX: Final = 3
 _VOUCHERS_MAX: Final = 3

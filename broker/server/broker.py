@@ -46,7 +46,7 @@ _log = logging.getLogger(__name__)
 
 TICK_S = 0.05
 DRAIN_S = 3.0
-"""What a stop waits for at most: hand-over, answers on their way, leaving the name servers."""
+"""The longest time that a stop takes: hand-over, answers on their way, leaving the name servers."""
 
 _CHANCE = secrets.SystemRandom()
 

@@ -26,7 +26,7 @@ DELIVERY_BYTES_MAX: Final = 4 * 1024 * 1024
 
 
 LOOK_S: Final = 0.02
-"""How long a delivering task sleeps at most: so late may a message be that came with a shorter delay."""
+"""The longest sleep of a delivering task: so late may a message be that came with a shorter delay."""
 
 SLEEP_MIN_S: Final = 0.001
 

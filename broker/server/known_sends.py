@@ -73,7 +73,7 @@ class Ahead(NamedTuple):
 
 
 Part = EarlierSend | Ahead | None
-"""Where a message of a send stands, or what it is in flight with; None: it is new."""
+"""The place of a message of a send, or what it is in flight with; None: it is new."""
 
 
 class Found(NamedTuple):

@@ -27,7 +27,7 @@ from dledger_mq.remoting.header import RemotingCommand
 _log = logging.getLogger(__name__)
 
 OfNode = Callable[[ClientOrigin, RemotingCommand], None]
-"""What is done with a request of another node, and answers it."""
+"""The function that carries out a request of another node, and answers it."""
 
 
 class LinkServer:

@@ -26,7 +26,7 @@ from dledger_mq.remoting.header import RemotingCommand, encode_command, make_res
 from dledger_mq.remoting.requests import PullRequest, SendRequest
 
 HOLD_MS: Final = 2_500
-"""How long a request waits for a leader; clients give a send 3 s."""
+"""The time for which a request waits for a leader; clients give a send 3 s."""
 
 Command = SendRequest | PullRequest | RemotingCommand
 """A decoded request; which of them is decided by its code (dledger_mq.remoting.requests)."""

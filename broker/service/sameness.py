@@ -40,7 +40,7 @@ from dledger_mq.message.record import StoredMessage
 from dledger_mq.message.sys_flags import BORN_HOST_V6, STORE_HOST_V6
 
 HALF_ROOM_BYTES: Final = DELIVERY_PROPERTIES_BYTES + 40
-"""What a half message leaves free for its commit, its due time and its delivery."""
+"""The room that a half message leaves for its commit, its due time and its delivery."""
 
 _STAMP: Final = (MSG_REGION, TRACE_ON, CLUSTER)
 _WAITING: Final = (REAL_TOPIC, REAL_QID, TIMER_OUT_MS)

@@ -86,7 +86,7 @@ TRANSFER_TIMEOUT_S: Final = 5.0
 """Both end earlier by themselves: a leader without its majority steps down."""
 
 MEND_TIMEOUT_S: Final = 1.5
-"""How long a read waits for a damaged entry: less than clients wait, more than one silent member costs."""
+"""The time for which a read waits for a damaged entry: less than clients wait, more than one silent member costs."""
 
 
 class ClientConnection:

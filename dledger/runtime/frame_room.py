@@ -23,7 +23,7 @@ FREE_BYTES: Final = 16 * 1024
 
 PACE_S: Final = 0.5
 PACE_BYTES: Final = 128 * 1024
-"""Who has room and is sent less than this in that time, while others wait, is closed."""
+"""A connection that has room and receives less than this in that time, while others wait, is closed."""
 
 
 class Holder(Protocol):

@@ -21,7 +21,7 @@ SETTLED_ATTRIBUTE: Final = "settled_clock_ms"
 """The time that the member goes by at that moment; absent while it does not know that of most members."""
 
 _DIGITS_MAX: Final = 18
-"""What a hostile member may make us parse; 18 digits are 30 million years."""
+"""The longest number that a hostile member may make us parse; 18 digits are 30 million years."""
 
 
 @dataclass(frozen=True, slots=True)

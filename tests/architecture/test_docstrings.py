@@ -10,18 +10,10 @@ from tests.architecture.ratchet import excess, product_modules
 
 QUESTION = re.compile(r"(What|Whether|How|Who|Whom|Whose|Which|Where|When|Why|If)\b")
 
-FUNCTIONS_ALLOWED: dict[str, int] = {
-    "dledger_mq/message": 4,
-}
+FUNCTIONS_ALLOWED: dict[str, int] = {}
 """Functions and methods that still begin with a question."""
 
-OTHERS_ALLOWED: dict[str, int] = {
-    "dledger/runtime": 3,
-    "dledger_mq/testing": 1,
-    "broker/namesrv": 1,
-    "broker/server": 5,
-    "broker/service": 1,
-}
+OTHERS_ALLOWED: dict[str, int] = {}
 """Classes, fields and constants that still do."""
 
 
