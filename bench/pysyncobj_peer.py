@@ -14,7 +14,6 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 from pysyncobj import FAIL_REASON, SyncObj, SyncObjConf, replicated
 
@@ -66,7 +65,7 @@ class WindowedLoad:
     def _start(self) -> None:
         began = time.perf_counter()
 
-        def completed(_result: Any, error: int) -> None:
+        def completed(_result: object, error: int) -> None:
             now = time.perf_counter()
             if error == FAIL_REASON.SUCCESS:
                 self.latencies.append(now - began)
@@ -90,7 +89,7 @@ def serve(node: str, others: list[str], folder: Path, *, batch: bool) -> None:
         command, *arguments = line.split()
         if command == "leader":
             leader = log._getLeader()  # noqa: SLF001  (the library has no public name for it)
-            answer: dict[str, Any] = {"ready": log.isReady(), "leads": str(leader) == node}
+            answer: dict[str, object] = {"ready": log.isReady(), "leads": str(leader) == node}
         elif command == "run":
             load = WindowedLoad(log, int(arguments[0]), float(arguments[1]))
             began = time.perf_counter()

@@ -19,7 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from rich.console import Console
@@ -39,6 +39,9 @@ from pipeline.scan.columns import LOG_COLUMNS, MESSAGE_COLUMNS
 from pipeline.scan.plan import Committed, plan_scan
 from pipeline.scan.stores import Store
 from pipeline.spark.session import open_session
+
+if TYPE_CHECKING:
+    from pipeline.spark.names import SparkSession
 
 ALL = Committed(None, "benchmark")
 MIB = 1024 * 1024
@@ -119,14 +122,14 @@ def scan_here(folder: Path, schema: pa.Schema, *, check_crc: bool) -> None:
             pass
 
 
-def scan_with_spark(spark: Any, folder: Path, schema: str | None) -> None:
+def scan_with_spark(spark: SparkSession, folder: Path, schema: str | None) -> None:
     """Scan with all cores, and throw the rows away."""
     reader = spark.read.format("commitlog").option("upTo", "end")
     reader = reader if schema is None else reader.schema(schema)
     reader.load(str(folder)).write.format("noop").mode("append").save()
 
 
-def archive_all(spark: Any, folder: Path, archive: Path) -> None:
+def archive_all(spark: SparkSession, folder: Path, archive: Path) -> None:
     """Archive the whole log: write, read back, compare with a second scan."""
     store = Store(folder)
     with Archive(archive) as opened:
