@@ -210,6 +210,7 @@ def answer(
     opaque: int,
     code: int,
     remark: str | None = None,
+    *,
     ext: dict[str, str] | None = None,
     body: bytes = b"",
 ) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from dledger.raft.entry import Entry, EntryKind
+from dledger.raft.ids import Index
 from dledger_mq.message.record import decode_records
 from pipeline.scan.batches import ScanOptions, Which, scan_batches
 from pipeline.scan.columns import CONTROL_COLUMNS, LOG_COLUMNS, MESSAGE_COLUMNS
@@ -100,7 +101,7 @@ def test_a_scan_is_what_the_plain_decoder_reads(
         rows = scanned(Path(folder), split_bytes=split_bytes)
         bounds = range(0, entries[-1].index + 1, 3)
         bounded = {
-            bound: scanned(Path(folder), committed=Committed(bound, "test"), schema=KEYS)
+            bound: scanned(Path(folder), committed=Committed(Index(bound), "test"), schema=KEYS)
             for bound in bounds
         }
     wanted = list(plainly(entries))
