@@ -27,7 +27,7 @@ GROUPS: Final = {
         "broker.service.repeats.",
         "broker.service.sameness.",
         "broker.store.recent_sends.",
-        "broker.server.known_sends.",
+        "broker.server.handlers.known_sends.",
     ),
 }
 KILLED: Final = (1, 3)

@@ -12,15 +12,15 @@ from pathlib import Path
 import trio
 
 from broker.net.listener import Listener, ListenerLimits
-from broker.server.clock import SteadyWallClock
 from broker.server.config import BrokerConfig
 from broker.server.controller import BrokerController
-from broker.server.deliveries import keep_delivering
+from broker.server.deliveries.deliveries import keep_delivering
 from broker.server.environment import Environment
-from broker.server.loss_watch import LossWatch
-from broker.server.origin import ClientOrigin, Outputs
-from broker.server.private_codes import LINK_NONCE, SERVICE_ADDRESS
+from broker.server.links.private_codes import LINK_NONCE, SERVICE_ADDRESS
 from broker.server.registrar import Registrar
+from broker.server.requests.origin import ClientOrigin, Outputs
+from broker.server.watches.clock import SteadyWallClock
+from broker.server.watches.loss_watch import LossWatch
 from broker.service.clients import ConsumerClient
 from broker.store.state import BrokerState
 from broker.store.timer_files import TimerFiles

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from broker.server.config import BrokerConfig
 from broker.server.environment import Environment
-from broker.server.origin import Origin, Outputs
-from broker.server.request import AnyHandler
+from broker.server.requests.origin import Origin, Outputs
+from broker.server.requests.request import AnyHandler
 from broker.server.services import Services
 from broker.service.catalog import Creation
 from broker.store.control import SetDelayLevels

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import trio
 
-from broker.server.linear import LinearReads
-from broker.server.origin import Outputs
+from broker.server.requests.linear import LinearReads
+from broker.server.requests.origin import Outputs
 from dledger import LogServer
 from dledger_mq.net.address import Address
 

@@ -20,8 +20,8 @@ from itertools import count
 
 import trio
 
-from broker.server.loss_watch import LossWatch
-from broker.server.name_contested import NameContested
+from broker.server.watches.loss_watch import LossWatch
+from broker.server.watches.name_contested import NameContested
 from broker.service.tables import wire_topic, wire_version
 from broker.store.topics import Topics
 from dledger import LogServer

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields, replace
 from random import Random
 
-from broker.server.request import HOLD_MS
+from broker.server.requests.request import HOLD_MS
 from dledger.config import RaftConfig
 from dledger.raft.ids import NodeId
 from dledger.testing.sim_draws import (

@@ -11,14 +11,14 @@ from typing import Protocol, cast
 
 import trio
 
-from broker.server.clock import SteadyWallClock
 from broker.server.config import BrokerConfig
 from broker.server.controller import BrokerController
 from broker.server.environment import Environment
-from broker.server.linear import LinearReads
-from broker.server.link import Link
-from broker.server.origin import ClientOrigin, Outputs
-from broker.server.private_codes import LINK_NONCE, SERVICE_ADDRESS
+from broker.server.links.link import Link
+from broker.server.links.private_codes import LINK_NONCE, SERVICE_ADDRESS
+from broker.server.requests.linear import LinearReads
+from broker.server.requests.origin import ClientOrigin, Outputs
+from broker.server.watches.clock import SteadyWallClock
 from broker.store.state import BrokerState
 from broker.testing.sim_log import IdleNursery, SimDriver, SimLog, Trampoline, WatchedMachine
 from broker.testing.wires import SimConnection

@@ -24,7 +24,7 @@ from typing import Final
 import msgspec
 import trio
 
-from broker.server.private_codes import PrivateCode
+from broker.server.links.private_codes import PrivateCode
 from dledger_mq.remoting.errors import FrameError
 from dledger_mq.remoting.frame import FrameDecoder
 from dledger_mq.remoting.header import decode_command

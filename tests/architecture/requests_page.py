@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.server.request import Handler, Where
+from broker.server.requests.request import Handler, Where
 from broker.service.conclusions import Kind
 from broker.testing.broker_cluster import BrokerCluster
 from broker.testing.settings import BrokerSimSettings

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from broker.server.request import PendingRequest
-from broker.server.router import Router
+from broker.server.requests.request import PendingRequest
+from broker.server.requests.router import Router
 from broker.service.conclusions import Kind
 from broker.testing.broker_simulation import BrokerSimulation
 from broker.testing.client import Prefers, SimClient

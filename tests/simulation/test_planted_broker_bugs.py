@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from broker.server import transactions as server_transactions
-from broker.server.clock import SteadyWallClock
-from broker.server.commits import Commits, OnCommit
 from broker.server.controller import BrokerController
-from broker.server.linear import LinearReads
-from broker.server.locks import Locks
-from broker.server.request import PendingRequest
-from broker.server.router import Router
-from broker.server.transactions import TransactionEnds
+from broker.server.handlers import transactions as server_transactions
+from broker.server.handlers.locks import Locks
+from broker.server.handlers.transactions import TransactionEnds
+from broker.server.requests.commits import Commits, OnCommit
+from broker.server.requests.linear import LinearReads
+from broker.server.requests.request import PendingRequest
+from broker.server.requests.router import Router
+from broker.server.watches.clock import SteadyWallClock
 from broker.service.conclusions import Kind
 from broker.service.transactions import CommitPlan
 from broker.store.offsets import ConsumerOffsets

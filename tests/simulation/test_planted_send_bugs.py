@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from broker.server import known_sends
-from broker.server import transactions as server_transactions
-from broker.server.known_sends import Ahead, Found, KnownSends, Part
-from broker.server.request import PendingRequest
+from broker.server.handlers import known_sends
+from broker.server.handlers import transactions as server_transactions
+from broker.server.handlers.known_sends import Ahead, Found, KnownSends, Part
+from broker.server.requests.request import PendingRequest
 from broker.service import repeats as service_repeats
 from broker.service.repeats import EarlierSend, Repeats
 from broker.service.sameness import RequestedMessage

@@ -7,7 +7,7 @@ import time
 import pytest
 import trio
 
-from broker.server.clock import SteadyWallClock
+from broker.server.watches.clock import SteadyWallClock
 from dledger import NodeId
 from dledger_mq.message.properties import find_property
 from dledger_mq.message.recall_handle import RecallHandle

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from broker.server.private_codes import PrivateCode
+from broker.server.links.private_codes import PrivateCode
 from dledger.codec.frame import encode_frame
 from dledger.config import parse_peers
 from dledger_mq.remoting.header import encode_command, make_request

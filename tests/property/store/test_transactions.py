@@ -15,12 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.server.commits import Commits
-from broker.server.origin import Outputs
-from broker.server.request import PendingRequest
-from broker.server.send_answers import SendAnswers
-from broker.server.transaction_checks import TransactionChecks
-from broker.server.transactions import TransactionEnds
+from broker.server.deliveries.transaction_checks import TransactionChecks
+from broker.server.handlers.send_answers import SendAnswers
+from broker.server.handlers.transactions import TransactionEnds
+from broker.server.requests.commits import Commits
+from broker.server.requests.origin import Outputs
+from broker.server.requests.request import PendingRequest
 from broker.service.catalog import Catalog
 from broker.service.repeats import Repeats
 from broker.service.send import MessagePlan, SendPlan

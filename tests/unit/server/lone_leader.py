@@ -6,13 +6,13 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any, cast
 
-from broker.server.commits import Commits
-from broker.server.delays import Delays
-from broker.server.origin import Outputs
-from broker.server.send_answers import SendAnswers
-from broker.server.send_backs import SendBacks
-from broker.server.sends import Sends
-from broker.server.timers import Timers
+from broker.server.deliveries.delays import Delays
+from broker.server.deliveries.timers import Timers
+from broker.server.handlers.send_answers import SendAnswers
+from broker.server.handlers.send_backs import SendBacks
+from broker.server.handlers.sends import Sends
+from broker.server.requests.commits import Commits
+from broker.server.requests.origin import Outputs
 from broker.service.catalog import Catalog, Creation
 from broker.service.repeats import Repeats
 from broker.service.send import SendRules, SendSettings

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any, cast
 from unittest.mock import MagicMock
 
-from broker.server.commits import Commits
-from broker.server.questions import Question
-from broker.server.request import Handler, PendingRequest
-from broker.server.router import Router
-from broker.server.sends import Send
+from broker.server.handlers.sends import Send
+from broker.server.requests.commits import Commits
+from broker.server.requests.questions import Question
+from broker.server.requests.request import Handler, PendingRequest
+from broker.server.requests.router import Router
 from broker.service.conclusions import Kind
 from dledger_mq.remoting.frame import Frame
 from dledger_mq.remoting.header import RemotingCommand

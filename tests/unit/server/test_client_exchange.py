@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from broker.server.client_exchange import ClientExchange, SyncReply, SyncRequest
+from broker.server.handlers.client_exchange import ClientExchange, SyncReply, SyncRequest
 from broker.service.catalog import NOTHING_NEW
 from broker.service.clients import NODE_EXPIRY_MS, ConsumerClient, LocalClients
 from dledger_mq.remoting.frame import FrameDecoder

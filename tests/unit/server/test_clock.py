@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from broker.server.clock import SteadyWallClock
+from broker.server.watches.clock import SteadyWallClock
 from dledger import NodeId
 from dledger.runtime.peer_clocks import ClockReading
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from broker.server.commits import INFLIGHT_MAX, Commits
-from broker.server.origin import Outputs
+from broker.server.requests.commits import INFLIGHT_MAX, Commits
+from broker.server.requests.origin import Outputs
 from broker.service.catalog import Catalog, Creation
 from broker.store.control import DeleteTopic
 from broker.store.staging import StagedEntry, Staging

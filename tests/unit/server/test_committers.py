@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from broker.server import committers
-from broker.server.committers import Committers
+from broker.server.handlers import committers
+from broker.server.handlers.committers import Committers
 from broker.service.clients import ConsumerClient
 from broker.store.locks import QueueLocks
 

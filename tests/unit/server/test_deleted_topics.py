@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.server.request import HOLD_MS as ROUTER_HOLD_MS
+from broker.server.requests.request import HOLD_MS as ROUTER_HOLD_MS
 from broker.service.pull import PullGrant
 from broker.service.refusal import Refusal
 from broker.store.control import Command, DeleteTopic, PutTopic

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from broker.server.deliveries import DELIVERIES_MAX, DELIVERY_BYTES_MAX
+from broker.server.deliveries.deliveries import DELIVERIES_MAX, DELIVERY_BYTES_MAX
 from broker.store.control import DeleteTopic, DeliverTimers
 from broker.store.state import BrokerState
 from dledger import EntryDamagedError

@@ -7,11 +7,11 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from broker.server.dispatch import Dispatch
-from broker.server.link_server import LinkServer
-from broker.server.origin import ClientOrigin
-from broker.server.private_codes import TRIED_FIELD, WAITED_FIELD, PrivateCode, link_proof
-from broker.server.request import HOLD_MS, Handler, PendingRequest, Where
+from broker.server.links.link_server import LinkServer
+from broker.server.links.private_codes import TRIED_FIELD, WAITED_FIELD, PrivateCode, link_proof
+from broker.server.requests.dispatch import Dispatch
+from broker.server.requests.origin import ClientOrigin
+from broker.server.requests.request import HOLD_MS, Handler, PendingRequest, Where
 from broker.service.conclusions import Kind
 from dledger_mq.remoting.frame import Frame, FrameDecoder
 from dledger_mq.remoting.header import (

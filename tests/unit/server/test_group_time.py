@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from broker.server.group_time import PeerClock, agreed_ms, starting_ms
+from broker.server.watches.group_time import PeerClock, agreed_ms, starting_ms
 from dledger.runtime.peer_clocks import ClockReading, reading_of
 
 TRUE = 1_700_000_000_000

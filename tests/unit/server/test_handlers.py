@@ -6,8 +6,8 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from broker.server.questions import Question
-from broker.server.request import Handler, Where
+from broker.server.requests.questions import Question
+from broker.server.requests.request import Handler, Where
 from broker.service.conclusions import Kind
 from dledger_mq.remoting.frame import FrameDecoder
 from dledger_mq.remoting.header import RemotingCommand, encode_command, make_request

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.server.link import SMALL_BYTES, LeaderLink, Link
-from broker.server.private_codes import PrivateCode
+from broker.server.links.link import SMALL_BYTES, LeaderLink, Link
+from broker.server.links.private_codes import PrivateCode
 from dledger_mq.net.connection import UNSENT_BYTES_MAX
 from dledger_mq.remoting.frame import FrameDecoder
 from dledger_mq.remoting.header import encode_command, make_request, make_response

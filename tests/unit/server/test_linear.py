@@ -6,8 +6,8 @@ import pytest
 import trio
 import trio.testing
 
-from broker.server.linear import LinearReads
-from broker.server.origin import Outputs
+from broker.server.requests.linear import LinearReads
+from broker.server.requests.origin import Outputs
 from dledger import NotLeaderError
 
 

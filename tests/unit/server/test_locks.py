@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from broker.server.locks import Locks
-from broker.server.request import PendingRequest
+from broker.server.handlers.locks import Locks
+from broker.server.requests.request import PendingRequest
 from dledger_mq.remoting.frame import FrameDecoder
 from dledger_mq.remoting.header import RemotingCommand, decode_command
 from tests.unit.server.lone_leader import Asker, LoneLeader

@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from broker.server.name_contested import NameContested
+from broker.server.watches.name_contested import NameContested
 from dledger import LogServer
 from dledger_mq.net.address import Address
 

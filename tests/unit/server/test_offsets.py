@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from broker.server.offsets import Offsets
+from broker.server.handlers.offsets import Offsets
 from dledger_mq.remoting.errors import FieldError
 from dledger_mq.remoting.frame import FrameDecoder
 from dledger_mq.remoting.header import RemotingCommand, decode_command
@@ -135,7 +135,7 @@ def commit(bench: Bench, number: int, **more: str) -> Asker:
 
 def test_commits_that_gather_are_bounded(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """What gathers is staged at the bound; when enough is staged, too, more are turned away."""
-    monkeypatch.setattr("broker.server.offsets.PENDING_MAX", 3)
+    monkeypatch.setattr("broker.server.handlers.offsets.PENDING_MAX", 3)
     commits = bench.leader.commits
     taken = [commit(bench, number) for number in range(4)]
     assert commits.staging.staged_count == 1

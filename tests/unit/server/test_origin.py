@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.server.origin import host_field
+from broker.server.requests.origin import host_field
 
 
 @pytest.mark.parametrize(

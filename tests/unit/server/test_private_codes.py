@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.server.private_codes import OUTDATED_HELLO, HelloRefusal, link_proof, refuse_hello
+from broker.server.links.private_codes import OUTDATED_HELLO, HelloRefusal, link_proof, refuse_hello
 from dledger_mq.remoting.codes import ResponseCode
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from broker.server.pulls import Pull, Pulls
-from broker.server.request import HOLD_MS
+from broker.server.handlers.pulls import Pull, Pulls
+from broker.server.requests.request import HOLD_MS
 from broker.service.pull import PullGrant
 from dledger import NodeId
 from dledger.runtime.lost_votes import LostVotes

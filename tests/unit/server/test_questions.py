@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.server.questions import Question, Questions
-from broker.server.request import HOLD_MS
+from broker.server.requests.questions import Question, Questions
+from broker.server.requests.request import HOLD_MS
 from broker.service.asking_again import LATE_MS
 from dledger_mq.remoting.codes import ResponseCode
 from dledger_mq.remoting.group_bodies import decode_consumer_list

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.server.rates import Rate
+from broker.server.watches.rates import Rate
 
 
 def test_rates_of_three_windows() -> None:

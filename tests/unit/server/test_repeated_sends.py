@@ -8,13 +8,13 @@ from typing import Any, cast
 
 import pytest
 
-from broker.server.commits import Commits
-from broker.server.origin import Outputs
-from broker.server.request import HOLD_MS, PendingRequest
-from broker.server.router import WAIT_MARGIN_MS
-from broker.server.row_sends import RowSends
-from broker.server.send_answers import SendAnswers
-from broker.server.sends import Sends
+from broker.server.handlers.row_sends import RowSends
+from broker.server.handlers.send_answers import SendAnswers
+from broker.server.handlers.sends import Sends
+from broker.server.requests.commits import Commits
+from broker.server.requests.origin import Outputs
+from broker.server.requests.request import HOLD_MS, PendingRequest
+from broker.server.requests.router import WAIT_MARGIN_MS
 from broker.service.catalog import Catalog, Creation
 from broker.service.repeats import Repeats
 from broker.service.send import SendRules, SendSettings

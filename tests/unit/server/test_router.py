@@ -10,15 +10,15 @@ from typing import Any, cast
 
 import pytest
 
-from broker.server.linear import LinearReads
-from broker.server.private_codes import (
+from broker.server.links.private_codes import (
     NOT_CARRIED_OUT,
     PERHAPS_CARRIED_OUT,
     WAITED_FIELD,
     PrivateCode,
 )
-from broker.server.request import HOLD_MS, PendingRequest
-from broker.server.router import WAIT_MARGIN_MS, Router
+from broker.server.requests.linear import LinearReads
+from broker.server.requests.request import HOLD_MS, PendingRequest
+from broker.server.requests.router import WAIT_MARGIN_MS, Router
 from dledger import (
     DLedgerError,
     EntryDamagedError,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from broker.server import transaction_checks as module
-from broker.server.commits import Commits
-from broker.server.origin import Outputs
-from broker.server.transaction_checks import TransactionChecks
-from broker.server.transactions import TransactionEnds
+from broker.server.deliveries import transaction_checks as module
+from broker.server.deliveries.transaction_checks import TransactionChecks
+from broker.server.handlers.transactions import TransactionEnds
+from broker.server.requests.commits import Commits
+from broker.server.requests.origin import Outputs
 from broker.service.catalog import Catalog
 from broker.store.transactions import Verdict
 from dledger import Committed, Failed, NotLeaderError

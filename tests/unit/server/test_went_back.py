@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 import trio
 
-from broker.server.loss_watch import Loss, LossWatch, find_loss
+from broker.server.watches.loss_watch import Loss, LossWatch, find_loss
 from dledger import AckTimeoutError, Index, LogServer, NotLeaderError, Term
 from dledger.runtime.group_check import EntryFingerprint
 from dledger_mq.remoting.log_point import LogPoint

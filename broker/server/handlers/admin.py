@@ -1,0 +1,405 @@
+"""Answers to tools and name servers: topics, groups, statistics, messages by id and key, registrations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import NamedTuple
+
+from broker.server.handlers.members import Members
+from broker.server.links.private_codes import SERVICE_ADDRESS
+from broker.server.requests.commits import Commits
+from broker.server.requests.request import Handler, PendingRequest, Where
+from broker.server.requests.router import Router
+from broker.service import tables
+from broker.service.conclusions import Kind
+from broker.service.connections import consumer_connections, producer_connections
+from broker.service.refusal import Refusal
+from broker.store.control import Command, DeleteGroup, DeleteTopic, PutGroup, PutTopic
+from broker.store.lookups import query_by_key, store_time_at
+from broker.store.record_reader import MessageGoneError, RecordReader
+from broker.store.staging import StagedEntry
+from broker.store.state import BrokerState
+from broker.store.topics import QUEUE_COUNT_MAX, TopicConfig
+from dledger import Index, LogServer
+from dledger_mq.message import names
+from dledger_mq.message.numbers import PhysicalOffset, QueueId, QueueOffset, StoreTimeMs
+from dledger_mq.remoting import fields
+from dledger_mq.remoting.codes import RequestCode, ResponseCode
+from dledger_mq.remoting.header import RemotingCommand
+from dledger_mq.remoting.json_body import write_json
+from dledger_mq.remoting.registrant import (
+    ASK_REGISTRANT,
+    CHAIN_FIELD,
+    INDEX_FIELD,
+    MEMBER_FIELD,
+    TOKEN_FIELD,
+    is_token,
+)
+
+_UNIQUE_COUNT_MAX = 32
+
+
+class Admin:
+    """Answers tools. Changes go through the log; `handlers` says what is read at the leader and what here."""
+
+    def __init__(
+        self,
+        log: LogServer,
+        state: BrokerState,
+        commits: Commits,
+        router: Router,
+        *,
+        members: Members,
+        broker_name: str,
+        config_text: Callable[[], str],
+        runtime: Callable[[], Mapping[str, str]],
+        made: Callable[[str], bool],
+    ) -> None:
+        self._log = log
+        self._state = state
+        self._commits = commits
+        self._router = router
+        self._members = members
+        self._broker_name = broker_name
+        self._config_text = config_text
+        self._runtime = runtime
+        self._made = made
+
+    def handlers(self) -> tuple[Handler[RemotingCommand], ...]:
+        """Return the handlers of its codes."""
+        code, admin, read, here = RequestCode, Kind.ADMIN, Kind.READ, Where.HERE
+        group_code = code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+        return (
+            Handler(ASK_REGISTRANT, self.confirm_registration, read, here),
+            Handler(code.UPDATE_AND_CREATE_TOPIC, self.put_topic, admin),
+            Handler(code.DELETE_TOPIC_IN_BROKER, self.delete_topic, admin, is_confirmed=True),
+            Handler(group_code, self.put_group, admin),
+            Handler(code.DELETE_SUBSCRIPTIONGROUP, self.delete_group, admin, is_confirmed=True),
+            Handler(code.GET_ALL_CONSUMER_OFFSET, self.all_offsets, read, is_confirmed=True),
+            Handler(code.GET_TOPIC_STATS_INFO, self.topic_stats, read, is_confirmed=True),
+            Handler(code.GET_CONSUME_STATS, self.consume_stats, read, is_confirmed=True),
+            Handler(code.VIEW_MESSAGE_BY_ID, self.view, read, Where.ANY),
+            Handler(code.QUERY_MESSAGE, self.query, read, Where.ANY),
+            Handler(code.GET_ALL_TOPIC_CONFIG, self.all_topics, read, here),
+            Handler(code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, self.all_groups, read, here),
+            Handler(code.GET_ALL_DELAY_OFFSET, self.delay_offsets, read, here),
+            Handler(code.GET_BROKER_CONFIG, self.config, read, here),
+            Handler(code.GET_BROKER_RUNTIME_INFO, self.runtime_info, read, here),
+            Handler(code.GET_CONSUMER_CONNECTION_LIST, self.consumer_connections, read, here),
+            Handler(code.GET_PRODUCER_CONNECTION_LIST, self.producer_connections, read, here),
+            Handler(code.QUERY_TOPIC_CONSUME_BY_WHO, self.groups_of_topic, read, here),
+        )
+
+    # Name servers.
+
+    def confirm_registration(self, request: PendingRequest, command: RemotingCommand) -> None:
+        """Carry out ASK_REGISTRANT: does this node register with a token, what names its log, who is a member?
+
+        Raises:
+            FieldError: the index is no number.
+        """
+        ext: dict[str, str] = {}
+        index = fields.int64(command.ext, INDEX_FIELD, None)
+        name = None if index is None else self._log.reader.committed_fingerprint(Index(index))
+        if name is not None:
+            ext[CHAIN_FIELD] = str(name.chain_crc)
+        address = command.ext.get(MEMBER_FIELD)
+        if address is not None and self._log.leader_id is not None:
+            ext[MEMBER_FIELD] = "true" if self._is_member(address) else "false"
+        token = command.ext.get(TOKEN_FIELD)
+        if token is None or (is_token(token) and self._made(token)):
+            request.answer(ResponseCode.SUCCESS, ext=ext)
+        else:
+            text = "this node registers nowhere with that token"
+            request.answer(ResponseCode.NO_PERMISSION, text)
+
+    def _is_member(self, address: str) -> bool:
+        """Return True if a member serves clients at this address; a node that was never heard has none."""
+        ids = [peer.node_id for peer in self._log.config.peers]
+        return address in [self._log.status.attributes(each).get(SERVICE_ADDRESS) for each in ids]
+
+    # Changes.
+
+    def put_topic(self, request: PendingRequest, command: RemotingCommand) -> None:
+        """Carry out UPDATE_AND_CREATE_TOPIC.
+
+        Raises:
+            FieldError: a field is missing or impossible.
+        """
+        ext = command.ext
+        config = TopicConfig(
+            fields.text(ext, "topic"),
+            fields.int32(ext, "readQueueNums"),
+            fields.int32(ext, "writeQueueNums"),
+            fields.int32(ext, "perm"),
+            fields.boolean(ext, "order", default=False),
+            ext.get("topicFilterType") or "SINGLE_TAG",
+            fields.int32(ext, "topicSysFlag", 0),
+        )
+        problem = names.topic_problem(config.name) or names.system_topic_problem(config.name)
+        counts = (config.read_queue_count, config.write_queue_count)
+        if problem is None and not all(0 < count <= QUEUE_COUNT_MAX for count in counts):
+            problem = f"{counts[0]} read and {counts[1]} write queues: both must be from 1 to {QUEUE_COUNT_MAX}"
+        if problem is None and not 0 <= config.perm <= 7:
+            problem = f"perm {config.perm} is not from 0 to 7"
+        self._change(request, problem, PutTopic(config))
+
+    def delete_topic(self, request: PendingRequest, command: RemotingCommand) -> None:
+        """Carry out DELETE_TOPIC_IN_BROKER; a topic that does not exist is a success.
+
+        Raises:
+            FieldError: the topic is missing.
+        """
+        topic = fields.text(command.ext, "topic")
+        problem = names.topic_problem(topic) or names.system_topic_problem(topic)
+        if problem is None and topic not in self._state.topics:
+            request.answer(ResponseCode.SUCCESS)
+            return
+        self._change(request, problem, DeleteTopic(topic))
+
+    def put_group(self, request: PendingRequest, command: RemotingCommand) -> None:
+        """Carry out UPDATE_AND_CREATE_SUBSCRIPTIONGROUP.
+
+        Raises:
+            BodyError: the body is no group configuration.
+        """
+        config = tables.read_group(command.body)
+        self._change(request, names.group_problem(config.name), PutGroup(config))
+
+    def delete_group(self, request: PendingRequest, command: RemotingCommand) -> None:
+        """Carry out DELETE_SUBSCRIPTIONGROUP; a group that does not exist is a success.
+
+        Raises:
+            FieldError: the group is missing.
+        """
+        ext = command.ext
+        name = fields.text(ext, "groupName")
+        cleans = any(
+            fields.boolean(ext, key, default=False) for key in ("cleanOffset", "removeOffset")
+        )
+        problem = "a system group" if names.is_system_group(name) else None
+        if problem is None and name not in self._state.groups:
+            request.answer(ResponseCode.SUCCESS)
+            return
+        self._change(request, problem, DeleteGroup(name, clean_offsets=cleans))
+
+    def _change(self, request: PendingRequest, problem: str | None, change: Command) -> None:
+        if problem is not None:
+            request.answer(ResponseCode.SYSTEM_ERROR, problem)
+            return
+        if self._commits.is_full:
+            request.refuse_as_busy()
+            return
+        place = self._commits.stage_control(change)
+        self._router.when_committed(request, place, partial(self._changed, request))
+
+    def _changed(self, request: PendingRequest, staged: StagedEntry, place: int) -> None:
+        """Answer a change that is committed; the fold may have refused it."""
+        refusal = self._state.refusals.at(staged.physical_offset(place))
+        if refusal is None:
+            request.answer(ResponseCode.SUCCESS)
+        else:
+            text = f"refused: {refusal.kind.name.lower()} {refusal.detail}"
+            request.answer(ResponseCode.SYSTEM_ERROR, text[:1024])
+
+    # Reads.
+
+    def all_topics(self, request: PendingRequest, command: RemotingCommand) -> None:
+        """Answer GET_ALL_TOPIC_CONFIG."""
+        _body(request, tables.all_topics(self._state.topics))
+
+    def all_groups(self, request: PendingRequest, command: RemotingCommand) -> None:
+        """Answer GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
+        _body(request, tables.all_groups(self._state.groups))
+
+    def all_offsets(self, request: PendingRequest, command: RemotingCommand) -> None:
+        """Answer GET_ALL_CONSUMER_OFFSET."""
+        _body(request, tables.all_offsets(self._state.offsets))
+
+    def delay_offsets(self, request: PendingRequest, command: RemotingCommand) -> None:
+        """Answer GET_ALL_DELAY_OFFSET."""
+        _body(request, tables.delay_offsets(self._state.schedule.progress_table()))
+
+    def config(self, request: PendingRequest, command: RemotingCommand) -> None:
+        """Answer GET_BROKER_CONFIG."""
+        version = '{"counter":0,"timestamp":0}'
+        body = self._config_text().encode()
+        request.answer(ResponseCode.SUCCESS, ext={"version": version}, body=body)
+
+    def runtime_info(self, request: PendingRequest, command: RemotingCommand) -> None:
+        """Answer GET_BROKER_RUNTIME_INFO."""
+        _body(request, write_json({"table": dict(self._runtime())}))
+
+    def topic_stats(self, request: PendingRequest, command: RemotingCommand) -> None:
+        """Answer GET_TOPIC_STATS_INFO.
+
+        Raises:
+            FieldError: the topic is missing.
+        """
+        topic = self._state.topics.get(fields.text(command.ext, "topic"))
+        if topic is None:
+            text = "the topic does not exist"
+            request.answer(ResponseCode.TOPIC_NOT_EXIST, text)
+            return
+        last_store_ms: dict[QueueId, StoreTimeMs] = {}
+        for queue_id in map(QueueId, range(topic.write_queue_count)):
+            _, end = self._state.queues.min_max(topic.name, queue_id)
+            stored_ms = store_time_at(
+                self._state,
+                self._log.reader,
+                topic.name,
+                queue_id,
+                offset=QueueOffset(end - 1),
+            )
+            if stored_ms is not None:
+                last_store_ms[queue_id] = stored_ms
+        body = tables.topic_stats(topic, self._broker_name, self._state.queues, last_store_ms)
+        _body(request, body)
+
+    def consume_stats(self, request: PendingRequest, command: RemotingCommand) -> None:
+        """Answer GET_CONSUME_STATS, for one topic or all that the group consumes.
+
+        Raises:
+            FieldError: the group is missing.
+        """
+        group = fields.text(command.ext, "consumerGroup")
+        wanted = command.ext.get("topic")
+        named = [wanted] if wanted else self._state.offsets.topics_of(group)
+        topics = [topic for name in named if (topic := self._state.topics.get(name)) is not None]
+        body = tables.consume_stats(
+            topics,
+            group=group,
+            broker_name=self._broker_name,
+            queues=self._state.queues,
+            offsets=self._state.offsets,
+        )
+        _body(request, body)
+
+    def consumer_connections(self, request: PendingRequest, command: RemotingCommand) -> None:
+        """Answer GET_CONSUMER_CONNECTION_LIST.
+
+        Raises:
+            FieldError: the group is missing.
+        """
+        group = fields.text(command.ext, "consumerGroup")
+        members = self._members.members(group)
+        if members:
+            _body(request, consumer_connections(members))
+        else:
+            text = f"the consumer group[{group}] not online"
+            request.answer(ResponseCode.CONSUMER_NOT_ONLINE, text)
+
+    def producer_connections(self, request: PendingRequest, command: RemotingCommand) -> None:
+        """Answer GET_PRODUCER_CONNECTION_LIST; producers of this node only.
+
+        Raises:
+            FieldError: the group is missing.
+        """
+        group = fields.text(command.ext, "producerGroup")
+        clients = self._members.local.producers(group)
+        if clients:
+            _body(request, producer_connections(clients))
+        else:
+            text = f"the producer group[{group}] not exist"
+            request.answer(ResponseCode.SYSTEM_ERROR, text)
+
+    def groups_of_topic(self, request: PendingRequest, command: RemotingCommand) -> None:
+        """Answer QUERY_TOPIC_CONSUME_BY_WHO.
+
+        Raises:
+            FieldError: the topic is missing.
+        """
+        topic = fields.text(command.ext, "topic")
+        groups = self._members.exchange.union.groups_of_topic(
+            topic
+        ) + self._state.offsets.groups_of(topic)
+        _body(request, tables.group_list(groups))
+
+    def view(self, request: PendingRequest, command: RemotingCommand) -> None:
+        """Answer VIEW_MESSAGE_BY_ID; a node that does not have the message yet asks the leader.
+
+        Raises:
+            FieldError: the offset is missing.
+        """
+        offset = PhysicalOffset(fields.int64(command.ext, "offset"))
+        self._find(request, partial(self._message_at, offset))
+
+    def _message_at(self, offset: PhysicalOffset) -> _Found | Refusal:
+        try:
+            record = RecordReader(self._log.reader).read_at(offset)
+        except MessageGoneError as error:
+            text = f"can not find message by the offset, {offset}: {error}"
+            return Refusal(ResponseCode.SYSTEM_ERROR, text)
+        return _Found(bytes(record))
+
+    def query(self, request: PendingRequest, command: RemotingCommand) -> None:
+        """Answer QUERY_MESSAGE by key or unique key; a node that finds nothing asks the leader.
+
+        Raises:
+            FieldError: a field is missing or impossible.
+        """
+        ext = command.ext
+        is_unique = fields.boolean(ext, "_UNIQUE_KEY_QUERY", default=False)
+        topic, key = fields.text(ext, "topic"), fields.text(ext, "key")
+        count_max = _UNIQUE_COUNT_MAX if is_unique else max(1, fields.int32(ext, "maxNum"))
+        begin_ms, end_ms = fields.int64(ext, "beginTimestamp"), fields.int64(ext, "endTimestamp")
+
+        def look() -> _Found | Refusal:
+            records = query_by_key(
+                self._state,
+                self._log.reader,
+                topic,
+                key,
+                count_max=count_max,
+                begin_ms=begin_ms,
+                end_ms=end_ms,
+                is_unique_key=is_unique,
+            )
+            return self._found(records)
+
+        self._find(request, look)
+
+    def _found(self, records: list[memoryview]) -> _Found | Refusal:
+        if not records:
+            text = "can not find message, maybe time range not correct"
+            return Refusal(ResponseCode.QUERY_NOT_FOUND, text)
+        index = self._state.key_index
+        ext = {
+            "indexLastUpdateTimestamp": str(index.last_store_ms),
+            "indexLastUpdatePhyoffset": str(index.last_physical_offset),
+        }
+        return _Found(b"".join(records), ext)
+
+    def _find(self, request: PendingRequest, look: Callable[[], _Found | Refusal]) -> None:
+        """Answer with what any node finds; that there is nothing is for a confirmed leader to say."""
+        found = look()
+        if isinstance(found, _Found):
+            found.answer(request)
+        elif self._log.is_serving:
+            self._router.when_confirmed(request, partial(_look_again, request, look))
+        else:
+            self._router.route(request)
+
+
+class _Found(NamedTuple):
+    """A message, or several, that were looked for."""
+
+    body: bytes
+    ext: dict[str, str] | None = None
+
+    def answer(self, request: PendingRequest) -> None:
+        """Answer with it."""
+        request.answer(ResponseCode.SUCCESS, ext=self.ext, body=self.body)
+
+
+def _look_again(request: PendingRequest, look: Callable[[], _Found | Refusal]) -> None:
+    found = look()
+    if isinstance(found, _Found):
+        found.answer(request)
+    else:
+        request.answer(found.code, found.remark)
+
+
+def _body(request: PendingRequest, body: bytes) -> None:
+    request.answer(ResponseCode.SUCCESS, body=body)

@@ -1,0 +1,276 @@
+"""The exchange that gives all nodes of a group the same list of live clients (docs/formats/broker_link.md).
+
+Each node sends its own clients to the leader; the leader joins them and returns the union.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+
+import msgspec
+import trio
+
+from broker.server.links.link import LeaderLink
+from broker.server.links.private_codes import NOT_CARRIED_OUT, PrivateCode
+from broker.server.requests.origin import ClientOrigin, Outputs, answer
+from broker.service.catalog import Creation
+from broker.service.clients import ClientUnion, ConsumerClient, LocalClients
+from dledger import DLedgerError, LogServer
+from dledger_mq.remoting.errors import BodyError
+from dledger_mq.remoting.header import RemotingCommand, encode_command, make_request
+
+_log = logging.getLogger(__name__)
+
+SYNC_INTERVAL_S = 1.0
+SYNC_TIMEOUT_MS = 2_000
+CREATE_TIMEOUT_S = 2.0
+"""A heartbeat waits this long for its group and retry topic; clients give it 3 to 5 s."""
+
+
+class SyncRequest(msgspec.Struct, frozen=True):
+    """Body of SYNC_CLIENTS.
+
+    Attributes:
+        node: the id of the node that sends them.
+        changes: number of the state of its clients; comparable within one connection.
+        clients: its consumers; None: as they were sent before with `changes`.
+        union: the version of the union that the node has.
+    """
+
+    node: str
+    changes: int
+    clients: list[ConsumerClient] | None
+    union: tuple[str, int]
+
+
+class SyncReply(msgspec.Struct, frozen=True):
+    """Answer to SYNC_CLIENTS.
+
+    Attributes:
+        is_known: True if the leader has the clients of `changes`; else they are to be sent.
+        union: version of the leader's union.
+        by_node: the union, if the node has another version.
+    """
+
+    is_known: bool
+    union: tuple[str, int]
+    by_node: dict[str, list[ConsumerClient]] | None
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_request = msgspec.msgpack.Decoder(SyncRequest).decode
+_decode_reply = msgspec.msgpack.Decoder(SyncReply).decode
+
+
+class ClientExchange:
+    """Keeps the union of all nodes' consumers, at the leader and at the others.
+
+    Attributes:
+        union: the consumers of all nodes, as far as this node knows.
+    """
+
+    def __init__(
+        self,
+        log: LogServer,
+        link: LeaderLink,
+        local: LocalClients,
+        *,
+        outputs: Outputs,
+        nursery: trio.Nursery,
+        push: Callable[[list[str]], None],
+        creation_for: Callable[[Iterable[ConsumerClient]], Creation],
+        create: Callable[[Creation], Awaitable[None]],
+        now_ms: Callable[[], int],
+    ) -> None:
+        """Prepare; `run` does the work.
+
+        `push` notifies the clients here that the rolls of groups changed; `creation_for` names the topics and groups
+        that consumers lack, and `create` creates them at the leader.
+        """
+        self._log = log
+        self._link = link
+        self._local = local
+        self._outputs = outputs
+        self._nursery = nursery
+        self._push = push
+        self._creation_for = creation_for
+        self._create = create
+        self._now_ms = now_ms
+        self._node = str(log.node_id)
+        self._links: dict[str, ClientOrigin] = {}
+        self._sent_changes: dict[str, tuple[int, int]] = {}
+        self._union_id = ("", 0)
+        self._announced = 0
+        self._synced_changes = -1
+        self._synced = trio.Event()
+        self._wanted = trio.Event()
+        self.union = ClientUnion()
+        link.watch(opened=self.ask_again)
+        link.register(PrivateCode.UNION_CHANGED, lambda _command: self.ask_again())
+
+    def local_changed(self, groups: list[str]) -> None:
+        """Publish that consumers of this node came, went or changed; `groups` are theirs."""
+        if not groups:
+            return
+        if self._log.is_serving:
+            self._notify(self.union.put(self._node, self._local.consumers(), self._now_ms()))
+        else:
+            self._wanted.set()
+
+    def expire(self, now_ms: int) -> None:
+        """Forget nodes that are silent; the leader does."""
+        if self._log.is_serving:
+            self.union.touch(self._node, now_ms)
+            self._notify(self.union.expire(now_ms))
+
+    def ask_again(self) -> None:
+        """Ask the leader at once: there is a link, or its union changed."""
+        self._wanted.set()
+
+    def role_changed(self) -> None:
+        """Begin anew, since another node leads, or this one does."""
+        if self._log.is_serving:
+            self._sent_changes.clear()
+            self.union.leadership_began(self._now_ms())
+            self._notify(self.union.put(self._node, self._local.consumers(), self._now_ms()))
+        self._synced_changes = -1
+        self._wanted.set()
+
+    async def wait_synced(self) -> None:
+        """Wait until the leader has confirmed that it knows the clients of now."""
+        changes = self._local.changes
+        self._wanted.set()
+        while self._synced_changes < changes and not self._log.is_serving:
+            await self._synced.wait()
+
+    def sync_from(self, link: ClientOrigin, request: RemotingCommand) -> None:
+        """Carry out SYNC_CLIENTS at the leader: take the clients of another node.
+
+        Raises:
+            BodyError: the body is no sync request.
+        """
+        if not self._log.is_serving:
+            answer(link, request.opaque, NOT_CARRIED_OUT, "this node does not lead")
+            return
+        try:
+            sync = _decode_request(request.body)
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise BodyError(f"not a list of clients: {error}") from error
+        self._links[sync.node] = link
+        if sync.clients is None:
+            is_known = self._sent_changes.get(sync.node) == (link.number, sync.changes)
+            # A node that was silent for too long is out of the union, though its link lives: it sends them again.
+            if not is_known or not self.union.touch(sync.node, self._now_ms()):
+                self._answer_sync(link, request.opaque, sync, is_known=False)
+                return
+        else:
+            self._sent_changes[sync.node] = (link.number, sync.changes)
+            self._notify(self.union.put(sync.node, sync.clients, self._now_ms()), but=link)
+            creation = self._creation_for(sync.clients)
+            if creation:
+                self._nursery.start_soon(self._finish_sync, link, request.opaque, sync, creation)
+                return
+        self._answer_sync(link, request.opaque, sync, is_known=True)
+
+    async def _finish_sync(
+        self, link: ClientOrigin, opaque: int, sync: SyncRequest, creation: Creation
+    ) -> None:
+        try:
+            with trio.move_on_after(CREATE_TIMEOUT_S):
+                await self._create(creation)
+        except DLedgerError as error:
+            _log.info("the groups of clients at %s are not created yet: %s", sync.node, error)
+            self._sent_changes.pop(sync.node, None)
+        self._answer_sync(link, opaque, sync, is_known=True)
+        self._outputs.flush()
+
+    def _answer_sync(
+        self, link: ClientOrigin, opaque: int, sync: SyncRequest, *, is_known: bool
+    ) -> None:
+        version = (f"{self._node}@{self._log.term}", self.union.version)
+        by_node = None
+        if sync.union != version:
+            by_node = {node: list(clients) for node, clients in self.union.by_node().items()}
+        answer(link, opaque, 0, body=_encode(SyncReply(is_known, version, by_node)))
+
+    async def run(self) -> None:
+        """Send this node's clients to the leader: at each change, and every second as a sign of life."""
+        full = True
+        while True:
+            with trio.move_on_after(SYNC_INTERVAL_S):
+                await self._wanted.wait()
+            self._wanted = trio.Event()
+            if self._log.is_serving or not self._link.is_open:
+                full = True
+                continue
+            changes = self._local.changes
+            full = full or changes != self._synced_changes
+            reply = await self._ask_leader(changes, full=full)
+            full = reply is None or not reply.is_known
+            if reply is None:
+                continue
+            if full:
+                self._wanted.set()
+                continue
+            if reply.by_node is not None:
+                self._union_id = reply.union
+                self._push(self.union.replace(reply.by_node, self._now_ms()))
+            self._synced_changes = changes
+            synced, self._synced = self._synced, trio.Event()
+            synced.set()
+
+    async def _ask_leader(self, changes: int, *, full: bool) -> SyncReply | None:
+        clients = self._local.consumers() if full else None
+        body = _encode(SyncRequest(self._node, changes, clients, self._union_id))
+        waiter = _SyncWaiter()
+        asked = self._link.ask(
+            PrivateCode.SYNC_CLIENTS, waiter, ext={}, body=body, timeout_ms=SYNC_TIMEOUT_MS
+        )
+        if not asked:
+            return None
+        await waiter.done.wait()
+        return waiter.reply
+
+    def _notify(self, groups: list[str], but: ClientOrigin | None = None) -> None:
+        """Notify the clients here of groups whose roll changed, and the nodes of any change; the leader does."""
+        if groups:
+            self._push(groups)
+        if self.union.version != self._announced:
+            self._announced = self.union.version
+            self.notify_nodes(PrivateCode.UNION_CHANGED, but=but)
+
+    def notify_nodes(
+        self,
+        code: PrivateCode,
+        ext: dict[str, str] | None = None,
+        body: bytes = b"",
+        *,
+        but: ClientOrigin | None = None,
+    ) -> None:
+        """Send a oneway request to the nodes that are linked to this one, the leader."""
+        frame = encode_command(make_request(code, 0, ext, body, is_oneway=True))
+        for node, link in tuple(self._links.items()):
+            if link.is_closed:
+                del self._links[node]
+            elif link is not but:
+                link.send(frame)
+
+
+class _SyncWaiter:
+    """Waits for the leader's answer to SYNC_CLIENTS."""
+
+    def __init__(self) -> None:
+        self.done = trio.Event()
+        self.reply: SyncReply | None = None
+
+    def answered(self, response: RemotingCommand) -> None:
+        if response.code == 0:
+            try:
+                self.reply = _decode_reply(response.body)
+            except (msgspec.MsgspecError, ValueError) as error:
+                _log.warning("the leader's list of clients cannot be read: %s", error)
+        self.done.set()
+
+    def broken(self, reason: str) -> None:
+        self.done.set()

@@ -1,0 +1,349 @@
+"""Consumer offsets and queue bounds: committed through the log in batches, read linearizably (14, 15, 29-32)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from broker.server.handlers.committers import Committers
+from broker.server.requests.commits import Commits, OnCommit
+from broker.server.requests.origin import Origin
+from broker.server.requests.questions import Question
+from broker.server.requests.request import Handler, PendingRequest
+from broker.server.requests.router import Router
+from broker.service.conclusions import Kind
+from broker.service.offsets import (
+    NAME_LENGTH_MAX,
+    PendingOffsets,
+    QueuePlace,
+    consumer_offset,
+    fenced_remark,
+)
+from broker.store.control import CommitOffsets
+from broker.store.lookups import earliest_store_time, offset_by_time
+from broker.store.record_reader import MessageGoneError
+from broker.store.staging import StagedEntry
+from broker.store.state import BrokerState
+from dledger import DLedgerError, LogServer
+from dledger_mq.message.numbers import PhysicalOffset, QueueId, QueueOffset
+from dledger_mq.remoting import fields
+from dledger_mq.remoting.codes import RequestCode, ResponseCode
+from dledger_mq.remoting.header import RemotingCommand, encode_command, make_request
+from dledger_mq.remoting.requests import PullFields
+
+COMMIT_INTERVAL_MS = 100
+"""Offset commits gather this long; consumers commit every few seconds, but there are many of them."""
+
+PENDING_MAX = 10_000
+"""Commits, and requests that wait for theirs, that gather at most before they are staged."""
+
+
+class Offsets:
+    """Answers everything about offsets while this node leads."""
+
+    def __init__(
+        self,
+        log: LogServer,
+        state: BrokerState,
+        commits: Commits,
+        router: Router,
+        *,
+        committers: Committers,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._log = log
+        self._state = state
+        self._commits = commits
+        self._router = router
+        self._committers = committers
+        self._now_ms = now_ms
+        self._pending = PendingOffsets()
+        self._waiting: list[_Commit] = []
+        self._asking_count = 0
+        self._staged_ms = 0
+
+    def handlers(self) -> tuple[Handler[RemotingCommand], ...]:
+        """Return the handlers of its codes. Reads are confirmed when their fields are read, or later."""
+        code, read = RequestCode, Kind.READ
+        return (
+            Handler(code.QUERY_CONSUMER_OFFSET, self.query, Kind.QUESTION, request_type=Question),
+            Handler(code.UPDATE_CONSUMER_OFFSET, self.update, Kind.UPDATE),
+            Handler(code.SEARCH_OFFSET_BY_TIMESTAMP, self.by_time, read),
+            Handler(code.GET_MAX_OFFSET, self.max_offset, read),
+            Handler(code.GET_MIN_OFFSET, self.min_offset, read),
+            Handler(code.GET_EARLIEST_MSG_STORETIME, self.earliest_time, read),
+        )
+
+    def update(self, request: PendingRequest, command: RemotingCommand) -> None:
+        """Carry out UPDATE_CONSUMER_OFFSET: answered when it is committed.
+
+        Raises:
+            FieldError: a field is missing or impossible.
+        """
+        if not self._has_room:
+            request.refuse_as_busy()
+            return
+        self._make_room()
+        ext = command.ext
+        group, topic = fields.text(ext, "consumerGroup"), fields.text(ext, "topic")
+        offset = QueueOffset(fields.int64(ext, "commitOffset"))
+        queue_id = QueueId(fields.int32(ext, "queueId"))
+        address, said = request.origin.address, ext.get("clientId", "")[:NAME_LENGTH_MAX]
+        if queue_id < 0 or max(len(group), len(topic)) > NAME_LENGTH_MAX:
+            request.refuse(
+                ResponseCode.SYSTEM_ERROR,
+                f"there is no queue {queue_id}, or a name is longer than {NAME_LENGTH_MAX}: nothing was stored",
+            )
+            return
+        client_id = self.note(group, topic, queue_id, offset, address=address, said=said)
+        if offset < 0:  # Node commits -1 for "unknown"
+            request.answer(ResponseCode.SUCCESS)
+        elif not request.is_oneway:
+            self._waiting.append(_Commit(request, (group, topic, queue_id), client_id))
+
+    def note(
+        self,
+        group: str,
+        topic: str,
+        queue_id: QueueId,
+        offset: QueueOffset,
+        *,
+        address: str,
+        said: str = "",
+    ) -> str:
+        """Take an offset into the next commit; gives the client id under which it is judged.
+
+        Nothing is taken while too much is pending: consumers say where they are again and again.
+
+        `address` is the client's, `said` the client id that it gave itself.
+        """
+        if offset < 0 or queue_id < 0 or max(len(group), len(topic)) > NAME_LENGTH_MAX:
+            return ""
+        if not self._has_room:
+            return ""
+        self._make_room()
+        client_id = self._committers.who(group, topic, queue_id, address=address, said=said)
+        self._pending.add((group, topic, queue_id), offset, client_id=client_id)
+        return client_id
+
+    def pulled(self, origin: Origin, pull: PullFields) -> None:
+        """Commit the offset that a pull carried (E14) with the next ones, here or at the leader."""
+        if self._log.is_serving:
+            self.note(
+                pull.consumer_group,
+                pull.topic,
+                pull.queue_id,
+                pull.commit_offset,
+                address=origin.address,
+            )
+        else:
+            self._router.send_to_leader(origin.address, _update_frame(pull))
+
+    @property
+    def _has_gathered_all(self) -> bool:
+        return max(len(self._pending), len(self._waiting)) >= PENDING_MAX
+
+    @property
+    def _has_room(self) -> bool:
+        """True while one more can be taken in, perhaps after what gathered was staged."""
+        can_stage = not self._commits.is_full and self._asking_count < PENDING_MAX
+        return can_stage or not self._has_gathered_all
+
+    def _make_room(self) -> None:
+        """Stage what gathered, if no more may."""
+        if self._has_gathered_all:
+            self._stage()
+
+    def tick(self, now_ms: int) -> None:
+        """Stage what gathered, every COMMIT_INTERVAL_MS, unless enough waits already."""
+        if now_ms - self._staged_ms >= COMMIT_INTERVAL_MS and not self._commits.is_full:
+            self._stage()
+
+    def _stage(self) -> None:
+        if not (self._pending or self._waiting) or not self._log.is_serving:
+            return
+        self._staged_ms = self._now_ms()
+        places = [
+            self._commits.stage_control(CommitOffsets(commits)) for commits in self._pending.take()
+        ]
+        waiting, self._waiting = self._waiting, []
+        if places:
+            self._asking_count += len(waiting)
+            back = [places[-1] - place for place in places]
+            self._commits.wait(
+                places[-1],
+                OnCommit(
+                    partial(self._committed, waiting, back), partial(self._unconfirmed, waiting)
+                ),
+            )
+        else:
+            for commit in waiting:
+                commit.request.answer(ResponseCode.SUCCESS)
+
+    def _committed(
+        self, waiting: list[_Commit], back: list[int], staged: StagedEntry, place: int
+    ) -> None:
+        """Answer the commits of one batch, whose records stand so far before the last one (`back`)."""
+        self._asking_count -= len(waiting)
+        locks = self._state.locks
+        fenced = {
+            row for steps in back for row in locks.fenced_at(staged.physical_offset(place - steps))
+        }
+        for commit in waiting:
+            if (commit.place, commit.client_id) in fenced:
+                text = fenced_remark(commit.place, commit.client_id, locks.owner(*commit.place))
+                commit.request.answer(ResponseCode.SYSTEM_ERROR, text)
+            else:
+                commit.request.answer(ResponseCode.SUCCESS)
+
+    def _unconfirmed(self, waiting: list[_Commit], error: DLedgerError) -> None:
+        self._asking_count -= len(waiting)
+        for commit in waiting:
+            self._router.unconfirmed(commit.request, error)
+
+    def lost(self) -> None:
+        """Park what waits for the next leader, since leadership is lost; offsets that came with pulls are dropped."""
+        self._pending = PendingOffsets()
+        waiting, self._waiting = self._waiting, []
+        for commit in waiting:
+            self._router.park(commit.request)
+
+    def query(self, request: PendingRequest, command: RemotingCommand) -> None:
+        """Answer QUERY_CONSUMER_OFFSET, after commits that are on their way, so that none is overlooked.
+
+        That commit may be of an entry that was proposed before the query, and what becomes of it says nothing about
+        who leads by now. So the leader is confirmed afterwards, as for any other read.
+
+        Raises:
+            FieldError: a field is missing or impossible.
+        """
+        key, act = self._query(request, command)
+        if self._pending.has(key):
+            if self._commits.is_full:
+                self._router.park(request)
+                return
+            self._stage()
+        confirm = partial(self._router.when_confirmed, request, act)
+        if self._commits.is_idle:
+            confirm()
+        else:
+            # What is staged or on its way may be for this queue. Queries are rare, so they wait for all of it.
+            self._router.when_staged_committed(request, confirm)
+
+    def _query(
+        self, request: PendingRequest, command: RemotingCommand
+    ) -> tuple[QueuePlace, Callable[[], None]]:
+        """Return the queue asked for, and the function that answers."""
+        ext = command.ext
+        group, topic = fields.text(ext, "consumerGroup"), fields.text(ext, "topic")
+        queue_id = QueueId(fields.int32(ext, "queueId"))
+        zero_if_missing = fields.boolean(ext, "setZeroIfNotFound", default=True)
+        place = (group, topic, queue_id)
+        return place, partial(self._answer_query, request, place, zero_if_missing=zero_if_missing)
+
+    def _answer_query(
+        self, request: PendingRequest, place: QueuePlace, *, zero_if_missing: bool
+    ) -> None:
+        offset = consumer_offset(
+            self._state,
+            *place,
+            zero_if_missing=zero_if_missing,
+            log_end=PhysicalOffset(self._log.reader.committed_position),
+        )
+        if offset is None:
+            request.answer(
+                ResponseCode.QUERY_NOT_FOUND,
+                "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first",
+            )
+        else:
+            _number(request, "offset", offset)
+
+    def max_offset(self, request: PendingRequest, command: RemotingCommand) -> None:
+        """Answer GET_MAX_OFFSET; an unknown queue has 0.
+
+        Raises:
+            FieldError: a field is missing or impossible.
+        """
+        topic, queue_id = _queue(command)
+        bounds = partial(self._state.queues.min_max, topic, queue_id)
+        self._router.when_confirmed(request, lambda: _number(request, "offset", bounds()[1]))
+
+    def min_offset(self, request: PendingRequest, command: RemotingCommand) -> None:
+        """Answer GET_MIN_OFFSET; an unknown queue has 0.
+
+        Raises:
+            FieldError: a field is missing or impossible.
+        """
+        topic, queue_id = _queue(command)
+        bounds = partial(self._state.queues.min_max, topic, queue_id)
+        self._router.when_confirmed(request, lambda: _number(request, "offset", bounds()[0]))
+
+    def by_time(self, request: PendingRequest, command: RemotingCommand) -> None:
+        """Answer SEARCH_OFFSET_BY_TIMESTAMP.
+
+        Raises:
+            FieldError: a field is missing or impossible.
+        """
+        topic, queue_id = _queue(command)
+        time_ms = fields.int64(command.ext, "timestamp")
+        is_upper = command.ext.get("boundaryType", "lower").lower() == "upper"
+
+        def act() -> None:
+            try:
+                offset = offset_by_time(
+                    self._state,
+                    self._log.reader,
+                    topic,
+                    queue_id,
+                    time_ms=time_ms,
+                    is_upper=is_upper,
+                )
+            except MessageGoneError as error:
+                request.answer(ResponseCode.SYSTEM_ERROR, str(error))
+            else:
+                _number(request, "offset", offset)
+
+        self._router.when_confirmed(request, act)
+
+    def earliest_time(self, request: PendingRequest, command: RemotingCommand) -> None:
+        """Answer GET_EARLIEST_MSG_STORETIME; -1 without messages.
+
+        Raises:
+            FieldError: a field is missing or impossible.
+        """
+        topic, queue_id = _queue(command)
+
+        def act() -> None:
+            stored_ms = earliest_store_time(self._state, self._log.reader, topic, queue_id)
+            _number(request, "timestamp", -1 if stored_ms is None else stored_ms)
+
+        self._router.when_confirmed(request, act)
+
+
+@dataclass(frozen=True, slots=True)
+class _Commit:
+    """An offset commit whose client wants an answer."""
+
+    request: PendingRequest
+    place: QueuePlace
+    client_id: str
+
+
+def _queue(command: RemotingCommand) -> tuple[str, QueueId]:
+    return fields.text(command.ext, "topic"), QueueId(fields.int32(command.ext, "queueId"))
+
+
+def _update_frame(pull: PullFields) -> bytes:
+    """Build the request that commits the offset which a pull carries."""
+    ext = {
+        "consumerGroup": pull.consumer_group,
+        "topic": pull.topic,
+        "queueId": str(pull.queue_id),
+        "commitOffset": str(pull.commit_offset),
+    }
+    return encode_command(make_request(RequestCode.UPDATE_CONSUMER_OFFSET, 0, ext, is_oneway=True))
+
+
+def _number(request: PendingRequest, name: str, value: int) -> None:
+    request.answer(ResponseCode.SUCCESS, ext={name: str(value)})

@@ -1,0 +1,366 @@
+"""Pulls and long polling on any node: read from the applied state, hold what finds nothing (11, 361).
+
+A pull goes through three steps: its group and topic are *checked*, its queue is *read*, and if there is nothing it is
+*held* until a message comes. A step that meets a damaged entry is put off and tried again at every tick until that is
+back, for HOLD_MS at most; then the pull is refused, and its client asks again from the same offset. Nothing is skipped.
+So is a pull from a topic or group of which a node that does not lead knows nothing: after a restart it has applied
+nothing yet. Why pulls do not wait with the router stands in docs/adding-a-code.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from broker.server.handlers.offset_overflows import OffsetOverflows
+from broker.server.requests.commits import Commits
+from broker.server.requests.origin import Origin
+from broker.server.requests.request import HOLD_MS, Handler, PendingRequest, Where
+from broker.service.conclusions import Kind
+from broker.service.holds import HeldPulls, hold_ms
+from broker.service.pull import PullGrant, PullOutcome, PullRules, outcome_of
+from broker.service.refusal import Refusal
+from broker.store.reading import GetResult, get_messages
+from broker.store.state import BrokerState
+from dledger import EntryDamagedError, LogServer
+from dledger_mq.message.numbers import QueueId, QueueOffset
+from dledger_mq.remoting.codes import RequestCode, ResponseCode
+from dledger_mq.remoting.replies import pull_reply_head
+from dledger_mq.remoting.requests import PULL_COMMIT_OFFSET, PULL_SUSPEND, PullFields, PullRequest
+
+_NOT_KNOWN = frozenset({ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST})
+
+_COUNT_MAX: Final = 1024
+"""Messages in one answer, whatever the client asks for."""
+
+
+class Pull(PendingRequest, eq=False):
+    """A pull that is not answered yet.
+
+    Attributes:
+        is_checked: True once it may read.
+        tags: hashes of the tags that it wants; None for everything.
+        next_offset: first queue offset that was not looked at yet; grows while it is held and nothing matches.
+            Invariant: never below the offset that was asked for, once it was read.
+        held_until_ms: end of the hold, by the monotonic clock; it is answered with what is there then.
+        is_held: True while it waits for a message.
+    """
+
+    is_checked: bool = False
+    tags: frozenset[int] | None = None
+    next_offset: QueueOffset = QueueOffset(0)
+    held_until_ms: int = 0
+    is_held: bool = False
+
+    @property
+    def fields(self) -> PullFields:
+        """The fields of its request."""
+        return self.command.fields  # type: ignore[union-attr,return-value]  # its handler takes nothing else
+
+    @property
+    def place(self) -> tuple[str, QueueId]:
+        """The topic and queue id that it reads."""
+        return self.fields.topic, self.fields.queue_id
+
+    @property
+    def connection(self) -> int:
+        """The number of its connection."""
+        return self.origin.number
+
+
+class _NotKnownHereError(Exception):
+    """Raised when this node knows nothing of what is asked for, which others may know."""
+
+
+_NOT_NOW = (EntryDamagedError, _NotKnownHereError)
+
+
+class Pulls:
+    """Answers pulls, at once or when a message comes.
+
+    A node that does not lead, or has yet to apply what is committed, may be behind: what the leader would call
+    illegal (an offset above the queue's end) is only not here yet, so it waits like any other pull that is ahead.
+    """
+
+    def __init__(
+        self,
+        log: LogServer,
+        state: BrokerState,
+        commits: Commits,
+        rules: PullRules,
+        *,
+        held_max: int,
+        long_polling: bool,
+        now_ms: Callable[[], int],
+        commit_offset: Callable[[Origin, PullFields], None],
+    ) -> None:
+        """Prepare. `commit_offset` takes the offset that a pull carries."""
+        self._log = log
+        self._state = state
+        self._commits = commits
+        self._rules = rules
+        self._held: HeldPulls[Pull] = HeldPulls(held_max)
+        self._held_max = held_max
+        self._long_polling = long_polling
+        self._now_ms = now_ms
+        self._commit_offset = commit_offset
+        self._overflows = OffsetOverflows()
+        self._put_off: list[Pull] = []
+        self._topics_version = state.topics.version
+
+    @property
+    def held_count(self) -> int:
+        """The count of pulls that wait for a message."""
+        return self._held.count
+
+    def handlers(self) -> tuple[Handler[PullRequest], ...]:
+        """Return the handlers of its codes."""
+        codes = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
+        return tuple(
+            Handler(code, self.pull, Kind.READ, Where.HERE, request_type=Pull) for code in codes
+        )
+
+    def pull(self, request: PendingRequest, command: PullRequest) -> None:
+        """Carry out one pull."""
+        assert isinstance(request, Pull), "its handler says so"
+        self._go_on(request)
+
+    # Checking and reading.
+
+    def _go_on(self, pull: Pull, now_ms: int | None = None) -> None:
+        """Take the steps that it has yet to take; what cannot be done now is put off, or refused when it is late."""
+        try:
+            refusal = None if pull.is_checked else self._check(pull)
+            if refusal is None:
+                self._read_first(pull)
+            else:
+                pull.answer(refusal.code, refusal.remark)
+        except _NOT_NOW as error:
+            now_ms = self._now_ms() if now_ms is None else now_ms
+            if now_ms < pull.deadline_ms and len(self._put_off) < self._held_max:
+                pull.was_held = True
+                self._put_off.append(pull)
+            else:
+                pull.answer(ResponseCode.SERVICE_NOT_AVAILABLE, str(error))
+
+    def _read_anew(self, pull: Pull, grant: PullGrant | None = None) -> None:
+        """Read from where it asked, though it was held; `grant` has other tags than it was held with."""
+        if grant is not None:
+            pull.tags = grant.tags
+        pull.deadline_ms = self._now_ms() + HOLD_MS
+        self._go_on(pull)
+
+    def _check_anew(self, pull: Pull) -> None:
+        """Begin a pull again with its first step."""
+        pull.is_checked = False
+        self._read_anew(pull)
+
+    def _try_put_off(self, now_ms: int) -> None:
+        """Go on with the pulls that were put off."""
+        waiting, self._put_off = self._put_off, []
+        for pull in waiting:
+            if not pull.is_closed:
+                self._go_on(pull, now_ms)
+
+    def _check(self, pull: Pull) -> Refusal | None:
+        """Return why it may not read; None: it may, and what comes with it is taken.
+
+        Raises:
+            _NotKnownHereError: nobody can say yet.
+        """
+        fields = pull.fields
+        grant = self._rules.check(fields)
+        if isinstance(grant, Refusal):
+            if grant.code in _NOT_KNOWN and not self._is_authoritative():
+                raise _NotKnownHereError(self._log.lost_votes.problem or self._behind(grant.remark))
+            return grant
+        if grant.creation and self._log.is_serving:
+            self._commits.create(grant.creation)
+        if fields.sys_flag & PULL_COMMIT_OFFSET and fields.commit_offset >= 0:
+            self._commit_offset(pull.origin, fields)
+        pull.is_checked, pull.tags = True, grant.tags
+        if pull.was_held:  # what it waits for now is another thing
+            pull.deadline_ms = self._now_ms() + HOLD_MS
+        return None
+
+    def _read_first(self, pull: Pull) -> None:
+        """Answer, or hold.
+
+        Raises:
+            EntryDamagedError: neither was done.
+        """
+        fields = pull.fields
+        pull.next_offset = fields.queue_offset
+        result, outcome = self._read(pull)
+        if outcome.code == ResponseCode.PULL_OFFSET_MOVED:
+            self._note_overflow(fields, result)
+        if outcome.code == ResponseCode.PULL_NOT_FOUND and self._hold(pull):
+            return
+        _answer(pull, result, outcome)
+
+    def _read(self, pull: Pull) -> tuple[GetResult, PullOutcome]:
+        """Read its queue from where it has come to.
+
+        Raises:
+            EntryDamagedError: a message cannot be read now.
+        """
+        fields, offset = pull.fields, pull.next_offset
+        assert pull.is_checked, f"a pull of {fields.topic} reads, and was not checked"
+        result = get_messages(
+            self._state,
+            self._log.reader,
+            fields.topic,
+            fields.queue_id,
+            offset=offset,
+            count_max=min(max(1, fields.max_msg_nums), _COUNT_MAX),
+            log_end=self._log.reader.committed_position,
+            bytes_max=fields.max_msg_bytes or 2**31 - 1,
+            tag_hashes=pull.tags,
+        )
+        return result, outcome_of(result, offset, is_authoritative=self._is_authoritative())
+
+    def _note_overflow(self, fields: PullFields, result: GetResult) -> None:
+        """Log an offset above the queue's end. One below its start is common: retention removed what was there."""
+        if fields.queue_offset > result.max_offset:
+            self._overflows.note(
+                self._log.node_id,
+                fields.consumer_group,
+                fields.topic,
+                fields.queue_id,
+                offset=fields.queue_offset,
+                max_offset=result.max_offset,
+            )
+
+    def _is_authoritative(self) -> bool:
+        """Return True if what is not known here does not exist: no node can have shown more to anybody."""
+        return self._log.reader.is_current
+
+    def _behind(self, remark: str | None) -> str:
+        return f"{remark} So node {self._log.node_id} says, which does not lead and may be behind."
+
+    # Holding.
+
+    def _hold(self, pull: Pull) -> bool:
+        """Keep a pull that found nothing, if its client wants that (F1, F2)."""
+        fields = pull.fields
+        if not fields.sys_flag & PULL_SUSPEND:
+            return False
+        wait_ms = hold_ms(fields.suspend_timeout_millis, long_polling=self._long_polling)
+        if wait_ms <= 0:
+            return False
+        pull.held_until_ms = self._now_ms() + wait_ms
+        return self._held.hold(pull)
+
+    def applied(self) -> None:
+        """Answer the held pulls that now find something, since entries were applied."""
+        held = self._held
+        if not held.count:
+            return
+        if self._topics_version != self._state.topics.version:
+            self._topics_version = self._state.topics.version
+            self._look_at_deleted()
+        by_key = self._state.queues.by_key
+        for topic, queue_id in held.queues():
+            queue = by_key.get((topic.encode(), queue_id))
+            if queue is None:
+                continue
+            for pull in held.waiting_on(topic, queue_id):
+                if queue.max_offset > pull.next_offset:
+                    self._look_again(pull)
+
+    def _look_at_deleted(self) -> None:
+        """Begin the pulls anew that wait where nothing will come: their topic was deleted, perhaps made again.
+
+        A new topic's queue begins at 0, below what they wait for.
+        """
+        for topic, queue_id in self._held.queues():
+            queue = self._state.queues.by_key.get((topic.encode(), queue_id))
+            end = queue.max_offset if queue is not None else 0
+            for pull in self._held.waiting_on(topic, queue_id):
+                if pull.next_offset > end or topic not in self._state.topics:
+                    self._held.release(pull)
+                    self._check_anew(pull)
+
+    def look_at_all(self) -> None:
+        """Read all held pulls again: in its new role the node may judge them otherwise."""
+        for topic, queue_id in self._held.queues():
+            for pull in self._held.waiting_on(topic, queue_id):
+                self._look_again(pull)
+
+    def expire(self, now_ms: int) -> None:
+        """Answer the pulls whose time is over with what is there (F8)."""
+        self._try_put_off(now_ms)
+        for pull in self._held.take_due(now_ms):
+            newer = self._newer_grant(pull)
+            if newer is not None:
+                self._read_anew(pull, newer)
+                continue
+            try:
+                result, outcome = self._read(pull)
+            except EntryDamagedError:
+                self._read_anew(pull)
+                continue
+            skipped = pull.next_offset > pull.fields.queue_offset
+            if skipped and outcome.code == ResponseCode.PULL_NOT_FOUND:
+                # What came meanwhile did not match: let the client go on behind it (F7).
+                outcome = PullOutcome(
+                    ResponseCode.PULL_RETRY_IMMEDIATELY, outcome.next_offset, outcome.max_offset
+                )
+            _answer(pull, result, outcome)
+
+    def connection_closed(self, number: int) -> None:
+        """Drop the pulls of a connection."""
+        self._held.connection_closed(number)
+
+    def _look_again(self, pull: Pull) -> None:
+        """Answer a held pull that finds something now; drop one whose client is gone."""
+        if pull.is_closed:
+            self._held.release(pull)
+            return
+        try:
+            result, outcome = self._read(pull)
+        except EntryDamagedError:
+            self._held.release(pull)
+            self._read_anew(pull)
+            return
+        if outcome.code == ResponseCode.PULL_NOT_FOUND:
+            return
+        if outcome.code == ResponseCode.PULL_RETRY_IMMEDIATELY:
+            # Messages came, none with a wanted tag: keep waiting behind them.
+            assert outcome.next_offset >= pull.next_offset, (
+                f"a held pull goes back from {pull.next_offset} to {outcome.next_offset}"
+            )
+            pull.next_offset = outcome.next_offset
+            return
+        self._held.release(pull)
+        newer = self._newer_grant(pull)
+        if newer is None:
+            _answer(pull, result, outcome)
+        else:
+            self._read_anew(pull, newer)
+
+    def _newer_grant(self, pull: Pull) -> PullGrant | None:
+        """Return the grant of now, if a pull passed over messages by other tags than its group wants by now.
+
+        What was passed over while it was held may be wanted now, and its client would never ask for it again.
+        """
+        if pull.next_offset == pull.fields.queue_offset:
+            return None
+        grant = self._rules.check(pull.fields)
+        if isinstance(grant, Refusal) or grant.tags == pull.tags:
+            return None
+        return grant
+
+
+def _answer(pull: Pull, result: GetResult, outcome: PullOutcome) -> None:
+    """Answer a pull with what was read, in one frame."""
+    head = pull_reply_head(
+        pull.opaque,
+        outcome.code,
+        next_begin_offset=outcome.next_offset,
+        min_offset=result.min_offset,
+        max_offset=outcome.max_offset,
+        body_bytes=sum(map(len, result.records)),
+        remark=result.status.value.encode(),
+    )
+    pull.reply(b"".join((head, *result.records)))

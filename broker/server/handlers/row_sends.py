@@ -1,0 +1,158 @@
+"""Rows of sinks at the leader: each is stored once per batch, whoever sends it however often.
+
+What is new is staged together with the record that says so (`TakeRows`), in one entry; what is there already
+is answered at once. A send whose rows, or whose sink's batch, depend on an entry that is still in flight waits
+for that entry: no answer says that a row is there before it is committed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+
+import msgspec
+
+from broker.server.handlers.plan_staging import stage_plan
+from broker.server.requests.commits import Commits, OnCommit
+from broker.server.requests.request import PendingRequest
+from broker.server.requests.router import Router
+from broker.service.refusal import Refusal
+from broker.service.rows import Rows, bounds_problem, new_rows, read_rows
+from broker.service.send import SendPlan
+from broker.store.control import TakeRows
+from broker.store.sinks import Sinks
+from broker.store.staging import StagedEntry
+from dledger import DLedgerError
+from dledger_mq.message.errors import RecordError
+from dledger_mq.message.ids import OffsetIdMaker
+from dledger_mq.message.numbers import QueueId
+from dledger_mq.remoting.codes import ResponseCode
+from dledger_mq.remoting.requests import ROWS_STORED
+
+
+@dataclass(slots=True, eq=False)
+class _Flight:
+    """A send of rows that waits for its commit.
+
+    Attributes:
+        wanted: one for each row of the send: True if it is stored with it.
+        fresh: the keys of those rows, at least one.
+        behind: sends that are decided on when this one is.
+    """
+
+    request: PendingRequest
+    rows: Rows
+    queue_id: QueueId
+    wanted: list[bool]
+    fresh: frozenset[bytes]
+    behind: list[PendingRequest] = field(default_factory=list)
+
+
+class RowSends:
+    """Takes sends of rows while this node leads.
+
+    Invariant: `_flying` has the flights of each sink, none of them empty; `_flying_count` is the sum of their `fresh`.
+    """
+
+    def __init__(
+        self,
+        commits: Commits,
+        router: Router,
+        sinks: Sinks,
+        ids: OffsetIdMaker,
+    ) -> None:
+        self._commits = commits
+        self._router = router
+        self._sinks = sinks
+        self._ids = ids
+        self._flying: dict[str, list[_Flight]] = {}
+        self._flying_count = 0
+
+    def send(self, request: PendingRequest, plan: SendPlan, sink_batch: str, born_ms: int) -> None:
+        """Carry out one send of rows, decided on by `SendRules` like any other."""
+        rows = read_rows(sink_batch, plan)
+        if isinstance(rows, Refusal):
+            request.refuse(rows.code, rows.remark)
+            return
+        ahead = self._ahead_of(rows)
+        if ahead is not None:
+            ahead.behind.append(request)
+            return
+        wanted = new_rows(rows, self._sinks)
+        fresh = [key for key, is_new in zip(rows.keys, wanted, strict=True) if is_new]
+        if not fresh:
+            self._answer(request, plan.queue_id, wanted)
+            return
+        problem = bounds_problem(rows, len(fresh), self._flying_count, self._sinks)
+        if problem is not None:
+            request.refuse(problem.code, problem.remark)
+            return
+        messages = tuple(m for m, is_new in zip(plan.messages, wanted, strict=True) if is_new)
+        try:
+            rest = msgspec.structs.replace(plan, messages=messages)
+            place = stage_plan(self._commits.staging, rest, born_ms, request.origin.born_host)
+        except RecordError as error:
+            remark = f"the message is illegal: {error}"
+            request.refuse(ResponseCode.MESSAGE_ILLEGAL, remark)
+            return
+        self._commits.stage_control(TakeRows(rows.sink_id, rows.batch_id, b"".join(fresh)))
+        flight = _Flight(request, rows, plan.queue_id, wanted, frozenset(fresh))
+        assert len(flight.fresh) == len(fresh), f"a row of {rows.sink_id} is new twice in one send"
+        self._flying.setdefault(rows.sink_id, []).append(flight)
+        self._flying_count += len(fresh)
+        self._commits.wait(
+            place, OnCommit(partial(self._committed, flight), partial(self._failed, flight))
+        )
+
+    def _ahead_of(self, rows: Rows) -> _Flight | None:
+        """Find the flight that decides about these rows, if there is one."""
+        for flight in self._flying.get(rows.sink_id, ()):
+            flying = flight.rows
+            if flying.batch_id > rows.batch_id or (
+                flying.batch_id == rows.batch_id and not flight.fresh.isdisjoint(rows.keys)
+            ):
+                return flight
+        return None
+
+    def _landed(self, flight: _Flight) -> None:
+        """Remove a flight that is decided."""
+        flights = self._flying[flight.rows.sink_id]
+        flights.remove(flight)
+        if not flights:
+            del self._flying[flight.rows.sink_id]
+        self._flying_count -= len(flight.fresh)
+        assert (self._flying_count > 0) == bool(self._flying), (
+            f"{self._flying_count} rows are in flight, of the sinks {list(self._flying)}"
+        )
+
+    def _committed(self, flight: _Flight, staged: StagedEntry, place: int) -> None:
+        """Answer a send whose rows stand, and decide on those behind it."""
+        self._landed(flight)
+        self._answer(flight.request, flight.queue_id, flight.wanted, staged=staged, place=place)
+        for request in flight.behind:
+            self._router.route(request)
+
+    def _failed(self, flight: _Flight, error: DLedgerError) -> None:
+        """Conclude what follows for an unconfirmed send; park those behind it, of which nothing was stored."""
+        self._landed(flight)
+        self._router.unconfirmed(flight.request, error)
+        for request in flight.behind:
+            self._router.park(request)
+
+    def _answer(
+        self,
+        request: PendingRequest,
+        queue_id: QueueId,
+        wanted: list[bool],
+        *,
+        staged: StagedEntry | None = None,
+        place: int = -1,
+    ) -> None:
+        """Answer which rows were stored now, and where the first of those stands."""
+        ext = {
+            "msgId": self._ids(staged.physical_offset(place)) if staged is not None else "",
+            "queueId": str(queue_id),
+            "queueOffset": str(staged.queue_offset(place)) if staged is not None else "-1",
+            ROWS_STORED: "".join("1" if is_new else "0" for is_new in wanted),
+        }
+        request.answer(ResponseCode.SUCCESS, ext=ext)

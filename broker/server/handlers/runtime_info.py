@@ -1,0 +1,140 @@
+"""The settings and statistics of a broker as text, for tools (26, 28)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+from broker.server.config import BrokerConfig
+from broker.server.watches.rates import SAMPLE_MS, Rate
+from broker.store.state import BrokerState
+from dledger import LogServer
+
+
+class RuntimeInfo:
+    """Samples counters and writes tables."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        log: LogServer,
+        state: BrokerState,
+        *,
+        boot_ms: int,
+        clock_ahead_ms: Callable[[], int],
+        loss_notice: Callable[[], str],
+    ) -> None:
+        self._config = config
+        self._log = log
+        self._state = state
+        self._boot_ms = boot_ms
+        self._clock_ahead_ms = clock_ahead_ms
+        self._loss_notice = loss_notice
+        self._puts = Rate()
+        self._next_ms = 0
+
+    def sample(self, now_ms: int) -> None:
+        """Note the counters, every SAMPLE_MS at most."""
+        if now_ms >= self._next_ms:
+            self._next_ms = now_ms + SAMPLE_MS
+            self._puts.sample(now_ms, self._state.put_count)
+
+    def config_text(self) -> str:
+        """Return the settings, as lines of a broker.conf."""
+        config = self._config
+        settings = {
+            "brokerName": config.broker_name,
+            "brokerClusterName": config.cluster,
+            "brokerIP1": config.advertised_host,
+            "listenPort": config.listen.port,
+            "namesrvAddr": ";".join(map(str, config.namesrvs)),
+            "enableDLegerCommitLog": "true",
+            "dLegerGroup": config.group,
+            "dLegerSelfId": config.node_id,
+            "dLegerPeers": ";".join(map(str, config.peers)),
+            "preferredLeaderId": ";".join(config.preferred_leaders),
+            "storePathRootDir": config.store_path,
+            "flushDiskType": "SYNC_FLUSH" if config.fsync else "ASYNC_FLUSH",
+            "mappedFileSizeCommitLog": config.segment_size_bytes,
+            "snapshotLogBytes": config.snapshot_log_bytes,
+            "maxMessageSize": config.message_bytes_max,
+            "autoCreateTopicEnable": str(config.auto_create_topics).lower(),
+            "autoCreateSubscriptionGroup": str(config.auto_create_groups).lower(),
+            "defaultTopicQueueNums": config.default_topic_queues,
+            "timerWheelEnable": str(config.timers).lower(),
+            "timerMaxDelaySec": config.timer_delay_max_ms // 1000,
+            "recallMessageEnable": str(config.recall).lower(),
+            "brokerPermission": config.permission,
+            "longPollingEnable": str(config.long_polling).lower(),
+            "recognizeRepeatedSends": str(config.recognise_repeats).lower(),
+        }
+        return "".join(f"{key}={value}\n" for key, value in settings.items())
+
+    def table(self) -> dict[str, str]:
+        """Return the names that `mqadmin clusterList` and dashboards read, and what the group knows of itself."""
+        state, statistics = self._state, self._log.status.statistics()
+        snapshotter = self._log.reader.snapshotter
+        zeros = "0.00 0.00 0.00"
+        average = state.put_bytes / state.put_count if state.put_count else 0.0
+        return {
+            "brokerVersionDesc": "V4_9_8",
+            "brokerVersion": "409",
+            "brokerActive": "true",
+            "bootTimestamp": str(self._boot_ms),
+            "runtime": "",
+            "putTps": self._puts.text(),
+            "getTotalTps": zeros,
+            "getFoundTps": zeros,
+            "getMissTps": zeros,
+            "getTransferedTps": zeros,
+            "msgPutTotalYesterdayMorning": "0",
+            "msgPutTotalTodayMorning": "0",
+            "msgPutTotalTodayNow": str(state.put_count),
+            "msgGetTotalYesterdayMorning": "0",
+            "msgGetTotalTodayMorning": "0",
+            "msgGetTotalTodayNow": "0",
+            "sendThreadPoolQueueSize": str(statistics.pending_count),
+            "pullThreadPoolQueueSize": "0",
+            "sendThreadPoolQueueHeadWaitTimeMills": "0",
+            "pullThreadPoolQueueHeadWaitTimeMills": "0",
+            "pageCacheLockTimeMills": "0",
+            "earliestMessageTimeStamp": "-1",
+            "commitLogDiskRatio": "0.0",
+            "consumeQueueDiskRatio": "0.0",
+            "commitLogMinOffset": str(self._log.reader.first_position),
+            "commitLogMaxOffset": str(self._log.reader.committed_position),
+            "dispatchBehindBytes": "0",
+            "putMessageTimesTotal": str(state.put_count),
+            "putMessageSizeTotal": str(state.put_bytes),
+            "putMessageAverageSize": f"{average:.1f}",
+            "remainTransientStoreBufferNumbs": "0",
+            "startAcceptSendRequestTimeStamp": "0",
+            "timerCongestNum": str(state.timers.count),
+            "raftNode": str(statistics.node_id),
+            "raftRole": statistics.role.value,
+            "raftTerm": str(statistics.term),
+            "raftLeader": str(statistics.leader_id or ""),
+            "raftCommitIndex": str(statistics.commit_index),
+            "raftAppliedIndex": str(statistics.applied_index),
+            "raftSyncMs": f"{statistics.sync_latency_us / 1000:.2f}",
+            "raftDisk": statistics.disk_trouble or "ok",
+            "stateDigest": f"{state.digest():08x}",
+            "raftWentBack": self._loss_notice() or "no",
+            "raftFirstIndex": str(statistics.first_index),
+            "raftMembers": ",".join(peer.node_id for peer in self._config.peers),
+            "snapshotIndex": str(snapshotter.index if snapshotter is not None else 0),
+            "snapshotBytes": str(snapshotter.size_bytes if snapshotter is not None else 0),
+            "snapshotsTaken": str(snapshotter.taken_count if snapshotter is not None else 0),
+            "snapshotPauseMs": f"{snapshotter.pause_ms if snapshotter is not None else 0.0:.1f}",
+            "clockAheadMs": str(self._clock_ahead_ms()),
+            "digestMarks": json.dumps(
+                {
+                    str(index): {name: f"{value:08x}" for name, value in digests.items()}
+                    for index, digests in state.marks.kept().items()
+                }
+            ),
+            "digestsComparedIndex": str(state.marks.compared_index),
+            "digestAlarms": ", ".join(
+                f"{each.component}@{each.index}" for each in state.marks.divergences
+            ),
+        }

@@ -1,0 +1,254 @@
+"""Sends, single and in batches: decided, staged, answered when committed (10, 310, 320).
+
+Rows of sinks and half messages come as sends too, and are handed to row_sends.py and transactions.py. What came before
+is found by known_sends.py.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from broker.server.handlers.known_sends import KnownParts, KnownSends, SendInFlight
+from broker.server.handlers.plan_staging import stage_plan
+from broker.server.handlers.row_sends import RowSends
+from broker.server.handlers.send_answers import SendAnswers
+from broker.server.handlers.transactions import TransactionEnds
+from broker.server.requests.commits import Commits
+from broker.server.requests.request import Handler, PendingRequest
+from broker.server.requests.router import Router
+from broker.service.catalog import NOTHING_NEW
+from broker.service.conclusions import Kind
+from broker.service.refusal import Refusal
+from broker.service.repeats import Repeats
+from broker.service.send import SendPlan, SendRules
+from broker.store.staging import StagedEntry
+from dledger import DLedgerError
+from dledger_mq.message.errors import MessageIdError, RecordError
+from dledger_mq.message.ids import parse_offset_msg_id
+from dledger_mq.message.numbers import PhysicalOffset
+from dledger_mq.remoting.codes import RequestCode, ResponseCode
+from dledger_mq.remoting.requests import SendRequest
+
+
+class Send(SendInFlight, eq=False):
+    """A send from its frame to its answer; it is the waiter of what was staged of it.
+
+    Attributes:
+        service: the service that decided on it; set before anything of it is staged.
+    """
+
+    service: Sends | None = None
+
+    def committed(self, staged: StagedEntry, place: int) -> None:
+        """See `Waiter`."""
+        service = self.service
+        assert service is not None, f"send {self.opaque} was staged by no service"
+        service.committed(self, staged, place)
+        if self.joined is not None:
+            service.joined_committed(self, staged, place)
+
+    def failed(self, error: DLedgerError) -> None:
+        """See `Waiter`."""
+        service, joined = self.service, self.joined
+        assert service is not None, f"send {self.opaque} was staged by no service"
+        self.joined = self.steps = None  # it may be staged again
+        service.failed(self, error)
+        for other in joined or ():
+            service.decided(other, error)
+
+
+class Sends:
+    """Takes sends while this node leads."""
+
+    def __init__(
+        self,
+        commits: Commits,
+        router: Router,
+        rules: SendRules,
+        answers: SendAnswers,
+        *,
+        ends: TransactionEnds,
+        rows: RowSends,
+        repeats: Repeats | None,
+    ) -> None:
+        """Prepare. `repeats` recognises sends that were stored before; None: every send is stored."""
+        self._commits = commits
+        self._router = router
+        self._rules = rules
+        self._answers = answers
+        self._replies = answers.replies
+        self._ids = answers.ids
+        self._ends = ends
+        self._rows = rows
+        self._repeats = repeats
+        self._known = None if repeats is None else KnownSends(repeats, answers.place_of)
+
+    def handlers(self) -> tuple[Handler[SendRequest], ...]:
+        """Return the handlers of its codes."""
+        code = RequestCode
+        return (
+            Handler(code.SEND_MESSAGE, self.send, Kind.SEND, request_type=Send),
+            Handler(code.SEND_MESSAGE_V2, self.send, Kind.SEND, request_type=Send),
+            Handler(code.SEND_BATCH_MESSAGE, self.send, Kind.SEND, request_type=Send),
+        )
+
+    def send(self, request: PendingRequest, command: SendRequest) -> None:
+        """Carry out one send, single or batch; the message is the frame's body."""
+        if self._commits.is_full:
+            request.refuse_as_busy()
+            return
+        header = command.fields
+        plan = self._rules.decide(header, request.frame.body, command.version)
+        if isinstance(plan, Refusal):
+            request.refuse(plan.code, plan.remark)
+            return
+        if plan.creation is not NOTHING_NEW:
+            self._commits.create(plan.creation)
+        born_ms = header.born_timestamp_ms
+        if header.sink_batch is not None:
+            self._rows.send(request, plan, header.sink_batch, born_ms)
+        elif plan.is_half:
+            self._ends.begin(request, plan, born_ms)
+        else:
+            assert isinstance(request, Send), "its handler says so"
+            assert request.parts is None, "it waits for parts that came before"
+            request.service, request.born_ms = self, born_ms
+            self._store(request, plan)
+
+    def _store(self, send: Send, plan: SendPlan) -> None:
+        """Stage what is new of a send, and wait for what is not."""
+        known = self._known
+        rest, place = plan, -1
+        try:
+            found = None if known is None else known.look_back(plan, send.born_ms)
+            if found is not None:
+                rest = found.rest
+            if rest.messages:
+                place = stage_plan(self._commits.staging, rest, send.born_ms, send.origin.born_host)
+        except RecordError as error:
+            send.refuse(ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: {error}")
+            return
+        send.plan = rest
+        if known is not None and found is not None:
+            parts = known.join(send, plan, found)
+            if not parts.open_count:
+                self._answer_parts(send, parts)
+        if place >= 0:
+            if known is not None:
+                known.enter(send)
+            self._commits.wait(place, send)
+
+    # The outcome of a send.
+
+    def committed(self, send: Send, staged: StagedEntry, place: int) -> None:
+        """Answer a send of which the staged part is committed; the usual case is that this is all of it."""
+        if self._known is not None:
+            self._known.leave(send)
+            if send.parts is not None:
+                self._known.rest_committed(send, send.parts, staged, place)
+                self.decided(send)
+                return
+        plan = send.plan
+        count = len(plan.messages)
+        if send.is_oneway:
+            return
+        if count == 1:
+            ids = self._ids(staged.physical_offset(place))
+        else:
+            offsets = range(place, place + count)
+            ids = ",".join(self._ids(staged.physical_offset(each)) for each in offsets)
+        due_ms = plan.due_ms
+        send.reply(
+            self._replies.encode(
+                send.opaque,
+                msg_id=ids.encode(),
+                queue_id=plan.queue_id,
+                queue_offset=staged.queue_offset(place),
+                recall_handle=self._answers.recall_handle(plan, due_ms) if due_ms else None,
+            )
+        )
+        if self._repeats is not None:
+            is_there = send.is_received
+            if not is_there or send.was_held:
+                stored = [staged.physical_offset(each) for each in range(place, place + count)]
+                self._repeats.note_answer(stored, is_received=is_there, link=send.link)
+                self._repeats.note_asked(stored, self._router.waited_until_ms(send, send.born_ms))
+
+    def failed(self, send: Send, error: DLedgerError) -> None:
+        """Conclude what follows for a send of which the staged part is not confirmed."""
+        if self._known is not None:
+            self._known.leave(send)
+        self.decided(send, error)
+
+    def joined_committed(self, first: Send, staged: StagedEntry, place: int) -> None:
+        """Pass on to the sends that joined `first` where their parts stand."""
+        known = self._known
+        assert known is not None, "a send joined another one, and nothing is known of any"
+        for send in first.joined or ():
+            known.ahead_committed(send, staged, place, first=first)
+            self.decided(send)
+
+    def decided(self, send: SendInFlight, error: DLedgerError | None = None) -> None:
+        """Count one of the entries that a send waits for as decided; the last one brings the answer."""
+        parts = send.parts
+        if parts is None:
+            assert error is not None, f"send {send.opaque} is committed and was not answered"
+            self._router.unconfirmed(send, error)
+        elif parts.decide(error):
+            if parts.error is None:
+                self._answer_parts(send, parts)
+            else:
+                assert self._known is not None, "parts are known, and nothing is"
+                self._known.failed(send, parts)
+                self._router.unconfirmed(send, parts.error)
+
+    def _answer_parts(self, send: SendInFlight, known: KnownParts) -> None:
+        """Answer with where all messages of a send stand, some of which were sent before.
+
+        The queue offset is that of the first one; the ids name each: they need not follow one another.
+        """
+        assert self._known is not None, "parts are known, and nothing is"
+        stored = known.standing
+        assert len(stored) == len(known.parts), (
+            f"{len(known.parts) - len(stored)} messages of an answered send do not stand"
+        )
+        if send.is_oneway:
+            return
+        ids = ",".join(one.msg_id for one in stored)
+        due_ms = stored[0].due_ms
+        send.reply(
+            self._replies.encode(
+                send.opaque,
+                msg_id=ids.encode(),
+                queue_id=stored[0].queue_id,
+                queue_offset=stored[0].queue_offset,
+                recall_handle=self._answers.recall_handle(known.asked, due_ms) if due_ms else None,
+            )
+        )
+        self._known.answered(send, known, self._router.waited_until_ms(send, send.born_ms))
+
+    # Whether answers arrived.
+
+    def delivered(self, msg_ids: str) -> None:
+        """Note that another node passes on answers with these message ids, to clients that are connected."""
+        if self._repeats is not None:
+            self._repeats.answered(_offsets_of(msg_ids))
+
+    def connection_closed(self, number: int) -> None:
+        """Note that a connection ended; with it perhaps the node that was to pass answers on."""
+        if self._repeats is not None:
+            self._repeats.link_closed(number)
+
+    def lost(self) -> None:
+        """Forget what was noted of answers, since leadership is lost. The log notifies the sends in flight."""
+        if self._repeats is not None:
+            self._repeats.forget()
+
+
+def _offsets_of(msg_ids: str) -> list[PhysicalOffset]:
+    """Return the physical offsets that message ids of ours name."""
+    found = []
+    for text in msg_ids.split(","):
+        with suppress(MessageIdError):
+            found.append(PhysicalOffset(parse_offset_msg_id(text)[2]))
+    return found

@@ -1,0 +1,130 @@
+"""The leader's end of the links between nodes: who may speak there, and requests that other nodes pass on.
+
+The other end is link.py; what is said stands in docs/formats/broker_link.md. A connection opens with HELLO; everything
+else of another node is refused before that.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from broker.server.links.private_codes import (
+    OUTDATED_HELLO,
+    TRIED_FIELD,
+    WAITED_FIELD,
+    PrivateCode,
+    refuse_hello,
+)
+from broker.server.requests.origin import ClientOrigin, ForwardedOrigin, Origin, answer
+from broker.server.requests.request import AnyHandler, Handler, PendingRequest, Where
+from broker.service.conclusions import Kind
+from dledger_mq.remoting import fields
+from dledger_mq.remoting.codes import ResponseCode
+from dledger_mq.remoting.frame import Frame, FrameDecoder
+from dledger_mq.remoting.header import RemotingCommand
+
+_log = logging.getLogger(__name__)
+
+OfNode = Callable[[ClientOrigin, RemotingCommand], None]
+"""The function that carries out a request of another node, and answers it."""
+
+
+class LinkServer:
+    """Takes what the other nodes of the group say."""
+
+    def __init__(
+        self,
+        *,
+        group: str,
+        node_ids: frozenset[str],
+        secret: str | None,
+        nonce: str,
+        frame_bytes_max: int,
+        handle: Callable[[Origin, Sequence[Frame]], None],
+        delivered: Callable[[str], None],
+        sync_clients: OfNode,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            group: of this node; `node_ids` are its members.
+            node_ids: see there.
+            secret: that the members share.
+            nonce: of this process, which a HELLO must mean.
+            frame_bytes_max: of what is passed on.
+            handle: takes requests of clients that are passed on.
+            delivered: takes message ids of answers that find their clients at the other node.
+            sync_clients: SYNC_CLIENTS.
+        """
+        self._group = group
+        self._node_ids = node_ids
+        self._secret = secret
+        self._nonce = nonce
+        self._frame_bytes_max = frame_bytes_max
+        self._handle = handle
+        self._delivered = delivered
+        self._sync_clients = sync_clients
+        self._trusted: set[int] = set()
+
+    def handlers(self) -> tuple[AnyHandler, ...]:
+        """Return the handlers of its codes."""
+        known: dict[PrivateCode, OfNode] = {
+            PrivateCode.FORWARD: self._forward,
+            PrivateCode.DELIVERED: lambda _link, command: self._delivered(
+                fields.text(command.ext, "msgId")
+            ),
+            PrivateCode.SYNC_CLIENTS: self._sync_clients,
+        }
+
+        def serve(request: PendingRequest, command: RemotingCommand) -> None:
+            link = request.origin
+            if not isinstance(link, ClientOrigin):
+                request.refuse_as_unknown()
+            elif command.code == PrivateCode.HELLO:
+                self._hello(link, command)
+            elif link.number not in self._trusted:
+                text = "a request between nodes on a connection that did not say hello"
+                answer(link, command.opaque, ResponseCode.NO_PERMISSION, text)
+            else:
+                act = known.get(PrivateCode(command.code))
+                if act is None:
+                    request.refuse_as_unknown()
+                else:
+                    act(link, command)
+
+        return tuple(Handler(code, serve, Kind.READ, Where.HERE) for code in PrivateCode)
+
+    def connection_closed(self, number: int) -> None:
+        """Trust a connection no longer, since it ended."""
+        self._trusted.discard(number)
+
+    def _hello(self, link: ClientOrigin, command: RemotingCommand) -> None:
+        refusal = refuse_hello(
+            command.ext,
+            secret=self._secret,
+            group=self._group,
+            node_ids=self._node_ids,
+            nonce=self._nonce,
+        )
+        if refusal is None:
+            self._trusted.add(link.number)
+            answer(link, command.opaque, ResponseCode.SUCCESS)
+            return
+        # Whoever knows the secret of this node's last process is no stranger.
+        level = logging.INFO if refusal.code == OUTDATED_HELLO else logging.WARNING
+        _log.log(level, "refused a node's link from %s: %s", link.address, refusal.problem)
+        answer(link, command.opaque, refusal.code, refusal.problem)
+
+    def _forward(self, link: ClientOrigin, command: RemotingCommand) -> None:
+        ext = command.ext
+        origin = ForwardedOrigin(
+            link,
+            command.opaque,
+            address=fields.text(ext, "address"),
+            was_tried=fields.boolean(ext, TRIED_FIELD, default=False),
+            waited_ms=fields.int64(ext, WAITED_FIELD, None),
+        )
+        decoder = FrameDecoder(self._frame_bytes_max)
+        decoder.feed(command.body)
+        self._handle(origin, decoder.frames())

@@ -1,0 +1,115 @@
+"""Takes every frame of every connection: finds the handler of its code, and lets it be carried out where it must be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from broker.server.requests.origin import ForwardedOrigin, Origin, answer
+from broker.server.requests.questions import Question, Questions
+from broker.server.requests.request import HOLD_MS, AnyHandler, Handler, PendingRequest, Where
+from broker.server.requests.router import Router, refuse_fault
+from broker.service.conclusions import Kind
+from dledger import EntryDamagedError
+from dledger_mq.remoting.codes import ResponseCode
+from dledger_mq.remoting.errors import BodyError, FieldError
+from dledger_mq.remoting.frame import Frame
+from dledger_mq.remoting.header import FLAG_ONEWAY, FLAG_RESPONSE
+from dledger_mq.remoting.requests import decode_request
+
+
+class Dispatch:
+    """The table of all codes that this node handles; services register what they take."""
+
+    def __init__(self, router: Router, now_ms: Callable[[], int]) -> None:
+        self._router = router
+        self._now_ms = now_ms
+        self._handlers: dict[int, AnyHandler] = {}
+        self._questions = Questions()
+
+    @property
+    def handlers(self) -> tuple[AnyHandler, ...]:
+        """All handlers that are registered, in the order of their codes."""
+        return tuple(self._handlers[code] for code in sorted(self._handlers))
+
+    def register(self, handlers: Iterable[AnyHandler]) -> None:
+        """Add the handlers of a service."""
+        for handler in handlers:
+            assert handler.code >= 0, f"{handler.code} is no code of a request"
+            assert handler.code not in self._handlers, f"two services handle {handler.code}"
+            if handler.kind is Kind.QUESTION:
+                assert issubclass(handler.request_type, Question), f"{handler.code} asks a question"
+            self._handlers[handler.code] = handler
+
+    def handle(self, origin: Origin, frames: Sequence[Frame]) -> None:
+        """Carry out the requests of a client, or of one behind another node, in the order in which they came.
+
+        Raises:
+            FrameError: a header cannot be read; the connection has to be closed.
+        """
+        deadline_ms = self._now_ms() + HOLD_MS
+        for frame in frames:
+            try:
+                command = decode_request(frame)
+            except FieldError as error:
+                opaque = getattr(error, "opaque", 0)
+                answer(origin, opaque, ResponseCode.SYSTEM_ERROR, str(error))
+                continue
+            flag = command.flag
+            if flag & FLAG_RESPONSE:
+                continue
+            handler = self._handlers.get(command.code, _UNKNOWN)
+            assert handler.code == command.code or handler is _UNKNOWN, (
+                f"a request of code {command.code} went to the handler of {handler.code}"
+            )
+            request = handler.request_type(
+                origin,
+                handler,
+                frame,
+                command,
+                command.opaque,
+                flag & FLAG_ONEWAY != 0,
+                deadline_ms,
+            )
+            if origin.is_forwarded:
+                _note_forwarded(request)
+            if handler.where is Where.LEADER:
+                if handler.kind is Kind.QUESTION:
+                    assert isinstance(request, Question), "its handler says so"
+                    self._questions.add(request)
+                self._router.route(request)
+            elif handler.where is Where.ANY:
+                self._router.carry_out(request)
+            else:
+                _serve_here(request)
+
+    def expire(self, now_ms: int) -> None:
+        """Answer the questions whose clients would give up otherwise, whatever they wait for; `now_ms` is monotonic."""
+        why = f"{self._router.without_leader()}; nobody can say within {HOLD_MS} ms"
+        self._questions.expire(now_ms, why)
+
+
+def _note_forwarded(request: PendingRequest) -> None:
+    """Take over what the client's own node has said of a request that it passes on."""
+    origin = request.origin
+    assert isinstance(origin, ForwardedOrigin), f"{origin} says that it is forwarded"
+    request.may_be_done = origin.was_tried
+    if origin.waited_ms is not None:
+        request.was_held, request.waited_ms = True, origin.waited_ms
+
+
+def _serve_here(request: PendingRequest) -> None:
+    """Carry a request out on this node, and answer what goes wrong."""
+    try:
+        request.handler.serve(request, request.command)
+    except (FieldError, BodyError) as error:
+        refuse_fault(request, error)
+    except EntryDamagedError as error:
+        request.answer(ResponseCode.SERVICE_NOT_AVAILABLE, str(error))
+
+
+def _refuse_unknown(request: PendingRequest, _command: object) -> None:
+    request.refuse_as_unknown()
+
+
+_UNKNOWN: AnyHandler = Handler(-1, _refuse_unknown, Kind.READ, Where.HERE)
+"""The handler of every code that nobody has registered."""

@@ -1,0 +1,414 @@
+"""Brings a request to the node that leads: here, over the link, or parked until there is one.
+
+The one place that knows who leads. A request that needs an entry which the disk does not give is parked as well, until
+that is back.
+
+A send whose connection has ended is dropped before anything is done: its client may have sent it again elsewhere. So
+is one that was still in a socket while this node stood still.
+
+Clients poll routes every 30 s, so after a failover they go on sending to the wrong node for a while; an
+election takes about a second. So a node that does not lead passes requests on, and while nobody
+serves, requests wait a little. What follows when one is refused, gets lost or is not confirmed stands in
+service/conclusions.py.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from broker.server.links.link import LeaderLink
+from broker.server.links.private_codes import (
+    NOT_CARRIED_OUT,
+    PERHAPS_CARRIED_OUT,
+    TRIED_FIELD,
+    WAITED_FIELD,
+    PrivateCode,
+)
+from broker.server.requests.commits import Commits, OnCommit
+from broker.server.requests.linear import LinearReads
+from broker.server.requests.request import HOLD_MS, PendingRequest
+from broker.service.conclusions import AskNext, Kind, unanswered, unconfirmed
+from broker.service.refusal import Refusal
+from broker.store.staging import StagedEntry
+from dledger import DLedgerError, EntryDamagedError, LogServer, Role
+from dledger_mq.remoting.codes import DISK_FULL, ResponseCode
+from dledger_mq.remoting.errors import BodyError, FieldError
+from dledger_mq.remoting.frame import Frame, FrameDecoder, encode_frame
+from dledger_mq.remoting.header import RemotingCommand, decode_command
+
+_log = logging.getLogger(__name__)
+
+WAIT_MARGIN_MS: Final = 100
+"""A wait counts for less than it was: clients' clocks are read in milliseconds, and drift."""
+
+ANSWER_MS: Final = 10_000
+"""Wait of a passed-on request for the leader's answer; at its end the client has given up."""
+
+
+class Router:
+    """Carries requests out where the leader is, and keeps those that wait for one.
+
+    Invariant: of the requests in `_waiting`, nothing was done that may not be done again.
+    """
+
+    def __init__(
+        self,
+        log: LogServer,
+        link: LeaderLink,
+        linear: LinearReads,
+        commits: Commits,
+        *,
+        waiting_max: int,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._log = log
+        self._link = link
+        self._linear = linear
+        self._commits = commits
+        self._waiting_max = waiting_max
+        self._now_ms = now_ms
+        self._waiting: deque[PendingRequest] = deque()
+        self._delivered: list[str] = []
+        link.watch(opened=self.unpark, settled=self.report_delivered)
+
+    @property
+    def waiting_count(self) -> int:
+        """The count of requests that wait for a leader."""
+        return len(self._waiting)
+
+    # Carrying out.
+
+    def route(self, request: PendingRequest) -> None:
+        """Carry out a request where the leader is."""
+        if self._log.is_serving:
+            if request.handler.is_confirmed:
+                self.when_confirmed(
+                    request, partial(request.handler.serve, request, request.command)
+                )
+            else:
+                self.carry_out(request)
+        elif request.is_abandoned:
+            _drop(request)
+        elif not self._pass_on(request):
+            self.park(request)
+
+    def carry_out(self, request: PendingRequest) -> None:
+        """Serve a request on this node; answer what its client got wrong, and park what needs a damaged entry."""
+        try:
+            request.handler.serve(request, request.command)
+        except (FieldError, BodyError) as error:
+            refuse_fault(request, error)
+        except EntryDamagedError as error:
+            self._park_for(request, error)
+
+    def when_confirmed(self, request: PendingRequest, act: Callable[[], None]) -> None:
+        """Run `act`, which answers, once it is confirmed that this node leads; else park for the next leader."""
+        self._linear.read(partial(self._confirmed, request, act), partial(self._park_for, request))
+
+    def _confirmed(self, request: PendingRequest, act: Callable[[], None]) -> None:
+        """Run `act` unless nobody waits for it."""
+        if request.is_abandoned:
+            return
+        try:
+            act()
+        except (FieldError, BodyError) as error:
+            refuse_fault(request, error)
+        except EntryDamagedError as error:
+            self._park_for(request, error)
+
+    def when_committed(
+        self,
+        request: PendingRequest,
+        place: int,
+        act: Callable[[StagedEntry, int], None],
+        *,
+        ended: Callable[[DLedgerError | None], None] | None = None,
+    ) -> None:
+        """Run `act`, which answers, once the record that was staged at `place` is committed and applied.
+
+        `ended` is called first in any case, with the error if there is one: for services that count what is in flight.
+        """
+        if ended is None:
+            waiter = OnCommit(act, partial(self.unconfirmed, request))
+        else:
+            waiter = OnCommit(
+                partial(_committed, ended, act), partial(self._unconfirmed, ended, request)
+            )
+        self._commits.wait(place, waiter)
+
+    def _unconfirmed(
+        self,
+        ended: Callable[[DLedgerError | None], None],
+        request: PendingRequest,
+        error: DLedgerError,
+    ) -> None:
+        """Report the end to a service, then conclude what it means for the request."""
+        ended(error)
+        self.unconfirmed(request, error)
+
+    def when_staged_committed(self, request: PendingRequest, act: Callable[[], None]) -> None:
+        """Run `act` once all is applied that is staged or in flight now; there must be something."""
+        self._commits.wait_for_staged(
+            OnCommit(
+                lambda _staged, _place: self._again(request, act),
+                partial(self.unconfirmed, request),
+            )
+        )
+
+    def _again(self, request: PendingRequest, act: Callable[[], None]) -> None:
+        """Run `act`; an entry that cannot be read now counts as one that is not confirmed."""
+        try:
+            act()
+        except EntryDamagedError as error:  # nothing was done
+            self.unconfirmed(request, error)
+
+    # Waiting for a leader.
+
+    def park(self, request: PendingRequest) -> None:
+        """Keep a request until there is a leader; nothing of it was done yet, or it may be done again."""
+        assert request.kind is Kind.QUESTION or not request.is_answered, (
+            f"a request of code {request.handler.code} was answered, and is to be carried out again"
+        )
+        request.was_held = True
+        if request.is_abandoned:
+            _drop(request)
+        elif request.kind is Kind.SEND and self._log.full_disks.leave_no_majority:
+            # An election does not help.
+            self._give_up(request)
+        elif request.origin.is_forwarded and self._log.role is not Role.LEADER:
+            # The other node holds it and will find the new leader by itself.
+            self._pass_back(request)
+        elif len(self._waiting) >= self._waiting_max:
+            self._fail(
+                request,
+                ResponseCode.SYSTEM_BUSY,
+                f"[OVERLOAD]system busy: {len(self._waiting)} requests wait for a leader",
+            )
+        else:
+            self._waiting.append(request)
+
+    def _park_for(self, request: PendingRequest, error: DLedgerError) -> None:
+        """Park a request, and keep the reason for its client."""
+        request.cause = str(error)
+        self.park(request)
+
+    def unpark(self) -> None:
+        """Route the waiting requests again, if there is a leader to bring them to."""
+        if not self._waiting or not (self._log.is_serving or self._link.is_open):
+            return
+        waiting, self._waiting = self._waiting, deque()
+        for request in waiting:
+            if request.is_abandoned:
+                _drop(request)
+            else:
+                self.route(request)
+
+    def expire(self, now_ms: int) -> None:
+        """Give up requests that waited long enough, and sends that wait in vain; `now_ms` is monotonic."""
+        if not self._waiting:
+            return
+        has_no_room = self._log.full_disks.leave_no_majority
+        waiting, self._waiting = self._waiting, deque()
+        for request in waiting:
+            if request.deadline_ms <= now_ms or (has_no_room and request.kind is Kind.SEND):
+                self._give_up(request)
+            else:
+                self._waiting.append(request)
+
+    def waited_until_ms(self, request: PendingRequest, born_ms: int) -> int:
+        """Return the time up to which its client surely had no answer, by the client's clock, which showed `born_ms`.
+
+        What it sent up to then was a retry: on purpose nobody sends a message again without an answer.
+        """
+        if not request.was_held:
+            return born_ms
+        return born_ms + max(0, self._waited_ms(request) - WAIT_MARGIN_MS)
+
+    def _waited_ms(self, request: PendingRequest) -> int:
+        """Return the time for which a request has waited, at its client's own node and here."""
+        return request.waited_ms + self._now_ms() - (request.deadline_ms - HOLD_MS)
+
+    # What a failed try means.
+
+    def unconfirmed(self, request: PendingRequest, error: DLedgerError) -> None:
+        """Conclude what follows for a request: what was staged for it, or what it waited for, is not confirmed."""
+        self._conclude(request, unconfirmed(request.kind, error), str(error))
+
+    def _conclude(self, request: PendingRequest, end: AskNext | Refusal, cause: str) -> None:
+        """Refuse a request, or park it for the next leader."""
+        if isinstance(end, Refusal):
+            self._fail(request, end.code, end.remark)
+            return
+        request.may_be_done = request.may_be_done or end.may_be_done
+        request.cause = cause or request.cause
+        self.park(request)
+
+    def _give_up(self, request: PendingRequest) -> None:
+        """Refuse a request that found no leader in time, or return it to the node that passed it on."""
+        if request.origin.is_forwarded:
+            self._pass_back(request)
+        else:
+            obstacle = self._obstacle(request)
+            is_said = not request.cause or obstacle == request.cause
+            cause = "" if is_said else f" (last try: {request.cause})"
+            end = "" if request.may_be_done else "; nothing was done"
+            text = f"{obstacle}{end}{cause}"
+            self._fail(request, ResponseCode.SERVICE_NOT_AVAILABLE, text)
+
+    def _fail(self, request: PendingRequest, code: ResponseCode, remark: str) -> None:
+        """Refuse a request, in the way that its client understands."""
+        if request.origin.is_forwarded and request.kind is Kind.QUESTION:
+            self._pass_back(request)  # the client's own node knows which answer that is
+        else:
+            request.give_up(code, remark)
+
+    def _obstacle(self, request: PendingRequest) -> str:
+        """Return why a request cannot be carried out: nobody leads, or this node does and lacks what it needs."""
+        return request.cause if request.cause and self._log.is_serving else self.without_leader()
+
+    def without_leader(self) -> str:
+        """Return why nobody leads, for people; the remark's tag, if it has one, is for programs."""
+        if self._log.lost_votes.problem:
+            return f"{self._log.lost_votes.problem}; {self._role()}"
+        disks = self._log.full_disks
+        if disks.leave_no_majority:
+            return f"{DISK_FULL}{disks.describe()}: without them there is no majority to store anything"
+        return f"{self._role()}{'; ' + disks.describe() if disks.full else ''}"
+
+    def _role(self) -> str:
+        """Describe what this node knows of the leader."""
+        view = f"this node, {self._log.config.raft.node_id}, is {self._log.role.value} in term {self._log.term}"
+        leader_id = self._log.leader_id
+        if leader_id is None:
+            return f"no leader is known; {view}"
+        if self._log.role is Role.LEADER:
+            return f"the new leader does not serve yet; {view}"
+        return f"the leader {leader_id} cannot be reached; {view}"
+
+    # Passing on.
+
+    def _pass_on(self, request: PendingRequest) -> bool:
+        """Pass a request on to the leader, or refuse it for want of room; return False if there is no leader."""
+        if request.origin.is_forwarded:
+            return False
+        frame = _whole(request.frame)
+        if not self._link.has_room(len(frame)):
+            self._fail(
+                request,
+                ResponseCode.SYSTEM_BUSY,
+                "[OVERLOAD]system busy: too much is on its way to the leader",
+            )
+            return True
+        ext = {"address": request.origin.address}
+        if request.may_be_done:
+            ext[TRIED_FIELD] = "true"
+        if request.was_held:
+            ext[WAITED_FIELD] = str(self._waited_ms(request))
+        if request.is_oneway:
+            return self._link.send(PrivateCode.FORWARD, ext=ext, body=frame)
+        return self._link.ask(
+            PrivateCode.FORWARD, _PassedOn(self, request), ext=ext, body=frame, timeout_ms=ANSWER_MS
+        )
+
+    def _pass_back(self, request: PendingRequest) -> None:
+        """Return a forwarded request to the node that sent it, which looks for the leader itself."""
+        assert request.origin.is_forwarded, "a client's own request has no other node to return to"
+        if not request.is_oneway:
+            code = PERHAPS_CARRIED_OUT if request.may_be_done else NOT_CARRIED_OUT
+            request.origin.pass_back(code, self._obstacle(request))
+
+    def answered(self, request: PendingRequest, response: RemotingCommand) -> None:
+        """Take the leader's answer to a request that was passed on."""
+        assert not request.is_oneway, "an answer to a request that wants none"
+        if response.code == 0:
+            request.reply(response.body)
+            msg_id = _msg_id(response.body) if request.kind is Kind.SEND else ""
+            if msg_id and not request.origin.is_gone:
+                self._delivered.append(msg_id)
+        elif response.code in (NOT_CARRIED_OUT, PERHAPS_CARRIED_OUT):
+            request.may_be_done = request.may_be_done or response.code == PERHAPS_CARRIED_OUT
+            request.cause = response.remark or request.cause
+            if request.deadline_ms > self._now_ms():
+                self.park(request)
+            else:
+                self._give_up(request)
+        else:
+            self._fail(
+                request,
+                ResponseCode.SYSTEM_ERROR,
+                f"the leader could not take the request: {response.remark}",
+            )
+
+    def broken(self, request: PendingRequest, reason: str) -> None:
+        """Conclude what follows for a request that was passed on to a leader which does not answer."""
+        self._conclude(request, unanswered(request.kind, reason), "")
+
+    def send_to_leader(self, address: str, frame: bytes) -> None:
+        """Pass a oneway request on for the client at that address, if there is a leader to take it now."""
+        self._link.send(PrivateCode.FORWARD, ext={"address": address}, body=frame)
+
+    def report_delivered(self) -> None:
+        """Report to the leader, ahead of the clients, which answers to sends find them connected.
+
+        For the leader a send that another node passed on is confirmed only then: its client may be gone, and retry.
+        """
+        if self._delivered:
+            ext = {"msgId": ",".join(self._delivered)}
+            self._delivered.clear()
+            self._link.send(PrivateCode.DELIVERED, ext=ext, body=b"")
+
+
+def _committed(
+    ended: Callable[[DLedgerError | None], None],
+    act: Callable[[StagedEntry, int], None],
+    staged: StagedEntry,
+    place: int,
+) -> None:
+    """Report the end to a service, then answer."""
+    ended(None)
+    act(staged, place)
+
+
+def refuse_fault(request: PendingRequest, error: Exception) -> None:
+    """Answer bad fields and bodies, the client's fault: code 1 with the reason; nothing was done."""
+    request.answer(ResponseCode.SYSTEM_ERROR, str(error))
+
+
+def _drop(request: PendingRequest) -> None:
+    """Forget a request whose client is gone."""
+    _log.info("a send from %s is dropped: its client is gone", request.origin.address)
+
+
+def _msg_id(answer_frame: bytes) -> str:
+    """Return the message ids in the answer to a send; empty for a refusal."""
+    decoder = FrameDecoder()
+    decoder.feed(answer_frame)
+    (frame,) = decoder.frames()
+    return decode_command(frame).ext.get("msgId", "")
+
+
+def _whole(frame: Frame) -> bytes:
+    """Return a frame as it came, with its length."""
+    return encode_frame(frame.header, frame.body, frame.serialize_type)
+
+
+class _PassedOn:
+    """The waiter for the leader's answer to one request."""
+
+    __slots__ = ("_request", "_router")
+
+    def __init__(self, router: Router, request: PendingRequest) -> None:
+        self._router = router
+        self._request = request
+
+    def answered(self, response: RemotingCommand) -> None:
+        """See `LinkWaiter`."""
+        self._router.answered(self._request, response)
+
+    def broken(self, reason: str) -> None:
+        """See `LinkWaiter`."""
+        self._router.broken(self._request, reason)

@@ -1,0 +1,1 @@
+"""What a node keeps an eye on: its clock and the others', digests, losses, its name, rates."""
