@@ -63,6 +63,7 @@ class WindowedLoad:
         self._idle.wait(60)
 
     def _start(self) -> None:
+        """Append one command whose completion starts the next, so that the number in flight stays constant."""
         began = time.perf_counter()
 
         def completed(_result: object, error: int) -> None:

@@ -43,6 +43,7 @@ def main() -> int:
 
 
 def _run(folder: Path, messages: int) -> None:
+    """Fold `messages`, then write and restore a snapshot; a pause is the time of one chunk on the loop's thread."""
     say = sys.stdout.write
     state = BrokerState(UnitFiles(folder / "a"), SegmentFiles(folder / "a"))
     staging = Staging(state, HOST)

@@ -105,6 +105,7 @@ def _exit_with(error: BaseException, options: argparse.Namespace) -> int:
 
 
 async def _run(options: argparse.Namespace) -> int:
+    """Carry out the command; only `server` and `restored` work without a client, since they need no running group."""
     _log_to_stderr(options.verbose)
     if options.command == "server":
         return await serve(_log_config(options))
@@ -149,6 +150,7 @@ def _log_to_stderr(verbosity: int) -> None:
 
 
 def _log_config(options: argparse.Namespace) -> LogConfig:
+    """Build the member's configuration; raises ConfigError for a preferred leader that is not a member."""
     peers = parse_peers(options.peers)
     preferred = tuple(NodeId(each) for each in options.preferred_leader_id.split(";") if each)
     members = [peer.node_id for peer in peers]
@@ -219,6 +221,7 @@ def _seconds(text: str) -> float:
 
 
 def _parser() -> argparse.ArgumentParser:
+    """Build the parser; options that several commands share come from parent parsers, so they read alike everywhere."""
     parser = argparse.ArgumentParser(
         prog="dledger",
         description=DESCRIPTION,
@@ -280,6 +283,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _common_options() -> argparse.ArgumentParser:
+    """Return the options that every command has, as a parent parser (without a help option of its own)."""
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("-g", "--group", default="default", help="name of the group (%(default)s)")
     common.add_argument(
@@ -310,6 +314,7 @@ def _client_options() -> argparse.ArgumentParser:
 
 
 def _describe_server(server: argparse.ArgumentParser) -> None:
+    """Add the options of `server`; the long form `--store-base-dir` is DLedger's own name for the store."""
     server.add_argument("-i", "--id", default="n0", help="which of the peers this is (%(default)s)")
     server.add_argument(
         "-s",
@@ -345,6 +350,7 @@ def _describe_restored(restored: argparse.ArgumentParser) -> None:
 
 
 def _describe_append(appending: argparse.ArgumentParser) -> None:
+    """Add the options of `append`; `--retry-unknown` is off because a repeated entry may stand twice."""
     what = appending.add_mutually_exclusive_group()
     what.add_argument("-d", "--data", default="Hello", metavar="TEXT", help="body (%(default)s)")
     what.add_argument(
@@ -366,6 +372,7 @@ def _describe_append(appending: argparse.ArgumentParser) -> None:
 
 
 def _describe_get(getting: argparse.ArgumentParser) -> None:
+    """Add the options of `get`; without `--local` the leader answers, so that the read is linearizable."""
     getting.add_argument(
         "-i",
         "--index",

@@ -92,6 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace, console: Console) -> int:
+    """Make one run; a drawn seed becomes a setting, so that the report can name the command that repeats the run."""
     faults = make_faults(options.nemesis)
     settings = RunSettings(
         workload=options.workload,
@@ -168,6 +169,7 @@ def _measure(options: argparse.Namespace, console: Console) -> int:
 
 
 def _suite(options: argparse.Namespace, console: Console) -> int:
+    """Make the chosen runs with one seed; a run that the machine cannot make is skipped and decides nothing."""
     runs = chosen(options.only)
     if not runs:
         names = ", ".join(run.name for run in SUITE)
@@ -219,6 +221,7 @@ def _check(options: argparse.Namespace, console: Console) -> int:
 
 
 def _list(console: Console) -> int:
+    """Show workloads and faults, and for each what this machine lacks to run it."""
     table = Table(title="Workloads", title_justify="left", show_header=False)
     for name, entry in WORKLOADS.items():
         lacking = entry.lacking()
@@ -237,6 +240,7 @@ def _list(console: Console) -> int:
 
 
 def _add_run_arguments(run: argparse.ArgumentParser) -> None:
+    """Add the options of `run`; the network's default follows from the faults, which may need a certain kind."""
     run.add_argument(
         "--workload", required=True, metavar="W", help="one that `dledger-jepsen list` shows"
     )
@@ -260,6 +264,7 @@ def _add_run_arguments(run: argparse.ArgumentParser) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
+    """Build the parser; options that several commands share are added in one loop, so that they mean the same."""
     parser = argparse.ArgumentParser(
         prog="dledger-jepsen",
         description=__doc__,

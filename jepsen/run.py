@@ -214,6 +214,7 @@ class Conductor:
             )
 
     async def _run(self, show: Show) -> None:
+        """Go through the phases: set up, break, heal, read, compare; watchers run beside them until the end."""
         system = self._system
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._show, show)

@@ -81,6 +81,7 @@ def _complain(job: str, text: str, exit_code: int) -> int:
 
 
 def _parser(jobs: dict[str, Job]) -> argparse.ArgumentParser:
+    """Build the parser; the options that every job has are added after its own."""
     parser = argparse.ArgumentParser(
         prog="dledger-pipeline",
         description="jobs on the broker's topics and its log, with Spark",

@@ -69,6 +69,7 @@ def figure_of(traffic: Rows, retries: Rows, delays: Rows) -> Figure:
 
 
 def _lines(axes: Axes, rows: Rows, *, by: str, value: str, hours: Sequence[datetime]) -> None:
+    """Draw a line per name for the busiest LINES_MAX names; more could not be told apart."""
     series: dict[str, dict[datetime, int]] = {}
     for row in rows:
         of_name = series.setdefault(row[by], {})

@@ -77,6 +77,7 @@ class RangePuller:
             yield from self._range(one)
 
     def _range(self, one: QueueRange) -> Iterator[Chunk]:
+        """Pull one range without gaps; raises when the queue has lost a part of it, or stays behind for too long."""
         at: int = one.start
         stuck_since: float | None = None
         while at < one.end:

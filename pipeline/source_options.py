@@ -173,6 +173,7 @@ def _name_server(options: OptionReader) -> str:
 
 
 def _topics(options: OptionReader) -> tuple[tuple[str, ...], str | None]:
+    """Return the topics, sorted, or a pattern; exactly one of the three options may be given."""
     said = {name: options.text(name) for name in ("topic", "subscribe", "topicPattern")}
     given = [name for name, text in said.items() if text is not None]
     if len(given) != 1:
@@ -197,6 +198,7 @@ def _topics(options: OptionReader) -> tuple[tuple[str, ...], str | None]:
 
 
 def _starting(options: OptionReader, use: Use) -> Place:
+    """Return where to begin; a time wins over offsets, as in Spark's Kafka source."""
     text = options.text("startingOffsets")
     time_ms = options.number("startingTimestamp", None)
     strategy = options.choice("startingOffsetsByTimestampStrategy", ("error", "latest"), "error")

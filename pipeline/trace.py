@@ -103,6 +103,7 @@ def trace(
     """
 
     async def ask() -> list[Story]:
+        """Fetch what all stories share only once, then build them one by one."""
         async with Inspector(name_server, timeout_s=timeout_s) as inspector:
             names = await inspector.broker_names()
             offsets = {name: await inspector.consumer_offsets(name) for name in names}
@@ -192,6 +193,7 @@ def _unique_key(message: StoredMessage) -> str:
 
 
 def _step(broker_name: str, message: StoredMessage, topic: str) -> Step:
+    """Build the step of one stored record; its id names the place in the log, so it differs for each copy."""
     what, group = _what(message, topic)
     return Step(
         message.store_timestamp_ms,

@@ -45,6 +45,7 @@ def written_once(path: Path, what: str, settle: Callable[[], object]) -> object:
 
 
 def _write(path: Path, value: object) -> None:
+    """Write the file under its name only when it is whole; a link, unlike a rename, never replaces another's."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.") as aside:
         json.dump(value, aside)

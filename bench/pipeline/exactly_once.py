@@ -105,6 +105,7 @@ class OrderStream:
         self._thread.join()
 
     def _run(self) -> None:
+        """Send numbered orders until stopped; only acknowledged ones must come out, others may or may not."""
         number = 0
         try:
             with Producer(self._namesrv, "orders", timeout_s=PATIENCE_S) as producer:
@@ -227,6 +228,7 @@ class Run:
         return self.proof
 
     def _create_topics(self) -> None:
+        """Send one message to each topic, which creates it; they are numbered -1 and left out of the comparison."""
         with Producer(self._group.namesrv, "setup", timeout_s=START_S) as producer:
 
             def are_made() -> bool:
@@ -275,6 +277,7 @@ class Run:
         return self._group.node(names[0])
 
     def _wait_through(self, reader: Reader) -> None:
+        """Wait until every order came out, and then until nothing more does: duplicates may come late."""
         wanted = reader.count(ORDERS) + 1  # and the row that made the topic
         if not self._poll(lambda: reader.count(ENRICHED) >= wanted, THROUGH_S):
             have = reader.count(ENRICHED)
@@ -303,6 +306,7 @@ class Run:
         return poll(holds, timeout_s, interval_s=0.1)
 
     def _compare(self, reader: Reader) -> None:
+        """Compare orders sent, stored and enriched; both topics must hold each order exactly once."""
         proof = self.proof
         orders = Counter(json.loads(body)["id"] for body in reader.bodies(ORDERS))
         rows = [json.loads(body) for body in reader.bodies(ENRICHED)]
@@ -365,6 +369,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _watched(run: Run, console: Console, *, quiet: bool) -> Proof:
+    """Run the proof behind a progress bar, or with one line per phase where no terminal is watched."""
     with Progress(
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -384,6 +389,7 @@ def _watched(run: Run, console: Console, *, quiet: bool) -> Proof:
 
 
 def _table(proof: Proof) -> Table:
+    """Build the table of counts; the three that must be 0 are coloured by whether they are."""
     table = Table(title="Exactly once, through kills", show_header=False)
     table.add_column("what")
     table.add_column("count", justify="right")

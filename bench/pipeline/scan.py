@@ -85,6 +85,7 @@ def write_log(folder: Path, mib: int, body_bytes: int) -> int:
 
 
 def _record(number: int, key: tuple[int, int], *, queue_offset: int, at: int, body: bytes) -> bytes:
+    """Encode one message as a producer's would be stored, with the usual properties."""
     named = {
         "UNIQ_KEY": f"{number:032X}",
         "KEYS": f"order-{number}",

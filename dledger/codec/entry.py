@@ -182,6 +182,7 @@ def _check_crcs(
     prev_chain_crc: int | None,
     offset: int,
 ) -> None:
+    """Raise for the first wrong checksum; the chain comes first, because a broken header makes the body meaningless."""
     if prev_chain_crc is not None:
         chain = expected_chain_crc(header_bytes, prev_chain_crc)
         if chain != header.chain_crc:

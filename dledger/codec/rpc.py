@@ -154,6 +154,7 @@ _DECODER: msgspec.msgpack.Decoder[PeerHeader] = msgspec.msgpack.Decoder(PeerHead
 
 
 def _header_of_append(message: AppendRequest) -> Header:
+    """Encode without the last fields unless they say something: members of version 0.1.0 refuse unknown fields."""
     ordinary = OrdinaryAppendCall(
         term=message.term,
         source=message.source,
@@ -170,6 +171,7 @@ def _header_of_append(message: AppendRequest) -> Header:
 
 
 def _header_of(message: PeerMessage) -> Header:
+    """Map a message to its wire header; the types are separate, so that the core can change and the wire stays."""
     match message:
         case AppendRequest():
             return _header_of_append(message)
@@ -291,6 +293,7 @@ def _without_blob(
     | TimeoutNowCall
     | RepairCall,
 ) -> PeerMessage:
+    """Map a header to the message of the core; numbers get their types (`Term`, `Index`) here and nowhere else."""
     source = NodeId(call.source)
     if isinstance(call, RepairCall):
         return _repair_request(call)

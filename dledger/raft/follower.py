@@ -91,6 +91,7 @@ def plan_append(
 def _conflict_at_prev(
     log: LogLayout, commit_index: Index, request: AppendRequest
 ) -> Conflict | None:
+    """Compare the logs at `prev_index`; raises ForkedError if they differ where this member has committed."""
     prev_index = request.prev_index
     if prev_index < log.first_index - 1:
         return None  # before the log's first entry: committed, hence equal

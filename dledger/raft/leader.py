@@ -184,6 +184,7 @@ class Leader:
         self.handover.lost(is_new_term=is_new_term)
 
     def _refusal(self, event: Propose) -> RefusedError | UsageError | None:
+        """Return why a proposal cannot be taken, or None; nothing is appended yet, so a refusal is definite."""
         config = self._core.config
         if self.handover.target is not None:
             return TransferringError(f"leadership is being handed to {self.handover.target}")
@@ -216,6 +217,7 @@ class Leader:
         self.handover.heartbeat()
 
     def _advance_commit(self) -> None:
+        """Commit what a majority holds, and resolve proposals in log order: `_pending` is sorted by last index."""
         core = self._core
         index = self._commit_rule(
             self.replication.matches(),

@@ -267,6 +267,7 @@ class RaftNode:
     def _receive(
         self, message: Message, plan: follower.AppendPlan | follower.Conflict | None
     ) -> None:
+        """Act on a message that `_check` has accepted; `plan` is None for the append request of an old leader."""
         core = self._core
         match message:
             case AppendResponse():
@@ -296,6 +297,7 @@ class RaftNode:
                 assert_never(message)
 
     def _request(self, event: Propose | ReadRequested | TransferRequested) -> None:
+        """Hand a caller's request to the leadership; without one it is resolved at once as NotLeaderError."""
         leader = self._leader
         if leader is None:
             error = NotLeaderError(self._core.leader_id, self._core.term)
@@ -342,6 +344,7 @@ class RaftNode:
         election.answer_vote(core, request, is_bound=is_bound)
 
     def _vote_answered(self, response: VoteResponse | PreVoteResponse) -> None:
+        """Count a vote or pre-vote; an answer to an earlier campaign has another term and is dropped."""
         core = self._core
         is_pre_vote = isinstance(response, PreVoteResponse)
         if isinstance(response, PreVoteResponse) and self._founds_after(response):

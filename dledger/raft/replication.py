@@ -206,6 +206,7 @@ class Replication:
         return Index(max(1, min(next_index, log.last_index + 1)))
 
     def _send_entries(self, peer: Progress) -> None:
+        """Send one request that fits both bounds: bytes of one request, and bytes in flight to this member."""
         log = self._core.log
         config = self._core.config
         first = peer.next_index

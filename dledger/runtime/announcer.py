@@ -73,6 +73,7 @@ class Announcer:
         )
 
     def _log_news(self, news: News) -> None:
+        """Log one piece of news; what an operator should look into is a warning."""
         match news:
             case RoleChanged(role=role, leader_id=leader_id):
                 self.log(logging.INFO, "role-changed", role=role.value, leader=leader_id)

@@ -93,6 +93,7 @@ class Callers:
         staged, self._staged = self._staged, []
 
         def decided(outcome: Outcome) -> None:
+            """Give each staged body its own outcome: the entries are consecutive, in the order of staging."""
             self.pending_count -= len(staged)
             assert self.pending_count >= 0, "more proposals are decided than were made"
             assert isinstance(outcome, Committed | Failed), f"a proposal ended as {outcome}"

@@ -109,6 +109,7 @@ class Client:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        """Fail all waiting calls, then end the connections' tasks: no caller may be left waiting for an answer."""
         assert self._stack is not None, "the client is left and was not entered"
         assert self._nursery is not None, "the client is left twice"
         for connection in self._connections.values():
@@ -190,7 +191,10 @@ class Client:
     async def _get_some(
         self, index: Index, count: int, search: LeaderSearch, local: NodeId | None
     ) -> list[Entry]:
+        """Return at least one entry, from `index` on; a failed read is always a definite error."""
+
         async def attempt(connection: MemberConnection, remaining_s: float) -> list[Entry]:
+            """Ask one member, and check that the answer begins at `index` and holds no more than was asked for."""
             call = GetCall(
                 connection.next_token(),
                 index=index,

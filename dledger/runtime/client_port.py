@@ -145,6 +145,7 @@ class ClientPort:
             self._dirty.pop(connection, None)
 
     async def _read_calls(self, connection: ClientConnection, tasks: TaskGroup) -> None:
+        """Take calls until the connection ends; answers leave once per batch, and a slow client is not read further."""
         stream = connection.stream
         while True:
             try:
@@ -160,6 +161,7 @@ class ClientPort:
             await connection.wait_room()
 
     def _take(self, connection: ClientConnection, frame: Frame, tasks: TaskGroup) -> None:
+        """Start the work of one call; a connection with too many unanswered calls gets a definite refusal."""
         call = decode_call(frame.header)
         if not isinstance(call, AppendCall) and len(frame.blob):
             raise PeerProtocolError(f"{len(frame.blob)} bytes behind a call that has no blob")
@@ -201,6 +203,8 @@ class ClientPort:
         tasks.start(run, name=type(call).__name__)
 
     def _append(self, connection: ClientConnection, call: AppendCall, body: bytes) -> None:
+        """Propose the body; it is answered from a later pass of the driver, or here if it is refused at once."""
+
         def done(outcome: Committed | Failed) -> None:
             if isinstance(outcome, Failed):
                 self._answer_error(connection, call.token, outcome.error)

@@ -175,6 +175,7 @@ async def status(client: Client, *, as_json: bool) -> int:
 def _status_fields(
     client: Client, members: Mapping[NodeId, StatusAnswer | DLedgerError]
 ) -> list[dict[str, object]]:
+    """Return one JSON object per member; the names are an interface for scripts."""
     rows: list[dict[str, object]] = []
     for peer in client.peers:
         seen = members[peer.node_id]
@@ -207,6 +208,7 @@ def _status_fields(
 
 
 def _status_table(client: Client, members: Mapping[NodeId, StatusAnswer | DLedgerError]) -> Table:
+    """Build the table for people; warnings that members report about the whole group stand below it, each once."""
     table = Table(title=f"group {client.group}", title_justify="left")
     for name in ("member", "address", "role"):
         table.add_column(name)

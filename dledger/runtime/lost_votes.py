@@ -76,6 +76,7 @@ class LostVotes:
         self._judge()
 
     def _judge(self) -> None:
+        """Set or clear `problem`; logged only when it begins, so that repeated reports do not fill the log."""
         lost = [
             member
             for member in self._members

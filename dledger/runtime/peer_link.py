@@ -197,6 +197,7 @@ class PeerLink:
         return frames[0] if len(frames) == 1 else b"".join(frames)
 
     def _next_frame(self) -> bytes | None:
+        """Return the next frame: small messages overtake entries, also between two chunks of one blob."""
         if self._small:
             return encode_frames(encode_message(self._small.popleft()))[0]
         if self._twin is not None:

@@ -190,6 +190,7 @@ class PeerLinks:
     # Reading and writing.
 
     def _read(self, incoming: Incoming, deliver: Callable[[PeerMessage], None]) -> None:
+        """Deliver what the socket holds, in a bounded number of reads: one busy member must not starve the others."""
         for _ in range(READS_PER_PASS_MAX):
             try:
                 count = incoming.sock.recv_into(self._buffer)
@@ -254,6 +255,7 @@ class PeerLinks:
         self._end_outgoing(outgoing, "unexpected bytes" if data else "closed by the peer")
 
     def _end_outgoing(self, outgoing: Outgoing, reason: str) -> None:
+        """Close a connection and report it as lost, so that the core knows that what was under way may not arrive."""
         sock = outgoing.link.sock
         assert sock is not None, f"{outgoing.node_id} is not connected"
         del self._by_descriptor[sock.fileno()]

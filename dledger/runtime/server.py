@@ -188,6 +188,7 @@ class LogServer:
         await self._run_with(store, task_status)
 
     async def _run_with(self, store: OpenStore, task_status: trio.TaskStatus[None]) -> None:
+        """Run driver and background tasks until cancelled or failed; watchers are set before the first pass."""
         engine = store.engine
         driver = Driver(
             self.config.raft,

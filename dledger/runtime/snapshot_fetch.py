@@ -94,6 +94,7 @@ class SnapshotFetch:
         return True
 
     async def _fetch_from(self, peer: Peer) -> None:
+        """Copy the snapshot over its own connection; the state is replaced only once the file is whole and verified."""
         config = self._config
         identity = Identity.of_client(config.group, frozenset(self._by_id), config.secret)
         connection = await open_member_connection(peer, identity, blob_bytes_max=PART_BYTES_MAX)

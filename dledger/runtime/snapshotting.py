@@ -160,6 +160,7 @@ class Snapshotter:
         return SnapshotMeta(index, term, position, log.chain_crc_of(index), self._machine.digest())
 
     async def _copy(self, chunks: Iterator[bytes], writer: SnapshotWriter) -> None:
+        """Write the chunks; each is made on the loop's thread, which owns the state, and written on another."""
         waiting: list[bytes] = []
         size = 0
         while True:
@@ -182,6 +183,7 @@ class Snapshotter:
             await trio.sleep(CHECK_INTERVAL_S / 20)
 
     def _is_due(self) -> bool:
+        """Return whether to take one: after enough growth of the log, or after less when the last one is old."""
         growth_max = self._config.snapshot_log_bytes
         applied_index = self._machine.applied_index
         if not growth_max or applied_index <= self.index or self._engine.failure is not None:

@@ -155,6 +155,7 @@ class Transport:
         self.links.close()
 
     async def _accept_all(self, listener: socket.socket, tasks: TaskGroup) -> None:
+        """Accept connections; a lack of descriptors must not end the task, so it is logged and tried again."""
         while True:
             await trio.lowlevel.wait_readable(listener)
             try:

@@ -212,6 +212,7 @@ class LogWriter:
         return first.end_position - segment.first_position > self._segment_size_bytes
 
     def _plan_roll(self, finished: Segment | None, first: Entry) -> Roll:
+        """Plan a new segment: it joins the row at once, but its files are made only when the batch runs."""
         segment = Segment(self._paths, first.position, first.index)
         last_term = self._index.layout.term_of(Index(first.index - 1))
         assert last_term is not None, f"entry {first.index} has none before it"

@@ -87,6 +87,7 @@ def open_log(disk: Disk, paths: StorePaths) -> OpenedLog:
 def _open_segments(
     disk: Disk, paths: StorePaths, positions: list[Position], log: OpenedLog
 ) -> None:
+    """Open the segments in log order: each one's first index is known only once those before it are open."""
     for place, position in enumerate(positions):
         segment = Segment(paths, position, Index(log.index.layout.last_index + 1))
         log.segments.append(segment)

@@ -326,6 +326,7 @@ def _decode_head_of(file: File, index: Index) -> SnapshotMeta:
 
 
 def _frames(file: File, chain: FrameChain) -> Iterator[bytes]:
+    """Yield the data of each frame, verified; raises SnapshotFormatError if anything stands behind the end."""
     offset = HEAD_BYTES
     while True:
         head = file.read_at(offset, FRAME_HEAD_BYTES)

@@ -183,6 +183,7 @@ class WriteBatch:
         self.is_done = True
 
     def _run(self) -> None:
+        """Write in an order that survives every crash: cut, new segment, entries, sync, and then index units."""
         if self.cut is not None:
             self.cut.run(self.disk)
             self.cut = None

@@ -70,6 +70,7 @@ def _check_missing(disk: Disk) -> None:
 
 
 def _check_names(disk: Disk) -> None:
+    """Check that folders list names in order, and that a rename replaces its target while open files stay readable."""
     other = disk.open("folder/a", create=True)
     other.write_at(0, (b"new",))
     other.sync()
@@ -135,6 +136,7 @@ def _open(disk: Disk) -> SegmentedLog:
 
 
 def _check_appending(log: SegmentedLog) -> None:
+    """Check that entries are readable at once, durable only after a write, and chained from 0."""
     made = new_entries(log, 1, [0, 1, 500, 3 * _SEGMENT_BYTES, 700, 700, 700])
     sealed = log.append(made)
     assert [each.body for each in sealed] == [each.body for each in made]
@@ -156,6 +158,7 @@ def _check_appending(log: SegmentedLog) -> None:
 
 
 def _check_refusals(log: SegmentedLog) -> None:
+    """Check that a refused append leaves the log as it was, and that reads outside the log raise."""
     last = log.last_id
     made = new_entries(log, 2, [5, 5])
     stranger = _strange_entry(log)
@@ -186,6 +189,7 @@ def _strange_entry(log: SegmentedLog) -> Entry:
 
 
 def _check_truncating(log: SegmentedLog) -> None:
+    """Check that a truncated tail can be replaced, also by entries that were not yet written when they were removed."""
     kept = log.entries(Index(1), Index(3))
     log.truncate_from(Index(3))
     assert (log.last_id, log.durable_index) == (kept[-1].id, 2)
@@ -211,6 +215,7 @@ def _check_followers_copy(leader: SegmentedLog, disk: Disk) -> None:
 
 
 def _check_hard_state(disk: Disk, last_id: EntryId) -> None:
+    """Check that the saved term and vote survive, and that a missing file beside a log with entries is corruption."""
     try:
         HardStateStore.open(disk, "log", last_id=last_id)
     except CorruptionError:

@@ -222,6 +222,7 @@ class Member:
         )
 
     def _carry_out(self, effect: Effect) -> None:
+        """Apply one effect; saves only queue up here, so that a test decides when they become durable."""
         checker = self._group.checker
         match effect:
             case SaveHardState():

@@ -74,6 +74,7 @@ def _paragraphs(text: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def _parse_block(line: int, lines: list[str]) -> Block:
+    """Cut a block into prose, commands and expected output; `line` is its first line in the file, for errors."""
     prose_end = 0
     while prose_end < len(lines) and lines[prose_end].startswith("#"):
         prose_end += 1

@@ -115,6 +115,7 @@ class Interaction:
     # --- the group ---
 
     def _start(self, given: Arguments) -> None:
+        """Start the group: `n0.term=2` is a setting of one member, any other one a field of `RaftConfig`."""
         names = tuple(NodeId(word) for word in given.words)
         known = {field.name for field in fields(RaftConfig)}
         settings: dict[str, Any] = {}
@@ -183,6 +184,7 @@ class Interaction:
         self._show(member, member.sync(given.number_at(1, "a count") if given.words[1:] else None))
 
     def _time(self, given: Arguments, *, is_running: bool) -> None:
+        """Let milliseconds pass, stopping at each deadline; members with equal deadlines act in their order."""
         group = self.group
         end_ms = group.now_ms + given.number_at(0, "a number of milliseconds")
         while True:

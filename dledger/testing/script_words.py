@@ -71,6 +71,7 @@ def make_message(given: Arguments, entries: Sequence[Entry]) -> Message:
 def _append_request(
     given: Arguments, entries: Sequence[Entry], term: Term, source: NodeId
 ) -> AppendRequest:
+    """Build an append request; its position follows from the sender's log unless the script names another one."""
     prev = _entry_id(given, "prev")
     before = entries[: prev.index]
     position = before[-1].end_position if before else Position(0)

@@ -99,6 +99,7 @@ def run_command(simulator: Simulator, arguments: Sequence[str] | None = None) ->
 
 
 def _parser(simulator: Simulator) -> argparse.ArgumentParser:
+    """Build the parser; a flag that changes what a seed means must also stand in `_flags_text`."""
     parser = argparse.ArgumentParser(
         prog=f"python -m {simulator.module}",
         description=f"Simulate {simulator.title} under seeds: faults first, then a demand for progress.",

@@ -87,6 +87,7 @@ class Meetings:
             self._cluster.say(node, f"is start {file.record.start.count} of its store from here")
 
     def _meet(self, node: SimNode, target: SimNode, pair: _Pair) -> None:
+        """Let two members shake hands, unless one was restarted since this was planned, or they are cut off."""
         self._planned.discard(pair)
         network, now_ms = self._cluster.network, self._cluster.now_ms
         is_open = network.is_open(node.node_id, target.node_id) and network.is_open(

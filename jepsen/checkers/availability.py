@@ -39,6 +39,7 @@ def check_availability(ops: Sequence[Op], *, optional: Collection[str] = ()) -> 
 
 
 def _counts(row: Sequence[Pair]) -> dict[str, object]:
+    """Count one kind of operation; latencies are of successes only, since a timeout measures the client's patience."""
     types = Counter(pair.type for pair in row)
     done = [(pair.invoke, pair.completion) for pair in row if pair.completion and pair.type == "ok"]
     latencies = [(end.t_ns - begin.t_ns) / 1e6 for begin, end in done]

@@ -107,6 +107,7 @@ def check_delay(ops: Sequence[Op], *, late_max_ns: int | None = None) -> CheckRe
 
 
 def _arrivals(history: QueueHistory, delayed: dict[str, Send]) -> dict[str, _Arrivals]:
+    """Find each delayed message's first arrival, and the last earlier question to its queue that found nothing."""
     arrivals: dict[str, _Arrivals] = {}
     vain: dict[str, int] = {}  # by queue: the beginning of the last question that found nothing
     for poll in history.polls:
@@ -141,6 +142,7 @@ def _lost(send: Send) -> Anomaly:
 
 
 def _wrong(send: Send, arrived: _Arrivals, grace_ns: int) -> list[Anomaly]:
+    """Judge one message that was read; `grace_ns` allows for the difference between clocks."""
     found = []
     ops = (*send.ops, arrived.op)
     if send.type == "fail":

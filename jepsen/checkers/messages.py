@@ -309,6 +309,7 @@ def never_sent(history: QueueHistory, known: Container[str]) -> Iterator[Anomaly
 
 
 def _send(pair: Pair) -> Send:
+    """Read one send; what the answer says (its queue, above all) counts more than what was asked for."""
     asked, answer = shaped(pair.invoke.value, SendAsked), _answer(pair, SendAnswer)
     return Send(
         key=asked["key"],

@@ -57,6 +57,7 @@ class Model(Generic[S]):
 
 
 def _register_step(state: tuple[object], call: Call) -> tuple[object] | None:
+    """Return the state after the call, or None if it cannot happen here; an unknown `cas` counts only as a success."""
     match call.f:
         case "read":
             return state if state[0] == call.result else None

@@ -85,6 +85,7 @@ def check_offsets(ops: Sequence[Op]) -> CheckResult:
 
 
 def _registers(ops: Sequence[Op]) -> dict[Register, _Steps]:
+    """Gather commits and reads per register; a commit of unknown outcome stays in, as it may have been applied."""
     registers: dict[Register, _Steps] = defaultdict(_Steps)
     for pair in operations(ops):
         end = pair.completion.index if pair.completion is not None and pair.type == "ok" else None

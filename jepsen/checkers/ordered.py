@@ -133,6 +133,7 @@ def _order(works: Sequence[_Work], acknowledged: Mapping[str, tuple[int, ...]]) 
 
 
 def _overlaps(works: Sequence[_Work]) -> Iterator[Anomaly]:
+    """Yield pairs of members at work on one queue at once; works are sorted by their beginning."""
     busy: dict[str, dict[str, _Work]] = defaultdict(
         dict
     )  # by queue, by member: the one that ends last

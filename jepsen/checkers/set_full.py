@@ -135,6 +135,7 @@ def _judge(
     stale_ms: list[float],
     linearizable: bool,
 ) -> list[Anomaly]:
+    """Judge one element: lost if the last reads lack it, stale if a later read found it again; adds to the tallies."""
     present, absent, known = element.present, element.absent, element.known
     ops = tuple(
         op.index

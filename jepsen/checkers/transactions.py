@@ -146,6 +146,7 @@ def _lost(txn: _Txn) -> Anomaly:
 
 
 def _wrongly_seen(txn: _Txn, seen: _Seen) -> Iterator[Anomaly]:
+    """Yield what is wrong with a message that was read: it had to be committed, decided by then, and stored once."""
     key, decision = txn.key, txn.decision
     queue, offset = next(iter(seen.places))
     where = f"read at {offset} of {queue}"

@@ -79,6 +79,7 @@ async def _all_found(
 
 
 async def _made(link: Link, topic: str, queues: int) -> bool:
+    """Ask one node to create the topic; False also when the answer is lost, as creating it again changes nothing."""
     fields = {
         "topic": topic,
         "readQueueNums": str(queues),

@@ -43,6 +43,8 @@ class Damaged(Fault):
         return "; ".join(done + ([f"started {', '.join(started)}"] if started else []))
 
     async def _outcome(self, node: Process) -> str:
+        """Wait until the node serves or has ended; one that ended is started once more, as a supervisor would."""
+
         def is_decided() -> bool:
             return node.pid is None or node.is_listening()
 

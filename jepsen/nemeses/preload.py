@@ -130,6 +130,7 @@ class Control:
 
 
 def _encode(rule: Rule) -> bytes:
+    """Pack a rule as `struct rule` of native/faults.c; the first field marks the place as in use."""
     contains = rule.contains.encode()
     assert len(contains) < 64, f"{rule.contains!r} is too long"
     return _RULE.pack(

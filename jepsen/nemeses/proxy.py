@@ -167,6 +167,7 @@ class ProxyLinks:
             self._ask(Treat(source, target, shape))
 
     def _ask(self, command: Command) -> Done:
+        """Send a command, wait for its answer; raises ProxyError if the process has ended, is silent, or refuses."""
         child = self._child
         if child is None or child.stdin is None or child.stdout is None:
             raise ProxyError("the proxy process does not run")

@@ -139,6 +139,7 @@ class Lane:
         self._stir()
 
     async def _take(self, data: bytes) -> None:
+        """Treat bytes that arrived; an unshaped lane with an empty queue writes at once, not through another task."""
         shape = self.link.shape
         if shape.flow == "drop":
             self._swallow(len(data))
@@ -166,6 +167,7 @@ class Lane:
         self.has_gap = self.has_gap or count > 0
 
     def _enqueue(self, data: bytes, shape: Shape) -> None:
+        """Queue bytes with the time at which they may leave; times never decrease, because TCP keeps its order."""
         if not data:
             return
         release = trio.current_time() + shape.delay_ms / 1000
@@ -195,6 +197,7 @@ class Lane:
                 return
 
     async def _write(self) -> None:
+        """Write pieces when they are due; a cut may empty the queue meanwhile, so its head is checked again."""
         while True:
             while not self._queue or self._is_writing:
                 await self._wait_stirred()
@@ -289,6 +292,7 @@ class Proxy:
         back: LinkState,
         first: bytes,
     ) -> None:
+        """Carry both directions of a connection in one cancel scope; a cancelled connection ends with a TCP reset."""
         out = Lane(there, near, far, is_dialer=True, chance=self._chance)
         home = Lane(back, far, near, is_dialer=False, chance=self._chance)
         scope = home.scope = out.scope
@@ -380,6 +384,7 @@ async def _obey(command: Command, proxy: Proxy) -> Done:
 
 
 async def _run() -> None:
+    """Serve until standard input ends, so as not to outlive the harness; the first answer means: it listens."""
     decoder = msgspec.json.Decoder(Command)
     lines = _Lines(trio.lowlevel.FdStream(os.dup(sys.stdin.fileno())))
     serve = decoder.decode(await lines.next() or b"")

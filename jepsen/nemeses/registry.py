@@ -83,6 +83,7 @@ def _bad_disk(scopes: tuple[Scope, ...], text: str, *rules: Rule) -> Kind:
 
 
 def _disk_full(spec: str, choice: str) -> Fault:
+    """Make the fault for one choice of when the disk is full; any other choice names the nodes that it strikes."""
     match choice:
         case "vote":
             rules = DiskRules((disk.FULL_AT_VOTE,), "no room for the vote")

@@ -107,6 +107,7 @@ class Schedule:
         await trio.sleep(self._pace.quiet_s[1])  # the last one is to be overcome, too
 
     async def _inject(self, fault: Fault, chance: random.Random) -> bool:
+        """Inject a fault and note how that went; False if the fault itself crashed, and is not to be used again."""
         async with self._turn:
             self._in_force[fault.name] = False
             self._note(fault, {"do": "inject"})
@@ -129,6 +130,7 @@ class Schedule:
         return True
 
     async def _cure(self, fault: Fault) -> None:
+        """Cure a fault, also while the run is cancelled; one that met nothing is taken back from the counts."""
         # Not even the end of the run may leave a cure half done.
         with trio.CancelScope(shield=True):
             async with self._turn:

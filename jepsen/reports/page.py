@@ -111,6 +111,7 @@ def _story(summary: Summary, ops: Sequence[Op], spans: Sequence[Span]) -> Iterab
 
 
 def _charts(ops: Sequence[Op], spans: Sequence[Span]) -> str:
+    """Draw all charts over one time axis, so that faults, latencies and rates can be compared by eye."""
     axis = Axis(max(end_of(ops), 1))
     bucket_ns = max(axis.end_ns // BUCKETS, 100_000_000)
     legend = "".join(
@@ -161,6 +162,7 @@ def _anomalies(checks: Sequence[CheckResult], ops: Sequence[Op]) -> str:
 
 
 def _anomaly(name: str, anomaly: Anomaly, ops: Sequence[Op]) -> str:
+    """Show an anomaly with the operations around those that it names; its own are marked."""
     own = set(anomaly.ops)
     near = sorted(
         {
@@ -187,6 +189,7 @@ def _op_row(op: Op, *, is_own: bool) -> str:
 
 
 def _checks(checks: Sequence[CheckResult]) -> str:
+    """Build the table of checkers; counts that are lists or maps are left to results.json."""
     rows = []
     for check in checks:
         counts = ", ".join(
@@ -208,6 +211,7 @@ def _checks(checks: Sequence[CheckResult]) -> str:
 
 
 def _operations(summary: Summary, ops: Sequence[Op]) -> str:
+    """Build the table of operations, with the most frequent errors of clients below it."""
     if not ops:
         return ""
     rows = [_operation_row(f, ops, summary.checks) for f in _kinds(ops)]
@@ -255,6 +259,7 @@ def _faults(spans: Sequence[Span]) -> str:
 
 
 def _settings(summary: Summary) -> str:
+    """Show the run's settings and the command that repeats it; what a seed does not fix is said there, too."""
     fields = msgspec.to_builtins(summary.settings)
     del fields["command"]  # stands below
     fields |= {

@@ -200,6 +200,7 @@ class PlainLogSystem:
 async def _headers(
     client: Client, nodes: Sequence[str], index: int
 ) -> dict[str, dict[str, object]]:
+    """Read one entry's header from each member's own log; a member that does not answer is left out."""
     found: dict[str, dict[str, object]] = {}
     if index < 1:
         return found

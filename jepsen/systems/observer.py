@@ -80,6 +80,7 @@ class Observer:
                 await trio.sleep(INTERVAL_S)
 
     def _note_leader(self) -> None:
+        """Report a change: of several that claim to lead, the one of the highest term counts, the others are stale."""
         serving = [answer for answer in self._seen.values() if answer.is_serving]
         if not serving:
             if self.leader is not None:

@@ -76,6 +76,7 @@ class PySyncObjSystem:
     def _worker(
         self, number: int, name: str, *, port: int, addresses: Sequence[str], password: str
     ) -> Process:
+        """Build the process of one member; every member is given the addresses of all others."""
         command = [
             sys.executable,
             "-m",
@@ -149,6 +150,7 @@ class PySyncObjSystem:
         }
 
     async def _statuses(self) -> dict[str, Status]:
+        """Ask all members at once; one that does not answer within STATUS_TIMEOUT_S is left out."""
         found: dict[str, Status] = {}
 
         async def ask(node: Process) -> None:

@@ -93,6 +93,7 @@ class Member:
                 return
 
     async def _answer(self, question: object) -> dict[str, object]:
+        """Answer one question; a read is refused by a follower, whose state may be old."""
         asked = msgspec.convert(question, Question)
         match asked.f:
             case "append" if asked.record is not None:
@@ -116,6 +117,7 @@ class Member:
         return str(self._log._getLeader() or "")  # noqa: SLF001 - as above
 
     async def _append(self, key: str, element: int) -> dict[str, object]:
+        """Append through the library, which calls back from its own thread; a timeout is an unknown outcome."""
         token = trio.lowlevel.current_trio_token()
         decided = trio.Event()
         outcome: list[int] = []

@@ -104,6 +104,7 @@ class OffsetsWorkload(Workload):
         return Endless(lambda: self._next(chance))
 
     def _next(self, chance: random.Random) -> Invocation:
+        """Draw a commit or a read; a commit may go back by up to two, so that rewinding is tested as well."""
         while len(self._left) < GROUPS:
             name = next(self._names)
             self._left[name], self._highest[name] = OPERATIONS, 0

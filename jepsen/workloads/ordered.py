@@ -267,6 +267,7 @@ class OrderedClient:
             return ended(error, value, changes_nothing=f != "send")
 
     async def _send(self, asked: SendAsked) -> Outcome:
+        """Send to the named queue; without one the key's order would not be defined."""
         name = asked.get("queue")
         assert name is not None, f"{asked['key']} goes to no queue, so that its order is nobody's"
         queue = self._workload.queue(name)

@@ -153,6 +153,7 @@ class QueueClient:
             return ended(error, value, changes_nothing=f not in {"send", "commit"})
 
     async def _send(self, asked: SendAsked) -> Outcome:
+        """Send to the named queue, else to a topic that the key decides and a queue that the producer picks."""
         key, name = asked["key"], asked.get("queue")
         topic = self._queues[name].topic if name else TOPICS[len(key) % len(TOPICS)]
         queue = self._queues[name] if name else None

@@ -82,6 +82,7 @@ class ForeignQueueWorkload(QueueWorkload):
             nursery.cancel_scope.cancel()
 
     async def _start(self, group: BrokerSystem, nursery: trio.Nursery) -> None:
+        """Start consumer and producer, and wait for both to report that they run; raises NotReadyError otherwise."""
         words = ("--group", self.consumer_group, "--topics", *TOPICS)
         self._consumer = ForeignProcess(
             self._foreign,

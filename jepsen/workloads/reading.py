@@ -184,6 +184,7 @@ class QueueReader:
                 return await self._drained()
 
     async def _poll(self) -> Outcome:
+        """Pull once from every queue; what was read before an error is kept, since those positions have moved."""
         reader = self._reader
         read: dict[str, list[list[object]]] = {}
         refused = ""

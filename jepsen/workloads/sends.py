@@ -342,6 +342,7 @@ class Sender:
             }
 
     def _encode(self, frame: Frame, opaque: int, born_ms: int) -> bytes:
+        """Encode one request; a single message carries its properties itself, a batch's stand inside its body."""
         queue = self._queues[frame["queue"]]
         items = [
             BatchItem(0, body_of(body), properties_of(uniq, body, tags, is_half=_is_half(frame)))
@@ -361,6 +362,7 @@ class Sender:
     async def _end(
         self, connection: RawConnection, frame: Frame, answer: RemotingCommand | None
     ) -> FrameEnd:
+        """Say how a request ended; a half message counts only once its commit was confirmed as well."""
         if answer is None:
             return {"end": "info"}
         if answer.code != ResponseCode.SUCCESS:

@@ -90,6 +90,7 @@ class History:
     def _bounds(
         self, wants: Callable[[str], bool], broker_name: str | None
     ) -> dict[MessageQueue, Bounds]:
+        """Return the offsets of each queue over all manifests; raises DataLossError where some are missing."""
         bounds: dict[MessageQueue, Bounds] = {}
         for manifest in self._manifests:
             name = manifest.broker_name or broker_name
@@ -165,6 +166,7 @@ class History:
 
 
 def _hole(archive: Path, queue: MessageQueue, known: Bounds | None, manifest: Manifest) -> str:
+    """Describe where an archive's queue has a gap: what is held before it, and what the next manifest lists."""
     before = f"up to offset {known.end}, then " if known else ""
     of_queue = (
         each

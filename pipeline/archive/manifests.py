@@ -152,6 +152,7 @@ def load_manifests(archive: str | Path) -> list[Manifest]:
 
 
 def _read(path: Path) -> Manifest:
+    """Load one manifest; its checksum covers every other field, so a hand-edited one is refused."""
     try:
         content = json.loads(path.read_text())
         written = content.pop("crc32c")

@@ -72,6 +72,7 @@ def _size(queue: ConsumeQueue | None) -> str:
 
 
 def _unit_difference(where: str, one: ConsumeQueue, other: ConsumeQueue) -> Difference:
+    """Find the first unit that differs in what both queues hold; if none does, their ends differ."""
     first, end = max(one.min_offset, other.min_offset), min(one.max_offset, other.max_offset)
     for start in map(QueueOffset, range(first, end, _UNITS_AT_ONCE)):
         count = min(_UNITS_AT_ONCE, end - start)

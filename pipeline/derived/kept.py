@@ -147,6 +147,7 @@ def _log_end(store: str | Path) -> int:
 
 
 def _compare_queue(folder: Path, queue: ConsumeQueue) -> tuple[Difference | None, int]:
+    """Compare unit files as far as file and queue both go: the node may be writing, and may have written more."""
     equal_bytes = 0
     for path in _unit_files(folder):
         start = int(path.name)

@@ -43,6 +43,7 @@ def run(context: JobContext) -> int:
 
 
 def _tree(story: Story) -> Tree:
+    """Draw one message's story; each group's standing hangs under the record that the group reads."""
     tree = Tree(Text.assemble((story.topic, "bold"), " ", story.unique_key))
     for step in story.steps:
         place = f"{step.topic}@{step.broker_name}/{step.queue_id} offset {step.queue_offset}"

@@ -196,6 +196,7 @@ def _compare_with_spark(
 
 
 def _table(result: VerifyResult, findings: Findings) -> Table:
+    """Build the result: the differences if there are any, else what was compared."""
     verdict = "differs from" if findings.differences else "is what follows from"
     if not findings.compared:
         verdict = "has nothing to compare with"

@@ -235,6 +235,7 @@ def _column(
     given: Mapping[str, GivenColumn],
     here: slice,
 ) -> pa.Array:
+    """Build one column: given by the caller, else computed, else null, as this scan cannot know it."""
     name = field.name
     if name in given:
         return _given(given[name], field.type, here)

@@ -293,6 +293,7 @@ class _Layout:
         return Chain(Index(0), Term(0), next_position, None)
 
     def _end_of_last(self, segment: SegmentFile, index: SegmentIndex, before: Chain) -> Chain:
+        """Return the log's last entry; a sealed last segment means that a later one is missing."""
         if index.is_sealed and self._fails:
             raise DamagedLogError(
                 segment.path,

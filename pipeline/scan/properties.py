@@ -185,6 +185,7 @@ class PropertyColumn:
         )
 
     def _regular_json(self) -> pa.StringArray:
+        """Build the JSON of all rows by replacing bytes in one buffer: 0x01 and 0x02 separate names and values."""
         text = bytearray(self._bytes)
         lengths = np.diff(self._offsets)
         is_filled = lengths > 0

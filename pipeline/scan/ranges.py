@@ -159,6 +159,7 @@ class RangeScan:
             os.close(descriptor)
 
     def _read(self, descriptor: int) -> Iterator[tuple[memoryview, Chain, Stretch, Damage | None]]:
+        """Yield stretches of whole entries; the buffer is reused, so a stretch is valid only until the next one."""
         chain, end = self._range.before, self._range.end
         buffer = bytearray(min(READ_BYTES, max(self._range.size_bytes, ENTRY_HEADER_BYTES)))
         held = 0
@@ -270,6 +271,7 @@ class RangeScan:
         return None
 
     def _piece(self, data: memoryview, before: Chain, stretch: Stretch) -> Piece:
+        """Parse all records at once; only if that fails, entry by entry, to find which ones are damaged."""
         entries = stretch.entries
         bad = np.flatnonzero(~entries.body_ok)
         damages: list[Damage] = []

@@ -276,6 +276,7 @@ def _gather(data: Bytes, kind: np.dtype[np.generic], at: Int64s) -> NDArray[np.v
 
 
 def _take_apart(data: Bytes, start: Int64s, bounds: Int64s) -> RecordTable:
+    """Find every field of all records at once: a field's place follows from the lengths before it, column by column."""
     if not len(start):
         none: Int64s = np.empty(0, np.int64)
         empty = (none,) * 7

@@ -79,6 +79,7 @@ def check_columns(fields: Mapping[str, str], options: SinkOptions) -> SinkColumn
 
 
 def _key_columns(fields: Mapping[str, str], options: SinkOptions) -> tuple[str, ...]:
+    """Choose the columns that identify a row for exactly-once; none: its partition and number do."""
     if not options.is_exactly_once:
         return ()
     if "idempotencyKey" in fields:

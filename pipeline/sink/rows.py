@@ -106,6 +106,7 @@ class RowReader:
                 raise self._bad(number, str(error), values) from error
 
     def _row(self, number: int, given: _GivenRow) -> OutRow:
+        """Build a message from one row; raises ValueError with the reason why it cannot be sent."""
         (
             body,
             topic,
@@ -150,6 +151,7 @@ class RowReader:
         return OutRow(number, message, key, broker_name, queue_id)
 
     def _key(self, number: int, row_id: object, place: tuple[object, ...]) -> bytes:
+        """Return the key by which brokers recognize a repeated row; it must not depend on the attempt of the task."""
         columns = self._columns.key_columns
         if not columns:
             return row_key("position", str(self._partition), str(number))

@@ -120,6 +120,7 @@ class Sender:
         await self._wait_for_turn()
 
     async def _add(self, row: OutRow) -> None:
+        """Put a row into its queue's batch, sending the batch when it is full; a delayed message is sent alone."""
         queue = await self._queue_of(row)
         message = row.message
         if message.is_delayed:  # never in a batch message
@@ -168,6 +169,7 @@ class Sender:
         return await producer.submit_batch([row.message for row in rows], queue=queue)
 
     async def _outcome(self, sent: _Sent) -> PipelineError | None:
+        """Await one batch and count its rows; a batch answer names as many message ids as rows were stored."""
         waiting: Awaitable[SendResult | RowsResult] = sent.pending.wait()
         count = sent.last - sent.first + 1
         try:
@@ -194,6 +196,7 @@ class Sender:
         )
 
     async def _queue_of(self, row: OutRow) -> MessageQueue:
+        """Choose the queue: the row's own, else by its keys, else by its exactly-once key, else in turn."""
         topic = row.message.topic
         queues = self._queues.get(topic)
         if queues is None:
@@ -213,6 +216,7 @@ class Sender:
         return self._turn(queues)
 
     async def _ask(self, topic: str, row: OutRow) -> tuple[MessageQueue, ...]:
+        """Ask for a topic's queues; raises PipelineError if exactly-once would need those of several groups."""
         try:
             queues = tuple(sorted(await self._producer.queues(topic)))
         except ClientError as error:

@@ -46,6 +46,7 @@ def queue_digests(rows: DataFrame, deletions: dict[str, int]) -> DataFrame:
     """
 
     def digest(queue: pd.DataFrame) -> pd.DataFrame:
+        """Digest one queue in log order; records before the topic's last deletion are no longer in its queue."""
         topic = str(queue["topic"].iloc[0])
         kept = queue[queue["physicalOffset"] > deletions.get(topic, -1)]
         kept = kept.sort_values("physicalOffset")
