@@ -176,7 +176,7 @@ def facts_of(calls: Iterable[Call]) -> Iterator[Fact]:
                     (call.who, call.path), FrameDecoder(blob_bytes_max=BLOB_BYTES_MAX)
                 )
                 for header, blob in stream.feed(call.data):
-                    yield from _said(call.who, header, bytes(blob))
+                    yield from _facts_of_frame(call.who, header, bytes(blob))
             case _:
                 continue
 
@@ -193,7 +193,7 @@ def _indexes(data: bytes) -> Iterator[int]:
         at += header.size_bytes
 
 
-def _said(who: str, header: bytes, blob: bytes) -> Iterator[Fact]:
+def _facts_of_frame(who: str, header: bytes, blob: bytes) -> Iterator[Fact]:
     """Yield what a frame promises; most promise nothing."""
     message = msgspec.msgpack.decode(header)
     tag = message[0] if isinstance(message, list) and message else None

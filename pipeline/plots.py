@@ -64,7 +64,7 @@ def figure_of(traffic: Rows, retries: Rows, delays: Rows) -> Figure:
         bottom.barh(names, [row["p50_s"] for row in slowest], color="tab:blue", label="p50")
         bottom.legend()
     else:
-        _say_nothing(bottom)
+        _mark_empty(bottom)
     return figure
 
 
@@ -76,7 +76,7 @@ def _lines(axes: Axes, rows: Rows, *, by: str, value: str, hours: Sequence[datet
         of_name[row["hour"]] = of_name.get(row["hour"], 0) + row[value]
     busiest = sorted(series, key=lambda name: (-sum(series[name].values()), name))[:LINES_MAX]
     if not busiest:
-        _say_nothing(axes)
+        _mark_empty(axes)
         return
     for name in busiest:
         points = sorted(series[name].items())
@@ -88,6 +88,6 @@ def _lines(axes: Axes, rows: Rows, *, by: str, value: str, hours: Sequence[datet
     axes.grid(visible=True, alpha=0.3)
 
 
-def _say_nothing(axes: Axes) -> None:
+def _mark_empty(axes: Axes) -> None:
     axes.text(0.5, 0.5, "nothing", transform=axes.transAxes, ha="center")
     axes.set_axis_off()

@@ -175,8 +175,8 @@ class Registrants:
         if self._secret(identity.broker_name) is None and not is_token(ext.get(TOKEN_FIELD)):
             return True
         known = self._known_of(identity, connection, ext)
-        is_heard = self._routes.is_heard(identity.broker_addr, connection)
-        return known is not None and known.is_placed and is_heard
+        is_registered = self._routes.is_registered(identity.broker_addr, connection)
+        return known is not None and known.is_placed and is_registered
 
     def standing(
         self, identity: BrokerIdentity, connection: Hashable, ext: Mapping[str, str]

@@ -74,13 +74,13 @@ class _Live(msgspec.Struct):
 
     identity: BrokerIdentity
     data_version: DataVersion
-    heard_ms: int
+    registered_ms: int
     connection: Hashable
     is_proven: bool
     point: LogPoint | None
 
     def deadline_ms(self) -> int:
-        return self.heard_ms + (self.identity.timeout_ms or BROKER_TIMEOUT_MS)
+        return self.registered_ms + (self.identity.timeout_ms or BROKER_TIMEOUT_MS)
 
 
 class _BrokerName(msgspec.Struct):
@@ -255,7 +255,7 @@ class RouteTable:
         """Remove an address that registered over this connection; return True if there was one."""
         live = self._live.get(identity.broker_addr)
         is_its = live is not None and live.identity.broker_name == identity.broker_name
-        if not is_its or not self.is_heard(identity.broker_addr, connection):
+        if not is_its or not self.is_registered(identity.broker_addr, connection):
             return False
         self._remove(identity.broker_addr)
         return True
@@ -301,10 +301,10 @@ class RouteTable:
 
     def heard(self, broker_addr: str, connection: Hashable, now_ms: int) -> None:
         """Note a sign of life that is no registration, over the connection of one."""
-        if self.is_heard(broker_addr, connection):
-            self._live[broker_addr].heard_ms = now_ms
+        if self.is_registered(broker_addr, connection):
+            self._live[broker_addr].registered_ms = now_ms
 
-    def is_heard(self, broker_addr: str, connection: Hashable) -> bool:
+    def is_registered(self, broker_addr: str, connection: Hashable) -> bool:
         """Return True if an address is registered over this connection."""
         live = self._live.get(broker_addr)
         return live is not None and live.connection == connection

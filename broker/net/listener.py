@@ -97,7 +97,7 @@ class Listener:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._sweep)
-                nursery.start_soon(self._room.keep_pace, self._tell_slow)
+                nursery.start_soon(self._room.keep_pace, self._log_slow)
                 for sock in sockets:
                     nursery.start_soon(self._accept, sock, nursery)
                 task_status.started()
@@ -167,7 +167,7 @@ class Listener:
                     )
                     connection.close("unfinished frame")
 
-    def _tell_slow(self, closed: list[Holder]) -> None:
+    def _log_slow(self, closed: list[Holder]) -> None:
         _log.warning(
             "closed %d connections, such as that of %s: their unfinished frames came too slowly, and "
             "%d others wait for the room of %d bytes",

@@ -87,8 +87,8 @@ class Registrar:
         self._follower_id = follower_id
         self._perm_mask = perm_mask
         self._interval_s = interval_s
-        self._told_version = topics.version
-        self._has_told_point = False
+        self._registered_version = topics.version
+        self._has_registered_point = False
         contested = NameContested(log, broker_name)
         self._servers = [
             _NameServer(address, self._register_frame, loss_watch.judge, contested.heard)
@@ -111,12 +111,12 @@ class Registrar:
 
         A node whose log is not known does not keep its group's name from others at the name server.
         """
-        if not self._has_told_point and self._loss_watch.own_point() is not None:
-            self._has_told_point = True
+        if not self._has_registered_point and self._loss_watch.own_point() is not None:
+            self._has_registered_point = True
             self.announce()
         version = self._topics.version
-        if version != self._told_version and self._log.is_serving:
-            self._told_version = version
+        if version != self._registered_version and self._log.is_serving:
+            self._registered_version = version
             for server in self._servers:
                 server.wake(urgent=False)
 

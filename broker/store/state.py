@@ -368,7 +368,7 @@ class BrokerState:
         """Carry out what a record on a special topic means beyond being stored."""
         topic, queue_id = key
         if topic in _CONTROL_KEYS:
-            self._obey(entry, message)
+            self._carry_out_control(entry, message)
         elif topic in TRANSACTION_KEYS and queue_id == 0:
             self._follow_transaction(entry, message)
         elif topic == TIMER_KEY:
@@ -381,7 +381,7 @@ class BrokerState:
                     entry, PhysicalOffset(message.physical_offset), RefusalKind.MALFORMED, detail
                 )
 
-    def _obey(self, entry: Entry, message: StoredMessage) -> None:
+    def _carry_out_control(self, entry: Entry, message: StoredMessage) -> None:
         """Carry out a control record."""
         physical_offset = PhysicalOffset(message.physical_offset)
         try:

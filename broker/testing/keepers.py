@@ -30,7 +30,7 @@ class Keeper(SimClient):
         if self.is_stopped:
             return
         if self.chance(WRITE_PERMILLE):
-            if self._is_leader_heard() or not self.chance(SPARE_PERMILLE):
+            if self._is_leader_connected() or not self.chance(SPARE_PERMILLE):
                 self._write(self.rng.choice((Prefers.NEWEST, Prefers.ANYBODY)))
             else:
                 self.pause(self.go_on)
@@ -41,7 +41,7 @@ class Keeper(SimClient):
                 RequestCode.QUERY_CONSUMER_OFFSET, self._place(), self._was_read, prefers=prefers
             )
 
-    def _is_leader_heard(self) -> bool:
+    def _is_leader_connected(self) -> bool:
         leader = self.cluster.leader()
         return leader is not None and any(
             self.cluster.network.is_open(leader.node_id, other)

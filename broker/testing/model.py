@@ -153,7 +153,7 @@ class BrokerModel:
                 ops.append(message)
             else:
                 stored.setdefault(form_of(message), []).append(message)
-        delivered = self._obey(commands, stored, state)
+        delivered = self._carry_out(commands, stored, state)
         ended = self._end(ops, stored)
         for form, copies in stored.items():
             for message in copies:
@@ -244,7 +244,7 @@ class BrokerModel:
 
     # Control records.
 
-    def _obey(
+    def _carry_out(
         self,
         commands: list[tuple[StoredMessage, Command]],
         stored: dict[Form, list[StoredMessage]],

@@ -23,7 +23,7 @@ _HEAD = struct.Struct(
 _CRC = struct.Struct(">I")
 _MAGIC = b"DLHS"
 _VERSION = 1
-_VERSION_NO_VOTER = 2
+_VERSION_NON_VOTER = 2
 _NO_VOTE = -1
 VOTE_BYTES_MAX = 1024
 """A node id is a short name; a longer one is a sign of damage."""
@@ -51,7 +51,7 @@ def encode_hard_state(state: HardState) -> bytes:
     vote = b"" if state.vote is None else state.vote.encode()
     assert len(vote) <= VOTE_BYTES_MAX, f"a node id of {len(vote)} bytes"
     vote_bytes = _NO_VOTE if state.vote is None else len(vote)
-    version = _VERSION if state.is_voter else _VERSION_NO_VOTER
+    version = _VERSION if state.is_voter else _VERSION_NON_VOTER
     data = _HEAD.pack(_MAGIC, version, state.term, vote_bytes) + vote
     return data + _CRC.pack(crc32c(data))
 
@@ -72,7 +72,7 @@ def decode_hard_state(data: bytes) -> HardState:
     own = crc32c(data[:crc_at])
     if own != found:
         raise HardStateFormatError(crc_at, f"crc {own:#010x}, the file says {found:#010x}")
-    if version not in {_VERSION, _VERSION_NO_VOTER}:
+    if version not in {_VERSION, _VERSION_NON_VOTER}:
         raise HardStateFormatError(4, f"version {version} is unknown; this program knows 1 and 2")
     is_voter = version == _VERSION
     if term < 0:

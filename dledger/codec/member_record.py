@@ -59,7 +59,7 @@ class _Saved(msgspec.Struct, frozen=True, array_like=True):
     members: list[Name] = []
 
 
-class _Said(msgspec.Struct, frozen=True, array_like=True):
+class _HandshakeRecord(msgspec.Struct, frozen=True, array_like=True):
     """The record in a handshake; fields that a later version adds behind are passed over."""
 
     restoration: _Restoration
@@ -69,7 +69,7 @@ class _Said(msgspec.Struct, frozen=True, array_like=True):
 
 
 _SAVED = msgspec.msgpack.Decoder(_Saved)
-_SAID = msgspec.json.Decoder(_Said)
+_HANDSHAKE_DECODER = msgspec.json.Decoder(_HandshakeRecord)
 
 
 def encode_member_record(record: MemberRecord) -> bytes:
@@ -135,10 +135,10 @@ def encode_handshake_record(record: MemberRecord, target: str) -> str:
     """Return what is sent to `target`: what is remembered of it first, then of others while there is room."""
     order = sorted(record.seen, key=lambda node_id: (node_id != target, node_id))
     seen: dict[NodeId, Start] = {}
-    text = _said(record, seen)
+    text = _encoded(record, seen)
     for node_id in order:
         seen[node_id] = record.seen[node_id]
-        longer = _said(record, seen)
+        longer = _encoded(record, seen)
         if len(longer) > _ATTRIBUTE_LENGTH_MAX:
             break
         text = longer
@@ -152,17 +152,17 @@ def decode_handshake_record(node_id: NodeId, text: str) -> MemberRecord:
         PeerProtocolError: it is something else.
     """
     try:
-        said = _SAID.decode(text)
+        record = _HANDSHAKE_DECODER.decode(text)
     except UNDECODABLE as error:
         raise PeerProtocolError(f"{MEMBER_ATTRIBUTE}: {error}") from error
-    start = Start(said.count, said.process)
-    return MemberRecord("", node_id, said.restoration, start, _starts(said.seen))
+    start = Start(record.count, record.process)
+    return MemberRecord("", node_id, record.restoration, start, _starts(record.seen))
 
 
-def _said(record: MemberRecord, seen: Mapping[NodeId, Start]) -> str:
+def _encoded(record: MemberRecord, seen: Mapping[NodeId, Start]) -> str:
     start = record.start
-    said = _Said(record.restoration, start.count, start.process, _pairs(seen))
-    return msgspec.json.encode(said).decode()
+    sent = _HandshakeRecord(record.restoration, start.count, start.process, _pairs(seen))
+    return msgspec.json.encode(sent).decode()
 
 
 def _pairs(seen: Mapping[NodeId, Start]) -> dict[str, _Pair]:

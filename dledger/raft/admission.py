@@ -98,7 +98,7 @@ class Admission:
         is_counted: whether that is COUNTED; an attribute, since it is asked for with every request and answer.
         store: number of its latest store without a vote; kept when it is admitted, so that late answers are
             known. 0: there was none.
-        heard_round: the latest request that had been sent to anybody when the loss was heard of.
+        loss_round: the latest request that had been sent to anybody when the loss was heard of.
         confirmed_round: the same for when its match index last grew; set by whoever sees that.
         rejoin_index: the entry that must be committed without it, and be held by it, before it is counted
             again; None until that entry exists. It says nothing while the member is counted.
@@ -107,7 +107,7 @@ class Admission:
     state: AdmissionState = AdmissionState.COUNTED
     is_counted: bool = True
     store: int = 0
-    heard_round: int = 0
+    loss_round: int = 0
     confirmed_round: int = 0
     rejoin_index: Index | None = None
 
@@ -133,7 +133,7 @@ class Admission:
         if store:
             sign = Sign.SAME_STORE if store == self.store else Sign.OTHER_STORE
         else:
-            sign = Sign.OLD_ANSWER if answered_round <= self.heard_round else Sign.NEW_ANSWER
+            sign = Sign.OLD_ANSWER if answered_round <= self.loss_round else Sign.NEW_ANSWER
         if sign is Sign.OTHER_STORE:
             self.store = store
         return self._follow(sign, last_round=last_round)
@@ -164,7 +164,7 @@ class Admission:
         if self.state is AdmissionState.GONE_BACK and self.holds_enough(
             match_index=match_index, commit_index=commit_index
         ):
-            self._follow(Sign.CAUGHT_UP, last_round=self.heard_round)
+            self._follow(Sign.CAUGHT_UP, last_round=self.loss_round)
 
     def admits(self, *, match_index: Index, commit_index: Index) -> int:
         """Return the store that the next request may admit; 0: none."""
@@ -182,8 +182,8 @@ class Admission:
         self.state = follows.after
         self.is_counted = follows.after is AdmissionState.COUNTED
         if follows.is_void:
-            assert last_round >= self.heard_round, f"round {last_round} after {self.heard_round}"
-            self.heard_round = last_round
+            assert last_round >= self.loss_round, f"round {last_round} after {self.loss_round}"
+            self.loss_round = last_round
             self.rejoin_index = None
         return follows
 

@@ -42,10 +42,10 @@ class Campaign:
     @property
     def founds(self) -> bool:
         """True if every store of the group is empty, so that nobody can have promised anything."""
-        return self.hears_all_empty and self.known_stores == self.new_stores
+        return self.shows_all_empty and self.known_stores == self.new_stores
 
     @property
-    def hears_all_empty(self) -> bool:
+    def shows_all_empty(self) -> bool:
         """True if every other member has answered this pre-vote, and none has an entry."""
         core = self._core
         return not core.log.last_index and len(self._empty) == len(core.peers) > 0

@@ -374,7 +374,7 @@ class RaftNode:
         if campaign.founds:
             core.is_voter = True
             self._become(Cause.PRE_VOTE_WON)
-        elif campaign.hears_all_empty and not (core.is_voter and campaign.is_won):
+        elif campaign.shows_all_empty and not (core.is_voter and campaign.is_won):
             self._become(Cause.ELECTION_TIMEOUT)  # ask once more, now that the numbers are known
         else:
             return False

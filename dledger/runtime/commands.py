@@ -94,13 +94,13 @@ async def append(
             nursery.start_soon(append_some)
     tally.done.sort(key=lambda entry_id: entry_id.index)
     if as_json:
-        _say_append_json(tally)
+        _print_append_json(tally)
     else:
-        _say_append(tally)
+        _print_append(tally)
     return tally.exit_code()
 
 
-def _say_append(tally: _Tally) -> None:
+def _print_append(tally: _Tally) -> None:
     done = tally.done
     if len(done) == 1:
         say(f"appended entry {done[0].index} (term {done[0].term})")
@@ -114,7 +114,7 @@ def _say_append(tally: _Tally) -> None:
         )
 
 
-def _say_append_json(tally: _Tally) -> None:
+def _print_append_json(tally: _Tally) -> None:
     say(
         json.dumps(
             {

@@ -111,7 +111,7 @@ class StoreIdentity:
         Raises:
             PeerProtocolError: what the other says of its store is no record.
         """
-        said = self._said(node_id, attributes)
+        said = self._decoded_record(node_id, attributes)
         if said is None or not self._record.is_foreign(said):
             return None
         return (
@@ -128,7 +128,7 @@ class StoreIdentity:
             PeerProtocolError: it is no record.
             DiskFailedError: the disk failed; the node must stop.
         """
-        said = self._said(node_id, attributes)
+        said = self._decoded_record(node_id, attributes)
         if said is None or self._file is None:
             return
         heard = learn(self._record, said, self._members)
@@ -180,7 +180,7 @@ class StoreIdentity:
             # It is saved with the next that comes; until then a crash forgets it.
             log_event(logging.WARNING, "not-remembered", node=self._node_id, reason=error)
 
-    def _said(self, node_id: str, attributes: Mapping[str, str]) -> MemberRecord | None:
+    def _decoded_record(self, node_id: str, attributes: Mapping[str, str]) -> MemberRecord | None:
         """Decode what the other side said; None if its version is too old to say anything."""
         text = attributes.get(MEMBER_ATTRIBUTE)
         return None if text is None else decode_handshake_record(NodeId(node_id), text)

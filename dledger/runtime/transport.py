@@ -302,10 +302,10 @@ class Transport:
             stream.close()
             raise
         # Before the first message can leave: who asks for a vote has read the clocks of those whom it asks.
-        self._heard_clock(peer.node_id, remote)
+        self._learn_clock(peer.node_id, remote)
         self.links.open(peer.node_id, stream.sock)
 
-    def _heard_clock(self, node_id: NodeId, remote: Remote) -> None:
+    def _learn_clock(self, node_id: NodeId, remote: Remote) -> None:
         if self._me.clock is not None and remote.clock is not None:
             self._me.clock.learn(node_id, remote.clock)
 
@@ -315,7 +315,7 @@ class Transport:
             await trio.sleep(CLOCK_INTERVAL_S)
             remote = await self._look_at(peer)
             if remote is not None:
-                self._heard_clock(peer.node_id, remote)
+                self._learn_clock(peer.node_id, remote)
 
     async def _keep_asking_for_obstacles(self, peer: Peer, obstacles: Obstacles) -> None:
         """Ask a connected member for its obstacles, as long as these may be why nobody leads."""

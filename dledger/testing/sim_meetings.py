@@ -99,11 +99,11 @@ class Meetings:
         )
         if pair != _pair(node, target) or not is_open or not are_up:
             return
-        said = _said(node, target), _said(target, node)
-        if self._hears(target, said[0]) and self._hears(node, said[1]):
+        said = _record_for(node, target), _record_for(target, node)
+        if self._take_record(target, said[0]) and self._take_record(node, said[1]):
             self._met.add(pair)
 
-    def _hears(self, node: SimNode, said: MemberRecord | None) -> bool:
+    def _take_record(self, node: SimNode, said: MemberRecord | None) -> bool:
         """Let a member take what another said, and return whether it goes on; else it has stopped."""
         file = node.member
         if said is None or file is None:
@@ -132,7 +132,7 @@ def remembers(node: SimNode, whom: NodeId) -> Start:
     return Start() if node.member is None else node.member.record.seen.get(whom, Start())
 
 
-def will_hear_that_it_is_old(node: SimNode, others: Iterable[SimNode]) -> bool:
+def will_learn_that_it_is_old(node: SimNode, others: Iterable[SimNode]) -> bool:
     """Return whether some store remembers a start of this member that the member does not know of.
 
     It may vote now, and will have no vote once the two have met: its record was lost, say, or it has met
@@ -160,7 +160,7 @@ def _pair(node: SimNode, target: SimNode) -> _Pair:
     return frozenset({(node.node_id, node.life), (target.node_id, target.life)})
 
 
-def _said(node: SimNode, to: SimNode) -> MemberRecord | None:
+def _record_for(node: SimNode, to: SimNode) -> MemberRecord | None:
     """Return what a member says of itself, as it arrives."""
     if node.member is None:
         return None

@@ -12,7 +12,7 @@ from random import Random
 
 from dledger.raft.ids import NodeId
 from dledger.testing.cluster import SimCluster
-from dledger.testing.sim_meetings import will_hear_that_it_is_old
+from dledger.testing.sim_meetings import will_learn_that_it_is_old
 from dledger.testing.sim_node import SimNode
 
 
@@ -37,7 +37,7 @@ class Victims:
             is_proven = engine is not None and engine.node.is_voter and not engine.has_unsaved
             if not is_proven or node.is_outdated or node.node_id not in self.unproven:
                 continue
-            if will_hear_that_it_is_old(node, (each for each in nodes if each is not node)):
+            if will_learn_that_it_is_old(node, (each for each in nodes if each is not node)):
                 continue
             self.unproven.discard(node.node_id)
             self._cluster.reached["readmitted"] += node.node_id not in self._founders

@@ -196,7 +196,7 @@ class Lane:
         self._deadline_moved = self._new_event()
         self._sequence = 0
         self._wire: Wire | None = None
-        self._heard_at = 0.0
+        self._received_at = 0.0
 
     @property
     def is_healthy(self) -> bool:
@@ -262,7 +262,7 @@ class Lane:
             wire = await open_wire(address, outer)
             async with anyio.create_task_group() as nursery:
                 nursery.start_soon(wire.serve, self._on_frames)
-                self._wire, self._heard_at = wire, self._now()
+                self._wire, self._received_at = wire, self._now()
                 await self._conduct(wire)
                 nursery.cancel_scope.cancel()
         except* ConnectionLostError:
@@ -304,7 +304,7 @@ class Lane:
 
     async def _is_stuck(self) -> bool:
         """Return whether the silence of this node is a reason to leave it."""
-        silence_s = self._now() - self._heard_at
+        silence_s = self._now() - self._received_at
         if silence_s < QUIET_S:
             return False
         if silence_s >= STUCK_S:
@@ -333,7 +333,7 @@ class Lane:
                 self._succeed(pending, "", _NO_OFFSET, None)
                 continue
             if not in_flight:
-                self._heard_at = now
+                self._received_at = now
             assert pending.opaque not in in_flight, f"{pending.opaque} is the number of two sends"
             in_flight[pending.opaque] = pending
             self._in_flight_bytes += len(pending.frame)
@@ -341,7 +341,7 @@ class Lane:
             wire.send_nowait(frames[0] if len(frames) == 1 else b"".join(frames))
 
     def _on_frames(self, frames: list[Frame]) -> None:
-        self._heard_at = self._now()
+        self._received_at = self._now()
         was_full = len(self._in_flight) >= IN_FLIGHT_MAX or (
             self._in_flight_bytes >= IN_FLIGHT_BYTES_MAX
         )

@@ -77,7 +77,7 @@ class Link:
         self.address = address
         self._nursery = nursery
         self.is_closed = False
-        self.has_heard = False  # the node has taken a heartbeat on this connection
+        self.has_taken_heartbeat = False  # on this connection
         self._opaques = opaques
         self._on_request = on_request
         self._answers: dict[int, _Answer] = {}

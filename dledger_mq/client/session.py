@@ -204,7 +204,7 @@ class Session:
             log.debug("heartbeat not taken: %s", error)
             return
         if answer.code == ResponseCode.SUCCESS:
-            link.has_heard = True
+            link.has_taken_heartbeat = True
         else:
             log.debug("heartbeat refused by %s: %s", address, answer.remark)
 
@@ -221,7 +221,8 @@ class Session:
                 )
                 await self.beat()
             elif any(
-                not self.links.get(address).has_heard for address in self.routes.all_addresses()
+                not self.links.get(address).has_taken_heartbeat
+                for address in self.routes.all_addresses()
             ):
                 await self.beat()
 
@@ -243,7 +244,7 @@ class Session:
 
         async with anyio.create_task_group() as nursery:
             for address in self.routes.all_addresses():
-                if self.links.get(address).has_heard:
+                if self.links.get(address).has_taken_heartbeat:
                     nursery.start_soon(part, address)
 
 

@@ -82,7 +82,7 @@ class FakeNode:
     number: int
     address: str = ""
     scope: anyio.CancelScope | None = None
-    hears_nothing: bool = False  # paused: connections stay, nothing is read from them
+    is_paused: bool = False  # connections stay, nothing is read from them
     heartbeats: list[Heartbeat] = field(default_factory=list)
 
     @property
@@ -210,7 +210,7 @@ class FakeGroup:
         self, node: FakeNode, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
     ) -> None:
         def handle(connection: Connection, frames: list[Frame]) -> None:
-            if not node.hears_nothing:
+            if not node.is_paused:
                 for frame in frames:
                     self._on_node_frame(node, connection, frame)
 
@@ -369,7 +369,7 @@ class FakeGroup:
         with anyio.move_on_after(request.fields.suspend_timeout_millis / 1000):
             while (answer := self._read(request)) is None and not connection.is_closed:
                 await self.log.wait_grown(request.fields.topic)
-            if node.hears_nothing:
+            if node.is_paused:
                 return
             if answer is not None:
                 connection.send_nowait(answer)

@@ -370,7 +370,7 @@ async def _listen(route: Route) -> trio.SocketListener:
     return trio.SocketListener(sock)
 
 
-async def _obey(command: Command, proxy: Proxy) -> Done:
+async def _carry_out(command: Command, proxy: Proxy) -> Done:
     match command:
         case Treat(source, target, shape):
             proxy.treat(source, target, shape)
@@ -400,7 +400,7 @@ async def _run() -> None:
             nursery.start_soon(proxy.serve, route, listener)
         _answer(Done())
         while (line := await lines.next()) is not None:
-            _answer(await _obey(decoder.decode(line), proxy))
+            _answer(await _carry_out(decoder.decode(line), proxy))
         nursery.cancel_scope.cancel()
 
 

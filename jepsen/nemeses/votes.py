@@ -165,7 +165,7 @@ async def _listening(
                     sock, _ = listener.accept()
                     sock.setblocking(False)
                     nursery.start_soon(
-                        _hear, FrameStream(sock, opening_decoder()), me, term, granted
+                        _wait_for_vote, FrameStream(sock, opening_decoder()), me, term, granted
                     )
 
             nursery.start_soon(serve)
@@ -175,7 +175,9 @@ async def _listening(
         listener.close()
 
 
-async def _hear(stream: FrameStream, me: Identity, term: Term, granted: trio.Event) -> None:
+async def _wait_for_vote(
+    stream: FrameStream, me: Identity, term: Term, granted: trio.Event
+) -> None:
     """Read what the voter says until it says yes."""
     try:
         await accept(stream, me, lambda _node_id, _process: None)

@@ -237,7 +237,7 @@ class TransactionWorkload(Workload):
         if result.is_confirmed:
             recorded = result.state
             if value["contradicted"]:
-                recorded = await _said_otherwise(producer, result) or recorded
+                recorded = await _send_contradicting_end(producer, result) or recorded
             known["confirmed"] = WORDS[recorded]
         return Outcome("ok", known)
 
@@ -246,7 +246,7 @@ class TransactionWorkload(Workload):
             self._decisions.owe(key)
 
 
-async def _said_otherwise(
+async def _send_contradicting_end(
     producer: TransactionProducer, result: TransactionResult
 ) -> TransactionState | None:
     """Say the end again, the other way round; what the broker has recorded, None without an answer."""

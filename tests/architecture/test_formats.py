@@ -47,7 +47,7 @@ def version_in(path: str) -> str:
 
 
 VERSIONS: dict[str, tuple[str, set[int] | set[str]]] = {
-    "term and vote": ("version", {hard_state._VERSION, hard_state._VERSION_NO_VOTER}),
+    "term and vote": ("version", {hard_state._VERSION, hard_state._VERSION_NON_VOTER}),
     "whose a store is, its starts": ("version", {member_record._VERSION}),
     "file of a snapshot": ("version", {snapshot.VERSION}),
     "a broker's state in it": ("v", {saved.VERSION}),

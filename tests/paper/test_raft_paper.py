@@ -55,7 +55,7 @@ ROLES = [Role.FOLLOWER, Role.PRE_CANDIDATE, Role.CANDIDATE, Role.LEADER]
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_a_larger_term_is_adopted_and_ends_every_reign(role: Role) -> None:
+def test_a_larger_term_is_adopted_and_ends_every_leadership(role: Role) -> None:
     """5.1: "If one server's current term is smaller than the other's, then it updates its current
     term to the larger value. If a candidate or leader discovers that its term is out of date, it
     immediately reverts to follower state."

@@ -102,7 +102,7 @@ def test_the_target_campaigns_at_once_and_everybody_listens() -> None:
 @pytest.mark.parametrize(
     "word", [TimeoutNow(Term(0), N0), TimeoutNow(Term(1), N2), TimeoutNow(Term(2), N0)]
 )
-def test_only_the_current_leader_may_tell(word: TimeoutNow) -> None:
+def test_only_the_current_leader_may_announce_it(word: TimeoutNow) -> None:
     """3.10 names "the prior leader" as the sender; any other word is late or wrong."""
     member = make_group().members[N1]
     receive(member, append_request(N0, 1, "0@0"))

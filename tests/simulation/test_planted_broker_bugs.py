@@ -198,14 +198,14 @@ class TellsWhatIsHere(BrokerController):
         super().__init__(*args, **named)
         offsets, fail = self._offsets, self._router._fail
 
-        def tell(request: PendingRequest, code: ResponseCode, remark: str) -> None:
+        def notify(request: PendingRequest, code: ResponseCode, remark: str) -> None:
             command = request.command
             if isinstance(command, RemotingCommand) and request.kind is Kind.QUESTION:
                 offsets._query(request, command)[1]()
             else:
                 fail(request, code, remark)
 
-        self._router._fail = tell  # type: ignore[method-assign]
+        self._router._fail = notify  # type: ignore[method-assign]
 
 
 @pytest.mark.slow
@@ -246,7 +246,7 @@ def test_a_half_message_that_is_told_too_early_is_found(monkeypatch: pytest.Monk
         told = [getattr(getattr(act, "func", None), "__func__", None) for act in acts]
         return TransactionEnds._half_stored in told
 
-    def flush_and_tell(self: Commits) -> None:
+    def flush_and_notify(self: Commits) -> None:
         before = len(self._flights)
         flush(self)
         for flight in self._flights[before:]:
@@ -255,7 +255,7 @@ def test_a_half_message_that_is_told_too_early_is_found(monkeypatch: pytest.Monk
             for place, waiter, *_ in early:
                 waiter.committed(flight.staged, place)
 
-    monkeypatch.setattr(Commits, "flush", flush_and_tell)
+    monkeypatch.setattr(Commits, "flush", flush_and_notify)
     assert "but nothing is stored there" in first_finding(range(1, 20))
 
 

@@ -268,7 +268,7 @@ class LeaderLink:
     async def _open(self, leader_id: str, address: Address, nursery: trio.Nursery) -> Link:
         connection = await connect(address, nursery, timeout_s=_CONNECT_TIMEOUT_S)
         try:
-            await self._say_hello(connection, leader_id)
+            await self._send_hello(connection, leader_id)
         except BaseException:
             connection.close("the link was not opened")
             raise
@@ -283,7 +283,7 @@ class LeaderLink:
         ext = {"group": group, "node": node_id, "nonce": nonce, "proof": proof}
         return encode_command(make_request(PrivateCode.HELLO, 0, ext))
 
-    async def _say_hello(self, connection: Connection, leader_id: str) -> None:
+    async def _send_hello(self, connection: Connection, leader_id: str) -> None:
         connection.send_nowait(self.hello(leader_id))
         frames = []
         with trio.move_on_after(_HELLO_TIMEOUT_S):

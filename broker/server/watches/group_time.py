@@ -122,14 +122,14 @@ def agreed_ms(own_ms: int, peers: Iterable[PeerClock], *, member_count: int, now
         now_ms: of the steady clock.
     """
     known = list(peers)
-    heard_count = len(known) + 1
-    if 2 * heard_count <= member_count:
+    known_count = len(known) + 1
+    if 2 * known_count <= member_count:
         return own_ms
     bounds = [(own_ms, own_ms), *(peer.bounds(now_ms) for peer in known)]
     # More than half of all clocks surely show more than anything below the first, less than anything above the second.
-    lower = (heard_count - 1) // 2
+    lower = (known_count - 1) // 2
     at_least_ms = sorted(low_ms for low_ms, _ in bounds)[lower]
-    at_most_ms = sorted(high_ms for _, high_ms in bounds)[heard_count // 2]
+    at_most_ms = sorted(high_ms for _, high_ms in bounds)[known_count // 2]
     if at_least_ms <= own_ms <= at_most_ms:
         return own_ms
     # The lower end of the median: late by a round trip at most, and never early. As it was read: it does not drift.

@@ -85,7 +85,7 @@ class Wire:
         self.connection.send_nowait(encode_command(command))
         return opaque
 
-    def say_recorded(self, name: str) -> int:
+    def send_recorded(self, name: str) -> int:
         frame = recorded(name)
         self.connection.send_nowait(frame)
         return header_of(frame).opaque
@@ -106,7 +106,7 @@ class Wire:
         return await self.answer(self.say(code, ext, body, **more))
 
     async def replay(self, name: str) -> RemotingCommand:
-        return await self.answer(self.say_recorded(name))
+        return await self.answer(self.send_recorded(name))
 
     async def push(self, code: int) -> RemotingCommand:
         """Wait for a request of the broker."""
@@ -135,10 +135,10 @@ class Wire:
         suspend_ms: int = 0,
     ) -> RemotingCommand:
         return await self.answer(
-            self.say_pull(topic, queue, offset, group=group, tags=tags, suspend_ms=suspend_ms)
+            self.send_pull(topic, queue, offset, group=group, tags=tags, suspend_ms=suspend_ms)
         )
 
-    def say_pull(
+    def send_pull(
         self,
         topic: str,
         queue: int = 0,

@@ -56,8 +56,8 @@ async def test_a_pull_at_a_follower_waits_for_what_comes(make_cluster: ClusterMa
     async with cluster.wire(await cluster.leader()) as leading, cluster.wire(follower) as following:
         await leading.send("T", b"0")
         await cluster.wait(lambda: "T" in follower.state.topics)
-        held = following.say_pull("T", 0, 1, suspend_ms=10_000)
-        ahead = following.say_pull("T", 0, 2, suspend_ms=10_000)
+        held = following.send_pull("T", 0, 1, suspend_ms=10_000)
+        ahead = following.send_pull("T", 0, 2, suspend_ms=10_000)
         await leading.send("T", b"1")
         answer = await following.answer(held)
         assert [record.body for record in decode_records(answer.body)] == [b"1"]

@@ -51,7 +51,7 @@ def receive_bytes(sock: socket.socket, count: int) -> bytes:
     return data
 
 
-def hears_nothing(sock: socket.socket) -> bool:
+def receives_nothing(sock: socket.socket) -> bool:
     sock.settimeout(SILENCE_S)
     try:
         return not sock.recv(1)
@@ -141,7 +141,7 @@ def test_a_one_way_cut_swallows_one_way_and_ends_the_connection_when_healed(pair
     pair.n1.sendall(frame(2))
     assert receive(pair.n0) == [2]
     assert poll(lambda: pair.links.swallowed_bytes("n0", "n1") == FRAME_BYTES, PATIENCE_S)
-    assert hears_nothing(pair.n1)
+    assert receives_nothing(pair.n1)
     pair.links.heal()
     assert is_over(pair.n0)
     assert is_over(pair.n1)
@@ -167,7 +167,7 @@ def test_over_a_cut_link_nobody_arrives(pair: Pair) -> None:
 def test_a_stalled_link_keeps_everything_for_later(pair: Pair) -> None:
     pair.links.shape("n0", "n1", Shape(flow="stall"))
     pair.n0.sendall(frame(1))
-    assert hears_nothing(pair.n1)
+    assert receives_nothing(pair.n1)
     pair.n0.sendall(frame(2))
     pair.links.heal()
     assert receive(pair.n1, 2) == [1, 2]
@@ -208,7 +208,7 @@ def test_frames_are_lost_doubled_swapped_between_members(pair: Pair) -> None:
     assert receive(pair.n1, 2) == [4, 3]
     pair.links.shape("n0", "n1", Shape(lose=1.0))
     pair.n0.sendall(frame(5))
-    assert hears_nothing(pair.n1)
+    assert receives_nothing(pair.n1)
     pair.links.heal()
     pair.n0.sendall(frame(6))
     assert receive(pair.n1) == [6]

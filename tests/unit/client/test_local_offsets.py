@@ -63,7 +63,7 @@ def test_what_was_saved_is_there_again_beside_what_was_saved_before(tmp_path: Pa
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b'{"offsetTable":'])
-def test_a_damaged_file_gives_way_to_the_one_before(
+def test_a_damaged_file_is_replaced_by_the_one_before(
     tmp_path: Path, damage: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     one = LocalOffsets(tmp_path, "c", "g")

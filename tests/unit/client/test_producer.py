@@ -280,7 +280,7 @@ async def test_a_leader_that_hangs_is_left_for_the_new_one(
 ) -> None:
     """A paused leader keeps its connections open and answers nothing."""
     await producer.send(Message("T", b"0"), queue=queue(0))
-    group.nodes[0].hears_nothing = True
+    group.nodes[0].is_paused = True
     group.elect(group.nodes[1])
     await producer.send(Message("T", b"1"), queue=queue(0))
     assert bodies(group, 0) == [b"0", b"1"]

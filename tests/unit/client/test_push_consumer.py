@@ -117,7 +117,7 @@ async def test_a_leader_that_hangs_is_left(group: FakeGroup) -> None:
     async with consumer(group, inbox) as one:
         await one.wait_assigned()
         await until(lambda: group.requests.count(11) >= 3)
-        group.nodes[0].hears_nothing = True
+        group.nodes[0].is_paused = True
         group.elect(group.nodes[1])
         group.put("T", 0, b"x")
         await until(lambda: inbox.got)

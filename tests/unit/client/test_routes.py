@@ -158,7 +158,7 @@ async def test_tasks_that_ask_together_share_one_answer(world: ScriptedNameServe
     assert world.asked == ["T"]
 
 
-async def test_what_the_name_server_cannot_tell_is_an_error(world: ScriptedNameServer) -> None:
+async def test_what_the_name_server_does_not_know_is_an_error(world: ScriptedNameServer) -> None:
     with pytest.raises(NoRouteError):
         await world.client.read_queues("T")
     world.code = ResponseCode.SYSTEM_ERROR

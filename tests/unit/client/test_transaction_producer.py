@@ -297,7 +297,7 @@ async def test_checks_of_other_groups_and_unreadable_ones_are_left_alone() -> No
             b"UNIQ_KEY\x01u\x02PGROUP\x01q\x02REAL_TOPIC\x01T\x02REAL_QID\x010\x02",
         )
         assert group.ask_about_open("p") == 1
-        await _say_nonsense(group)
+        await _send_nonsense(group)
         await producer.send(Message("T", b"still here"))
         assert set(group.transactions.verdicts) == {0}
 
@@ -328,7 +328,7 @@ async def test_a_check_that_comes_while_the_producer_is_closed_is_left_to_anothe
         assert producer._make_heartbeat() is None
 
 
-async def _say_nonsense(group: FakeGroup) -> None:
+async def _send_nonsense(group: FakeGroup) -> None:
     from dledger_mq.remoting.header import encode_command, make_request
 
     for connection in group._producers["p"].values():

@@ -231,7 +231,7 @@ def test_no_more_is_held_than_some_answers_however_long_the_disk_has_no_room() -
     assert leave(engine) == list(range(2 * HELD_COUNT_MAX, 3 * HELD_COUNT_MAX))
 
 
-def test_a_truncation_while_a_job_runs_makes_the_node_hear_of_less() -> None:
+def test_a_truncation_while_a_job_runs_reports_less_as_durable() -> None:
     engine = scripted()
     give(engine, AppendEntries((entry(1), entry(2), entry(3))))
     job = engine.begin_persist()

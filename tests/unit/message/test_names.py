@@ -57,7 +57,7 @@ def test_b4_clients_may_not_send_to_system_topics() -> None:
     assert names.send_problem("RMQ_SYS_TRACE_TOPIC") is None
 
 
-def test_clients_may_not_send_what_the_fold_obeys() -> None:
+def test_clients_may_not_send_what_the_fold_carries_out() -> None:
     assert all(names.send_problem(topic) is not None for topic in CONTROL_TOPICS)
 
 

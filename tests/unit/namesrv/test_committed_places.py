@@ -164,7 +164,7 @@ async def test_a_registration_is_answered_with_what_is_remembered() -> None:
     assert read_log_point(answer.ext[FURTHEST_FIELD]) == point(10)
 
 
-async def test_brokers_that_tell_nothing_are_told_nothing() -> None:
+async def test_brokers_that_report_nothing_are_sent_nothing() -> None:
     server = Server()
     await server.register(write_log_point(point(10)), broker_id=1)
     for told in (None, "", "nonsense"):

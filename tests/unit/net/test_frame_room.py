@@ -115,7 +115,7 @@ async def test_more_large_frames_than_there_is_room_for_get_through() -> None:
     half = len(frame) // 2
     answered: list[int] = []
 
-    async def hear(client: Connection) -> None:
+    async def receive(client: Connection) -> None:
         answered.append(len((await client.receive())[0].body))
 
     async with serving() as (listener, dial):
@@ -131,7 +131,7 @@ async def test_more_large_frames_than_there_is_room_for_get_through() -> None:
             client.send_nowait(frame[half:])
         async with trio.open_nursery() as hearing:
             for client in clients:
-                hearing.start_soon(hear, client)
+                hearing.start_soon(receive, client)
         assert answered == [len(BODY)] * count
         assert listener._room.used_bytes == 0
 

@@ -145,16 +145,16 @@ def test_whoever_lost_its_vote_counts_only_by_an_answer_to_a_later_request(
     answers: list[tuple[int, int]],
 ) -> None:
     admission = Admission()
-    last_round = heard_round = 0
+    last_round = loss_round = 0
     was_lost = False
     for round_, store in answers:
         last_round = max(last_round, round_)
         was_counted = admission.is_counted
         follows = admission.take_answer(round_, store, last_round=last_round)
         if follows.is_void:
-            was_lost, heard_round = True, last_round
+            was_lost, loss_round = True, last_round
         if admission.is_counted and not was_counted:
             assert store == 0
-            assert round_ > heard_round
+            assert round_ > loss_round
         assert was_lost or admission.is_counted
         assert follows.after is admission.state

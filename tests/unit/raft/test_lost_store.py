@@ -52,7 +52,7 @@ class Member:
     def step(self, event: object) -> list[Effect]:
         return self.node.step(event, self.now_ms)  # type: ignore[arg-type] # an Event
 
-    def hear(self, message: Message) -> list[Effect]:
+    def receive(self, message: Message) -> list[Effect]:
         return self.step(Received(message))
 
     def time_out(self) -> list[Effect]:
@@ -91,9 +91,9 @@ def told(source: NodeId, asked: Message, *, store: int = 0, granted: bool = Fals
 def test_a_new_store_grants_nothing_and_tells_its_number() -> None:
     member = Member(N0, store=77)
     member.free()
-    (answer,) = sent(member.hear(whether(N1)))
+    (answer,) = sent(member.receive(whether(N1)))
     assert answer == PreVoteResponse(Term(0), N0, False, 77, 9)
-    (answer,) = sent(member.hear(VoteRequest(Term(3), N1, Index(0), Term(0))))
+    (answer,) = sent(member.receive(VoteRequest(Term(3), N1, Index(0), Term(0))))
     assert answer == VoteResponse(Term(3), N0, False)
     assert not member.node.is_voter
 
@@ -101,23 +101,23 @@ def test_a_new_store_grants_nothing_and_tells_its_number() -> None:
 def test_a_store_with_entries_that_may_not_vote_tells_no_number_and_asks_nobody() -> None:
     member = Member(N0, store=77, term=1, entries=3)
     member.free()
-    (answer,) = sent(member.hear(whether(N1, last=9, term=2)))
+    (answer,) = sent(member.receive(whether(N1, last=9, term=2)))
     assert answer == PreVoteResponse(Term(1), N0, False, 0, 9)
     assert sent(member.time_out()) == []
     assert member.node.role is Role.FOLLOWER
     request = TimeoutNow(Term(1), N1)
-    assert sent(member.hear(request)) == []
+    assert sent(member.receive(request)) == []
 
 
 def test_only_who_quotes_the_number_of_this_store_gets_its_founding_vote() -> None:
     member = Member(N0, store=77)
     member.free()
     wrong = VoteRequest(Term(1), N1, Index(0), Term(0), False, 76)
-    assert sent(member.hear(wrong)) == [VoteResponse(Term(1), N0, False)]
+    assert sent(member.receive(wrong)) == [VoteResponse(Term(1), N0, False)]
     ahead = VoteRequest(Term(1), N1, Index(5), Term(1), False, 77)
-    assert sent(member.hear(ahead)) == [VoteResponse(Term(1), N0, False)]
+    assert sent(member.receive(ahead)) == [VoteResponse(Term(1), N0, False)]
     right = VoteRequest(Term(1), N1, Index(0), Term(0), False, 77)
-    effects = member.hear(right)
+    effects = member.receive(right)
     assert saves(effects) == [SaveHardState(Term(1), N1, is_voter=True)]
     assert sent(effects) == [VoteResponse(Term(1), N0, True)]
 
@@ -128,14 +128,14 @@ def test_only_who_quotes_the_number_of_this_store_gets_its_founding_vote() -> No
 def test_a_group_is_founded_when_all_say_twice_that_they_have_nothing() -> None:
     member = Member(N0, store=7)
     first = sent(member.time_out())[0]
-    assert sent(member.hear(told(N1, first, store=1))) == []
-    again = sent(member.hear(told(N2, first, store=2)))
+    assert sent(member.receive(told(N1, first, store=1))) == []
+    again = sent(member.receive(told(N2, first, store=2)))
     assert [type(each) for each in again] == [PreVoteRequest, PreVoteRequest]
     assert not member.node.is_voter
     # Answers to the first question say nothing about the second.
-    assert sent(member.hear(told(N1, first, store=1))) == []
-    assert sent(member.hear(told(N1, again[0], store=1))) == []
-    effects = member.hear(told(N2, again[0], store=2))
+    assert sent(member.receive(told(N1, first, store=1))) == []
+    assert sent(member.receive(told(N1, again[0], store=1))) == []
+    effects = member.receive(told(N2, again[0], store=2))
     assert saves(effects) == [SaveHardState(Term(1), N0, is_voter=True)]
     assert [(type(each), each.new_store) for each in sent(effects)] == [  # type: ignore[union-attr]
         (VoteRequest, 1),
@@ -146,10 +146,10 @@ def test_a_group_is_founded_when_all_say_twice_that_they_have_nothing() -> None:
 def test_a_store_that_was_lost_between_the_two_questions_founds_nothing() -> None:
     member = Member(N0, store=7)
     first = sent(member.time_out())[0]
-    member.hear(told(N1, first, store=1))
-    second = sent(member.hear(told(N2, first, store=2)))[0]
-    member.hear(told(N1, second, store=1))
-    third = sent(member.hear(told(N2, second, store=3)))
+    member.receive(told(N1, first, store=1))
+    second = sent(member.receive(told(N2, first, store=2)))[0]
+    member.receive(told(N1, second, store=1))
+    third = sent(member.receive(told(N2, second, store=3)))
     assert [type(each) for each in third] == [PreVoteRequest, PreVoteRequest]
     assert not member.node.is_voter
 
@@ -157,19 +157,19 @@ def test_a_store_that_was_lost_between_the_two_questions_founds_nothing() -> Non
 def test_a_majority_of_new_stores_founds_nothing() -> None:
     member = Member(N0, store=7)
     first = sent(member.time_out())[0]
-    assert sent(member.hear(told(N1, first, store=1))) == []
+    assert sent(member.receive(told(N1, first, store=1))) == []
     refusal = told(N2, first)  # it has entries
-    assert sent(member.hear(refusal)) == []
+    assert sent(member.receive(refusal)) == []
     assert not member.node.is_voter
 
 
 def test_granted_pre_votes_of_voters_without_entries_count_for_the_founding() -> None:
     member = Member(N0, store=7)
     first = sent(member.time_out())[0]
-    member.hear(told(N1, first, granted=True))
-    second = sent(member.hear(told(N2, first, store=2)))[0]
-    member.hear(told(N1, second, granted=True))
-    effects = member.hear(told(N2, second, store=2))
+    member.receive(told(N1, first, granted=True))
+    second = sent(member.receive(told(N2, first, store=2)))[0]
+    member.receive(told(N1, second, granted=True))
+    effects = member.receive(told(N2, second, store=2))
     assert saves(effects) == [SaveHardState(Term(1), N0, is_voter=True)]
 
 
@@ -181,8 +181,8 @@ def leader() -> Member:
     member = Member(N0)
     member.time_out()
     asked = PreVoteResponse(Term(1), N1, True)
-    member.hear(asked)
-    member.hear(VoteResponse(Term(1), N1, True))
+    member.receive(asked)
+    member.receive(VoteResponse(Term(1), N1, True))
     assert member.node.role is Role.LEADER
     member.persist()
     return member
@@ -208,7 +208,7 @@ def answer(
         Index(match),
         store,
     )
-    return member.hear(response)
+    return member.receive(response)
 
 
 def requests(effects: list[Effect], to: NodeId) -> list[SendEntries]:
@@ -291,11 +291,11 @@ def test_a_second_loss_is_noticed_before_and_after_it_was_admitted() -> None:
 def test_the_admitted_member_saves_that_it_votes_before_it_says_so() -> None:
     member = Member(N2, store=5)
     request = AppendRequest(Term(1), N0, Index(0), Term(0), (), Index(0), 1)
-    (plain,) = sent(member.hear(request))
+    (plain,) = sent(member.receive(request))
     assert isinstance(plain, AppendResponse)
     assert plain.store == 5
     admitting = AppendRequest(Term(1), N0, Index(0), Term(0), (), Index(0), 2, admits=5)
-    effects = member.hear(admitting)
+    effects = member.receive(admitting)
     assert saves(effects) == [SaveHardState(Term(1), None, is_voter=True)]
     assert isinstance(effects[0], SaveHardState)
     (told_so,) = sent(effects)
@@ -306,7 +306,7 @@ def test_the_admitted_member_saves_that_it_votes_before_it_says_so() -> None:
 def test_an_admitting_request_that_does_not_fit_the_log_admits_nobody() -> None:
     member = Member(N2, store=5)
     request = AppendRequest(Term(1), N0, Index(4), Term(1), (), Index(0), 1, admits=5)
-    (refusal,) = sent(member.hear(request))
+    (refusal,) = sent(member.receive(request))
     assert isinstance(refusal, AppendResponse)
     assert (refusal.success, refusal.store) == (False, 5)
 
@@ -336,7 +336,7 @@ def test_a_number_that_comes_late_does_no_lasting_harm() -> None:
 def test_a_late_request_that_admits_an_earlier_store_admits_nobody() -> None:
     member = Member(N2, store=6)
     late = AppendRequest(Term(1), N0, Index(0), Term(0), (), Index(0), 1, admits=5)
-    (answered,) = sent(member.hear(late))
+    (answered,) = sent(member.receive(late))
     assert isinstance(answered, AppendResponse)
     assert (answered.success, answered.store) == (True, 6)
 
@@ -358,7 +358,7 @@ def test_who_gives_up_its_vote_saves_that_and_supports_nobody() -> None:
     assert saves(effects) == [SaveHardState(Term(1), None, is_voter=False)]
     assert isinstance(effects[0], SaveHardState)
     member.free()
-    (answer_,) = sent(member.hear(VoteRequest(Term(3), N1, Index(9), Term(2))))
+    (answer_,) = sent(member.receive(VoteRequest(Term(3), N1, Index(9), Term(2))))
     assert answer_ == VoteResponse(Term(3), N2, False)
     assert sent(member.time_out()) == []
     assert not saves(member.step(GiveUpVote()))
@@ -378,12 +378,12 @@ def test_it_is_not_sent_again_what_it_holds_and_is_admitted_with_a_number_of_its
     member = Member(N2, term=1, entries=3)
     member.node.step(GiveUpVote(), 0)
     request = AppendRequest(Term(1), N0, Index(3), Term(1), (), Index(0), 1)
-    (held,) = sent(member.hear(request))
+    (held,) = sent(member.receive(request))
     assert isinstance(held, AppendResponse)
     assert (held.success, held.match_index) == (True, 3)
     assert held.store != 0
     admitting = AppendRequest(Term(1), N0, Index(3), Term(1), (), Index(0), 2, admits=held.store)
-    assert saves(member.hear(admitting)) == [SaveHardState(Term(1), None, is_voter=True)]
+    assert saves(member.receive(admitting)) == [SaveHardState(Term(1), None, is_voter=True)]
 
 
 def test_a_leader_voids_what_the_newer_store_had_confirmed_and_goes_on_from_where_the_copy_ends() -> (
@@ -399,7 +399,7 @@ def test_a_leader_voids_what_the_newer_store_had_confirmed_and_goes_on_from_wher
     rejected = AppendResponse(
         Term(1), N2, member.node.last_round, False, Index(0), Index(4), Term(0), Index(3), 5
     )
-    effects = member.hear(rejected)
+    effects = member.receive(rejected)
     view = member.node.progress()[N2]
     assert (view.is_voter, view.match_index) == (False, 0)
     assert next(request.first for request in requests(effects, N2)) == 4

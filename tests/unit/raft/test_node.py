@@ -342,7 +342,7 @@ def test_the_description_names_what_matters() -> None:
 # --- the table of roles ---
 
 
-def test_every_role_obeys_a_higher_term_and_an_order_to_step_down() -> None:
+def test_every_role_follows_a_higher_term_and_an_order_to_step_down() -> None:
     for role in (Role.FOLLOWER, Role.PRE_CANDIDATE, Role.CANDIDATE, Role.LEADER):
         for cause in (Cause.HIGHER_TERM, Cause.LEADER_HEARD, Cause.STEP_DOWN):
             assert TRANSITIONS[role, cause] is Role.FOLLOWER

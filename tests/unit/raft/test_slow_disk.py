@@ -146,10 +146,10 @@ def test_who_is_too_slow_to_lead_is_so_only_for_a_while_and_beside_the_others() 
 # What is done.
 
 
-class Reign:
+class LeaderOnSlowDisk:
     """A leader under load in a group whose members take so long to make entries durable.
 
-    Members that are told to campaign never do, so that the leader goes on.
+    Members that are asked to campaign never do, so that the leader goes on.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class Reign:
         self.others_ms = others_ms
         self.has_load = True
         self.handed_over: list[tuple[int, HandsOver]] = []
-        self.told: list[tuple[int, NodeId]] = []
+        self.timeout_nows: list[tuple[int, NodeId]] = []
         self._carry_out(elect(self._group, self._leader))
         self._at(0, self._load)
         self._at(0, self._tick)
@@ -202,7 +202,7 @@ class Reign:
                 self.handed_over.append((now_ms, effect))
             elif isinstance(effect, Send) and isinstance(effect.message, TimeoutNow):
                 assert effect.waits is Waits.NOTHING
-                self.told.append((now_ms, effect.to))
+                self.timeout_nows.append((now_ms, effect.to))
         for request in requests(effects):
             answer = success(self._leader, request.to, request.end - 1, round_=request.round)
             answers_ms = self._answers_ms(request.to, has_entries=request.first < request.end)
@@ -230,28 +230,28 @@ class Reign:
 
 
 def test_a_leader_with_a_slow_disk_hands_over_once_in_a_while() -> None:
-    reign = Reign(500, {N1: 5, N2: 8})
-    reign.lead_for(2 * SLOW_DISK_PAUSE_MS + 6000)
-    times_ms = [at_ms for at_ms, _ in reign.handed_over]
+    leader = LeaderOnSlowDisk(500, {N1: 5, N2: 8})
+    leader.lead_for(2 * SLOW_DISK_PAUSE_MS + 6000)
+    times_ms = [at_ms for at_ms, _ in leader.handed_over]
     assert 3000 <= times_ms[0] <= 5000
     assert len(times_ms) == 3
     assert all(after - before >= SLOW_DISK_PAUSE_MS for before, after in pairwise(times_ms))
-    (_, first), *_ = reign.handed_over
+    (_, first), *_ = leader.handed_over
     assert first.target in {N1, N2}
     assert (first.own_ms >= 500, first.others_ms) == (True, 8)
-    assert reign.told[0][1] == first.target
-    assert reign.told[0][0] - times_ms[0] <= 100  # not for its own disk
+    assert leader.timeout_nows[0][1] == first.target
+    assert leader.timeout_nows[0][0] - times_ms[0] <= 100  # not for its own disk
 
 
 def test_a_single_sync_that_does_not_end() -> None:
-    reign = Reign(1, {N1: 5, N2: 8})
-    reign.lead_for(2000)
-    reign.own_ms = 60_000
-    begun_ms = reign.now_ms
-    reign.lead_for(3000)
-    ((at_ms, _),) = reign.handed_over
+    leader = LeaderOnSlowDisk(1, {N1: 5, N2: 8})
+    leader.lead_for(2000)
+    leader.own_ms = 60_000
+    begun_ms = leader.now_ms
+    leader.lead_for(3000)
+    ((at_ms, _),) = leader.handed_over
     assert 2100 <= at_ms - begun_ms <= 2300
-    assert reign.told
+    assert leader.timeout_nows
 
 
 @pytest.mark.parametrize(
@@ -269,30 +269,30 @@ def test_a_single_sync_that_does_not_end() -> None:
     ],
 )
 def test_nothing_would_be_won(own_ms: int, others_ms: dict[NodeId, int]) -> None:
-    reign = Reign(own_ms, others_ms)
-    reign.lead_for(20_000)
-    assert reign.handed_over == []
-    assert reign.told == []
+    leader = LeaderOnSlowDisk(own_ms, others_ms)
+    leader.lead_for(20_000)
+    assert leader.handed_over == []
+    assert leader.timeout_nows == []
 
 
 def test_without_load_nobody_hands_over() -> None:
-    reign = Reign(500, {N1: 5, N2: 8})
-    reign.has_load = False
-    reign.lead_for(20_000)
-    assert reign.handed_over == []
+    leader = LeaderOnSlowDisk(500, {N1: 5, N2: 8})
+    leader.has_load = False
+    leader.lead_for(20_000)
+    assert leader.handed_over == []
 
 
 def test_the_fast_ones_are_chosen() -> None:
-    reign = Reign(500, {N1: 700, N2: 5, N3: 8, N4: 9})
-    reign.lead_for(6000)
-    assert [each.target for _, each in reign.handed_over] != []
-    assert all(each.target != N1 for _, each in reign.handed_over)
+    leader = LeaderOnSlowDisk(500, {N1: 700, N2: 5, N3: 8, N4: 9})
+    leader.lead_for(6000)
+    assert [each.target for _, each in leader.handed_over] != []
+    assert all(each.target != N1 for _, each in leader.handed_over)
 
 
 def test_a_preferred_member_with_a_slow_disk_is_left_alone_until_it_is_well() -> None:
-    reign = Reign(1, {N1: 500, N2: 5}, preferred=(N1,))
-    reign.lead_for(20_000)
-    assert reign.told == []
-    reign.others_ms[N1] = 5
-    reign.lead_for(3000)
-    assert {to for _, to in reign.told} == {N1}
+    leader = LeaderOnSlowDisk(1, {N1: 500, N2: 5}, preferred=(N1,))
+    leader.lead_for(20_000)
+    assert leader.timeout_nows == []
+    leader.others_ms[N1] = 5
+    leader.lead_for(3000)
+    assert {to for _, to in leader.timeout_nows} == {N1}

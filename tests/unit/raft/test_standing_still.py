@@ -38,7 +38,7 @@ def leader() -> tuple[CoreGroup, Member]:
     return group, member
 
 
-def test_a_follower_waits_longer_by_the_time_in_which_it_could_hear_nobody() -> None:
+def test_a_follower_waits_longer_by_the_time_in_which_nothing_could_reach_it() -> None:
     group, member = follower_of_n1()
     deadline_ms = member.node.next_deadline_ms()
     group.now_ms += 5000

@@ -157,7 +157,7 @@ async def test_barrier_sees_what_was_confirmed_before(open_group: OpenGroup) -> 
         assert await server.reader.barrier(timeout_s=S) >= entry_id.index
 
 
-async def test_watchers_hear_of_roles_and_of_serving(open_group: OpenGroup) -> None:
+async def test_watchers_learn_of_roles_and_of_serving(open_group: OpenGroup) -> None:
     async with open_group() as group:
         views: dict[NodeId, list[RoleView]] = {}
         applied: list[int] = []

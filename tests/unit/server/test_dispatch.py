@@ -70,7 +70,7 @@ class Bench:
         decoder.feed(b"".join(call.args[0] for call in self.link.send.call_args_list))
         return [decode_command(frame) for frame in decoder.frames()]
 
-    def say_hello(self) -> None:
+    def send_hello(self) -> None:
         proof = link_proof(None, group="g", node_id="n1", nonce=NONCE)
         hello = {"group": "g", "node": "n1", "nonce": NONCE, "proof": proof}
         (answer,) = self.say(make_request(PrivateCode.HELLO, 1, hello))
@@ -91,7 +91,7 @@ def bench() -> Bench:
 def test_what_the_clients_node_knows_comes_with_the_request(
     bench: Bench, *, was_tried: bool, waited_ms: int | None
 ) -> None:
-    bench.say_hello()
+    bench.send_hello()
     ext = {"address": "1.2.3.4:5"} | ({TRIED_FIELD: "true"} if was_tried else {})
     if waited_ms is not None:
         ext[WAITED_FIELD] = str(waited_ms)
@@ -106,7 +106,7 @@ def test_what_the_clients_node_knows_comes_with_the_request(
 def test_nobody_speaks_between_nodes_without_a_hello(bench: Bench) -> None:
     (answer,) = bench.say(make_request(PrivateCode.FORWARD, 3, {"address": "1.2.3.4:5"}))
     assert answer.code == 16
-    bench.say_hello()
+    bench.send_hello()
     bench.say(make_request(PrivateCode.DELIVERED, 4, {"msgId": "x"}))
     assert bench.delivered == ["x"]
 

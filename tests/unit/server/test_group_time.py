@@ -185,7 +185,7 @@ def test_without_a_majority_the_own_clock_is_kept_and_nothing_is_settled() -> No
     assert starting_ms(TRUE + WRONG, [read()], member_count=5, now_ms=AT) == (TRUE + WRONG, False)
 
 
-def test_what_members_tell_is_a_time_or_nothing() -> None:
+def test_what_members_report_is_a_time_or_nothing() -> None:
     told = {"wall_clock_ms": "1700000000000"}
     assert reading_of(told, asked_ms=3, answered_ms=5) == ClockReading(TRUE, 3, 5, None)
     settled = {**told, "settled_clock_ms": "1700000000001"}

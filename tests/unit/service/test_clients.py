@@ -34,7 +34,7 @@ def ids(union: ClientUnion, group: str = "g") -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["cpp-heartbeat-consumer-broadcast", "node-heartbeat-consumer"])
-def test_what_real_clients_tell(name: str) -> None:
+def test_what_real_clients_send(name: str) -> None:
     decoder = FrameDecoder()
     decoder.feed((FRAMES / f"{name}.bin").read_bytes())
     frame = decoder.next_frame()

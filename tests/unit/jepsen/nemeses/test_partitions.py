@@ -20,7 +20,7 @@ def cut(
     return cut_links(partition, nodes, leader, random.Random(seed))
 
 
-def heard_by_both(links: set[Link], nodes: list[str], one: str) -> set[str]:
+def reached_by_both(links: set[Link], nodes: list[str], one: str) -> set[str]:
     """Return those whom a node hears and is heard by, itself included."""
     return {other for other in nodes if other == one or not {(one, other), (other, one)} & links}
 
@@ -29,7 +29,7 @@ def heard_by_both(links: set[Link], nodes: list[str], one: str) -> set[str]:
 @pytest.mark.parametrize("seed", range(8))
 def test_halves_leave_a_majority_with_its_clients(nodes: list[str], seed: int) -> None:
     links = cut("halves", nodes, seed)
-    sides = {frozenset(heard_by_both(links, nodes, each)) for each in nodes}
+    sides = {frozenset(reached_by_both(links, nodes, each)) for each in nodes}
     small, large = sorted(sides, key=len)
     assert len(small) + len(large) == len(nodes)
     assert len(large) > len(nodes) / 2
@@ -40,16 +40,16 @@ def test_halves_leave_a_majority_with_its_clients(nodes: list[str], seed: int) -
 @pytest.mark.parametrize("nodes", [THREE, FIVE])
 def test_the_leader_is_alone(nodes: list[str]) -> None:
     links = cut("leader", nodes)
-    assert heard_by_both(links, nodes, "n1") == {"n1"}
+    assert reached_by_both(links, nodes, "n1") == {"n1"}
     assert (CLIENTS, "n1") in links
     assert ("n1", CLIENTS) in links
     assert all("n1" in link for link in links)
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_bridge_of_five_joins_two_sides_that_do_not_hear_each_other(seed: int) -> None:
+def test_a_bridge_of_five_joins_two_sides_that_do_not_reach_each_other(seed: int) -> None:
     links = cut("bridge", FIVE, seed)
-    reach = sorted(len(heard_by_both(links, FIVE, each)) for each in FIVE)
+    reach = sorted(len(reached_by_both(links, FIVE, each)) for each in FIVE)
     assert reach == [3, 3, 3, 3, 5]
 
 
@@ -57,19 +57,19 @@ def test_a_bridge_of_five_joins_two_sides_that_do_not_hear_each_other(seed: int)
 @pytest.mark.parametrize("nodes", [FIVE, [f"n{i}" for i in range(7)]])
 def test_in_a_ring_each_hears_a_majority_and_no_two_the_same(nodes: list[str], seed: int) -> None:
     links = cut("ring", nodes, seed)
-    sets = {frozenset(heard_by_both(links, nodes, each)) for each in nodes}
+    sets = {frozenset(reached_by_both(links, nodes, each)) for each in nodes}
     assert len(sets) == len(nodes)
     assert all(len(each) == len(nodes) // 2 + 1 + (len(nodes) // 2 % 2) for each in sets)
 
 
 def test_a_ring_of_three_has_one_link_cut() -> None:
     links = cut("ring", THREE)
-    assert sorted(len(heard_by_both(links, THREE, each)) for each in THREE) == [2, 2, 3]
+    assert sorted(len(reached_by_both(links, THREE, each)) for each in THREE) == [2, 2, 3]
 
 
 def test_a_leader_without_peers_keeps_its_clients() -> None:
     links = cut("leader-peers", THREE)
-    assert heard_by_both(links, THREE, "n1") == {"n1"}
+    assert reached_by_both(links, THREE, "n1") == {"n1"}
     assert not any(CLIENTS in link for link in links)
 
 
@@ -88,7 +88,7 @@ def test_clients_reach_a_stale_leader_only() -> None:
     reached = [each for each in FIVE if (CLIENTS, each) not in links]
     assert len(reached) == 2
     assert "n1" in reached
-    assert heard_by_both(links, FIVE, "n1") == set(reached)
+    assert reached_by_both(links, FIVE, "n1") == set(reached)
 
 
 def test_peers_only_leaves_the_clients() -> None:
