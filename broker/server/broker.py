@@ -18,6 +18,7 @@ from broker.server.deliveries.deliveries import keep_delivering
 from broker.server.environment import Environment
 from broker.server.links.private_codes import LINK_NONCE, SERVICE_ADDRESS
 from broker.server.registrar import Registrar
+from broker.server.requests.commit_tasks import keep_flushing
 from broker.server.requests.origin import ClientOrigin, Outputs
 from broker.server.watches.clock import SteadyWallClock
 from broker.server.watches.loss_watch import LossWatch
@@ -146,7 +147,7 @@ class Broker:
             async with trio.open_nursery() as nursery:
                 controller = self._join(nursery)
                 await nursery.start(self.log.run)
-                nursery.start_soon(controller.commits.run)
+                nursery.start_soon(keep_flushing, controller.commits)
                 nursery.start_soon(controller.link.run)
                 nursery.start_soon(controller.members.exchange.run)
                 nursery.start_soon(self._registrar.run)

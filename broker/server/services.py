@@ -12,6 +12,7 @@ from broker.server.deliveries.transaction_checks import TransactionChecks
 from broker.server.environment import Environment
 from broker.server.handlers.admin import Admin
 from broker.server.handlers.committers import Committers
+from broker.server.handlers.link_server import LinkServer
 from broker.server.handlers.locks import Locks
 from broker.server.handlers.members import Members
 from broker.server.handlers.offsets import Offsets
@@ -24,7 +25,6 @@ from broker.server.handlers.sends import Sends
 from broker.server.handlers.transaction_resumes import TransactionResumes
 from broker.server.handlers.transactions import TransactionEnds
 from broker.server.links.link import LeaderLink
-from broker.server.links.link_server import LinkServer
 from broker.server.requests.commits import Commits
 from broker.server.requests.dispatch import Dispatch
 from broker.server.requests.origin import Outputs

@@ -132,6 +132,7 @@ class SimBroker:
         self.controller = cluster.controller_type(
             config, self.log, state, outputs=self._outputs, environment=environment
         )
+        self.controller.commits.wanted = _looked_at_anyway
         self.log.watch_role(self._role_changed)
         self.log.reader.watch_applied(self._applied)
         cluster.at(cluster.now_ms + LOOK_MS, self._look)
@@ -209,7 +210,7 @@ class SimBroker:
             self._cluster.run_pass(self._node, self.driver.engine)
 
     def _want_flush(self) -> None:
-        """Propose what gathered at this moment, as the task of `Commits.run` does."""
+        """Propose what gathered at this moment, as `keep_flushing` does."""
         if self.controller.commits.staging.staged_count and not self._is_flush_wanted:
             self._is_flush_wanted = True
             self._cluster.at(self._cluster.now_ms, self._flush)
@@ -275,3 +276,7 @@ class SimBroker:
         if self.controller.link.has(link):
             self.controller.link.ended(link)
         self._cluster.at(self._cluster.now_ms + RELINK_MS, self._link_up)
+
+
+def _looked_at_anyway() -> None:
+    """Do nothing when a flush is wanted: after each event the simulator looks what is staged."""

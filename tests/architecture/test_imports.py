@@ -74,6 +74,11 @@ LAYERS = {
     "broker.namesrv": {"command_line", "net", "properties"},
     "broker.admin": set(),
     "broker.testing": {"server", "service", "store"},
+    "broker.server.links": set(),
+    "broker.server.requests": {"links"},
+    "broker.server.watches": {"requests"},
+    "broker.server.handlers": {"config", "links", "requests", "watches"},
+    "broker.server.deliveries": {"handlers", "requests"},
 }
 
 # Of the log, what those parts of the others may use that know nothing of the world.
@@ -88,6 +93,25 @@ VALUES_OF_THE_LOG = {
 PURE = {
     "dledger/raft": {"dledger.raft", "dledger.errors", "dledger.config"},
     "dledger/codec": {"dledger.raft", "dledger.codec", "dledger.errors"},
+    "dledger/storage": {"dledger.raft", "dledger.codec", "dledger.errors", "dledger.storage"},
+    "dledger/repair": {
+        "dledger.raft",
+        "dledger.codec",
+        "dledger.config",
+        "dledger.errors",
+        "dledger.repair",
+        "dledger.storage",
+    },
+    "dledger/held_sends": {"dledger.raft"},
+    "dledger/engine": {
+        "dledger.raft",
+        "dledger.codec",
+        "dledger.config",
+        "dledger.errors",
+        "dledger.held_sends",
+        "dledger.repair",
+        "dledger.storage",
+    },
     "dledger_mq/remoting": {"dledger_mq.remoting", "dledger_mq.message"},
     "dledger_mq/message": {"dledger_mq.message"},
     "broker/store": {
@@ -107,6 +131,20 @@ PURE = {
 
 # Where what leaves memory lies: behind interfaces, which the server fills (adr/0020, adr/0031).
 SPILLS = {"broker.store.timer_files", "broker.store.unit_files"}
+
+# The machine's own disk: what is pure has a `Disk` (dledger/storage/api.py), and is given this one or a simulated one.
+OF_THE_MACHINE = {"dledger.storage.lock", "dledger.storage.posix", "dledger.storage.restored"}
+
+# Of the parts of a broker that act on requests, those that start tasks or wait, and the clock itself.
+SHELL_OF_THE_SERVER = {
+    "broker.server.deliveries.deliveries",
+    "broker.server.handlers.client_exchange",
+    "broker.server.handlers.members",
+    "broker.server.links.link",
+    "broker.server.requests.commit_tasks",
+    "broker.server.requests.linear",
+    "broker.server.watches.clock",
+}
 
 # The client is no part of a member of a log; they share the number of their release.
 MQ_OF_DLEDGER = {"dledger.version"}
@@ -159,11 +197,23 @@ def test_pure_parts_import_nothing_of_the_world(folder: str) -> None:
     wrong = [
         str(found)
         for found in imports_under(folder)
-        if module_name(found.path) not in SPILLS
+        if module_name(found.path) not in SPILLS | OF_THE_MACHINE
         if found.top in IMPURE_MODULES
+        or found.name in OF_THE_MACHINE
         or (found.top in PACKAGES and not is_within(found.name, PURE[folder]))
     ]
     assert wrong == []
+
+
+@pytest.mark.parametrize("folder", ["requests", "handlers", "deliveries", "links", "watches"])
+def test_few_modules_that_act_on_requests_know_of_tasks_and_clocks(folder: str) -> None:
+    impure = {
+        module_name(found.path)
+        for found in imports_under(f"broker/server/{folder}")
+        if found.top in IMPURE_MODULES
+    }
+    allowed = {name for name in SHELL_OF_THE_SERVER if is_within(name, {f"broker.server.{folder}"})}
+    assert impure == allowed
 
 
 def test_the_fold_does_not_know_where_it_spills_to() -> None:
@@ -172,24 +222,37 @@ def test_the_fold_does_not_know_where_it_spills_to() -> None:
 
 @pytest.mark.parametrize("part", LAYERS)
 def test_parts_import_only_what_lies_below_them(part: str) -> None:
-    package = part.partition(".")[0]
-    below = {part} | {f"{package}.{name}" for name in LAYERS[part]} | {f"{package}.version"}
+    around = part.rpartition(".")[0]
+    below = {part} | {f"{around}.{name}" for name in LAYERS[part]} | {f"{around}.version"}
     wrong = [
         str(found)
         for found in imports_under(part.replace(".", "/"))
-        if found.top == package and not is_within(found.name, below)
+        if is_within(found.name, {around}) and not is_within(found.name, below)
     ]
     assert wrong == []
 
 
 def test_every_part_of_the_packages_has_its_layer() -> None:
+    """At every depth: a folder within a part has a wall of its own."""
     folders = {
-        f"{package}.{path.parent.name}"
+        module_name(path)
         for package in ("dledger", "dledger_mq", "broker")
-        for path in (ROOT / package).glob("*/__init__.py")
+        for path in (ROOT / package).glob("*/**/__init__.py")
     }
     assert folders - LAYERS.keys() == set()
     assert [part for part in LAYERS if not modules_under(part.replace(".", "/"))] == []
+
+
+def test_no_parts_lie_below_each_other() -> None:
+    """Modules that do not import each other may still tie two folders into one."""
+    graph = {
+        part: {f"{part.rpartition('.')[0]}.{name}" for name in below}
+        for part, below in LAYERS.items()
+    }
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
 
 
 # A search is bounded in time, and a history notes when something was seen.

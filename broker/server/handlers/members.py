@@ -10,7 +10,8 @@ import trio
 from broker.server.handlers.client_exchange import CREATE_TIMEOUT_S, ClientExchange
 from broker.server.links.link import LeaderLink
 from broker.server.links.private_codes import PrivateCode
-from broker.server.requests.commits import AwaitCommit, Commits
+from broker.server.requests.commit_tasks import AwaitCommit
+from broker.server.requests.commits import Commits
 from broker.server.requests.origin import ClientOrigin, Outputs
 from broker.server.requests.questions import Question
 from broker.server.requests.request import Handler, PendingRequest, Where

@@ -1,7 +1,7 @@
 """The connection of a node to the leader's client port: forwarded requests and shared clients.
 
 Requests are pipelined, each with an opaque of the link. When the connection breaks, each waiter is notified;
-what that means for a request is the router's to say. The other end is link_server.py.
+what that means for a request is the router's to say. The other end is handlers/link_server.py.
 """
 
 from __future__ import annotations

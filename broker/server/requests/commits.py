@@ -8,7 +8,8 @@ here), it was refused (surely not done), or its outcome is unknown.
 What belongs together stands in one entry: all that was staged between two calls of `wait` is a *unit*, and
 never divided. Whoever stages several records therefore waits for them once, after the last one.
 
-It knows nothing of requests, clients and answers: what a failure means for a request is the router's to say.
+It knows nothing of requests, clients and answers: what a failure means for a request is the router's to say;
+and nothing of tasks: when the next flush comes is for the owner of `wanted` (commit_tasks.py).
 """
 
 from __future__ import annotations
@@ -18,8 +19,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, Protocol
-
-import trio
 
 from broker.server.requests.origin import Outputs
 from broker.service.catalog import Catalog, Creation
@@ -34,6 +33,10 @@ INFLIGHT_MAX = 2
 
 ENTRY_BYTES_MAX = 64 * 1024 * 1024
 """Bytes that the log takes in one entry, by default."""
+
+
+def _ignore() -> None:
+    """Do nothing: nobody flushes by himself yet."""
 
 
 class Waiter(Protocol):
@@ -82,6 +85,10 @@ class Commits:
     Invariants: the units in `_waiters` end in ascending order, none after what is staged. The entries in `_flights`
     stand in the order of the log and are committed in that order, at most INFLIGHT_MAX of them; `_flying_count` and
     `_flying_bytes` are their sums. What is staged while this node does not serve is refused at the next flush.
+
+    Attributes:
+        wanted: called whenever there is something to flush, many times between two flushes; it must not flush
+            itself, since what belongs to one unit may still come. Whoever flushes sets it (commit_tasks.py).
     """
 
     def __init__(
@@ -106,9 +113,9 @@ class Commits:
         self._flights: list[_Flight] = []
         self._flying_count = 0
         self._flying_bytes = 0
-        self._wanted = trio.Event()
         self._entry_bytes_max = entry_bytes_max
         self.staging = staging
+        self.wanted: Callable[[], None] = _ignore
 
     @property
     def is_full(self) -> bool:
@@ -125,7 +132,7 @@ class Commits:
 
     def stage_control(self, command: Command) -> int:
         """Stage a control record; return its place. The deletion of a topic is a unit of its own."""
-        self._wanted.set()
+        self.wanted()
         place = self.staging.stage_control(command, self._now_ms())
         if isinstance(command, DeleteTopic):
             self._catalog.note_deletion(command.name)
@@ -151,7 +158,7 @@ class Commits:
         count = staging.staged_count
         assert 0 <= place < count, f"nothing is staged at place {place}, only {count} records are"
         self._waiters.append((place, waiter, count, staging.staged_bytes))
-        self._wanted.set()
+        self.wanted()
 
     def wait_for_staged(self, waiter: Waiter) -> None:
         """Notify `waiter` once all is decided that is staged or in flight now; there must be something."""
@@ -163,13 +170,6 @@ class Commits:
                 "nothing is staged or in flight, so nobody would notify the waiter"
             )
             self._flights[-1].waiters.append((-1, waiter, 0, 0))
-
-    async def run(self) -> None:
-        """Flush whenever something is staged; runs after the connections that were ready together."""
-        while True:
-            await self._wanted.wait()
-            self._wanted = trio.Event()
-            self.flush()
 
     def flush(self) -> None:
         """Propose what is staged, as one entry if it fits one, unless enough is in flight."""
@@ -253,7 +253,7 @@ class Commits:
         if self.is_idle:
             self._catalog.settle()
         elif self.staging.staged_count:
-            self._wanted.set()
+            self.wanted()
         self._outputs.flush()
 
     def _fail(self, waiters: list[_Waiting], error: DLedgerError) -> None:
@@ -262,39 +262,3 @@ class Commits:
             _log.info("%d requests were not confirmed: %s", len(waiters), error)
         for _, waiter, _, _ in waiters:
             waiter.failed(error)
-
-
-class AwaitCommit:
-    """A waiter for tasks: `wait` returns when the record is applied, or raises what failed.
-
-    Attributes:
-        staged, place: the entry and the record's place in it, once `wait` has returned.
-    """
-
-    def __init__(self) -> None:
-        self._done = trio.Event()
-        self._error: DLedgerError | None = None
-        self.staged: StagedEntry | None = None
-        self.place = -1
-
-    def committed(self, staged: StagedEntry, place: int) -> None:
-        """See `Waiter`."""
-        assert not self._done.is_set(), "its outcome was reported before"
-        self.staged, self.place = staged, place
-        self._done.set()
-
-    def failed(self, error: DLedgerError) -> None:
-        """See `Waiter`."""
-        assert not self._done.is_set(), "its outcome was reported before"
-        self._error = error
-        self._done.set()
-
-    async def wait(self) -> None:
-        """Wait for the outcome.
-
-        Raises:
-            DLedgerError: it failed; the class says whether that is definite.
-        """
-        await self._done.wait()
-        if self._error is not None:
-            raise self._error

@@ -6,7 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import trio
+import trio.testing
 
+from broker.server.requests.commit_tasks import keep_flushing
 from broker.server.requests.commits import INFLIGHT_MAX, Commits
 from broker.server.requests.origin import Outputs
 from broker.service.catalog import Catalog, Creation
@@ -268,3 +271,53 @@ def test_what_is_staged_behind_a_divided_batch_counts_from_where_its_own_entry_b
     assert told.errors == []
     assert [offset for _, offset in told.places] == [0, 1, 2, 3, 4]
     assert max(len(body) for body, _ in bench.log.proposed) <= ENTRY_BYTES_MAX
+
+
+def test_who_flushes_is_notified_of_all_that_is_left_to_flush(bench: Bench) -> None:
+    wanted: list[str] = []
+    bench.commits.wanted = lambda: wanted.append("flush")
+    bench.stage(Told())
+    assert wanted == ["flush"]
+    bench.commits.flush()
+    for _ in range(INFLIGHT_MAX):
+        bench.stage(Told())
+        bench.commits.flush()
+    del wanted[:]
+    bench.log.decide(0)
+    assert wanted == ["flush"], "what gathered meanwhile has room now"
+    bench.commits.flush()
+    del wanted[:]
+    bench.log.decide(1)
+    assert wanted == [], "nothing is staged"
+
+
+async def test_the_task_flushes_what_was_staged_before_it_began_and_after(bench: Bench) -> None:
+    bench.stage(Told())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(keep_flushing, bench.commits)
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(bench.log.proposed) == 1
+        bench.stage(Told())
+        bench.stage(Told())
+        assert len(bench.log.proposed) == 1, "more may come before the task has its turn"
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(bench.log.proposed) == 2
+        nursery.cancel_scope.cancel()
+
+
+async def test_the_task_flushes_what_a_failed_waiter_stages_anew(bench: Bench) -> None:
+    told = Told()
+
+    class Again(Told):
+        def failed(self, error: DLedgerError) -> None:
+            bench.log.refusal = None
+            bench.stage(told)
+
+    bench.log.refusal = TooManyPendingError("full")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(keep_flushing, bench.commits)
+        bench.stage(Again())
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    bench.log.decide(0)
+    assert told.places == [(0, 0)]

@@ -7,7 +7,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from broker.server.links.link_server import LinkServer
+from broker.server.handlers.link_server import LinkServer
 from broker.server.links.private_codes import TRIED_FIELD, WAITED_FIELD, PrivateCode, link_proof
 from broker.server.requests.dispatch import Dispatch
 from broker.server.requests.origin import ClientOrigin
