@@ -12,6 +12,7 @@ import sys
 from array import array
 from dataclasses import dataclass, field
 from itertools import accumulate
+from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
@@ -21,14 +22,26 @@ from dledger.raft.ids import Index, Position, Term
 INDEX_UNIT_BYTES = 32
 """Size of a unit; it divides a 512-byte sector, so a torn write never splits a unit."""
 
-_UNIT = struct.Struct(
-    ">"
-    "q"  # 0   index
-    "q"  # 8   term
-    "q"  # 16  position
-    "i"  # 24  size_bytes
-    "I"  # 28  chain_crc
+
+class UnitField(NamedTuple):
+    """One number of a unit: its name, its place in bytes, and its type as `struct` writes it, big-endian."""
+
+    name: str
+    offset: int
+    code: str
+
+
+UNIT_FIELDS: Final = (
+    UnitField("index", 0, "q"),
+    UnitField("term", 8, "q"),
+    UnitField("position", 16, "q"),
+    UnitField("size_bytes", 24, "i"),
+    UnitField("chain_crc", 28, "I"),
 )
+"""A unit's fields, in the order of `IndexUnit`; programs that map units in another way build their type from them."""
+
+_UNIT = struct.Struct(">" + "".join(each.code for each in UNIT_FIELDS))
+assert _UNIT.size == INDEX_UNIT_BYTES, f"the fields of a unit take {_UNIT.size} bytes"
 _INDEX_BYTES = 8
 _CHAIN_CRC_AT = 28
 _SEAL_INDEX = -1

@@ -8,9 +8,11 @@ neither files nor bodies.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 
 from dledger.codec.index_unit import EntryColumns, encode_columns
 from dledger.errors import CompactedError, OutOfRangeError
+from dledger.raft.entry import Entry
 from dledger.raft.ids import EntryId, Index, Position
 from dledger.raft.log_layout import LogLayout
 from dledger.storage.scan import ChainEnd
@@ -37,11 +39,17 @@ class LogIndex:
         """Term and index of the last entry."""
         return self.layout.last_id
 
+    @property
+    def last_chain_crc(self) -> int:
+        """The chain CRC of the last entry; 0 before the first."""
+        return self.chain_crcs[-1] if self.chain_crcs else 0
+
     def end(self) -> ChainEnd:
         """Return the last entry, or what the first one follows."""
         layout = self.layout
-        last = self.chain_crcs[-1] if self.chain_crcs else 0
-        return ChainEnd(layout.last_index, layout.last_term, layout.end_position, last)
+        return ChainEnd(
+            layout.last_index, layout.last_term, layout.end_position, self.last_chain_crc
+        )
 
     def extend(self, columns: EntryColumns) -> None:
         """Add the entries of a whole segment behind the end."""
@@ -56,6 +64,18 @@ class LogIndex:
         )
         self.chain_crcs.extend(columns.chain_crcs)
         self._check()
+
+    def append(self, entries: Sequence[Entry], chain_crcs: Sequence[int]) -> None:
+        """Add sealed entries that follow the last one.
+
+        Args:
+            entries: in order, without gaps.
+            chain_crcs: of each of them, as in its header.
+        """
+        layout, add_chain_crc = self.layout, self.chain_crcs.append
+        for entry, chain_crc in zip(entries, chain_crcs, strict=True):
+            layout.append(entry.term, entry.size_bytes)
+            add_chain_crc(chain_crc)
 
     def truncate_from(self, first: Index) -> None:
         """Remove `first`, which is there, and everything behind it."""

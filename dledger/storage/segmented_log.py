@@ -159,8 +159,9 @@ class SegmentedLog:
         """
         self._writer.latch.check()
         layout, log_index = self._layout, self._index
-        index, position, term = layout.last_index + 1, layout.end_position, layout.last_term
-        chain = log_index.chain_crc_before(Index(index))
+        index, term = layout.last_index + 1, layout.last_term
+        position: int = layout.end_position
+        chain = log_index.last_chain_crc
         sealed: list[Entry] = []
         chains: list[int] = []
         for entry in entries:
@@ -176,11 +177,10 @@ class SegmentedLog:
             chain = chain_crc(stored)
             sealed.append(stored)
             chains.append(chain)
-            index, position, term = index + 1, stored.end_position, stored.term
+            index, position, term = index + 1, position + stored.size_bytes, stored.term
+        log_index.append(sealed, chains)
         for stored in sealed:
-            layout.append(stored.term, stored.size_bytes)
             self._cache.add(stored)
-        log_index.chain_crcs.extend(chains)
         assert layout.end_position == position, f"{layout.end_position} is not {position}"
         self._writer.add(sealed)
         self._cache.shrink(self._writer.durable_index)

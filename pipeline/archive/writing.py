@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from dledger.errors import StoreLockedError
-from dledger.raft.ids import Index, Position, Term
+from dledger.raft.ids import Index
 from dledger.storage.lock import StoreLock
 from dledger.storage.posix import PosixDisk
 from pipeline.archive.manifests import (
@@ -38,7 +38,7 @@ from pipeline.scan.entries import LOG_START, Chain
 from pipeline.scan.plan import Committed, plan_scan
 from pipeline.scan.ranges import LogRange
 from pipeline.scan.records import read_records
-from pipeline.scan.stores import SegmentFile, Store, Units, read_index
+from pipeline.scan.stores import SegmentFile, Store, Units, chain_of, read_index
 
 if TYPE_CHECKING:
     from pipeline.spark.names import SparkSession
@@ -280,13 +280,7 @@ def expired_index(store: Store, cutoff_ms: int) -> int:
         if not len(units) or newest is None or newest >= cutoff_ms:
             break
         expired = int(units["index"][-1])
-        last = units[-1]
-        before = Chain(
-            Index(expired),
-            Term(int(last["term"])),
-            Position(int(last["position"]) + int(last["size"])),
-            int(last["chain_crc"]),
-        )
+        before = chain_of(units[-1])
     return expired
 
 
@@ -296,7 +290,7 @@ def _last_store_ms(segment: SegmentFile, units: Units) -> int | None:
         for place in range(len(units) - 1, -1, -1):
             unit = units[place]
             file.seek(int(unit["position"]) - segment.first_position)
-            entry = file.read(int(unit["size"]))
+            entry = file.read(int(unit["size_bytes"]))
             if int.from_bytes(entry[:4], "big") != 1:
                 continue
             try:

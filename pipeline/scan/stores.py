@@ -16,20 +16,25 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from dledger.codec.index_unit import INDEX_UNIT_BYTES, IndexFormatError, decode_sealed
+from dledger.codec.entry import index_unit_of
+from dledger.codec.index_unit import INDEX_UNIT_BYTES, UNIT_FIELDS, IndexFormatError, decode_sealed
 from dledger.raft.entry import ENTRY_HEADER_BYTES
 from dledger.raft.ids import Index, Position, Term
 from dledger.storage.segment import SEGMENT_NAME_DIGITS, StorePaths
-from pipeline.scan.entries import HEADER, Chain
+from pipeline.scan.entries import Chain
 from pipeline.scan.errors import DamagedLogError, NotAStoreError
 
 Units: TypeAlias = NDArray[np.void]
 """Index units, big-endian, with the names of `UNIT`."""
 
 UNIT: Final = np.dtype(
-    [("index", ">i8"), ("term", ">i8"), ("position", ">i8"), ("size", ">i4"), ("chain_crc", ">u4")]
+    {
+        "names": [each.name for each in UNIT_FIELDS],
+        "formats": [f">{each.code}" for each in UNIT_FIELDS],
+        "offsets": [each.offset for each in UNIT_FIELDS],
+        "itemsize": INDEX_UNIT_BYTES,
+    }
 )
-assert UNIT.itemsize == INDEX_UNIT_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +83,7 @@ class SegmentIndex:
 
 def chain_of(unit: np.void) -> Chain:
     """Return the end of an entry, as its index unit says."""
-    end = int(unit["position"]) + int(unit["size"])
+    end = int(unit["position"]) + int(unit["size_bytes"])
     return Chain(
         Index(int(unit["index"])), Term(int(unit["term"])), Position(end), int(unit["chain_crc"])
     )
@@ -152,7 +157,7 @@ def _count_following(units: Units, segment: SegmentFile, first_index: Index) -> 
     """Count the units that follow each other from the start: zeros and a torn seal do not."""
     if not len(units):
         return 0
-    size = units["size"].astype(np.int64)
+    size = units["size_bytes"].astype(np.int64)
     expected = segment.first_position + np.concatenate(([0], np.cumsum(size)[:-1]))
     right = units["index"] == first_index + np.arange(len(units))
     right &= (units["position"] == expected) & (size >= ENTRY_HEADER_BYTES)
@@ -167,8 +172,4 @@ def agrees(segment: SegmentFile, unit: np.void) -> bool:
             return False
         file.seek(int(unit["position"]) - segment.first_position)
         octets = file.read(ENTRY_HEADER_BYTES)
-    if len(octets) < ENTRY_HEADER_BYTES:
-        return False
-    header = np.frombuffer(octets, HEADER)[0]
-    names = ("index", "term", "position", "size", "chain_crc")
-    return all(int(header[name]) == int(unit[name]) for name in names)
+    return index_unit_of(octets) == unit.tobytes()

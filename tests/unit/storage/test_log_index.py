@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from dledger.codec.entry import chain_crc, index_unit_of, seal
 from dledger.codec.index_unit import EntryColumns, IndexUnit, decode_columns
 from dledger.errors import OutOfRangeError
+from dledger.raft.entry import Entry, EntryKind
 from dledger.raft.ids import Index, Position, Term
 from dledger.storage.log_index import LogIndex
+from dledger.storage.scan import ChainEnd
 
 
 def columns(first: int, count: int) -> EntryColumns:
@@ -61,3 +64,22 @@ def test_a_byte_belongs_to_the_entry_that_covers_it(index: LogIndex) -> None:
     assert [index.index_at(Position(byte)) for byte in (0, 99, 100, 699)] == [1, 1, 2, 7]
     with pytest.raises(OutOfRangeError):
         index.index_at(Position(700))
+
+
+def test_sealed_entries_follow_with_the_chain_crcs_of_their_headers(index: LogIndex) -> None:
+    sealed, crcs = [], []
+    for number in (8, 9):
+        at = Position(700 + (number - 8) * 53)
+        chain = crcs[-1] if crcs else index.end().chain_crc
+        sealed.append(seal(Entry(Index(number), Term(4), at, EntryKind.NORMAL, b"12345"), chain))
+        crcs.append(chain_crc(sealed[-1]))
+    index.append(sealed, crcs)
+    assert index.end() == ChainEnd(Index(9), Term(4), Position(806), crcs[-1])
+    units = index.encode_units(Index(8), Index(10))
+    assert units == b"".join(index_unit_of(each.header) for each in sealed)
+
+
+def test_an_entry_without_a_chain_crc_is_not_taken_for_another(index: LogIndex) -> None:
+    entry = seal(Entry(Index(8), Term(4), Position(700), EntryKind.NORMAL, b""), 49)
+    with pytest.raises(ValueError, match="shorter"):
+        index.append([entry], [])
