@@ -1,7 +1,7 @@
 """Requests and answers over one connection: every request is matched with its answer by its opaque.
 
 A link is a task in the client's nursery. It connects, serves, and when the connection ends it fails
-whatever waits and is finished; a new one is made when the address is needed again (`links.py`). Requests
+whatever waits and is finished; a new one is made when the address is needed again (`Links`). Requests
 that the broker sends to us go to a handler, which must not block.
 """
 

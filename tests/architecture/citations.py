@@ -11,6 +11,7 @@ A citation is one of
     [text](page#anchor)              a link, from the page that has it
     faults.md row 42                 a row of the list of faults
     tests/unit/raft                  a path from the root
+    `queue_log.py`                   a file of the code by its name alone, or by the end of its path
     the name of a test, or of a module of tests
     `LogServer`                      in a page: a class or another name of the code
 
@@ -43,6 +44,7 @@ _PAGE = re.compile(
     r'(?:#([\w-]+)|`?\)?,? (?:(?:section )?"([^"]+)"|(?:section (?=\d)|(?=\d+\.\d))([\d.]*\d))|,? rows? ([\d ,and-]+))?'
 )
 _PATH = re.compile(rf"(?<![\w/.$~<-])((?:{FOLDERS})/[\w./*-]*[\w*])(?![<{{(])")
+_FILE = re.compile(rf"`(?!(?:{FOLDERS})/)((?:\w+/)*\w+\.py)`")
 _TEST = re.compile(r"(?<![\w/.])(test_[a-z0-9_]{6,})\b(?!\()")
 _OUTSIDE = re.compile(
     r"\bsemantics [A-Z]\w*|\bsemantics\b(?= (?:section|reference))|\bstore-format\b|\bDESIGN\b"
@@ -53,6 +55,7 @@ _WHOLE: Final = {
     "letter": _LETTER,
     "house rule": _HOUSE,
     "decision": _DECISION,
+    "file": _FILE,
     "test": _TEST,
     "outside": _OUTSIDE,
 }
@@ -92,7 +95,7 @@ class Citation:
     Attributes:
         path: of the file, from the root.
         line: in it, from 1; that of the docstring's or comment's beginning.
-        kind: rule, letter, house rule, decision, page, section, link, row, path, test, name or outside.
+        kind: rule, letter, house rule, decision, page, section, link, row, path, file, test, name or outside.
         target: what is cited.
     """
 
@@ -105,15 +108,18 @@ class Citation:
         return f"{self.path}:{self.line}: {self.kind} {self.target}"
 
 
-def files() -> list[Path]:
+@cache
+def files() -> tuple[Path, ...]:
     """Python files and pages of the repository, in order; an unpacked sdist has the same."""
     folders = [ROOT / folder.replace("\\", "") for folder in FOLDERS.split("|")]
-    return sorted(
-        path
-        for pattern in ("*.py", "*.md")
-        for path in (
-            *ROOT.glob(pattern),
-            *(one for folder in folders for one in folder.rglob(pattern)),
+    return tuple(
+        sorted(
+            path
+            for pattern in ("*.py", "*.md")
+            for path in (
+                *ROOT.glob(pattern),
+                *(one for folder in folders for one in folder.rglob(pattern)),
+            )
         )
     )
 
@@ -121,12 +127,20 @@ def files() -> list[Path]:
 def citations(path: Path) -> Iterator[Citation]:
     """All that a file cites."""
     name = str(path.relative_to(ROOT))
-    if path.suffix == ".md":
-        for line, text in _paragraphs(path.read_text()):
-            yield from (Citation(name, line, *each) for each in cited_in(text))
-            if not name.startswith(OTHER_NAMES):
-                yield from (Citation(name, line, "name", each) for each in names_in(text))
-        return
+    return _of_page(path, name) if path.suffix == ".md" else _of_module(path, name)
+
+
+def _of_page(path: Path, name: str) -> Iterator[Citation]:
+    has_other_names = name.startswith(OTHER_NAMES)
+    for line, text in _paragraphs(path.read_text()):
+        for kind, target in cited_in(text):
+            if not (has_other_names and kind == "file"):
+                yield Citation(name, line, kind, target)
+        if not has_other_names:
+            yield from (Citation(name, line, "name", each) for each in names_in(text))
+
+
+def _of_module(path: Path, name: str) -> Iterator[Citation]:
     source = path.read_text()
     pieces = _comments(source)
     for node in ast.walk(ast.parse(source)):
@@ -170,6 +184,10 @@ def _is_path(_citing: str, target: str) -> bool:
     if "*" in target:
         return any(ROOT.glob(target))
     return target in PATTERNS or (ROOT / target).exists() or (ROOT / (target + ".py")).exists()
+
+
+def _is_file(_citing: str, target: str) -> bool:
+    return any(f"/{path.relative_to(ROOT)}".endswith(f"/{target}") for path in files())
 
 
 def page(citing: str, name: str) -> Path | None:
@@ -324,6 +342,7 @@ _EXISTS: Final[dict[str, Callable[[str, str], bool]]] = {
     "link": _is_link,
     "row": lambda _, target: int(target) in rows(),
     "path": _is_path,
+    "file": _is_file,
     "test": lambda _, target: target in tests(),
     "name": lambda _, target: target in words() or target in JAVA_NAMES,
 }

@@ -47,6 +47,8 @@ def test_what_is_cited_exists() -> None:
         ("[page](testing.md#nowhere)", "link", False),
         ("dledger/raft/core", "path", True),
         ("dledger/raft/nothing.py", "path", False),
+        ("`citations.py` and `architecture/citations.py`", "file", True),
+        ("`told.py` judges", "file", False),
         ("by test_what_is_cited_exists", "test", True),
         ("by test_what_nobody_tests", "test", False),
         ("semantics O4", "outside", False),

@@ -67,7 +67,8 @@ def test_a_byte_belongs_to_the_entry_that_covers_it(index: LogIndex) -> None:
 
 
 def test_sealed_entries_follow_with_the_chain_crcs_of_their_headers(index: LogIndex) -> None:
-    sealed, crcs = [], []
+    sealed: list[Entry] = []
+    crcs: list[int] = []
     for number in (8, 9):
         at = Position(700 + (number - 8) * 53)
         chain = crcs[-1] if crcs else index.end().chain_crc
