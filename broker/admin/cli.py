@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Final
@@ -64,19 +64,7 @@ _SNAPSHOT_COLUMNS: Final = (
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     options = _parser().parse_args(arguments)
-    if options.command == "resend-dlq":
-        return _resend_dlq(options)
-    if options.command in LAG_NAMES:
-        return _lag(options)
-    try:
-        answers = trio.run(_ask, options)
-    except ClientUsageError as error:
-        return _complain(error, EXIT_USAGE)
-    except NobodyAnsweredError as error:
-        return _complain(error, EXIT_UNKNOWN)
-    if options.command == "verify":
-        return _verify(answers, as_json=options.json)
-    return _snapshots(answers, as_json=options.json)
+    return _COMMANDS[options.command](options)
 
 
 def _complain(error: Exception, exit_code: int) -> int:
@@ -90,7 +78,20 @@ async def _ask(options: argparse.Namespace) -> list[NodeAnswer]:
     return await ask_all(await addresses_of_group(options.namesrv, options.group))
 
 
-def _verify(answers: list[NodeAnswer], *, as_json: bool) -> int:
+def _ask_and_show(
+    show: Callable[[list[NodeAnswer], bool], int], options: argparse.Namespace
+) -> int:
+    """Ask the nodes, and show what they answer in the way of one command."""
+    try:
+        answers = trio.run(_ask, options)
+    except ClientUsageError as error:
+        return _complain(error, EXIT_USAGE)
+    except NobodyAnsweredError as error:
+        return _complain(error, EXIT_UNKNOWN)
+    return show(answers, options.json)
+
+
+def _verify(answers: list[NodeAnswer], as_json: bool) -> int:
     verdict = compare(answers)
     if as_json:
         _print_json(asdict(verdict) | {"equal": verdict.is_equal, "whole": verdict.is_whole})
@@ -123,7 +124,7 @@ def _print_verdict(verdict: Verdict) -> None:
         )
 
 
-def _snapshots(answers: list[NodeAnswer], *, as_json: bool) -> int:
+def _snapshots(answers: list[NodeAnswer], as_json: bool) -> int:
     rows = [
         {heading: each.table.get(key, "") for heading, key in _SNAPSHOT_COLUMNS}
         for each in answers
@@ -318,6 +319,15 @@ def _add_resend_dlq(commands: argparse._SubParsersAction[argparse.ArgumentParser
     )
     command.add_argument("--dry-run", action="store_true", help="list them without sending")
     command.add_argument("--json", action="store_true", help="one JSON object for scripts")
+
+
+_COMMANDS: Final[Mapping[str, Callable[[argparse.Namespace], int]]] = {
+    "verify": partial(_ask_and_show, _verify),
+    "snapshots": partial(_ask_and_show, _snapshots),
+    "resend-dlq": _resend_dlq,
+    **dict.fromkeys(LAG_NAMES, _lag),
+}
+"""Every subcommand and what carries it out: an unknown one cannot be taken for another."""
 
 
 if __name__ == "__main__":

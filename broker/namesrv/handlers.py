@@ -146,7 +146,7 @@ class RequestHandlers:
         return not self._registrants.is_known(identity, asker.connection, request.ext)
 
     def answer(self, request: RemotingCommand, asker: Asker) -> RemotingCommand:
-        """Answer any request that is not slow; never raises for what a peer sent."""
+        """Answer any request that is not slow. What it raises is a fault of ours, never the sender's."""
         handler = self._at_once.get(request.code)
         if handler is None:
             return make_response(
@@ -160,12 +160,9 @@ class RequestHandlers:
             return _refusal(request, error)
         except RemotingError as error:
             return _failure(request, str(error))
-        except Exception as error:  # noqa: BLE001  one request must not end the server; it is logged and answered
-            _log.exception("request %d of %s failed", request.code, asker.peer)
-            return _failure(request, _internal(error))
 
     async def answer_slow(self, request: RemotingCommand, asker: Asker) -> RemotingCommand:
-        """Answer a request that waits for a commit or a broker; never raises for what a peer sent."""
+        """Answer a request that waits for a commit or a broker; raises as `answer` does."""
         try:
             if request.code == RequestCode.REGISTER_BROKER:
                 return await self._register_later(request, asker)
@@ -174,9 +171,6 @@ class RequestHandlers:
             return _refusal(request, error)
         except (RemotingError, KvLimitError, KvUnavailableError) as error:
             return _failure(request, str(error))
-        except Exception as error:  # noqa: BLE001  one request must not end the server; it is logged and answered
-            _log.exception("request %d of %s failed", request.code, asker.peer)
-            return _failure(request, _internal(error))
 
     # Routes.
 
@@ -447,11 +441,6 @@ def _success(
 
 def _failure(request: RemotingCommand, text: str) -> RemotingCommand:
     return make_response(request.opaque, ResponseCode.SYSTEM_ERROR, text)
-
-
-def _internal(error: Exception) -> str:
-    """Say that we failed, and not the sender; what was done by then is not known."""
-    return f"internal error in the name server, whose log has more: {type(error).__name__}; outcome unknown"
 
 
 def _refusal(request: RemotingCommand, error: RefusedRegistrationError) -> RemotingCommand:

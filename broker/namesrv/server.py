@@ -112,9 +112,16 @@ class _Service:
         try:
             for frame in frames:
                 request = decode_command(frame)
-                answer = self._answer(connection, asker, request)
-                if answer is not None and not request.is_oneway:
-                    answers.append(_encoded(answer))
+                try:
+                    answer = self._answer(connection, asker, request)
+                    if answer is not None and not request.is_oneway:
+                        answers.append(_encoded(answer))
+                except Exception:  # noqa: BLE001 - the root of a request's work
+                    if answers:
+                        connection.send_many(answers)  # before it is closed
+                        answers = []
+                    _end(connection, request)
+                    break
         finally:  # also when a header cannot be read: those before it were served
             if answers:
                 connection.send_many(answers)
@@ -143,6 +150,9 @@ class _Service:
     ) -> None:
         try:
             answer = await self._handlers.answer_slow(request, asker)
+        except Exception:  # noqa: BLE001 - the root of a request's work
+            _end(connection, request)
+            return
         finally:
             self._slow_count -= 1
             assert self._slow_count >= 0, f"{self._slow_count} slow requests wait"
@@ -180,6 +190,15 @@ def _ring(connection: Hashable) -> None:
     """Make a broker register again."""
     if isinstance(connection, Connection):
         connection.send_nowait(encode_command(make_request(REGISTER_AGAIN, 0, is_oneway=True)))
+
+
+def _end(connection: Connection, request: RemotingCommand) -> None:
+    """Log the exception that is being handled, and close the connection: what was done by then is not known.
+
+    A mistake of ours must not take the others along; on a broker's next connection it registers anew.
+    """
+    _log.exception("internal error in request %d of %s", request.code, connection.peer)
+    connection.close("internal error")
 
 
 def _encoded(answer: RemotingCommand) -> bytes:

@@ -15,7 +15,7 @@ from typing import Concatenate, Generic, ParamSpec, Self, TypeVar
 
 import trio
 
-from dledger_mq.client.errors import ClientClosedError, ClosedMeanwhileError
+from dledger_mq.client.errors import ClientClosedError, ClientUsageError, ClosedMeanwhileError
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -36,16 +36,33 @@ class Runner(Generic[_Client_co]):
         self._thread: threading.Thread | None = None
 
     def open(self) -> Self:
-        """Start the thread and wait until the client is open; raise what opening raised."""
-        self._thread = threading.Thread(
-            target=self._run, name=type(self._client).__name__, daemon=True
-        )
-        self._thread.start()
+        """Start the thread and wait until the client is open; raise what opening raised.
+
+        A client that was closed, or could not be opened, may be opened again.
+
+        Raises:
+            ClientUsageError: it is open already.
+            What opening raises.
+        """
+        if self._thread is not None:
+            raise ClientUsageError("it is open already")
+        self._forget_last_run()
+        thread = threading.Thread(target=self._run, name=type(self._client).__name__, daemon=True)
+        self._thread = thread
+        thread.start()
         self._opened.wait()
         if self._failure is not None:
-            self._thread.join()
+            thread.join()
+            self._thread = self._token = None
             raise self._failure
+        assert self._token is not None, f"{thread.name} is open without a loop to call into"
+        assert self._stop is not None, f"{thread.name} is open with nothing that would end it"
         return self
+
+    def _forget_last_run(self) -> None:
+        """Drop what an earlier `open` left, also one that failed: its event is set, its failure was raised."""
+        self._token, self._stop, self._failure = None, None, None
+        self._opened = threading.Event()
 
     def close(self) -> None:
         """Leave the client in order and end the thread; raise what leaving raised."""

@@ -19,6 +19,9 @@ from dledger_mq.net.loop import is_trio_running
 class Lifetime(ABC):
     """Makes `async with`, `start` and `stop` of `_run`; an object is entered once at a time."""
 
+    _is_entered = False
+    """True from the beginning of opening to the end of closing; true while `_running` is kept."""
+
     _running: AbstractAsyncContextManager[None] | None = None
     _holder: _Holder | None = None
 
@@ -35,12 +38,17 @@ class Lifetime(ABC):
             ClientUsageError: it is open already.
             What opening raises.
         """
-        if self._running is not None:
-            raise ClientUsageError("it is open already")
         if is_trio_running():
             return await self.__aenter__()
-        self._holder = _Holder(self)
-        await self._holder.opened
+        if self._is_entered or self._holder is not None:
+            raise ClientUsageError("it is open already")
+        self._holder = holder = _Holder(self)
+        try:
+            await holder.opened
+        except BaseException:
+            if holder.has_failed:
+                self._holder = None
+            raise
         return self
 
     async def stop(self) -> None:
@@ -52,8 +60,16 @@ class Lifetime(ABC):
             await self.__aexit__(None, None, None)
 
     async def __aenter__(self) -> Self:
-        running = self._run()
-        await running.__aenter__()
+        if self._is_entered:
+            raise ClientUsageError("it is open already")
+        self._is_entered = True
+        try:
+            running = self._run()
+            await running.__aenter__()
+        except BaseException:
+            self._is_entered = False
+            raise
+        assert self._running is None, f"{type(self).__name__} was opened twice"
         self._running = running
         return self
 
@@ -63,9 +79,14 @@ class Lifetime(ABC):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool | None:
-        assert self._running is not None
         running, self._running = self._running, None
-        return await running.__aexit__(kind, error, trace)
+        if running is None:
+            raise ClientUsageError("it is not open")
+        assert self._is_entered, f"{type(self).__name__} is left and was never entered"
+        try:
+            return await running.__aexit__(kind, error, trace)
+        finally:
+            self._is_entered = False
 
 
 class _Holder:
@@ -86,6 +107,11 @@ class _Holder:
             if self.opened.done():
                 raise
             self.opened.set_exception(error)
+
+    @property
+    def has_failed(self) -> bool:
+        """True once opening has raised."""
+        return self.opened.done() and not self.opened.cancelled() and bool(self.opened.exception())
 
     async def close(self) -> None:
         self._stop.set()

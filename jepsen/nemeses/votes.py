@@ -44,7 +44,7 @@ class VoteTwice(Down):
         """Ask twice.
 
         Raises:
-            NothingStruckError: there are too few members.
+            NothingStruckError: there are too few members, or the voter never voted.
             PromiseBrokenError: it voted twice.
         """
         names = [node.name for node in system.nodes]
@@ -68,7 +68,7 @@ class VoteTwice(Down):
             ):
                 break
         else:
-            return f"{voter} never voted for {first}"
+            raise NothingStruckError(f"{voter} never voted for {first}")
         node.kill()
         node.start()
         await is_serving(node)

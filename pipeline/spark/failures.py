@@ -11,7 +11,7 @@ import re
 from typing import Final
 
 _OURS: Final = re.compile(
-    r"(?:pipeline(?:\.\w+)+|broker\.client\.errors)\.\w+Error: (.*?)"
+    r"(?:pipeline|dledger_mq)(?:\.\w+)+Error: (.*?)"
     r"(?= SQLSTATE: |\n\s*\n|\n\s+at |\nTraceback|\n\n|\Z)",
     re.DOTALL,
 )

@@ -68,6 +68,7 @@ class SendBacks:
                 self._commits.staging, copy, message.born_timestamp_ms, message.born_host
             )
         except RecordError as error:
+            # Not MESSAGE_ILLEGAL, which a send gets: RocketMQ answers 1 here, whatever the cause (rule L9).
             text = f"the message cannot be stored again: {error}"
             request.refuse(ResponseCode.SYSTEM_ERROR, text)
             return

@@ -14,11 +14,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from broker.namesrv.asking import ask_broker
 from broker.namesrv.config import NameServerConfig
-from broker.namesrv.handlers import Asker, RequestHandlers
 from broker.namesrv.kv import LocalKv
-from broker.namesrv.registrants import Registrants
 from broker.namesrv.routes import RouteTable
 from broker.namesrv.server import NameServer
 from dledger_mq.net.address import Address, parse_address
@@ -245,18 +242,34 @@ async def test_hostile_bytes_cost_one_connection() -> None:
         assert (await good.call(206)).code == 0
 
 
-def test_a_fault_of_our_own_is_answered_shortly(caplog: pytest.LogCaptureFixture) -> None:
-    routes = RouteTable()
-    registrants = Registrants(
-        routes, ask_broker, secrets={}, draw_nonce=lambda: "", now_ms=lambda: 0
-    )
-    handlers = RequestHandlers(routes, LocalKv(None), lambda: 1 // 0, registrants)
-    request = RemotingCommand(code=904, opaque=1, ext={"brokerAddr": "x"})
-    answer = handlers.answer(request, Asker(0, "a peer"))
-    assert answer.code == 1
-    assert "internal error in the name server" in (answer.remark or "")
-    assert "outcome unknown" in (answer.remark or "")
-    assert "request 904" in caplog.text
+@pytest.mark.parametrize(
+    ("code", "ext", "broken"),
+    [
+        (904, {"brokerAddr": "x"}, (RouteTable, "heard")),
+        (100, {"namespace": "n", "key": "k", "value": "v"}, (LocalKv, "put")),
+    ],
+)
+async def test_a_fault_of_our_own_costs_one_connection(
+    code: int,
+    ext: dict[str, str],
+    broken: tuple[type, str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(*broken, fail)
+    async with server_and_clients(2) as (unlucky, other):
+        before = encode_command(RemotingCommand(code=206, opaque=1))
+        request = encode_command(RemotingCommand(code=code, opaque=2, ext=ext))
+        unlucky.connection.send_many([before, request])
+        frames = await unlucky.connection.receive()
+        assert [decode_command(frame).opaque for frame in frames] == [1]
+        assert await unlucky.connection.receive() == []
+        assert (await other.call(206)).code == 0
+    assert f"internal error in request {code} of" in caplog.text
+    assert "ZeroDivisionError" in caplog.text
 
 
 def start_process(*options: str) -> subprocess.Popen[str]:

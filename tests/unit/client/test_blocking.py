@@ -204,6 +204,49 @@ async def test_misuse_is_said(group: FakeGroup) -> None:
     await trio.to_thread.run_sync(work)
 
 
+async def test_a_client_is_opened_and_closed_and_opened_again(group: FakeGroup) -> None:
+    producer = Producer(group.namesrv, "g")
+
+    def work() -> None:
+        for _ in range(2):
+            with producer:
+                assert (
+                    producer.send_async(Message("T", b"x")).result(timeout=60).status == "SEND_OK"
+                )
+                with pytest.raises(ClientUsageError, match="open already"):
+                    producer.open()
+                assert producer.is_open
+
+    await trio.to_thread.run_sync(work)
+    assert len(group.messages("T")) == 2
+
+
+async def test_a_client_is_opened_after_an_attempt_that_failed(
+    group: FakeGroup, tmp_path: Path
+) -> None:
+    folder = tmp_path / "offsets"
+    folder.touch()
+
+    def work() -> None:
+        consumer = PushConsumer(
+            group.namesrv,
+            "g",
+            print,
+            subscriptions={"T": "*"},
+            broadcast=True,
+            offsets_folder=folder,
+        )
+        for _ in range(2):
+            with pytest.raises(NotADirectoryError):
+                consumer.open()
+            assert not consumer.is_open
+        folder.unlink()
+        with consumer:
+            assert consumer.wait_assigned()
+
+    await trio.to_thread.run_sync(work)
+
+
 async def test_administering(group: FakeGroup) -> None:
     def work() -> None:
         with Admin(group.namesrv) as admin:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import anyio
 import pytest
 
 from dledger_mq import ClientClosedError, ClientUsageError, Message, Producer, PushConsumer
@@ -34,6 +35,40 @@ async def test_a_client_is_started_and_stopped_and_started_again(group: FakeGrou
         assert len(group.messages("T")) == count
     with pytest.raises(ClientClosedError):
         await producer.send(Message("T", b"x"))
+
+
+async def test_a_client_is_entered_once_at_a_time(group: FakeGroup) -> None:
+    producer = Producer(group.namesrv, "g")
+    async with producer:
+        with pytest.raises(ClientUsageError, match="open already"):
+            await producer.__aenter__()
+        with pytest.raises(ClientUsageError, match="open already"):
+            await producer.start()
+        await producer.send(Message("T", b"x"))
+    with pytest.raises(ClientUsageError, match="not open"):
+        await producer.__aexit__(None, None, None)
+    async with producer:
+        await producer.send(Message("T", b"y"))
+    assert len(group.messages("T")) == 2
+
+
+async def test_a_client_is_refused_while_it_opens(group: FakeGroup) -> None:
+    producer = Producer(group.namesrv, "g")
+    refused: list[str] = []
+    both = anyio.Event()
+
+    async def enter() -> None:
+        try:
+            async with producer:
+                await both.wait()
+        except ClientUsageError as error:
+            refused.append(str(error))
+            both.set()
+
+    async with anyio.create_task_group() as nursery:
+        nursery.start_soon(enter)
+        nursery.start_soon(enter)
+    assert refused == ["it is open already"]
 
 
 async def test_what_opening_raises_comes_out_of_start(group: FakeGroup, tmp_path: Path) -> None:

@@ -24,6 +24,10 @@ from pipeline.spark.failures import reason_of
             "a, byte 7: zeros",
         ),
         ("pipeline.scan.columns.UnknownColumnError: there is no column x", "there is no column x"),
+        (
+            "Writing job failed.\ndledger_mq.client.errors.NoRouteError: no route for topic 'T'\n\tat org.a.X",
+            "no route for topic 'T'",
+        ),
         ("Job aborted.\n\tat org.apache.spark.X\n", "Job aborted."),
         ("Traceback:\nOSError: [Errno 28] No space left\n", "OSError: [Errno 28] No space left"),
     ],

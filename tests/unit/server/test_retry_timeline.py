@@ -6,7 +6,8 @@ import pytest
 
 from broker.store.control import LockQueues
 from broker.store.groups import SubscriptionGroupConfig
-from dledger_mq.message.properties import decode_properties
+from dledger_mq.message.properties import PROPERTIES_BYTES_MAX, decode_properties
+from dledger_mq.remoting.codes import ResponseCode
 from dledger_mq.remoting.frame import FrameDecoder
 from dledger_mq.remoting.header import decode_command
 from tests.unit.server.lone_leader import Asker, LoneLeader
@@ -124,3 +125,15 @@ def test_m2_a_message_with_a_due_time_that_is_given_back_follows_the_levels() ->
     (again,) = leader.stored("%RETRY%g")
     found = decode_properties(again.properties)
     assert not {"TIMER_DELAY_MS", "TIMER_OUT_MS"} & found.keys()
+
+
+def test_l9_a_message_that_cannot_be_stored_again_is_answered_with_1_as_by_rocketmq() -> None:
+    """Its first retry adds properties for which there is no room; a send of its like would get 13."""
+    leader = LoneLeader()
+    leader.send(b"poison", UNIQ_KEY="u", filler="x" * (PROPERTIES_BYTES_MAX - 40))
+    leader.commit()
+    (message,) = leader.stored()
+    asker = leader.give_back(message, "g")
+    leader.commit()
+    assert code(asker) == ResponseCode.SYSTEM_ERROR
+    assert leader.stored("%RETRY%g") == []
